@@ -1,0 +1,125 @@
+"""Every error Tidelake raises on purpose, and the exit code each one means.
+
+TidelakeError                    1  unexpected, but named
+├── UsageError                   2  the call, the config or the input is wrong; nothing was written
+│   ├── ConfigError                 every violation of a file at once, each with its place
+│   ├── NotBuiltError               the contract knows it, this version does not do it yet
+│   └── SourceError                 the source is missing, empty or unreadable
+├── RefusedError                 3  a check said no; no table was changed
+│   ├── SourceChangedError          a file that was already read has changed
+│   ├── GenerationError             table and checkpoint do not belong together
+│   ├── LockedError                 another process writes this hop
+│   ├── UnbalancedError             the books do not add up
+│   └── SchemaChangedError          today's definition does not fit the stored table
+└── MachineError                 4  the machine lacks something; `tidelake doctor` says what
+    └── JarError                    a jar is missing or its hash differs from the lock
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class TidelakeError(Exception):
+    """The root of the tree; its message is written for the person who reads it."""
+
+    exit_code = 1
+
+
+class UsageError(TidelakeError):
+    """The call, the configuration or the input is wrong; nothing was written."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True)
+class Violation:
+    """One thing wrong in a file.
+
+    Attributes:
+        path: Where, as a path of keys: ``gold[1].window.size``.
+        message: What is wrong and, where it helps, what to write instead.
+        line: Line in the file, counted from 1; None where it has none.
+    """
+
+    path: str
+    message: str
+    line: int | None = None
+
+    def __str__(self) -> str:
+        """Give ``path (line n): message``."""
+        place = f"{self.path} (line {self.line})" if self.line else self.path
+        return f"{place}: {self.message}"
+
+
+class ConfigError(UsageError):
+    """A configuration file breaks its model; all violations are listed at once."""
+
+    def __init__(self, file: str, violations: Sequence[Violation]) -> None:
+        """Keep the file and its violations, and list them in the message."""
+        self.file = file
+        self.violations = tuple(violations)
+        lines = "\n".join(f"  - {violation}" for violation in self.violations)
+        count = len(self.violations)
+        super().__init__(f"{file}: {count} {'error' if count == 1 else 'errors'}\n{lines}")
+
+
+class NotBuiltError(UsageError):
+    """The contract knows this feature; this version does not do it yet."""
+
+    def __init__(self, feature: str, remedy: str = "") -> None:
+        """Name the feature and, where there is one, the way around."""
+        self.feature = feature
+        super().__init__(f"{feature} is not built yet." + (f" {remedy}" if remedy else ""))
+
+
+class SourceError(UsageError):
+    """The source is missing, empty or unreadable."""
+
+
+class RefusedError(TidelakeError):
+    """A check said no; no table was changed."""
+
+    exit_code = 3
+
+
+class SourceChangedError(RefusedError):
+    """A file that was already read has changed since."""
+
+    def __init__(self, changes: Sequence[str]) -> None:
+        """Keep the changes, one text per file."""
+        self.changes = tuple(changes)
+        shown = "\n".join(f"  - {change}" for change in self.changes[:10])
+        more = f"\n  … and {len(self.changes) - 10} more" if len(self.changes) > 10 else ""
+        super().__init__(
+            "files changed after they were read, so their new content was never taken:\n"
+            f"{shown}{more}\n"
+            "Put the new lines into a new file and restore the old one, then run again."
+        )
+
+
+class GenerationError(RefusedError):
+    """Table and checkpoint do not belong together."""
+
+
+class LockedError(RefusedError):
+    """Another process writes this hop."""
+
+
+class UnbalancedError(RefusedError):
+    """The books do not add up."""
+
+
+class SchemaChangedError(RefusedError):
+    """Today's definition does not fit the stored table."""
+
+
+class MachineError(TidelakeError):
+    """The machine lacks something; ``tidelake doctor`` says what."""
+
+    exit_code = 4
+
+
+class JarError(MachineError):
+    """A jar is missing, or its hash differs from the lock."""
