@@ -1,0 +1,71 @@
+"""Frozen models of ``conf/``, and loading that reports every error at once.
+
+Knows the whole contract of a pipeline file, with what is not built yet; imports no Spark.
+"""
+
+from __future__ import annotations
+
+from tidelake.config.durations import Duration, PositiveDuration, parse_duration
+from tidelake.config.environment import Environment, Limits, load_environment
+from tidelake.config.event import Dedup, Event, Watermark
+from tidelake.config.gold import (
+    GlobalWindow,
+    GoldTable,
+    HoppingWindow,
+    Measure,
+    SessionWindow,
+    TumblingWindow,
+    Window,
+)
+from tidelake.config.joins import Enrich, Join, LeftSide, RightSide
+from tidelake.config.loading import load_pipeline
+from tidelake.config.pipeline import Alerts, DimensionSpec, Pipeline, Quality, unbuilt_features
+from tidelake.config.places import conf_dir, pipeline_names
+from tidelake.config.source import (
+    DeltaSource,
+    FilesSource,
+    KafkaSource,
+    RateSource,
+    Registry,
+    Source,
+)
+from tidelake.config.types import Field, FieldType
+
+__all__ = [
+    "Alerts",
+    "Dedup",
+    "DeltaSource",
+    "DimensionSpec",
+    "Duration",
+    "Enrich",
+    "Environment",
+    "Event",
+    "Field",
+    "FieldType",
+    "FilesSource",
+    "GlobalWindow",
+    "GoldTable",
+    "HoppingWindow",
+    "Join",
+    "KafkaSource",
+    "LeftSide",
+    "Limits",
+    "Measure",
+    "Pipeline",
+    "PositiveDuration",
+    "Quality",
+    "RateSource",
+    "Registry",
+    "RightSide",
+    "SessionWindow",
+    "Source",
+    "TumblingWindow",
+    "Watermark",
+    "Window",
+    "conf_dir",
+    "load_environment",
+    "load_pipeline",
+    "parse_duration",
+    "pipeline_names",
+    "unbuilt_features",
+]

@@ -1,0 +1,117 @@
+"""What differs by place: where tables lie, how Spark is set, how secrets are reached."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError
+
+from tidelake.config.document import Document, Finding, read_document
+from tidelake.config.model import Model
+from tidelake.config.places import find_file
+from tidelake.config.source import Setting, Text
+from tidelake.config.violations import findings_of
+
+ByteSize = Annotated[str, Field(pattern=r"^[1-9]\d*[bkmgtBKMGT]?$")]
+Reference = Annotated[
+    str, Field(pattern=r"^(env:[A-Za-z_]\w*|secret:[A-Za-z0-9_.@-]+(/[A-Za-z0-9_.@-]+)?)$")
+]
+
+
+class Limits(Model):
+    """How much input a micro-batch takes, in compressed bytes such as ``256m``."""
+
+    silver_bytes: ByteSize = "256m"
+    gold_bytes: ByteSize = "256m"
+
+
+class Environment(Model):
+    """A place to run in; tables lie under ``root`` or in ``catalog``, never both.
+
+    Attributes:
+        name: The file's name.
+        root: Absolute folder of the tables.
+        catalog: Unity Catalog's name.
+        master: Spark's master; None where the cluster decides.
+        limits: Bounds of a micro-batch.
+        spark: Settings of the session.
+        triggers: Trigger by hop or job.
+        secrets: References such as ``env:NAME``, never values.
+    """
+
+    name: Text
+    root: Path | None = None
+    catalog: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]*$")] | None = None
+    master: Text | None = None
+    limits: Limits = Limits()
+    spark: dict[str, Setting] = Field(default_factory=dict)
+    triggers: dict[str, Setting] = Field(default_factory=dict)
+    secrets: dict[str, Reference] = Field(default_factory=dict)
+
+
+def load_environment(name: str | None = None, *, root: str | None = None) -> Environment:
+    """Read an environment of the conf folder.
+
+    Args:
+        name: Its name; by default the variable ``TIDELAKE_ENV``, then ``local``.
+        root: Folder of the tables; by default the variable ``TIDELAKE_ROOT``, then the file's. It
+            wins over a catalog.
+
+    Returns:
+        The environment, with an absolute root or a catalog.
+
+    Raises:
+        UsageError: No environment has this name.
+        ConfigError: The file breaks the model; all violations at once.
+    """
+    name = name or os.environ.get("TIDELAKE_ENV") or "local"
+    root = root or os.environ.get("TIDELAKE_ROOT")
+    document = read_document(find_file(name, "environment"))
+    raw: dict[str, Any] = dict(document.content)
+    findings = [*document.findings, *_place_findings(raw, name, bool(root))]
+    raw["name"] = name
+    if root:
+        raw["root"] = root
+        raw.pop("catalog", None)
+    if isinstance(raw.get("root"), str):
+        raw["root"] = Path(os.path.abspath(Path(raw["root"]).expanduser()))
+    return _validated(raw, document, findings)
+
+
+def _place_findings(raw: dict[str, Any], name: str, has_root: bool) -> list[Finding]:
+    findings = []
+    if raw.get("name", name) != name:
+        findings.append(Finding(("name",), f"is not the file's name, {name}; leave it out"))
+    if raw.get("root") == "":
+        findings.append(Finding(("root",), "must not be empty"))
+    if raw.get("root") is not None and raw.get("catalog") is not None:
+        findings.append(Finding(("catalog",), "stands beside root; tables lie in one of them"))
+    if raw.get("root") is None and raw.get("catalog") is None and not has_root:
+        findings.append(Finding(("root",), "root or catalog is required: where tables lie"))
+    return findings
+
+
+def _validated(raw: dict[str, Any], document: Document, findings: list[Finding]) -> Environment:
+    try:
+        environment = Environment.model_validate(raw)
+    except ValidationError as error:
+        findings += [_worded(f) for f in findings_of(error, Environment, raw)]
+        raise document.error(findings) from error
+    if findings:
+        raise document.error(findings)
+    return environment
+
+
+def _worded(finding: Finding) -> Finding:
+    """Say what a pattern means; a secret's value stays out of the message."""
+    words = {
+        "secrets": "must be a reference such as env:NAME or secret:SCOPE/KEY, never the value",
+        "limits": "must be a number of bytes such as 256m",
+        "catalog": "must be a catalog's name: letters, digits, _ and -",
+        "root": "must be the path of a folder",
+    }
+    top = str(finding.path[0]) if finding.path else ""
+    is_pattern = "must look like" in finding.message or "path" in finding.message
+    return Finding(finding.path, words[top]) if top in words and is_pattern else finding

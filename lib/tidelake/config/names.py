@@ -1,0 +1,66 @@
+"""Names a configuration may give, and those that the tables keep for themselves."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+BRONZE_COLUMNS = (
+    "record_id",
+    "key",
+    "payload",
+    "headers",
+    "source",
+    "source_timestamp",
+    "ingested_at",
+    "ingest_date",
+)
+SILVER_RESERVED = (
+    "event_id",
+    "event_time",
+    "is_late",
+    "record_id",
+    "ingested_at",
+    "event_date",
+)
+GOLD_RESERVED = (
+    "window_start",
+    "window_end",
+    "session_id",
+    "session_start",
+    "session_end",
+)
+
+_TABLE = re.compile(r"[a-z][a-z0-9_]{0,62}")
+_COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
+
+
+def is_column_name(name: str) -> bool:
+    """Tell whether a name can stand as a column of silver or gold."""
+    return _COLUMN.fullmatch(name) is not None
+
+
+def _table_name(name: str) -> str:
+    if not _TABLE.fullmatch(name):
+        raise ValueError(
+            f"'{name}' is no name for a table: start with a lower-case letter, then at most 62 "
+            "lower-case letters, digits and underscores"
+        )
+    if "__" in name:
+        raise ValueError(f"'{name}' holds '__', which is reserved for side tables")
+    return name
+
+
+def _column_name(name: str) -> str:
+    if not is_column_name(name):
+        raise ValueError(
+            f"'{name}' is no name for a column: start with a letter, then at most 62 letters, "
+            "digits and underscores"
+        )
+    return name
+
+
+TableName = Annotated[str, AfterValidator(_table_name)]
+ColumnName = Annotated[str, AfterValidator(_column_name)]

@@ -1,0 +1,108 @@
+"""One pipeline, whole."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PrivateAttr
+
+from tidelake.config.durations import PositiveDuration
+from tidelake.config.event import Dedup, Event, Watermark
+from tidelake.config.gold import GoldTable
+from tidelake.config.joins import Enrich, Join
+from tidelake.config.model import Model
+from tidelake.config.names import SILVER_RESERVED, ColumnName, TableName
+from tidelake.config.source import Source, Text
+from tidelake.config.types import quoted
+
+
+class Quality(Model):
+    """A suite of expectations that silver's rows are held against."""
+
+    suite: Text
+
+
+class Alerts(Model):
+    """When somebody should be told."""
+
+    lag_seconds: Annotated[float, Field(strict=True, gt=0)] | None = None
+    quarantine_rate: Annotated[float, Field(strict=True, ge=0, le=1)] | None = None
+    watermark_stuck: PositiveDuration | None = None
+
+
+class DimensionSpec(Model):
+    """The key of a dimension, and whether its past is kept."""
+
+    key: Annotated[tuple[ColumnName, ...], Field(min_length=1)]
+    history: Annotated[bool, Field(strict=True)] = True
+
+
+class Pipeline(Model):
+    """A pipeline file, read and checked."""
+
+    name: TableName
+    kind: Literal["events", "dimension"] = "events"
+    source: Source
+    event: Event
+    watermark: Watermark = Watermark()
+    dedup: Dedup = Dedup()
+    quality: Quality | None = None
+    enrich: tuple[Enrich, ...] = ()
+    gold: tuple[GoldTable, ...] = ()
+    joins: tuple[Join, ...] = ()
+    alerts: Alerts | None = None
+    transform: (
+        Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$")] | None
+    ) = None
+    dimension: DimensionSpec | None = None
+
+    _file: str = PrivateAttr(default="")
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Take the file's path from the loader; it is no key of the file."""
+        if isinstance(context, dict):
+            self._file = str(context.get("file", ""))
+
+    @property
+    def file(self) -> str:
+        """Path of the file that this came from."""
+        return self._file
+
+    @property
+    def selected(self) -> dict[str, str]:
+        """Silver's selected columns, in order: name to SQL over the payload."""
+        return selected_columns(self.event)
+
+    @property
+    def silver_columns(self) -> tuple[str, ...]:
+        """Names of silver's selected columns, in order."""
+        return tuple(self.selected)
+
+
+def selected_columns(event: Event) -> dict[str, str]:
+    """Give the columns that an event selects: name to SQL.
+
+    Without ``select`` they are the payload's fields, but for the names that silver fills itself.
+    """
+    if event.select is not None:
+        return dict(event.select)
+    return {f.name: quoted(f.name) for f in event.fields if f.name.lower() not in SILVER_RESERVED}
+
+
+def unbuilt_features(pipeline: Pipeline) -> list[str]:
+    """Name what a pipeline uses and this version cannot run; alerts are taken without a word."""
+    measures = {m.aggregate for table in pipeline.gold for m in table.measures}
+    present = {
+        "kind: dimension": pipeline.kind == "dimension",
+        "source.kind: kafka": pipeline.source.kind == "kafka",
+        "source.format: avro": getattr(pipeline.source, "format", "json") == "avro",
+        f"event.evolution: {pipeline.event.evolution}": pipeline.event.evolution != "additive",
+        "dedup.prefilter: operator": pipeline.dedup.prefilter == "operator",
+        "quality (an expectation suite)": pipeline.quality is not None,
+        "enrich": bool(pipeline.enrich),
+        "joins": bool(pipeline.joins),
+        "transform": pipeline.transform is not None,
+        "measure approx_count_distinct": "approx_count_distinct" in measures,
+        "measure approx_percentile": "approx_percentile" in measures,
+    }
+    return [name for name, is_present in present.items() if is_present]

@@ -1,0 +1,97 @@
+"""Where a pipeline's payloads come from."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from tidelake.config.model import Model, PositiveInt, Problems
+
+Format = Literal["json", "avro"]
+REFERENCE = re.compile(r"(env:[A-Za-z_][A-Za-z0-9_]*|secret:[A-Za-z0-9_.@-]+(/[A-Za-z0-9_.@-]+)?)")
+_SENSITIVE = re.compile(
+    r"password|passphrase|secret|jaas|token|credential|api\.?key", re.IGNORECASE
+)
+
+
+def text_of(value: object) -> object:
+    """Give a setting as Spark takes it: YAML's ``true`` and ``8`` are texts there."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
+
+
+def _only_references(options: dict[str, str]) -> dict[str, str]:
+    # The value itself is kept out of the message: it may be the secret.
+    problems = [
+        f"option {name} holds a secret: write a reference such as env:NAME, never the value"
+        for name, value in options.items()
+        if _SENSITIVE.search(name) and not REFERENCE.fullmatch(value)
+    ]
+    if problems:
+        raise Problems(problems)
+    return options
+
+
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("must not be empty")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_not_blank)]
+Setting = Annotated[str, BeforeValidator(text_of)]
+Options = Annotated[dict[str, Setting], AfterValidator(_only_references)]
+
+
+class Registry(Model):
+    """A schema registry, for Avro."""
+
+    url: Text
+    subject: Text
+    compatibility: Literal["backward", "forward", "full", "none"] = "backward"
+
+
+class FilesSource(Model):
+    """A folder of files, read recursively; JSON holds one record a line."""
+
+    kind: Literal["files"]
+    format: Format = "json"
+    path: Text
+    max_files_per_trigger: PositiveInt = 1000
+    registry: Registry | None = None
+
+
+class KafkaSource(Model):
+    """A Kafka topic."""
+
+    kind: Literal["kafka"]
+    bootstrap: Text
+    topic: Text
+    options: Options = Field(default_factory=dict)
+    format: Format = "json"
+    registry: Registry | None = None
+    max_offsets_per_trigger: PositiveInt | None = None
+    min_partitions: PositiveInt | None = None
+
+
+class DeltaSource(Model):
+    """An append-only Delta table."""
+
+    kind: Literal["delta"]
+    path: Text
+    max_files_per_trigger: PositiveInt = 1000
+
+
+class RateSource(Model):
+    """Spark's generator of rows, for trials."""
+
+    kind: Literal["rate"]
+    rows_per_second: PositiveInt = 10
+
+
+Source = Annotated[
+    FilesSource | KafkaSource | DeltaSource | RateSource, Field(discriminator="kind")
+]

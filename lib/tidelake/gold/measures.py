@@ -1,0 +1,125 @@
+"""Describe each measure as columns of state that merge, and what analysts are shown of them.
+
+Every state column comes in three forms that must agree: aggregated from events, combined from
+several stored states, and merged from one stored and one new state in a MERGE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tidelake.config import GoldTable, Measure
+from tidelake.errors import NotBuiltError
+
+_INSTANT = "struct(event_time, event_id)"
+
+
+@dataclass(frozen=True)
+class State:
+    """One stored column of a measure, as Spark SQL.
+
+    Attributes:
+        name: The column.
+        partial: Aggregate over events.
+        combine: Aggregate over states.
+        merge: Scalar over ``t`` (stored) and ``s`` (new).
+    """
+
+    name: str
+    partial: str
+    combine: str
+    merge: str
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A column computed from states.
+
+    Attributes:
+        name: The column.
+        formula: SQL over state columns, each written ``{name}``.
+        like: Aggregate over events whose type the column takes.
+        states: The state columns it reads.
+    """
+
+    name: str
+    formula: str
+    like: str
+    states: tuple[str, ...]
+
+    def over(self, states: dict[str, str]) -> str:
+        """Write the formula over the given SQL for each state column."""
+        return self.formula.format(**states)
+
+
+def states_of(table: GoldTable) -> tuple[State, ...]:
+    """List the state columns of a table's measures, in order."""
+    return tuple(state for measure in table.measures for state in _states(measure))
+
+
+def shown_of(table: GoldTable) -> tuple[Shown, ...]:
+    """List the columns that are computed from states."""
+    return tuple(
+        Shown(
+            name=measure.name,
+            formula=f"try_divide({{_{measure.name}_sum}}, {{_{measure.name}_count}})",
+            like=f"avg({measure.expression})",
+            states=(f"_{measure.name}_sum", f"_{measure.name}_count"),
+        )
+        for measure in table.measures
+        if measure.aggregate == "avg"
+    )
+
+
+def columns_of(table: GoldTable) -> list[str]:
+    """Give the measures' names, then the state columns that analysts do not need."""
+    hidden = [state.name for state in states_of(table) if state.name.startswith("_")]
+    return [measure.name for measure in table.measures] + hidden
+
+
+def _states(measure: Measure) -> Sequence[State]:
+    name, sql = measure.name, measure.expression
+    match measure.aggregate:
+        case "count" | "count_if":
+            return [_count(name, f"{measure.aggregate}({sql})")]
+        case "sum":
+            return [_sum(name, sql)]
+        case "min":
+            return [State(name, f"min({sql})", f"min({name})", f"least(t.{name}, s.{name})")]
+        case "max":
+            return [State(name, f"max({sql})", f"max({name})", f"greatest(t.{name}, s.{name})")]
+        case "avg":
+            return [_sum(f"_{name}_sum", sql), _count(f"_{name}_count", f"count({sql})")]
+        case "first":
+            return _edge(name, sql, pick="min", pick_by="min_by", scalar="least", wins="<")
+        case "last":
+            return _edge(name, sql, pick="max", pick_by="max_by", scalar="greatest", wins=">")
+        case other:
+            raise NotBuiltError(f"The measure {other}")
+
+
+def _count(name: str, partial: str) -> State:
+    return State(name, partial, f"sum({name})", f"t.{name} + s.{name}")
+
+
+def _sum(name: str, sql: str) -> State:
+    # A sum over no value is null, and null plus something is something.
+    merged = f"coalesce(t.{name} + s.{name}, t.{name}, s.{name})"
+    return State(name, f"sum({sql})", f"sum({name})", merged)
+
+
+def _edge(
+    name: str, sql: str, *, pick: str, pick_by: str, scalar: str, wins: str
+) -> Sequence[State]:
+    """Keep the value beside the instant that it was taken at; equal times go by event id."""
+    at = f"_{name}_at"
+    return [
+        State(
+            name,
+            f"{pick_by}({sql}, {_INSTANT})",
+            f"{pick_by}({name}, {at})",
+            f"CASE WHEN s.{at} {wins} t.{at} THEN s.{name} ELSE t.{name} END",
+        ),
+        State(at, f"{pick}({_INSTANT})", f"{pick}({at})", f"{scalar}(t.{at}, s.{at})"),
+    ]

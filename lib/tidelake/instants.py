@@ -1,0 +1,25 @@
+"""Carry instants between Spark, JSON and Python without a local time zone in between.
+
+Collected timestamps are naive and local to the driver; microseconds since the epoch are neither.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def from_micros(micros: int | None) -> datetime | None:
+    """Turn microseconds since the epoch into a UTC instant."""
+    return None if micros is None else _EPOCH + timedelta(microseconds=micros)
+
+
+def to_json(instant: datetime | None) -> str | None:
+    """Write an instant as ISO 8601."""
+    return None if instant is None else instant.isoformat()
+
+
+def from_json(text: str | None) -> datetime | None:
+    """Read an instant that :func:`to_json` wrote."""
+    return None if text is None else datetime.fromisoformat(text)

@@ -1,0 +1,149 @@
+"""Fetch the jars that Spark needs, once, and refuse any whose hash differs from the lock.
+
+Spark's own resolver does the fetching, so no repository is named here; the lock lists every jar,
+so nothing is resolved transitively.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidelake.config import conf_dir
+from tidelake.errors import JarError
+
+CACHE_VARIABLE = "TIDELAKE_JARS"
+
+
+@dataclass(frozen=True)
+class Jar:
+    """A jar by its coordinates and the SHA-256 of its bytes."""
+
+    coordinates: str
+    sha256: str
+
+    @property
+    def file_name(self) -> str:
+        """Give the name under which the cache keeps it."""
+        return self.coordinates.replace(":", "_") + ".jar"
+
+
+def cache_dir() -> Path:
+    """Give the folder of fetched jars: ``$TIDELAKE_JARS`` or one in the user's cache."""
+    named = os.environ.get(CACHE_VARIABLE)
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(named) if named else base / "tidelake" / "jars"
+
+
+def read_lock(path: Path | None = None) -> tuple[Jar, ...]:
+    """Read ``conf/jars.lock``: a line a jar, coordinates and SHA-256.
+
+    Raises:
+        JarError: The lock is missing or a line is not of that form.
+    """
+    lock = path or conf_dir() / "jars.lock"
+    try:
+        lines = lock.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise JarError(f"the jar lock {lock} cannot be read: {error.strerror}") from error
+    jars = []
+    for number, line in enumerate(lines, start=1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        if len(words) != 2 or words[0].count(":") != 2 or not words[1].startswith("sha256:"):
+            raise JarError(f"{lock}, line {number}: write `group:artifact:version sha256:HEX`")
+        jars.append(Jar(words[0], words[1].removeprefix("sha256:")))
+    return tuple(jars)
+
+
+def ensure_jars(jars: Sequence[Jar] | None = None, *, cache: Path | None = None) -> list[Path]:
+    """Give the verified jar files, fetching those that the cache lacks.
+
+    Raises:
+        JarError: A jar cannot be fetched, or its bytes are not those of the lock.
+    """
+    wanted = read_lock() if jars is None else jars
+    folder = cache or cache_dir()
+    missing = [jar for jar in wanted if not (folder / jar.file_name).is_file()]
+    if missing:
+        folder.mkdir(parents=True, exist_ok=True)
+        _fetch(missing, folder)
+    for jar in wanted:
+        _verify(jar, folder / jar.file_name)
+    return [folder / jar.file_name for jar in wanted]
+
+
+def sha256_of(path: Path) -> str:
+    """Hash a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _verify(jar: Jar, path: Path) -> None:
+    found = sha256_of(path)
+    if found != jar.sha256:
+        raise JarError(
+            f"{jar.coordinates}: the jar's SHA-256 is {found}, the lock says {jar.sha256}.\n"
+            f"Delete {path} and run `make setup`; if it differs again, do not use it."
+        )
+
+
+def _fetch(jars: Iterable[Jar], folder: Path) -> None:
+    """Resolve the jars into a scratch folder, verify each, then move it into the cache."""
+    wanted = list(jars)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as scratch:
+        _resolve(",".join(jar.coordinates for jar in wanted), scratch)
+        fetched = Path(scratch) / "jars"
+        for jar in wanted:
+            group, artifact, version = jar.coordinates.split(":")
+            file = fetched / f"{group}_{artifact}-{version}.jar"
+            if not file.is_file():
+                raise JarError(
+                    f"{jar.coordinates} could not be fetched. Check the network, "
+                    "then run `make setup` again."
+                )
+            _verify(jar, file)
+            shutil.move(file, folder / jar.file_name)
+
+
+def _resolve(coordinates: str, cache: str) -> None:
+    from py4j.protocol import Py4JJavaError  # noqa: PLC0415  Spark is loaded only when needed
+
+    with _jvm() as jvm:
+        none = jvm.scala.Option.apply(None)
+        nil = getattr(getattr(jvm.scala.collection.immutable, "Nil$"), "MODULE$")
+        silent = jvm.java.io.PrintStream(jvm.java.io.OutputStream.nullOutputStream())
+        maven = jvm.org.apache.spark.util.MavenUtils
+        settings = maven.buildIvySettings(none, jvm.scala.Option.apply(cache), False, silent)
+        try:
+            maven.resolveMavenCoordinates(coordinates, settings, none, False, nil, False, silent)
+        except Py4JJavaError as error:
+            reason = str(error.java_exception.getMessage())
+            raise JarError(f"the jars could not be fetched: {reason}") from error
+
+
+@contextmanager
+def _jvm() -> Iterator[object]:
+    """Run Spark's JVM without a Spark context, and end it."""
+    from pyspark import SparkConf  # noqa: PLC0415
+    from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
+
+    from tidelake.quiet import stderr_to  # noqa: PLC0415
+
+    with stderr_to(Path(os.devnull)):
+        gateway = launch_gateway(SparkConf(loadDefaults=False))
+    try:
+        yield gateway.jvm
+    finally:
+        gateway.shutdown()
+        process = getattr(gateway, "proc", None)
+        if process is not None:
+            process.stdin.close()
+            process.wait(timeout=30)

@@ -1,0 +1,1 @@
+"""Wire the hops into streaming queries: the only place that starts any."""

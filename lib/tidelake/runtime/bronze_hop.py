@@ -1,0 +1,117 @@
+"""Source to bronze: take each record once, verbatim, and write down which files it came from."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from tidelake.bronze import BRONZE_DDL, REQUEUE_DDL, to_bronze
+from tidelake.config import DeltaSource, FilesSource
+from tidelake.errors import SourceError
+from tidelake.runtime.hop import HopQuery
+from tidelake.runtime.landing import (
+    LandedFile,
+    batch_files,
+    check_bytes,
+    list_files,
+    local_path,
+    refuse_changed,
+    taken_files,
+)
+from tidelake.runtime.schemas import from_ddl
+from tidelake.session import whole_file_session
+from tidelake.sinks.append import append, ensure_table
+from tidelake.sinks.commits import last_commit
+from tidelake.sources import identify, read_stream
+from tidelake.tables import Table
+
+# Below this many bytes a batch is written as one file.
+_BYTES_A_FILE = 4 << 20
+
+
+class BronzeHop(HopQuery):
+    """Appends the source's records to bronze."""
+
+    hop = "bronze"
+
+    @property
+    def table(self) -> Table:
+        """Bronze itself."""
+        return self.run.lake.bronze(self.run.pipeline.name)
+
+    def closing_tables(self) -> list[Table]:
+        """Bronze's commit closes a batch."""
+        return [self.table]
+
+    def create_tables(self) -> None:
+        """Look at the source first: a source that cannot be read leaves nothing behind."""
+        source = self.run.pipeline.source
+        if isinstance(source, FilesSource):
+            refuse_changed(list_files(source.path), taken_files(self.table))
+        if isinstance(source, DeltaSource) and not Table("source", Path(source.path)).exists:
+            raise SourceError(f"the source {source.path} is no Delta table.")
+        spark = self.run.spark
+        requeue = self.run.lake.requeue(self.run.pipeline.name)
+        ensure_table(spark, self.table, from_ddl(spark, BRONZE_DDL), self.creation_note())
+        ensure_table(spark, requeue, from_ddl(spark, REQUEUE_DDL), self.creation_note())
+
+    def stream(self) -> DataFrame:
+        """Read the source, each file whole in a partition of its own."""
+        return read_stream(whole_file_session(self.run.spark), self.run.pipeline.source)
+
+    def write(self, rows: DataFrame, batch: int) -> None:
+        """Append a batch, after its bytes were held against the files' sizes."""
+        began = time.monotonic()
+        if not self.fence.admits(self.table, batch):
+            return
+        files = self._files(rows, batch)
+        stamp = self._arrival()
+        size = sum(file.size for file, _ in files)
+        slots = self.run.spark.sparkContext.defaultParallelism
+        # Without files the size is unknown, and so is the number of files to write.
+        parts = max(1, min(slots, size // _BYTES_A_FILE)) if files else slots
+        records = to_bronze(identify(rows), ingested_at=stamp).coalesce(int(parts))
+        note = self.note(
+            batch,
+            ingested_at=stamp.isoformat(),
+            files=[[file.path, file.size, file.modified, count] for file, count in files],
+        )
+        append(records, self.table, note)
+        last = last_commit(self.table)
+        written = (last.rows if last else None) or 0
+        detail = f"{len(files)} files" if files else ""
+        self.run.progress.closed(self.hop, batch, written, began, detail=detail)
+
+    def _files(self, rows: DataFrame, batch: int) -> list[tuple[LandedFile, int]]:
+        """Count the records of each file of the batch, in a read of its own.
+
+        Raises:
+            SourceChangedError: A file's bytes are not those that were listed.
+        """
+        if not isinstance(self.run.pipeline.source, FilesSource):
+            return []
+        counted = rows.groupBy("source").agg(
+            F.count("*").alias("records"), F.sum(F.length("payload") + 1).alias("bytes")
+        )
+        read = {
+            str(local_path(row["source"])): (row["records"], row["bytes"])
+            for row in counted.collect()
+        }
+        files = []
+        for file in batch_files(self.checkpoint, batch):
+            records, size = read.get(file.path, (0, 0))
+            check_bytes(file, size)
+            files.append((file, records))
+        return files
+
+    def _arrival(self) -> datetime:
+        """Take the present moment, or the last batch's when the clock went back."""
+        now = datetime.now(UTC)
+        last = last_commit(self.table)
+        before = last.note.get("ingested_at") if last else None
+        return max(now, datetime.fromisoformat(before)) if before else now
+

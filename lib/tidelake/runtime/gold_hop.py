@@ -1,0 +1,161 @@
+"""Silver to gold: one query merges each batch into every gold table of the pipeline."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timedelta
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.storagelevel import StorageLevel
+
+from tidelake.config import GlobalWindow, GoldTable, SessionWindow
+from tidelake.errors import UsageError
+from tidelake.gold.sessions import gap_of, regroup, to_sessions
+from tidelake.gold.windows import BOUNDS, to_partials
+from tidelake.instants import from_micros
+from tidelake.runtime.hop import HopQuery
+from tidelake.runtime.schemas import gold_columns, gold_schema
+from tidelake.sinks.append import append, ensure_table
+from tidelake.sinks.merge import merge_partials, merge_sessions
+from tidelake.tables import Table
+
+
+class GoldHop(HopQuery):
+    """Merges silver's new events into the gold tables."""
+
+    hop = "gold"
+
+    def _table(self, gold: GoldTable) -> Table:
+        return self.run.lake.gold(gold.name)
+
+    def closing_tables(self) -> list[Table]:
+        """Each gold table closes a batch for itself."""
+        return [self._table(gold) for gold in self.run.pipeline.gold]
+
+    def create_tables(self) -> None:
+        """Create the gold tables."""
+        name = self.run.pipeline.name
+        if not self.run.lake.silver(name).exists:
+            raise UsageError(
+                f"silver.{name} does not exist yet. Fill it with: tidelake run {name} --hop silver"
+            )
+        for gold in self.run.pipeline.gold:
+            schema = gold_schema(self.run.spark, self.run.pipeline, gold)
+            ensure_table(self.run.spark, self._table(gold), schema, self.creation_note())
+
+    def stream(self) -> DataFrame:
+        """Follow silver from its first commit on."""
+        silver = self.run.lake.silver(self.run.pipeline.name)
+        return (
+            self.run.spark.readStream.format("delta")
+            .option("startingVersion", 0)
+            .option("maxBytesPerTrigger", self.run.environment.limits.gold_bytes)
+            .load(str(silver.path))
+            .drop("_payload_hash", "_generation", "_batch")
+        )
+
+    def write(self, rows: DataFrame, batch: int) -> None:
+        """Merge a batch into each table that does not hold it yet."""
+        began = time.monotonic()
+        open_tables = [
+            gold
+            for gold in self.run.pipeline.gold
+            if self.fence.admits(self._table(gold), batch)
+        ]
+        if not open_tables:
+            return
+        events = rows.persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            eligible = [
+                F.count_if(F.expr(gold.where) if gold.where else F.lit(True)).alias(gold.name)
+                for gold in open_tables
+            ]
+            counted = events.agg(F.count("*").alias("_rows"), *eligible).collect()[0]
+            for gold in open_tables:
+                note = self.note(batch, rows=counted["_rows"], eligible=counted[gold.name])
+                kept = events.where(gold.where) if gold.where else events
+                self._merge(kept, gold, note, batch)
+        finally:
+            events.unpersist()
+        detail = f"into {len(open_tables)} tables"
+        self.run.progress.closed(self.hop, batch, counted["_rows"], began, detail=detail)
+
+    def _merge(
+        self, events: DataFrame, gold: GoldTable, note: dict[str, object], batch: int
+    ) -> None:
+        """Merge a table's events; a commit without rows where it has none, so that it keeps up."""
+        target = self._table(gold)
+        if not note["eligible"]:
+            stored = self.run.spark.read.format("delta").load(str(target.path))
+            append(stored.limit(0), target, note)
+        elif isinstance(gold.window, SessionWindow):
+            self._merge_sessions(events, gold, target, note, batch)
+        else:
+            self._merge_windows(events, gold, target, note, batch)
+
+    def _merge_windows(
+        self,
+        events: DataFrame,
+        gold: GoldTable,
+        target: Table,
+        note: dict[str, object],
+        batch: int,
+    ) -> None:
+        partials = to_partials(events, gold).persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            within = "" if isinstance(gold.window, GlobalWindow) else _within(partials, BOUNDS[0])
+            source = gold_columns(
+                partials, gold, generation=self.fence.generation, batch=batch
+            )
+            merge_partials(source, target, gold, within=within, note=note)
+        finally:
+            partials.unpersist()
+
+    def _merge_sessions(
+        self,
+        events: DataFrame,
+        gold: GoldTable,
+        target: Table,
+        note: dict[str, object],
+        batch: int,
+    ) -> None:
+        partials = to_sessions(events, gold).persist(StorageLevel.MEMORY_AND_DISK)
+        regrouped = None
+        try:
+            within = _near(partials, gap_of(gold))
+            stored = self.run.spark.read.format("delta").load(str(target.path)).alias("t")
+            changed = regroup(partials, stored.where(within), gold)
+            rows = gold_columns(changed, gold, generation=self.fence.generation, batch=batch)
+            regrouped = rows.persist(StorageLevel.MEMORY_AND_DISK)
+            merge_sessions(regrouped, target, within=within, note=note)
+        finally:
+            partials.unpersist()
+            if regrouped is not None:
+                regrouped.unpersist()
+
+
+def _within(partials: DataFrame, column: str) -> str:
+    """Bound the batch's windows by literals over ``t``."""
+    low, high = _range(partials, column, column)
+    return f"t.{column} >= {_literal(low)} AND t.{column} <= {_literal(high)}"
+
+
+def _near(sessions: DataFrame, gap: timedelta) -> str:
+    """Bound the stored sessions that the batch's could touch by literals over ``t``."""
+    low, high = _range(sessions, "session_start", "session_end")
+    return (
+        f"t.session_end >= {_literal(low - gap)} AND t.session_start <= {_literal(high + gap)}"
+    )
+
+
+def _range(rows: DataFrame, low: str, high: str) -> tuple[datetime, datetime]:
+    found = rows.agg(F.min(F.unix_micros(low)), F.max(F.unix_micros(high))).collect()[0]
+    first, last = from_micros(found[0]), from_micros(found[1])
+    if first is None or last is None:
+        raise ValueError("a batch without rows has no bounds")
+    return first, last
+
+
+def _literal(instant: datetime) -> str:
+    return f"TIMESTAMP'{instant:%Y-%m-%d %H:%M:%S.%f}Z'"

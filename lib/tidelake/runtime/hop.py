@@ -1,0 +1,150 @@
+"""What every hop has in common: its place, its lock, its query, its failures."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from tidelake.config import Environment, Pipeline
+from tidelake.errors import SourceChangedError, TidelakeError
+from tidelake.runtime.progress import Progress
+from tidelake.sinks.generations import CREATION, Fence, open_generation
+from tidelake.tables import Hop, Lake, Table
+
+_POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run works with."""
+
+    spark: SparkSession
+    pipeline: Pipeline
+    lake: Lake
+    environment: Environment
+    progress: Progress
+
+
+class HopQuery(ABC):
+    """One arrow of the pipeline: a streaming query that writes through ``foreachBatch``."""
+
+    hop: ClassVar[Hop]
+
+    def __init__(self, run: Run) -> None:
+        """Find the generation and create the tables that do not exist yet.
+
+        Raises:
+            GenerationError: Table and checkpoint do not belong together.
+            SchemaChangedError: The definition does not fit the stored tables.
+        """
+        self.run = run
+        self.fence: Fence = open_generation(
+            run.pipeline.name, self.hop, self.closing_tables(), self._checkpoints
+        )
+        self._failure: TidelakeError | None = None
+        self.create_tables()
+
+    @property
+    def _checkpoints(self) -> Path:
+        return self.run.lake.checkpoints(self.run.pipeline.name, self.hop)
+
+    @property
+    def checkpoint(self) -> Path:
+        """The folder of this generation's checkpoint."""
+        return self._checkpoints / self.fence.generation
+
+    @abstractmethod
+    def closing_tables(self) -> list[Table]:
+        """List the tables whose commits close a batch."""
+
+    @abstractmethod
+    def create_tables(self) -> None:
+        """Create what does not exist, and check what does."""
+
+    @abstractmethod
+    def stream(self) -> DataFrame:
+        """Open the hop's input as a stream."""
+
+    @abstractmethod
+    def write(self, rows: DataFrame, batch: int) -> None:
+        """Write one micro-batch."""
+
+    def note(self, batch: int, **more: object) -> dict[str, object]:
+        """Start the note of a commit."""
+        return {
+            "pipeline": self.run.pipeline.name,
+            "hop": self.hop,
+            "generation": self.fence.generation,
+            "batch": batch,
+            **more,
+        }
+
+    def creation_note(self) -> dict[str, object]:
+        """Write the note of the commit that makes a table."""
+        return self.note(CREATION)
+
+    def start(self, trigger: dict[str, object]) -> StreamingQuery:
+        """Start the query."""
+
+        def on_batch(rows: DataFrame, batch: int) -> None:
+            try:
+                self.write(rows, batch)
+            except TidelakeError as error:
+                # Py4J hands only a text across the JVM; the error itself waits here.
+                self._failure = error
+                raise
+
+        return (
+            self.stream()
+            .writeStream.queryName(f"{self.run.pipeline.name}-{self.hop}")
+            .option("checkpointLocation", str(self.checkpoint))
+            .foreachBatch(on_batch)
+            .trigger(**trigger)
+            .start()
+        )
+
+    def check(self, query: StreamingQuery) -> None:
+        """Raise what ended the query, if anything did, as the error that it was.
+
+        Raises:
+            TidelakeError: The batch's own error, or one that names the query's failure.
+        """
+        try:
+            query.awaitTermination(_POLL_SECONDS)
+        except StreamingQueryException as error:
+            raise self._failure or named(error, self) from error
+
+    def finish(self, query: StreamingQuery) -> None:
+        """Wait for a query that ends by itself; stop it when interrupted."""
+        try:
+            while query.isActive:
+                self.check(query)
+            self.check(query)
+        finally:
+            if query.isActive:
+                query.stop()
+
+
+def named(error: StreamingQueryException, hop: HopQuery) -> TidelakeError:
+    """Name the failures of Spark that users meet."""
+    text = str(error)
+    place = f"{hop.run.pipeline.name}, hop {hop.hop}"
+    if "FILE_NOT_EXIST" in text or "FileNotFoundException" in text or "does not exist" in text:
+        return SourceChangedError([f"{place}: {_first_line(text)}"])
+    return TidelakeError(
+        f"{place} stopped: {_first_line(text)}\n"
+        f"Nothing of the open batch counts; the next run repeats it. "
+        f"Spark's log: {hop.run.lake.root / 'logs' / 'spark.log'}"
+    )
+
+
+def _first_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    told = [line for line in lines if "Exception:" in line or line.startswith("[")]
+    return (told or lines or ["unknown"])[-1 if not told else 0][:400]

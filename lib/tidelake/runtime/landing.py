@@ -1,0 +1,136 @@
+"""Know which files a source offers and which were taken, so that none changes unseen.
+
+Spark's file source reads a path once and never looks at it again: lines that are appended later
+would be lost without a word.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from tidelake.errors import SourceChangedError, SourceError
+from tidelake.sinks.commits import commits
+from tidelake.tables import Table
+
+_COMPRESSED = frozenset({".gz", ".bz2", ".zst", ".lz4", ".snappy", ".deflate", ".xz"})
+# A missing last line feed adds one byte, a byte order mark that Spark drops takes three.
+_HARMLESS = frozenset({0, 1, -3, -2})
+
+
+@dataclass(frozen=True)
+class LandedFile:
+    """A file as it stood when it was looked at: bytes and milliseconds of its last change."""
+
+    path: str
+    size: int
+    modified: int
+
+    def __str__(self) -> str:
+        """Name the file and its size."""
+        return f"{self.path} ({self.size:,} bytes)"
+
+
+def list_files(folder: str) -> dict[str, LandedFile]:
+    """List the files that a source offers, by path; hidden ones are not offered.
+
+    Raises:
+        SourceError: The folder is missing, unreadable or holds no file.
+    """
+    root = Path(folder)
+    if not root.exists():
+        raise SourceError(
+            f"the source {folder} does not exist. Create it and put JSON-lines files into it, "
+            "or name another with --source."
+        )
+    try:
+        paths = [root] if root.is_file() else list(_walk(root))
+        found = {str(path.resolve()): _look(path.resolve()) for path in paths}
+    except PermissionError as error:
+        raise SourceError(f"the source {error.filename} cannot be read: permission denied") from error
+    if not found:
+        raise SourceError(
+            f"the source {folder} holds no file. Put JSON-lines files into it "
+            "(names that begin with . or _ are passed over), then run again."
+        )
+    return found
+
+
+def _walk(folder: Path) -> Iterable[Path]:
+    for entry in sorted(folder.iterdir()):
+        if entry.name.startswith((".", "_")):
+            continue
+        if entry.is_dir():
+            yield from _walk(entry)
+        else:
+            yield entry
+
+
+def _look(path: Path) -> LandedFile:
+    found = path.stat()
+    return LandedFile(str(path), found.st_size, found.st_mtime_ns // 1_000_000)
+
+
+def taken_files(bronze: Table) -> dict[str, LandedFile]:
+    """List the files that bronze's commits say they took."""
+    return {
+        path: LandedFile(path, size, modified)
+        for commit in commits(bronze)
+        for path, size, modified, _ in commit.note.get("files", [])
+    }
+
+
+def refuse_changed(offered: Mapping[str, LandedFile], taken: Mapping[str, LandedFile]) -> None:
+    """Stop when a file that was taken is offered with other bytes.
+
+    Raises:
+        SourceChangedError: Names each such file.
+    """
+    changes = [
+        f"{path}: {before.size:,} bytes when read, {offered[path].size:,} bytes now"
+        for path, before in taken.items()
+        if path in offered and offered[path] != before
+    ]
+    if changes:
+        raise SourceChangedError(changes)
+
+
+def batch_files(checkpoint: Path, batch: int) -> list[LandedFile]:
+    """Look up the files of a planned micro-batch in Spark's file source log."""
+    last = _log_offset(checkpoint / "offsets" / str(batch))
+    first = _log_offset(checkpoint / "offsets" / str(batch - 1)) + 1
+    log = checkpoint / "sources" / "0"
+    paths = [path for number in range(first, last + 1) for path in _log_entries(log, number)]
+    return [_look(path) for path in paths]
+
+
+def check_bytes(file: LandedFile, read: int) -> None:
+    """Hold the bytes that were read against the file's size.
+
+    Raises:
+        SourceChangedError: They differ: the file was being written.
+    """
+    if Path(file.path).suffix in _COMPRESSED or read - file.size in _HARMLESS:
+        return
+    raise SourceChangedError([f"{file.path}: {file.size:,} bytes listed, {read:,} bytes read"])
+
+
+def local_path(uri: str) -> Path:
+    """Turn ``file:///a%20b`` into a path."""
+    return Path(unquote(urlsplit(uri).path))
+
+
+def _log_offset(file: Path) -> int:
+    if not file.exists():
+        return -1
+    return int(json.loads(file.read_text(encoding="utf-8").splitlines()[2])["logOffset"])
+
+
+def _log_entries(log: Path, number: int) -> list[Path]:
+    plain = log / str(number)
+    file = plain if plain.exists() else log / f"{number}.compact"
+    entries = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()[1:]]
+    return [local_path(entry["path"]) for entry in entries if entry["batchId"] == number]

@@ -1,0 +1,35 @@
+"""Let one process at a time write a hop."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tidelake.errors import LockedError
+
+
+@contextmanager
+def hold(folder: Path, what: str) -> Iterator[None]:
+    """Hold a folder's lock; the system frees it when the process ends, however it ends.
+
+    Raises:
+        LockedError: Another process holds it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.seek(0)
+            holder = file.read().strip() or "unknown"
+            raise LockedError(
+                f"{what} is being written by process {holder}. "
+                "Wait for it to end, or stop it, then run again."
+            ) from error
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield

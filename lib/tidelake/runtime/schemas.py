@@ -1,0 +1,101 @@
+"""Derive each table's schema from the definition, by letting Spark analyse it on no rows."""
+
+from __future__ import annotations
+
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from tidelake.bronze import REQUEUE_DDL
+from tidelake.config import GlobalWindow, GoldTable, Pipeline, SessionWindow
+from tidelake.errors import ConfigError, Violation
+from tidelake.gold.measures import columns_of
+from tidelake.gold.sessions import ABSORBED, session_id, to_sessions
+from tidelake.gold.windows import BOUNDS, to_partials
+from tidelake.silver.classify import classify
+from tidelake.silver.route import decide, to_late, to_silver
+
+
+def from_ddl(spark: SparkSession, ddl: str) -> StructType:
+    """Parse a schema that we wrote ourselves."""
+    return spark.createDataFrame([], ddl).schema
+
+
+def silver_schema(spark: SparkSession, pipeline: Pipeline) -> StructType:
+    """Give silver's columns."""
+    return to_silver(_decided(spark, pipeline), pipeline, generation="", batch=0).schema
+
+
+def late_schema(spark: SparkSession, pipeline: Pipeline) -> StructType:
+    """Give the late table's columns."""
+    return to_late(
+        _decided(spark, pipeline), pipeline, watermark=None, generation="", batch=0
+    ).schema
+
+
+def gold_schema(spark: SparkSession, pipeline: Pipeline, table: GoldTable) -> StructType:
+    """Give a gold table's columns, in the order in which analysts read them."""
+    events = spark.createDataFrame([], silver_schema(spark, pipeline))
+    return gold_columns(_aggregate(events, table), table, generation="", batch=0).schema
+
+
+def gold_columns(
+    aggregated: DataFrame, table: GoldTable, *, generation: str, batch: int
+) -> DataFrame:
+    """Order an aggregate's columns and add where they come from.
+
+    A session's mark of absorption is kept, since the merge acts on it.
+    """
+    if isinstance(table.window, SessionWindow):
+        leading = [*table.keys, "session_id", "session_start", "session_end"]
+    elif isinstance(table.window, GlobalWindow):
+        leading = list(table.keys)
+    else:
+        leading = [*BOUNDS, *table.keys]
+    marks = [ABSORBED] if ABSORBED in aggregated.columns else []
+    return aggregated.select(
+        *leading,
+        *columns_of(table),
+        *marks,
+        F.lit(generation).alias("_generation"),
+        F.lit(batch).cast("bigint").alias("_batch"),
+    )
+
+
+def check_definition(spark: SparkSession, pipeline: Pipeline) -> None:
+    """Let Spark analyse every expression on no rows, before anything is written.
+
+    Raises:
+        ConfigError: Lists every expression that Spark does not understand.
+    """
+    violations = []
+    try:
+        events = spark.createDataFrame([], silver_schema(spark, pipeline))
+    except (AnalysisException, ParseException) as error:
+        raise ConfigError(pipeline.file, [Violation("event", _reason(error))]) from error
+    for number, table in enumerate(pipeline.gold):
+        try:
+            gold_columns(_aggregate(events, table), table, generation="", batch=0)
+        except (AnalysisException, ParseException) as error:
+            violations.append(Violation(f"gold[{number}] {table.name}", _reason(error)))
+    if violations:
+        raise ConfigError(pipeline.file, violations)
+
+
+def _reason(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]
+
+
+def _decided(spark: SparkSession, pipeline: Pipeline) -> DataFrame:
+    rows = spark.createDataFrame([], REQUEUE_DDL)
+    return decide(
+        classify(rows, pipeline), None, watermark=None, allowed=pipeline.watermark.allowed_lateness
+    )
+
+
+def _aggregate(events: DataFrame, table: GoldTable) -> DataFrame:
+    kept = events.where(table.where) if table.where else events
+    if isinstance(table.window, SessionWindow):
+        return to_sessions(kept, table).withColumn("session_id", session_id(table))
+    return to_partials(kept, table)

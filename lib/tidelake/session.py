@@ -1,0 +1,89 @@
+"""Build the Spark session: the only place that does, from the environment and the locked jars."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidelake.config import Environment, load_environment
+from tidelake.errors import MachineError, NotBuiltError
+from tidelake.jars import ensure_jars
+from tidelake.quiet import stderr_to
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# A partition may hold any file whole and no second one: a row's position in its partition is
+# then its position in the file.
+_WHOLE_FILES = {
+    "spark.sql.files.maxPartitionBytes": str(1 << 40),
+    "spark.sql.files.openCostInBytes": str(1 << 40),
+}
+
+
+def build_session(env: str | Environment = "local") -> SparkSession:
+    """Start Spark with Delta for an environment.
+
+    The JVM's own messages go to ``logs/spark.log`` under the root.
+
+    Raises:
+        MachineError: Java or Spark is missing or does not start.
+        JarError: A jar's hash differs from the lock.
+    """
+    environment = load_environment(env) if isinstance(env, str) else env
+    if environment.root is None:
+        raise NotBuiltError("Running on a catalog", "Give --root DIR to run on paths.")
+    try:
+        from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415  heavy, and optional
+        from pyspark.sql import SparkSession  # noqa: PLC0415
+    except ImportError as error:
+        raise MachineError(
+            "PySpark is not installed. Install it with: pip install 'tidelake[local]'"
+        ) from error
+
+    log = environment.root / "logs" / "spark.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    logging.getLogger("py4j").setLevel(logging.ERROR)
+    builder = SparkSession.builder.master(environment.master or "local[*]").appName("tidelake")
+    for key, value in _settings(environment, ensure_jars()).items():
+        builder = builder.config(key, value)
+    try:
+        with stderr_to(log):
+            session = builder.getOrCreate()
+    except (PySparkRuntimeError, OSError) as error:
+        raise MachineError(
+            f"Spark did not start; its own words are in {log}. `tidelake doctor` checks the machine."
+        ) from error
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def whole_file_session(spark: SparkSession) -> SparkSession:
+    """Give a sibling session whose text scans put each file, whole, in its own partition."""
+    sibling = spark.newSession()
+    for key, value in _WHOLE_FILES.items():
+        sibling.conf.set(key, value)
+    return sibling
+
+
+def _settings(environment: Environment, jars: list[Path]) -> dict[str, str]:
+    """Merge the defaults for one machine with the environment's own settings."""
+    slots = str(os.cpu_count() or 2)
+    return {
+        "spark.jars": ",".join(str(jar) for jar in jars),
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.driver.extraJavaOptions": "-Duser.timezone=UTC",
+        "spark.driver.host": "localhost",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.warehouse.dir": str(environment.root / "warehouse"),
+        "spark.sql.shuffle.partitions": slots,
+        "spark.sql.adaptive.enabled": "false",
+        "spark.databricks.delta.snapshotPartitions": "2",
+        **environment.spark,
+    }

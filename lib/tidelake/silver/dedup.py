@@ -1,0 +1,116 @@
+"""Find the rows whose event was already accepted, and tell copies from conflicts.
+
+A row is compared with the earliest accepted row of its id that arrived at most a TTL before it
+or, widened, bears the same event date: same payload, a duplicate; another, a conflict. Accepted
+are rows of silver and late, and then the first arrivals of the batch itself. Only ids and hashes
+are shuffled; the verdicts go back to the wide rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date, datetime, timedelta
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from tidelake.silver.classify import PAYLOAD_HASH, REQUEUED, ROW, STAGE
+
+VERDICT = "_verdict"
+DUPLICATE = "duplicate"
+CONFLICT = "conflict"
+# Loses to a first arrival that is no match for it: to be ranked again among its like.
+LEFTOVER = "leftover"
+
+_ORDER = "_order"
+_ACCEPTED_COLUMNS = ("event_id", "record_id", "event_date", "ingested_at", PAYLOAD_HASH)
+
+
+def arrivals(classified: DataFrame) -> DataFrame:
+    """Take what dedup needs of the rows still in the running, without their payload."""
+    tail = F.substring_index("record_id", ":", -1)
+    order = F.struct(
+        "ingested_at",
+        "source",
+        F.left("record_id", F.length("record_id") - F.length(tail)).alias("place"),
+        tail.try_cast("bigint").alias("position"),
+        ROW,
+    )
+    return classified.where(F.col(STAGE).isNull()).select(
+        ROW, REQUEUED, *_ACCEPTED_COLUMNS, order.alias(_ORDER)
+    )
+
+
+def accepted(
+    table: DataFrame,
+    *,
+    since: datetime,
+    dates: Sequence[date],
+    widened: bool,
+    is_late_table: bool,
+) -> DataFrame:
+    """Narrow silver or late to the rows that the batch could meet.
+
+    Args:
+        table: Silver or late as the last closed batch left it.
+        since: The batch's first arrival less the TTL; older arrivals are out of reach.
+        dates: The batch's event dates, literal so that files are skipped by their statistics.
+        widened: Whether rows of those dates count however old their arrival is.
+        is_late_table: Whether the rows are late ones, which a requeued row may match itself.
+    """
+    reach = F.col("ingested_at") >= F.lit(since)
+    if widened:
+        reach = reach | F.col("event_date").isin(list(dates))
+    return table.where(reach).select(*_ACCEPTED_COLUMNS, F.lit(is_late_table).alias("_late"))
+
+
+def match_accepted(
+    new: DataFrame, known: DataFrame, *, ttl: timedelta, widened: bool
+) -> DataFrame:
+    """Judge rows whose event silver or late already holds.
+
+    Returns:
+        ``_row`` and ``_verdict`` of the rows that match; the others are missing.
+    """
+    theirs = known.select(*[F.col(name).alias(f"known_{name}") for name in known.columns])
+    in_reach = _matches("known_ingested_at", "known_event_date", ttl=ttl, widened=widened)
+    itself = F.col("known__late") & (F.col("known_record_id") == F.col("record_id"))
+    met = new.join(
+        theirs, on=F.col("event_id") == F.col("known_event_id"), how="inner"
+    ).where(in_reach & ~(F.col(REQUEUED) & itself))
+    earliest = F.min_by(
+        f"known_{PAYLOAD_HASH}", F.struct("known_ingested_at", "known_record_id")
+    )
+    return met.groupBy(ROW).agg(
+        _verdict(F.first(PAYLOAD_HASH) == earliest).alias(VERDICT)
+    )
+
+
+def rank_arrivals(new: DataFrame, *, ttl: timedelta, widened: bool) -> DataFrame:
+    """Judge rows against the first arrival of their id in the same frame.
+
+    Returns:
+        ``_row`` and ``_verdict`` of the rows that are not first.
+    """
+    by_arrival = Window.partitionBy("event_id").orderBy(_ORDER)
+    ranked = new.select(
+        "*",
+        F.row_number().over(by_arrival).alias("_rank"),
+        F.first("ingested_at").over(by_arrival).alias("first_ingested_at"),
+        F.first("event_date").over(by_arrival).alias("first_event_date"),
+        F.first(PAYLOAD_HASH).over(by_arrival).alias("first_hash"),
+    )
+    in_reach = _matches("first_ingested_at", "first_event_date", ttl=ttl, widened=widened)
+    verdict = F.when(in_reach, _verdict(F.col(PAYLOAD_HASH) == F.col("first_hash"))).otherwise(
+        F.lit(LEFTOVER)
+    )
+    return ranked.where(F.col("_rank") > 1).select(ROW, verdict.alias(VERDICT))
+
+
+def _matches(arrived: str, day: str, *, ttl: timedelta, widened: bool) -> Column:
+    within = F.col(arrived) >= F.col("ingested_at") - F.lit(ttl)
+    return within | (F.col(day) == F.col("event_date")) if widened else within
+
+
+def _verdict(same_payload: Column) -> Column:
+    return F.when(same_payload, F.lit(DUPLICATE)).otherwise(F.lit(CONFLICT))

@@ -1,0 +1,86 @@
+r"""Parse JSON payloads strictly: one object a record, every value exactly as it was written.
+
+``from_json`` is fast and lenient: it reads a first value and ignores what follows, and it passes
+numbers through a double. So each payload is wrapped in an array, where anything after the object
+is an error, and the few payloads in which a double could lose digits, or ``\u`` escapes could
+lose a surrogate, are read a second time as a variant, which keeps decimals of up to 38 digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from tidelake.config import Field
+from tidelake.silver.values import INEXACT, json_value, read_exactly
+
+PARSED = "_parsed"
+BROKEN = "_broken"
+VALUES = "_values"
+
+# What fast parsing could get wrong: 17 characters of a fraction or an exponent's mantissa (a
+# double holds 15 digits for certain), an escaped surrogate, a bracket that closes our own array.
+_NEEDS_CARE = (
+    r"(?<![0-9.])(?=[0-9]*\.[0-9])[0-9.]{17}|[0-9]{16}[eE]"
+    r"|\\u[dD][89a-fA-F]"
+    r"|\}\s*\]\s*(?:\[|$)"
+)
+
+
+def parse(rows: DataFrame, fields: Sequence[Field]) -> DataFrame:
+    """Read each payload's declared fields.
+
+    Args:
+        rows: Rows with a binary ``payload``.
+        fields: The payload's declared fields; others are ignored.
+
+    Returns:
+        ``rows`` plus ``_parsed`` (boolean), ``_values`` (struct of typed fields, a broken value
+        null) and ``_broken`` (array of texts, one for each field whose value would change).
+    """
+    text = F.col("payload").cast("string")
+    texts = ", ".join(f"`{field.name}`: string" for field in fields)
+    parsed = F.when(F.is_valid_utf8(text), json_value(text, f"struct<{texts}>"))
+    careful = F.try_parse_json(F.concat(F.lit('{"r":'), text, F.lit("}")))
+    read = rows.withColumn("_fast", parsed).withColumn(
+        "_care", F.when(F.col("_fast").isNotNull() & text.rlike(_NEEDS_CARE), F.lit(True))
+    )
+    read = read.withColumn("_variant", F.when(F.col("_care"), careful))
+    read = read.withColumn(
+        PARSED,
+        F.col("_fast").isNotNull() & (F.col("_care").isNull() | F.col("_variant").isNotNull()),
+    )
+    chosen = [
+        F.when(F.col("_care"), _variant_text(field))
+        .otherwise(F.col("_fast").getField(field.name))
+        .alias(field.name)
+        for field in fields
+    ]
+    read = read.withColumn("_texts", F.when(F.col(PARSED), F.struct(*chosen)))
+    outcomes = {
+        field.name: read_exactly(F.col("_texts").getField(field.name), field.type)
+        for field in fields
+    }
+    typed = F.struct(*[outcomes[field.name].typed.alias(field.name) for field in fields])
+    broken = F.array(
+        *[
+            F.when(outcomes[field.name].broken, F.lit(f"{field.name}: not exactly {field.type.sql}"))
+            for field in fields
+        ]
+    )
+    return read.withColumn(VALUES, typed).withColumn(BROKEN, F.array_compact(broken)).drop(
+        "_fast", "_care", "_variant", "_texts"
+    )
+
+
+def _variant_text(field: Field) -> Column:
+    """Take a field from the variant as text, marked where its number had become a double."""
+    name = field.name.replace("\\", "\\\\").replace('"', '\\"')
+    path = f'$.r["{name}"]'
+    value = F.try_variant_get(F.col("_variant"), path, "string")
+    if field.type.kind == "string":
+        return value
+    shape = F.schema_of_variant(F.try_variant_get(F.col("_variant"), path, "variant"))
+    return F.when(shape == "DOUBLE", F.concat(F.lit(INEXACT), value)).otherwise(value)

@@ -1,0 +1,135 @@
+"""Send each judged row to its table: silver, quarantine, late, or only into the books."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from tidelake.config import Pipeline
+from tidelake.silver.classify import (
+    PAYLOAD_HASH,
+    ROW,
+    SELECTED,
+    STAGE,
+    reasons_by_stage,
+)
+from tidelake.silver.dedup import CONFLICT, DUPLICATE, VERDICT
+from tidelake.silver.lateness import lateness
+
+FATE = "_fate"
+LATENESS = "_lateness"
+SILVER = "silver"
+LATE = "late"
+QUARANTINED = "quarantined"
+FILTERED = "filtered"
+FATES = (SILVER, "duplicate", QUARANTINED, LATE, FILTERED)
+
+QUARANTINE_DDL = (
+    "record_id string, payload binary, event_id string, reasons array<string>, stage string, "
+    "ingested_at timestamp, _payload_hash bigint, _generation string, _batch bigint"
+)
+
+
+def decide(
+    classified: DataFrame,
+    verdicts: DataFrame | None,
+    *,
+    watermark: datetime | None,
+    allowed: timedelta,
+) -> DataFrame:
+    """Add the fate of each row.
+
+    Args:
+        classified: Rows from :func:`tidelake.silver.classify.classify`.
+        verdicts: ``_row`` and ``_verdict`` of the duplicates and conflicts; None: there are none.
+        watermark: Before the batch (UTC).
+        allowed: The allowed lateness.
+
+    Returns:
+        ``classified`` plus ``_fate`` (one of :data:`FATES`) and ``_lateness``; ``_stage`` is set
+        for conflicting duplicates too.
+    """
+    if verdicts is None:
+        judged = classified.withColumn(VERDICT, F.lit(None).cast("string"))
+    else:
+        judged = classified.join(verdicts, on=ROW, how="left")
+    conflict = F.col(VERDICT) == CONFLICT
+    judged = judged.withColumn(
+        STAGE, F.when(conflict, F.lit("conflicting_duplicate")).otherwise(F.col(STAGE))
+    ).withColumn(LATENESS, lateness(watermark, allowed))
+    return judged.withColumn(FATE, _fate())
+
+
+def _fate() -> Column:
+    too_late = (F.col(LATENESS) == "too_late") & ~F.col("_skip_lateness")
+    return (
+        F.when(F.col(STAGE) == FILTERED, FILTERED)
+        .when(F.col(STAGE).isNotNull(), QUARANTINED)
+        .when(F.col(VERDICT) == DUPLICATE, DUPLICATE)
+        .when(too_late, LATE)
+        .otherwise(SILVER)
+    )
+
+
+def to_silver(decided: DataFrame, pipeline: Pipeline, *, generation: str, batch: int) -> DataFrame:
+    """Take the accepted events, in silver's columns."""
+    return decided.where(F.col(FATE) == SILVER).select(
+        *_event_columns(pipeline), *_origin(generation, batch)
+    )
+
+
+def to_late(
+    decided: DataFrame,
+    pipeline: Pipeline,
+    *,
+    watermark: datetime | None,
+    generation: str,
+    batch: int,
+) -> DataFrame:
+    """Take the events that came too late, with the watermark that made them so."""
+    mark = F.lit(watermark).cast("timestamp")
+    behind = F.unix_micros(mark) - F.unix_micros("event_time")
+    return decided.where(F.col(FATE) == LATE).select(
+        *_event_columns(pipeline),
+        "payload",
+        mark.alias("watermark"),
+        (behind / 1_000_000).cast("double").alias("lateness_seconds"),
+        *_origin(generation, batch),
+    )
+
+
+def to_quarantine(decided: DataFrame, *, generation: str, batch: int) -> DataFrame:
+    """Take the rows that broke a rule: verbatim, with every reason."""
+    return decided.where(F.col(FATE) == QUARANTINED).select(
+        "record_id",
+        "payload",
+        "event_id",
+        reasons_by_stage().alias("reasons"),
+        F.col(STAGE).alias("stage"),
+        "ingested_at",
+        *_origin(generation, batch),
+    )
+
+
+def _event_columns(pipeline: Pipeline) -> list[Column]:
+    return [
+        F.col("event_id"),
+        F.col("event_time"),
+        *[F.col(SELECTED).getField(name).alias(name) for name in pipeline.silver_columns],
+        (F.col(LATENESS) != "on_time").alias("is_late"),
+        F.col("record_id"),
+        F.col("ingested_at"),
+        F.col("event_date"),
+    ]
+
+
+def _origin(generation: str, batch: int) -> list[Column]:
+    return [
+        F.col(PAYLOAD_HASH),
+        F.lit(generation).alias("_generation"),
+        F.lit(batch).cast("bigint").alias("_batch"),
+    ]
+
+

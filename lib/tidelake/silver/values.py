@@ -1,0 +1,158 @@
+"""Turn the text of a payload's value into its type, or say that it would not survive exactly.
+
+Spark's own casts are too kind: "12,50" becomes 1250.00, 12.999 becomes 13.00 and "10:15" becomes
+today at 10:15. Here each value comes with a verdict, and a broken one is null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from tidelake.config import FieldType
+
+# Marks a number whose digits did not fit an exact type when the payload was parsed.
+INEXACT = "~"
+
+_NUMBER = r"^-?([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]{1,4}))?$"
+_DATE = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_CLOCK = r"[0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6}0*)?)?"
+_ZONE = r"(?:Z|[+-][0-9]{2}:?[0-9]{2})"
+_ZONED = rf"^{_DATE}[T ]{_CLOCK}{_ZONE}$"
+_LOCAL = rf"^{_DATE}(?:[T ]{_CLOCK})?$"
+_INTEGER_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
+
+
+@dataclass(frozen=True)
+class Value:
+    """A typed column and the condition under which the text was broken."""
+
+    typed: Column
+    broken: Column
+
+
+def read_exactly(text: Column, kind: FieldType) -> Value:
+    """Convert JSON text to a type without changing the value.
+
+    Args:
+        text: The value as text, null where the payload has none.
+        kind: The declared type.
+
+    Returns:
+        The typed column, null where broken; a missing value is null and not broken.
+    """
+    if kind.kind == "string":
+        return Value(text, F.lit(False))
+    if kind.kind not in _SCALARS:
+        return _nested(text, kind)
+    typed = _SCALARS[kind.kind](text, kind)
+    return Value(typed, text.isNotNull() & typed.isNull())
+
+
+def _fits_scale(text: Column, scale: int) -> Column:
+    """Tell whether a number's text has no digit other than zero beyond the scale."""
+    fraction = F.rtrim(F.regexp_extract(text, _NUMBER, 2), F.lit("0"))
+    exponent = F.coalesce(F.regexp_extract(text, _NUMBER, 3).try_cast("int"), F.lit(0))
+    return text.rlike(_NUMBER) & (F.length(fraction) - exponent <= scale)
+
+
+def _decimal(text: Column, kind: FieldType) -> Column:
+    value = text.try_cast(kind.sql)
+    # The canonical text is the common case and spares the regular expressions.
+    exact = (value.cast("string") == text) | _fits_scale(text, kind.scale or 0)
+    return F.when(exact, value)
+
+
+def _integer(text: Column, kind: FieldType) -> Column:
+    value = text.try_cast(kind.sql)
+    wide = text.try_cast(f"decimal({_INTEGER_DIGITS[kind.kind]},0)").try_cast(kind.sql)
+    return F.when(value.cast("string") == text, value).when(_fits_scale(text, 0), wide)
+
+
+def _floating(text: Column, kind: FieldType) -> Column:
+    number = F.regexp_replace(text, f"^{INEXACT}", "")
+    value = number.try_cast(kind.sql)
+    finite = F.abs(value) < F.lit(float("inf"))
+    return F.when(number.rlike(_NUMBER) & finite, value)
+
+
+def _boolean(text: Column, kind: FieldType) -> Column:
+    return F.when(text.isin("true", "false"), text == "true")
+
+
+def _date(text: Column, kind: FieldType) -> Column:
+    return F.when(text.rlike(f"^{_DATE}$"), text.try_cast("date"))
+
+
+def _timestamp(text: Column, kind: FieldType) -> Column:
+    # A stamp without a zone is UTC whatever the session's zone is.
+    zoned = F.when(text.rlike(_ZONED), text.try_cast("timestamp"))
+    utc = F.when(F.length(text) == 10, F.concat(text, F.lit("T00:00:00Z"))).otherwise(
+        F.concat(text, F.lit("Z"))
+    )
+    return F.coalesce(zoned, F.when(text.rlike(_LOCAL), utc.try_cast("timestamp")))
+
+
+def _timestamp_ntz(text: Column, kind: FieldType) -> Column:
+    return F.when(text.rlike(_LOCAL), text.try_cast("timestamp_ntz"))
+
+
+def _binary(text: Column, kind: FieldType) -> Column:
+    return F.try_to_binary(text, F.lit("base64"))
+
+
+_SCALARS: dict[str, Callable[[Column, FieldType], Column]] = {
+    "boolean": _boolean,
+    "tinyint": _integer,
+    "smallint": _integer,
+    "int": _integer,
+    "bigint": _integer,
+    "float": _floating,
+    "double": _floating,
+    "decimal": _decimal,
+    "date": _date,
+    "timestamp": _timestamp,
+    "timestamp_ntz": _timestamp_ntz,
+    "binary": _binary,
+}
+
+
+def json_value(text: Column, ddl: str) -> Column:
+    """Parse one JSON value strictly; null when it is malformed or of another shape.
+
+    In an array of one, anything after the value breaks the array, so it cannot pass unseen.
+    """
+    options = {"allowNonNumericNumbers": "false", "allowSingleQuotes": "false"}
+    wrapped = F.concat(F.lit("["), text, F.lit("]"))
+    values = F.from_json(wrapped, f"array<{ddl}>", options)
+    return F.when(F.size(values) == 1, F.get(values, F.lit(0)))
+
+
+def _nested(text: Column, kind: FieldType) -> Value:
+    """Read an array, map or struct level by level, leaves as text."""
+    if kind.kind == "array" and kind.element is not None:
+        element = kind.element
+        items = json_value(text, "array<string>")
+        typed = F.transform(items, lambda item: read_exactly(item, element).typed)
+        inner = F.exists(items, lambda item: read_exactly(item, element).broken)
+    elif kind.kind == "map" and kind.value is not None:
+        value = kind.value
+        items = json_value(text, "map<string,string>")
+        typed = F.transform_values(items, lambda _, item: read_exactly(item, value).typed)
+        inner = F.exists(F.map_values(items), lambda item: read_exactly(item, value).broken)
+    else:
+        leaves = ", ".join(f"`{field.name}`: string" for field in kind.fields)
+        items = json_value(text, f"struct<{leaves}>")
+        read = [
+            (field.name, read_exactly(items.getField(field.name), field.type))
+            for field in kind.fields
+        ]
+        typed = F.when(items.isNotNull(), F.struct(*[v.typed.alias(name) for name, v in read]))
+        inner = F.lit(False)
+        for _, leaf in read:
+            inner = inner | leaf.broken
+    broken = text.isNotNull() & (items.isNull() | F.coalesce(inner, F.lit(False)))
+    return Value(F.when(~broken, typed), broken)

@@ -1,0 +1,1 @@
+"""Write batches so that writing one again changes nothing."""

@@ -1,0 +1,57 @@
+"""Create tables and append to them, each commit with its note."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from tidelake.errors import SchemaChangedError
+from tidelake.sinks.commits import encode
+from tidelake.tables import Table
+
+# A checkpoint of the log every tenth commit doubles the time of that commit.
+_PROPERTIES = {"delta.checkpointInterval": "50"}
+
+
+def append(rows: DataFrame, table: Table, note: dict[str, Any]) -> None:
+    """Append rows, which may be none, in one commit that carries the note."""
+    (
+        rows.write.format("delta")
+        .mode("append")
+        .option("userMetadata", encode(note))
+        .save(str(table.path))
+    )
+
+
+def ensure_table(
+    spark: SparkSession, table: Table, schema: StructType, note: dict[str, Any]
+) -> None:
+    """Create a table, or hold the stored one against the schema that today's definition gives.
+
+    Raises:
+        SchemaChangedError: The stored table has other columns.
+    """
+    if not table.exists:
+        empty = spark.createDataFrame([], schema)
+        writer = empty.write.format("delta").option("userMetadata", encode(note))
+        writer.options(**_PROPERTIES).save(str(table.path))
+        return
+    stored = _shape(spark.read.format("delta").load(str(table.path)).schema)
+    wanted = _shape(schema)
+    if stored == wanted:
+        return
+    differences = [
+        f"  - {name}: stored {stored.get(name, 'nothing')}, defined {wanted.get(name, 'nothing')}"
+        for name in sorted({*stored, *wanted})
+        if stored.get(name) != wanted.get(name)
+    ] or ["  - the columns stand in another order"]
+    raise SchemaChangedError(
+        f"{table.name} was written under another definition:\n" + "\n".join(differences) + "\n"
+        "Restore the definition, or run the new one on a new --root."
+    )
+
+
+def _shape(schema: StructType) -> dict[str, str]:
+    return {field.name: field.dataType.simpleString() for field in schema.fields}

@@ -1,0 +1,93 @@
+"""Read what each commit of a table says about itself: Delta's log is the ledger.
+
+Tidelake's commits carry a JSON object under ``tidelake`` in their user metadata. Others, a
+compaction's for example, are passed over. Only the log's JSON files are read, never Spark.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tidelake.tables import Table
+
+_KEY = "tidelake"
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One of our commits.
+
+    Attributes:
+        version: The table's version that it made.
+        written_at: When (UTC).
+        rows: Rows written, as Delta counted them; None where Delta did not say.
+        note: What we wrote into its metadata.
+    """
+
+    version: int
+    written_at: datetime
+    rows: int | None
+    note: dict[str, Any]
+
+    @property
+    def batch(self) -> int:
+        """The micro-batch that it closed; -1 for the commit that made the table."""
+        return int(self.note["batch"])
+
+    @property
+    def generation(self) -> str:
+        """The generation that it belongs to."""
+        return str(self.note["generation"])
+
+
+def encode(note: dict[str, Any]) -> str:
+    """Write a note as user metadata."""
+    return json.dumps({_KEY: note}, separators=(",", ":"), sort_keys=True)
+
+
+def commits(table: Table) -> Iterator[Commit]:
+    """Yield our commits of a table, newest first; nothing where the table does not exist."""
+    log = table.path / "_delta_log"
+    for file in sorted(log.glob("[0-9]*.json"), reverse=True):
+        commit = _read(file)
+        if commit is not None:
+            yield commit
+
+
+def last_commit(table: Table) -> Commit | None:
+    """Give our newest commit of a table."""
+    return next(commits(table), None)
+
+
+def _read(file: Path) -> Commit | None:
+    for line in file.read_text(encoding="utf-8").splitlines():
+        info = json.loads(line).get("commitInfo")
+        if info is None:
+            continue
+        note = _note(info.get("userMetadata"))
+        if note is None:
+            return None
+        rows = info.get("operationMetrics", {}).get("numOutputRows")
+        return Commit(
+            version=int(file.stem),
+            written_at=datetime.fromtimestamp(info["timestamp"] / 1000, tz=UTC),
+            rows=None if rows is None else int(rows),
+            note=note,
+        )
+    return None
+
+
+def _note(text: str | None) -> dict[str, Any] | None:
+    if not text:
+        return None
+    try:
+        data = json.loads(text)
+    except ValueError:
+        return None
+    note = data.get(_KEY) if isinstance(data, dict) else None
+    return note if isinstance(note, dict) else None

@@ -1,0 +1,96 @@
+"""Hold table and checkpoint together: which generation writes, and which batch comes next.
+
+The table is the truth: its newest note says the generation and the last closed batch. A
+checkpoint that is not exactly there, or one batch behind because the process died in between,
+belongs to another history, and writing on would double or skip a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidelake.errors import GenerationError
+from tidelake.sinks.commits import last_commit
+from tidelake.tables import Hop, Table
+
+FIRST_GENERATION = "g1"
+CREATION = -1
+
+
+@dataclass(frozen=True)
+class Fence:
+    """Admits each batch of a hop to a table exactly once."""
+
+    pipeline: str
+    hop: Hop
+    generation: str
+
+    def admits(self, table: Table, batch: int) -> bool:
+        """Tell whether a batch is the table's next; False when it already holds it.
+
+        Raises:
+            GenerationError: The table stands elsewhere; another writer, or an old copy.
+        """
+        last = last_commit(table)
+        if last is None:
+            raise self._refuse(f"{table.name} has lost the notes of its commits")
+        if last.generation != self.generation:
+            raise self._refuse(
+                f"{table.name} is of generation {last.generation}, this writer of {self.generation}"
+            )
+        if last.batch == batch:
+            return False
+        if last.batch == batch - 1:
+            return True
+        raise self._refuse(f"{table.name} stands at batch {last.batch}, batch {batch} came")
+
+    def _refuse(self, what: str) -> GenerationError:
+        return GenerationError(
+            f"{what}. Nothing was written. "
+            f"Mend it with: tidelake repair {self.pipeline} --hop {self.hop}"
+        )
+
+
+def open_generation(
+    pipeline: str, hop: Hop, tables: Sequence[Table], checkpoints: Path
+) -> Fence:
+    """Find the generation in which a hop goes on, and check that its checkpoint fits.
+
+    Args:
+        pipeline: The pipeline's name.
+        hop: Which arrow.
+        tables: The tables whose commits close a batch of it; none of them may exist yet.
+        checkpoints: The folder that holds one checkpoint a generation.
+
+    Raises:
+        GenerationError: The checkpoint is missing, older or of another history.
+    """
+    last = [commit for commit in map(last_commit, tables) if commit is not None]
+    generation = last[0].generation if last else FIRST_GENERATION
+    fence = Fence(pipeline, hop, generation)
+    checkpoint = checkpoints / generation
+    committed = _newest(checkpoint / "commits")
+    planned = max(committed, _newest(checkpoint / "offsets"))
+    closed = [commit.batch for commit in last]
+    known = {table.name: last_commit(table) for table in tables}
+    for name, commit in known.items():
+        batch = CREATION if commit is None else commit.batch
+        if batch in (committed, planned):
+            continue
+        if not checkpoint.exists():
+            raise fence._refuse(f"{name} holds batch {batch}, but its checkpoint is gone")
+        if batch == CREATION and max(closed, default=CREATION) > CREATION:
+            raise fence._refuse(f"{name} is new beside tables that already hold batches")
+        raise fence._refuse(
+            f"{name} stands at batch {batch}, its checkpoint at {committed}: "
+            "one of them is an older copy"
+        )
+    return fence
+
+
+def _newest(folder: Path) -> int:
+    """Give the highest batch number in a checkpoint's folder, -1 for none."""
+    numbers = [int(file.name) for file in folder.glob("[0-9]*") if file.name.isdigit()]
+    return max(numbers, default=CREATION)

@@ -1,0 +1,91 @@
+"""Merge a batch's aggregates into a gold table, in one commit, so that a retry changes nothing.
+
+The ON clause holds literal bounds of the batch: in a MERGE only conditions on the target alone
+let Delta skip files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+
+from tidelake.config import GoldTable
+from tidelake.gold.measures import shown_of, states_of
+from tidelake.gold.sessions import ABSORBED
+from tidelake.sinks.commits import encode
+from tidelake.tables import Table
+
+_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+# Changes a row only for a batch that the row has not seen.
+_FENCE = "t._batch < s._batch"
+
+
+def merge_partials(
+    partials: DataFrame, target: Table, gold: GoldTable, *, within: str, note: dict[str, Any]
+) -> None:
+    """Add a batch's partial aggregates to the windows that the table holds.
+
+    Args:
+        partials: One row per window and key, with ``_generation`` and ``_batch``.
+        target: The stored table.
+        gold: Its definition.
+        within: SQL over ``t`` that bounds the windows of the batch by literals; empty: none.
+        note: The commit's note.
+    """
+    spark = partials.sparkSession
+    bounds = [name for name in ("window_start", "window_end") if name in partials.columns]
+    same = [f"t.{name} <=> s.{name}" for name in (*bounds, *gold.keys)]
+    merged = {state.name: state.merge for state in states_of(gold)}
+    # Delta casts what is assigned to the type of the stored column.
+    changed = merged | {shown.name: shown.over(merged) for shown in shown_of(gold)}
+    changed |= {"_generation": "s._generation", "_batch": "s._batch"}
+    with _note(spark, note):
+        (
+            DeltaTable.forPath(spark, str(target.path))
+            .alias("t")
+            .merge(partials.alias("s"), " AND ".join(filter(None, [*same, within])))
+            .whenMatchedUpdate(condition=_FENCE, set=changed)
+            .whenNotMatchedInsertAll()
+            .execute()
+        )
+
+
+def merge_sessions(
+    sessions: DataFrame, target: Table, *, within: str, note: dict[str, Any]
+) -> None:
+    """Replace the sessions that a batch changed, and delete those that it absorbed.
+
+    Args:
+        sessions: Whole rows with ``_absorbed``, from :func:`tidelake.gold.sessions.regroup`.
+        target: The stored table.
+        within: SQL over ``t`` that bounds the touched sessions by literals.
+        note: The commit's note.
+    """
+    spark = sessions.sparkSession
+    written: Mapping[str, Any] = {
+        name: f"s.{name}" for name in sessions.columns if name != ABSORBED
+    }
+    with _note(spark, note):
+        (
+            DeltaTable.forPath(spark, str(target.path))
+            .alias("t")
+            .merge(sessions.alias("s"), f"t.session_id = s.session_id AND {within}")
+            .whenMatchedDelete(condition=f"s.{ABSORBED} AND {_FENCE}")
+            .whenMatchedUpdate(condition=f"NOT s.{ABSORBED} AND {_FENCE}", set=dict(written))
+            .whenNotMatchedInsert(condition=f"NOT s.{ABSORBED}", values=dict(written))
+            .execute()
+        )
+
+
+@contextmanager
+def _note(spark: SparkSession, note: dict[str, Any]) -> Iterator[None]:
+    """Attach a note to the session's next commits; MERGE takes it from nowhere else."""
+    spark.conf.set(_USER_METADATA, encode(note))
+    try:
+        yield
+    finally:
+        spark.conf.unset(_USER_METADATA)

@@ -1,0 +1,121 @@
+"""Read a source as a stream of raw records, each with its payload as the very bytes.
+
+What Spark may not compute on a stream, a row's place in its file, is added to each micro-batch by
+:func:`identify`, while the partitions are still those of the read.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tidelake.config import DeltaSource, FilesSource, RateSource, Source
+from tidelake.errors import NotBuiltError
+
+RECORD = ("record_id", "key", "payload", "headers", "source", "source_timestamp")
+HEADERS_DDL = "array<struct<key: string, value: binary>>"
+
+# monotonically_increasing_id() holds the partition in its upper bits, the row in the lower 33.
+_ROW_IN_PARTITION = (1 << 33) - 1
+
+
+def read_stream(spark: SparkSession, source: Source) -> DataFrame:
+    """Open a source as a stream.
+
+    Args:
+        spark: For files, a session that puts each file whole in its own partition.
+        source: The pipeline's source.
+
+    Returns:
+        ``key``, ``payload``, ``headers``, ``source``, ``source_timestamp`` and ``_position``,
+        which is null where :func:`identify` has to find it.
+
+    Raises:
+        NotBuiltError: A source kind that this version cannot read.
+    """
+    if isinstance(source, FilesSource):
+        return _read_files(spark, source)
+    if isinstance(source, DeltaSource):
+        return _read_delta(spark, source)
+    if isinstance(source, RateSource):
+        return _read_rate(spark, source)
+    raise NotBuiltError(f"A {source.kind} source")
+
+
+def identify(batch: DataFrame) -> DataFrame:
+    """Add ``record_id`` (``<source>:<position>``) to a micro-batch as it was read.
+
+    The position in a file is the row's number in its partition, from 0. That holds only on the
+    frame that the stream handed over, before any shuffle or coalesce.
+    """
+    row = F.monotonically_increasing_id().bitwiseAND(F.lit(_ROW_IN_PARTITION))
+    position = F.coalesce(F.col("_position"), row)
+    return batch.withColumn("record_id", F.concat_ws(":", "source", position.cast("string")))
+
+
+def _read_files(spark: SparkSession, source: FilesSource) -> DataFrame:
+    lines = (
+        spark.readStream.format("text")
+        # The line feed alone: a carriage return is part of the payload.
+        .option("lineSep", "\n")
+        .option("recursiveFileLookup", True)
+        # Without it, a file seven days older than the newest is never read.
+        .option("maxFileAge", "36500d")
+        .option("maxFilesPerTrigger", source.max_files_per_trigger)
+        .load(source.path)
+    )
+    return _records(
+        lines,
+        payload=F.col("value").cast("binary"),
+        source=F.col("_metadata.file_path"),
+        timestamp=F.col("_metadata.file_modification_time"),
+    )
+
+
+def _read_delta(spark: SparkSession, source: DeltaSource) -> DataFrame:
+    table = (
+        spark.readStream.format("delta")
+        .option("maxFilesPerTrigger", source.max_files_per_trigger)
+        .load(source.path)
+    )
+    names = [field.name for field in table.schema.fields]
+    row = F.to_json(F.struct(*[F.col(f"`{name}`") for name in names]))
+    return _records(
+        table,
+        payload=row.cast("binary"),
+        source=F.col("_metadata.file_path"),
+        timestamp=F.col("_metadata.file_modification_time"),
+        position=F.col("_metadata.row_index"),
+    )
+
+
+def _read_rate(spark: SparkSession, source: RateSource) -> DataFrame:
+    ticks = (
+        spark.readStream.format("rate").option("rowsPerSecond", source.rows_per_second).load()
+    )
+    return _records(
+        ticks,
+        payload=F.to_json(F.struct("timestamp", "value")).cast("binary"),
+        source=F.lit("rate"),
+        timestamp=F.col("timestamp"),
+        position=F.col("value"),
+    )
+
+
+def _records(
+    rows: DataFrame,
+    *,
+    payload: Column,
+    source: Column,
+    timestamp: Column,
+    position: Column | None = None,
+) -> DataFrame:
+    nothing = F.lit(None)
+    return rows.select(
+        nothing.cast("binary").alias("key"),
+        payload.alias("payload"),
+        nothing.cast(HEADERS_DDL).alias("headers"),
+        source.alias("source"),
+        timestamp.cast("timestamp").alias("source_timestamp"),
+        (nothing if position is None else position).cast("long").alias("_position"),
+    )
