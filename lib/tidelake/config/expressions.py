@@ -47,8 +47,6 @@ _UNSTEADY = frozenset(
         "try_reflect",
         "current_path",
         "current_version",
-        "session_window",
-        "window",
     ]
 )
 _AGGREGATES = frozenset(
@@ -81,6 +79,9 @@ _AGGREGATES = frozenset(
         "hll_sketch_agg",
         "hll_union_agg",
         "kurtosis",
+        "std",
+        "stddev",
+        "variance",
         "skewness",
         "try_sum",
         "try_avg",
@@ -98,6 +99,8 @@ _AGGREGATES = frozenset(
 _AGGREGATE_FAMILIES = ("kll_sketch_agg", "kll_merge_agg", "theta_", "regr_", "approx_top_k")
 _WINDOW = frozenset(
     [
+        "window",
+        "session_window",
         "row_number",
         "rank",
         "dense_rank",
@@ -124,7 +127,6 @@ _GENERATORS = frozenset(
     ]
 )
 _BARE_UNSTEADY = frozenset({"localtimestamp", "session_user"})
-_ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def expression_problems(sql: str, columns: Collection[str] | None) -> list[str]:
@@ -163,8 +165,7 @@ def _syntax_problem(sql: str, error: SqlglotError) -> str:
         # sqlglot names its own classes where a keyword's operand is missing.
         said = re.sub(r"Required keyword.*", "something is missing", str(first["description"]))
         return f"is not valid SQL: {said} near '{first['highlight']}'"
-    line = _ANSI.sub("", str(error)).splitlines()[0]
-    return f"is not valid SQL: {line.split(' SELECT')[0]} (a quote left open?)"
+    return "is not valid SQL: a quote or a comment is left open"
 
 
 def _only_expression(statements: list[exp.Expr | None]) -> exp.Expr | str:
@@ -216,7 +217,8 @@ def _function_problems(function: exp.Func) -> Iterator[str]:
         or name in _AGGREGATES
         or name.startswith(_AGGREGATE_FAMILIES)
     ):
-        yield f"calls {name}, an aggregate; this expression sees one row at a time"
+        spark_name = function.sql(dialect="spark").split("(")[0].lower()
+        yield f"calls {spark_name}, an aggregate; this expression sees one row at a time"
     elif name in _UNSTEADY:
         yield _unsteady(name)
 

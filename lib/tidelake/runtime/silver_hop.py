@@ -24,7 +24,7 @@ from tidelake.silver.dedup import (
     match_accepted,
     rank_arrivals,
 )
-from tidelake.silver.lateness import PartitionProgress, advance
+from tidelake.silver.watermark import PartitionProgress, advance
 from tidelake.silver.route import (
     FATE,
     LATE,

@@ -64,6 +64,35 @@ def last_commit(table: Table) -> Commit | None:
     return next(commits(table), None)
 
 
+def rows_after(table: Table, version: int, index: int) -> int:
+    """Count the rows that a reader of the table's commits has not taken yet.
+
+    Args:
+        table: The table that is read.
+        version: The commit in which the reader stands.
+        index: The last of that commit's files that it took; negative for none.
+
+    Returns:
+        The rows of the remaining files, by Delta's own statistics.
+    """
+    rows = 0
+    for file in sorted((table.path / "_delta_log").glob("[0-9]*.json"), reverse=True):
+        found = int(file.stem)
+        if found < version:
+            break
+        adds = [add for add in _added(file) if add.get("dataChange")]
+        waiting = adds[index + 1 :] if found == version and index >= 0 else adds
+        rows += sum(int(json.loads(add["stats"])["numRecords"]) for add in waiting)
+    return rows
+
+
+def _added(file: Path) -> Iterator[dict[str, Any]]:
+    for line in file.read_text(encoding="utf-8").splitlines():
+        add = json.loads(line).get("add")
+        if add is not None:
+            yield add
+
+
 def _read(file: Path) -> Commit | None:
     for line in file.read_text(encoding="utf-8").splitlines():
         info = json.loads(line).get("commitInfo")

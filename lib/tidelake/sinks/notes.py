@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from tidelake.instants import from_json, to_json
-from tidelake.silver.lateness import PartitionProgress
+from tidelake.silver.watermark import PartitionProgress
 from tidelake.sinks.commits import Commit
 
 # The order in which people read them.

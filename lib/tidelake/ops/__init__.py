@@ -1,0 +1,1 @@
+"""Look at the tables and at the machine, without Spark."""

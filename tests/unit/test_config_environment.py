@@ -1,0 +1,113 @@
+"""Environments: where tables lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tidelake.config import Limits, conf_dir, load_environment, pipeline_names
+from tidelake.errors import ConfigError, UsageError
+
+
+@pytest.fixture(autouse=True)
+def own_conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give a conf folder in the working directory, and no variables."""
+    (tmp_path / "conf" / "environments").mkdir(parents=True)
+    (tmp_path / "conf" / "pipelines").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TIDELAKE_ENV", raising=False)
+    monkeypatch.delenv("TIDELAKE_ROOT", raising=False)
+    write("local", "root: lakehouse\n")
+    write("prod", "catalog: tidelake\n")
+    return tmp_path
+
+
+def write(name: str, text: str) -> None:
+    Path("conf/environments", f"{name}.yml").write_text(text)
+
+
+def test_local_is_the_default_and_its_root_becomes_absolute(own_conf: Path) -> None:
+    environment = load_environment()
+    assert (environment.name, environment.root) == ("local", own_conf / "lakehouse")
+    assert environment.limits == Limits(silver_bytes="256m", gold_bytes="256m")
+
+
+def test_the_variable_names_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDELAKE_ENV", "prod")
+    assert load_environment().catalog == "tidelake"
+    assert load_environment("local").catalog is None
+
+
+def test_the_argument_beats_the_variable_and_that_the_file(
+    own_conf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDELAKE_ROOT", "/from/variable")
+    assert load_environment().root == Path("/from/variable")
+    assert load_environment(root="here").root == own_conf / "here"
+
+
+def test_a_root_wins_over_a_catalog() -> None:
+    environment = load_environment("prod", root="/lake")
+    assert (environment.root, environment.catalog) == (Path("/lake"), None)
+
+
+def test_settings_of_spark_become_text() -> None:
+    write("local", "root: a\nspark: {a.b: 8, c: true, d: x}\n")
+    assert load_environment().spark == {"a.b": "8", "c": "true", "d": "x"}
+
+
+def test_an_unknown_environment_names_the_known_ones() -> None:
+    with pytest.raises(UsageError, match=r"no environment 'prd'; did you mean prod\?.*local, prod"):
+        load_environment("prd")
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "message"),
+    [
+        ("master: local\n", "root", "root or catalog is required"),
+        ("root: a\ncatalog: b\n", "catalog", "beside root"),
+        ("root: ''\n", "root", "empty"),
+        ("root: 5\n", "root", "path of a folder"),
+        ("catalog: a.b\n", "catalog", "catalog's name"),
+        ("name: other\nroot: a\n", "name", "leave it out"),
+        ("root: a\nlimits: {silver_bytes: lots}\n", "limits.silver_bytes", "256m"),
+        ("root: a\nlimits: {silver_byte: 1m}\n", "limits.silver_byte", "did you mean silver_bytes"),
+        ("root: a\nsprak: {}\n", "sprak", "did you mean spark"),
+        ("root: a\nspark: {a: [1]}\n", "spark.a", "text"),
+    ],
+)
+def test_a_broken_environment_is_refused_with_its_place(text: str, path: str, message: str) -> None:
+    write("local", text)
+    with pytest.raises(ConfigError) as caught:
+        load_environment()
+    (violation,) = caught.value.violations
+    assert violation.path == path
+    assert message in violation.message
+
+
+def test_a_secret_is_a_reference_and_its_value_is_never_shown() -> None:
+    write("local", "root: a\nsecrets: {registry: env:TOKEN, broker: hunter2}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_environment()
+    assert [violation.path for violation in caught.value.violations] == ["secrets.broker"]
+    assert "hunter2" not in str(caught.value)
+
+
+def test_the_working_directorys_conf_comes_first(
+    own_conf: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("conf/pipelines/mine.yml").write_text("name: mine\n")
+    assert conf_dir() == own_conf / "conf"
+    assert pipeline_names() == ["mine"]
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    assert {"clickstream", "flights"} <= set(pipeline_names())
+
+
+@pytest.mark.parametrize("name", ["local", "dev", "prod"])
+def test_the_environments_of_the_repository_load(
+    name: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    environment = load_environment(name)
+    assert (environment.root is None) == (name != "local")

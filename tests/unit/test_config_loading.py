@@ -1,0 +1,501 @@
+"""Pipeline files: what loads, and that every violation comes at once with its place."""
+
+from __future__ import annotations
+
+import copy
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from tidelake.config import (
+    Environment,
+    FilesSource,
+    KafkaSource,
+    Measure,
+    SessionWindow,
+    load_pipeline,
+    unbuilt_features,
+)
+from tidelake.errors import ConfigError, UsageError, Violation
+
+LAPTOP = Environment(name="local", root=Path("/lake"))
+CLOUD = Environment(name="prod", catalog="tidelake")
+GOOD: dict[str, Any] = {
+    "name": "shop",
+    "source": {"kind": "files", "path": "${root}/landing"},
+    "event": {
+        "schema": "event_id STRING, event_time TIMESTAMP, user_id STRING, action STRING, n INT",
+        "id": "event_id",
+        "time": "event_time",
+    },
+    "gold": [
+        {
+            "name": "per_minute",
+            "window": {"kind": "tumbling", "size": "1 minute"},
+            "keys": ["user_id"],
+            "measures": {"events": {"count": "*"}},
+        }
+    ],
+}
+JOIN = {
+    "name": "pairs",
+    "left": {"columns": {"at": "event_time"}},
+    "right": {"pipeline": "shop", "columns": {"then_at": "event_time"}},
+    "on": ["user_id"],
+    "within": "30 minutes",
+}
+ENRICH = {"dimension": "products", "on": {"action": "id"}, "columns": ["category"]}
+
+
+def changed(**values: Any) -> dict[str, Any]:
+    """Change GOOD at places such as ``gold__0__window``; None removes the key."""
+    raw = copy.deepcopy(GOOD)
+    for place, value in values.items():
+        *parents, last = [int(part) if part.isdigit() else part for part in place.split("__")]
+        node: Any = raw
+        for parent in parents:
+            node = node[parent]
+        if value is None:
+            del node[last]
+        else:
+            node[last] = value
+    return raw
+
+
+def write(folder: Path, raw: dict[str, Any] | str) -> str:
+    file = folder / "shop.yml"
+    file.write_text(raw if isinstance(raw, str) else yaml.safe_dump(raw, sort_keys=False))
+    return str(file)
+
+
+def violations(folder: Path, raw: dict[str, Any] | str) -> tuple[Violation, ...]:
+    with pytest.raises(ConfigError) as caught:
+        load_pipeline(write(folder, raw), LAPTOP)
+    return caught.value.violations
+
+
+@pytest.mark.parametrize("name", ["clickstream", "flights"])
+def test_the_pipelines_of_the_repository_load_and_can_run(name: str) -> None:
+    pipeline = load_pipeline(name, LAPTOP)
+    assert pipeline.name == name
+    assert pipeline.file.endswith(f"{name}.yml")
+    assert isinstance(pipeline.source, FilesSource)
+    assert pipeline.source.path == f"/lake/landing/{name}"
+    assert unbuilt_features(pipeline) == []
+
+
+def test_defaults_are_those_of_the_contract(tmp_path: Path) -> None:
+    pipeline = load_pipeline(write(tmp_path, GOOD), LAPTOP)
+    assert pipeline.kind == "events"
+    assert pipeline.watermark.delay == timedelta(minutes=10)
+    assert pipeline.watermark.allowed_lateness == timedelta(days=1)
+    assert pipeline.dedup.ttl == timedelta(hours=1)
+    assert (pipeline.dedup.beyond_ttl, pipeline.dedup.prefilter) == ("merge", "none")
+    assert pipeline.event.evolution == "additive"
+    assert pipeline.gold[0].measures == (Measure(name="events", aggregate="count", expression="*"),)
+
+
+def test_without_select_silver_has_the_payload_but_for_its_own_names(tmp_path: Path) -> None:
+    pipeline = load_pipeline(write(tmp_path, GOOD), LAPTOP)
+    assert pipeline.silver_columns == ("user_id", "action", "n")
+    assert pipeline.selected["n"] == "`n`"
+
+
+def test_select_names_silvers_columns_in_order(tmp_path: Path) -> None:
+    raw = changed(event__select={"n": "n + 1", "user_id": "lower(user_id)", "raw_key": "key"})
+    pipeline = load_pipeline(write(tmp_path, raw), LAPTOP)
+    assert pipeline.silver_columns == ("n", "user_id", "raw_key")
+
+
+def test_a_pipeline_cannot_be_changed(tmp_path: Path) -> None:
+    pipeline = load_pipeline(write(tmp_path, GOOD), LAPTOP)
+    with pytest.raises(ValidationError, match="frozen"):
+        pipeline.name = "other"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{"approx_percentile": "n", "p": 0.95}, {"approx_percentile": {"expression": "n", "p": 0.95}}],
+)
+def test_a_percentile_takes_p_in_either_place(tmp_path: Path, body: dict[str, Any]) -> None:
+    raw = changed(gold__0__measures={"p95": body})
+    (measure,) = load_pipeline(write(tmp_path, raw), LAPTOP).gold[0].measures
+    assert (measure.aggregate, measure.expression, measure.p) == ("approx_percentile", "n", 0.95)
+
+
+def test_a_session_and_a_global_table_load(tmp_path: Path) -> None:
+    raw = changed(gold__0__window={"kind": "session", "gap": "30 minutes"})
+    raw["gold"].append({**raw["gold"][0], "name": "all_time", "window": {"kind": "global"}})
+    session, total = load_pipeline(write(tmp_path, raw), LAPTOP).gold
+    assert session.window == SessionWindow(kind="session", gap=timedelta(minutes=30))
+    assert total.window.kind == "global"
+
+
+def test_a_kafka_source_takes_its_keys_directly(tmp_path: Path) -> None:
+    source = {
+        "kind": "kafka",
+        "bootstrap": "localhost:9092",
+        "topic": "clicks",
+        "options": {"kafka.ssl.keystore.password": "env:STORE", "failOnDataLoss": False},
+    }
+    pipeline = load_pipeline(write(tmp_path, changed(source=source)), LAPTOP)
+    assert isinstance(pipeline.source, KafkaSource)
+    assert pipeline.source.options["failOnDataLoss"] == "false"
+
+
+@pytest.mark.parametrize(
+    ("values", "path", "message"),
+    [
+        ({"name": None}, "name", "required"),
+        ({"name": "a__b"}, "name", "side tables"),
+        ({"name": "Shop"}, "name", "lower-case"),
+        ({"name": "s" * 64}, "name", "at most"),
+        ({"source": None}, "source", "required"),
+        ({"event__id": None}, "event.id", "required"),
+        ({"event__time": None}, "event.time", "required"),
+        ({"event__schema": None}, "event.schema", "required"),
+        ({"gold": None}, "gold", "at least one gold table or join"),
+        ({"file": "x"}, "file", "unknown key"),
+        ({"watermrak": {}}, "watermrak", "did you mean watermark?"),
+        ({"kind": "event"}, "kind", "did you mean events?"),
+        ({"source__kind": "file"}, "source.kind", "did you mean files?"),
+        ({"source__kind": None}, "source.kind", "required"),
+        ({"source__format": "csv"}, "source.format", "json, avro"),
+        ({"source__path": None}, "source.path", "required"),
+        ({"source__path": " "}, "source.path", "empty"),
+        ({"source__path": "${home}/x"}, "source.path", "only ${root}"),
+        ({"source__max_files_per_trigger": 0}, "source.max_files_per_trigger", "greater than 0"),
+        ({"source__max_files_per_trigger": True}, "source.max_files_per_trigger", "whole number"),
+        ({"source__registry": {"url": "u", "subject": "s"}}, "source.registry", "avro only"),
+        ({"event__schema": "event_id STRNG"}, "event.schema", "did you mean STRING"),
+        ({"event__evolution": "open"}, "event.evolution", "strict, additive, rescue"),
+        ({"event__id": "evnt_id"}, "event.id", "did you mean event_id?"),
+        ({"event__time": "now()"}, "event.time", "from run to run"),
+        ({"event__time": 5}, "event.time", "quotes"),
+        ({"event__where": "is_late"}, "event.where", "unknown column is_late"),
+        ({"event__sequence": "n"}, "event.sequence", "kind: dimension only"),
+        ({"event__delete_when": "n = 1"}, "event.delete_when", "kind: dimension only"),
+        ({"dimension": {"key": ["n"]}}, "dimension", "kind: dimension only"),
+        ({"watermark": {"delay": "10 mins"}}, "watermark.delay", "no duration"),
+        ({"watermark": {"idle_after": "0 seconds"}}, "watermark.idle_after", "longer than 0"),
+        ({"dedup": {"ttl": 60}}, "dedup.ttl", "no duration"),
+        ({"dedup": {"beyond_ttl": "drop"}}, "dedup.beyond_ttl", "merge, ignore"),
+        ({"quality": {}}, "quality.suite", "required"),
+        ({"alerts": {"quarantine_rate": 2}}, "alerts.quarantine_rate", "at most"),
+        ({"transform": "module"}, "transform", "package.module:function"),
+        ({"gold__0__window": "1 minute"}, "gold[0].window", "mapping"),
+        ({"gold__0__window__kind": "sliding"}, "gold[0].window.kind", "not one of"),
+        ({"gold__0__window__size": "0 minutes"}, "gold[0].window.size", "longer than 0"),
+        ({"gold__0__window__gap": "1 minute"}, "gold[0].window.gap", "unknown key"),
+        ({"gold__0__window__offset": "1 minute"}, "gold[0].window.offset", "shorter"),
+        ({"gold__0__where": "actoin = 'x'"}, "gold[0].where", "did you mean action?"),
+        ({"gold__0__keys": "user_id"}, "gold[0].keys", "list"),
+        ({"gold__0__keys": ["usr_id"]}, "gold[0].keys[0]", "did you mean user_id?"),
+        ({"gold__0__keys": ["n", "n"]}, "gold[0].keys[1]", "already"),
+        ({"gold__0__measures": {}}, "gold[0].measures", "at least one"),
+        ({"gold__0__measures": None}, "gold[0].measures", "required"),
+        ({"gold__0__measures": ["count"]}, "gold[0].measures", "mapping"),
+    ],
+)
+def test_a_broken_key_is_named_with_its_place(
+    tmp_path: Path, values: dict[str, Any], path: str, message: str
+) -> None:
+    (violation,) = violations(tmp_path, changed(**values))
+    assert violation.path == path
+    assert message in violation.message
+    assert violation.line is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "message"),
+    [
+        ("m", {"summ": "n"}, "did you mean sum?"),
+        ("m", {"sum": "n", "max": "n"}, "exactly one"),
+        ("m", {}, "exactly one"),
+        ("m", "n", "one aggregate"),
+        ("m", {"sum": 1}, "quotes"),
+        ("m", {"sum": "*"}, "holds *"),
+        ("m", {"sum": "sum(n)"}, "an aggregate"),
+        ("m", {"sum": "nn + 1"}, "unknown column nn"),
+        ("m", {"sum": "n", "p": 0.5}, "approx_percentile only"),
+        ("m", {"approx_percentile": "n"}, "needs p"),
+        ("m", {"approx_percentile": "n", "p": 95}, "0 to 1"),
+        ("m", {"approx_percentile": {"expression": "n", "q": 1}}, "write {approx_percentile"),
+        ("user_id", {"sum": "n"}, "a key of this table"),
+        ("User_Id", {"sum": "n"}, "a key of this table"),
+        ("window_start", {"sum": "n"}, "gold fills itself"),
+        ("SESSION_END", {"sum": "n"}, "gold fills itself"),
+        ("_m", {"sum": "n"}, "no name for a column"),
+    ],
+)
+def test_a_broken_measure_is_named(tmp_path: Path, name: str, body: Any, message: str) -> None:
+    (violation,) = violations(tmp_path, changed(gold__0__measures={name: body}))
+    assert violation.path == f"gold[0].measures.{name}"
+    assert message in violation.message
+
+
+@pytest.mark.parametrize(
+    ("window", "keys", "path", "message"),
+    [
+        (
+            {"kind": "hopping", "size": "1 minute", "slide": "2 minutes"},
+            ["n"],
+            "window.slide",
+            "longer",
+        ),
+        ({"kind": "hopping", "size": "1 minute"}, ["n"], "window.slide", "required"),
+        ({"kind": "session", "gap": "1 minute"}, [], "keys", "at least one key"),
+        ({"kind": "session", "gap": "0 minutes"}, ["n"], "window.gap", "longer than 0"),
+        ({"kind": "global"}, [], "keys", "at least one key"),
+    ],
+)
+def test_an_impossible_window_is_named(
+    tmp_path: Path, window: dict[str, Any], keys: list[str], path: str, message: str
+) -> None:
+    (violation,) = violations(tmp_path, changed(gold__0__window=window, gold__0__keys=keys))
+    assert violation.path == f"gold[0].{path}"
+    assert message in violation.message
+
+
+@pytest.mark.parametrize(
+    ("select", "path", "message"),
+    [
+        ({"event_id": "n"}, "event.select.event_id", "silver fills itself"),
+        ({"Is_Late": "n"}, "event.select.Is_Late", "silver fills itself"),
+        ({"a-b": "n"}, "event.select.a-b", "no name for a column"),
+        ({"a": "m"}, "event.select.a", "unknown column m"),
+        ({}, "event.select", "at least one"),
+    ],
+)
+def test_a_broken_select_is_named(
+    tmp_path: Path, select: dict[str, str], path: str, message: str
+) -> None:
+    raw = changed(event__select=select, gold__0__keys=[])
+    found = {v.path: v.message for v in violations(tmp_path, raw)}
+    assert message in found[path]
+
+
+def test_select_names_that_differ_in_case_alone_are_one_name(tmp_path: Path) -> None:
+    raw = changed(event__select={"user_id": "user_id", "USER_ID": "action"})
+    assert [v.path for v in violations(tmp_path, raw)] == ["event.select.USER_ID"]
+
+
+def test_a_field_that_cannot_be_a_column_has_to_be_renamed(tmp_path: Path) -> None:
+    schema = "event_id STRING, event_time TIMESTAMP, user_id STRING, `a-b` INT"
+    (violation,) = violations(tmp_path, changed(event__schema=schema))
+    assert "event.select" in violation.message
+    renamed = changed(event__schema=schema, event__select={"user_id": "user_id", "ab": "`a-b`"})
+    assert load_pipeline(write(tmp_path, renamed), LAPTOP).silver_columns == ("user_id", "ab")
+
+
+def test_every_violation_comes_at_once_and_in_order(tmp_path: Path) -> None:
+    raw = changed(knd="x", event__where="actoin = 1", event__evolution="open")
+    raw["gold"].insert(0, {**raw["gold"][0], "name": "first", "window": {"kind": "none"}})
+    raw["gold"][0]["measures"] = {"a": {"summ": "n"}, "b": {"sum": "nn"}}
+    raw["gold"][1] = {**raw["gold"][1], "keys": ["usr_id"]}
+    found = violations(tmp_path, raw)
+    assert {violation.path for violation in found} == {
+        "event.where",
+        "event.evolution",
+        "gold[0].window.kind",
+        "gold[0].measures.a",
+        "gold[0].measures.b",
+        "gold[1].keys[0]",
+        "knd",
+    }
+    lines = [violation.line or 0 for violation in found]
+    assert lines == sorted(lines)
+
+
+def test_a_violation_carries_its_line(tmp_path: Path) -> None:
+    text = write(tmp_path, GOOD)
+    lines = Path(text).read_text().splitlines()
+    lines.append("kidn: events")
+    (violation,) = violations(tmp_path, "\n".join(lines))
+    assert violation.line == len(lines)
+
+
+@pytest.mark.parametrize("part", ["gold", "joins"])
+def test_two_tables_of_one_name_are_refused(tmp_path: Path, part: str) -> None:
+    raw = changed()
+    other = raw["gold"][0] if part == "gold" else {**JOIN, "name": "per_minute"}
+    raw.setdefault(part, [])
+    raw[part] = [*raw[part], other]
+    (violation,) = violations(tmp_path, yaml.dump(raw, Dumper=yaml.SafeDumper))
+    assert "per_minute is the name of gold[0] already" in violation.message
+
+
+@pytest.mark.parametrize(
+    ("change", "path", "message"),
+    [
+        ({"within": "0 minutes"}, "joins[0].within", "longer than 0"),
+        ({"type": "outer"}, "joins[0].type", "left, inner"),
+        ({"on": []}, "joins[0].on", "at least one"),
+        ({"on": ["usr_id"]}, "joins[0].on[0]", "did you mean user_id?"),
+        ({"left": {"columns": {"then_at": "n"}}}, "joins[0].right.columns.then_at", "already"),
+        ({"left": {"columns": {"a": "m"}}}, "joins[0].left.columns.a", "unknown column m"),
+        ({"left": {"where": "m", "columns": {"a": "n"}}}, "joins[0].left.where", "unknown column"),
+    ],
+)
+def test_a_broken_join_is_named(
+    tmp_path: Path, change: dict[str, Any], path: str, message: str
+) -> None:
+    (violation,) = violations(tmp_path, changed(gold=None, joins=[{**JOIN, **change}]))
+    assert violation.path == path
+    assert message in violation.message
+
+
+def test_another_pipelines_columns_are_not_judged_here(tmp_path: Path) -> None:
+    right = {"pipeline": "other", "columns": {"b": "theirs"}}
+    raw = changed(gold=None, joins=[{**JOIN, "right": right}])
+    assert load_pipeline(write(tmp_path, raw), LAPTOP).joins[0].right.pipeline == "other"
+
+
+@pytest.mark.parametrize(
+    ("change", "path", "message"),
+    [
+        ({"on": {"actoin": "id"}}, "enrich[0].on.actoin", "did you mean action?"),
+        ({"as_of": "tomorrow"}, "enrich[0].as_of", "unknown column"),
+        ({"columns": ["user_id"]}, "enrich[0].columns[0]", "already"),
+    ],
+)
+def test_a_broken_enrichment_is_named(
+    tmp_path: Path, change: dict[str, Any], path: str, message: str
+) -> None:
+    (violation,) = violations(tmp_path, changed(enrich=[{**ENRICH, **change}]))
+    assert violation.path == path
+    assert message in violation.message
+
+
+def test_gold_may_use_enriched_columns(tmp_path: Path) -> None:
+    raw = changed(enrich=[ENRICH], gold__0__keys=["category"])
+    assert load_pipeline(write(tmp_path, raw), LAPTOP).gold[0].keys == ("category",)
+
+
+def test_a_dimension_needs_a_key_and_an_order_and_no_gold(tmp_path: Path) -> None:
+    found = violations(tmp_path, changed(kind="dimension"))
+    assert {violation.path for violation in found} == {"dimension", "event.sequence", "gold"}
+    good = changed(kind="dimension", gold=None, dimension={"key": ["n"]}, event__sequence="n")
+    pipeline = load_pipeline(write(tmp_path, good), LAPTOP)
+    assert pipeline.dimension is not None
+    assert pipeline.dimension.history
+
+
+def test_a_secret_among_kafkas_options_is_refused_and_not_shown(tmp_path: Path) -> None:
+    options = {"kafka.sasl.jaas.config": "password=hunter2"}
+    source = {"kind": "kafka", "bootstrap": "h:1", "topic": "t", "options": options}
+    (violation,) = violations(tmp_path, changed(source=source))
+    assert violation.path == "source.options"
+    assert "env:NAME" in violation.message
+    assert "hunter2" not in str(violation)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is empty"),
+        ("# nothing\n", "is empty"),
+        ("- a\n", "not a mapping"),
+        ("name\n", "not a mapping"),
+        ("name: [a\n", "is not YAML"),
+        ("name: *nobody\n", "is not YAML"),
+        ("a: 1\n---\nb: 2\n", "is not YAML"),
+        ("name: !!python/object:os.system x\n", "is not YAML"),
+        ("name: a\x00b\n", "is not YAML"),
+        ("name: &a [*a]\n", "refers to itself"),
+    ],
+)
+def test_a_file_that_is_no_mapping_is_refused_without_a_trace(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    (violation,) = violations(tmp_path, text)
+    assert message in violation.message
+
+
+def test_a_key_given_twice_is_refused(tmp_path: Path) -> None:
+    text = Path(write(tmp_path, GOOD)).read_text() + "name: other\n"
+    (violation,) = violations(tmp_path, text)
+    assert violation.path == "name"
+    assert "is there twice (lines 1 and" in violation.message
+
+
+def test_an_unquoted_on_is_told_to_be_quoted(tmp_path: Path) -> None:
+    text = Path(write(tmp_path, changed(joins=[JOIN]))).read_text()
+    assert "'on':" in text
+    (violation,) = violations(tmp_path, text.replace("'on':", "on:"))
+    assert violation.path == "joins[0].on"
+    assert 'write "on"' in violation.message
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"cannot read .*none\.yml"):
+        load_pipeline(str(tmp_path / "none.yml"), LAPTOP)
+    (tmp_path / "latin.yml").write_bytes("name: é".encode("latin-1"))
+    with pytest.raises(ConfigError, match="UTF-8"):
+        load_pipeline(str(tmp_path / "latin.yml"), LAPTOP)
+
+
+def test_an_unknown_pipeline_names_the_known_ones() -> None:
+    with pytest.raises(UsageError, match=r"did you mean clickstream\?.*clickstream, flights"):
+        load_pipeline("clikstream", LAPTOP)
+
+
+def test_a_catalog_has_no_root_to_stand_in(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="catalog tidelake"):
+        load_pipeline(write(tmp_path, GOOD), CLOUD)
+    pipeline = load_pipeline(write(tmp_path, GOOD), CLOUD, source="/Volumes/landing")
+    assert isinstance(pipeline.source, FilesSource)
+    assert pipeline.source.path == "/Volumes/landing"
+
+
+def test_a_source_without_a_path_cannot_be_overridden(tmp_path: Path) -> None:
+    file = write(tmp_path, changed(source={"kind": "rate"}))
+    with pytest.raises(UsageError, match="source of kind rate"):
+        load_pipeline(file, LAPTOP, source="/x")
+
+
+@pytest.mark.parametrize(
+    ("values", "feature"),
+    [
+        ({"source": {"kind": "kafka", "bootstrap": "h:1", "topic": "t"}}, "source.kind: kafka"),
+        ({"source__format": "avro"}, "source.format: avro"),
+        ({"event__evolution": "strict"}, "event.evolution: strict"),
+        ({"event__evolution": "rescue"}, "event.evolution: rescue"),
+        ({"dedup": {"prefilter": "operator"}}, "dedup.prefilter: operator"),
+        ({"quality": {"suite": "s.yml"}}, "quality (an expectation suite)"),
+        ({"enrich": [ENRICH]}, "enrich"),
+        ({"joins": [JOIN]}, "joins"),
+        ({"transform": "shop.silver:clean"}, "transform"),
+        (
+            {"gold__0__measures": {"u": {"approx_count_distinct": "n"}}},
+            "measure approx_count_distinct",
+        ),
+        (
+            {"gold__0__measures": {"u": {"approx_percentile": "n", "p": 1}}},
+            "measure approx_percentile",
+        ),
+        (
+            {
+                "kind": "dimension",
+                "gold": None,
+                "dimension": {"key": ["n"]},
+                "event__sequence": "n",
+            },
+            "kind: dimension",
+        ),
+    ],
+)
+def test_what_is_not_built_yet_loads_and_is_named(
+    tmp_path: Path, values: dict[str, Any], feature: str
+) -> None:
+    pipeline = load_pipeline(write(tmp_path, changed(**values)), LAPTOP)
+    assert unbuilt_features(pipeline) == [feature]
+
+
+def test_alerts_are_taken_without_a_word(tmp_path: Path) -> None:
+    alerts = {"lag_seconds": 300, "quarantine_rate": 0.02, "watermark_stuck": "10 minutes"}
+    assert unbuilt_features(load_pipeline(write(tmp_path, changed(alerts=alerts)), LAPTOP)) == []
