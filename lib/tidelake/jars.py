@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tidelake.config import conf_dir
 from tidelake.errors import JarError
@@ -130,7 +131,7 @@ def _resolve(coordinates: str, cache: str) -> None:
 
 
 @contextmanager
-def _jvm() -> Iterator[object]:
+def _jvm() -> Iterator[Any]:
     """Run Spark's JVM without a Spark context, and end it."""
     from pyspark import SparkConf  # noqa: PLC0415
     from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
@@ -138,7 +139,7 @@ def _jvm() -> Iterator[object]:
     from tidelake.quiet import stderr_to  # noqa: PLC0415
 
     with stderr_to(Path(os.devnull)):
-        gateway = launch_gateway(SparkConf(loadDefaults=False))
+        gateway = launch_gateway(SparkConf(loadDefaults=False))  # type: ignore[no-untyped-call]  # py4j
     try:
         yield gateway.jvm
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,7 @@ _WHOLE_FILES = {
 def build_session(env: str | Environment = "local") -> SparkSession:
     """Start Spark with Delta for an environment.
 
-    The JVM's own messages go to ``logs/spark.log`` under the root.
+    The JVM's own messages go to :func:`spark_log`.
 
     Raises:
         MachineError: Java or Spark is missing or does not start.
@@ -43,8 +44,7 @@ def build_session(env: str | Environment = "local") -> SparkSession:
             "PySpark is not installed. Install it with: pip install 'tidelake[local]'"
         ) from error
 
-    log = environment.root / "logs" / "spark.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
+    log = spark_log()
     logging.getLogger("py4j").setLevel(logging.ERROR)
     builder = SparkSession.builder.master(environment.master or "local[*]").appName("tidelake")
     for key, value in _settings(environment, ensure_jars()).items():
@@ -54,10 +54,15 @@ def build_session(env: str | Environment = "local") -> SparkSession:
             session = builder.getOrCreate()
     except (PySparkRuntimeError, OSError) as error:
         raise MachineError(
-            f"Spark did not start; its own words are in {log}. `tidelake doctor` checks the machine."
+            f"Spark did not start; its own words are in {log}. Check with: tidelake doctor"
         ) from error
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def spark_log() -> Path:
+    """Give the file that takes what Spark's JVM says in this process."""
+    return Path(tempfile.gettempdir()) / f"tidelake-spark-{os.getpid()}.log"
 
 
 def whole_file_session(spark: SparkSession) -> SparkSession:
@@ -81,7 +86,7 @@ def _settings(environment: Environment, jars: list[Path]) -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.sql.warehouse.dir": str(environment.root / "warehouse"),
+        "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "tidelake-warehouse"),
         "spark.sql.shuffle.partitions": slots,
         "spark.sql.adaptive.enabled": "false",
         "spark.databricks.delta.snapshotPartitions": "2",

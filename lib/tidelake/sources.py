@@ -90,9 +90,7 @@ def _read_delta(spark: SparkSession, source: DeltaSource) -> DataFrame:
 
 
 def _read_rate(spark: SparkSession, source: RateSource) -> DataFrame:
-    ticks = (
-        spark.readStream.format("rate").option("rowsPerSecond", source.rows_per_second).load()
-    )
+    ticks = spark.readStream.format("rate").option("rowsPerSecond", source.rows_per_second).load()
     return _records(
         ticks,
         payload=F.to_json(F.struct("timestamp", "value")).cast("binary"),

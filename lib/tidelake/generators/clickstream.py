@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -123,9 +123,9 @@ def generate_clickstream(
         again.append(_Delivery(_later(rng, sent[number].at, span), line))
 
     files = _slice([*sent, *again], name=f"clickstream-s{seed}-{events}")
-    tally = {"valid": len(ordinary), **copies}
+    tally = {"valid": len(ordinary)} | {rate.name: 0 for rate in fields(Rates)} | copies
     for kind in kinds.values():
-        tally[kind] = tally.get(kind, 0) + 1
+        tally[kind] += 1
     written = land(to, files, progress=progress)
     return Summary(files=len(files), written=written, records=events, kinds=tally)
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta, timezone, tzinfo
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 from tidelake.errors import MachineError, UsageError
@@ -31,6 +31,15 @@ _ORIGIN = ZoneInfo("America/New_York")
 _CARIBBEAN = timezone(timedelta(hours=-4))
 _UNLISTED = ("SJU", "BQN", "STT", "PSE")
 _MISSING = ("", "NA")
+
+
+class _Movement(NamedTuple):
+    """An aircraft leaves or comes: when it did, when it should have, and minutes between."""
+
+    kind: str
+    at: datetime
+    scheduled: datetime
+    delay: int | None
 
 
 @dataclass(frozen=True)
@@ -157,44 +166,36 @@ def _reports(flight: dict[str, str], zones: dict[str, tzinfo]) -> Iterator[Fligh
     flight_id = (
         f"{planned:%Y%m%d}-{flight['carrier']}{flight['flight']}-{flight['origin']}-{planned:%H%M}"
     )
-    yield _report(flight, flight_id, "departed", departed, scheduled=scheduled, delay=delay)
+    departure = _Movement("departed", departed, scheduled, delay)
+    yield _report(flight, flight_id, departure)
     if flight["arr_time"] in _MISSING:
         return
     zone = zones[flight["dest"]]
-    yield _report(
-        flight,
-        flight_id,
+    arrival = _Movement(
         "arrived",
         _first_after(departed, zone, _clock(flight["arr_time"])),
-        scheduled=_first_after(scheduled, zone, _clock(flight["sched_arr_time"])),
-        delay=None if flight["arr_delay"] in _MISSING else int(flight["arr_delay"]),
+        _first_after(scheduled, zone, _clock(flight["sched_arr_time"])),
+        None if flight["arr_delay"] in _MISSING else int(flight["arr_delay"]),
     )
+    yield _report(flight, flight_id, arrival)
 
 
-def _report(
-    flight: dict[str, str],
-    flight_id: str,
-    kind: str,
-    at: datetime,
-    *,
-    scheduled: datetime,
-    delay: int | None,
-) -> FlightEvent:
+def _report(flight: dict[str, str], flight_id: str, movement: _Movement) -> FlightEvent:
     payload = {
-        "event_id": f"{flight_id}-{kind}",
-        "event_time": _stamp(at),
-        "kind": kind,
+        "event_id": f"{flight_id}-{movement.kind}",
+        "event_time": _stamp(movement.at),
+        "kind": movement.kind,
         "flight_id": flight_id,
         "carrier": flight["carrier"],
         "flight": int(flight["flight"]),
         "tailnum": None if flight["tailnum"] in _MISSING else flight["tailnum"],
         "origin": flight["origin"],
         "dest": flight["dest"],
-        "scheduled_time": _stamp(scheduled),
-        "delay_minutes": delay,
+        "scheduled_time": _stamp(movement.scheduled),
+        "delay_minutes": movement.delay,
         "distance_miles": int(flight["distance"]),
     }
-    known_at = at + timedelta(minutes=max(delay or 0, 0))
+    known_at = movement.at + timedelta(minutes=max(movement.delay or 0, 0))
     return FlightEvent(known_at, int(flight["month"]), payload)
 
 
@@ -227,7 +228,7 @@ def _first_after(moment: datetime, zone: tzinfo, clock: time) -> datetime:
 
 
 def _stamp(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%dT%H:%M:%S}Z"
+    return moment.replace(tzinfo=None).isoformat() + "Z"
 
 
 def _by_day(reports: Sequence[FlightEvent], *, last_suffix: str) -> dict[str, bytes]:

@@ -56,9 +56,10 @@ def land(
     present = {name for name in files if (to / name).exists()}
     changed = [name for name in files if name in present and not _holds(to / name, files[name])]
     if changed:
+        more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
         raise UsageError(
-            f"{to} already holds {', '.join(changed[:_SHOWN])}{' …' if len(changed) > _SHOWN else ''} "
-            "with other content, and a landed file is never changed; generate into another folder"
+            f"{to} already holds {', '.join(changed[:_SHOWN])}{more} with other content, "
+            "and a landed file is never changed; generate into another folder"
         )
     newest = 0
     for name, content in files.items():

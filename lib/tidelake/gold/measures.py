@@ -6,7 +6,7 @@ several stored states, and merged from one stored and one new state in a MERGE.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tidelake.config import GoldTable, Measure
@@ -80,23 +80,21 @@ def columns_of(table: GoldTable) -> list[str]:
 
 def _states(measure: Measure) -> Sequence[State]:
     name, sql = measure.name, measure.expression
-    match measure.aggregate:
-        case "count" | "count_if":
-            return [_count(name, f"{measure.aggregate}({sql})")]
-        case "sum":
-            return [_sum(name, sql)]
-        case "min":
-            return [State(name, f"min({sql})", f"min({name})", f"least(t.{name}, s.{name})")]
-        case "max":
-            return [State(name, f"max({sql})", f"max({name})", f"greatest(t.{name}, s.{name})")]
-        case "avg":
-            return [_sum(f"_{name}_sum", sql), _count(f"_{name}_count", f"count({sql})")]
-        case "first":
-            return _edge(name, sql, pick="min", pick_by="min_by", scalar="least", wins="<")
-        case "last":
-            return _edge(name, sql, pick="max", pick_by="max_by", scalar="greatest", wins=">")
-        case other:
-            raise NotBuiltError(f"The measure {other}")
+    least = f"least(t.{name}, s.{name})"
+    greatest = f"greatest(t.{name}, s.{name})"
+    known: dict[str, Callable[[], Sequence[State]]] = {
+        "count": lambda: [_count(name, f"count({sql})")],
+        "count_if": lambda: [_count(name, f"count_if({sql})")],
+        "sum": lambda: [_sum(name, sql)],
+        "min": lambda: [State(name, f"min({sql})", f"min({name})", least)],
+        "max": lambda: [State(name, f"max({sql})", f"max({name})", greatest)],
+        "avg": lambda: [_sum(f"_{name}_sum", sql), _count(f"_{name}_count", f"count({sql})")],
+        "first": lambda: _edge(name, sql, pick="min", pick_by="min_by", scalar="least", wins="<"),
+        "last": lambda: _edge(name, sql, pick="max", pick_by="max_by", scalar="greatest", wins=">"),
+    }
+    if measure.aggregate not in known:
+        raise NotBuiltError(f"The measure {measure.aggregate}")
+    return known[measure.aggregate]()
 
 
 def _count(name: str, partial: str) -> State:

@@ -49,9 +49,7 @@ def to_partials(events: DataFrame, table: GoldTable) -> DataFrame:
 
 def _window(window: object) -> Column:
     if isinstance(window, TumblingWindow):
-        return F.window(
-            "event_time", _interval(window.size), startTime=_interval(window.offset)
-        )
+        return F.window("event_time", _interval(window.size), startTime=_interval(window.offset))
     if isinstance(window, HoppingWindow):
         return F.window(
             "event_time",

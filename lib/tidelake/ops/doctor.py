@@ -123,7 +123,9 @@ def check_jars() -> Finding:
     wrong = [jar for jar in jars if sha256_of(folder / jar.file_name) != jar.sha256]
     if wrong:
         names = ", ".join(jar.file_name for jar in wrong)
-        return Finding("Jars", f"wrong hash: {names}", f"delete them from {folder}, run `make setup`")
+        return Finding(
+            "Jars", f"wrong hash: {names}", f"delete them from {folder}, run `make setup`"
+        )
     return Finding("Jars", f"{len(jars)} verified in {folder}")
 
 

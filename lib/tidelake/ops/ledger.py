@@ -133,9 +133,7 @@ def _count(lake: Lake, sql: str) -> int:
 def _source_books(bronze: Table, pipeline: Pipeline) -> SourceBooks:
     if not isinstance(pipeline.source, FilesSource):
         return SourceBooks(None, 0, 0, 0, 0)
-    taken = [
-        entry for commit in commits(bronze) for entry in commit.note.get("files", [])
-    ]
+    taken = [entry for commit in commits(bronze) for entry in commit.note.get("files", [])]
     sizes = {path: size for path, size, _, _ in taken}
     offered = dict(sizes)
     if Path(pipeline.source.path).exists():

@@ -41,7 +41,7 @@ def ask(lake: Lake, sql: str) -> Answer:
             connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{layer}"')
             path = str(table.path).replace("'", "''")
             connection.execute(
-                f"CREATE VIEW \"{layer}\".\"{name}\" AS SELECT * FROM delta_scan('{path}')"
+                f'CREATE VIEW "{layer}"."{name}" AS SELECT * FROM delta_scan(\'{path}\')'
             )
         # The views exist; from here on the statement reaches no file and writes none.
         try:

@@ -114,4 +114,3 @@ class BronzeHop(HopQuery):
         last = last_commit(self.table)
         before = last.note.get("ingested_at") if last else None
         return max(now, datetime.fromisoformat(before)) if before else now
-

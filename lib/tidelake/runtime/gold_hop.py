@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import datetime, timedelta
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -59,9 +60,7 @@ class GoldHop(HopQuery):
         """Merge a batch into each table that does not hold it yet."""
         began = time.monotonic()
         open_tables = [
-            gold
-            for gold in self.run.pipeline.gold
-            if self.fence.admits(self._table(gold), batch)
+            gold for gold in self.run.pipeline.gold if self.fence.admits(self._table(gold), batch)
         ]
         if not open_tables:
             return
@@ -81,9 +80,7 @@ class GoldHop(HopQuery):
         detail = f"into {len(open_tables)} tables"
         self.run.progress.closed(self.hop, batch, counted["_rows"], began, detail=detail)
 
-    def _merge(
-        self, events: DataFrame, gold: GoldTable, note: dict[str, object], batch: int
-    ) -> None:
+    def _merge(self, events: DataFrame, gold: GoldTable, note: dict[str, Any], batch: int) -> None:
         """Merge a table's events; a commit without rows where it has none, so that it keeps up."""
         target = self._table(gold)
         if not note["eligible"]:
@@ -99,15 +96,13 @@ class GoldHop(HopQuery):
         events: DataFrame,
         gold: GoldTable,
         target: Table,
-        note: dict[str, object],
+        note: dict[str, Any],
         batch: int,
     ) -> None:
         partials = to_partials(events, gold).persist(StorageLevel.MEMORY_AND_DISK)
         try:
             within = "" if isinstance(gold.window, GlobalWindow) else _within(partials, BOUNDS[0])
-            source = gold_columns(
-                partials, gold, generation=self.fence.generation, batch=batch
-            )
+            source = gold_columns(partials, gold, generation=self.fence.generation, batch=batch)
             merge_partials(source, target, gold, within=within, note=note)
         finally:
             partials.unpersist()
@@ -117,7 +112,7 @@ class GoldHop(HopQuery):
         events: DataFrame,
         gold: GoldTable,
         target: Table,
-        note: dict[str, object],
+        note: dict[str, Any],
         batch: int,
     ) -> None:
         partials = to_sessions(events, gold).persist(StorageLevel.MEMORY_AND_DISK)
@@ -144,9 +139,7 @@ def _within(partials: DataFrame, column: str) -> str:
 def _near(sessions: DataFrame, gap: timedelta) -> str:
     """Bound the stored sessions that the batch's could touch by literals over ``t``."""
     low, high = _range(sessions, "session_start", "session_end")
-    return (
-        f"t.session_end >= {_literal(low - gap)} AND t.session_start <= {_literal(high + gap)}"
-    )
+    return f"t.session_end >= {_literal(low - gap)} AND t.session_start <= {_literal(high + gap)}"
 
 
 def _range(rows: DataFrame, low: str, high: str) -> tuple[datetime, datetime]:

@@ -5,19 +5,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from tidelake.config import Environment, Pipeline
 from tidelake.errors import SourceChangedError, TidelakeError
 from tidelake.runtime.progress import Progress
+from tidelake.session import spark_log
 from tidelake.sinks.generations import CREATION, Fence, open_generation
 from tidelake.tables import Hop, Lake, Table
 
-_POLL_SECONDS = 0.2
+_POLL_SECONDS = 1
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class HopQuery(ABC):
     def write(self, rows: DataFrame, batch: int) -> None:
         """Write one micro-batch."""
 
-    def note(self, batch: int, **more: object) -> dict[str, object]:
+    def note(self, batch: int, **more: Any) -> dict[str, Any]:
         """Start the note of a commit."""
         return {
             "pipeline": self.run.pipeline.name,
@@ -85,11 +86,11 @@ class HopQuery(ABC):
             **more,
         }
 
-    def creation_note(self) -> dict[str, object]:
+    def creation_note(self) -> dict[str, Any]:
         """Write the note of the commit that makes a table."""
         return self.note(CREATION)
 
-    def start(self, trigger: dict[str, object]) -> StreamingQuery:
+    def start(self, trigger: dict[str, Any]) -> StreamingQuery:
         """Start the query."""
 
         def on_batch(rows: DataFrame, batch: int) -> None:
@@ -140,7 +141,7 @@ def named(error: StreamingQueryException, hop: HopQuery) -> TidelakeError:
     return TidelakeError(
         f"{place} stopped: {_first_line(text)}\n"
         f"Nothing of the open batch counts; the next run repeats it. "
-        f"Spark's log: {hop.run.lake.root / 'logs' / 'spark.log'}"
+        f"Spark's own words: {spark_log()}"
     )
 
 

@@ -50,7 +50,9 @@ def list_files(folder: str) -> dict[str, LandedFile]:
         paths = [root] if root.is_file() else list(_walk(root))
         found = {str(path.resolve()): _look(path.resolve()) for path in paths}
     except PermissionError as error:
-        raise SourceError(f"the source {error.filename} cannot be read: permission denied") from error
+        raise SourceError(
+            f"the source {error.filename} cannot be read: permission denied"
+        ) from error
     if not found:
         raise SourceError(
             f"the source {folder} holds no file. Put JSON-lines files into it "

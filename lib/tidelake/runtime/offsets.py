@@ -12,9 +12,7 @@ from tidelake.tables import Hop, Lake, Table
 _FIRST_INPUT = 2
 
 
-def rows_not_taken(
-    lake: Lake, pipeline: str, *, hop: Hop, written: Table, read: Table
-) -> int:
+def rows_not_taken(lake: Lake, pipeline: str, *, hop: Hop, written: Table, read: Table) -> int:
     """Count a table's rows that no closed batch of the hop behind it has taken.
 
     Args:

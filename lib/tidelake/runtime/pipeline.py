@@ -2,52 +2,20 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 
-from tidelake.config import unbuilt_features
-from tidelake.errors import NotBuiltError, UsageError
 from tidelake.runtime.bronze_hop import BronzeHop
 from tidelake.runtime.gold_hop import GoldHop
 from tidelake.runtime.hop import HopQuery, Run
 from tidelake.runtime.lock import hold
 from tidelake.runtime.schemas import check_definition
 from tidelake.runtime.silver_hop import SilverHop
+from tidelake.runtime.triggers import Trigger
 from tidelake.tables import HOPS, Hop
 
-AVAILABLE_NOW = "available-now"
-CONTINUOUS = "continuous"
-
 _HOPS: dict[Hop, type[HopQuery]] = {"bronze": BronzeHop, "silver": SilverHop, "gold": GoldHop}
-_INTERVAL = re.compile(r"\d+ (milliseconds?|seconds?|minutes?|hours?)")
-
-
-@dataclass(frozen=True)
-class Trigger:
-    """When micro-batches start."""
-
-    ends: bool
-    options: dict[str, object]
-
-
-def parse_trigger(text: str) -> Trigger:
-    """Read ``available-now``, ``continuous`` or an interval such as ``10 seconds``.
-
-    Raises:
-        UsageError: It is none of them.
-    """
-    if text == AVAILABLE_NOW:
-        return Trigger(ends=True, options={"availableNow": True})
-    if text == CONTINUOUS:
-        return Trigger(ends=False, options={"processingTime": "0 seconds"})
-    if _INTERVAL.fullmatch(text):
-        return Trigger(ends=False, options={"processingTime": text})
-    raise UsageError(
-        f"{text!r} is no trigger: write available-now, continuous or an interval like '10 seconds'."
-    )
 
 
 def run_hops(run: Run, hops: Sequence[Hop], trigger: Trigger) -> None:
@@ -58,9 +26,6 @@ def run_hops(run: Run, hops: Sequence[Hop], trigger: Trigger) -> None:
         LockedError: Another process runs one of them.
         TidelakeError: Whatever stopped a batch.
     """
-    missing = unbuilt_features(run.pipeline)
-    if missing:
-        raise NotBuiltError(f"{run.pipeline.file}: {', '.join(missing)}")
     check_definition(run.spark, run.pipeline)
     wanted = [hop for hop in HOPS if hop in hops]
     with ExitStack() as locks:
@@ -89,5 +54,3 @@ def _run_together(run: Run, hops: Sequence[Hop], trigger: Trigger) -> None:
     finally:
         for _, streaming in started:
             streaming.stop()
-
-

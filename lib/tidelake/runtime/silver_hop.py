@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Mapping
-from datetime import date, datetime
 
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
@@ -15,16 +13,9 @@ from tidelake.errors import UsageError
 from tidelake.instants import from_micros
 from tidelake.runtime.hop import HopQuery
 from tidelake.runtime.schemas import from_ddl, late_schema, silver_schema
+from tidelake.runtime.verdicts import Reach, find_verdicts
 from tidelake.silver.classify import REQUEUED, STAGE, classify
-from tidelake.silver.dedup import (
-    LEFTOVER,
-    VERDICT,
-    accepted,
-    arrivals,
-    match_accepted,
-    rank_arrivals,
-)
-from tidelake.silver.watermark import PartitionProgress, advance
+from tidelake.silver.dedup import arrivals
 from tidelake.silver.route import (
     FATE,
     LATE,
@@ -36,8 +27,10 @@ from tidelake.silver.route import (
     to_quarantine,
     to_silver,
 )
+from tidelake.silver.watermark import PartitionProgress, advance
 from tidelake.sinks.append import append, ensure_table
 from tidelake.sinks.commits import last_commit
+from tidelake.sinks.generations import CREATION
 from tidelake.sinks.notes import FateCount, SilverNote
 from tidelake.tables import Table
 
@@ -76,15 +69,16 @@ class SilverHop(HopQuery):
             )
         spark, pipeline = self.run.spark, self.run.pipeline
         ensure_table(spark, self._late, late_schema(spark, pipeline), self.creation_note())
-        ensure_table(
-            spark, self._quarantine, from_ddl(spark, QUARANTINE_DDL), self.creation_note()
-        )
+        ensure_table(spark, self._quarantine, from_ddl(spark, QUARANTINE_DDL), self.creation_note())
         ensure_table(spark, self.table, silver_schema(spark, pipeline), self.creation_note())
 
     def stream(self) -> DataFrame:
         """Read bronze and the requeue from their first commit on, in the order of commits."""
         name = self.run.pipeline.name
-        nothing = {"reason": F.lit(None).cast("string"), "requeued_at": F.lit(None).cast("timestamp")}
+        nothing = {
+            "reason": F.lit(None).cast("string"),
+            "requeued_at": F.lit(None).cast("timestamp"),
+        }
         fresh = self._follow(self.run.lake.bronze(name)).withColumns(nothing)
         return fresh.unionByName(self._follow(self.run.lake.requeue(name)))
 
@@ -123,21 +117,24 @@ class SilverHop(HopQuery):
     ) -> SilverNote:
         pipeline, generation = self.run.pipeline, self.fence.generation
         classified = _hold(classify(rows, pipeline), held)
-        verdicts = self._verdicts(classified, held)
+        verdicts = find_verdicts(
+            arrivals(classified), self._accepted, pipeline.dedup, hold=lambda f: _hold(f, held)
+        )
         mark = before.watermark
         decided = decide(
             classified, verdicts, watermark=mark, allowed=pipeline.watermark.allowed_lateness
         )
         note = self._count(decided, before)
-        origin = {"generation": generation, "batch": batch}
         # Side tables first: silver's commit is the promise that they are complete.
         total = note.total()
         if total[QUARANTINED]:
-            self._append_side(to_quarantine(decided, **origin), self._quarantine, batch)
+            quarantined = to_quarantine(decided, generation=generation, batch=batch)
+            self._append_side(quarantined, self._quarantine, batch)
         if total[LATE]:
-            late = to_late(decided, pipeline, watermark=mark, **origin)
+            late = to_late(decided, pipeline, watermark=mark, generation=generation, batch=batch)
             self._append_side(late, self._late, batch)
-        append(to_silver(decided, pipeline, **origin), self.table, self.note(batch, **note.to_json()))
+        events = to_silver(decided, pipeline, generation=generation, batch=batch)
+        append(events, self.table, self.note(batch, **note.to_json()))
         return note
 
     def _append_side(self, rows: DataFrame, table: Table, batch: int) -> None:
@@ -146,45 +143,16 @@ class SilverHop(HopQuery):
         if last is None or (last.generation, last.batch) != (self.fence.generation, batch):
             append(rows, table, self.note(batch))
 
-    def _verdicts(self, classified: DataFrame, held: list[DataFrame]) -> DataFrame | None:
-        """Find the duplicates and conflicts of a batch; None when it has none."""
-        new = arrivals(classified)
-        reach = new.agg(
-            F.min(F.unix_micros("ingested_at")).alias("first"),
-            F.collect_set("event_date").alias("dates"),
-        ).collect()[0]
-        first = from_micros(reach["first"])
-        if first is None:
-            return None
-        dedup = self.run.pipeline.dedup
-        rules = {"ttl": dedup.ttl, "widened": dedup.beyond_ttl == "merge"}
-        known = self._accepted(first - dedup.ttl, reach["dates"])
-        met = match_accepted(new, known, **rules)
-        verdicts = _hold(met, held)
-        fresh = new.join(verdicts, on="_row", how="left_anti") if not verdicts.isEmpty() else new
-        settled = verdicts
-        while True:
-            ranked = _hold(rank_arrivals(fresh, **rules), held)
-            found = _by(ranked, VERDICT)
-            settled = settled.unionByName(ranked.where(F.col(VERDICT) != LEFTOVER))
-            if not found[LEFTOVER]:
-                break
-            fresh = fresh.join(ranked.where(F.col(VERDICT) == LEFTOVER), on="_row", how="left_semi")
-        return settled
-
-    def _accepted(self, since: datetime, dates: list[date]) -> DataFrame:
+    def _accepted(self, reach: Reach) -> DataFrame:
         """Read the ids that the batch could meet, as the last closed batch left them.
 
         A late row of this very batch, written before an interruption, is not yet accepted.
         """
-        widened = self.run.pipeline.dedup.beyond_ttl == "merge"
-        bounds = {"since": since, "dates": dates, "widened": widened}
-        silver = self._read(self.table)
         last = last_commit(self.table)
-        closed = last.batch if last else -1
+        closed = CREATION if last is None else last.batch
         late = self._read(self._late).where(F.col("_batch") <= closed)
-        return accepted(silver, **bounds, is_late_table=False).unionByName(
-            accepted(late, **bounds, is_late_table=True)
+        return reach.within(self._read(self.table), is_late_table=False).unionByName(
+            reach.within(late, is_late_table=True)
         )
 
     def _read(self, table: Table) -> DataFrame:
@@ -240,7 +208,3 @@ def _hold(frame: DataFrame, held: list[DataFrame]) -> DataFrame:
     kept = frame.persist(StorageLevel.MEMORY_AND_DISK)
     held.append(kept)
     return kept
-
-
-def _by(frame: DataFrame, column: str) -> Counter[str]:
-    return Counter({row[column]: row["count"] for row in frame.groupBy(column).count().collect()})

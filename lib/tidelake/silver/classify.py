@@ -111,9 +111,7 @@ def _scope(parsed: DataFrame, pipeline: Pipeline) -> DataFrame:
 def _reasons() -> Column:
     """List every way in which a row breaks the contract."""
     missing = [
-        F.when(
-            F.col("event_id").isNull() | (F.col("event_id") == ""), F.lit("event_id: missing")
-        ),
+        F.when(F.col("event_id").isNull() | (F.col("event_id") == ""), F.lit("event_id: missing")),
         F.when(F.col("event_time").isNull(), F.lit("event_time: missing")),
     ]
     return F.concat(F.col(BROKEN), F.array_compact(F.array(*missing)))

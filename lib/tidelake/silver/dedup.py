@@ -64,9 +64,7 @@ def accepted(
     return table.where(reach).select(*_ACCEPTED_COLUMNS, F.lit(is_late_table).alias("_late"))
 
 
-def match_accepted(
-    new: DataFrame, known: DataFrame, *, ttl: timedelta, widened: bool
-) -> DataFrame:
+def match_accepted(new: DataFrame, known: DataFrame, *, ttl: timedelta, widened: bool) -> DataFrame:
     """Judge rows whose event silver or late already holds.
 
     Returns:
@@ -75,15 +73,11 @@ def match_accepted(
     theirs = known.select(*[F.col(name).alias(f"known_{name}") for name in known.columns])
     in_reach = _matches("known_ingested_at", "known_event_date", ttl=ttl, widened=widened)
     itself = F.col("known__late") & (F.col("known_record_id") == F.col("record_id"))
-    met = new.join(
-        theirs, on=F.col("event_id") == F.col("known_event_id"), how="inner"
-    ).where(in_reach & ~(F.col(REQUEUED) & itself))
-    earliest = F.min_by(
-        f"known_{PAYLOAD_HASH}", F.struct("known_ingested_at", "known_record_id")
+    met = new.join(theirs, on=F.col("event_id") == F.col("known_event_id"), how="inner").where(
+        in_reach & ~(F.col(REQUEUED) & itself)
     )
-    return met.groupBy(ROW).agg(
-        _verdict(F.first(PAYLOAD_HASH) == earliest).alias(VERDICT)
-    )
+    earliest = F.min_by(f"known_{PAYLOAD_HASH}", F.struct("known_ingested_at", "known_record_id"))
+    return met.groupBy(ROW).agg(_verdict(F.first(PAYLOAD_HASH) == earliest).alias(VERDICT))
 
 
 def rank_arrivals(new: DataFrame, *, ttl: timedelta, widened: bool) -> DataFrame:

@@ -66,12 +66,16 @@ def parse(rows: DataFrame, fields: Sequence[Field]) -> DataFrame:
     typed = F.struct(*[outcomes[field.name].typed.alias(field.name) for field in fields])
     broken = F.array(
         *[
-            F.when(outcomes[field.name].broken, F.lit(f"{field.name}: not exactly {field.type.sql}"))
+            F.when(
+                outcomes[field.name].broken, F.lit(f"{field.name}: not exactly {field.type.sql}")
+            )
             for field in fields
         ]
     )
-    return read.withColumn(VALUES, typed).withColumn(BROKEN, F.array_compact(broken)).drop(
-        "_fast", "_care", "_variant", "_texts"
+    return (
+        read.withColumn(VALUES, typed)
+        .withColumn(BROKEN, F.array_compact(broken))
+        .drop("_fast", "_care", "_variant", "_texts")
     )
 
 

@@ -131,5 +131,3 @@ def _origin(generation: str, batch: int) -> list[Column]:
         F.lit(generation).alias("_generation"),
         F.lit(batch).cast("bigint").alias("_batch"),
     ]
-
-

@@ -53,9 +53,7 @@ class Fence:
         )
 
 
-def open_generation(
-    pipeline: str, hop: Hop, tables: Sequence[Table], checkpoints: Path
-) -> Fence:
+def open_generation(pipeline: str, hop: Hop, tables: Sequence[Table], checkpoints: Path) -> Fence:
     """Find the generation in which a hop goes on, and check that its checkpoint fits.
 
     Args:

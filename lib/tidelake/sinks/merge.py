@@ -41,14 +41,14 @@ def merge_partials(
     same = [f"t.{name} <=> s.{name}" for name in (*bounds, *gold.keys)]
     merged = {state.name: state.merge for state in states_of(gold)}
     # Delta casts what is assigned to the type of the stored column.
-    changed = merged | {shown.name: shown.over(merged) for shown in shown_of(gold)}
+    changed: dict[str, Any] = merged | {shown.name: shown.over(merged) for shown in shown_of(gold)}
     changed |= {"_generation": "s._generation", "_batch": "s._batch"}
     with _note(spark, note):
         (
             DeltaTable.forPath(spark, str(target.path))
             .alias("t")
             .merge(partials.alias("s"), " AND ".join(filter(None, [*same, within])))
-            .whenMatchedUpdate(condition=_FENCE, set=changed)
+            .whenMatchedUpdate(condition=_FENCE, set=dict(changed))
             .whenNotMatchedInsertAll()
             .execute()
         )

@@ -1,0 +1,232 @@
+"""The commands of ``tidelake``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tidelake import __version__
+from tidelake.cli.failures import say
+from tidelake.cli.flow import run_pipeline
+from tidelake.cli.options import as_json, place, placed
+from tidelake.cli.render import print_json, print_table
+from tidelake.cli.reports import show_gold, show_ledger, show_status
+from tidelake.errors import NotBuiltError, UnbalancedError
+from tidelake.tables import HOPS, Hop
+
+_DEMO_EVENTS = {"clickstream": 200_000}
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="tidelake")
+def app() -> None:
+    """Streaming medallion pipelines on Delta Lake that can prove they lost nothing."""
+
+
+@app.command()
+@click.argument("pipeline", default="clickstream")
+@click.option("--events", type=click.IntRange(min=1), help="How many records to generate.")
+@click.option("--seed", default=1, show_default=True, help="Chooses one stream among many.")
+@placed
+def demo(pipeline: str, events: int | None, seed: int, root: str | None, env: str | None) -> None:
+    """Generate a stream, run it through all hops and show what came out."""
+    from tidelake.generators import generate as write_stream  # noqa: PLC0415
+    from tidelake.ops.ledger import read_ledger  # noqa: PLC0415
+
+    where = place(root, env)
+    landing = where.lake.root / "landing" / pipeline
+    definition = where.pipeline(pipeline, source=str(landing))
+    count = events or _DEMO_EVENTS.get(pipeline, 0)
+    summary = write_stream(pipeline, landing, events=count, seed=seed, progress=say)
+    say(f"{summary.records:,} records in {summary.files} files under {landing}")
+    run_pipeline(where, definition, HOPS, "available-now")
+    ledger = read_ledger(where.lake, definition)
+    show_ledger(ledger)
+    show_gold(where.lake, definition)
+    option = f" --root {root}" if root else ""
+    first = definition.gold[0].name
+    say(
+        "Where to look next:\n"
+        f'  tidelake sql "SELECT * FROM gold.{first} LIMIT 10"{option}\n'
+        f'  tidelake sql "SELECT stage, reasons, count(*) FROM silver.{pipeline}__quarantine '
+        f'GROUP BY ALL"{option}\n'
+        f"  tidelake ledger {pipeline}{option}\n"
+        f"  tidelake status {pipeline}{option}"
+    )
+    _refuse_unbalanced(ledger.balanced, pipeline)
+
+
+@app.command()
+@click.argument("pipeline")
+@click.option("--to", "target", required=True, metavar="DIR", help="Where to write the files.")
+@click.option("--events", type=click.IntRange(min=1), help="How many records.")
+@click.option("--seed", default=1, show_default=True, help="Chooses one stream among many.")
+@placed
+def generate(
+    pipeline: str,
+    target: str,
+    events: int | None,
+    seed: int,
+    root: str | None,
+    env: str | None,
+) -> None:
+    """Write a reference pipeline's stream as JSON lines."""
+    from tidelake.generators import generate as write_stream  # noqa: PLC0415
+
+    if target.startswith("kafka://"):
+        raise NotBuiltError("Generating into Kafka", "Write files with --to DIR.")
+    count = events or _DEMO_EVENTS.get(pipeline, 0)
+    summary = write_stream(pipeline, Path(target), events=count, seed=seed, progress=say)
+    say(
+        f"{summary.records:,} records in {summary.files} files under {target}. "
+        f"Run them with: tidelake run {pipeline} --source {target}"
+    )
+    print_table(["kind", "records"], sorted(summary.kinds.items()))
+
+
+@app.command()
+@click.argument("pipeline")
+@click.option("--source", metavar="PATH", help="Read from here instead of the file's source.")
+@click.option("--hop", type=click.Choice([*HOPS, "all"]), default="all", show_default=True)
+@click.option(
+    "--trigger",
+    default="available-now",
+    show_default=True,
+    metavar="WHEN",
+    help="available-now, continuous, or an interval such as '10 seconds'.",
+)
+@placed
+def run(
+    pipeline: str,
+    source: str | None,
+    hop: str,
+    trigger: str,
+    root: str | None,
+    env: str | None,
+) -> None:
+    """Run a pipeline's hops; by default until the source is exhausted through gold."""
+    where = place(root, env)
+    hops: tuple[Hop, ...] = tuple(name for name in HOPS if hop in (name, "all"))
+    run_pipeline(where, where.pipeline(pipeline, source=source), hops, trigger)
+    say(f"Done. See the books with: tidelake ledger {pipeline}")
+
+
+@app.command()
+@click.argument("query")
+@click.option("--consistent", is_flag=True, help="See all tables at one boundary.")
+@as_json
+@placed
+def sql(query: str, consistent: bool, json_: bool, root: str | None, env: str | None) -> None:
+    """Answer a SELECT on any table by its logical name, without Spark."""
+    from tidelake.ops.query import ask  # noqa: PLC0415
+
+    if consistent:
+        raise NotBuiltError("`sql --consistent`", "Ask without it while no run is writing.")
+    answer = ask(place(root, env).lake, query)
+    if json_:
+        print_json(answer.as_dicts())
+    else:
+        print_table(answer.columns, answer.rows)
+        say(f"{len(answer.rows):,} rows")
+
+
+@app.command()
+@click.argument("pipeline", default="clickstream")
+@as_json
+@placed
+def status(pipeline: str, json_: bool, root: str | None, env: str | None) -> None:
+    """Show how far each hop has come and how far it lags."""
+    from tidelake.ops.status import read_status  # noqa: PLC0415
+
+    where = place(root, env)
+    found = read_status(where.lake, where.pipeline(pipeline))
+    if json_:
+        print_json(found.to_json())
+    else:
+        show_status(found)
+
+
+@app.command()
+@click.argument("pipeline", default="clickstream")
+@as_json
+@placed
+def ledger(pipeline: str, json_: bool, root: str | None, env: str | None) -> None:
+    """Add up the books; exit 3 when they do not balance."""
+    from tidelake.ops.ledger import read_ledger  # noqa: PLC0415
+
+    where = place(root, env)
+    books = read_ledger(where.lake, where.pipeline(pipeline))
+    if json_:
+        print_json(books.to_json())
+    else:
+        show_ledger(books)
+    _refuse_unbalanced(books.balanced, pipeline)
+
+
+@app.command()
+@click.option("--fetch", is_flag=True, help="Fetch the jars that the cache lacks first.")
+@as_json
+@placed
+def doctor(fetch: bool, json_: bool, root: str | None, env: str | None) -> int:
+    """Check the machine; each failing line says the remedy."""
+    from tidelake.jars import ensure_jars  # noqa: PLC0415
+    from tidelake.ops.doctor import examine  # noqa: PLC0415
+
+    where = place(root, env)
+    if fetch:
+        ensure_jars()
+    findings = examine(where.lake.root)
+    if json_:
+        print_json(
+            [
+                {"what": f.what, "found": f.found, "well": f.well, "remedy": f.remedy}
+                for f in findings
+            ]
+        )
+    else:
+        print_table(
+            ["", "what", "found", "remedy"],
+            [["ok" if f.well else "!!", f.what, f.found, f.remedy] for f in findings],
+        )
+    return 0 if all(finding.well for finding in findings) else 4
+
+
+def _refuse_unbalanced(balanced: bool, pipeline: str) -> None:
+    if not balanced:
+        raise UnbalancedError(
+            f"the books of {pipeline} do not balance. "
+            f"See the batches with: tidelake status {pipeline}"
+        )
+
+
+_UNBUILT = {
+    "verify": "Hold tables against a recomputation.",
+    "late": "List or apply late events.",
+    "quarantine": "List, replay or discard quarantined rows.",
+    "repair": "Start a generation that goes on exactly after what the table holds.",
+    "backfill": "Rebuild tables beside the live ones.",
+    "check": "Judge whether a definition may continue on the stored tables.",
+    "maintain": "Compact and clean up.",
+    "erase": "Take a subject's rows out of every table.",
+    "ui": "Show a live page.",
+    "kafka": "Run a local broker.",
+    "init": "Start a new pipeline.",
+}
+
+
+def _unbuilt(name: str, about: str) -> click.Command:
+    @click.command(
+        name,
+        help=f"{about} Not built yet.",
+        context_settings={"ignore_unknown_options": True},
+    )
+    @click.argument("anything", nargs=-1, type=click.UNPROCESSED)
+    def refuse(anything: tuple[str, ...]) -> None:
+        raise NotBuiltError(f"`tidelake {name}`")
+
+    return refuse
+
+
+for _name, _about in _UNBUILT.items():
+    app.add_command(_unbuilt(_name, _about))

@@ -1,0 +1,33 @@
+"""Turn each error into one clear message and the exit code that it means."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+from tidelake.errors import TidelakeError
+
+INTERRUPTED = 130
+
+
+def say(message: str) -> None:
+    """Print a message for the person at the terminal."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def run_command(command: click.Command, arguments: Sequence[str]) -> int:
+    """Run a command; 0 done, 2 wrong use, 3 refused, 4 the machine, 130 interrupted."""
+    try:
+        result = command.main(list(arguments), standalone_mode=False)
+    except TidelakeError as error:
+        say(f"tidelake: {error}")
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except (click.Abort, KeyboardInterrupt):
+        say("Stopped. What was closed stays; the next run goes on from there.")
+        return INTERRUPTED
+    return int(result) if isinstance(result, int) else 0

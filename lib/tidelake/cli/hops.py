@@ -1,0 +1,28 @@
+"""Entry points of the scheduled jobs, one a hop; each takes what ``tidelake run`` takes."""
+
+from __future__ import annotations
+
+import sys
+
+from tidelake.cli.app import app
+from tidelake.cli.failures import run_command
+from tidelake.tables import Hop
+
+
+def ingest() -> None:
+    """Run source to bronze."""
+    _run("bronze")
+
+
+def refine() -> None:
+    """Run bronze to silver."""
+    _run("silver")
+
+
+def publish() -> None:
+    """Run silver to gold."""
+    _run("gold")
+
+
+def _run(hop: Hop) -> None:
+    sys.exit(run_command(app, ["run", "--hop", hop, *sys.argv[1:]]))

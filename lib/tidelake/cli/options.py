@@ -1,0 +1,69 @@
+"""The options that go with each command, and what they resolve to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tidelake.config import Environment, Pipeline, load_environment, load_pipeline
+from tidelake.errors import NotBuiltError, UsageError
+from tidelake.tables import Lake
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a command works."""
+
+    environment: Environment
+    lake: Lake
+
+    def pipeline(self, name: str, *, source: str | None = None) -> Pipeline:
+        """Load a pipeline by name or path."""
+        return load_pipeline(name, self.environment, source=source)
+
+
+def placed(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command ``--root`` and ``--env``."""
+    command = click.option("--env", metavar="NAME", help="Environment: local, dev or prod.")(
+        command
+    )
+    return click.option("--root", metavar="DIR", help="Where tables and checkpoints live.")(command)
+
+
+def as_json(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command ``--json``."""
+    return click.option("--json", "json_", is_flag=True, help="Print JSON for machines.")(command)
+
+
+def place(root: str | None, env: str | None) -> Place:
+    """Resolve ``--root`` and ``--env``.
+
+    Raises:
+        UsageError: The root is no folder, or may not be written.
+        NotBuiltError: The environment is a catalog.
+    """
+    environment = load_environment(env, root=root)
+    if environment.root is None:
+        raise NotBuiltError(
+            f"Running on the catalog {environment.catalog}", "Give --root DIR to run on paths."
+        )
+    _refuse_unusable(environment.root)
+    return Place(environment, Lake(environment.root))
+
+
+def _refuse_unusable(root: Path) -> None:
+    """Find out now, not from Spark, that the root cannot be used; nothing is created."""
+    for folder in (root, *root.parents):
+        try:
+            if folder.is_dir():
+                next(folder.iterdir(), None)
+                return
+            found = folder.exists()
+        except OSError as error:
+            raise UsageError(f"the root {root} cannot be read: {error.strerror}") from error
+        if found:
+            raise UsageError(f"the root {root} cannot be used: {folder} is a file, not a folder.")

@@ -1,0 +1,80 @@
+"""Find a batch's duplicates and conflicts: against the tables first, then among its own rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date, datetime
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from tidelake.config import Dedup
+from tidelake.instants import from_micros
+from tidelake.silver.classify import ROW
+from tidelake.silver.dedup import LEFTOVER, VERDICT, accepted, match_accepted, rank_arrivals
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How far back the batch's rows can meet an accepted one.
+
+    Attributes:
+        since: The first arrival less the TTL (UTC).
+        dates: The batch's event dates.
+        widened: Whether rows of those dates count however old their arrival is.
+    """
+
+    since: datetime
+    dates: tuple[date, ...]
+    widened: bool
+
+    def within(self, table: DataFrame, *, is_late_table: bool) -> DataFrame:
+        """Cut silver or late to the rows in reach."""
+        return accepted(
+            table,
+            since=self.since,
+            dates=self.dates,
+            widened=self.widened,
+            is_late_table=is_late_table,
+        )
+
+
+def find_verdicts(
+    new: DataFrame,
+    read_accepted: Callable[[Reach], DataFrame],
+    dedup: Dedup,
+    *,
+    hold: Callable[[DataFrame], DataFrame],
+) -> DataFrame | None:
+    """Judge every row whose event was accepted before it.
+
+    Args:
+        new: From :func:`tidelake.silver.dedup.arrivals`.
+        read_accepted: Gives the accepted rows in reach.
+        dedup: The pipeline's rules.
+        hold: Keeps a frame that is read more than once until the batch ends.
+
+    Returns:
+        ``_row`` and ``_verdict``; None when no row is in the running.
+    """
+    widened = dedup.beyond_ttl == "merge"
+    found = new.agg(
+        F.min(F.unix_micros("ingested_at")).alias("first"),
+        F.collect_set("event_date").alias("dates"),
+    ).collect()[0]
+    first = from_micros(found["first"])
+    if first is None:
+        return None
+    known = read_accepted(Reach(first - dedup.ttl, tuple(found["dates"]), widened))
+    settled = hold(match_accepted(new, known, ttl=dedup.ttl, widened=widened))
+    fresh = new if settled.isEmpty() else new.join(settled, on=ROW, how="left_anti")
+    while True:
+        ranked = hold(rank_arrivals(fresh, ttl=dedup.ttl, widened=widened))
+        lost = F.col(VERDICT) == LEFTOVER
+        settled = settled.unionByName(ranked.where(~lost))
+        left = ranked.where(lost)
+        # Rare: an id that comes back past the TTL on another date within one batch.
+        if left.isEmpty():
+            return settled
+        fresh = fresh.join(left, on=ROW, how="left_semi")

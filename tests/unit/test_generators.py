@@ -1,0 +1,263 @@
+"""The generators write what they say, the same every time, and the oracles agree with them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.oracles import clickstream as clickstream_oracle
+from tests.oracles import flights as flights_oracle
+from tidelake.errors import MachineError, UsageError
+from tidelake.generators import Summary, generate, generate_flights
+from tidelake.generators import flights as flights_generator
+from tidelake.generators.clickstream import RATES
+
+EVENTS = 40_000
+
+
+def _content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def _lines(folder: Path) -> list[bytes]:
+    return [line for content in _content(folder).values() for line in content.split(b"\n")[:-1]]
+
+
+@pytest.fixture(scope="module")
+def stream(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Summary]:
+    folder = tmp_path_factory.mktemp("clickstream")
+    return folder, generate("clickstream", folder, events=EVENTS, seed=7)
+
+
+@pytest.fixture(scope="module")
+def year() -> pd.DataFrame:
+    reports = flights_generator.read_events(range(1, 13))
+    frame = pd.DataFrame([report.payload for report in reports])
+    frame["known_at"] = pd.Series([report.known_at for report in reports])
+    for column in ("event_time", "scheduled_time"):
+        frame[column] = pd.to_datetime(frame[column], utc=True)
+    frame["delay_minutes"] = frame["delay_minutes"].astype("Int64")
+    return frame
+
+
+def test_an_unknown_pipeline_is_refused_with_the_names_that_exist(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="clickstream and flights"):
+        generate("payments", tmp_path, events=10, seed=1)
+
+
+def test_the_same_seed_gives_the_same_bytes(stream: tuple[Path, Summary], tmp_path: Path) -> None:
+    generate("clickstream", tmp_path, events=EVENTS, seed=7)
+    assert _content(tmp_path) == _content(stream[0])
+
+
+def test_another_seed_or_size_adds_files_and_ids(tmp_path: Path) -> None:
+    generate("clickstream", tmp_path, events=500, seed=1)
+    generate("clickstream", tmp_path, events=500, seed=2)
+    generate("clickstream", tmp_path, events=600, seed=1)
+    assert len(list(tmp_path.iterdir())) == 60
+    verdicts = Counter(fate.verdict for fate in clickstream_oracle.fates(_lines(tmp_path)))
+    assert verdicts["duplicate"] == 25 + 25 + 30
+    assert verdicts["conflicting"] <= 2
+
+
+def test_a_second_run_touches_nothing(tmp_path: Path) -> None:
+    first = generate("clickstream", tmp_path, events=2000, seed=1)
+    times = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    second = generate("clickstream", tmp_path, events=2000, seed=1)
+    assert (first.written, second.written) == (20, 0)
+    assert asdict(second) == {**asdict(first), "written": 0}
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == times
+
+
+def test_a_missing_file_is_restored_alone(tmp_path: Path) -> None:
+    generate("clickstream", tmp_path, events=2000, seed=1)
+    before = _content(tmp_path)
+    (tmp_path / "clickstream-s1-2000-0003.jsonl").unlink()
+    assert generate("clickstream", tmp_path, events=2000, seed=1).written == 1
+    assert _content(tmp_path) == before
+
+
+def test_a_changed_file_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    generate("clickstream", tmp_path, events=2000, seed=1)
+    (tmp_path / "clickstream-s1-2000-0001.jsonl").unlink()
+    changed = tmp_path / "clickstream-s1-2000-0005.jsonl"
+    changed.write_bytes(b"{}\n")
+    with pytest.raises(UsageError, match=changed.name):
+        generate("clickstream", tmp_path, events=2000, seed=1)
+    assert changed.read_bytes() == b"{}\n"
+    assert len(list(tmp_path.iterdir())) == 19
+
+
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "landing").write_text("")
+    with pytest.raises(UsageError, match="is a file"):
+        generate("clickstream", tmp_path / "landing", events=10, seed=1)
+
+
+def test_modification_times_follow_the_delivery_order(tmp_path: Path) -> None:
+    generate("clickstream", tmp_path, events=20, seed=1)
+    times = [path.stat().st_mtime_ns // 1_000_000 for path in sorted(tmp_path.iterdir())]
+    assert times == sorted(set(times))
+
+
+@pytest.mark.parametrize("events", [1, 2, 10, 21, 99, 1000])
+def test_small_streams_have_exactly_their_number_of_lines(tmp_path: Path, events: int) -> None:
+    said: list[str] = []
+    summary = generate("clickstream", tmp_path, events=events, seed=3, progress=said.append)
+    lines = _lines(tmp_path)
+    assert len(lines) == summary.records == sum(summary.kinds.values()) == events
+    assert summary.files == summary.written == len(list(tmp_path.iterdir())) <= 20
+    assert all(lines)
+    assert said
+
+
+@pytest.mark.parametrize("events", [0, -1])
+def test_a_stream_without_events_is_refused(tmp_path: Path, events: int) -> None:
+    with pytest.raises(UsageError, match="at least 1"):
+        generate("clickstream", tmp_path, events=events, seed=1)
+
+
+def test_each_kind_has_its_share(stream: tuple[Path, Summary]) -> None:
+    kinds = stream[1].kinds
+    for kind, rate in asdict(RATES).items():
+        assert kinds[kind] == pytest.approx(rate * EVENTS, abs=1)
+    assert sum(kinds.values()) == EVENTS
+
+
+def test_the_oracle_finds_the_kinds_that_the_generator_made(
+    stream: tuple[Path, Summary],
+) -> None:
+    folder, summary = stream
+    verdicts = Counter(fate.verdict for fate in clickstream_oracle.fates(_lines(folder)))
+    kinds = summary.kinds
+    assert verdicts["malformed"] > 0
+    assert verdicts["contract"] > 0
+    assert verdicts == {
+        "malformed": verdicts["malformed"],
+        "contract": kinds["malformed"] - verdicts["malformed"],
+        "filtered": kinds["filtered"],
+        "future": kinds["future"],
+        "duplicate": kinds["duplicate"],
+        "conflicting": kinds["conflicting"],
+        "accepted": kinds["valid"] + kinds["late"] + kinds["too_late"],
+    }
+
+
+def test_events_arrive_as_late_as_announced_and_the_stream_ends_like_any_other(
+    stream: tuple[Path, Summary],
+) -> None:
+    """Stand on the largest time seen so far, as a watermark does."""
+    behind = []
+    newest = datetime(2026, 1, 5, tzinfo=UTC)
+    for fate in clickstream_oracle.fates(_lines(stream[0])):
+        if fate.verdict == "accepted" and fate.event is not None:
+            newest = max(newest, fate.event["event_time"])
+            behind.append(newest - fate.event["event_time"])
+    far, near = timedelta(hours=25, minutes=50), timedelta(minutes=9)
+    assert sum(lag > far for lag in behind) == stream[1].kinds["too_late"]
+    late = sum(near < lag <= far for lag in behind)
+    assert late == pytest.approx(stream[1].kinds["late"], rel=0.05)
+    assert newest > datetime(2026, 1, 6, 11, 50, tzinfo=UTC)
+    last = behind[-500:]
+    assert sum(lag > near for lag in last) < 25
+    assert sum(lag < timedelta(minutes=1) for lag in last) > 450
+
+
+def test_values_have_two_decimals_and_belong_to_the_product(
+    stream: tuple[Path, Summary],
+) -> None:
+    prices: dict[str, set[Decimal]] = {}
+    for fate in clickstream_oracle.fates(_lines(stream[0])):
+        if fate.verdict == "accepted" and fate.event is not None:
+            value = fate.event["value"]
+            assert (value is not None) == (fate.event["action"] in ("purchase", "add_to_cart"))
+            if value is not None:
+                prices.setdefault(fate.event["product_id"], set()).add(value)
+    assert len(prices) > 100
+    assert {len(values) for values in prices.values()} == {1}
+
+
+def test_the_funnel_narrows_and_a_few_users_are_bots(stream: tuple[Path, Summary]) -> None:
+    accepted = [
+        fate.event
+        for fate in clickstream_oracle.fates(_lines(stream[0]))
+        if fate.verdict == "accepted" and fate.event is not None
+    ]
+    actions = Counter(event["action"] for event in accepted)
+    assert actions["view"] > actions["click"] > actions["add_to_cart"] > actions["purchase"] > 0
+    bots = {event["user_id"] for event in accepted if event["action"] == "bot"}
+    users = {event["user_id"] for event in accepted}
+    assert 0 < len(bots) < len(users) / 50
+    assert any(b'"Click"' in line for line in _lines(stream[0]))
+
+
+def test_flights_has_the_facts_of_the_package(year: pd.DataFrame) -> None:
+    kinds = year["kind"].value_counts()
+    assert len(flights_oracle.flights()) == 336_776
+    assert kinds["departed"] == 336_776 - 8_255
+    assert kinds["departed"] - kinds["arrived"] == 458
+    assert year["event_id"].is_unique
+
+
+def test_flights_are_where_and_when_the_oracle_says(year: pd.DataFrame) -> None:
+    expected = flights_oracle.events(range(1, 13))
+    columns = list(year.columns)
+    pd.testing.assert_frame_equal(year, expected[columns], check_dtype=False)
+
+
+def test_an_arrival_lies_within_a_day_of_its_departure(year: pd.DataFrame) -> None:
+    times = year.pivot(index="flight_id", columns="kind", values="event_time").dropna()
+    flown = times["arrived"] - times["departed"]
+    assert flown.min() > pd.Timedelta(minutes=15)
+    assert flown.max() < pd.Timedelta(hours=24)
+
+
+def test_january_is_one_file_a_day_in_order_of_filing(tmp_path: Path) -> None:
+    summary = generate("flights", tmp_path, events=0, seed=1)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names[0] == "flights-2013-01-01.jsonl"
+    assert names[-1] == "flights-2013-02-01-of-01.jsonl"
+    assert summary.files == len(names) == 32
+    ids = [json.loads(line)["event_id"] for line in _lines(tmp_path)]
+    assert ids == list(flights_oracle.events((1,))["event_id"])
+    assert summary.kinds == {"departed": 26_483, "arrived": len(ids) - 26_483}
+    assert generate("flights", tmp_path, events=0, seed=2).written == 0
+
+
+def test_a_cap_keeps_the_first_events_and_marks_the_last_file(tmp_path: Path) -> None:
+    generate_flights(tmp_path / "all", months=(1,))
+    summary = generate("flights", tmp_path / "some", events=3000, seed=1)
+    assert summary.records == 3000
+    assert _lines(tmp_path / "some") == _lines(tmp_path / "all")[:3000]
+    names = sorted(path.name for path in (tmp_path / "some").iterdir())
+    assert names[:-1] == sorted(p.name for p in (tmp_path / "all").iterdir())[: len(names) - 1]
+    assert names[-1].endswith("-first3000.jsonl")
+
+
+def test_a_month_can_be_added_later(tmp_path: Path) -> None:
+    january = generate_flights(tmp_path, months=(1,))
+    both = generate_flights(tmp_path, months=(1, 2))
+    assert both.files - both.written == january.files
+
+
+def test_impossible_months_and_caps_are_refused(tmp_path: Path) -> None:
+    for months in ((), (0,), (1, 13)):
+        with pytest.raises(UsageError, match="from 1 to 12"):
+            generate_flights(tmp_path, months=months)
+    with pytest.raises(UsageError, match="negative"):
+        generate("flights", tmp_path, events=-5, seed=1)
+
+
+def test_without_the_package_the_machine_lacks_something(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MachineError, match=r"pip install 'tidelake\[local\]'"):
+        generate("flights", tmp_path, events=10, seed=1)
