@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
@@ -18,6 +18,7 @@ STRINGS = ("event_id", "user_id", "action", "product_id")
 SESSION_GAP = timedelta(minutes=30)
 NO_LATER_THAN = 2090
 SCALE, INTEGER_DIGITS = 2, 16
+_MICRO = Decimal("0.000001")
 
 _NUMBER = re.compile(r"(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]+))?")
 _STAMP = re.compile(
@@ -61,15 +62,14 @@ def fates(lines: Sequence[bytes], *, too_late: Collection[int] = ()) -> list[Fat
         One fate a line, in the same order.
     """
     late = frozenset(too_late)
-    first: dict[str, bytes] = {}
+    first: dict[str, int] = {}
     found = []
     for position, line in enumerate(lines):
         verdict, event = _judge(line)
         if verdict == "accepted" and event is not None:
-            known = first.setdefault(event["event_id"], line)
-            # The very same object means that this line is the first of its id.
-            if known is not line:
-                verdict = "duplicate" if known == line else "conflicting"
+            origin = first.setdefault(event["event_id"], position)
+            if origin != position:
+                verdict = "duplicate" if lines[origin] == line else "conflicting"
             elif position in late:
                 verdict = "late"
         found.append(Fate(position, verdict, event))
@@ -86,9 +86,7 @@ def _judge(line: bytes) -> tuple[str, Event | None]:
     event["value"] = _convert(record.get("value"), _money)
     if event["action"] is None:
         return "filtered", None
-    if _BROKEN in (event["event_time"], event["value"]):
-        return "contract", None
-    if not event["event_id"] or event["event_time"] is None:
+    if not event["event_id"] or event["event_time"] in (None, _BROKEN) or event["value"] is _BROKEN:
         return "contract", None
     event["action"] = event["action"].lower()
     return ("future" if event["event_time"].year > NO_LATER_THAN else "accepted"), event
@@ -98,10 +96,7 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     """Read one JSON object with nothing around it; None if it is anything else."""
     try:
         record = json.loads(
-            line.decode("utf-8"),
-            parse_int=_Token,
-            parse_float=_Token,
-            parse_constant=_refuse,
+            line.decode("utf-8"), parse_int=_Token, parse_float=_Token, parse_constant=_refuse
         )
         # A lone surrogate passes the parser, but is no character and has no bytes.
         _written(record).encode("utf-8")
@@ -161,16 +156,13 @@ def _timestamp(text: str) -> Any:
         return _BROKEN
     year, month, day, hour, minute, second, fraction, sign, ahead, past = match.groups()
     try:
-        if hour is None:
-            start = date(int(year), int(month), int(day))
-            return datetime(start.year, start.month, start.day, tzinfo=UTC)
         offset = timedelta(hours=int(ahead or 0), minutes=int(past or 0))
         if offset > _FURTHEST_ZONE or int(past or 0) >= 60:
             return _BROKEN
         zone = timezone(-offset if sign == "-" else offset)
         micros = int((fraction or "").ljust(6, "0"))
-        parts = (int(year), int(month), int(day), int(hour), int(minute), int(second or 0), micros)
-        return datetime(*parts, tzinfo=zone).astimezone(UTC)
+        clock = (int(hour or 0), int(minute or 0), int(second or 0), micros)
+        return datetime(int(year), int(month), int(day), *clock, tzinfo=zone).astimezone(UTC)
     except (ValueError, OverflowError):
         return _BROKEN
 
@@ -223,13 +215,10 @@ def _activity(rows: list[Event]) -> dict[str, Any]:
 
 def _values(rows: list[Event]) -> dict[str, Any]:
     values = _known(rows)
-    total = _sum(rows)
     # Spark's avg of DECIMAL(18,2) has six decimals.
+    total = _sum(rows)
     mean = None if total is None else (total / len(values)).quantize(_MICRO, ROUND_HALF_UP)
     return {"events": len(rows), "largest": max(values, default=None), "mean_value": mean}
-
-
-_MICRO = Decimal("0.000001")
 
 
 def _product(rows: list[Event]) -> dict[str, Any]:

@@ -39,9 +39,9 @@ def _minutes(hhmm: pd.Series) -> pd.Series:
 
 
 def _to_utc(wall: pd.Series, zone: str) -> pd.Series:
-    local = wall.dt.tz_localize(zone, ambiguous="NaT", nonexistent="NaT")
-    # No flight of 2013 was planned, or landed, in the hour that a clock change skips or repeats.
-    assert local.notna().all()
+    """Read wall clocks: the first of two equal hours, and standard time in a skipped one."""
+    summer = [True] * len(wall)
+    local = wall.dt.tz_localize(zone, ambiguous=summer, nonexistent=pd.Timedelta(hours=1))
     return local.dt.tz_convert("UTC")
 
 
@@ -53,6 +53,8 @@ def _next_showing(after: pd.Series, hhmm: pd.Series, zones: pd.Series) -> pd.Ser
         wall = here.dt.normalize() + _minutes(hhmm[moments.index] % 2400)
         wall = wall.where(wall > here, wall + pd.Timedelta(days=1))
         parts.append(_to_utc(wall, str(zone)))
+        # Fails should a flight ever leave within the hour that is shown twice.
+        assert (parts[-1] > moments).all()
     return pd.concat(parts).reindex(after.index)
 
 

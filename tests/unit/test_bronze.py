@@ -1,0 +1,55 @@
+"""Bronze: every payload verbatim, with the place and the moment that it came from."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tidelake.bronze import BRONZE_DDL, to_bronze
+from tidelake.sources import HEADERS_DDL, RECORD, identify
+
+ARRIVED = datetime(2024, 1, 1, 23, 59, 59, 999999, tzinfo=UTC)
+READ_DDL = (
+    f"key binary, payload binary, headers {HEADERS_DDL}, source string, "
+    "source_timestamp timestamp, _position bigint"
+)
+
+
+def read(spark: SparkSession, rows: list[tuple[bytes | None, str, int | None]]) -> DataFrame:
+    full = [(b"k", payload, [("h", b"1")], source, None, at) for payload, source, at in rows]
+    return spark.createDataFrame(full, READ_DDL).coalesce(1)
+
+
+def test_bronze_has_its_columns_and_the_payload_as_it_was(spark: SparkSession) -> None:
+    records = identify(read(spark, [(b"\xff\r\x00", "s", 3), (None, "s", 4)]))
+    bronze = to_bronze(records, ingested_at=ARRIVED)
+    schema = spark.createDataFrame([], BRONZE_DDL).schema
+    assert [(f.name, f.dataType) for f in bronze.schema] == [(f.name, f.dataType) for f in schema]
+    first, second = bronze.select(
+        "*",
+        F.col("ingested_at").cast("string").alias("at"),
+        F.col("ingest_date").cast("string").alias("day"),
+    ).collect()
+    assert bytes(first["payload"]) == b"\xff\r\x00"
+    assert second["payload"] is None
+    assert (first["record_id"], second["record_id"]) == ("s:3", "s:4")
+    assert (first["at"], first["day"]) == ("2024-01-01 23:59:59.999999", "2024-01-01")
+    assert (bytes(first["key"]), first["headers"][0]["key"]) == (b"k", "h")
+    assert set(RECORD) <= set(bronze.columns)
+
+
+def test_a_row_without_a_position_takes_its_number_in_its_partition(spark: SparkSession) -> None:
+    partition = F.spark_partition_id()
+    batch = spark.range(0, 6, 1, 2).select(
+        F.concat(F.lit("file"), partition).alias("source"),
+        F.lit(None).cast("bigint").alias("_position"),
+    )
+    ids = [row["record_id"] for row in identify(batch).collect()]
+    assert ids == ["file0:0", "file0:1", "file0:2", "file1:0", "file1:1", "file1:2"]
+
+
+def test_a_position_that_the_source_gave_is_kept(spark: SparkSession) -> None:
+    rows = identify(read(spark, [(b"", "p", 7), (b"", "p", None)])).collect()
+    assert [row["record_id"] for row in rows] == ["p:7", "p:1"]

@@ -1,0 +1,176 @@
+"""Classification: the first test that a row fails is its only fate."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tests.pipelines import bronze, shop
+from tidelake.silver.classify import (
+    PAYLOAD_HASH,
+    REASONS,
+    REQUEUED,
+    ROW,
+    SELECTED,
+    STAGE,
+    classify,
+    reasons_by_stage,
+)
+
+GOOD = {"event_id": "e1", "event_time": "2024-01-01T12:00:00Z", "user_id": "u", "value": 1.5}
+
+
+def payload(**changes: object) -> str:
+    return json.dumps({**GOOD, **changes})
+
+
+def judgements(classified: DataFrame) -> dict[str, tuple[str | None, list[str]]]:
+    rows = classified.select("record_id", STAGE, reasons_by_stage().alias("reasons")).collect()
+    return {row["record_id"]: (row[STAGE], row["reasons"]) for row in rows}
+
+
+def stages(
+    spark: SparkSession, folder: Path, payloads: dict[str, str], **event: str
+) -> dict[str, tuple[str | None, list[str]]]:
+    rows = bronze(spark, [{"record_id": name, "payload": p} for name, p in payloads.items()])
+    pipeline = shop(folder, event=event, watermark={"max_future_skew": "5 minutes"})
+    return judgements(classify(rows, pipeline))
+
+
+def test_a_row_has_the_first_fate_that_applies_and_every_reason(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    future = "2024-01-01T12:05:00.000001Z"
+    payloads = {
+        "good": payload(),
+        "at the skew": payload(event_time="2024-01-01T12:05:00Z"),
+        "past the skew": payload(event_time=future),
+        "unparsed": "{",
+        "filtered": payload(user_id="bot"),
+        "filtered before its breaks and the future": payload(
+            user_id="bot", event_id=None, event_time=future, value="12,50"
+        ),
+        "where is null": payload(user_id=None),
+        "broken before the future": payload(event_time=future, value=12.999),
+        "everything": payload(event_id=None, event_time="10:15", value="12,50"),
+        "empty id": payload(event_id=""),
+        "no time": payload(event_time=None),
+    }
+    assert stages(spark, tmp_path, payloads, where="user_id <> 'bot'") == {
+        "good": (None, []),
+        "at the skew": (None, []),
+        "past the skew": ("future_event_time", ["event_time: in the future"]),
+        "unparsed": ("parse", ["payload: not one JSON object"]),
+        "filtered": ("filtered", []),
+        "filtered before its breaks and the future": (
+            "filtered",
+            ["value: not exactly DECIMAL(18,2)", "event_id: missing"],
+        ),
+        "where is null": ("filtered", []),
+        "broken before the future": ("contract", ["value: not exactly DECIMAL(18,2)"]),
+        "everything": (
+            "contract",
+            [
+                "event_time: not exactly TIMESTAMP",
+                "value: not exactly DECIMAL(18,2)",
+                "event_id: missing",
+                "event_time: missing",
+            ],
+        ),
+        "empty id": ("contract", ["event_id: missing"]),
+        "no time": ("contract", ["event_time: missing"]),
+    }
+
+
+def test_a_broken_value_that_the_filter_reads_is_null_to_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    payloads = {"broken": payload(value="12,50"), "missing": payload(value=None)}
+    assert stages(spark, tmp_path, payloads, where="value IS NULL OR value > 0") == {
+        "broken": ("contract", ["value: not exactly DECIMAL(18,2)"]),
+        "missing": (None, []),
+    }
+
+
+def test_a_payload_field_hides_the_bronze_column_of_its_name(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    pipeline = shop(
+        tmp_path,
+        event={
+            "schema": "event_id STRING, event_time TIMESTAMP, user_id STRING, Source STRING, "
+            "value DECIMAL(18,2)",
+            "select": {"user_id": "concat(source, '/', record_id)", "value": "value"},
+            "where": "source = 'phone'",
+        },
+    )
+    rows = bronze(
+        spark, [{"record_id": "f:0", "source": "file", "payload": payload(Source="phone")}]
+    )
+    [row] = classify(rows, pipeline).select("source", f"{SELECTED}.user_id", STAGE).collect()
+    assert row.asDict() == {"source": "file", "user_id": "phone/f:0", STAGE: None}
+
+
+def test_a_requeued_row_is_another_row_and_skips_lateness_only_if_it_was_late(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    again = "2024-01-03 00:00:00"
+    rows = bronze(
+        spark,
+        [
+            {"record_id": "f:0", "payload": payload()},
+            {"record_id": "f:0", "payload": payload(), "reason": "late", "requeued_at": again},
+            {
+                "record_id": "f:0",
+                "payload": payload(),
+                "reason": "quarantine",
+                "requeued_at": "2024-01-04 00:00:00",
+            },
+        ],
+    )
+    found = classify(rows, shop(tmp_path)).collect()
+    assert [(row[REQUEUED], row["_skip_lateness"]) for row in found] == [
+        (False, False),
+        (True, True),
+        (True, False),
+    ]
+    assert found[0][ROW] == "f:0"
+    assert len({row[ROW] for row in found}) == len(found)
+    assert len({row[PAYLOAD_HASH] for row in found}) == 1
+
+
+def test_classification_carries_what_later_steps_need(spark: SparkSession, tmp_path: Path) -> None:
+    text = payload(event_time="2024-01-01T23:30:00-01:00")
+    rows = bronze(
+        spark, [{"record_id": "f:0", "payload": text, "ingested_at": "2024-01-02 12:00:00"}]
+    )
+    pipeline = shop(tmp_path)
+    assert pipeline.watermark.max_future_skew == timedelta(minutes=5)
+    classified = classify(rows, pipeline)
+    assert classified.columns == [
+        "record_id",
+        "payload",
+        "source",
+        "ingested_at",
+        "event_id",
+        "event_time",
+        "event_date",
+        SELECTED,
+        PAYLOAD_HASH,
+        ROW,
+        REQUEUED,
+        "_skip_lateness",
+        STAGE,
+        REASONS,
+    ]
+    [row] = classified.select(
+        "payload",
+        F.col("event_date").cast("string").alias("day"),
+        F.to_json(SELECTED).alias("selected"),
+    ).collect()
+    assert bytes(row["payload"]) == text.encode()
+    assert (row["day"], row["selected"]) == ("2024-01-02", '{"user_id":"u","value":1.50}')

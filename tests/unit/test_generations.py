@@ -1,0 +1,214 @@
+"""The fence between a table and its checkpoint: what goes on, and what is refused by name."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.unit.handmade import write_batches, write_checkpoint, write_commit
+from tidelake.errors import GenerationError
+from tidelake.sinks.generations import Fence, open_generation
+from tidelake.tables import Lake, Table
+
+REPAIR = r"tidelake repair shop --hop gold$"
+FENCE = Fence("shop", "gold", "g1")
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path)
+
+
+@pytest.fixture
+def totals(lake: Lake) -> Table:
+    return lake.gold("totals")
+
+
+def opened(lake: Lake, *tables: Table) -> Fence:
+    return open_generation("shop", "gold", tables, lake.checkpoints("shop", "gold"))
+
+
+def checkpoint(lake: Lake, *, planned: int, committed: int, generation: str = "g1") -> Path:
+    folder = lake.checkpoints("shop", "gold") / generation
+    write_checkpoint(folder, planned=planned, committed=committed)
+    return folder
+
+
+def refused(lake: Lake, *tables: Table) -> str:
+    before = sorted(lake.root.rglob("*"))
+    with pytest.raises(GenerationError, match=REPAIR) as error:
+        opened(lake, *tables)
+    assert error.value.exit_code == 3
+    assert sorted(lake.root.rglob("*")) == before
+    return str(error.value)
+
+
+def test_a_fresh_start_opens_the_first_generation_and_makes_nothing(
+    lake: Lake, totals: Table
+) -> None:
+    assert opened(lake, totals) == FENCE
+    assert list(lake.root.iterdir()) == []
+
+
+def test_tables_that_were_made_and_never_filled_start_afresh(lake: Lake, totals: Table) -> None:
+    write_batches(totals, -1)
+
+    assert opened(lake, totals) == FENCE
+
+
+def test_a_restart_goes_on_where_table_and_checkpoint_agree(lake: Lake, totals: Table) -> None:
+    write_batches(totals, 3)
+    checkpoint(lake, planned=3, committed=3)
+
+    assert opened(lake, totals) == FENCE
+
+
+def test_a_planned_batch_that_reached_no_table_is_repeated(lake: Lake, totals: Table) -> None:
+    write_batches(totals, 3)
+    checkpoint(lake, planned=4, committed=3)
+
+    assert opened(lake, totals) == FENCE
+
+
+def test_a_crash_between_table_and_checkpoint_goes_on(lake: Lake, totals: Table) -> None:
+    write_batches(totals, 4)
+    checkpoint(lake, planned=4, committed=3)
+
+    assert opened(lake, totals) == FENCE
+
+
+def test_a_crash_between_two_tables_of_one_batch_goes_on(lake: Lake, totals: Table) -> None:
+    other = lake.gold("other")
+    write_batches(totals, 4)
+    write_batches(other, 3)
+    checkpoint(lake, planned=4, committed=3)
+
+    assert opened(lake, totals, other) == FENCE
+
+
+def test_a_later_generation_goes_on_with_its_own_checkpoint(lake: Lake, totals: Table) -> None:
+    write_batches(totals, 1, generation="g2")
+    checkpoint(lake, planned=9, committed=9)
+    checkpoint(lake, planned=1, committed=1, generation="g2")
+
+    assert opened(lake, totals).generation == "g2"
+
+
+def test_a_deleted_checkpoint_is_refused(lake: Lake, totals: Table) -> None:
+    write_batches(totals, 3)
+    shutil.rmtree(checkpoint(lake, planned=3, committed=3))
+
+    assert "gold.totals holds batch 3, but its checkpoint is gone" in refused(lake, totals)
+
+
+def test_a_checkpoint_of_another_generation_does_not_count(lake: Lake, totals: Table) -> None:
+    write_batches(totals, 3, generation="g2")
+    checkpoint(lake, planned=3, committed=3)
+
+    assert "checkpoint is gone" in refused(lake, totals)
+
+
+def test_an_older_checkpoint_is_refused(lake: Lake, totals: Table) -> None:
+    write_batches(totals, 5)
+    checkpoint(lake, planned=3, committed=3)
+
+    assert "stands at batch 5, its checkpoint at 3" in refused(lake, totals)
+
+
+def test_an_emptied_checkpoint_is_refused(lake: Lake, totals: Table) -> None:
+    write_batches(totals, 5)
+    checkpoint(lake, planned=-1, committed=-1)
+
+    assert "stands at batch 5, its checkpoint at -1" in refused(lake, totals)
+
+
+def test_a_table_behind_its_checkpoint_is_refused(lake: Lake, totals: Table) -> None:
+    write_batches(totals, 2)
+    checkpoint(lake, planned=5, committed=5)
+
+    assert "stands at batch 2, its checkpoint at 5" in refused(lake, totals)
+
+
+def test_a_table_two_batches_behind_the_planned_one_is_refused(lake: Lake, totals: Table) -> None:
+    write_batches(totals, 3)
+    checkpoint(lake, planned=5, committed=4)
+
+    assert "stands at batch 3" in refused(lake, totals)
+
+
+def test_a_deleted_table_beside_its_checkpoint_is_refused(lake: Lake, totals: Table) -> None:
+    checkpoint(lake, planned=5, committed=5)
+
+    assert "stands at batch -1, its checkpoint at 5" in refused(lake, totals)
+
+
+def test_a_table_that_is_new_beside_filled_ones_is_refused(lake: Lake, totals: Table) -> None:
+    write_batches(totals, 3)
+    checkpoint(lake, planned=3, committed=3)
+
+    assert "gold.other is new" in refused(lake, totals, lake.gold("other"))
+
+
+@pytest.mark.xfail(reason="RESTORE keeps the notes of the versions it undoes", strict=True)
+def test_a_table_that_was_restored_by_a_delta_command_is_refused(lake: Lake, totals: Table) -> None:
+    write_batches(totals, 3)
+    checkpoint(lake, planned=3, committed=3)
+    write_commit(totals, 5, operation="RESTORE")
+
+    refused(lake, totals)
+
+
+@pytest.mark.xfail(reason="only the first table's generation is looked at", strict=True)
+def test_tables_of_two_generations_are_refused(lake: Lake, totals: Table) -> None:
+    other = lake.gold("other")
+    write_batches(totals, 3)
+    write_batches(other, 3, generation="g2")
+    checkpoint(lake, planned=3, committed=3)
+
+    refused(lake, totals, other)
+
+
+def test_the_next_batch_is_admitted_and_one_that_the_table_holds_is_not(totals: Table) -> None:
+    write_batches(totals, 3)
+
+    assert FENCE.admits(totals, 4)
+    assert not FENCE.admits(totals, 3)
+
+
+def test_the_first_batch_is_admitted_to_a_table_that_was_just_made(totals: Table) -> None:
+    write_batches(totals, -1)
+
+    assert FENCE.admits(totals, 0)
+
+
+def test_a_compaction_in_between_changes_nothing(totals: Table) -> None:
+    write_batches(totals, 3)
+    write_commit(totals, 5, operation="OPTIMIZE", adds=[(9, False)])
+
+    assert FENCE.admits(totals, 4)
+
+
+@pytest.mark.parametrize("batch", [0, 2, 5, 9])
+def test_a_batch_that_is_neither_the_last_nor_the_next_is_refused(
+    totals: Table, batch: int
+) -> None:
+    write_batches(totals, 3)
+
+    with pytest.raises(GenerationError, match=f"stands at batch 3, batch {batch} came.*{REPAIR}"):
+        FENCE.admits(totals, batch)
+
+
+def test_a_writer_of_another_generation_is_refused(totals: Table) -> None:
+    write_batches(totals, 3, generation="g2")
+
+    with pytest.raises(GenerationError, match=f"generation g2, this writer of g1.*{REPAIR}"):
+        FENCE.admits(totals, 4)
+
+
+def test_a_table_without_any_note_is_refused(totals: Table) -> None:
+    write_commit(totals, 0)
+
+    with pytest.raises(GenerationError, match=f"lost the notes.*{REPAIR}"):
+        FENCE.admits(totals, 0)

@@ -1,0 +1,51 @@
+"""One writer a hop: the lock, its holder's name, and that it ends with the holder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tidelake.errors import LockedError
+from tidelake.runtime.lock import hold
+
+
+def test_a_second_holder_is_refused_with_the_first_ones_process(tmp_path: Path) -> None:
+    with (
+        hold(tmp_path, "shop, hop gold,"),
+        pytest.raises(
+            LockedError, match=f"^shop, hop gold, is being written by process {os.getpid()}"
+        ) as refused,
+        hold(tmp_path, "shop, hop gold,"),
+    ):
+        pass
+
+    assert refused.value.exit_code == 3
+
+
+def test_the_lock_is_free_again_afterwards_even_after_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), hold(tmp_path, "shop"):
+        raise ZeroDivisionError
+
+    with hold(tmp_path, "shop"):
+        assert (tmp_path / ".lock").read_text() == str(os.getpid())
+
+
+def test_a_refused_holder_leaves_the_first_ones_name(tmp_path: Path) -> None:
+    with hold(tmp_path, "shop"):
+        for _ in range(2):
+            with pytest.raises(LockedError, match=str(os.getpid())), hold(tmp_path, "shop"):
+                pass
+
+
+def test_the_name_of_a_holder_that_was_killed_is_overwritten(tmp_path: Path) -> None:
+    (tmp_path / ".lock").write_text("99999999 and more")
+
+    with hold(tmp_path, "shop"):
+        assert (tmp_path / ".lock").read_text() == str(os.getpid())
+
+
+def test_two_folders_are_held_side_by_side_and_made_where_missing(tmp_path: Path) -> None:
+    with hold(tmp_path / "a" / "gold", "shop"), hold(tmp_path / "a" / "silver", "shop"):
+        assert (tmp_path / "a" / "silver" / ".lock").exists()

@@ -1,0 +1,132 @@
+"""Routing: each row in one table, with the columns that explain why it is there."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tests.pipelines import bronze, shop
+from tidelake.silver.classify import PAYLOAD_HASH, classify
+from tidelake.silver.dedup import CONFLICT, DUPLICATE, VERDICT
+from tidelake.silver.route import FATE, QUARANTINE_DDL, decide, to_late, to_quarantine, to_silver
+
+WATERMARK = datetime(2024, 1, 1, 11, tzinfo=UTC)
+ALLOWED = timedelta(hours=1)
+ORIGIN = [PAYLOAD_HASH, "_generation", "_batch"]
+
+
+def payload(clock: str, **changes: object) -> str:
+    event = {"event_id": "e", "event_time": f"2024-01-01T{clock}Z", "user_id": "u", "value": 1.5}
+    return json.dumps({**event, **changes})
+
+
+def decided(spark: SparkSession, folder: Path) -> DataFrame:
+    again = {"reason": "late", "requeued_at": "2024-01-02 00:00:00"}
+    rows = bronze(
+        spark,
+        [
+            {"record_id": "on time", "payload": payload("11:00:00")},
+            {"record_id": "late", "payload": payload("10:59:59.999999")},
+            {"record_id": "too late", "payload": payload("09:59:58.500000")},
+            {"record_id": "let in", "payload": payload("09:00:00"), **again},
+            {"record_id": "copy", "payload": payload("09:00:00")},
+            {"record_id": "conflict", "payload": payload("09:00:00")},
+            {"record_id": "unparsed", "payload": b"\xff"},
+            {"record_id": "filtered", "payload": payload("09:00:00", user_id="bot")},
+            {"record_id": "ahead", "payload": payload("23:00:00")},
+            {"record_id": "broken", "payload": payload("11:30:00", event_id=None, value=0.001)},
+        ],
+    )
+    verdicts = spark.createDataFrame(
+        [("copy", DUPLICATE), ("conflict", CONFLICT)], f"_row string, {VERDICT} string"
+    )
+    classified = classify(rows, shop(folder, event={"where": "user_id <> 'bot'"}))
+    return decide(classified, verdicts, watermark=WATERMARK, allowed=ALLOWED)
+
+
+def test_every_row_has_one_fate(spark: SparkSession, tmp_path: Path) -> None:
+    rows = decided(spark, tmp_path).select("record_id", FATE).collect()
+    assert {row["record_id"]: row[FATE] for row in rows} == {
+        "on time": "silver",
+        "late": "silver",
+        "too late": "late",
+        "let in": "silver",
+        "copy": "duplicate",
+        "conflict": "quarantined",
+        "unparsed": "quarantined",
+        "filtered": "filtered",
+        "ahead": "quarantined",
+        "broken": "quarantined",
+    }
+    assert len(rows) == 10
+
+
+def test_without_verdicts_and_watermark_nothing_is_a_duplicate_or_late(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rows = bronze(spark, [{"record_id": "old", "payload": payload("00:00:00")}])
+    fate = decide(classify(rows, shop(tmp_path)), None, watermark=None, allowed=timedelta(0))
+    assert [row[FATE] for row in fate.collect()] == ["silver"]
+
+
+def test_silver_holds_the_selected_columns_between_the_event_and_its_origin(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    silver = to_silver(decided(spark, tmp_path), shop(tmp_path), generation="g1", batch=7)
+    assert silver.columns == [
+        "event_id",
+        "event_time",
+        "user_id",
+        "value",
+        "is_late",
+        "record_id",
+        "ingested_at",
+        "event_date",
+        *ORIGIN,
+    ]
+    rows = {row["record_id"]: row for row in silver.collect()}
+    assert {name: row["is_late"] for name, row in rows.items()} == {
+        "on time": False,
+        "late": True,
+        "let in": True,
+    }
+    assert {(row["_generation"], row["_batch"]) for row in rows.values()} == {("g1", 7)}
+
+
+def test_a_late_row_keeps_its_payload_and_says_how_late_it_was(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    late = to_late(
+        decided(spark, tmp_path), shop(tmp_path), watermark=WATERMARK, generation="g", batch=0
+    )
+    assert late.columns[-6:] == ["payload", "watermark", "lateness_seconds", *ORIGIN]
+    [row] = late.withColumn("watermark", F.col("watermark").cast("string")).collect()
+    assert row["record_id"] == "too late"
+    assert row["lateness_seconds"] == 3601.5
+    assert row["watermark"] == "2024-01-01 11:00:00"
+    assert bytes(row["payload"]).decode() == payload("09:59:58.500000")
+
+
+def test_quarantine_keeps_the_payload_with_stage_and_every_reason(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    quarantined = to_quarantine(decided(spark, tmp_path), generation="g", batch=0)
+    schema = spark.createDataFrame([], QUARANTINE_DDL).schema
+    assert [(f.name, f.dataType) for f in quarantined.schema] == [
+        (f.name, f.dataType) for f in schema
+    ]
+    rows = {row["record_id"]: row for row in quarantined.collect()}
+    assert {name: (row["stage"], row["reasons"]) for name, row in rows.items()} == {
+        "conflict": (
+            "conflicting_duplicate",
+            ["event_id: seen before with another payload"],
+        ),
+        "unparsed": ("parse", ["payload: not one JSON object"]),
+        "ahead": ("future_event_time", ["event_time: in the future"]),
+        "broken": ("contract", ["value: not exactly DECIMAL(18,2)", "event_id: missing"]),
+    }
+    assert bytes(rows["unparsed"]["payload"]) == b"\xff"

@@ -1,0 +1,197 @@
+"""Sessions: in whatever batches events come, the same sessions stand in the end."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chispa import assert_df_equality
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+
+from tests.pipelines import gold, timed
+from tidelake.config import GoldTable
+from tidelake.gold.sessions import ABSORBED, gap_of, regroup, session_id, to_sessions
+
+MEASURES = {
+    "events": {"count": "*"},
+    "total": {"sum": "value"},
+    "mean": {"avg": "value"},
+    "opening": {"first": "value"},
+    "closing": {"last": "value"},
+}
+START = datetime(2024, 1, 1, tzinfo=UTC)
+GAP = timedelta(minutes=30)
+
+Event = tuple[str | None, str]
+Shown = tuple[str | None, str, str, int]
+
+
+def sessions_table(folder: Path, **keys: Any) -> GoldTable:
+    window = {"kind": "session", "gap": "30 minutes"}
+    return gold(folder, window=window, measures=MEASURES, **keys)
+
+
+def events_of(spark: SparkSession, events: list[Event]) -> DataFrame:
+    """Make events from a user and a clock on one day; each is worth 1."""
+    rows = [(f"e{n}", user, f"2024-01-01 {clock}", 1) for n, (user, clock) in enumerate(events)]
+    return timed(spark, rows, "event_id string; user_id string; event_time timestamp; value int")
+
+
+def stored_of(spark: SparkSession, table: GoldTable, events: list[Event]) -> DataFrame:
+    """Make a table's rows as if the events had come in one batch."""
+    return to_sessions(events_of(spark, events), table).withColumn("session_id", session_id(table))
+
+
+def shown(frame: DataFrame) -> list[Shown]:
+    rows = frame.select(
+        "user_id",
+        F.date_format("session_start", "HH:mm:ss.SSSSSS"),
+        F.date_format("session_end", "HH:mm:ss.SSSSSS"),
+        "events",
+    ).collect()
+    return sorted((tuple(row) for row in rows), key=repr)
+
+
+def test_a_gap_that_is_exactly_equal_merges_and_a_microsecond_more_does_not(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    events: list[Event] = [
+        ("equal", "12:00:00"),
+        ("equal", "12:30:00"),
+        ("equal", "13:00:00"),
+        ("more", "12:00:00"),
+        ("more", "12:30:00.000001"),
+        (None, "12:00:00"),
+        (None, "12:10:00"),
+    ]
+    assert shown(to_sessions(events_of(spark, events), sessions_table(tmp_path))) == [
+        ("equal", "12:00:00.000000", "13:00:00.000000", 3),
+        ("more", "12:00:00.000000", "12:00:00.000000", 1),
+        ("more", "12:30:00.000001", "12:30:00.000001", 1),
+        (None, "12:00:00.000000", "12:10:00.000000", 2),
+    ]
+
+
+def test_late_events_extend_bridge_and_start_sessions(spark: SparkSession, tmp_path: Path) -> None:
+    table = sessions_table(tmp_path)
+    stored = stored_of(
+        spark,
+        table,
+        [
+            ("bridged", "12:00:00"),
+            ("bridged", "13:00:00"),
+            ("after", "12:00:00"),
+            ("before", "12:30:00"),
+            ("inside", "12:00:00"),
+            ("inside", "12:20:00"),
+            ("apart", "12:00:00"),
+            ("far", "12:00:00"),
+            ("far", "20:00:00"),
+            (None, "12:00:00"),
+        ],
+    )
+    late = events_of(
+        spark,
+        [
+            ("bridged", "12:30:00"),
+            ("after", "12:30:00"),
+            ("before", "12:00:00"),
+            ("inside", "12:10:00"),
+            ("apart", "12:30:00.000001"),
+            ("far", "12:10:00"),
+            (None, "11:30:00"),
+        ],
+    )
+    found = regroup(to_sessions(late, table), stored, table).localCheckpoint()
+    assert shown(found.where(~F.col(ABSORBED))) == [
+        ("after", "12:00:00.000000", "12:30:00.000000", 2),
+        ("apart", "12:30:00.000001", "12:30:00.000001", 1),
+        ("before", "12:00:00.000000", "12:30:00.000000", 2),
+        ("bridged", "12:00:00.000000", "13:00:00.000000", 3),
+        ("far", "12:00:00.000000", "12:10:00.000000", 2),
+        ("inside", "12:00:00.000000", "12:20:00.000000", 3),
+        (None, "11:30:00.000000", "12:00:00.000000", 2),
+    ]
+    assert shown(found.where(ABSORBED)) == [
+        ("before", "12:30:00.000000", "12:30:00.000000", 1),
+        ("bridged", "13:00:00.000000", "13:00:00.000000", 1),
+        (None, "12:00:00.000000", "12:00:00.000000", 1),
+    ]
+    known = {row["session_id"] for row in stored.collect()}
+    kept = {row["user_id"] for row in found.collect() if row["session_id"] in known}
+    moved = {
+        row["user_id"]
+        for row in found.where(~F.col(ABSORBED)).collect()
+        if row["session_id"] not in known
+    }
+    # Those in both have the same id for what is absorbed only.
+    assert kept == {"bridged", "after", "before", "inside", "far", None}
+    assert moved == {"apart", "before", None}
+
+
+def test_ids_tell_keys_and_starts_apart_to_the_microsecond(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    events: list[Event] = [
+        ("a", "12:00:00"),
+        ("a", "20:00:00.000001"),
+        ("b", "12:00:00"),
+        (None, "12:00:00"),
+        ("null", "12:00:00"),
+    ]
+    ids = [
+        row["session_id"] for row in stored_of(spark, sessions_table(tmp_path), events).collect()
+    ]
+    assert len(set(ids)) == len(events)
+
+
+def test_a_table_without_a_session_window_has_no_gap(tmp_path: Path) -> None:
+    assert gap_of(sessions_table(tmp_path)) == GAP
+    with pytest.raises(TypeError, match="counted has no session window"):
+        gap_of(gold(tmp_path))
+
+
+def test_random_arrival_in_random_batches_equals_one_pass(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = sessions_table(tmp_path)
+    batches: list[list[tuple[str, str, datetime, int]]] = [[], [], []]
+    ends: dict[str, list[datetime]] = {}
+    for seed in range(3):
+        dice = random.Random(seed)
+        for n in range(20):
+            at = START + dice.randrange(40) * GAP / 2 + timedelta(microseconds=dice.randrange(2))
+            event = (f"e{n:02}", f"seed {seed}", at, dice.randrange(1, 100))
+            dice.choice(batches).append(event)
+            ends.setdefault(event[1], []).append(at)
+    ddl = "event_id string, user_id string, event_time timestamp, value int"
+    whole = to_sessions(spark.createDataFrame(sum(batches, []), ddl), table)
+    whole = whole.withColumn("session_id", session_id(table))
+
+    standing: dict[str, Row] = {}
+    for batch in batches:
+        stored = spark.createDataFrame(list(standing.values()), whole.schema)
+        partials = to_sessions(spark.createDataFrame(batch, ddl), table)
+        changed = regroup(partials, stored, table)
+        kept = changed.select(
+            *[F.col(f.name).cast(f.dataType) for f in whole.schema], ABSORBED
+        ).collect()
+        for row in kept:
+            if row[ABSORBED]:
+                del standing[row["session_id"]]
+        for row in kept:
+            if not row[ABSORBED]:
+                standing[row["session_id"]] = row[:-1]
+
+    found = spark.createDataFrame(list(standing.values()), whole.schema)
+    assert_df_equality(found, whole, ignore_row_order=True, ignore_nullable=True)
+    assert len(standing) == sum(_count(times) for times in ends.values())
+
+
+def _count(times: list[datetime]) -> int:
+    times = sorted(times)
+    return 1 + sum(b - a > GAP for a, b in zip(times, times[1:], strict=False))

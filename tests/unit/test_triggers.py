@@ -1,0 +1,38 @@
+"""Triggers: what may be written, and what Spark gets."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidelake.errors import UsageError
+from tidelake.runtime.triggers import Trigger, parse_trigger
+
+
+def test_available_now_ends_by_itself() -> None:
+    assert parse_trigger("available-now") == Trigger(ends=True, options={"availableNow": True})
+
+
+def test_continuous_starts_each_batch_after_the_last() -> None:
+    assert parse_trigger("continuous") == Trigger(
+        ends=False, options={"processingTime": "0 seconds"}
+    )
+
+
+@pytest.mark.parametrize("text", ["10 seconds", "1 second", "5 minutes", "2 hours", "1 minute"])
+def test_an_interval_goes_to_spark_as_it_is(text: str) -> None:
+    assert parse_trigger(text) == Trigger(ends=False, options={"processingTime": text})
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "soon", "10", "seconds", "10seconds", "-1 seconds", "1.5 seconds", "10 seconds ", "once"],
+)
+def test_anything_else_is_refused_with_what_to_write(text: str) -> None:
+    with pytest.raises(UsageError, match="is no trigger: write available-now, continuous or"):
+        parse_trigger(text)
+
+
+@pytest.mark.xfail(reason="\\d matches every script's digits; Spark does not", strict=True)
+def test_digits_of_another_script_are_refused() -> None:
+    with pytest.raises(UsageError):
+        parse_trigger("\N{ARABIC-INDIC DIGIT ONE} seconds")
