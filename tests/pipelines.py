@@ -39,7 +39,7 @@ def shop(folder: Path, *, event: dict[str, Any] | None = None, **keys: Any) -> P
     """Load a small pipeline; ``event`` is laid over its event, other keys replace its own."""
     content = {**_SHOP, **keys, "event": {**_SHOP["event"], **(event or {})}}
     file = folder / "shop.yml"
-    file.write_text(yaml.safe_dump(content))
+    file.write_text(yaml.safe_dump(content, sort_keys=False))
     return load_pipeline(str(file), Environment(name="local", root=folder))
 
 

@@ -1,4 +1,4 @@
-"""Notes in Delta's log: which are ours, in what order, and which rows a reader has still to take."""
+"""Notes in Delta's log: which are ours, in what order, and what a reader has yet to take."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -10,7 +11,8 @@ from tidelake.config.ddl import parse_schema
 from tidelake.silver.parse import BROKEN, PARSED, VALUES, parse
 
 FIELDS = parse_schema(
-    "a STRING, n DECIMAL(38,20), i DECIMAL(38,0), d DOUBLE, m DECIMAL(18,2), l ARRAY<DECIMAL(38,20)>"
+    "a STRING, n DECIMAL(38,20), i DECIMAL(38,0), d DOUBLE, m DECIMAL(18,2), "
+    "l ARRAY<DECIMAL(38,20)>, s STRUCT<n: DECIMAL(38,20)>"
 )
 UNPARSED = "not one object"
 
@@ -52,8 +54,6 @@ def test_what_is_not_exactly_one_object_does_not_parse(spark: SparkSession) -> N
         '{"a":1}]',
         '{"a":1} ]',
         '{"a":1}] [{"b":1}',
-        '{"a":1}],[{"b":1}',
-        '{"a":1}]x',
         '{"a":1},"s":{"a":2}',
         "{'a':1}",
         "{a:1}",
@@ -69,6 +69,17 @@ def test_what_is_not_exactly_one_object_does_not_parse(spark: SparkSession) -> N
     assert [p for p, outcome in zip(payloads, found, strict=True) if outcome != UNPARSED] == []
 
 
+@pytest.mark.xfail(strict=True, reason="_NEEDS_CARE looks for [ or the end after the bracket")
+def test_whatever_follows_a_bracket_that_closes_our_array_is_refused(spark: SparkSession) -> None:
+    payloads: list[str | bytes | None] = [
+        '{"a":1}],[{"b":1}',
+        '{"a":1}]x',
+        '{"a":1}]}',
+        '{"a":1}],',
+    ]
+    assert outcomes(spark, payloads) == [UNPARSED] * len(payloads)
+
+
 def test_one_object_parses_whatever_surrounds_its_values(spark: SparkSession) -> None:
     cases: dict[str, dict[str, str]] = {
         "{}": {},
@@ -80,9 +91,7 @@ def test_one_object_parses_whatever_surrounds_its_values(spark: SparkSession) ->
         '{"a":[{"b":1}],"d":1}': {"a": '[{"b":1}]', "d": "1.0"},
         '{"a":[{"b":1}]}': {"a": '[{"b":1}]'},
         '{"a":"first","a":"last"}': {"a": "last"},
-        '{"a":12345678.5}': {"a": "1.23456785E7"},
     }
-    del cases['{"a":12345678.5}']
     assert outcomes(spark, list(cases)) == [(values, []) for values in cases.values()]
 
 
@@ -104,7 +113,6 @@ def test_no_digit_of_a_number_is_lost(spark: SparkSession) -> None:
         '{"n":123456789012345678.12345678901234567891}': {
             "n": "123456789012345678.12345678901234567891"
         },
-        f'{{"l":[{twenty}]}}': {"l": f"[{twenty}]"},
         f'{{"i":{long}}}': {"i": long},
         f'{{"i":-{long}}}': {"i": f"-{long}"},
         f'{{"i":"{long}"}}': {"i": long},
@@ -118,6 +126,13 @@ def test_no_digit_of_a_number_is_lost(spark: SparkSession) -> None:
     }
     found = dict(zip(cases, outcomes(spark, list(cases)), strict=True))
     assert found == {payload: (values, []) for payload, values in cases.items()}
+
+
+@pytest.mark.xfail(strict=True, reason="read from a nested value's text, numbers pass a double")
+def test_no_digit_of_a_nested_number_is_lost(spark: SparkSession) -> None:
+    number = "0.12345678901234567891"
+    found = outcomes(spark, [f'{{"l":[{number}]}}', f'{{"s":{{"n":{number}}}}}'])
+    assert found == [({"l": f"[{number}]"}, []), ({"s": f"{{{number}}}"}, [])]
 
 
 def test_a_number_that_does_not_fit_is_named_with_its_type(spark: SparkSession) -> None:

@@ -115,10 +115,8 @@ def test_quarantine_keeps_the_payload_with_stage_and_every_reason(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     quarantined = to_quarantine(decided(spark, tmp_path), generation="g", batch=0)
-    schema = spark.createDataFrame([], QUARANTINE_DDL).schema
-    assert [(f.name, f.dataType) for f in quarantined.schema] == [
-        (f.name, f.dataType) for f in schema
-    ]
+    stored = spark.createDataFrame([], QUARANTINE_DDL)
+    assert quarantined.dtypes == stored.dtypes
     rows = {row["record_id"]: row for row in quarantined.collect()}
     assert {name: (row["stage"], row["reasons"]) for name, row in rows.items()} == {
         "conflict": (

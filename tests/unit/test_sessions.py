@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -169,7 +170,9 @@ def test_random_arrival_in_random_batches_equals_one_pass(
             dice.choice(batches).append(event)
             ends.setdefault(event[1], []).append(at)
     ddl = "event_id string, user_id string, event_time timestamp, value int"
-    whole = to_sessions(spark.createDataFrame(sum(batches, []), ddl), table)
+    whole = to_sessions(
+        spark.createDataFrame([event for batch in batches for event in batch], ddl), table
+    )
     whole = whole.withColumn("session_id", session_id(table))
 
     standing: dict[str, Row] = {}
@@ -194,4 +197,4 @@ def test_random_arrival_in_random_batches_equals_one_pass(
 
 def _count(times: list[datetime]) -> int:
     times = sorted(times)
-    return 1 + sum(b - a > GAP for a, b in zip(times, times[1:], strict=False))
+    return 1 + sum(b - a > GAP for a, b in pairwise(times))

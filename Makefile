@@ -1,0 +1,50 @@
+# Two commands for a newcomer: `make demo` and `make test`. Needs Python 3.11+, Java 17+ and make.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: setup demo test check lint types imports recovery bench lock clean
+
+setup: $(READY)
+
+# Every package is held against its hash, every jar too (doctor says what the machine lacks).
+$(READY): requirements.lock pyproject.toml conf/jars.lock
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/tidelake doctor --fetch
+	touch $(READY)
+
+demo: setup
+	$(BIN)/tidelake demo
+
+test: setup
+	$(BIN)/python -m pytest
+
+check: lint types imports test
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup
+	$(BIN)/mypy
+
+imports: setup
+	$(BIN)/lint-imports
+
+# Long runs. KILLS is the number of times that the process group is killed.
+KILLS ?= 100
+recovery: setup
+	TIDELAKE_KILLS=$(KILLS) $(BIN)/python -m pytest -s tests/recovery
+
+bench: setup
+	$(BIN)/python benchmarks/catch_up.py
+
+# Pin anew after a change of pyproject.toml; needs uv.
+lock:
+	uv pip compile --quiet --no-header --generate-hashes --universal --extra local --extra quality --extra dev \
+		pyproject.toml -o requirements.lock
+
+clean:
+	rm -rf .venv lakehouse dist

@@ -1,0 +1,268 @@
+"""What a folder offers, what was taken from it, and that no file changes unseen."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from tests.unit.handmade import write_commit, write_offset
+from tidelake.errors import SourceChangedError, SourceError
+from tidelake.runtime.landing import (
+    LandedFile,
+    batch_files,
+    check_bytes,
+    list_files,
+    local_path,
+    refuse_changed,
+    taken_files,
+)
+from tidelake.tables import Lake
+
+EVENT = '{"a": 1}\n'
+
+
+def put(file: Path, text: str = EVENT) -> str:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    return str(file)
+
+
+def write_source_log(
+    checkpoint: Path, number: int, entries: Iterable[tuple[str, int]], *, compact: bool = False
+) -> None:
+    """Write an entry of Spark's file source log: (URI, number of the log entry) of each file."""
+    log = checkpoint / "sources" / "0"
+    log.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps({"path": uri, "timestamp": 1, "batchId": batch}) for uri, batch in entries]
+    name = f"{number}.compact" if compact else str(number)
+    (log / name).write_text("\n".join(["v1", *lines]), encoding="utf-8")
+
+
+def test_a_missing_folder_is_named_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"nowhere does not exist\. Create it .*--source") as told:
+        list_files(str(tmp_path / "nowhere"))
+
+    assert told.value.exit_code == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="holds no file"):
+        list_files(str(tmp_path))
+
+
+def test_a_folder_of_hidden_files_alone_counts_as_empty(tmp_path: Path) -> None:
+    for name in (".part-0.json", "_SUCCESS", "_temporary/0/a.json", ".git/b.json", "deep/_c.json"):
+        put(tmp_path / name)
+
+    with pytest.raises(SourceError, match=r"holds no file.*names that begin with \. or _"):
+        list_files(str(tmp_path))
+
+
+def test_files_are_found_in_nested_folders_with_size_and_time(tmp_path: Path) -> None:
+    top = put(tmp_path / "a.json")
+    deep = put(tmp_path / "2024" / "01" / "b c.json", EVENT * 2)
+    put(tmp_path / "2024" / ".b.json.crc")
+    os.utime(deep, ns=(0, 1_704_067_200_123_000_000))
+
+    found = list_files(str(tmp_path))
+
+    assert set(found) == {top, deep}
+    assert found[deep] == LandedFile(deep, 18, 1_704_067_200_123)
+
+
+def test_a_single_file_is_a_source_too(tmp_path: Path) -> None:
+    file = put(tmp_path / "a.json")
+
+    assert list(list_files(file)) == [file]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_folder_that_may_not_be_read_is_named(tmp_path: Path) -> None:
+    locked = tmp_path / "locked"
+    put(locked / "a.json")
+    locked.chmod(0)
+    try:
+        with pytest.raises(SourceError, match="locked cannot be read: permission denied"):
+            list_files(str(tmp_path))
+    finally:
+        locked.chmod(0o700)
+
+
+@pytest.mark.xfail(reason="FileNotFoundError, a traceback with exit code 1", strict=True)
+def test_a_link_to_nowhere_is_an_error_by_name(tmp_path: Path) -> None:
+    put(tmp_path / "a.json")
+    (tmp_path / "dead.json").symlink_to(tmp_path / "nowhere")
+
+    with pytest.raises(SourceError, match=r"dead\.json"):
+        list_files(str(tmp_path))
+
+
+def test_unchanged_gone_and_new_files_are_no_change(tmp_path: Path) -> None:
+    put(tmp_path / "a.json")
+    gone = Path(put(tmp_path / "gone.json"))
+    taken = list_files(str(tmp_path))
+    gone.unlink()
+    put(tmp_path / "new.json")
+
+    refuse_changed(list_files(str(tmp_path)), taken)
+
+
+def test_a_file_that_grew_is_refused_by_name_and_sizes(tmp_path: Path) -> None:
+    file = put(tmp_path / "a.json")
+    put(tmp_path / "b.json")
+    taken = list_files(str(tmp_path))
+    put(tmp_path / "a.json", EVENT * 200)
+
+    with pytest.raises(SourceChangedError) as refused:
+        refuse_changed(list_files(str(tmp_path)), taken)
+
+    assert refused.value.changes == (f"{file}: 9 bytes when read, 1,800 bytes now",)
+    assert refused.value.exit_code == 3
+    assert "new file" in str(refused.value)
+
+
+def test_a_file_replaced_by_one_of_the_same_size_is_refused(tmp_path: Path) -> None:
+    file = put(tmp_path / "a.json")
+    os.utime(file, ns=(0, 1_704_067_200_000_000_000))
+    taken = list_files(str(tmp_path))
+    put(tmp_path / "a.json", EVENT.replace("1", "2"))
+
+    with pytest.raises(SourceChangedError, match=r"a\.json"):
+        refuse_changed(list_files(str(tmp_path)), taken)
+
+
+def test_many_changes_are_all_kept_and_the_first_ten_shown() -> None:
+    before = {f"/{n}": LandedFile(f"/{n}", 1, 1) for n in range(12)}
+    after = {path: LandedFile(path, 2, 1) for path in before}
+
+    with pytest.raises(SourceChangedError, match="… and 2 more") as refused:
+        refuse_changed(after, before)
+
+    assert len(refused.value.changes) == 12
+
+
+def test_taken_files_are_those_of_bronzes_notes(tmp_path: Path) -> None:
+    bronze = Lake(tmp_path).bronze("shop")
+    assert taken_files(bronze) == {}
+
+    write_commit(bronze, 0, note={"generation": "g1", "batch": -1})
+    write_commit(
+        bronze,
+        1,
+        note={"generation": "g1", "batch": 0, "files": [["/a", 9, 7, 1], ["/b", 8, 6, 2]]},
+    )
+    write_commit(bronze, 2, note={"generation": "g1", "batch": 1, "files": [["/c", 5, 4, 3]]})
+
+    assert taken_files(bronze) == {
+        "/a": LandedFile("/a", 9, 7),
+        "/b": LandedFile("/b", 8, 6),
+        "/c": LandedFile("/c", 5, 4),
+    }
+
+
+@pytest.mark.parametrize(
+    ("read", "why"),
+    [
+        (100, "all of it"),
+        (101, "no line feed at the end"),
+        (97, "a byte order mark"),
+        (98, "a byte order mark and no line feed"),
+    ],
+)
+def test_a_byte_order_mark_and_a_missing_last_line_feed_are_harmless(read: int, why: str) -> None:
+    check_bytes(LandedFile("/a.json", 100, 0), read)
+
+
+@pytest.mark.parametrize("read", [0, 90, 96, 99, 102, 200])
+def test_other_bytes_than_listed_mean_that_the_file_was_being_written(read: int) -> None:
+    with pytest.raises(SourceChangedError, match=rf"/a\.json: 100 bytes listed, {read} bytes read"):
+        check_bytes(LandedFile("/a.json", 100, 0), read)
+
+
+@pytest.mark.parametrize("suffix", ["gz", "bz2", "zst", "lz4", "snappy", "deflate", "xz"])
+def test_the_bytes_of_a_compressed_file_are_not_compared(suffix: str) -> None:
+    check_bytes(LandedFile(f"/a.json.{suffix}", 100, 0), 5_000)
+
+
+@pytest.mark.parametrize(
+    ("uri", "path"),
+    [
+        ("file:///data/a.json", "/data/a.json"),
+        ("file:/data/a.json", "/data/a.json"),
+        ("file:///a%20b/%C3%BC%23%3F.json", "/a b/ü#?.json"),
+        ("file:///100%25/a%2520b.json", "/100%/a%20b.json"),
+    ],
+)
+def test_a_uri_becomes_the_path_that_the_system_knows(uri: str, path: str) -> None:
+    assert local_path(uri) == Path(path)
+
+
+def test_the_first_batch_takes_every_log_entry_up_to_its_offset(tmp_path: Path) -> None:
+    files = [put(tmp_path / "in" / name) for name in ("a.json", "b.json", "c.json")]
+    uris = [Path(file).as_uri() for file in files]
+    write_source_log(tmp_path, 0, [(uris[0], 0), (uris[1], 0)])
+    write_source_log(tmp_path, 1, [(uris[2], 1)])
+    write_offset(tmp_path, 0, {"logOffset": 1})
+
+    assert [file.path for file in batch_files(tmp_path, 0)] == files
+
+
+def test_a_later_batch_takes_the_entries_behind_the_batch_before(tmp_path: Path) -> None:
+    files = [put(tmp_path / "in" / f"{n}.json", EVENT * (n + 1)) for n in range(4)]
+    for number, file in enumerate(files):
+        write_source_log(tmp_path, number, [(Path(file).as_uri(), number)])
+    write_offset(tmp_path, 0, {"logOffset": 0})
+    write_offset(tmp_path, 1, {"logOffset": 2})
+    write_offset(tmp_path, 2, {"logOffset": 3})
+
+    assert [(file.path, file.size) for file in batch_files(tmp_path, 1)] == [
+        (files[1], 18),
+        (files[2], 27),
+    ]
+    assert [file.path for file in batch_files(tmp_path, 2)] == [files[3]]
+
+
+def test_a_compacted_entry_gives_only_its_own_files(tmp_path: Path) -> None:
+    files = [put(tmp_path / "in" / f"{n}.json") for n in range(4)]
+    uris = [(Path(file).as_uri(), number) for number, file in enumerate(files)]
+    write_source_log(tmp_path, 2, uris[:3], compact=True)
+    write_source_log(tmp_path, 3, uris[3:])
+    write_offset(tmp_path, 0, {"logOffset": 1})
+    write_offset(tmp_path, 1, {"logOffset": 3})
+
+    assert [file.path for file in batch_files(tmp_path, 1)] == files[2:]
+
+
+def test_a_batch_without_new_files_takes_none(tmp_path: Path) -> None:
+    write_offset(tmp_path, 0, {"logOffset": 4})
+    write_offset(tmp_path, 1, {"logOffset": 4})
+
+    assert batch_files(tmp_path, 1) == []
+
+
+def test_awkward_names_survive_the_source_log(tmp_path: Path) -> None:
+    file = put(tmp_path / "a b" / "100%" / "ü#1?.json")
+    write_source_log(tmp_path, 0, [(Path(file).as_uri(), 0)])
+    write_offset(tmp_path, 0, {"logOffset": 0})
+
+    (taken,) = batch_files(tmp_path, 0)
+    assert taken == list_files(str(tmp_path / "a b"))[file]
+
+
+@pytest.mark.xfail(reason="offered paths are resolved, taken ones are not", strict=True)
+def test_a_folder_behind_a_link_offers_the_paths_that_were_taken(tmp_path: Path) -> None:
+    put(tmp_path / "real" / "a.json")
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "real")
+    write_source_log(tmp_path, 0, [((link / "a.json").as_uri(), 0)])
+    write_offset(tmp_path, 0, {"logOffset": 0})
+    taken = {file.path: file for file in batch_files(tmp_path, 0)}
+    put(tmp_path / "real" / "a.json", EVENT * 2)
+
+    with pytest.raises(SourceChangedError):
+        refuse_changed(list_files(str(link)), taken)

@@ -1,0 +1,182 @@
+"""SQL by logical names: one query at a time, on Delta tables, and on nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import duckdb
+import pytest
+from deltalake import write_deltalake
+
+from tidelake.errors import UsageError
+from tidelake.ops.query import ask
+from tidelake.tables import Lake
+
+TOTALS = """
+    SELECT * FROM (VALUES
+        ('u1', TIMESTAMPTZ '2024-01-01 12:00:00+02:00', 1.50::DECIMAL(18,2)),
+        ('u2', TIMESTAMPTZ '2024-01-01 12:00:00+02:00', NULL)
+    ) AS t(user_id, window_start, total)
+"""
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
+    """Give one gold table under a root whose name needs quoting."""
+    lake = Lake(tmp_path_factory.mktemp("it's a lake"))
+    with duckdb.connect() as connection:
+        write_deltalake(str(lake.gold("totals").path), connection.sql(TOTALS))
+    yield lake
+
+
+def test_a_delta_table_is_read_by_its_logical_name(lake: Lake) -> None:
+    answer = ask(lake, "SELECT user_id, total FROM gold.totals ORDER BY user_id")
+
+    assert answer.columns == ("user_id", "total")
+    assert answer.rows == (("u1", Decimal("1.50")), ("u2", None))
+    assert answer.as_dicts()[0] == {"user_id": "u1", "total": Decimal("1.50")}
+
+
+def test_timestamps_come_out_in_utc_whatever_the_machines_zone(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+
+    ((start, text),) = ask(
+        lake, "SELECT DISTINCT window_start, CAST(window_start AS VARCHAR) FROM gold.totals"
+    ).rows
+
+    assert start == datetime(2024, 1, 1, 10, tzinfo=UTC)
+    assert start.utcoffset().total_seconds() == 0
+    assert text == "2024-01-01 10:00:00+00"
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT count(*) FROM gold.totals",
+        "select COUNT(*) from GOLD.Totals",
+        'SELECT count(*) FROM "gold"."totals"',
+        "SELECT count(*) FROM gold.totals;",
+        "-- why\nSELECT count(*) FROM gold.totals",
+        "WITH t AS (SELECT * FROM gold.totals) SELECT count(*) FROM t",
+        "SELECT (SELECT count(*) FROM gold.totals)",
+        "SELECT count(*) FROM (SELECT 1 FROM gold.totals LIMIT 1 UNION ALL SELECT 1)",
+    ],
+)
+def test_any_form_of_a_query_is_understood(lake: Lake, sql: str) -> None:
+    assert ask(lake, sql).rows == ((2,),)
+
+
+def test_a_tables_columns_can_be_described(lake: Lake) -> None:
+    types = {row[0]: row[1] for row in ask(lake, "DESCRIBE gold.totals").rows}
+
+    assert types["window_start"] == "TIMESTAMP WITH TIME ZONE"
+    assert types["total"] == "DECIMAL(18,2)"
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "",
+        ";",
+        "-- nothing",
+        "INSERT INTO gold.totals VALUES ('u3', NULL, NULL)",
+        "UPDATE gold.totals SET total = 0",
+        "DELETE FROM gold.totals",
+        "DROP VIEW gold.totals",
+        "CREATE TABLE t AS SELECT 1",
+        "COPY (SELECT 1) TO '{out}'",
+        "COPY gold.totals TO '{out}'",
+        "EXPORT DATABASE '{out}'",
+        "ATTACH '{out}'",
+        "INSTALL httpfs",
+        "LOAD httpfs",
+        "SET TimeZone = 'Asia/Kolkata'",
+        "PRAGMA database_list",
+        "CALL pragma_version()",
+        "SELECT 1; SELECT 2",
+        "SELECT 1; COPY (SELECT 1) TO '{out}'",
+        "SELECT * FROM query('COPY (SELECT 1) TO ''{out}''')",
+    ],
+)
+def test_anything_but_one_query_is_refused_and_writes_nothing(
+    lake: Lake, tmp_path: Path, sql: str
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        ask(lake, sql.replace("{out}", str(tmp_path / "out")))
+
+    assert refused.value.exit_code == 2
+    assert list(tmp_path.iterdir()) == []
+    assert ask(lake, "SELECT count(*) FROM gold.totals").rows == ((2,),)
+
+
+def test_a_statement_that_cannot_be_read_is_refused_in_one_line(lake: Lake) -> None:
+    with pytest.raises(UsageError, match=r"^the statement cannot be read: .*$"):
+        ask(lake, "SELECT * FROM gold.totals WHERE")
+
+
+def test_an_unknown_table_lists_the_known_ones(lake: Lake) -> None:
+    with pytest.raises(
+        UsageError, match=r"(?s)no table gold\.nope, silver\.nope\..*Tables under .*: gold\.totals$"
+    ):
+        ask(lake, "SELECT * FROM gold.nope, silver.nope, gold.totals")
+
+
+@pytest.mark.parametrize("name", ["totals", '"gold.totals"', "elsewhere.gold.totals"])
+def test_a_table_that_is_not_named_in_full_lists_the_known_ones(lake: Lake, name: str) -> None:
+    with pytest.raises(UsageError, match=r"Tables under .*: gold\.totals$"):
+        ask(lake, f"SELECT * FROM {name}")
+
+
+def test_an_empty_root_says_how_to_fill_it(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"none yet; fill them with `tidelake demo`$"):
+        ask(Lake(tmp_path), "SELECT * FROM gold.totals")
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_column_is_named_beside_the_tables(lake: Lake) -> None:
+    with pytest.raises(UsageError, match=r'(?s)"nope" not found.*Tables under'):
+        ask(lake, "SELECT nope FROM gold.totals")
+
+
+@pytest.mark.xfail(reason="DuckDB's external access is open", strict=True)
+@pytest.mark.parametrize(
+    "relation",
+    [
+        "'{file}'",
+        "'file://{file}'",
+        '"{file}"',
+        "read_csv('{file}')",
+        "read_text('{file}')",
+        "read_blob('{file}')",
+        "sniff_csv('{file}')",
+        "glob('{folder}/*')",
+        "query_table('{file}')",
+        "query('SELECT * FROM read_text(''{file}'')')",
+    ],
+)
+def test_files_beside_the_tables_cannot_be_read(lake: Lake, tmp_path: Path, relation: str) -> None:
+    secret = tmp_path / "secret.csv"
+    secret.write_text("password,n\nhunter2,1\n")
+    place = relation.replace("{file}", str(secret)).replace("{folder}", str(tmp_path))
+
+    with pytest.raises(UsageError):
+        ask(lake, f"SELECT * FROM {place}")
+
+
+def test_two_columns_of_one_name_are_both_in_the_answer(lake: Lake) -> None:
+    answer = ask(lake, "SELECT 'a' AS x, 'b' AS x")
+
+    assert (answer.columns, answer.rows) == (("x", "x"), (("a", "b"),))
+
+
+@pytest.mark.xfail(reason="the second column of a name overwrites the first", strict=True)
+def test_two_columns_of_one_name_are_both_in_the_dicts(lake: Lake) -> None:
+    (row,) = ask(lake, "SELECT 'a' AS x, 'b' AS x").as_dicts()
+
+    assert sorted(row.values()) == ["a", "b"]
