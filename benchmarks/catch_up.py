@@ -76,7 +76,10 @@ def batch_job(spark: SparkSession, landing: Path, root: Path) -> float:
         "user_activity_1m": minute.agg(events_, F.sum("value")),
         "action_activity_5m": hopping.agg(events_, F.max("value"), F.avg("value")),
         "user_sessions": session.agg(
-            events_, F.sum("value"), F.min_by("action", "event_time"), F.max_by("action", "event_time")
+            events_,
+            F.sum("value"),
+            F.min_by("action", "event_time"),
+            F.max_by("action", "event_time"),
         ),
         "product_totals": everything.agg(events_, F.sum("value"), F.min("value")),
     }

@@ -74,8 +74,14 @@ def ensure_jars(jars: Sequence[Jar] | None = None, *, cache: Path | None = None)
     folder = cache or cache_dir()
     missing = [jar for jar in wanted if not (folder / jar.file_name).is_file()]
     if missing:
-        folder.mkdir(parents=True, exist_ok=True)
-        _fetch(missing, folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            _fetch(missing, folder)
+        except OSError as error:
+            raise JarError(
+                f"the jars cannot be kept in {folder}: {error.strerror}. "
+                f"Name another folder with {CACHE_VARIABLE}."
+            ) from error
     for jar in wanted:
         _verify(jar, folder / jar.file_name)
     return [folder / jar.file_name for jar in wanted]

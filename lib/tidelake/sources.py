@@ -6,6 +6,8 @@ What Spark may not compute on a stream, a row's place in its file, is added to e
 
 from __future__ import annotations
 
+import os
+
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -62,7 +64,7 @@ def _read_files(spark: SparkSession, source: FilesSource) -> DataFrame:
         # Without it, a file seven days older than the newest is never read.
         .option("maxFileAge", "36500d")
         .option("maxFilesPerTrigger", source.max_files_per_trigger)
-        .load(source.path)
+        .load(os.path.abspath(source.path))
     )
     return _records(
         lines,

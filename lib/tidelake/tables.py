@@ -29,7 +29,7 @@ class Table:
     @property
     def exists(self) -> bool:
         """Tell whether the table has a Delta log with at least one commit."""
-        return any((self.path / "_delta_log").glob("*.json"))
+        return any((self.path / "_delta_log").glob("[0-9]*.json"))
 
 
 @dataclass(frozen=True)

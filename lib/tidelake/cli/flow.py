@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import signal
+import threading
+import time
 from collections.abc import Sequence
+from types import FrameType
 
 from tidelake.cli.failures import say
 from tidelake.cli.options import Place
 from tidelake.config import FilesSource, Pipeline, unbuilt_features
 from tidelake.errors import NotBuiltError
 from tidelake.tables import Hop
+
+# The same request may come twice at once: to the process and to its group.
+_IMPATIENCE_SECONDS = 2.0
 
 
 def run_pipeline(place: Place, pipeline: Pipeline, hops: Sequence[Hop], trigger: str) -> None:
@@ -30,17 +38,48 @@ def run_pipeline(place: Place, pipeline: Pipeline, hops: Sequence[Hop], trigger:
         offered = list_files(pipeline.source.path)
         refuse_changed(offered, taken_files(place.lake.bronze(pipeline.name)))
 
+    from py4j.protocol import Py4JError  # noqa: PLC0415
+
     from tidelake.runtime.hop import Run  # noqa: PLC0415
     from tidelake.runtime.pipeline import run_hops  # noqa: PLC0415
     from tidelake.runtime.progress import Progress  # noqa: PLC0415
     from tidelake.session import build_session  # noqa: PLC0415
 
+    asked = threading.Event()
     say(f"Starting Spark for {pipeline.name} under {place.lake.root} …")
     spark = build_session(place.environment)
     try:
-        run = Run(spark, pipeline, place.lake, place.environment, Progress(say))
+        run = Run(spark, pipeline, place.lake, place.environment, Progress(say), asked)
+        _stop_when_asked(asked)
         run_hops(run, hops, when)
+    except (Py4JError, OSError):
+        if not asked.is_set():
+            raise
+        raise KeyboardInterrupt from None
     finally:
-        # An interrupt may have cut the JVM off already.
-        with contextlib.suppress(Exception):
+        # Told to stop together with us, the JVM may be gone already.
+        with contextlib.suppress(*((Py4JError, OSError) if asked.is_set() else ())):
             spark.stop()
+
+
+def _stop_when_asked(stop: threading.Event) -> None:
+    """Turn Ctrl-C and SIGTERM into a request.
+
+    PySpark's own handler calls into the JVM from within a call and breaks the connection. Asked
+    again later, the process ends at once, which costs no more than a kill: nothing.
+    """
+    first: list[float] = []
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if first and time.monotonic() - first[0] > _IMPATIENCE_SECONDS:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        if not first:
+            first.append(time.monotonic())
+            say("Stopping …")
+            # Calls that are cut short now are no news.
+            logging.disable(logging.CRITICAL)
+            stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, ask)

@@ -43,7 +43,10 @@ def ask(lake: Lake, sql: str) -> Answer:
             connection.execute(
                 f'CREATE VIEW "{layer}"."{name}" AS SELECT * FROM delta_scan(\'{path}\')'
             )
-        # The views exist; from here on the statement reaches no file and writes none.
+        # From here on the statement reaches the tables' own folders and nothing else.
+        folders = [f"{table.path}/" for table in wanted]
+        connection.execute("SET allowed_directories = $1", [folders])
+        connection.execute("SET enable_external_access = false")
         try:
             result = connection.execute(sql)
             columns = tuple(column[0] for column in result.description or [])

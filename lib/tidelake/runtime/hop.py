@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,13 +24,23 @@ _POLL_SECONDS = 1
 
 @dataclass(frozen=True)
 class Run:
-    """What a run works with."""
+    """What a run works with.
+
+    Attributes:
+        spark: The session.
+        pipeline: The definition.
+        lake: Where the tables are.
+        environment: What differs by place.
+        progress: Hears of each closed batch.
+        stop: Set to end the run: the open batch is given up, the next run repeats it.
+    """
 
     spark: SparkSession
     pipeline: Pipeline
     lake: Lake
     environment: Environment
     progress: Progress
+    stop: threading.Event = field(default_factory=threading.Event)
 
 
 class HopQuery(ABC):
@@ -114,8 +125,11 @@ class HopQuery(ABC):
         """Raise what ended the query, if anything did, as the error that it was.
 
         Raises:
+            KeyboardInterrupt: The run was asked to stop.
             TidelakeError: The batch's own error, or one that names the query's failure.
         """
+        if self.run.stop.is_set():
+            raise KeyboardInterrupt
         try:
             query.awaitTermination(_POLL_SECONDS)
         except StreamingQueryException as error:

@@ -7,6 +7,7 @@ would be lost without a word.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +41,8 @@ def list_files(folder: str) -> dict[str, LandedFile]:
     Raises:
         SourceError: The folder is missing, unreadable or holds no file.
     """
-    root = Path(folder)
+    # Links are not followed: Spark names files by the path that it was given.
+    root = Path(os.path.abspath(folder))
     if not root.exists():
         raise SourceError(
             f"the source {folder} does not exist. Create it and put JSON-lines files into it, "
@@ -48,10 +50,10 @@ def list_files(folder: str) -> dict[str, LandedFile]:
         )
     try:
         paths = [root] if root.is_file() else list(_walk(root))
-        found = {str(path.resolve()): _look(path.resolve()) for path in paths}
-    except PermissionError as error:
+        found = {str(path): _look(path) for path in paths}
+    except OSError as error:
         raise SourceError(
-            f"the source {error.filename} cannot be read: permission denied"
+            f"the source {error.filename} cannot be read: {error.strerror}"
         ) from error
     if not found:
         raise SourceError(

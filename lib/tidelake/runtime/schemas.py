@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from pyspark.errors import AnalysisException, ParseException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from tidelake.bronze import REQUEUE_DDL
 from tidelake.config import GlobalWindow, GoldTable, Pipeline, SessionWindow
 from tidelake.errors import ConfigError, Violation
-from tidelake.gold.measures import columns_of
+from tidelake.gold.measures import columns_of, states_of
 from tidelake.gold.sessions import ABSORBED, session_id, to_sessions
 from tidelake.gold.windows import BOUNDS, to_partials
-from tidelake.silver.classify import classify
+from tidelake.silver.classify import classify, payload_scope
+from tidelake.silver.parse import parse
 from tidelake.silver.route import decide, to_late, to_silver
 
 
@@ -69,18 +70,47 @@ def check_definition(spark: SparkSession, pipeline: Pipeline) -> None:
     Raises:
         ConfigError: Lists every expression that Spark does not understand.
     """
-    violations = []
-    try:
+    rows = spark.createDataFrame([], REQUEUE_DDL)
+    scope = payload_scope(parse(rows, pipeline.event.fields), pipeline)
+    violations = _refused(scope, _event_expressions(pipeline))
+    if not violations:
         events = spark.createDataFrame([], silver_schema(spark, pipeline))
-    except (AnalysisException, ParseException) as error:
-        raise ConfigError(pipeline.file, [Violation("event", _reason(error))]) from error
-    for number, table in enumerate(pipeline.gold):
-        try:
-            gold_columns(_aggregate(events, table), table, generation="", batch=0)
-        except (AnalysisException, ParseException) as error:
-            violations.append(Violation(f"gold[{number}] {table.name}", _reason(error)))
+        for number, table in enumerate(pipeline.gold):
+            found = _refused(events, _gold_expressions(table))
+            violations += [Violation(f"gold[{number}].{one.path}", one.message) for one in found]
     if violations:
         raise ConfigError(pipeline.file, violations)
+
+
+def _event_expressions(pipeline: Pipeline) -> dict[str, Column]:
+    event = pipeline.event
+    named = {
+        "event.id": F.expr(event.id).cast("string"),
+        "event.time": F.expr(event.time).cast("timestamp"),
+    }
+    if event.where:
+        named["event.where"] = F.coalesce(F.expr(event.where), F.lit(False))
+    selected = {f"event.select.{name}": F.expr(sql) for name, sql in pipeline.selected.items()}
+    return named | selected
+
+
+def _gold_expressions(table: GoldTable) -> dict[str, Column]:
+    named = {"where": F.count_if(F.expr(table.where))} if table.where else {}
+    partials = {
+        f"measures.{state.name.lstrip('_')}": F.expr(state.partial) for state in states_of(table)
+    }
+    return named | partials
+
+
+def _refused(frame: DataFrame, expressions: dict[str, Column]) -> list[Violation]:
+    """Analyse each expression by itself, so that each failure has its place."""
+    violations = []
+    for path, column in expressions.items():
+        try:
+            frame.select(column)
+        except (AnalysisException, ParseException) as error:
+            violations.append(Violation(path, _reason(error)))
+    return violations
 
 
 def _reason(error: Exception) -> str:

@@ -48,7 +48,7 @@ def classify(rows: DataFrame, pipeline: Pipeline) -> DataFrame:
         ``_reasons``.
     """
     event = pipeline.event
-    scope = _scope(parse(rows, event.fields), pipeline)
+    scope = payload_scope(parse(rows, event.fields), pipeline)
     wanted = F.expr(event.where) if event.where else F.lit(True)
     selected = F.struct(*[F.expr(sql).alias(name) for name, sql in pipeline.selected.items()])
     judged = scope.select(
@@ -95,8 +95,15 @@ def reasons_by_stage() -> Column:
     )
 
 
-def _scope(parsed: DataFrame, pipeline: Pipeline) -> DataFrame:
-    """Put payload fields and bronze columns side by side; a payload field hides a namesake."""
+def payload_scope(parsed: DataFrame, pipeline: Pipeline) -> DataFrame:
+    """Put payload fields and bronze columns side by side, for the definition's expressions.
+
+    A payload field hides the bronze column of its name.
+
+    Args:
+        parsed: Rows from :func:`tidelake.silver.parse.parse`.
+        pipeline: The definition.
+    """
     fields = [field.name for field in pipeline.event.fields]
     hidden = {name.lower() for name in fields}
     return parsed.select(

@@ -2,8 +2,10 @@ r"""Parse JSON payloads strictly: one object a record, every value exactly as it
 
 ``from_json`` is fast and lenient: it reads a first value and ignores what follows, and it passes
 numbers through a double. So each payload is wrapped in an array, where anything after the object
-is an error, and the few payloads in which a double could lose digits, or ``\u`` escapes could
-lose a surrogate, are read a second time as a variant, which keeps decimals of up to 38 digits.
+is an error, and the payloads in which a double could lose digits, ``\u`` escapes could lose a
+surrogate, or a bracket could close our array, are read a second time as a variant, which keeps
+decimals of up to 38 digits. So are all payloads with a nested field. A number given for a string
+field is taken by its value: 1.10 becomes "1.1".
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidelake.config import Field
-from tidelake.silver.values import INEXACT, json_value, read_exactly
+from tidelake.silver.values import json_object, json_variant, read_exactly, variant_text
 
 PARSED = "_parsed"
 BROKEN = "_broken"
@@ -25,8 +27,9 @@ VALUES = "_values"
 _NEEDS_CARE = (
     r"(?<![0-9.])(?=[0-9]*\.[0-9])[0-9.]{17}|[0-9]{16}[eE]"
     r"|\\u[dD][89a-fA-F]"
-    r"|\}\s*\]\s*(?:\[|$)"
+    r"|\}\s*\]"
 )
+_NESTED = frozenset({"array", "map", "struct"})
 
 
 def parse(rows: DataFrame, fields: Sequence[Field]) -> DataFrame:
@@ -42,18 +45,18 @@ def parse(rows: DataFrame, fields: Sequence[Field]) -> DataFrame:
     """
     text = F.col("payload").cast("string")
     texts = ", ".join(f"`{field.name}`: string" for field in fields)
-    parsed = F.when(F.is_valid_utf8(text), json_value(text, f"struct<{texts}>"))
-    careful = F.try_parse_json(F.concat(F.lit('{"r":'), text, F.lit("}")))
-    read = rows.withColumn("_fast", parsed).withColumn(
-        "_care", F.when(F.col("_fast").isNotNull() & text.rlike(_NEEDS_CARE), F.lit(True))
+    fast = F.when(F.is_valid_utf8(text), json_object(text, f"struct<{texts}>"))
+    nested = any(field.type.kind in _NESTED for field in fields)
+    needs_care = F.lit(True) if nested else text.rlike(_NEEDS_CARE)
+    read = rows.withColumn("_fast", fast).withColumn(
+        "_care", F.coalesce(F.col("_fast").isNotNull() & needs_care, F.lit(False))
     )
-    read = read.withColumn("_variant", F.when(F.col("_care"), careful))
+    read = read.withColumn("_variant", F.when(F.col("_care"), json_variant(text)))
     read = read.withColumn(
-        PARSED,
-        F.col("_fast").isNotNull() & (F.col("_care").isNull() | F.col("_variant").isNotNull()),
+        PARSED, F.col("_fast").isNotNull() & (~F.col("_care") | F.col("_variant").isNotNull())
     )
     chosen = [
-        F.when(F.col("_care"), _variant_text(field))
+        F.when(F.col("_care"), _from_variant(field))
         .otherwise(F.col("_fast").getField(field.name))
         .alias(field.name)
         for field in fields
@@ -79,12 +82,8 @@ def parse(rows: DataFrame, fields: Sequence[Field]) -> DataFrame:
     )
 
 
-def _variant_text(field: Field) -> Column:
-    """Take a field from the variant as text, marked where its number had become a double."""
+def _from_variant(field: Field) -> Column:
+    """Take a field's text from the payload's variant."""
     name = field.name.replace("\\", "\\\\").replace('"', '\\"')
-    path = f'$.r["{name}"]'
-    value = F.try_variant_get(F.col("_variant"), path, "string")
-    if field.type.kind == "string":
-        return value
-    shape = F.schema_of_variant(F.try_variant_get(F.col("_variant"), path, "variant"))
-    return F.when(shape == "DOUBLE", F.concat(F.lit(INEXACT), value)).otherwise(value)
+    value = F.try_variant_get(F.col("_variant"), f'$["{name}"]', "variant")
+    return variant_text(value, field.type)

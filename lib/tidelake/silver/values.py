@@ -18,11 +18,14 @@ from tidelake.config import FieldType
 INEXACT = "~"
 
 _NUMBER = r"^-?([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]{1,4}))?$"
+_NOT_ZERO = r"^-?[0.]*[1-9]"
 _DATE = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
-_CLOCK = r"[0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6}0*)?)?"
+_MINUTE = r"[0-9]{2}:[0-9]{2}"
+_CLOCK = rf"{_MINUTE}:[0-9]{{2}}(?:\.[0-9]{{1,6}}0*)?"
 _ZONE = r"(?:Z|[+-][0-9]{2}:?[0-9]{2})"
 _ZONED = rf"^{_DATE}[T ]{_CLOCK}{_ZONE}$"
 _LOCAL = rf"^{_DATE}(?:[T ]{_CLOCK})?$"
+_TO_THE_MINUTE = rf"^({_DATE}[T ]{_MINUTE})({_ZONE}?)$"
 _INTEGER_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 
 
@@ -54,9 +57,11 @@ def read_exactly(text: Column, kind: FieldType) -> Value:
 
 def _fits_scale(text: Column, scale: int) -> Column:
     """Tell whether a number's text has no digit other than zero beyond the scale."""
-    fraction = F.rtrim(F.regexp_extract(text, _NUMBER, 2), F.lit("0"))
+    fraction = F.regexp_extract(text, _NUMBER, 2)
+    digits = F.concat(F.regexp_extract(text, _NUMBER, 1), fraction)
+    zeros = F.length(digits) - F.length(F.rtrim(digits, F.lit("0")))
     exponent = F.coalesce(F.regexp_extract(text, _NUMBER, 3).try_cast("int"), F.lit(0))
-    return text.rlike(_NUMBER) & (F.length(fraction) - exponent <= scale)
+    return text.rlike(_NUMBER) & (F.length(fraction) - zeros - exponent <= scale)
 
 
 def _decimal(text: Column, kind: FieldType) -> Column:
@@ -76,7 +81,9 @@ def _floating(text: Column, kind: FieldType) -> Column:
     number = F.regexp_replace(text, f"^{INEXACT}", "")
     value = number.try_cast(kind.sql)
     finite = F.abs(value) < F.lit(float("inf"))
-    return F.when(number.rlike(_NUMBER) & finite, value)
+    # A number so small that it became zero did not survive either.
+    kept = (value != 0) | ~number.rlike(_NOT_ZERO)
+    return F.when(number.rlike(_NUMBER) & finite & kept, value)
 
 
 def _boolean(text: Column, kind: FieldType) -> Column:
@@ -88,16 +95,20 @@ def _date(text: Column, kind: FieldType) -> Column:
 
 
 def _timestamp(text: Column, kind: FieldType) -> Column:
-    # A stamp without a zone is UTC whatever the session's zone is.
     zoned = F.when(text.rlike(_ZONED), text.try_cast("timestamp"))
-    utc = F.when(F.length(text) == 10, F.concat(text, F.lit("T00:00:00Z"))).otherwise(
-        F.concat(text, F.lit("Z"))
+    # Spark wants seconds.
+    full = F.regexp_replace(text, _TO_THE_MINUTE, "$1:00$2")
+    rare = F.when(full.rlike(_ZONED), full.try_cast("timestamp"))
+    # A stamp without a zone is UTC whatever the session's zone is.
+    utc = F.when(F.length(full) == 10, F.concat(full, F.lit("T00:00:00Z"))).otherwise(
+        F.concat(full, F.lit("Z"))
     )
-    return F.coalesce(zoned, F.when(text.rlike(_LOCAL), utc.try_cast("timestamp")))
+    return F.coalesce(zoned, rare, F.when(full.rlike(_LOCAL), utc.try_cast("timestamp")))
 
 
 def _timestamp_ntz(text: Column, kind: FieldType) -> Column:
-    return F.when(text.rlike(_LOCAL), text.try_cast("timestamp_ntz"))
+    full = F.regexp_replace(text, _TO_THE_MINUTE, "$1:00$2")
+    return F.when(full.rlike(_LOCAL), full.try_cast("timestamp_ntz"))
 
 
 def _binary(text: Column, kind: FieldType) -> Column:
@@ -120,10 +131,11 @@ _SCALARS: dict[str, Callable[[Column, FieldType], Column]] = {
 }
 
 
-def json_value(text: Column, ddl: str) -> Column:
-    """Parse one JSON value strictly; null when it is malformed or of another shape.
+def json_object(text: Column, ddl: str) -> Column:
+    """Parse text as one JSON object; null when it is anything else.
 
-    In an array of one, anything after the value breaks the array, so it cannot pass unseen.
+    In an array of one, what follows the object breaks the array. Only a bracket that closes our
+    own array escapes; :func:`json_variant` has none such.
     """
     options = {"allowNonNumericNumbers": "false", "allowSingleQuotes": "false"}
     wrapped = F.concat(F.lit("["), text, F.lit("]"))
@@ -131,28 +143,54 @@ def json_value(text: Column, ddl: str) -> Column:
     return F.when(F.size(values) == 1, F.get(values, F.lit(0)))
 
 
+def json_variant(text: Column) -> Column:
+    """Parse text as one JSON value, as a variant; null when anything follows it.
+
+    No text can close an array and an object at once, so the two wrappings together are strict.
+    """
+    inside = F.try_parse_json(F.concat(F.lit('{"r":'), text, F.lit("}")))
+    alone = F.try_parse_json(F.concat(F.lit("["), text, F.lit("]")))
+    one = F.size(F.try_variant_get(alone, "$", "array<variant>")) == 1
+    return F.when(one, F.try_variant_get(inside, "$.r", "variant"))
+
+
+def variant_text(value: Column, kind: FieldType) -> Column:
+    """Write a variant as text; a number that had become a double is marked.
+
+    A variant keeps up to 38 decimal digits, and only what exceeds them, or has an exponent, is a
+    double. For a string the text is all there is.
+    """
+    text = F.try_variant_get(value, "$", "string")
+    if kind.kind == "string":
+        return text
+    inexact = F.schema_of_variant(value) == "DOUBLE"
+    return F.when(inexact, F.concat(F.lit(INEXACT), text)).otherwise(text)
+
+
 def _nested(text: Column, kind: FieldType) -> Value:
     """Read an array, map or struct level by level, leaves as text."""
+    value = json_variant(text)
     if kind.kind == "array" and kind.element is not None:
         element = kind.element
-        items = json_value(text, "array<string>")
-        typed = F.transform(items, lambda item: read_exactly(item, element).typed)
-        inner = F.exists(items, lambda item: read_exactly(item, element).broken)
+        items = F.try_variant_get(value, "$", "array<variant>")
+        texts = F.transform(items, lambda item: variant_text(item, element))
+        typed = F.transform(texts, lambda item: read_exactly(item, element).typed)
+        inner = F.exists(texts, lambda item: read_exactly(item, element).broken)
     elif kind.kind == "map" and kind.value is not None:
-        value = kind.value
-        items = json_value(text, "map<string,string>")
-        typed = F.transform_values(items, lambda _, item: read_exactly(item, value).typed)
-        inner = F.exists(F.map_values(items), lambda item: read_exactly(item, value).broken)
+        entry = kind.value
+        items = F.try_variant_get(value, "$", "map<string,variant>")
+        texts = F.transform_values(items, lambda _, item: variant_text(item, entry))
+        typed = F.transform_values(texts, lambda _, item: read_exactly(item, entry).typed)
+        inner = F.exists(F.map_values(texts), lambda item: read_exactly(item, entry).broken)
     else:
-        leaves = ", ".join(f"`{field.name}`: string" for field in kind.fields)
-        items = json_value(text, f"struct<{leaves}>")
-        read = [
-            (field.name, read_exactly(items.getField(field.name), field.type))
-            for field in kind.fields
-        ]
+        items = F.try_variant_get(value, "$", "map<string,variant>")
+        read = []
+        for field in kind.fields:
+            leaf = variant_text(F.try_element_at(items, F.lit(field.name)), field.type)
+            read.append((field.name, read_exactly(leaf, field.type)))
         typed = F.when(items.isNotNull(), F.struct(*[v.typed.alias(name) for name, v in read]))
         inner = F.lit(False)
-        for _, leaf in read:
-            inner = inner | leaf.broken
+        for _, result in read:
+            inner = inner | result.broken
     broken = text.isNotNull() & (items.isNull() | F.coalesce(inner, F.lit(False)))
     return Value(F.when(~broken, typed), broken)

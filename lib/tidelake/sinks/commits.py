@@ -7,6 +7,7 @@ compaction's for example, are passed over. Only the log's JSON files are read, n
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,6 +17,7 @@ from typing import Any
 from tidelake.tables import Table
 
 _KEY = "tidelake"
+_COMMIT_FILE = re.compile(r"[0-9]{20}\.json")
 
 
 @dataclass(frozen=True)
@@ -51,12 +53,27 @@ def encode(note: dict[str, Any]) -> str:
 
 
 def commits(table: Table) -> Iterator[Commit]:
-    """Yield our commits of a table, newest first; nothing where the table does not exist."""
-    log = table.path / "_delta_log"
-    for file in sorted(log.glob("[0-9]*.json"), reverse=True):
-        commit = _read(file)
-        if commit is not None:
-            yield commit
+    """Yield our commits of a table, newest first; nothing where the table does not exist.
+
+    Commits that a RESTORE undid are left out: the table does not hold what they say.
+    """
+    newest: int | None = None
+    until: datetime | None = None
+    for file in _log_files(table):
+        version, info = int(file.stem), _commit_info(file)
+        written_at = datetime.fromtimestamp(info.get("timestamp", 0) / 1000, tz=UTC)
+        undone = (newest is not None and version > newest) or (
+            until is not None and written_at > until
+        )
+        if undone:
+            continue
+        if info.get("operation") == "RESTORE":
+            newest, until = _restored(info)
+            continue
+        note = _note(info.get("userMetadata"))
+        if note is not None:
+            rows = info.get("operationMetrics", {}).get("numOutputRows")
+            yield Commit(version, written_at, None if rows is None else int(rows), note)
 
 
 def last_commit(table: Table) -> Commit | None:
@@ -76,7 +93,7 @@ def rows_after(table: Table, version: int, index: int) -> int:
         The rows of the remaining files, by Delta's own statistics.
     """
     rows = 0
-    for file in sorted((table.path / "_delta_log").glob("[0-9]*.json"), reverse=True):
+    for file in _log_files(table):
         found = int(file.stem)
         if found < version:
             break
@@ -93,22 +110,28 @@ def _added(file: Path) -> Iterator[dict[str, Any]]:
             yield add
 
 
-def _read(file: Path) -> Commit | None:
+def _log_files(table: Table) -> list[Path]:
+    """List a log's commit files, newest first; checkpoints and compacted logs are none."""
+    files = (table.path / "_delta_log").glob("*.json")
+    return sorted((file for file in files if _COMMIT_FILE.fullmatch(file.name)), reverse=True)
+
+
+def _commit_info(file: Path) -> dict[str, Any]:
     for line in file.read_text(encoding="utf-8").splitlines():
         info = json.loads(line).get("commitInfo")
-        if info is None:
-            continue
-        note = _note(info.get("userMetadata"))
-        if note is None:
-            return None
-        rows = info.get("operationMetrics", {}).get("numOutputRows")
-        return Commit(
-            version=int(file.stem),
-            written_at=datetime.fromtimestamp(info["timestamp"] / 1000, tz=UTC),
-            rows=None if rows is None else int(rows),
-            note=note,
-        )
-    return None
+        if info is not None:
+            return dict(info)
+    return {}
+
+
+def _restored(info: dict[str, Any]) -> tuple[int | None, datetime | None]:
+    """Read to which version, or to which instant, a RESTORE went back."""
+    asked = info.get("operationParameters", {})
+    version, instant = asked.get("version"), asked.get("timestamp")
+    if version is not None:
+        return int(version), None
+    until = datetime.fromisoformat(str(instant).strip('"'))
+    return None, until if until.tzinfo else until.replace(tzinfo=UTC)
 
 
 def _note(text: str | None) -> dict[str, Any] | None:

@@ -35,18 +35,19 @@ class Fence:
         """
         last = last_commit(table)
         if last is None:
-            raise self._refuse(f"{table.name} has lost the notes of its commits")
+            raise self.refusal(f"{table.name} has lost the notes of its commits")
         if last.generation != self.generation:
-            raise self._refuse(
+            raise self.refusal(
                 f"{table.name} is of generation {last.generation}, this writer of {self.generation}"
             )
         if last.batch == batch:
             return False
         if last.batch == batch - 1:
             return True
-        raise self._refuse(f"{table.name} stands at batch {last.batch}, batch {batch} came")
+        raise self.refusal(f"{table.name} stands at batch {last.batch}, batch {batch} came")
 
-    def _refuse(self, what: str) -> GenerationError:
+    def refusal(self, what: str) -> GenerationError:
+        """Say what does not fit, and which command mends it."""
         return GenerationError(
             f"{what}. Nothing was written. "
             f"Mend it with: tidelake repair {self.pipeline} --hop {self.hop}"
@@ -65,23 +66,26 @@ def open_generation(pipeline: str, hop: Hop, tables: Sequence[Table], checkpoint
     Raises:
         GenerationError: The checkpoint is missing, older or of another history.
     """
-    last = [commit for commit in map(last_commit, tables) if commit is not None]
-    generation = last[0].generation if last else FIRST_GENERATION
+    last = {table.name: last_commit(table) for table in tables}
+    notes = [commit for commit in last.values() if commit is not None]
+    generation = notes[0].generation if notes else FIRST_GENERATION
     fence = Fence(pipeline, hop, generation)
+    others = sorted({commit.generation for commit in notes} - {generation})
+    if others:
+        raise fence.refusal(f"the tables are of generations {generation} and {', '.join(others)}")
     checkpoint = checkpoints / generation
     committed = _newest(checkpoint / "commits")
     planned = max(committed, _newest(checkpoint / "offsets"))
-    closed = [commit.batch for commit in last]
-    known = {table.name: last_commit(table) for table in tables}
-    for name, commit in known.items():
+    newest = max((commit.batch for commit in notes), default=CREATION)
+    for name, commit in last.items():
         batch = CREATION if commit is None else commit.batch
         if batch in (committed, planned):
             continue
         if not checkpoint.exists():
-            raise fence._refuse(f"{name} holds batch {batch}, but its checkpoint is gone")
-        if batch == CREATION and max(closed, default=CREATION) > CREATION:
-            raise fence._refuse(f"{name} is new beside tables that already hold batches")
-        raise fence._refuse(
+            raise fence.refusal(f"{name} holds batch {batch}, but its checkpoint is gone")
+        if batch == CREATION and newest > CREATION:
+            raise fence.refusal(f"{name} is new beside tables that already hold batches")
+        raise fence.refusal(
             f"{name} stands at batch {batch}, its checkpoint at {committed}: "
             "one of them is an older copy"
         )
