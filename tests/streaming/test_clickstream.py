@@ -136,7 +136,9 @@ def test_the_books_balance_and_agree_with_the_oracle(world: World) -> None:
     assert told["filtered"] == len(world.expected("filtered"))
     files = told["source_files"]
     assert files["offered"] == files["taken"] == 20
-    assert files["bytes_offered"] == files["bytes_taken"] == sum(len(line) + 1 for line in world.lines)
+    assert (
+        files["bytes_offered"] == files["bytes_taken"] == sum(len(line) + 1 for line in world.lines)
+    )
 
 
 def test_status_says_that_nothing_waits(world: World) -> None:

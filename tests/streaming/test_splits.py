@@ -29,7 +29,11 @@ def _stream(seed: int) -> list[bytes]:
 
 @pytest.mark.parametrize("parts", [(1, 1), (4, 1), (3, 3)], ids=["whole", "files", "runs"])
 def test_any_split_gives_the_same_tables(
-    spark: SparkSession, environment: Environment, lake: Lake, tmp_path: Path, parts: tuple[int, int]
+    spark: SparkSession,
+    environment: Environment,
+    lake: Lake,
+    tmp_path: Path,
+    parts: tuple[int, int],
 ) -> None:
     files, runs = parts
     lines = _stream(seed=11)

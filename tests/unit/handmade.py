@@ -23,9 +23,12 @@ def write_commit(
     rows: int | None = None,
     adds: Sequence[tuple[int, bool]] = (),
     operation: str = "WRITE",
+    parameters: dict[str, Any] | None = None,
 ) -> None:
     """Write one commit file; ``adds`` holds (rows, dataChange) of each file that it adds."""
     info: dict[str, Any] = {"timestamp": NEW_YEAR + version * 1000, "operation": operation}
+    if parameters is not None:
+        info["operationParameters"] = parameters
     if note is not None:
         info["userMetadata"] = encode(note)
     if metadata is not None:

@@ -68,7 +68,6 @@ def test_delta_checkpoints_and_checksums_are_no_commits(table: Table) -> None:
     assert rows_after(table, 0, -1) == 2
 
 
-@pytest.mark.xfail(reason="int() of a name with a suffix: ValueError", strict=True)
 @pytest.mark.parametrize(
     "name", [f"{0:020}.{1:020}.compacted.json", f"{1:020}.checkpoint.a-b.json"]
 )

@@ -151,16 +151,21 @@ def test_a_table_that_is_new_beside_filled_ones_is_refused(lake: Lake, totals: T
     assert "gold.other is new" in refused(lake, totals, lake.gold("other"))
 
 
-@pytest.mark.xfail(reason="RESTORE keeps the notes of the versions it undoes", strict=True)
-def test_a_table_that_was_restored_by_a_delta_command_is_refused(lake: Lake, totals: Table) -> None:
+@pytest.mark.parametrize(
+    "back_to",
+    [{"version": "2", "timestamp": None}, {"version": None, "timestamp": "2024-01-01 00:00:02"}],
+    ids=["version", "instant"],
+)
+def test_a_table_that_was_restored_by_a_delta_command_is_refused(
+    lake: Lake, totals: Table, back_to: dict[str, str | None]
+) -> None:
     write_batches(totals, 3)
     checkpoint(lake, planned=3, committed=3)
-    write_commit(totals, 5, operation="RESTORE")
+    write_commit(totals, 5, operation="RESTORE", parameters=back_to)
 
-    refused(lake, totals)
+    assert "stands at batch 1, its checkpoint at 3" in refused(lake, totals)
 
 
-@pytest.mark.xfail(reason="only the first table's generation is looked at", strict=True)
 def test_tables_of_two_generations_are_refused(lake: Lake, totals: Table) -> None:
     other = lake.gold("other")
     write_batches(totals, 3)

@@ -134,7 +134,6 @@ def test_a_jar_that_the_resolver_does_not_deliver_is_named_with_the_remedy(
         ensure_jars([JAR], cache=tmp_path)
 
 
-@pytest.mark.xfail(reason="an unusable cache folder ends in a traceback", strict=True)
 def test_a_cache_that_cannot_be_written_is_an_error_of_the_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -203,18 +203,15 @@ def test_a_value_survives_exactly_or_is_broken(spark: SparkSession, kind: str) -
     assert dict(zip(cases, outcomes(spark, kind, list(cases)), strict=True)) == cases
 
 
-@pytest.mark.xfail(strict=True, reason="Spark reads no zone right after minutes")
 def test_a_stamp_may_leave_out_its_seconds(spark: SparkSession) -> None:
     texts: list[str | None] = ["2024-01-01T10:15Z", "2024-01-01T10:15", "2024-01-01 10:15+00:00"]
     assert outcomes(spark, "TIMESTAMP", texts) == ["2024-01-01 10:15:00"] * len(texts)
 
 
-@pytest.mark.xfail(strict=True, reason="the text's bracket closes the array that wraps it")
 def test_a_text_that_closes_the_wrapping_array_is_broken(spark: SparkSession) -> None:
     assert outcomes(spark, "ARRAY<INT>", ["[1]]", "[1]] [[2]", "[1]],x"]) == [BROKEN] * 3
 
 
-@pytest.mark.xfail(strict=True, reason="an exponent is taken from the digits that are written")
 def test_zeros_before_a_negative_exponent_are_no_digits_beyond_the_scale(
     spark: SparkSession,
 ) -> None:

@@ -4,7 +4,7 @@ r"""Parse JSON payloads strictly: one object a record, every value exactly as it
 numbers through a double. So each payload is wrapped in an array, where anything after the object
 is an error, and the payloads in which a double could lose digits, ``\u`` escapes could lose a
 surrogate, or a bracket could close our array, are read a second time as a variant, which keeps
-decimals of up to 38 digits. So are all payloads with a nested field. A number given for a string
+decimals of up to 38 digits. So are payloads that hold a nested field. A number given for a string
 field is taken by its value: 1.10 becomes "1.1".
 """
 
@@ -46,21 +46,19 @@ def parse(rows: DataFrame, fields: Sequence[Field]) -> DataFrame:
     text = F.col("payload").cast("string")
     texts = ", ".join(f"`{field.name}`: string" for field in fields)
     fast = F.when(F.is_valid_utf8(text), json_object(text, f"struct<{texts}>"))
-    nested = any(field.type.kind in _NESTED for field in fields)
-    needs_care = F.lit(True) if nested else text.rlike(_NEEDS_CARE)
     read = rows.withColumn("_fast", fast).withColumn(
-        "_care", F.coalesce(F.col("_fast").isNotNull() & needs_care, F.lit(False))
+        "_care", F.coalesce(F.col("_fast").isNotNull() & text.rlike(_NEEDS_CARE), F.lit(False))
     )
-    read = read.withColumn("_variant", F.when(F.col("_care"), json_variant(text)))
+    twice = F.col("_care")
+    for field in fields:
+        if field.type.kind in _NESTED:
+            twice = twice | F.col("_fast").getField(field.name).isNotNull()
+    read = read.withColumn("_twice", F.coalesce(twice, F.lit(False)))
+    read = read.withColumn("_variant", F.when(F.col("_twice"), json_variant(text)))
     read = read.withColumn(
-        PARSED, F.col("_fast").isNotNull() & (~F.col("_care") | F.col("_variant").isNotNull())
+        PARSED, F.col("_fast").isNotNull() & (~F.col("_twice") | F.col("_variant").isNotNull())
     )
-    chosen = [
-        F.when(F.col("_care"), _from_variant(field))
-        .otherwise(F.col("_fast").getField(field.name))
-        .alias(field.name)
-        for field in fields
-    ]
+    chosen = [_chosen_text(field).alias(field.name) for field in fields]
     read = read.withColumn("_texts", F.when(F.col(PARSED), F.struct(*chosen)))
     outcomes = {
         field.name: read_exactly(F.col("_texts").getField(field.name), field.type)
@@ -78,12 +76,15 @@ def parse(rows: DataFrame, fields: Sequence[Field]) -> DataFrame:
     return (
         read.withColumn(VALUES, typed)
         .withColumn(BROKEN, F.array_compact(broken))
-        .drop("_fast", "_care", "_variant", "_texts")
+        .drop("_fast", "_care", "_twice", "_variant", "_texts")
     )
 
 
-def _from_variant(field: Field) -> Column:
-    """Take a field's text from the payload's variant."""
+def _chosen_text(field: Field) -> Column:
+    """Take a field's text from the variant where the fast reading could have changed it."""
     name = field.name.replace("\\", "\\\\").replace('"', '\\"')
     value = F.try_variant_get(F.col("_variant"), f'$["{name}"]', "variant")
-    return variant_text(value, field.type)
+    exact = variant_text(value, field.type)
+    if field.type.kind in _NESTED:
+        return exact
+    return F.when(F.col("_care"), exact).otherwise(F.col("_fast").getField(field.name))

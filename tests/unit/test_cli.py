@@ -1,0 +1,322 @@
+"""The command line: a mistake is one clear message and its exit code, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import runpy
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tidelake import __version__
+from tidelake.cli import app
+from tidelake.cli.failures import run_command
+
+PROJECT = Path(__file__).parents[2]
+JOBS = sorted((PROJECT / "jobs").glob("*.py"))
+BUILT = ["demo", "doctor", "generate", "ledger", "run", "sql", "status"]
+UNBUILT = [
+    "backfill",
+    "check",
+    "erase",
+    "init",
+    "kafka",
+    "late",
+    "maintain",
+    "quarantine",
+    "repair",
+    "ui",
+    "verify",
+]
+
+
+@pytest.fixture(autouse=True)
+def _no_spark_and_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forbid what a mistake must not reach, and forget the developer's own environment."""
+    for name in ("TIDELAKE_ENV", "TIDELAKE_ROOT"):
+        monkeypatch.delenv(name, raising=False)
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr("tidelake.session.build_session", refuse)
+
+
+def mistake(
+    capsys: pytest.CaptureFixture[str], folder: Path, *arguments: str, code: int = 2
+) -> str:
+    """Run a command that must fail and leave the folder as it was; give its message."""
+    before = sorted(folder.rglob("*"))
+    assert run_command(app, arguments) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "Traceback" not in captured.err
+    assert sorted(folder.rglob("*")) == before
+    return captured.err
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(app, ["--help"]) == 0
+
+    out = capsys.readouterr().out
+    listed = [line.split()[0] for line in out.split("Commands:")[1].splitlines() if line.strip()]
+    assert listed == sorted([*BUILT, *UNBUILT])
+
+
+@pytest.mark.parametrize("command", [*BUILT, *UNBUILT])
+def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    assert run_command(app, [command, "--help"]) == 0
+
+    captured = capsys.readouterr()
+    assert captured.out.startswith(f"Usage: {app.name} {command}")
+    assert captured.err == ""
+
+
+@pytest.mark.parametrize("command", BUILT)
+def test_root_and_env_go_with_each_command(
+    capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    run_command(app, [command, "--help"])
+
+    out = capsys.readouterr().out
+    assert "--root DIR" in out
+    assert "--env NAME" in out
+
+
+def test_the_version_goes_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(app, ["--version"]) == 0
+    assert capsys.readouterr().out == f"tidelake, version {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "Commands:"),
+        (["nope"], "No such command 'nope'"),
+        (["run"], "Missing argument 'PIPELINE'"),
+        (["run", "clickstream", "--wat"], "No such option '--wat'"),
+        (["run", "clickstream", "--hop", "platinum"], "'platinum' is not one of 'bronze'"),
+        (["run", "clickstream", "--env", "mars"], "there is no environment 'mars'"),
+        (["demo", "--events", "0"], "0 is not in the range x>=1"),
+        (["demo", "--seed", "x"], "'x' is not a valid integer"),
+        (["generate", "clickstream"], "Missing option '--to'"),
+        (["generate", "clickstream", "--to", "kafka://h:1/t"], "not built yet"),
+        (["sql", "SELECT 1", "--consistent"], "`sql --consistent` is not built yet"),
+    ],
+)
+def test_wrong_use_exits_2_with_a_message(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    words: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert words in mistake(capsys, tmp_path, *arguments)
+
+
+@pytest.mark.parametrize("command", ["run", "status", "ledger", "demo"])
+def test_an_unknown_pipeline_lists_the_known_ones(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str
+) -> None:
+    told = mistake(capsys, tmp_path, command, "nope", "--root", str(tmp_path / "lake"))
+
+    assert "there is no pipeline 'nope'" in told
+    assert "clickstream, flights" in told
+
+
+def test_a_pipeline_file_that_is_no_yaml_is_named_with_its_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "bad.yml"
+    file.write_text("name: shop\nsource: {kind: files\n")
+
+    told = mistake(capsys, tmp_path, "run", str(file), "--root", str(tmp_path / "lake"))
+
+    assert str(file) in told
+    assert "line" in told
+
+
+def test_every_violation_of_a_pipeline_file_is_listed_at_once(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "bad.yml"
+    file.write_text("name: shop\nsource: {kind: files, path: /x, wat: 1}\nsauce: 1\n")
+
+    told = mistake(capsys, tmp_path, "run", str(file), "--root", str(tmp_path / "lake"))
+
+    assert all(word in told for word in ("source.wat", "sauce", "event", "gold"))
+
+
+def test_a_missing_source_folder_is_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    root = tmp_path / "lake"
+
+    told = mistake(capsys, tmp_path, "run", "clickstream", "--root", str(root))
+
+    assert f"the source {root}/landing/clickstream does not exist" in told
+
+
+def test_an_empty_source_folder_is_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+
+    told = mistake(
+        capsys,
+        tmp_path,
+        *["run", "clickstream", "--source", str(tmp_path / "in"), "--root", str(tmp_path / "lake")],
+    )
+
+    assert f"the source {tmp_path}/in holds no file" in told
+
+
+@pytest.mark.parametrize("below", ["", "/deeper/still"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["run", "clickstream"],
+        ["demo"],
+        ["sql", "SELECT 1"],
+        ["status"],
+        ["ledger"],
+        ["doctor"],
+    ],
+)
+def test_a_root_that_is_a_file_or_lies_below_one_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: list[str], below: str
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+
+    told = mistake(capsys, tmp_path, *command, "--root", f"{file}{below}")
+
+    assert f"cannot be used: {file} is a file, not a folder" in told
+
+
+@pytest.mark.parametrize("command", UNBUILT)
+def test_an_unbuilt_command_says_so(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str
+) -> None:
+    told = mistake(
+        capsys, tmp_path, command, "clickstream", "--hop", "silver", "--root", str(tmp_path / "x")
+    )
+
+    assert told == f"tidelake: `tidelake {command}` is not built yet.\n"
+
+
+def test_an_environment_on_a_catalog_says_how_to_run_on_paths(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    told = mistake(capsys, tmp_path, "run", "clickstream", "--env", "prod")
+
+    assert "not built yet. Give --root DIR to run on paths" in told
+
+
+def test_a_bad_trigger_says_which_are_good(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    told = mistake(
+        capsys,
+        tmp_path,
+        *["run", "clickstream", "--root", str(tmp_path / "lake"), "--trigger", "soon"],
+    )
+
+    assert "'soon' is no trigger: write available-now, continuous or" in told
+
+
+def test_sql_on_an_empty_root_says_how_to_fill_it(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    told = mistake(
+        capsys, tmp_path, "sql", "SELECT * FROM gold.x", "--root", str(tmp_path / "lake")
+    )
+
+    assert "there is no table gold.x" in told
+    assert "tidelake demo" in told
+
+
+@pytest.mark.parametrize("command", ["status", "ledger"])
+def test_a_pipeline_that_never_ran_says_how_to_run_it(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str
+) -> None:
+    told = mistake(capsys, tmp_path, command, "--root", str(tmp_path / "lake"))
+
+    assert "tidelake run clickstream" in told
+
+
+def test_a_result_goes_to_stdout_and_its_count_to_stderr(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert run_command(app, ["sql", "SELECT 1 AS n, 2.50 AS v", "--root", str(tmp_path)]) == 0
+    captured = capsys.readouterr()
+    assert "n      v" in captured.out
+    assert captured.err.startswith("1 row")
+
+    arguments = ["sql", "SELECT 1 AS n, 2.50 AS v", "--json", "--root", str(tmp_path)]
+    assert run_command(app, arguments) == 0
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ('[{"n": 1, "v": "2.50"}]\n', "")
+
+
+def test_doctor_exits_4_when_something_is_missing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+
+    assert run_command(app, ["doctor", "--root", str(tmp_path)]) == 4
+
+    out = capsys.readouterr().out
+    assert "!!" in out
+    assert "install a JDK" in out
+
+
+def test_an_interrupt_says_what_stays(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tidelake.ops.query.ask", interrupt)
+
+    assert run_command(app, ["sql", "SELECT 1"]) == 130
+    assert "the next run goes on from there" in capsys.readouterr().err
+
+
+def test_every_script_of_the_package_points_at_a_function() -> None:
+    scripts = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["scripts"]
+
+    for target in scripts.values():
+        module, name = target.split(":")
+        assert callable(getattr(importlib.import_module(module), name))
+
+
+def test_each_hop_has_its_job() -> None:
+    assert [job.name for job in JOBS] == ["ingest.py", "publish.py", "refine.py"]
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.stem)
+def test_a_job_is_an_entry_point_without_logic(job: Path) -> None:
+    tree = ast.parse(job.read_text(encoding="utf-8"))
+
+    kinds = [type(node) for node in tree.body]
+    assert kinds == [ast.Expr, ast.ImportFrom, ast.If]
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.stem)
+def test_a_job_takes_the_arguments_of_run(
+    job: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    arguments = ["clickstream", "--root", str(tmp_path), "--trigger", "soon"]
+    monkeypatch.setattr(sys, "argv", [str(job), *arguments])
+
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(job), run_name="__main__")
+
+    assert ended.value.code == 2
+    assert "'soon' is no trigger" in capsys.readouterr().err
