@@ -71,7 +71,8 @@ def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str], comma
     assert run_command(app, [command, "--help"]) == 0
 
     captured = capsys.readouterr()
-    assert captured.out.startswith(f"Usage: {app.name} {command}")
+    assert captured.out.startswith("Usage: ")
+    assert f" {command} [OPTIONS]" in captured.out.splitlines()[0]
     assert captured.err == ""
 
 

@@ -6,7 +6,9 @@ import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import duckdb
 import pytest
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from tests.unit.handmade import write_commit
 from tidelake.sinks.commits import commits, encode, last_commit, rows_after
@@ -126,3 +128,48 @@ def test_files_that_a_compaction_rewrote_are_not_taken_again(table: Table) -> No
     write_commit(table, 2, adds=[(3, True)])
 
     assert rows_after(table, 0, 0) == 3
+
+
+def versions_after_a_restore(table: Table, *parameters: dict[str, str]) -> list[int]:
+    """Write three batches, then restore once for each set of parameters."""
+    for version in range(3):
+        write_commit(table, version, note={"batch": version, "generation": "g1"})
+    for number, one in enumerate(parameters):
+        write_commit(table, 3 + number, operation="RESTORE", parameters=one)
+    return [commit.version for commit in commits(table)]
+
+
+def test_commits_that_a_restore_undid_are_left_out(table: Table) -> None:
+    assert versions_after_a_restore(table, {"version": "1"}) == [1, 0]
+
+    write_commit(table, 4, note={"batch": 2, "generation": "g2"})
+    assert [commit.version for commit in commits(table)] == [4, 1, 0]
+
+
+def test_a_restore_to_an_instant_leaves_out_what_came_later(table: Table) -> None:
+    # Version n was written n seconds after midnight.
+    assert versions_after_a_restore(table, {"timestamp": "2024-01-01 00:00:01"}) == [1, 0]
+
+
+def test_a_restore_that_undoes_a_restore_brings_the_commits_back(table: Table) -> None:
+    assert versions_after_a_restore(table, {"version": "0"}, {"version": "2"}) == [2, 1, 0]
+
+
+def test_a_restore_to_the_version_of_a_restore_stays_there(table: Table) -> None:
+    there = [{"version": "1"}, {"version": "0"}, {"version": "3"}]
+    assert versions_after_a_restore(table, *there) == [1, 0]
+
+
+def test_a_restore_that_the_deltalake_package_writes_is_understood(table: Table) -> None:
+    with duckdb.connect() as connection:
+        for batch in (-1, 0, 1):
+            note = encode({"generation": "g1", "batch": batch})
+            write_deltalake(
+                str(table.path),
+                connection.sql("SELECT 1 AS n"),
+                mode="append",
+                commit_properties=CommitProperties(custom_metadata={"userMetadata": note}),
+            )
+    DeltaTable(str(table.path)).restore(1)
+
+    assert [commit.batch for commit in commits(table)] == [0, -1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -97,11 +98,11 @@ def write_silver(lake: Lake, counts: list[list[Any]]) -> None:
 
 
 def write_gold(lake: Lake, *, eligible: int) -> None:
+    shutil.rmtree(lake.gold("totals").path, ignore_errors=True)
     metadata = {"userMetadata": encode(note(0, eligible=eligible, rows=5))}
     write_deltalake(
         str(lake.gold("totals").path),
         duckdb.sql("SELECT * FROM (VALUES ('u1', 3), ('u2', 2)) AS t(user_id, events)"),
-        mode="overwrite",
         commit_properties=CommitProperties(custom_metadata=metadata),
     )
 
