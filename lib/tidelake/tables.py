@@ -92,4 +92,5 @@ class Lake:
 
     def checkpoints(self, pipeline: str, hop: Hop) -> Path:
         """Give the folder of a hop's checkpoints, one subfolder a generation."""
-        return self.root / "checkpoints" / pipeline / hop
+        checked = self.bronze(pipeline).path.name
+        return self.root / "checkpoints" / checked / hop

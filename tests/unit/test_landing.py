@@ -121,7 +121,7 @@ def test_a_file_that_grew_is_refused_by_name_and_sizes(tmp_path: Path) -> None:
     with pytest.raises(SourceChangedError) as refused:
         refuse_changed(list_files(str(tmp_path)), taken)
 
-    assert refused.value.changes == (f"{file}: 9 bytes when read, 1,800 bytes now",)
+    assert refused.value.changes == (f"{file}: 9 bytes when read, 1,800 bytes now, modified since",)
     assert refused.value.exit_code == 3
     assert "new file" in str(refused.value)
 

@@ -32,7 +32,6 @@ def test_anything_else_is_refused_with_what_to_write(text: str) -> None:
         parse_trigger(text)
 
 
-@pytest.mark.xfail(reason="\\d matches every script's digits; Spark does not", strict=True)
 def test_digits_of_another_script_are_refused() -> None:
     with pytest.raises(UsageError):
         parse_trigger("\N{ARABIC-INDIC DIGIT ONE} seconds")

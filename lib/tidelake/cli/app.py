@@ -128,7 +128,7 @@ def sql(query: str, consistent: bool, json_: bool, root: str | None, env: str | 
         print_json(answer.as_dicts())
     else:
         print_table(answer.columns, answer.rows)
-        say(f"{len(answer.rows):,} rows")
+        say("1 row" if len(answer.rows) == 1 else f"{len(answer.rows):,} rows")
 
 
 @app.command()
@@ -219,6 +219,7 @@ def _unbuilt(name: str, about: str) -> click.Command:
     @click.command(
         name,
         help=f"{about} Not built yet.",
+        short_help=f"Not built yet: {about}",
         context_settings={"ignore_unknown_options": True},
     )
     @click.argument("anything", nargs=-1, type=click.UNPROCESSED)

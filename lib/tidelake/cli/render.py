@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterable, Sequence
-from datetime import date, datetime
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
@@ -14,18 +15,25 @@ from rich.console import Console
 from rich.table import Table
 
 _WIDTH = 100
+# Below this a column cannot be read.
+_NARROWEST = 8
 
 
 def print_json(data: object) -> None:
     """Print one JSON document."""
-    print(json.dumps(data, default=_plain, ensure_ascii=False))
+    print(json.dumps(_for_json(data), ensure_ascii=False, allow_nan=False))
 
 
 def print_table(
     columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None
 ) -> None:
-    """Print rows as a table; numbers to the right."""
+    """Print rows as a table, numbers to the right; one block a row where it would not fit."""
     kept = [list(row) for row in rows]
+    console = Console(file=sys.stdout)
+    width = min(console.width, _WIDTH) if sys.stdout.isatty() else _WIDTH
+    if len(columns) * _NARROWEST > width:
+        _print_blocks(columns, kept)
+        return
     table = Table(title=title, box=SIMPLE_HEAD, title_justify="left", title_style="bold")
     for index, column in enumerate(columns):
         numeric = bool(kept) and all(
@@ -34,9 +42,28 @@ def print_table(
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in kept:
         table.add_row(*[cell(value) for value in row])
-    console = Console(file=sys.stdout)
-    width = min(console.width, _WIDTH) if sys.stdout.isatty() else _WIDTH
     Console(file=sys.stdout, width=width, markup=False, highlight=False).print(table)
+
+
+def _print_blocks(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    longest = max(len(column) for column in columns)
+    for number, row in enumerate(rows, start=1):
+        print(f"row {number}")
+        for column, value in zip(columns, row, strict=True):
+            print(f"  {column:<{longest}}  {cell(value)}")
+
+
+def _for_json(value: object) -> object:
+    """Make a value fit for JSON: text for what JSON has no form for, null for NaN."""
+    if isinstance(value, dict):
+        return {str(_plain(key)): _for_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_for_json(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    return _plain(value)
 
 
 def cell(value: object) -> str:
@@ -57,8 +84,8 @@ def _plain(value: object) -> object:
         precision = "microseconds" if value.microsecond % 1000 else "milliseconds"
         written = value.isoformat(sep=" ", timespec=precision if value.microsecond else "seconds")
         return written.replace("+00:00", "Z")
-    if isinstance(value, date | Decimal):
-        return str(value)
+    if isinstance(value, Decimal):
+        return format(value, "f")
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value).decode("utf-8", errors="backslashreplace")
     return str(value)

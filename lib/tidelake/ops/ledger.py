@@ -5,13 +5,13 @@ Every term is counted by itself, by the commit that wrote it; none is derived fr
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from tidelake.config import FilesSource, GlobalWindow, GoldTable, Pipeline, TumblingWindow
-from tidelake.errors import UsageError
+from tidelake.errors import SourceError, UsageError
 from tidelake.ops.query import ask
 from tidelake.runtime.landing import list_files
 from tidelake.runtime.offsets import rows_not_taken
@@ -136,7 +136,8 @@ def _source_books(bronze: Table, pipeline: Pipeline) -> SourceBooks:
     taken = [entry for commit in commits(bronze) for entry in commit.note.get("files", [])]
     sizes = {path: size for path, size, _, _ in taken}
     offered = dict(sizes)
-    if Path(pipeline.source.path).exists():
+    # Files may have been archived since they were taken.
+    with contextlib.suppress(SourceError):
         offered |= {path: file.size for path, file in list_files(pipeline.source.path).items()}
     return SourceBooks(
         records=sum(records for _, _, _, records in taken),

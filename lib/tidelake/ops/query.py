@@ -24,7 +24,13 @@ class Answer:
     rows: tuple[tuple[Any, ...], ...]
 
     def as_dicts(self) -> list[dict[str, Any]]:
-        """Give each row by column name."""
+        """Give each row by column name.
+
+        Raises:
+            UsageError: Two columns have the same name, and one would hide the other.
+        """
+        if len(set(self.columns)) < len(self.columns):
+            raise UsageError("two columns have the same name; give one another with AS.")
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
 
@@ -47,6 +53,7 @@ def ask(lake: Lake, sql: str) -> Answer:
         folders = [f"{table.path}/" for table in wanted]
         connection.execute("SET allowed_directories = $1", [folders])
         connection.execute("SET enable_external_access = false")
+        connection.execute("SET lock_configuration = true")
         try:
             result = connection.execute(sql)
             columns = tuple(column[0] for column in result.description or [])

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tidelake.config import FilesSource, Pipeline
-from tidelake.errors import UsageError
+from tidelake.errors import SourceError, UsageError
 from tidelake.instants import to_json
 from tidelake.runtime.landing import list_files, taken_files
 from tidelake.runtime.offsets import rows_not_taken
@@ -108,7 +108,12 @@ def _batch(table: Table) -> int:
 def _files(pipeline: Pipeline, bronze: Table) -> int | None:
     if not isinstance(pipeline.source, FilesSource):
         return None
-    return len(list_files(pipeline.source.path).keys() - taken_files(bronze).keys())
+    try:
+        offered = list_files(pipeline.source.path)
+    except SourceError:
+        # The status of the tables is of use even where the landing folder is gone.
+        return None
+    return len(offered.keys() - taken_files(bronze).keys())
 
 
 def _hop(hop: str, table: Table, rows: int, waiting: int | None) -> HopStatus:

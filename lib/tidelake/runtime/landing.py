@@ -94,7 +94,7 @@ def refuse_changed(offered: Mapping[str, LandedFile], taken: Mapping[str, Landed
         SourceChangedError: Names each such file.
     """
     changes = [
-        f"{path}: {before.size:,} bytes when read, {offered[path].size:,} bytes now"
+        f"{path}: {before.size:,} bytes when read, {offered[path].size:,} bytes now, modified since"
         for path, before in taken.items()
         if path in offered and offered[path] != before
     ]

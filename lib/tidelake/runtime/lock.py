@@ -22,7 +22,7 @@ def hold(folder: Path, what: str) -> Iterator[None]:
     with (folder / ".lock").open("a+", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             file.seek(0)
             holder = file.read().strip() or "unknown"
             raise LockedError(

@@ -11,7 +11,7 @@ from tidelake.errors import UsageError
 AVAILABLE_NOW = "available-now"
 CONTINUOUS = "continuous"
 
-_INTERVAL = re.compile(r"\d+ (milliseconds?|seconds?|minutes?|hours?)")
+_INTERVAL = re.compile(r"[0-9]+ (milliseconds?|seconds?|minutes?|hours?)")
 
 
 @dataclass(frozen=True)

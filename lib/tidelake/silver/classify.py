@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidelake.config import Pipeline
-from tidelake.silver.parse import BROKEN, PARSED, VALUES, parse
+from tidelake.silver.parse import BROKEN, PARSED, VALUES, parse, texts_where
 
 STAGE = "_stage"
 REASONS = "_reasons"
@@ -118,10 +118,10 @@ def payload_scope(parsed: DataFrame, pipeline: Pipeline) -> DataFrame:
 def _reasons() -> Column:
     """List every way in which a row breaks the contract."""
     missing = [
-        F.when(F.col("event_id").isNull() | (F.col("event_id") == ""), F.lit("event_id: missing")),
-        F.when(F.col("event_time").isNull(), F.lit("event_time: missing")),
+        (F.coalesce(F.col("event_id"), F.lit("")) == "", "event_id: missing"),
+        (F.col("event_time").isNull(), "event_time: missing"),
     ]
-    return F.concat(F.col(BROKEN), F.array_compact(F.array(*missing)))
+    return F.concat(F.col(BROKEN), texts_where(missing))
 
 
 def _stage(max_future_skew: timedelta) -> Column:

@@ -11,12 +11,14 @@ field is taken by its value: 1.10 becomes "1.1".
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import or_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidelake.config import Field
-from tidelake.silver.values import json_object, json_variant, read_exactly, variant_text
+from tidelake.silver.values import json_objects, json_variant, read_exactly, variant_text
 
 PARSED = "_parsed"
 BROKEN = "_broken"
@@ -24,11 +26,10 @@ VALUES = "_values"
 
 # What fast parsing could get wrong: 17 characters of a fraction or an exponent's mantissa (a
 # double holds 15 digits for certain), an escaped surrogate, a bracket that closes our own array.
-_NEEDS_CARE = (
-    r"(?<![0-9.])(?=[0-9]*\.[0-9])[0-9.]{17}|[0-9]{16}[eE]"
-    r"|\\u[dD][89a-fA-F]"
-    r"|\}\s*\]"
-)
+_LONG_RUN = r"[0-9.]{16}"
+_LONG_NUMBER = r"(?<![0-9.])(?=[0-9]*\.[0-9])[0-9.]{17}|[0-9]{16}[eE]"
+_SURROGATE = r"\\u[dD][89a-fA-F]"
+_CLOSING = r"\}\s*\]"
 _NESTED = frozenset({"array", "map", "struct"})
 
 
@@ -45,9 +46,12 @@ def parse(rows: DataFrame, fields: Sequence[Field]) -> DataFrame:
     """
     text = F.col("payload").cast("string")
     texts = ", ".join(f"`{field.name}`: string" for field in fields)
-    fast = F.when(F.is_valid_utf8(text), json_object(text, f"struct<{texts}>"))
-    read = rows.withColumn("_fast", fast).withColumn(
-        "_care", F.coalesce(F.col("_fast").isNotNull() & text.rlike(_NEEDS_CARE), F.lit(False))
+    # In a step of its own, or Spark would parse once for the size and once for the element.
+    objects = F.when(F.is_valid_utf8(text), json_objects(text, f"struct<{texts}>"))
+    fast = F.when(F.size("_objects") == 1, F.get("_objects", F.lit(0)))
+    read = rows.withColumn("_objects", objects).withColumn("_fast", fast)
+    read = read.withColumn(
+        "_care", F.coalesce(F.col("_fast").isNotNull() & _needs_care(text), F.lit(False))
     )
     twice = F.col("_care")
     for field in fields:
@@ -65,19 +69,30 @@ def parse(rows: DataFrame, fields: Sequence[Field]) -> DataFrame:
         for field in fields
     }
     typed = F.struct(*[outcomes[field.name].typed.alias(field.name) for field in fields])
-    broken = F.array(
-        *[
-            F.when(
-                outcomes[field.name].broken, F.lit(f"{field.name}: not exactly {field.type.sql}")
-            )
-            for field in fields
-        ]
-    )
+    broken = [
+        (outcomes[field.name].broken, f"{field.name}: not exactly {field.type.sql}")
+        for field in fields
+    ]
     return (
         read.withColumn(VALUES, typed)
-        .withColumn(BROKEN, F.array_compact(broken))
-        .drop("_fast", "_care", "_twice", "_variant", "_texts")
+        .withColumn(BROKEN, texts_where(broken))
+        .drop("_objects", "_fast", "_care", "_twice", "_variant", "_texts")
     )
+
+
+def texts_where(tests: Sequence[tuple[Column, str]]) -> Column:
+    """List the texts whose condition holds; an empty array, at no cost, where none does."""
+    nothing = F.array().cast("array<string>")
+    found = F.array_compact(F.array(*[F.when(test, F.lit(text)) for test, text in tests]))
+    return F.when(reduce(or_, [test for test, _ in tests]), found).otherwise(nothing)
+
+
+def _needs_care(text: Column) -> Column:
+    """Tell where the fast reading could go wrong, cheap tests first."""
+    long_number = text.rlike(_LONG_RUN) & text.rlike(_LONG_NUMBER)
+    surrogate = F.contains(text, F.lit("\\u")) & text.rlike(_SURROGATE)
+    closing = F.contains(text, F.lit("]")) & text.rlike(_CLOSING)
+    return long_number | surrogate | closing
 
 
 def _chosen_text(field: Field) -> Column:

@@ -131,16 +131,15 @@ _SCALARS: dict[str, Callable[[Column, FieldType], Column]] = {
 }
 
 
-def json_object(text: Column, ddl: str) -> Column:
-    """Parse text as one JSON object; null when it is anything else.
+def json_objects(text: Column, ddl: str) -> Column:
+    """Parse text as the objects of an array; exactly one where the text is one JSON object.
 
-    In an array of one, what follows the object breaks the array. Only a bracket that closes our
-    own array escapes; :func:`json_variant` has none such.
+    In an array, what follows the object breaks the array. Only a bracket that closes our own
+    array escapes; :func:`json_variant` has none such.
     """
     options = {"allowNonNumericNumbers": "false", "allowSingleQuotes": "false"}
     wrapped = F.concat(F.lit("["), text, F.lit("]"))
-    values = F.from_json(wrapped, f"array<{ddl}>", options)
-    return F.when(F.size(values) == 1, F.get(values, F.lit(0)))
+    return F.from_json(wrapped, f"array<{ddl}>", options)
 
 
 def json_variant(text: Column) -> Column:

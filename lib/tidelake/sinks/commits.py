@@ -130,7 +130,11 @@ def _restored(info: dict[str, Any]) -> tuple[int | None, datetime | None]:
     version, instant = asked.get("version"), asked.get("timestamp")
     if version is not None:
         return int(version), None
-    until = datetime.fromisoformat(str(instant).strip('"'))
+    try:
+        until = datetime.fromisoformat(str(instant).strip('"'))
+    except ValueError:
+        # Nothing older than the RESTORE is certain then, and the fence will refuse the table.
+        return -1, None
     return None, until if until.tzinfo else until.replace(tzinfo=UTC)
 
 
