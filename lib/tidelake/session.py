@@ -45,8 +45,8 @@ def build_session(env: str | Environment = "local") -> SparkSession:
         ) from error
 
     log = spark_log()
-    # Both print whole stack traces; what matters of them reaches the user as our own error.
-    for chatter in ("py4j", "SQLQueryContextLogger"):
+    # They print whole stack traces; what matters of them reaches the user as our own error.
+    for chatter in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(chatter).setLevel(logging.CRITICAL + 1)
     builder = SparkSession.builder.master(environment.master or "local[*]").appName("tidelake")
     for key, value in _settings(environment, ensure_jars()).items():

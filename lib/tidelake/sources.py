@@ -30,7 +30,7 @@ def read_stream(spark: SparkSession, source: Source) -> DataFrame:
 
     Returns:
         ``key``, ``payload``, ``headers``, ``source``, ``source_timestamp`` and ``_position``,
-        which is null where :func:`identify` has to find it.
+        null unless the source numbers its records itself.
 
     Raises:
         NotBuiltError: A source kind that this version cannot read.
@@ -44,15 +44,22 @@ def read_stream(spark: SparkSession, source: Source) -> DataFrame:
     raise NotBuiltError(f"A {source.kind} source")
 
 
-def identify(batch: DataFrame) -> DataFrame:
+def identify(rows: DataFrame, source: Source, batch: int) -> DataFrame:
     """Add ``record_id`` (``<source>:<position>``) to a micro-batch as it was read.
 
-    The position in a file is the row's number in its partition, from 0. That holds only on the
-    frame that the stream handed over, before any shuffle or coalesce.
+    It holds only on the frame that the stream handed over, before any shuffle or coalesce. A
+    file's row is numbered in its partition, which is its file, from 0. A Delta table's stream
+    tells no position: there the batch and the row's number in it serve.
     """
-    row = F.monotonically_increasing_id().bitwiseAND(F.lit(_ROW_IN_PARTITION))
-    position = F.coalesce(F.col("_position"), row)
-    return batch.withColumn("record_id", F.concat_ws(":", "source", position.cast("string")))
+    number = F.monotonically_increasing_id()
+    if isinstance(source, FilesSource):
+        place = [number.bitwiseAND(F.lit(_ROW_IN_PARTITION))]
+    elif isinstance(source, DeltaSource):
+        place = [F.lit(batch), number]
+    else:
+        place = [F.col("_position")]
+    parts = [F.col("source"), *[part.cast("string") for part in place]]
+    return rows.withColumn("record_id", F.concat_ws(":", *parts))
 
 
 def _read_files(spark: SparkSession, source: FilesSource) -> DataFrame:
@@ -85,9 +92,8 @@ def _read_delta(spark: SparkSession, source: DeltaSource) -> DataFrame:
     return _records(
         table,
         payload=row.cast("binary"),
-        source=F.col("_metadata.file_path"),
-        timestamp=F.col("_metadata.file_modification_time"),
-        position=F.col("_metadata.row_index"),
+        source=F.lit(source.path),
+        timestamp=F.lit(None),
     )
 
 

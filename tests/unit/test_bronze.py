@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidelake.bronze import BRONZE_DDL, to_bronze
+from tidelake.config import DeltaSource, FilesSource, RateSource
 from tidelake.sources import HEADERS_DDL, RECORD, identify
 
 ARRIVED = datetime(2024, 1, 1, 23, 59, 59, 999999, tzinfo=UTC)
@@ -16,6 +17,10 @@ READ_DDL = (
     "source_timestamp timestamp, _position bigint"
 )
 
+FILES = FilesSource(kind="files", path="landing")
+RATE = RateSource(kind="rate")
+DELTA = DeltaSource(kind="delta", path="orders")
+
 
 def read(spark: SparkSession, rows: list[tuple[bytes | None, str, int | None]]) -> DataFrame:
     full = [(b"k", payload, [("h", b"1")], source, None, at) for payload, source, at in rows]
@@ -23,7 +28,7 @@ def read(spark: SparkSession, rows: list[tuple[bytes | None, str, int | None]]) 
 
 
 def test_bronze_has_its_columns_and_the_payload_as_it_was(spark: SparkSession) -> None:
-    records = identify(read(spark, [(b"\xff\r\x00", "s", 3), (None, "s", 4)]))
+    records = identify(read(spark, [(b"\xff\r\x00", "s", 3), (None, "s", 4)]), RATE, 0)
     bronze = to_bronze(records, ingested_at=ARRIVED)
     schema = spark.createDataFrame([], BRONZE_DDL).schema
     assert [(f.name, f.dataType) for f in bronze.schema] == [(f.name, f.dataType) for f in schema]
@@ -46,10 +51,18 @@ def test_a_row_without_a_position_takes_its_number_in_its_partition(spark: Spark
         F.concat(F.lit("file"), partition).alias("source"),
         F.lit(None).cast("bigint").alias("_position"),
     )
-    ids = [row["record_id"] for row in identify(batch).collect()]
+    ids = [row["record_id"] for row in identify(batch, FILES, 5).collect()]
     assert ids == ["file0:0", "file0:1", "file0:2", "file1:0", "file1:1", "file1:2"]
 
 
 def test_a_position_that_the_source_gave_is_kept(spark: SparkSession) -> None:
-    rows = identify(read(spark, [(b"", "p", 7), (b"", "p", 9)])).collect()
+    rows = identify(read(spark, [(b"", "p", 7), (b"", "p", 9)]), RATE, 0).collect()
     assert [row["record_id"] for row in rows] == ["p:7", "p:9"]
+
+
+def test_rows_of_a_table_are_numbered_by_batch_and_place_in_it(spark: SparkSession) -> None:
+    rows = read(spark, [(b"", "orders", None), (b"", "orders", None)])
+    assert [row["record_id"] for row in identify(rows, DELTA, 4).collect()] == [
+        "orders:4:0",
+        "orders:4:1",
+    ]

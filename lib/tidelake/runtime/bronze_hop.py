@@ -74,13 +74,15 @@ class BronzeHop(HopQuery):
         slots = self.run.spark.sparkContext.defaultParallelism
         # Without files the size is unknown, and so is the number of files to write.
         parts = max(1, min(slots, size // _BYTES_A_FILE)) if files else slots
-        records = to_bronze(identify(rows), ingested_at=stamp).coalesce(int(parts))
+        records = to_bronze(
+            identify(rows, self.run.pipeline.source, batch), ingested_at=stamp
+        ).coalesce(int(parts))
         note = self.note(
             batch,
             ingested_at=stamp.isoformat(),
             files=[[file.path, file.size, file.modified, count] for file, count in files],
         )
-        append(records, self.table, note)
+        append(records, self.table, note, surely_filled=any(count for _, count in files))
         last = last_commit(self.table)
         written = (last.rows if last else None) or 0
         detail = f"{len(files)} files" if files else ""

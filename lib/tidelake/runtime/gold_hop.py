@@ -85,7 +85,7 @@ class GoldHop(HopQuery):
         target = self._table(gold)
         if not note["eligible"]:
             stored = self.run.spark.read.format("delta").load(str(target.path))
-            append(stored.limit(0), target, note)
+            append(stored.limit(0), target, note, surely_filled=False)
         elif isinstance(gold.window, SessionWindow):
             self._merge_sessions(events, gold, target, note, batch)
         else:

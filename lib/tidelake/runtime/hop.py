@@ -59,7 +59,7 @@ class HopQuery(ABC):
         self.fence: Fence = open_generation(
             run.pipeline.name, self.hop, self.closing_tables(), self._checkpoints
         )
-        self._failure: TidelakeError | None = None
+        self._failure: Exception | None = None
         self.create_tables()
 
     @property
@@ -107,7 +107,7 @@ class HopQuery(ABC):
         def on_batch(rows: DataFrame, batch: int) -> None:
             try:
                 self.write(rows, batch)
-            except TidelakeError as error:
+            except Exception as error:
                 # Py4J hands only a text across the JVM; the error itself waits here.
                 self._failure = error
                 raise
@@ -133,7 +133,9 @@ class HopQuery(ABC):
         try:
             query.awaitTermination(_POLL_SECONDS)
         except StreamingQueryException as error:
-            raise self._failure or named(error, self) from error
+            if isinstance(self._failure, TidelakeError):
+                raise self._failure from error
+            raise named(self._failure or error, self) from error
 
     def finish(self, query: StreamingQuery) -> None:
         """Wait for a query that ends by itself; stop it when interrupted."""
@@ -146,20 +148,20 @@ class HopQuery(ABC):
                 query.stop()
 
 
-def named(error: StreamingQueryException, hop: HopQuery) -> TidelakeError:
-    """Name the failures of Spark that users meet."""
+def named(error: Exception, hop: HopQuery) -> TidelakeError:
+    """Name what stopped a query: the failures that users meet by their own error."""
     text = str(error)
     place = f"{hop.run.pipeline.name}, hop {hop.hop}"
-    if "FILE_NOT_EXIST" in text or "FileNotFoundException" in text or "does not exist" in text:
-        return SourceChangedError([f"{place}: {_first_line(text)}"])
+    if "FILE_NOT_EXIST" in text or "FileNotFoundException" in text:
+        return SourceChangedError([f"{place}: {_told(error)}"])
     return TidelakeError(
-        f"{place} stopped: {_first_line(text)}\n"
-        f"Nothing of the open batch counts; the next run repeats it. "
+        f"{place} stopped: {_told(error)}\n"
+        "Nothing of the open batch counts; the next run repeats it. "
         f"Spark's own words: {spark_log()}"
     )
 
 
-def _first_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    told = [line for line in lines if "Exception:" in line or line.startswith("[")]
-    return (told or lines or ["unknown"])[-1 if not told else 0][:400]
+def _told(error: Exception) -> str:
+    """Give an error's kind and its first line."""
+    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {first}"[:400]

@@ -134,7 +134,12 @@ class SilverHop(HopQuery):
             late = to_late(decided, pipeline, watermark=mark, generation=generation, batch=batch)
             self._append_side(late, self._late, batch)
         events = to_silver(decided, pipeline, generation=generation, batch=batch)
-        append(events, self.table, self.note(batch, **note.to_json()))
+        append(
+            events,
+            self.table,
+            self.note(batch, **note.to_json()),
+            surely_filled=total[SILVER] > 0,
+        )
         return note
 
     def _append_side(self, rows: DataFrame, table: Table, batch: int) -> None:

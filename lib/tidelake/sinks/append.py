@@ -15,14 +15,25 @@ from tidelake.tables import Table
 _PROPERTIES = {"delta.checkpointInterval": "50"}
 
 
-def append(rows: DataFrame, table: Table, note: dict[str, Any]) -> None:
-    """Append rows, which may be none, in one commit that carries the note."""
-    (
-        rows.write.format("delta")
-        .mode("append")
-        .option("userMetadata", encode(note))
-        .save(str(table.path))
-    )
+def append(
+    rows: DataFrame, table: Table, note: dict[str, Any], *, surely_filled: bool = True
+) -> None:
+    """Append rows in one commit that carries the note.
+
+    Delta leaves out a commit without any action, and the note with it. A transaction id is such
+    an action; it costs a rebuild of the snapshot, so only what may be empty gets one.
+
+    Args:
+        rows: What to append.
+        table: Where to.
+        note: The commit's note.
+        surely_filled: Whether there is at least one row.
+    """
+    writer = rows.write.format("delta").mode("append").option("userMetadata", encode(note))
+    if not surely_filled:
+        writer = writer.option("txnAppId", f"{table.name}/{note['generation']}")
+        writer = writer.option("txnVersion", str(note["batch"]))
+    writer.save(str(table.path))
 
 
 def ensure_table(
