@@ -12,6 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidelake.config import Pipeline
+from tidelake.config.names import BRONZE_COLUMNS
 from tidelake.silver.parse import BROKEN, PARSED, VALUES, parse, texts_where
 
 STAGE = "_stage"
@@ -21,16 +22,6 @@ ROW = "_row"
 REQUEUED = "_requeued"
 SELECTED = "_selected"
 
-BRONZE = (
-    "record_id",
-    "key",
-    "payload",
-    "headers",
-    "source",
-    "source_timestamp",
-    "ingested_at",
-    "ingest_date",
-)
 _FILTERED = "filtered"
 
 
@@ -107,8 +98,8 @@ def payload_scope(parsed: DataFrame, pipeline: Pipeline) -> DataFrame:
     fields = [field.name for field in pipeline.event.fields]
     hidden = {name.lower() for name in fields}
     return parsed.select(
-        *[F.col(name).alias(f"_in_{name}") for name in (*BRONZE, "reason", "requeued_at")],
-        *[name for name in BRONZE if name not in hidden],
+        *[F.col(name).alias(f"_in_{name}") for name in (*BRONZE_COLUMNS, "reason", "requeued_at")],
+        *[name for name in BRONZE_COLUMNS if name not in hidden],
         PARSED,
         BROKEN,
         *[F.col(VALUES).getField(name).alias(name) for name in fields],
