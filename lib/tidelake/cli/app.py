@@ -1,4 +1,7 @@
-"""The commands of ``tidelake``."""
+"""The commands of ``tidelake``.
+
+What is slow to import waits inside the command that needs it, so that ``--help`` answers at once.
+"""
 
 from __future__ import annotations
 

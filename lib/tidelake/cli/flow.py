@@ -27,7 +27,7 @@ def run_pipeline(place: Place, pipeline: Pipeline, hops: Sequence[Hop], trigger:
         TidelakeError: What stopped it; a mistake of the user's before Spark starts.
     """
     # Spark takes seconds to load and to start: what can fail without it fails first.
-    from tidelake.runtime.landing import list_files, refuse_changed, taken_files  # noqa: PLC0415
+    from tidelake.runtime.landing import check_landing  # noqa: PLC0415
     from tidelake.runtime.triggers import parse_trigger  # noqa: PLC0415
 
     when = parse_trigger(trigger)
@@ -35,8 +35,7 @@ def run_pipeline(place: Place, pipeline: Pipeline, hops: Sequence[Hop], trigger:
     if missing:
         raise NotBuiltError(f"{pipeline.file}: {', '.join(missing)}")
     if "bronze" in hops and isinstance(pipeline.source, FilesSource):
-        offered = list_files(pipeline.source.path)
-        refuse_changed(offered, taken_files(place.lake.bronze(pipeline.name)))
+        check_landing(pipeline.source.path, place.lake.bronze(pipeline.name))
 
     from py4j.protocol import Py4JError  # noqa: PLC0415
 

@@ -17,7 +17,6 @@ from tidelake.config import GoldTable, SessionWindow
 from tidelake.gold.measures import shown_of, states_of
 
 ABSORBED = "_absorbed"
-SESSION = ("session_id", "session_start", "session_end")
 
 _Form = Literal["partial", "combine"]
 

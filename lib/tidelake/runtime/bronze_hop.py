@@ -17,10 +17,8 @@ from tidelake.runtime.landing import (
     LandedFile,
     batch_files,
     check_bytes,
-    list_files,
+    check_landing,
     local_path,
-    refuse_changed,
-    taken_files,
 )
 from tidelake.runtime.schemas import from_ddl
 from tidelake.session import whole_file_session
@@ -51,7 +49,7 @@ class BronzeHop(HopQuery):
         """Look at the source first: a source that cannot be read leaves nothing behind."""
         source = self.run.pipeline.source
         if isinstance(source, FilesSource):
-            refuse_changed(list_files(source.path), taken_files(self.table))
+            check_landing(source.path, self.table)
         if isinstance(source, DeltaSource) and not Table("source", Path(source.path)).exists:
             raise SourceError(f"the source {source.path} is no Delta table.")
         spark = self.run.spark

@@ -74,60 +74,50 @@ class GoldHop(HopQuery):
             for gold in open_tables:
                 note = self.note(batch, rows=counted["_rows"], eligible=counted[gold.name])
                 kept = events.where(gold.where) if gold.where else events
-                self._merge(kept, gold, note, batch)
+                self._merge(kept, gold, note)
         finally:
             events.unpersist()
         detail = f"into {len(open_tables)} tables"
         self.run.progress.closed(self.hop, batch, counted["_rows"], began, detail=detail)
 
-    def _merge(self, events: DataFrame, gold: GoldTable, note: dict[str, Any], batch: int) -> None:
+    def _merge(self, events: DataFrame, gold: GoldTable, note: dict[str, Any]) -> None:
         """Merge a table's events; a commit without rows where it has none, so that it keeps up."""
         target = self._table(gold)
         if not note["eligible"]:
             stored = self.run.spark.read.format("delta").load(str(target.path))
             append(stored.limit(0), target, note, surely_filled=False)
         elif isinstance(gold.window, SessionWindow):
-            self._merge_sessions(events, gold, target, note, batch)
+            self._merge_sessions(events, gold, note)
         else:
-            self._merge_windows(events, gold, target, note, batch)
+            self._merge_windows(events, gold, note)
 
-    def _merge_windows(
-        self,
-        events: DataFrame,
-        gold: GoldTable,
-        target: Table,
-        note: dict[str, Any],
-        batch: int,
-    ) -> None:
+    def _merge_windows(self, events: DataFrame, gold: GoldTable, note: dict[str, Any]) -> None:
         partials = to_partials(events, gold).persist(StorageLevel.MEMORY_AND_DISK)
         try:
             within = "" if isinstance(gold.window, GlobalWindow) else _within(partials, BOUNDS[0])
-            source = gold_columns(partials, gold, generation=self.fence.generation, batch=batch)
-            merge_partials(source, target, gold, within=within, note=note)
+            source = self._stamped(partials, gold, note)
+            merge_partials(source, self._table(gold), gold, within=within, note=note)
         finally:
             partials.unpersist()
 
-    def _merge_sessions(
-        self,
-        events: DataFrame,
-        gold: GoldTable,
-        target: Table,
-        note: dict[str, Any],
-        batch: int,
-    ) -> None:
+    def _merge_sessions(self, events: DataFrame, gold: GoldTable, note: dict[str, Any]) -> None:
+        target = self._table(gold)
         partials = to_sessions(events, gold).persist(StorageLevel.MEMORY_AND_DISK)
         regrouped = None
         try:
             within = _near(partials, gap_of(gold))
             stored = self.run.spark.read.format("delta").load(str(target.path)).alias("t")
             changed = regroup(partials, stored.where(within), gold)
-            rows = gold_columns(changed, gold, generation=self.fence.generation, batch=batch)
-            regrouped = rows.persist(StorageLevel.MEMORY_AND_DISK)
+            regrouped = self._stamped(changed, gold, note).persist(StorageLevel.MEMORY_AND_DISK)
             merge_sessions(regrouped, target, within=within, note=note)
         finally:
             partials.unpersist()
             if regrouped is not None:
                 regrouped.unpersist()
+
+    def _stamped(self, rows: DataFrame, gold: GoldTable, note: dict[str, Any]) -> DataFrame:
+        """Give rows the table's columns and the batch that its note names."""
+        return gold_columns(rows, gold, generation=note["generation"], batch=note["batch"])
 
 
 def _within(partials: DataFrame, column: str) -> str:

@@ -1,4 +1,4 @@
-"""What every hop has in common: its place, its lock, its query, its failures."""
+"""What every hop has in common: its place, its query, its failures."""
 
 from __future__ import annotations
 

@@ -102,6 +102,16 @@ def refuse_changed(offered: Mapping[str, LandedFile], taken: Mapping[str, Landed
         raise SourceChangedError(changes)
 
 
+def check_landing(folder: str, bronze: Table) -> None:
+    """Hold what a folder offers against what bronze took from it.
+
+    Raises:
+        SourceError: The folder cannot be read or holds no file.
+        SourceChangedError: A file that was taken has changed.
+    """
+    refuse_changed(list_files(folder), taken_files(bronze))
+
+
 def batch_files(checkpoint: Path, batch: int) -> list[LandedFile]:
     """Look up the files of a planned micro-batch in Spark's file source log."""
     last = _log_offset(checkpoint / "offsets" / str(batch))

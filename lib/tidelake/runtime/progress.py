@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 
 from tidelake.tables import Hop
@@ -12,19 +12,15 @@ from tidelake.tables import Hop
 Say = Callable[[str], None]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Progress:
     """Prints one line for each batch that a hop closed.
 
     Attributes:
         say: Takes a line; prints it to stderr in the command line.
-        rows: Rows taken so far, by hop.
-        batches: Batches closed so far, by hop.
     """
 
     say: Say
-    rows: dict[Hop, int] = field(default_factory=dict)
-    batches: dict[Hop, int] = field(default_factory=dict)
 
     def closed(
         self,
@@ -38,8 +34,6 @@ class Progress:
     ) -> None:
         """Report a closed batch; ``started`` is the monotonic time at which it began."""
         seconds = max(time.monotonic() - started, 1e-3)
-        self.rows[hop] = self.rows.get(hop, 0) + rows
-        self.batches[hop] = self.batches.get(hop, 0) + 1
         line = f"{hop:<7} batch {batch:>4} {rows:>9,} rows {rows / seconds:>9,.0f} rows/s"
         if watermark is not None:
             line += f"  watermark {watermark:%Y-%m-%d %H:%M:%SZ}"

@@ -30,7 +30,6 @@ from tidelake.silver.route import (
 from tidelake.silver.watermark import PartitionProgress, advance
 from tidelake.sinks.append import append, ensure_table
 from tidelake.sinks.commits import last_commit
-from tidelake.sinks.generations import CREATION
 from tidelake.sinks.notes import FateCount, SilverNote
 from tidelake.tables import Table
 
@@ -118,7 +117,10 @@ class SilverHop(HopQuery):
         pipeline, generation = self.run.pipeline, self.fence.generation
         classified = _hold(classify(rows, pipeline), held)
         verdicts = find_verdicts(
-            arrivals(classified), self._accepted, pipeline.dedup, hold=lambda f: _hold(f, held)
+            arrivals(classified),
+            lambda reach: self._accepted(reach, batch),
+            pipeline.dedup,
+            hold=lambda frame: _hold(frame, held),
         )
         mark = before.watermark
         decided = decide(
@@ -148,14 +150,12 @@ class SilverHop(HopQuery):
         if last is None or (last.generation, last.batch) != (self.fence.generation, batch):
             append(rows, table, self.note(batch))
 
-    def _accepted(self, reach: Reach) -> DataFrame:
+    def _accepted(self, reach: Reach, batch: int) -> DataFrame:
         """Read the ids that the batch could meet, as the last closed batch left them.
 
         A late row of this very batch, written before an interruption, is not yet accepted.
         """
-        last = last_commit(self.table)
-        closed = CREATION if last is None else last.batch
-        late = self._read(self._late).where(F.col("_batch") <= closed)
+        late = self._read(self._late).where(F.col("_batch") < batch)
         return reach.within(self._read(self.table), is_late_table=False).unionByName(
             reach.within(late, is_late_table=True)
         )

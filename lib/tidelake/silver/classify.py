@@ -6,7 +6,6 @@ The order of the tests is the contract's: the first that applies is the row's on
 from __future__ import annotations
 
 from datetime import timedelta
-from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -22,7 +21,7 @@ ROW = "_row"
 REQUEUED = "_requeued"
 SELECTED = "_selected"
 
-_FILTERED = "filtered"
+FILTERED = "filtered"
 
 
 def classify(rows: DataFrame, pipeline: Pipeline) -> DataFrame:
@@ -117,15 +116,12 @@ def _reasons() -> Column:
 
 def _stage(max_future_skew: timedelta) -> Column:
     ahead = F.col("event_time") > F.col("ingested_at") + F.lit(max_future_skew)
-    tests = [
-        (~F.col(PARSED), "parse"),
-        (~F.col("_wanted"), _FILTERED),
-        (F.size(REASONS) > 0, "contract"),
-        (ahead, "future_event_time"),
-    ]
-    first, *others = tests
-    start = F.when(first[0], F.lit(first[1]))
-    return reduce(lambda column, test: column.when(test[0], F.lit(test[1])), others, start)
+    return (
+        F.when(~F.col(PARSED), "parse")
+        .when(~F.col("_wanted"), FILTERED)
+        .when(F.size(REASONS) > 0, "contract")
+        .when(ahead, "future_event_time")
+    )
 
 
 def _row_key() -> Column:

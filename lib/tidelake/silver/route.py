@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 
 from tidelake.config import Pipeline
 from tidelake.silver.classify import (
+    FILTERED,
     PAYLOAD_HASH,
     ROW,
     SELECTED,
@@ -23,8 +24,6 @@ LATENESS = "_lateness"
 SILVER = "silver"
 LATE = "late"
 QUARANTINED = "quarantined"
-FILTERED = "filtered"
-FATES = (SILVER, "duplicate", QUARANTINED, LATE, FILTERED)
 
 QUARANTINE_DDL = (
     "record_id string, payload binary, event_id string, reasons array<string>, stage string, "
@@ -48,8 +47,8 @@ def decide(
         allowed: The allowed lateness.
 
     Returns:
-        ``classified`` plus ``_fate`` (one of :data:`FATES`) and ``_lateness``; ``_stage`` is set
-        for conflicting duplicates too.
+        ``classified`` plus ``_fate`` (silver, duplicate, quarantined, late or filtered) and
+        ``_lateness``; ``_stage`` is set for conflicting duplicates too.
     """
     if verdicts is None:
         judged = classified.withColumn(VERDICT, F.lit(None).cast("string"))

@@ -6,7 +6,7 @@ let Delta skip files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -48,7 +48,7 @@ def merge_partials(
             DeltaTable.forPath(spark, str(target.path))
             .alias("t")
             .merge(partials.alias("s"), " AND ".join(filter(None, [*same, within])))
-            .whenMatchedUpdate(condition=_FENCE, set=dict(changed))
+            .whenMatchedUpdate(condition=_FENCE, set=changed)
             .whenNotMatchedInsertAll()
             .execute()
         )
@@ -66,17 +66,15 @@ def merge_sessions(
         note: The commit's note.
     """
     spark = sessions.sparkSession
-    written: Mapping[str, Any] = {
-        name: f"s.{name}" for name in sessions.columns if name != ABSORBED
-    }
+    written: dict[str, Any] = {name: f"s.{name}" for name in sessions.columns if name != ABSORBED}
     with _note(spark, note):
         (
             DeltaTable.forPath(spark, str(target.path))
             .alias("t")
             .merge(sessions.alias("s"), f"t.session_id = s.session_id AND {within}")
             .whenMatchedDelete(condition=f"s.{ABSORBED} AND {_FENCE}")
-            .whenMatchedUpdate(condition=f"NOT s.{ABSORBED} AND {_FENCE}", set=dict(written))
-            .whenNotMatchedInsert(condition=f"NOT s.{ABSORBED}", values=dict(written))
+            .whenMatchedUpdate(condition=f"NOT s.{ABSORBED} AND {_FENCE}", set=written)
+            .whenNotMatchedInsert(condition=f"NOT s.{ABSORBED}", values=written)
             .execute()
         )
 
