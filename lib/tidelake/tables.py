@@ -71,6 +71,10 @@ class Lake:
         """Events that came too late for silver."""
         return self.table(f"silver.{pipeline}__late")
 
+    def discarded(self, pipeline: str) -> Table:
+        """Quarantined rows that somebody gave up, with the reason."""
+        return self.table(f"silver.{pipeline}__discarded")
+
     def gold(self, name: str) -> Table:
         """One aggregate."""
         return self.table(f"gold.{name}")

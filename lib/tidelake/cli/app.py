@@ -5,16 +5,20 @@ What is slow to import waits inside the command that needs it, so that ``--help`
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import click
 
 from tidelake import __version__
+from tidelake.cli.checking import check
 from tidelake.cli.failures import say
 from tidelake.cli.flow import run_pipeline
 from tidelake.cli.options import as_json, place, placed
 from tidelake.cli.render import print_json, print_table
-from tidelake.cli.reports import show_gold, show_ledger, show_status
+from tidelake.cli.reports import show_batches, show_gold, show_ledger, show_status
+from tidelake.cli.sides import late, quarantine
 from tidelake.errors import NotBuiltError, UnbalancedError
 from tidelake.tables import HOPS, Hop
 
@@ -57,7 +61,7 @@ def demo(pipeline: str, events: int | None, seed: int, root: str | None, env: st
         f"  tidelake ledger {pipeline}{option}\n"
         f"  tidelake status {pipeline}{option}"
     )
-    _refuse_unbalanced(ledger.balanced, pipeline)
+    _refuse_unbalanced(ledger.problems, pipeline)
 
 
 @app.command()
@@ -152,19 +156,31 @@ def status(pipeline: str, json_: bool, root: str | None, env: str | None) -> Non
 
 @app.command()
 @click.argument("pipeline", default="clickstream")
+@click.option("--by", type=click.Choice(["batch", "day"]), help="One line a batch, or a day.")
 @as_json
 @placed
-def ledger(pipeline: str, json_: bool, root: str | None, env: str | None) -> None:
+def ledger(
+    pipeline: str,
+    by: Literal["batch", "day"] | None,
+    json_: bool,
+    root: str | None,
+    env: str | None,
+) -> None:
     """Add up the books; exit 3 when they do not balance."""
-    from tidelake.ops.ledger import read_ledger  # noqa: PLC0415
+    from tidelake.ops.ledger import books_by, read_ledger  # noqa: PLC0415
 
     where = place(root, env)
     books = read_ledger(where.lake, where.pipeline(pipeline))
+    lines = books_by(books.batches, by) if by else []
     if json_:
-        print_json(books.to_json())
+        print_json(
+            books.to_json() | ({f"by_{by}": [line.to_json() for line in lines]} if by else {})
+        )
+    elif by:
+        show_batches(books, lines)
     else:
         show_ledger(books)
-    _refuse_unbalanced(books.balanced, pipeline)
+    _refuse_unbalanced(books.problems, pipeline)
 
 
 @app.command()
@@ -195,21 +211,22 @@ def doctor(fetch: bool, json_: bool, root: str | None, env: str | None) -> int:
     return 0 if all(finding.well for finding in findings) else 4
 
 
-def _refuse_unbalanced(balanced: bool, pipeline: str) -> None:
-    if not balanced:
+def _refuse_unbalanced(problems: Sequence[str], pipeline: str) -> None:
+    if problems:
         raise UnbalancedError(
-            f"the books of {pipeline} do not balance. "
-            f"See the batches with: tidelake status {pipeline}"
+            f"the books of {pipeline} do not balance. {problems[0]}. "
+            f"See the batches with: tidelake ledger {pipeline} --by batch"
         )
+
+
+for _command in (late, quarantine, check):
+    app.add_command(_command)
 
 
 _UNBUILT = {
     "verify": "Hold tables against a recomputation.",
-    "late": "List or apply late events.",
-    "quarantine": "List, replay or discard quarantined rows.",
     "repair": "Start a generation that goes on exactly after what the table holds.",
     "backfill": "Rebuild tables beside the live ones.",
-    "check": "Judge whether a definition may continue on the stored tables.",
     "maintain": "Compact and clean up.",
     "erase": "Take a subject's rows out of every table.",
     "ui": "Show a live page.",

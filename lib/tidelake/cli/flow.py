@@ -7,14 +7,18 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from tidelake.cli.failures import say
 from tidelake.cli.options import Place
 from tidelake.config import FilesSource, Pipeline, unbuilt_features
 from tidelake.errors import NotBuiltError
 from tidelake.tables import Hop
+
+if TYPE_CHECKING:
+    from tidelake.runtime.hop import Run
 
 # The same request may come twice at once: to the process and to its group.
 _IMPATIENCE_SECONDS = 2.0
@@ -31,16 +35,38 @@ def run_pipeline(place: Place, pipeline: Pipeline, hops: Sequence[Hop], trigger:
     from tidelake.runtime.triggers import parse_trigger  # noqa: PLC0415
 
     when = parse_trigger(trigger)
+    if "bronze" in hops and isinstance(pipeline.source, FilesSource):
+        refuse_unbuilt(pipeline)
+        check_landing(pipeline.source.path, place.lake.bronze(pipeline.name))
+    with started(place, pipeline) as run:
+        from tidelake.runtime.pipeline import run_hops  # noqa: PLC0415
+
+        run_hops(run, hops, when)
+
+
+def refuse_unbuilt(pipeline: Pipeline) -> None:
+    """Stop where a pipeline uses what this version cannot do.
+
+    Raises:
+        NotBuiltError: Names all of it.
+    """
     missing = unbuilt_features(pipeline)
     if missing:
         raise NotBuiltError(f"{pipeline.file}: {', '.join(missing)}")
-    if "bronze" in hops and isinstance(pipeline.source, FilesSource):
-        check_landing(pipeline.source.path, place.lake.bronze(pipeline.name))
+
+
+@contextlib.contextmanager
+def started(place: Place, pipeline: Pipeline) -> Iterator[Run]:
+    """Start Spark for a pipeline, and stop it whatever happens.
+
+    Raises:
+        TidelakeError: Spark does not start, or the pipeline is more than this version can do.
+    """
+    refuse_unbuilt(pipeline)
 
     from py4j.protocol import Py4JError  # noqa: PLC0415
 
     from tidelake.runtime.hop import Run  # noqa: PLC0415
-    from tidelake.runtime.pipeline import run_hops  # noqa: PLC0415
     from tidelake.runtime.progress import Progress  # noqa: PLC0415
     from tidelake.session import build_session  # noqa: PLC0415
 
@@ -48,9 +74,8 @@ def run_pipeline(place: Place, pipeline: Pipeline, hops: Sequence[Hop], trigger:
     say(f"Starting Spark for {pipeline.name} under {place.lake.root} …")
     spark = build_session(place.environment)
     try:
-        run = Run(spark, pipeline, place.lake, place.environment, Progress(say), asked)
         _stop_when_asked(asked)
-        run_hops(run, hops, when)
+        yield Run(spark, pipeline, place.lake, place.environment, Progress(say), asked)
     except (Py4JError, OSError):
         if not asked.is_set():
             raise

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tidelake.cli.render import print_table
-from tidelake.config import GoldTable, Pipeline
-from tidelake.ops.ledger import Ledger
+from tidelake.config import Pipeline
+from tidelake.ops.ledger import BooksLine, Ledger
 from tidelake.ops.query import ask
 from tidelake.ops.status import Status
 from tidelake.tables import Lake
@@ -13,17 +15,20 @@ _TOP = 3
 
 
 def show_ledger(books: Ledger) -> None:
-    """Print the books: source, bronze and its fates, then gold."""
+    """Print the books: source, bronze and its fates, then gold, then what does not add up."""
     told = books.to_json()
+    stages = ", ".join(f"{stage} {rows:,}" for stage, rows in books.stages.items())
+    given_up = f"; {books.discarded:,} of them discarded" if books.discarded else ""
     rows = [
         ["source", told["source"], "records that the source held"],
         ["bronze", told["bronze"], "rows, each payload verbatim"],
         ["  silver", told["silver"], "accepted events"],
         ["  duplicates", told["duplicates"], "copies of an accepted event"],
-        ["  quarantined", told["quarantined"], f"see silver.{books.pipeline}__quarantine"],
-        ["  late", told["late"], f"too late, see silver.{books.pipeline}__late"],
+        ["  quarantined", told["quarantined"], (stages or "none") + given_up],
+        ["  late", told["late"], f"too late: tidelake late list {books.pipeline}"],
         ["  filtered", told["filtered"], "outside the pipeline's where"],
         ["  pending", told["pending"], "not yet taken by silver"],
+        ["  requeued", told["requeued"], "sent again, not yet taken by silver"],
     ]
     verdict = "balanced" if books.balanced else "NOT BALANCED"
     print_table(["term", "rows", ""], rows, title=f"Ledger of {books.pipeline}: {verdict}")
@@ -32,10 +37,35 @@ def show_ledger(books: Ledger) -> None:
             ["gold table", "expected", "counted"],
             [[name, gold.expected, gold.counted] for name, gold in books.gold.items()],
         )
+    for problem in books.problems:
+        print(f"  !! {problem}")
+
+
+def show_batches(books: Ledger, lines: Sequence[BooksLine]) -> None:
+    """Print the books of each batch or day."""
+    verdict = "balanced" if books.balanced else "NOT BALANCED"
+    columns = ["", "taken", "silver", "dup", "quarant.", "late", "filtered", "again", "until"]
+    rows = [
+        [
+            line.name,
+            line.taken,
+            line.fates["silver"],
+            line.fates["duplicate"],
+            line.fates["quarantined"],
+            line.fates["late"],
+            line.fates["filtered"],
+            line.returned,
+            f"{line.closed_at:%Y-%m-%d %H:%M:%SZ}",
+        ]
+        for line in lines
+    ]
+    print_table(columns, rows, title=f"Ledger of {books.pipeline}: {verdict}")
+    for problem in books.problems:
+        print(f"  !! {problem}")
 
 
 def show_status(status: Status) -> None:
-    """Print each hop and the watermark."""
+    """Print each hop, the watermark and what holds it back."""
     mark = f"{status.watermark:%Y-%m-%d %H:%M:%SZ}" if status.watermark else "none yet"
     print_table(
         ["hop", "generation", "batch", "rows", "waiting", "last commit"],
@@ -54,6 +84,15 @@ def show_status(status: Status) -> None:
         ],
         title=f"{status.pipeline}: watermark {mark}",
     )
+    dedup = status.dedup
+    if status.held_back_by is not None:
+        idle = f"; idle: {', '.join(status.idle)}" if status.idle else ""
+        print(f"  the watermark waits for source partition {status.held_back_by}{idle}")
+    print(f"  the last batch searched {dedup.searched:,} ids for copies in {dedup.seconds:.1f} s")
+    if dedup.prefiltered is not None:
+        print(f"  its prefilter held back {dedup.prefiltered:,} rows")
+    for rule, rows in status.warnings.items():
+        print(f"  warning: {rows:,} rows of silver fail {rule}")
 
 
 def show_gold(lake: Lake, pipeline: Pipeline) -> None:
@@ -62,7 +101,7 @@ def show_gold(lake: Lake, pipeline: Pipeline) -> None:
         table = lake.gold(gold.name)
         if not table.exists:
             continue
-        columns = ", ".join(f'"{name}"' for name in _public(gold))
+        columns = ", ".join(f'"{name}"' for name in gold.columns if name != "session_id")
         largest = f'"{gold.measures[0].name}"'
         answer = ask(
             lake,
@@ -70,14 +109,3 @@ def show_gold(lake: Lake, pipeline: Pipeline) -> None:
             f"ORDER BY {largest} DESC NULLS LAST, {columns} LIMIT {_TOP}",
         )
         print_table(answer.columns, answer.rows, title=table.name)
-
-
-def _public(gold: GoldTable) -> list[str]:
-    """Name a table's columns as analysts read them, without the system's own."""
-    bounds = {
-        "tumbling": ["window_start", "window_end"],
-        "hopping": ["window_start", "window_end"],
-        "session": ["session_start", "session_end"],
-        "global": [],
-    }[gold.window.kind]
-    return [*bounds, *gold.keys, *[measure.name for measure in gold.measures]]

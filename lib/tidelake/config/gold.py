@@ -147,3 +147,14 @@ class GoldTable(Model):
     where: str | None = None
     keys: tuple[str, ...] = ()
     measures: Measures
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that analysts read, in order."""
+        bounds = {
+            "tumbling": ("window_start", "window_end"),
+            "hopping": ("window_start", "window_end"),
+            "session": ("session_id", "session_start", "session_end"),
+            "global": (),
+        }[self.window.kind]
+        return (*bounds, *self.keys, *(measure.name for measure in self.measures))

@@ -12,9 +12,10 @@ from pydantic import ValidationError
 from tidelake.config.checks import check
 from tidelake.config.document import Document, Finding, KeyPath, read_document
 from tidelake.config.environment import Environment
+from tidelake.config.expectations import load_suite
 from tidelake.config.parts import sound_parts
 from tidelake.config.pipeline import Pipeline
-from tidelake.config.places import SUFFIXES, find_file
+from tidelake.config.places import SUFFIXES, conf_dir, find_file
 from tidelake.config.violations import findings_of
 from tidelake.errors import UsageError
 
@@ -56,9 +57,28 @@ def load_pipeline(
     findings += check(sound_parts(raw))
     findings += _combination_findings(raw)
     findings += _duplicate_tables(raw)
+    suite = None if pipeline is None else _suite_file(pipeline, file, findings)
     if findings or pipeline is None:
         raise document.error(findings)
-    return pipeline
+    if suite is None:
+        return pipeline
+    gold = {table.name: table.columns for table in pipeline.gold}
+    return pipeline.with_suite(load_suite(suite, columns=sound_parts(raw).columns(), gold=gold))
+
+
+def _suite_file(pipeline: Pipeline, file: Path, findings: list[Finding]) -> Path | None:
+    """Find the suite beside the pipeline's folder, beside its file or in the conf folder."""
+    if pipeline.quality is None:
+        return None
+    name = pipeline.quality.suite
+    places = [folder / name for folder in (file.parent.parent, file.parent, conf_dir())]
+    for place in places:
+        if place.is_file():
+            return place
+    findings.append(
+        Finding(("quality", "suite"), f"there is no file {name}; looked at {places[0]}")
+    )
+    return None
 
 
 def _override(document: Document, path: str) -> None:

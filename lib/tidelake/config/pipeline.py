@@ -8,6 +8,7 @@ from pydantic import Field, PrivateAttr
 
 from tidelake.config.durations import PositiveDuration
 from tidelake.config.event import Dedup, Event, Watermark
+from tidelake.config.expectations import Expectation, Suite
 from tidelake.config.gold import GoldTable
 from tidelake.config.joins import Enrich, Join
 from tidelake.config.model import Model
@@ -57,11 +58,28 @@ class Pipeline(Model):
     dimension: DimensionSpec | None = None
 
     _file: str = PrivateAttr(default="")
+    _expectations: Suite | None = PrivateAttr(default=None)
 
     def model_post_init(self, context: Any, /) -> None:
         """Take the file's path from the loader; it is no key of the file."""
         if isinstance(context, dict):
             self._file = str(context.get("file", ""))
+
+    def with_suite(self, suite: Suite) -> Pipeline:
+        """Give the pipeline the content of the suite that it names."""
+        pipeline = self.model_copy()
+        pipeline._expectations = suite
+        return pipeline
+
+    @property
+    def suite(self) -> Suite | None:
+        """The content of ``quality.suite``."""
+        return self._expectations
+
+    @property
+    def rules(self) -> tuple[Expectation, ...]:
+        """The suite's expectations that judge each row by itself."""
+        return self._expectations.row_level if self._expectations else ()
 
     @property
     def file(self) -> str:
@@ -96,9 +114,6 @@ def unbuilt_features(pipeline: Pipeline) -> list[str]:
         "kind: dimension": pipeline.kind == "dimension",
         "source.kind: kafka": pipeline.source.kind == "kafka",
         "source.format: avro": getattr(pipeline.source, "format", "json") == "avro",
-        f"event.evolution: {pipeline.event.evolution}": pipeline.event.evolution != "additive",
-        "dedup.prefilter: operator": pipeline.dedup.prefilter == "operator",
-        "quality (an expectation suite)": pipeline.quality is not None,
         "enrich": bool(pipeline.enrich),
         "joins": bool(pipeline.joins),
         "transform": pipeline.transform is not None,

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from tidelake.config import FilesSource, Pipeline
-from tidelake.errors import SourceError, UsageError
+from tidelake.errors import SourceError
 from tidelake.instants import to_json
+from tidelake.ops.books import history, require_tables
 from tidelake.runtime.landing import list_files, taken_files
-from tidelake.runtime.offsets import rows_not_taken
-from tidelake.sinks.commits import Commit, commits, last_commit
-from tidelake.sinks.notes import SilverNote
+from tidelake.silver.watermark import held_back_by
+from tidelake.sinks.commits import Commit, last_commit, rows_between
+from tidelake.sinks.notes import SilverNote, position
 from tidelake.tables import Lake, Table
 
 
@@ -38,6 +41,21 @@ class HopStatus:
 
 
 @dataclass(frozen=True)
+class DedupStatus:
+    """What silver's last batch looked through to find copies.
+
+    Attributes:
+        searched: Accepted ids within its reach: the state, bounded by the TTL.
+        seconds: What that took.
+        prefiltered: Rows that the prefilter held back; None where there is none.
+    """
+
+    searched: int
+    seconds: float
+    prefiltered: int | None
+
+
+@dataclass(frozen=True)
 class Status:
     """All hops of a pipeline.
 
@@ -45,12 +63,20 @@ class Status:
         pipeline: Its name.
         watermark: Event time that silver has passed (UTC).
         event_time_lag_seconds: How far the watermark trails the present.
+        held_back_by: The source partition that the watermark waits for.
+        idle: Partitions that it does not wait for.
+        dedup: What deduplication looked through.
+        warnings: Silver's rows by the rule of severity ``warning`` that they fail.
         hops: In the order of the flow.
     """
 
     pipeline: str
     watermark: datetime | None
     event_time_lag_seconds: float | None
+    held_back_by: str | None
+    idle: tuple[str, ...]
+    dedup: DedupStatus
+    warnings: Mapping[str, int]
     hops: tuple[HopStatus, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -69,35 +95,46 @@ def read_status(lake: Lake, pipeline: Pipeline, *, now: datetime | None = None) 
         UsageError: The pipeline has not run under this root.
     """
     name = pipeline.name
+    require_tables(lake, name)
     bronze, silver = lake.bronze(name), lake.silver(name)
-    if not bronze.exists:
-        raise UsageError(
-            f"{name} has no tables under {lake.root}. Fill them with: tidelake run {name}"
-        )
     golds = [lake.gold(gold.name) for gold in pipeline.gold]
     # The gold table that is furthest behind stands for the hop.
     slowest = min(golds, key=_batch, default=None)
-    mark = SilverNote.of(last_commit(silver)).watermark
+    closed = last_commit(silver)
+    note = SilverNote.of(closed)
+    notes = [SilverNote.of(commit) for commit in history(lake, silver)]
+    warnings: Counter[str] = Counter()
+    for one in notes:
+        warnings.update(one.warnings)
+    records = sum(commit.rows or 0 for commit in history(lake, bronze))
     hops = [
-        _hop("bronze", bronze, sum(c.rows or 0 for c in commits(bronze)), _files(pipeline, bronze)),
+        _hop("bronze", bronze, records, _files(lake, pipeline)),
         _hop(
             "silver",
             silver,
-            sum(SilverNote.of(commit).total().total() for commit in commits(silver)),
-            rows_not_taken(lake, name, hop="silver", written=silver, read=bronze),
+            sum(one.total().total() for one in notes),
+            rows_between(bronze, position(closed, "bronze")),
         ),
     ]
     if slowest is not None:
-        taken = sum(int(commit.note.get("rows", 0)) for commit in commits(slowest))
-        waiting = (
-            rows_not_taken(lake, name, hop="gold", written=slowest, read=silver)
-            if silver.exists
-            else 0
-        )
+        taken = sum(int(commit.note.get("rows", 0)) for commit in history(lake, slowest))
+        waiting = rows_between(silver, position(last_commit(slowest), "silver"))
         hops.append(_hop("gold", slowest, taken, waiting))
-    present = now or datetime.now(UTC)
-    lag = None if mark is None else (present - mark).total_seconds()
-    return Status(name, mark, lag, tuple(hops))
+    slow, idle = held_back_by(note.partitions, idle_after=pipeline.watermark.idle_after)
+    return Status(
+        pipeline=name,
+        watermark=note.watermark,
+        event_time_lag_seconds=_lag(note.watermark, now),
+        held_back_by=slow,
+        idle=idle,
+        dedup=DedupStatus(note.searched, note.seconds, note.prefiltered),
+        warnings=dict(warnings),
+        hops=tuple(hops),
+    )
+
+
+def _lag(watermark: datetime | None, now: datetime | None) -> float | None:
+    return None if watermark is None else ((now or datetime.now(UTC)) - watermark).total_seconds()
 
 
 def _batch(table: Table) -> int:
@@ -105,7 +142,7 @@ def _batch(table: Table) -> int:
     return -1 if last is None else last.batch
 
 
-def _files(pipeline: Pipeline, bronze: Table) -> int | None:
+def _files(lake: Lake, pipeline: Pipeline) -> int | None:
     if not isinstance(pipeline.source, FilesSource):
         return None
     try:
@@ -113,7 +150,8 @@ def _files(pipeline: Pipeline, bronze: Table) -> int | None:
     except SourceError:
         # The status of the tables is of use even where the landing folder is gone.
         return None
-    return len(offered.keys() - taken_files(bronze).keys())
+    taken = taken_files(history(lake, lake.bronze(pipeline.name)))
+    return len(offered.keys() - taken.keys())
 
 
 def _hop(hop: str, table: Table, rows: int, waiting: int | None) -> HopStatus:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from tidelake.bronze import BRONZE_DDL, REQUEUE_DDL, to_bronze
 from tidelake.config import DeltaSource, FilesSource
 from tidelake.errors import SourceError
+from tidelake.fingerprints import combined, fingerprint
 from tidelake.runtime.hop import HopQuery
 from tidelake.runtime.landing import (
     LandedFile,
@@ -66,41 +68,50 @@ class BronzeHop(HopQuery):
         began = time.monotonic()
         if not self.fence.admits(self.table, batch):
             return
-        files = self._files(rows, batch)
+        identified = identify(rows, self.run.pipeline.source, batch)
+        offered = self._offered(identified)
+        files = self._files(offered, batch)
         stamp = self._arrival()
         size = sum(file.size for file, _ in files)
         slots = self.run.spark.sparkContext.defaultParallelism
         # Without files the size is unknown, and so is the number of files to write.
         parts = max(1, min(slots, size // _BYTES_A_FILE)) if files else slots
-        records = to_bronze(
-            identify(rows, self.run.pipeline.source, batch), ingested_at=stamp
-        ).coalesce(int(parts))
+        records = to_bronze(identified, ingested_at=stamp).coalesce(int(parts))
+        count = sum(row["records"] for row in offered)
         note = self.note(
             batch,
             ingested_at=stamp.isoformat(),
+            records=count,
+            fingerprint=combined(row["fingerprint"] for row in offered),
             files=[[file.path, file.size, file.modified, count] for file, count in files],
         )
-        append(records, self.table, note, surely_filled=any(count for _, count in files))
+        append(records, self.table, note, surely_filled=count > 0)
         last = last_commit(self.table)
         written = (last.rows if last else None) or 0
         detail = f"{len(files)} files" if files else ""
         self.run.progress.closed(self.hop, batch, written, began, detail=detail)
 
-    def _files(self, rows: DataFrame, batch: int) -> list[tuple[LandedFile, int]]:
-        """Count the records of each file of the batch, in a read of its own.
+    def _offered(self, identified: DataFrame) -> list[Row]:
+        """Count what the source holds, in a read of its own: the books' first term."""
+        return (
+            identified.groupBy("source")
+            .agg(
+                F.count("*").alias("records"),
+                F.sum(F.length("payload") + 1).alias("bytes"),
+                fingerprint().alias("fingerprint"),
+            )
+            .collect()
+        )
+
+    def _files(self, offered: Sequence[Row], batch: int) -> list[tuple[LandedFile, int]]:
+        """Hold the bytes that were read against the sizes of the batch's files.
 
         Raises:
             SourceChangedError: A file's bytes are not those that were listed.
         """
         if not isinstance(self.run.pipeline.source, FilesSource):
             return []
-        counted = rows.groupBy("source").agg(
-            F.count("*").alias("records"), F.sum(F.length("payload") + 1).alias("bytes")
-        )
-        read = {
-            str(local_path(row["source"])): (row["records"], row["bytes"])
-            for row in counted.collect()
-        }
+        read = {str(local_path(row["source"])): (row["records"], row["bytes"]) for row in offered}
         files = []
         for file in batch_files(self.checkpoint, batch):
             records, size = read.get(file.path, (0, 0))

@@ -16,7 +16,8 @@ from tidelake.gold.sessions import gap_of, regroup, to_sessions
 from tidelake.gold.windows import BOUNDS, to_partials
 from tidelake.instants import from_micros
 from tidelake.runtime.hop import HopQuery
-from tidelake.runtime.schemas import gold_columns, gold_schema
+from tidelake.runtime.offsets import planned_positions
+from tidelake.runtime.schemas import gold_columns, gold_freedom, gold_schema
 from tidelake.sinks.append import append, ensure_table
 from tidelake.sinks.merge import merge_partials, merge_sessions
 from tidelake.tables import Table
@@ -43,7 +44,13 @@ class GoldHop(HopQuery):
             )
         for gold in self.run.pipeline.gold:
             schema = gold_schema(self.run.spark, self.run.pipeline, gold)
-            ensure_table(self.run.spark, self._table(gold), schema, self.creation_note())
+            ensure_table(
+                self.run.spark,
+                self._table(gold),
+                schema,
+                self.creation_note(),
+                freedom=gold_freedom(self.run.pipeline),
+            )
 
     def stream(self) -> DataFrame:
         """Follow silver from its first commit on."""
@@ -71,8 +78,14 @@ class GoldHop(HopQuery):
                 for gold in open_tables
             ]
             counted = events.agg(F.count("*").alias("_rows"), *eligible).collect()[0]
+            until = planned_positions(self.checkpoint, batch, 1)[0]
             for gold in open_tables:
-                note = self.note(batch, rows=counted["_rows"], eligible=counted[gold.name])
+                note = self.note(
+                    batch,
+                    rows=counted["_rows"],
+                    eligible=counted[gold.name],
+                    until={"silver": list(until)},
+                )
                 kept = events.where(gold.where) if gold.where else events
                 self._merge(kept, gold, note)
         finally:

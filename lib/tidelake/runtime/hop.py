@@ -20,6 +20,7 @@ from tidelake.sinks.generations import CREATION, Fence, open_generation
 from tidelake.tables import Hop, Lake, Table
 
 _POLL_SECONDS = 1
+_SCHEMA_CHANGED = "DELTA_SCHEMA_CHANGED"
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,10 @@ class Run:
     environment: Environment
     progress: Progress
     stop: threading.Event = field(default_factory=threading.Event)
+
+
+class InputGrewError(TidelakeError):
+    """The table that a query follows got columns while it ran; a new query goes on with them."""
 
 
 class HopQuery(ABC):
@@ -126,6 +131,7 @@ class HopQuery(ABC):
 
         Raises:
             KeyboardInterrupt: The run was asked to stop.
+            InputGrewError: The hop's input has new columns; start it again.
             TidelakeError: The batch's own error, or one that names the query's failure.
         """
         if self.run.stop.is_set():
@@ -133,6 +139,8 @@ class HopQuery(ABC):
         try:
             query.awaitTermination(_POLL_SECONDS)
         except StreamingQueryException as error:
+            if _SCHEMA_CHANGED in str(error):
+                raise InputGrewError(f"the input of hop {self.hop} has new columns") from error
             if isinstance(self._failure, TidelakeError):
                 raise self._failure from error
             raise named(self._failure or error, self) from error

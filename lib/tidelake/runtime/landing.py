@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from tidelake.errors import SourceChangedError, SourceError
-from tidelake.sinks.commits import commits
+from tidelake.sinks.commits import Commit, commits
 from tidelake.tables import Table
 
 _COMPRESSED = frozenset({".gz", ".bz2", ".zst", ".lz4", ".snappy", ".deflate", ".xz"})
@@ -78,11 +78,11 @@ def _look(path: Path) -> LandedFile:
     return LandedFile(str(path), found.st_size, found.st_mtime_ns // 1_000_000)
 
 
-def taken_files(bronze: Table) -> dict[str, LandedFile]:
+def taken_files(bronze: Iterable[Commit]) -> dict[str, LandedFile]:
     """List the files that bronze's commits say they took."""
     return {
         path: LandedFile(path, size, modified)
-        for commit in commits(bronze)
+        for commit in bronze
         for path, size, modified, _ in commit.note.get("files", [])
     }
 
@@ -109,7 +109,7 @@ def check_landing(folder: str, bronze: Table) -> None:
         SourceError: The folder cannot be read or holds no file.
         SourceChangedError: A file that was taken has changed.
     """
-    refuse_changed(list_files(folder), taken_files(bronze))
+    refuse_changed(list_files(folder), taken_files(commits(bronze)))
 
 
 def batch_files(checkpoint: Path, batch: int) -> list[LandedFile]:

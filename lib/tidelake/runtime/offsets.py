@@ -1,36 +1,35 @@
-"""Find where a hop's reader stands in the table that it follows."""
+"""Find where a hop's reader stands in the tables that it follows."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
-from tidelake.errors import GenerationError
-from tidelake.sinks.commits import last_commit, rows_after
-from tidelake.tables import Hop, Lake, Table
+from tidelake.sinks.commits import BEGINNING, Position
 
 # The offset log: a version line, a line of metadata, then a line for each input.
 _FIRST_INPUT = 2
 
 
-def rows_not_taken(lake: Lake, pipeline: str, *, hop: Hop, written: Table, read: Table) -> int:
-    """Count a table's rows that no closed batch of the hop behind it has taken.
+def planned_positions(checkpoint: Path, batch: int, inputs: int) -> list[Position]:
+    """Read how far a planned micro-batch goes in each of the Delta tables that the hop follows.
 
     Args:
-        lake: Where the tables are.
-        pipeline: The pipeline's name.
-        hop: The hop that reads.
-        written: A table whose commits close the hop's batches. It names the last closed batch;
-            the checkpoint may be one behind after a crash.
-        read: The table that the hop reads first.
+        checkpoint: The generation's checkpoint.
+        batch: The batch; Spark writes its offsets before it runs.
+        inputs: How many tables the hop follows.
+
+    Returns:
+        A position for each table, in the order in which the stream names them.
     """
-    last = last_commit(written)
-    if last is None or last.batch < 0:
-        return rows_after(read, 0, -1)
-    log = lake.checkpoints(pipeline, hop) / last.generation / "offsets" / str(last.batch)
-    if not log.exists():
-        raise GenerationError(
-            f"{written.name} stands at batch {last.batch}, which its checkpoint does not know. "
-            f"Mend it with: tidelake repair {pipeline} --hop {hop}"
-        )
-    offset = json.loads(log.read_text(encoding="utf-8").splitlines()[_FIRST_INPUT])
-    return rows_after(read, int(offset["reservoirVersion"]), int(offset["index"]))
+    log = checkpoint / "offsets" / str(batch)
+    lines = log.read_text(encoding="utf-8").splitlines()[_FIRST_INPUT:]
+    return [_position(lines[number]) for number in range(inputs)]
+
+
+def _position(line: str) -> Position:
+    # An input without any data yet has a dash.
+    if not line.startswith("{"):
+        return BEGINNING
+    offset = json.loads(line)
+    return int(offset["reservoirVersion"]), int(offset["index"])

@@ -6,20 +6,25 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tidelake.runtime.books import copy_books
 from tidelake.runtime.bronze_hop import BronzeHop
 from tidelake.runtime.gold_hop import GoldHop
-from tidelake.runtime.hop import HopQuery, Run
+from tidelake.runtime.hop import HopQuery, InputGrewError, Run
 from tidelake.runtime.lock import hold
 from tidelake.runtime.schemas import check_definition
 from tidelake.runtime.silver_hop import SilverHop
 from tidelake.runtime.triggers import Trigger
 from tidelake.tables import HOPS, Hop
 
+# A run that goes on copies its books now and then: the log keeps commits for days, not minutes.
+_COPY_SECONDS = 600
 _HOPS: dict[Hop, type[HopQuery]] = {"bronze": BronzeHop, "silver": SilverHop, "gold": GoldHop}
 
 
 def run_hops(run: Run, hops: Sequence[Hop], trigger: Trigger) -> None:
-    """Run hops in the order of the flow.
+    """Run hops in the order of the flow, and copy their books when they end.
 
     Raises:
         ConfigError: Spark does not understand an expression; nothing was written.
@@ -34,23 +39,44 @@ def run_hops(run: Run, hops: Sequence[Hop], trigger: Trigger) -> None:
             locks.enter_context(hold(folder, f"{run.pipeline.name}, hop {hop},"))
         if trigger.ends:
             for hop in wanted:
-                query = _HOPS[hop](run)
-                query.finish(query.start(trigger.options))
+                _run_to_the_end(run, hop, trigger)
         else:
             _run_together(run, wanted, trigger)
+        copy_books(run, wanted)
+
+
+def _run_to_the_end(run: Run, hop: Hop, trigger: Trigger) -> None:
+    while True:
+        query = _HOPS[hop](run)
+        try:
+            query.finish(query.start(trigger.options))
+        except InputGrewError:
+            continue
+        return
 
 
 def _run_together(run: Run, hops: Sequence[Hop], trigger: Trigger) -> None:
     """Keep all hops running until one fails or the user interrupts."""
-    started = []
+    started: dict[Hop, tuple[HopQuery, StreamingQuery]] = {}
+    copied_at = time.monotonic()
     try:
         for hop in hops:
-            query = _HOPS[hop](run)
-            started.append((query, query.start(trigger.options)))
+            started[hop] = _start(run, hop, trigger)
         while True:
-            for query, streaming in started:
-                query.check(streaming)
+            for hop, (query, streaming) in started.items():
+                try:
+                    query.check(streaming)
+                except InputGrewError:
+                    started[hop] = _start(run, hop, trigger)
+            if time.monotonic() - copied_at > _COPY_SECONDS:
+                copy_books(run, hops)
+                copied_at = time.monotonic()
             time.sleep(0.1)
     finally:
-        for _, streaming in started:
+        for _, streaming in started.values():
             streaming.stop()
+
+
+def _start(run: Run, hop: Hop, trigger: Trigger) -> tuple[HopQuery, StreamingQuery]:
+    query = _HOPS[hop](run)
+    return query, query.start(trigger.options)

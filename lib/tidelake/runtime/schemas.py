@@ -16,6 +16,7 @@ from tidelake.gold.windows import BOUNDS, to_partials
 from tidelake.silver.classify import classify, payload_scope
 from tidelake.silver.parse import parse
 from tidelake.silver.route import decide, to_late, to_silver
+from tidelake.sinks.evolution import Freedom
 
 
 def from_ddl(spark: SparkSession, ddl: str) -> StructType:
@@ -33,6 +34,16 @@ def late_schema(spark: SparkSession, pipeline: Pipeline) -> StructType:
     return to_late(
         _decided(spark, pipeline), pipeline, watermark=None, generation="", batch=0
     ).schema
+
+
+def silver_freedom(pipeline: Pipeline) -> Freedom:
+    """Say how far silver and late may follow the definition without a rebuild."""
+    return "none" if pipeline.event.evolution == "strict" else "columns"
+
+
+def gold_freedom(pipeline: Pipeline) -> Freedom:
+    """Say how far gold may: its columns' types grow with silver's, its columns are fixed."""
+    return "none" if pipeline.event.evolution == "strict" else "types"
 
 
 def gold_schema(spark: SparkSession, pipeline: Pipeline, table: GoldTable) -> StructType:
@@ -71,7 +82,7 @@ def check_definition(spark: SparkSession, pipeline: Pipeline) -> None:
         ConfigError: Lists every expression that Spark does not understand.
     """
     rows = spark.createDataFrame([], REQUEUE_DDL)
-    scope = payload_scope(parse(rows, pipeline.event.fields), pipeline)
+    scope = payload_scope(parse(rows, pipeline.event), pipeline)
     violations = _refused(scope, _event_expressions(pipeline))
     if not violations:
         events = spark.createDataFrame([], silver_schema(spark, pipeline))

@@ -4,37 +4,32 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from typing import Any
 
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.storagelevel import StorageLevel
 
 from tidelake.errors import UsageError
-from tidelake.instants import from_micros
+from tidelake.runtime.counting import Counted, count
+from tidelake.runtime.decision import Decider, Decision, Held
 from tidelake.runtime.hop import HopQuery
-from tidelake.runtime.schemas import from_ddl, late_schema, silver_schema
-from tidelake.runtime.verdicts import Reach, find_verdicts
-from tidelake.silver.classify import REQUEUED, STAGE, classify
-from tidelake.silver.dedup import arrivals
+from tidelake.runtime.offsets import planned_positions
+from tidelake.runtime.schemas import from_ddl, late_schema, silver_freedom, silver_schema
+from tidelake.silver.fields import extra_columns, new_columns
 from tidelake.silver.route import (
-    FATE,
     LATE,
     QUARANTINE_DDL,
     QUARANTINED,
     SILVER,
-    decide,
     to_late,
     to_quarantine,
     to_silver,
 )
-from tidelake.silver.watermark import PartitionProgress, advance
+from tidelake.silver.watermark import advance
 from tidelake.sinks.append import append, ensure_table
-from tidelake.sinks.commits import last_commit
-from tidelake.sinks.notes import FateCount, SilverNote
+from tidelake.sinks.commits import BEGINNING, Position, last_commit, rows_between
+from tidelake.sinks.notes import SilverNote
 from tidelake.tables import Table
-
-# Kafka partitions come with the Kafka source; every other source has one.
-_ONLY_PARTITION = "0"
 
 
 class SilverHop(HopQuery):
@@ -67,9 +62,11 @@ class SilverHop(HopQuery):
                 f"bronze.{name} does not exist yet. Fill it with: tidelake run {name} --hop bronze"
             )
         spark, pipeline = self.run.spark, self.run.pipeline
-        ensure_table(spark, self._late, late_schema(spark, pipeline), self.creation_note())
-        ensure_table(spark, self._quarantine, from_ddl(spark, QUARANTINE_DDL), self.creation_note())
-        ensure_table(spark, self.table, silver_schema(spark, pipeline), self.creation_note())
+        note, freedom = self.creation_note(), silver_freedom(pipeline)
+        late, silver = late_schema(spark, pipeline), silver_schema(spark, pipeline)
+        ensure_table(spark, self._late, late, note, freedom=freedom)
+        ensure_table(spark, self._quarantine, from_ddl(spark, QUARANTINE_DDL), note)
+        ensure_table(spark, self.table, silver, note, freedom=freedom)
 
     def stream(self) -> DataFrame:
         """Read bronze and the requeue from their first commit on, in the order of commits."""
@@ -94,13 +91,8 @@ class SilverHop(HopQuery):
         began = time.monotonic()
         if not self.fence.admits(self.table, batch):
             return
-        before = SilverNote.of(last_commit(self.table))
-        held: list[DataFrame] = []
-        try:
-            note = self._decide_and_write(rows, batch, before, held)
-        finally:
-            for frame in held:
-                frame.unpersist()
+        with Held() as hold:
+            note = self._decide_and_write(rows, batch, hold)
         counts = note.total()
         self.run.progress.closed(
             self.hop,
@@ -111,105 +103,86 @@ class SilverHop(HopQuery):
             detail=" ".join(f"{fate} {n:,}" for fate, n in counts.items() if n),
         )
 
-    def _decide_and_write(
-        self, rows: DataFrame, batch: int, before: SilverNote, held: list[DataFrame]
-    ) -> SilverNote:
+    def _decide_and_write(self, rows: DataFrame, batch: int, hold: Held) -> SilverNote:
         pipeline, generation = self.run.pipeline, self.fence.generation
-        classified = _hold(classify(rows, pipeline), held)
-        verdicts = find_verdicts(
-            arrivals(classified),
-            lambda reach: self._accepted(reach, batch),
-            pipeline.dedup,
-            hold=lambda frame: _hold(frame, held),
-        )
+        before = SilverNote.of(last_commit(self.table))
         mark = before.watermark
-        decided = decide(
-            classified, verdicts, watermark=mark, allowed=pipeline.watermark.allowed_lateness
-        )
-        note = self._count(decided, before)
+        decider = Decider(self.run.spark, pipeline, self.run.lake, batch)
+        decision = decider.decide(rows, watermark=mark, hold=hold)
+        decided = decision.rows
+        counted = count(decided, pipeline, before.partitions)
+        stored = self._stored_types() if counted.unknown else {}
+        extra = extra_columns(stored, pipeline.silver_columns)
+        new = new_columns(counted.unknown, defined=pipeline.silver_columns, stored=stored)
+        note = self._note(before, decision, counted, new, batch)
         # Side tables first: silver's commit is the promise that they are complete.
         total = note.total()
+        stamp: dict[str, Any] = {"generation": generation, "batch": batch}
+        filled = (*extra, *new)
         if total[QUARANTINED]:
-            quarantined = to_quarantine(decided, generation=generation, batch=batch)
-            self._append_side(quarantined, self._quarantine, batch)
+            self._append_side(to_quarantine(decided, **stamp), self._quarantine, batch)
         if total[LATE]:
-            late = to_late(decided, pipeline, watermark=mark, generation=generation, batch=batch)
-            self._append_side(late, self._late, batch)
-        events = to_silver(decided, pipeline, generation=generation, batch=batch)
+            late = to_late(decided, pipeline, watermark=mark, extra=filled, **stamp)
+            self._append_side(late, self._late, batch, may_add_columns=bool(filled))
         append(
-            events,
+            to_silver(decided, pipeline, extra=filled, **stamp),
             self.table,
             self.note(batch, **note.to_json()),
             surely_filled=total[SILVER] > 0,
+            may_add_columns=bool(new),
         )
         return note
 
-    def _append_side(self, rows: DataFrame, table: Table, batch: int) -> None:
-        """Append to a side table, unless the batch did so before it was interrupted."""
-        last = last_commit(table)
-        if last is None or (last.generation, last.batch) != (self.fence.generation, batch):
-            append(rows, table, self.note(batch))
-
-    def _accepted(self, reach: Reach, batch: int) -> DataFrame:
-        """Read the ids that the batch could meet, as the last closed batch left them.
-
-        A late row of this very batch, written before an interruption, is not yet accepted.
-        """
-        late = self._read(self._late).where(F.col("_batch") < batch)
-        return reach.within(self._read(self.table), is_late_table=False).unionByName(
-            reach.within(late, is_late_table=True)
-        )
-
-    def _read(self, table: Table) -> DataFrame:
-        return self.run.spark.read.format("delta").load(str(table.path))
-
-    def _count(self, decided: DataFrame, before: SilverNote) -> SilverNote:
-        """Count fates and move the watermark, in one pass."""
-        kept = F.when(F.col(FATE) == SILVER, F.unix_micros("event_time"))
-        groups = (
-            decided.groupBy(REQUEUED, FATE, STAGE)
-            .agg(
-                F.count("*").alias("rows"),
-                F.max(kept).alias("newest"),
-                F.max(F.unix_micros("ingested_at")).alias("arrived"),
-            )
-            .collect()
-        )
+    def _note(
+        self,
+        before: SilverNote,
+        decision: Decision,
+        counted: Counted,
+        new: tuple[str, ...],
+        batch: int,
+    ) -> SilverNote:
+        until, taken = self._taken(before.until, batch)
         rules = self.run.pipeline.watermark
-        partitions = _progress(before.partitions, groups)
         return SilverNote(
             watermark_in=before.watermark,
             watermark=advance(
-                before.watermark, partitions, delay=rules.delay, idle_after=rules.idle_after
+                before.watermark,
+                counted.partitions,
+                delay=rules.delay,
+                idle_after=rules.idle_after,
             ),
-            partitions=partitions,
-            counts=tuple(
-                FateCount(row[FATE], row[STAGE], row[REQUEUED], row["rows"]) for row in groups
-            ),
+            partitions=counted.partitions,
+            counts=counted.counts,
+            taken=taken,
+            until=until,
+            warnings=counted.warnings,
+            searched=decision.searched,
+            seconds=decision.seconds,
+            columns=new,
         )
 
+    def _taken(
+        self, before: Mapping[str, Position], batch: int
+    ) -> tuple[dict[str, Position], dict[str, int]]:
+        """Tell how far a batch goes in each input, and how many rows Delta says lie in it."""
+        name = self.run.pipeline.name
+        inputs = {"bronze": self.run.lake.bronze(name), "requeue": self.run.lake.requeue(name)}
+        ends = planned_positions(self.checkpoint, batch, len(inputs))
+        until = dict(zip(inputs, ends, strict=True))
+        taken = {
+            key: rows_between(table, before.get(key, BEGINNING), until[key])
+            for key, table in inputs.items()
+        }
+        return until, taken
 
-def _progress(
-    before: Mapping[str, PartitionProgress], groups: list[Row]
-) -> Mapping[str, PartitionProgress]:
-    """Bring the source's one partition up to date with a batch's fresh rows."""
-    fresh = [group for group in groups if not group[REQUEUED]]
-    arrived = from_micros(max((group["arrived"] for group in fresh), default=None))
-    if arrived is None:
-        return before
-    newest = from_micros(
-        max((group["newest"] for group in fresh if group["newest"] is not None), default=None)
-    )
-    earlier = before.get(_ONLY_PARTITION)
-    if earlier is not None:
-        arrived = max(arrived, earlier.last_ingested_at)
-        times = [time for time in (newest, earlier.max_event_time) if time is not None]
-        newest = max(times, default=None)
-    return {**before, _ONLY_PARTITION: PartitionProgress(newest, arrived)}
+    def _append_side(
+        self, rows: DataFrame, table: Table, batch: int, *, may_add_columns: bool = False
+    ) -> None:
+        """Append to a side table, unless the batch did so before it was interrupted."""
+        last = last_commit(table)
+        if last is None or (last.generation, last.batch) != (self.fence.generation, batch):
+            append(rows, table, self.note(batch), may_add_columns=may_add_columns)
 
-
-def _hold(frame: DataFrame, held: list[DataFrame]) -> DataFrame:
-    """Keep a frame that is read more than once, to be let go when the batch ends."""
-    kept = frame.persist(StorageLevel.MEMORY_AND_DISK)
-    held.append(kept)
-    return kept
+    def _stored_types(self) -> dict[str, str]:
+        schema = self.run.spark.read.format("delta").load(str(self.table.path)).schema
+        return {field.name: field.dataType.simpleString() for field in schema.fields}

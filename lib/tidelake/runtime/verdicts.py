@@ -40,13 +40,27 @@ class Reach:
         )
 
 
+@dataclass(frozen=True)
+class Verdicts:
+    """What deduplication found.
+
+    Attributes:
+        rows: ``_row`` and ``_verdict`` of each row whose event was accepted before it; None
+            when no row is in the running.
+        searched: Accepted rows that the batch could meet.
+    """
+
+    rows: DataFrame | None
+    searched: int
+
+
 def find_verdicts(
     new: DataFrame,
     read_accepted: Callable[[Reach], DataFrame],
     dedup: Dedup,
     *,
     hold: Callable[[DataFrame], DataFrame],
-) -> DataFrame | None:
+) -> Verdicts:
     """Judge every row whose event was accepted before it.
 
     Args:
@@ -54,9 +68,6 @@ def find_verdicts(
         read_accepted: Gives the accepted rows in reach.
         dedup: The pipeline's rules.
         hold: Keeps a frame that is read more than once until the batch ends.
-
-    Returns:
-        ``_row`` and ``_verdict``; None when no row is in the running.
     """
     widened = dedup.beyond_ttl == "merge"
     found = new.agg(
@@ -65,8 +76,9 @@ def find_verdicts(
     ).collect()[0]
     first = from_micros(found["first"])
     if first is None:
-        return None
+        return Verdicts(None, 0)
     known = read_accepted(Reach(first - dedup.ttl, tuple(found["dates"]), widened))
+    searched = known.count()
     settled = hold(match_accepted(new, known, ttl=dedup.ttl, widened=widened))
     fresh = new if settled.isEmpty() else new.join(settled, on=ROW, how="left_anti")
     while True:
@@ -76,5 +88,5 @@ def find_verdicts(
         left = ranked.where(lost)
         # Rare: an id that comes back past the TTL on another date within one batch.
         if left.isEmpty():
-            return settled
+            return Verdicts(settled, searched)
         fresh = fresh.join(left, on=ROW, how="left_semi")

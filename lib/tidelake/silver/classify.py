@@ -12,13 +12,18 @@ from pyspark.sql import functions as F
 
 from tidelake.config import Pipeline
 from tidelake.config.names import BRONZE_COLUMNS
-from tidelake.silver.parse import BROKEN, PARSED, VALUES, parse, texts_where
+from tidelake.silver.attempt import VALUE, attempt
+from tidelake.silver.parse import BROKEN, PARSED, UNKNOWN, VALUES, parse, texts_where
+from tidelake.silver.quality import compile_rules
 
 STAGE = "_stage"
 REASONS = "_reasons"
 PAYLOAD_HASH = "_payload_hash"
 ROW = "_row"
-REQUEUED = "_requeued"
+ORIGIN = "_origin"
+REQUEUED_AT = "_requeued_at"
+FAILED_RULES = "_failed_rules"
+WARNINGS = "_warnings"
 SELECTED = "_selected"
 
 FILTERED = "filtered"
@@ -33,28 +38,55 @@ def classify(rows: DataFrame, pipeline: Pipeline) -> DataFrame:
 
     Returns:
         ``record_id``, ``payload``, ``source``, ``ingested_at``, ``event_id``, ``event_time``,
-        ``event_date``, ``_selected`` (struct), ``_payload_hash``, ``_row`` (unique),
-        ``_requeued``, ``_skip_lateness``, ``_stage`` (null: still in the running) and
-        ``_reasons``.
+        ``event_date``, ``_selected`` (struct), ``_unknown`` (map of payload fields that the
+        schema does not hold), ``_payload_hash``, ``_row`` (unique), ``_origin`` (``bronze``, or
+        the reason for the requeue), ``_requeued_at``, ``_stage`` (null: still in the running),
+        ``_reasons`` and ``_warnings`` (texts of failing rules).
     """
     event = pipeline.event
-    scope = payload_scope(parse(rows, event.fields), pipeline)
-    wanted = F.expr(event.where) if event.where else F.lit(True)
-    selected = F.struct(*[F.expr(sql).alias(name) for name, sql in pipeline.selected.items()])
-    judged = scope.select(
+    scope = payload_scope(parse(rows, event), pipeline)
+    tried = {f"event.{key}": sql for key, sql in (("id", event.id), ("time", event.time))}
+    tried |= {"event.where": event.where} if event.where else {}
+    tried |= {f"select.{name}": sql for name, sql in pipeline.selected.items()}
+    casts = {"event.id": "string", "event.time": "timestamp"}
+    attempted = scope.select(
         *[F.col(f"_in_{name}").alias(name) for name in ("record_id", "payload", "source")],
         F.col("_in_ingested_at").alias("ingested_at"),
-        F.col("_in_requeued_at").alias("requeued_at"),
-        F.col("_in_reason").alias("reason"),
+        F.col("_in_requeued_at").alias(REQUEUED_AT),
+        F.coalesce("_in_reason", F.lit("bronze")).alias(ORIGIN),
         PARSED,
         BROKEN,
-        F.coalesce(wanted, F.lit(False)).alias("_wanted"),
-        F.expr(event.id).cast("string").alias("event_id"),
-        F.expr(event.time).cast("timestamp").alias("event_time"),
-        selected.alias(SELECTED),
+        UNKNOWN,
+        *[attempt(sql, casts.get(name)).alias(_tried(name)) for name, sql in tried.items()],
     )
-    judged = judged.withColumn(REASONS, _reasons())
-    return judged.select(
+
+    def value(name: str) -> Column:
+        return F.col(_tried(name)).getField(VALUE)
+
+    wanted = value("event.where") if event.where else F.lit(True)
+    failed = [(F.col(_tried(name)).isNull(), f"{name}: cannot be computed") for name in tried]
+    # A `where` that cannot be computed does not filter: its row is broken.
+    out = F.col(_tried("event.where")).isNotNull() if event.where else F.lit(True)
+    judged = attempted.select(
+        "record_id",
+        "payload",
+        "source",
+        "ingested_at",
+        REQUEUED_AT,
+        ORIGIN,
+        PARSED,
+        BROKEN,
+        UNKNOWN,
+        (F.coalesce(wanted, F.lit(False)) | ~out).alias("_wanted"),
+        texts_where(failed).alias("_failed"),
+        value("event.id").alias("event_id"),
+        value("event.time").alias("event_time"),
+        F.struct(*[value(f"select.{name}").alias(name) for name in pipeline.selected]).alias(
+            SELECTED
+        ),
+    )
+    ruled = _with_rules(judged.withColumn(REASONS, _reasons()), pipeline)
+    return ruled.select(
         "record_id",
         "payload",
         "source",
@@ -63,13 +95,51 @@ def classify(rows: DataFrame, pipeline: Pipeline) -> DataFrame:
         "event_time",
         F.to_date("event_time").alias("event_date"),
         SELECTED,
+        UNKNOWN,
         F.xxhash64("payload").alias(PAYLOAD_HASH),
         _row_key().alias(ROW),
-        F.col("requeued_at").isNotNull().alias(REQUEUED),
-        F.coalesce(F.col("reason") == "late", F.lit(False)).alias("_skip_lateness"),
+        ORIGIN,
+        REQUEUED_AT,
         _stage(pipeline.watermark.max_future_skew).alias(STAGE),
-        REASONS,
+        F.when(F.size(REASONS) > 0, F.col(REASONS)).otherwise(F.col(FAILED_RULES)).alias(REASONS),
+        WARNINGS,
     )
+
+
+def rule_texts(pipeline: Pipeline) -> list[str]:
+    """Name the rules of severity ``warning``, in the order of the suite."""
+    return [rule.text for rule in pipeline.rules if rule.severity == "warning"]
+
+
+def _with_rules(judged: DataFrame, pipeline: Pipeline) -> DataFrame:
+    """Judge each row by the suite's rules, over silver's columns by their plain names.
+
+    The row itself waits in a struct meanwhile: a selected column may have the name of one of ours.
+    """
+    selected = pipeline.silver_columns
+    nothing = F.array().cast("array<string>")
+    if not pipeline.rules:
+        return judged.withColumn(FAILED_RULES, nothing).withColumn(WARNINGS, nothing)
+    plain = judged.select(
+        F.struct("*").alias("_kept"),
+        "event_id",
+        "event_time",
+        *[F.col(SELECTED).getField(name).alias(name) for name in selected],
+    )
+    types = {field.name: field.dataType.simpleString() for field in plain.schema.fields}
+    rules = compile_rules(pipeline.rules, types)
+    found = {
+        column: [(rule.fails, rule.text) for rule in rules if rule.severity == severity]
+        for column, severity in ((FAILED_RULES, "critical"), (WARNINGS, "warning"))
+    }
+    return plain.select(
+        "_kept.*",
+        *[(texts_where(tests) if tests else nothing).alias(name) for name, tests in found.items()],
+    )
+
+
+def _tried(name: str) -> str:
+    return "_try_" + name.replace(".", "_")
 
 
 def reasons_by_stage() -> Column:
@@ -101,6 +171,7 @@ def payload_scope(parsed: DataFrame, pipeline: Pipeline) -> DataFrame:
         *[name for name in BRONZE_COLUMNS if name not in hidden],
         PARSED,
         BROKEN,
+        UNKNOWN,
         *[F.col(VALUES).getField(name).alias(name) for name in fields],
     )
 
@@ -111,7 +182,7 @@ def _reasons() -> Column:
         (F.coalesce(F.col("event_id"), F.lit("")) == "", "event_id: missing"),
         (F.col("event_time").isNull(), "event_time: missing"),
     ]
-    return F.concat(F.col(BROKEN), texts_where(missing))
+    return F.concat(F.col(BROKEN), F.col("_failed"), texts_where(missing))
 
 
 def _stage(max_future_skew: timedelta) -> Column:
@@ -120,11 +191,12 @@ def _stage(max_future_skew: timedelta) -> Column:
         F.when(~F.col(PARSED), "parse")
         .when(~F.col("_wanted"), FILTERED)
         .when(F.size(REASONS) > 0, "contract")
+        .when(F.size(FAILED_RULES) > 0, "expectation")
         .when(ahead, "future_event_time")
     )
 
 
 def _row_key() -> Column:
     """Tell apart a record and its own return through the requeue."""
-    again = F.concat_ws("#", "record_id", F.col("requeued_at").cast("string"))
-    return F.when(F.col("requeued_at").isNotNull(), again).otherwise(F.col("record_id"))
+    again = F.concat_ws("#", "record_id", F.col(REQUEUED_AT).cast("string"))
+    return F.when(F.col(REQUEUED_AT).isNotNull(), again).otherwise(F.col("record_id"))

@@ -14,7 +14,7 @@ from datetime import date, datetime, timedelta
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from tidelake.silver.classify import PAYLOAD_HASH, REQUEUED, ROW, STAGE
+from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, ROW, STAGE
 
 VERDICT = "_verdict"
 DUPLICATE = "duplicate"
@@ -37,7 +37,7 @@ def arrivals(classified: DataFrame) -> DataFrame:
         ROW,
     )
     return classified.where(F.col(STAGE).isNull()).select(
-        ROW, REQUEUED, *_ACCEPTED_COLUMNS, order.alias(_ORDER)
+        ROW, ORIGIN, *_ACCEPTED_COLUMNS, order.alias(_ORDER)
     )
 
 
@@ -74,7 +74,7 @@ def match_accepted(new: DataFrame, known: DataFrame, *, ttl: timedelta, widened:
     in_reach = _matches("known_ingested_at", "known_event_date", ttl=ttl, widened=widened)
     itself = F.col("known__late") & (F.col("known_record_id") == F.col("record_id"))
     met = new.join(theirs, on=F.col("event_id") == F.col("known_event_id"), how="inner").where(
-        in_reach & ~(F.col(REQUEUED) & itself)
+        in_reach & ~((F.col(ORIGIN) != "bronze") & itself)
     )
     earliest = F.min_by(f"known_{PAYLOAD_HASH}", F.struct("known_ingested_at", "known_record_id"))
     return met.groupBy(ROW).agg(_verdict(F.first(PAYLOAD_HASH) == earliest).alias(VERDICT))

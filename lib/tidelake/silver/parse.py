@@ -17,12 +17,14 @@ from operator import or_
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from tidelake.config import Field
+from tidelake.config import Event, Field
+from tidelake.silver.fields import refusals, unknown_names, unknown_values
 from tidelake.silver.values import json_objects, json_variant, read_exactly, variant_text
 
 PARSED = "_parsed"
 BROKEN = "_broken"
 VALUES = "_values"
+UNKNOWN = "_unknown"
 
 # What fast parsing could get wrong: 17 characters of a fraction or an exponent's mantissa (a
 # double holds 15 digits for certain), an escaped surrogate, a bracket that closes our own array.
@@ -33,17 +35,19 @@ _CLOSING = r"\}\s*\]"
 _NESTED = frozenset({"array", "map", "struct"})
 
 
-def parse(rows: DataFrame, fields: Sequence[Field]) -> DataFrame:
-    """Read each payload's declared fields.
+def parse(rows: DataFrame, event: Event) -> DataFrame:
+    """Read each payload's fields.
 
     Args:
         rows: Rows with a binary ``payload``.
-        fields: The payload's declared fields; others are ignored.
+        event: Its declared fields, and what to do about others.
 
     Returns:
         ``rows`` plus ``_parsed`` (boolean), ``_values`` (struct of typed fields, a broken value
-        null) and ``_broken`` (array of texts, one for each field whose value would change).
+        null), ``_broken`` (array of texts, one for each field whose value would change or that
+        is refused) and ``_unknown`` (the other fields, ``map<string, variant>``; null for none).
     """
+    fields = event.fields
     text = F.col("payload").cast("string")
     texts = ", ".join(f"`{field.name}`: string" for field in fields)
     # In a step of its own, or Spark would parse once for the size and once for the element.
@@ -57,6 +61,11 @@ def parse(rows: DataFrame, fields: Sequence[Field]) -> DataFrame:
     for field in fields:
         if field.type.kind in _NESTED:
             twice = twice | F.col("_fast").getField(field.name).isNotNull()
+    read = read.withColumn(
+        "_others", F.when(F.col("_fast").isNotNull(), unknown_names(text, fields))
+    )
+    if event.evolution != "strict":
+        twice = twice | F.col("_others").isNotNull()
     read = read.withColumn("_twice", F.coalesce(twice, F.lit(False)))
     read = read.withColumn("_variant", F.when(F.col("_twice"), json_variant(text)))
     read = read.withColumn(
@@ -73,10 +82,15 @@ def parse(rows: DataFrame, fields: Sequence[Field]) -> DataFrame:
         (outcomes[field.name].broken, f"{field.name}: not exactly {field.type.sql}")
         for field in fields
     ]
+    reasons = texts_where(broken)
+    if event.evolution == "strict":
+        refused = F.when(F.col(PARSED), refusals(F.col("_others")))
+        reasons = F.concat(reasons, F.coalesce(refused, F.array().cast("array<string>")))
     return (
         read.withColumn(VALUES, typed)
-        .withColumn(BROKEN, texts_where(broken))
-        .drop("_objects", "_fast", "_care", "_twice", "_variant", "_texts")
+        .withColumn(BROKEN, reasons)
+        .withColumn(UNKNOWN, unknown_values(F.col("_variant"), F.col("_others")))
+        .drop("_objects", "_fast", "_care", "_others", "_twice", "_variant", "_texts")
     )
 
 

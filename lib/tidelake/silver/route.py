@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from pyspark.sql import Column, DataFrame
@@ -10,14 +11,18 @@ from pyspark.sql import functions as F
 from tidelake.config import Pipeline
 from tidelake.silver.classify import (
     FILTERED,
+    ORIGIN,
     PAYLOAD_HASH,
+    REQUEUED_AT,
     ROW,
     SELECTED,
     STAGE,
     reasons_by_stage,
 )
 from tidelake.silver.dedup import CONFLICT, DUPLICATE, VERDICT
+from tidelake.silver.fields import RESCUED, as_json, as_texts
 from tidelake.silver.lateness import lateness
+from tidelake.silver.parse import UNKNOWN
 
 FATE = "_fate"
 LATENESS = "_lateness"
@@ -27,7 +32,8 @@ QUARANTINED = "quarantined"
 
 QUARANTINE_DDL = (
     "record_id string, payload binary, event_id string, reasons array<string>, stage string, "
-    "ingested_at timestamp, _payload_hash bigint, _generation string, _batch bigint"
+    "ingested_at timestamp, _requeued_at timestamp, _payload_hash bigint, _generation string, "
+    "_batch bigint"
 )
 
 
@@ -62,7 +68,8 @@ def decide(
 
 
 def _fate() -> Column:
-    too_late = (F.col(LATENESS) == "too_late") & ~F.col("_skip_lateness")
+    # What `late apply` sent again counts however late it is.
+    too_late = (F.col(LATENESS) == "too_late") & (F.col(ORIGIN) != LATE)
     return (
         F.when(F.col(STAGE) == FILTERED, FILTERED)
         .when(F.col(STAGE).isNotNull(), QUARANTINED)
@@ -72,10 +79,17 @@ def _fate() -> Column:
     )
 
 
-def to_silver(decided: DataFrame, pipeline: Pipeline, *, generation: str, batch: int) -> DataFrame:
-    """Take the accepted events, in silver's columns."""
+def to_silver(
+    decided: DataFrame,
+    pipeline: Pipeline,
+    *,
+    extra: Sequence[str] = (),
+    generation: str,
+    batch: int,
+) -> DataFrame:
+    """Take the accepted events, in silver's columns; ``extra`` are those of unknown fields."""
     return decided.where(F.col(FATE) == SILVER).select(
-        *_event_columns(pipeline), *_origin(generation, batch)
+        *_event_columns(pipeline), *_unknown_columns(pipeline, extra), *_origin(generation, batch)
     )
 
 
@@ -84,6 +98,7 @@ def to_late(
     pipeline: Pipeline,
     *,
     watermark: datetime | None,
+    extra: Sequence[str] = (),
     generation: str,
     batch: int,
 ) -> DataFrame:
@@ -95,6 +110,8 @@ def to_late(
         "payload",
         mark.alias("watermark"),
         (behind / 1_000_000).cast("double").alias("lateness_seconds"),
+        *_unknown_columns(pipeline, extra),
+        REQUEUED_AT,
         *_origin(generation, batch),
     )
 
@@ -108,8 +125,16 @@ def to_quarantine(decided: DataFrame, *, generation: str, batch: int) -> DataFra
         reasons_by_stage().alias("reasons"),
         F.col(STAGE).alias("stage"),
         "ingested_at",
+        REQUEUED_AT,
         *_origin(generation, batch),
     )
+
+
+def _unknown_columns(pipeline: Pipeline, extra: Sequence[str]) -> list[Column]:
+    """Give what the payload held beside its schema the place that the definition asks for."""
+    if pipeline.event.evolution == "rescue":
+        return [as_json(F.col(UNKNOWN)).alias(RESCUED)]
+    return [as_texts(F.col(UNKNOWN)).getItem(name).alias(name) for name in extra]
 
 
 def _event_columns(pipeline: Pipeline) -> list[Column]:

@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from tidelake.config import Source
+
+ONLY_PARTITION = "0"
 
 
 @dataclass(frozen=True)
@@ -44,10 +51,44 @@ def advance(
     """
     if not partitions:
         return watermark
-    newest = max(progress.last_ingested_at for progress in partitions.values())
-    active = [p for p in partitions.values() if newest - p.last_ingested_at <= idle_after]
+    active = _active(partitions, idle_after).values()
     times = [p.max_event_time for p in active if p.max_event_time is not None]
     if len(times) < len(active):
         return watermark
     reached = min(times) - delay
     return reached if watermark is None else max(watermark, reached)
+
+
+def held_back_by(
+    partitions: Mapping[str, PartitionProgress], *, idle_after: timedelta
+) -> tuple[str | None, tuple[str, ...]]:
+    """Name the partition that the watermark waits for, and those left out as idle."""
+    if not partitions:
+        return None, ()
+    active = _active(partitions, idle_after)
+    # One that accepted nothing yet holds back more than any that did.
+    slowest = min(active, key=lambda name: _reached(active[name]))
+    return slowest, tuple(sorted(partitions.keys() - active.keys()))
+
+
+def partition_of(source: Source) -> Column:
+    """Name the source partition of a bronze row: its Kafka partition; other sources have one."""
+    if source.kind != "kafka":
+        return F.lit(ONLY_PARTITION)
+    offset = F.substring_index("record_id", ":", -1)
+    return F.left("record_id", F.length("record_id") - F.length(offset) - 1)
+
+
+def _active(
+    partitions: Mapping[str, PartitionProgress], idle_after: timedelta
+) -> dict[str, PartitionProgress]:
+    newest = max(progress.last_ingested_at for progress in partitions.values())
+    return {
+        name: progress
+        for name, progress in partitions.items()
+        if newest - progress.last_ingested_at <= idle_after
+    }
+
+
+def _reached(progress: PartitionProgress) -> datetime:
+    return progress.max_event_time or datetime.min.replace(tzinfo=UTC)

@@ -7,8 +7,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from tidelake.errors import SchemaChangedError
 from tidelake.sinks.commits import encode
+from tidelake.sinks.evolution import Freedom, evolve
 from tidelake.tables import Table
 
 # A checkpoint of the log every tenth commit doubles the time of that commit.
@@ -16,7 +16,12 @@ _PROPERTIES = {"delta.checkpointInterval": "50"}
 
 
 def append(
-    rows: DataFrame, table: Table, note: dict[str, Any], *, surely_filled: bool = True
+    rows: DataFrame,
+    table: Table,
+    note: dict[str, Any],
+    *,
+    surely_filled: bool = True,
+    may_add_columns: bool = False,
 ) -> None:
     """Append rows in one commit that carries the note.
 
@@ -28,8 +33,11 @@ def append(
         table: Where to.
         note: The commit's note.
         surely_filled: Whether there is at least one row.
+        may_add_columns: Whether columns that the table lacks come into it, in the same commit.
     """
     writer = rows.write.format("delta").mode("append").option("userMetadata", encode(note))
+    if may_add_columns:
+        writer = writer.option("mergeSchema", "true")
     if not surely_filled:
         writer = writer.option("txnAppId", f"{table.name}/{note['generation']}")
         writer = writer.option("txnVersion", str(note["batch"]))
@@ -37,32 +45,21 @@ def append(
 
 
 def ensure_table(
-    spark: SparkSession, table: Table, schema: StructType, note: dict[str, Any]
+    spark: SparkSession,
+    table: Table,
+    schema: StructType,
+    note: dict[str, Any],
+    *,
+    freedom: Freedom = "none",
 ) -> None:
-    """Create a table, or hold the stored one against the schema that today's definition gives.
+    """Create a table, or bring the stored one to the schema that today's definition gives.
 
     Raises:
-        SchemaChangedError: The stored table has other columns.
+        SchemaChangedError: The stored table differs by more than ``freedom`` allows.
     """
-    if not table.exists:
-        empty = spark.createDataFrame([], schema)
-        writer = empty.write.format("delta").option("userMetadata", encode(note))
-        writer.options(**_PROPERTIES).save(str(table.path))
+    if table.exists:
+        evolve(spark, table, schema, freedom)
         return
-    stored = _shape(spark.read.format("delta").load(str(table.path)).schema)
-    wanted = _shape(schema)
-    if stored == wanted:
-        return
-    differences = [
-        f"  - {name}: stored {stored.get(name, 'nothing')}, defined {wanted.get(name, 'nothing')}"
-        for name in sorted({*stored, *wanted})
-        if stored.get(name) != wanted.get(name)
-    ] or ["  - the columns stand in another order"]
-    raise SchemaChangedError(
-        f"{table.name} was written under another definition:\n" + "\n".join(differences) + "\n"
-        "Restore the definition, or run the new one on a new --root."
-    )
-
-
-def _shape(schema: StructType) -> dict[str, str]:
-    return {field.name: field.dataType.simpleString() for field in schema.fields}
+    empty = spark.createDataFrame([], schema)
+    writer = empty.write.format("delta").option("userMetadata", encode(note))
+    writer.options(**_PROPERTIES).save(str(table.path))

@@ -19,6 +19,10 @@ from tidelake.tables import Table
 _KEY = "tidelake"
 _COMMIT_FILE = re.compile(r"[0-9]{20}\.json")
 
+# A commit and the last of its files that a reader took; negative for none of them.
+Position = tuple[int, int]
+BEGINNING: Position = (0, -1)
+
 
 @dataclass(frozen=True)
 class Commit:
@@ -81,25 +85,38 @@ def last_commit(table: Table) -> Commit | None:
     return next(commits(table), None)
 
 
-def rows_after(table: Table, version: int, index: int) -> int:
-    """Count the rows that a reader of the table's commits has not taken yet.
+def oldest_version(table: Table) -> int:
+    """Give the oldest version whose commit the log still has; 0 for all, and for no table."""
+    return min((int(file.stem) for file in _log_files(table)), default=0)
+
+
+def newest_version(table: Table) -> int:
+    """Give the newest version, whoever wrote it; -1 for no table."""
+    return max((int(file.stem) for file in _log_files(table)), default=-1)
+
+
+def rows_between(table: Table, after: Position, until: Position | None = None) -> int:
+    """Count the rows that came into a table between two positions, by Delta's own statistics.
 
     Args:
-        table: The table that is read.
-        version: The commit in which the reader stands.
-        index: The last of that commit's files that it took; negative for none.
+        table: The table that is read; what its commits only rearranged does not count.
+        after: Where the reader stood; :data:`BEGINNING` for nowhere yet.
+        until: Where it stands now; None for the newest commit.
 
     Returns:
-        The rows of the remaining files, by Delta's own statistics.
+        The rows of the files in between.
     """
     rows = 0
     for file in _log_files(table):
-        found = int(file.stem)
-        if found < version:
+        version = int(file.stem)
+        if version < after[0]:
             break
+        if until is not None and version > until[0]:
+            continue
         adds = [add for add in _added(file) if add.get("dataChange")]
-        waiting = adds[index + 1 :] if found == version and index >= 0 else adds
-        rows += sum(int(json.loads(add["stats"])["numRecords"]) for add in waiting)
+        first = max(after[1] + 1, 0) if version == after[0] else 0
+        past = max(until[1] + 1, 0) if until is not None and version == until[0] else len(adds)
+        rows += sum(int(json.loads(add["stats"])["numRecords"]) for add in adds[first:past])
     return rows
 
 

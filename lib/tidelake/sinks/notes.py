@@ -1,4 +1,4 @@
-"""What silver's commit says of its batch: counts by fate, and the watermark before and after."""
+"""What silver's commit says of its batch: what it took, each fate, and the watermark."""
 
 from __future__ import annotations
 
@@ -6,41 +6,66 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
+from tidelake.fingerprints import combined
 from tidelake.instants import from_json, to_json
 from tidelake.silver.watermark import PartitionProgress
-from tidelake.sinks.commits import Commit
+from tidelake.sinks.commits import BEGINNING, Commit, Position
 
 # The order in which people read them.
 FATES = ("silver", "duplicate", "quarantined", "late", "filtered")
+# Where a row came from: straight from bronze, or through the requeue for a reason.
+FRESH = "bronze"
 
 
-@dataclass(frozen=True)
-class FateCount:
+class FateCount(NamedTuple):
     """How many rows of a batch met one fate.
 
     Attributes:
         fate: One of :data:`FATES`.
         stage: Where a quarantined row failed.
-        requeued: Whether the rows came through the requeue.
+        origin: ``bronze``, or the reason for which the rows were requeued.
         rows: How many.
+        fingerprint: Of their record ids.
     """
 
     fate: str
     stage: str | None
-    requeued: bool
+    origin: str
     rows: int
+    fingerprint: int = 0
 
 
 @dataclass(frozen=True)
 class SilverNote:
-    """The books of one silver batch."""
+    """The books of one silver batch.
+
+    Attributes:
+        watermark_in: Before the batch (UTC).
+        watermark: After it.
+        partitions: How far each partition of the source has come.
+        counts: Rows by fate, stage and origin.
+        taken: Rows by input table (``bronze``, ``requeue``), as Delta's statistics have them.
+        until: How far the batch went in each input table.
+        warnings: Accepted rows by the rule of severity ``warning`` that they fail.
+        searched: Accepted ids that deduplication compared with.
+        seconds: What that took.
+        prefiltered: Rows that the prefilter held back; None where there is none.
+        columns: Payload fields that became columns of silver with this batch.
+    """
 
     watermark_in: datetime | None = None
     watermark: datetime | None = None
     partitions: Mapping[str, PartitionProgress] = field(default_factory=dict)
     counts: tuple[FateCount, ...] = ()
+    taken: Mapping[str, int] = field(default_factory=dict)
+    until: Mapping[str, Position] = field(default_factory=dict)
+    warnings: Mapping[str, int] = field(default_factory=dict)
+    searched: int = 0
+    seconds: float = 0.0
+    prefiltered: int | None = None
+    columns: tuple[str, ...] = ()
 
     @staticmethod
     def of(commit: Commit | None) -> SilverNote:
@@ -52,10 +77,17 @@ class SilverNote:
             watermark_in=from_json(note["watermark_in"]),
             watermark=from_json(note["watermark"]),
             partitions={
-                name: _progress(newest, arrived)
+                name: PartitionProgress(from_json(newest), datetime.fromisoformat(arrived))
                 for name, (newest, arrived) in note["partitions"].items()
             },
             counts=tuple(FateCount(*row) for row in note["counts"]),
+            taken=note["taken"],
+            until=positions(commit),
+            warnings=note["warnings"],
+            searched=note["dedup"]["searched"],
+            seconds=note["dedup"]["seconds"],
+            prefiltered=note["prefiltered"],
+            columns=tuple(note["columns"]),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -67,14 +99,29 @@ class SilverNote:
                 name: [to_json(p.max_event_time), to_json(p.last_ingested_at)]
                 for name, p in self.partitions.items()
             },
-            "counts": [[c.fate, c.stage, c.requeued, c.rows] for c in self.counts],
+            "counts": [list(count) for count in self.counts],
+            "taken": dict(self.taken),
+            "until": {name: list(position) for name, position in self.until.items()},
+            "warnings": dict(self.warnings),
+            "dedup": {"searched": self.searched, "seconds": round(self.seconds, 3)},
+            "prefiltered": self.prefiltered,
+            "columns": list(self.columns),
         }
 
-    def total(self, *, requeued: bool | None = None) -> Counter[str]:
-        """Add up rows by fate, all or only those of one origin."""
-        return add_up(
-            count for count in self.counts if requeued is None or count.requeued == requeued
-        )
+    def total(self) -> Counter[str]:
+        """Add up rows by fate."""
+        return add_up(self.counts)
+
+
+def positions(commit: Commit | None) -> dict[str, Position]:
+    """Read how far the batch of a commit went in each of its input tables."""
+    until = {} if commit is None else commit.note.get("until", {})
+    return {name: (int(version), int(index)) for name, (version, index) in until.items()}
+
+
+def position(commit: Commit | None, table: str) -> Position:
+    """Read how far in one input table; the beginning where no batch was closed yet."""
+    return positions(commit).get(table, BEGINNING)
 
 
 def add_up(counts: Iterable[FateCount]) -> Counter[str]:
@@ -85,5 +132,6 @@ def add_up(counts: Iterable[FateCount]) -> Counter[str]:
     return total
 
 
-def _progress(newest: str | None, arrived: str) -> PartitionProgress:
-    return PartitionProgress(from_json(newest), datetime.fromisoformat(arrived))
+def fingerprint_of(counts: Iterable[FateCount]) -> int:
+    """Combine the fingerprints of counts that share no row."""
+    return combined(count.fingerprint for count in counts)

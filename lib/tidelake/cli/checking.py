@@ -1,0 +1,122 @@
+"""The command ``check``: whether today's definition may go on, and whether the tables are good."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tidelake.cli.failures import say
+from tidelake.cli.flow import started
+from tidelake.cli.options import as_json, place, placed
+from tidelake.cli.render import print_json, print_table
+from tidelake.errors import RefusedError, UsageError
+
+if TYPE_CHECKING:
+    from tidelake.ops.gate import GateReport
+    from tidelake.replay.compatibility import FieldDrift, TableVerdict
+
+_SAYS = {
+    "added": "added; older rows are null",
+    "kept": "kept; newer rows are null",
+    "widened": "widened; no value changes",
+    "refused": "needs a new generation",
+}
+
+
+@click.command()
+@click.argument("pipeline", default="clickstream")
+@click.option("--tables", is_flag=True, help="Judge silver and gold by the expectation suite too.")
+@as_json
+@placed
+def check(pipeline: str, tables: bool, json_: bool, root: str | None, env: str | None) -> None:
+    """Judge whether the definition may continue on the stored tables; exit 3 when it may not."""
+    where = place(root, env)
+    definition = where.pipeline(pipeline)
+    if tables and definition.suite is None:
+        raise UsageError(
+            f"{definition.file} names no suite. Add quality: {{suite: expectations/{pipeline}.yml}}"
+        )
+    report: GateReport | None = None
+    with started(where, definition) as run:
+        from tidelake.ops.gate import judge_tables as judge_by_suite  # noqa: PLC0415
+        from tidelake.replay.compatibility import judge_tables, payload_drift  # noqa: PLC0415
+
+        verdicts = judge_tables(run)
+        drift = payload_drift(where.lake, definition)
+        if tables and definition.suite is not None:
+            docs = where.lake.root / "data_docs" / definition.name
+            report = judge_by_suite(
+                run.spark,
+                where.lake,
+                definition.name,
+                definition.suite,
+                docs=docs,
+                now=datetime.now(UTC),
+            )
+    may_continue = all(verdict.may_continue for verdict in verdicts)
+    if json_:
+        print_json(_as_json(definition.name, may_continue, verdicts, drift, report))
+    else:
+        _show(definition.name, verdicts, drift)
+        if report is not None:
+            _show_gate(report)
+    if not may_continue:
+        raise RefusedError(
+            f"today's definition of {definition.name} may not continue on the stored tables. "
+            "Restore it, or run it on a new --root."
+        )
+    if report is not None and not report.passed:
+        raise RefusedError(f"the gate of {definition.name} is closed. Details: {report.docs}")
+
+
+def _as_json(
+    name: str,
+    may_continue: bool,
+    verdicts: list[TableVerdict],
+    drift: list[FieldDrift],
+    report: GateReport | None,
+) -> dict[str, Any]:
+    told = {
+        "pipeline": name,
+        "may_continue": may_continue,
+        "tables": {v.table: [asdict(one) for one in v.differences] for v in verdicts if v.exists},
+        "payload": [asdict(field) for field in drift],
+    }
+    return told if report is None else told | {"gate": report.to_json()}
+
+
+def _show(name: str, verdicts: list[TableVerdict], drift: list[FieldDrift]) -> None:
+    print_table(
+        ["table", "column", "stored", "defined", "verdict"],
+        [
+            [verdict.table, one.column, one.stored, one.defined, _SAYS[one.verdict]]
+            for verdict in verdicts
+            for one in verdict.differences
+        ]
+        or [
+            [verdict.table, None, None, None, "continues" if verdict.exists else "not there yet"]
+            for verdict in verdicts
+        ],
+        title=f"Today's definition of {name} against its tables",
+    )
+    if drift:
+        print_table(
+            ["payload field", "", "in the newest payloads", "what follows"],
+            [[d.field, d.kind, f"{d.rows:,} of {d.sampled:,}", d.follows] for d in drift],
+            title="Fields of the newest arrivals against event.schema",
+        )
+
+
+def _show_gate(report: GateReport) -> None:
+    print_table(
+        ["", "table", "expectation", "severity", "observed"],
+        [
+            ["ok" if one.passed else "!!", one.table, one.text, one.severity, one.observed]
+            for one in report.results
+        ],
+        title=f"Gate: {'open' if report.passed else 'CLOSED'}",
+    )
+    say(f"Data Docs: {report.docs}")

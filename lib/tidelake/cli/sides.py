@@ -1,0 +1,219 @@
+"""The commands of the side tables: ``late`` and ``quarantine``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+import click
+
+from tidelake.cli.failures import say
+from tidelake.cli.flow import started
+from tidelake.cli.options import as_json, place, placed
+from tidelake.cli.render import print_json, print_table
+
+_BARS = "▁▂▃▄▅▆▇█"
+_EXAMPLE = 60
+_STAGES = ("parse", "contract", "expectation", "future_event_time", "conflicting_duplicate")
+
+
+@click.group()
+def late() -> None:
+    """List or apply events that came too late."""
+
+
+@late.command("list")
+@click.argument("pipeline", default="clickstream")
+@as_json
+@placed
+def late_list(pipeline: str, json_: bool, root: str | None, env: str | None) -> None:
+    """List late rows by event date."""
+    from tidelake.replay.listing import list_late  # noqa: PLC0415
+
+    where = place(root, env)
+    days = list_late(where.lake, where.pipeline(pipeline))
+    if json_:
+        print_json([asdict(day) for day in days])
+        return
+    print_table(
+        ["event date", "rows", "waiting", "late by", "median", "at most", "watermark"],
+        [
+            [
+                str(day.event_date),
+                day.rows,
+                day.waiting,
+                _hours(day.least_seconds),
+                _hours(day.median_seconds),
+                _hours(day.most_seconds),
+                f"{day.watermark:%Y-%m-%d %H:%M:%SZ}",
+            ]
+            for day in days
+        ],
+        title=f"Late rows of {pipeline}",
+    )
+    if any(day.waiting for day in days):
+        say(f"Count them after all with: tidelake late apply {pipeline}")
+
+
+@late.command("apply")
+@click.argument("pipeline", default="clickstream")
+@click.option(
+    "--event-date", type=click.DateTime(["%Y-%m-%d"]), help="Only the rows of this event date."
+)
+@placed
+def late_apply(
+    pipeline: str, event_date: datetime | None, root: str | None, env: str | None
+) -> None:
+    """Send late rows into silver again, past the lateness test; the next run takes them in."""
+    where = place(root, env)
+    definition = where.pipeline(pipeline)
+    with started(where, definition) as run:
+        from tidelake.replay.late import apply_late  # noqa: PLC0415
+
+        rows = apply_late(run, event_date=event_date.date() if event_date else None)
+    _told_requeued(rows, pipeline)
+
+
+@click.group()
+def quarantine() -> None:
+    """List, replay or discard quarantined rows."""
+
+
+def _chosen(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that choose rows."""
+    stage = click.option("--stage", type=click.Choice(_STAGES), help="Rows that failed there.")
+    rule = click.option("--rule", metavar="TEXT", help="Rows with a reason that holds this text.")
+    return stage(rule(command))
+
+
+@quarantine.command("list")
+@click.argument("pipeline", default="clickstream")
+@_chosen
+@as_json
+@placed
+def quarantine_list(
+    pipeline: str,
+    stage: str | None,
+    rule: str | None,
+    json_: bool,
+    root: str | None,
+    env: str | None,
+) -> None:
+    """List quarantined rows by reason, with an example and the trend over the last batches."""
+    from tidelake.replay.listing import list_quarantine  # noqa: PLC0415
+
+    where = place(root, env)
+    groups = list_quarantine(where.lake, where.pipeline(pipeline), stage=stage, rule=rule)
+    if json_:
+        print_json([asdict(group) for group in groups])
+        return
+    print_table(
+        ["stage", "reason", "rows", "trend", "last", "example"],
+        [
+            [
+                group.stage,
+                group.reason,
+                _rows(group.rows, group.discarded),
+                _bars(group.trend),
+                f"{group.last:%m-%d %H:%M}",
+                _start(group.example),
+            ]
+            for group in groups
+        ],
+        title=f"Quarantine of {pipeline}; a row with several reasons is in several lines",
+    )
+    if groups:
+        say(f"After a fix, see what it would release: tidelake quarantine replay {pipeline} --look")
+
+
+@quarantine.command("replay")
+@click.argument("pipeline", default="clickstream")
+@_chosen
+@click.option("--look", is_flag=True, help="Show what would be released, and send nothing.")
+@as_json
+@placed
+def quarantine_replay(
+    pipeline: str,
+    stage: str | None,
+    rule: str | None,
+    look: bool,
+    json_: bool,
+    root: str | None,
+    env: str | None,
+) -> None:
+    """Send the rows that would pass today into silver again; the next run takes them in."""
+    where = place(root, env)
+    definition = where.pipeline(pipeline)
+    with started(where, definition) as run:
+        from tidelake.replay.quarantine import Choice, replay_quarantine  # noqa: PLC0415
+
+        replay = replay_quarantine(run, Choice(stage, rule), look_only=look)
+    if json_:
+        print_json(asdict(replay) | {"released": replay.released})
+        return
+    print_table(
+        ["failed at", "today", "rows"],
+        [
+            [one.stage, f"{one.fate} ({one.now})" if one.now else one.fate, one.rows]
+            for one in replay.outcomes
+        ],
+        title=f"Quarantine of {pipeline}, judged by today's definition",
+    )
+    if look:
+        say(f"{replay.released:,} rows would be released. Nothing was sent.")
+    else:
+        _told_requeued(replay.requeued, pipeline)
+
+
+@quarantine.command("discard")
+@click.argument("pipeline", default="clickstream")
+@_chosen
+@click.option("--reason", required=True, metavar="TEXT", help="Why; written down with each row.")
+@placed
+def quarantine_discard(
+    pipeline: str,
+    stage: str | None,
+    rule: str | None,
+    reason: str,
+    root: str | None,
+    env: str | None,
+) -> None:
+    """Give up quarantined rows; they stay in the table and in the books."""
+    if not reason.strip():
+        raise click.BadParameter("say why", param_hint="--reason")
+    where = place(root, env)
+    definition = where.pipeline(pipeline)
+    with started(where, definition) as run:
+        from tidelake.replay.quarantine import Choice, discard_quarantine  # noqa: PLC0415
+
+        rows = discard_quarantine(run, Choice(stage, rule), why=reason)
+    say(f"{rows:,} rows discarded. See them with: tidelake quarantine list {pipeline}")
+
+
+def _told_requeued(rows: int, pipeline: str) -> None:
+    if rows:
+        say(f"{rows:,} rows requeued. Take them in with: tidelake run {pipeline}")
+    else:
+        say("Nothing to send: no row is waiting that would be taken.")
+
+
+def _rows(rows: int, discarded: int) -> str:
+    return f"{rows:,} ({discarded:,} discarded)" if discarded else f"{rows:,}"
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:,.1f} h"
+
+
+def _bars(trend: Sequence[int]) -> str:
+    most = max(trend, default=0)
+    if not most:
+        return "." * len(trend)
+    return "".join(_BARS[-(-n * (len(_BARS) - 1) // most)] if n else "." for n in trend)
+
+
+def _start(payload: bytes) -> str:
+    text = payload[:_EXAMPLE].decode("utf-8", errors="backslashreplace")
+    return text + ("…" if len(payload) > _EXAMPLE else "")

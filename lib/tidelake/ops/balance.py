@@ -1,0 +1,191 @@
+"""Hold the books against themselves and against the tables, batch by batch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from tidelake.fingerprints import DUCKDB_FINGERPRINT, combined
+from tidelake.ops.query import ask
+from tidelake.ops.side import Closed, in_closed_batch
+from tidelake.sinks.commits import Commit
+from tidelake.sinks.notes import FRESH, FateCount, SilverNote, add_up, fingerprint_of
+from tidelake.tables import Lake, Table
+
+_Key = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How many rows, and which: equal marks mean equal sets of record ids."""
+
+    rows: int = 0
+    fingerprint: int = 0
+
+
+@dataclass(frozen=True)
+class Tally:
+    """A table's rows, counted in the table itself.
+
+    Attributes:
+        batches: By generation and batch; bronze has one entry for all.
+    """
+
+    batches: Mapping[_Key, Mark]
+
+    @property
+    def rows(self) -> int:
+        """All rows."""
+        return sum(mark.rows for mark in self.batches.values())
+
+    @property
+    def fingerprint(self) -> int:
+        """Of all record ids."""
+        return combined(mark.fingerprint for mark in self.batches.values())
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One closed batch of silver.
+
+    Attributes:
+        number: Its number.
+        generation: Its generation.
+        closed_at: When (UTC).
+        taken: Rows taken from bronze, by Delta's statistics.
+        returned: Rows taken from the requeue.
+        counts: Its rows by fate, stage and origin.
+        watermark: After it.
+    """
+
+    number: int
+    generation: str
+    closed_at: datetime
+    taken: int
+    returned: int
+    counts: tuple[FateCount, ...]
+    watermark: datetime | None
+
+    @property
+    def fates(self) -> Counter[str]:
+        """Rows by fate."""
+        return add_up(self.counts)
+
+    @property
+    def conflicts(self) -> int:
+        """Rows in quarantine because another payload had their id."""
+        return sum(c.rows for c in self.counts if c.stage == "conflicting_duplicate")
+
+    @property
+    def key(self) -> _Key:
+        """What tells it apart."""
+        return self.generation, self.number
+
+    def of(self, *, fresh: bool) -> int:
+        """Count the rows that came straight from bronze, or those that came back."""
+        return sum(c.rows for c in self.counts if (c.origin == FRESH) is fresh)
+
+
+def batch_of(commit: Commit) -> Batch:
+    """Read a batch from silver's commit."""
+    note = SilverNote.of(commit)
+    return Batch(
+        number=commit.batch,
+        generation=commit.generation,
+        closed_at=commit.written_at,
+        taken=note.taken.get("bronze", 0),
+        returned=note.taken.get("requeue", 0),
+        counts=note.counts,
+        watermark=note.watermark,
+    )
+
+
+def tally(lake: Lake, table: Table, closed: Closed | None) -> Tally:
+    """Count a table's rows by the batch that wrote them.
+
+    Args:
+        lake: Where the tables are.
+        table: Silver or a side table; bronze, which does not know its batches, without ``closed``.
+        closed: Rows of later batches are left out.
+    """
+    if not table.exists:
+        return Tally({})
+    if closed is None:
+        rows, mark = ask(lake, f"SELECT count(*), {DUCKDB_FINGERPRINT} FROM {table.name}").rows[0]
+        return Tally({("", 0): Mark(int(rows), int(mark))})
+    found = ask(
+        lake,
+        f"SELECT _generation, _batch, count(*), {DUCKDB_FINGERPRINT} FROM {table.name} q "
+        f"WHERE {in_closed_batch(closed)} GROUP BY 1, 2",
+    ).rows
+    return Tally({(g, int(b)): Mark(int(rows), int(mark)) for g, b, rows, mark in found})
+
+
+def problems_of(
+    batches: Sequence[Batch],
+    taken: Sequence[Commit],
+    tables: Mapping[str, Tally],
+    fates: Counter[str],
+    *,
+    pending: int,
+    requeued: int,
+) -> Iterator[str]:
+    """Say what does not add up, the earliest first.
+
+    Args:
+        batches: Silver's batches, oldest first.
+        taken: Bronze's commits, newest first.
+        tables: Rows counted in the tables, by fate, and bronze.
+        fates: Each row's fate as it now is.
+        pending: Rows of bronze that silver has not taken yet.
+        requeued: Rows sent again that silver has not taken yet.
+    """
+    yield from _bronze_problems(taken, tables["bronze"])
+    for batch in batches:
+        yield from _batch_problems(batch, tables)
+    bronze = tables["bronze"]
+    fated = sum(fates.values()) + pending + requeued
+    if fated != bronze.rows:
+        yield f"bronze holds {bronze.rows:,} rows, {fated:,} have a fate or wait for one"
+    fresh = [c for batch in batches for c in batch.counts if c.origin == FRESH]
+    seen = sum(count.rows for count in fresh)
+    if seen + pending != bronze.rows:
+        yield f"bronze holds {bronze.rows:,} rows, silver took {seen:,} and {pending:,} wait"
+    elif not pending and fingerprint_of(fresh) != bronze.fingerprint:
+        yield "silver took as many rows as bronze holds, but not the same ones"
+
+
+def _bronze_problems(taken: Sequence[Commit], bronze: Tally) -> Iterator[str]:
+    filled = [commit for commit in reversed(taken) if commit.batch >= 0]
+    for commit in filled:
+        offered, written = int(commit.note["records"]), commit.rows or 0
+        if offered != written:
+            yield (
+                f"bronze, batch {commit.batch}: the source held {offered:,} records, "
+                f"{written:,} rows were written"
+            )
+    written = sum(commit.rows or 0 for commit in filled)
+    if written != bronze.rows:
+        yield f"bronze: its commits wrote {written:,} rows, it holds {bronze.rows:,}"
+    elif combined(int(commit.note["fingerprint"]) for commit in filled) != bronze.fingerprint:
+        yield "bronze: it holds as many rows as its commits wrote, but not the same ones"
+
+
+def _batch_problems(batch: Batch, tables: Mapping[str, Tally]) -> Iterator[str]:
+    place = f"silver, batch {batch.number}"
+    for source, rows, given in (
+        ("bronze", batch.taken, batch.of(fresh=True)),
+        ("the requeue", batch.returned, batch.of(fresh=False)),
+    ):
+        if rows != given:
+            yield f"{place}: it took {rows:,} rows from {source} and gave {given:,} fates"
+    for fate in ("silver", "quarantined", "late"):
+        counts = [count for count in batch.counts if count.fate == fate]
+        booked = Mark(sum(count.rows for count in counts), fingerprint_of(counts))
+        held = tables[fate].batches.get(batch.key, Mark())
+        if booked.rows != held.rows:
+            yield f"{place}: {booked.rows:,} rows are booked as {fate}, {held.rows:,} are there"
+        elif booked != held:
+            yield f"{place}: its rows booked as {fate} are not those that are there"

@@ -1,0 +1,45 @@
+"""Read a table's commit notes beyond the log's retention: what each run copied to ``ops.books``."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tidelake.errors import UsageError
+from tidelake.ops.query import ask
+from tidelake.sinks.commits import Commit, commits, oldest_version
+from tidelake.tables import Lake, Table
+
+
+def require_tables(lake: Lake, pipeline: str) -> None:
+    """Want a pipeline that has run.
+
+    Raises:
+        UsageError: It has no tables under this root.
+    """
+    if not lake.bronze(pipeline).exists:
+        raise UsageError(
+            f"{pipeline} has no tables under {lake.root}. Fill them with: tidelake run {pipeline}"
+        )
+
+
+def history(lake: Lake, table: Table) -> list[Commit]:
+    """List our commits of a table, newest first.
+
+    The log has the newest; what it no longer has comes from the books.
+    """
+    logged = list(commits(table))
+    oldest = oldest_version(table)
+    if not oldest or not lake.books().exists:
+        return logged
+    kept = ask(
+        lake,
+        f"SELECT version, committed_at, rows, note FROM {lake.books().name} "
+        f"WHERE table_name = '{table.name}' AND version < {oldest} ORDER BY version DESC",
+    )
+    return logged + [_commit(row) for row in kept.rows]
+
+
+def _commit(row: tuple[Any, ...]) -> Commit:
+    version, committed_at, rows, note = row
+    return Commit(version, committed_at, rows, json.loads(note))

@@ -1,0 +1,1 @@
+"""Send rows through again: late events that should count, quarantined ones that now pass."""

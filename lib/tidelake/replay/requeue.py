@@ -1,0 +1,136 @@
+"""Send rows of a side table into silver once more, each at most once at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from tidelake.config.names import BRONZE_COLUMNS
+from tidelake.errors import TidelakeError, UsageError
+from tidelake.fingerprints import fingerprint
+from tidelake.instants import from_json, from_micros
+from tidelake.ops.side import closed_batch, still_there, unless_discarded
+from tidelake.runtime.hop import Run
+from tidelake.runtime.lock import hold
+from tidelake.sinks.append import append
+from tidelake.sinks.commits import last_commit
+from tidelake.tables import Table
+
+Reason = Literal["late", "quarantine"]
+
+
+def waiting(run: Run, side: Table) -> DataFrame:
+    """Read the rows of a side table that are still there and that nobody gave up."""
+    lake, name = run.lake, run.pipeline.name
+    requeue, discarded = lake.requeue(name), lake.discarded(name)
+    query = still_there(side, requeue, closed_batch(lake, name))
+    query = unless_discarded(query, discarded)
+    for table in (side, requeue, discarded):
+        if table.exists:
+            frame = run.spark.read.format("delta").load(str(table.path))
+            # A view has no dots in its name.
+            frame.createOrReplaceTempView(_view(table))
+            query = query.replace(f"FROM {table.name} ", f"FROM {_view(table)} ")
+    return run.spark.sql(query)
+
+
+@contextmanager
+def holding_silver(run: Run) -> Iterator[None]:
+    """Keep silver to ourselves while its side tables are read and its input grows.
+
+    Raises:
+        UsageError: The pipeline has not run under this root.
+        LockedError: A run of silver holds the hop.
+    """
+    name = run.pipeline.name
+    if not run.lake.silver(name).exists:
+        raise UsageError(f"silver.{name} does not exist yet. Fill it with: tidelake run {name}")
+    with hold(run.lake.checkpoints(name, "silver"), f"{name}, hop silver,"):
+        yield
+
+
+def as_requeued(run: Run, rows: DataFrame, reason: Reason) -> DataFrame:
+    """Find rows of a side table in bronze, in the shape in which silver takes them again.
+
+    Args:
+        run: What the command works with.
+        rows: With ``record_id`` and ``ingested_at``, each record once.
+        reason: Why they are sent.
+
+    Returns:
+        Bronze's columns with ``reason`` and ``requeued_at``, later than every one before.
+    """
+    name = run.pipeline.name
+    reach = rows.agg(
+        F.min(F.unix_micros("ingested_at")), F.max(F.unix_micros("ingested_at"))
+    ).collect()[0]
+    first, last = from_micros(reach[0]), from_micros(reach[1])
+    bronze = run.spark.read.format("delta").load(str(run.lake.bronze(name).path))
+    if first is not None and last is not None:
+        # Literals, so that Delta skips the files of other days.
+        bronze = bronze.where(F.col("ingested_at").between(F.lit(first), F.lit(last)))
+    return (
+        bronze.join(rows.select("record_id"), on="record_id", how="left_semi")
+        .select(*BRONZE_COLUMNS)
+        .withColumn("reason", F.lit(reason))
+        .withColumn("requeued_at", F.lit(_now(run)))
+    )
+
+
+def send(run: Run, rows: DataFrame, *, expected: int) -> int:
+    """Append rows to the requeue; the next run of silver takes them in.
+
+    Args:
+        run: What the command works with; it holds silver's lock.
+        rows: From :func:`as_requeued`.
+        expected: How many they must be.
+
+    Raises:
+        TidelakeError: Bronze lacks some of them; nothing was written.
+    """
+    found = rows.agg(
+        F.count("*").alias("rows"),
+        fingerprint().alias("fingerprint"),
+        F.first("reason").alias("reason"),
+        F.max(F.unix_micros("requeued_at")).alias("at"),
+    ).collect()[0]
+    if found["rows"] != expected:
+        raise TidelakeError(
+            f"{expected:,} rows were to be sent again, bronze.{run.pipeline.name} holds "
+            f"{found['rows']:,} of them. Nothing was requeued. "
+            f"See the books with: tidelake ledger {run.pipeline.name}"
+        )
+    if not expected:
+        return 0
+    requeue = run.lake.requeue(run.pipeline.name)
+    last = last_commit(requeue)
+    at = from_micros(found["at"])
+    note = {
+        "pipeline": run.pipeline.name,
+        "hop": "requeue",
+        "generation": last.generation if last else "g1",
+        "batch": last.batch + 1 if last else 0,
+        "reason": found["reason"],
+        "requeued_at": at.isoformat() if at else None,
+        "records": expected,
+        "fingerprint": found["fingerprint"],
+    }
+    append(rows, requeue, note)
+    return expected
+
+
+def _now(run: Run) -> datetime:
+    """Take the present moment, or just after the last requeue when the clock went back."""
+    now = datetime.now(UTC)
+    last = last_commit(run.lake.requeue(run.pipeline.name))
+    before = from_json(last.note.get("requeued_at")) if last else None
+    return now if before is None else max(now, before + timedelta(microseconds=1))
+
+
+def _view(table: Table) -> str:
+    return "side_" + table.name.replace(".", "_")

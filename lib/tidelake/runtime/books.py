@@ -1,0 +1,93 @@
+"""Copy commit notes to ``ops.books``, where they outlive the log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from tidelake.instants import from_json
+from tidelake.runtime.hop import Run
+from tidelake.runtime.schemas import from_ddl
+from tidelake.sinks.append import append, ensure_table
+from tidelake.sinks.commits import Commit, commits, last_commit
+from tidelake.sinks.generations import CREATION, FIRST_GENERATION
+from tidelake.tables import Hop, Table
+
+_DDL = (
+    "pipeline string, table_name string, hop string, generation string, batch bigint, "
+    "version bigint, committed_at timestamp, rows bigint, watermark timestamp, "
+    "taken map<string, bigint>, counts array<struct<fate: string, stage: string, origin: string, "
+    "rows: bigint, fingerprint: bigint>>, note string"
+)
+
+
+def copy_books(run: Run, hops: Sequence[Hop]) -> None:
+    """Copy what the hops' tables say since the last copy; nothing when there is nothing new.
+
+    Only hops whose lock this process holds may be copied, so that no commit comes in twice.
+    """
+    books = run.lake.books()
+    fresh: list[tuple[Any, ...]] = []
+    copied: dict[str, int] = {}
+    for table in _tables(run, hops):
+        newest = _copied(books, table)
+        new = [commit for commit in commits(table) if commit.version > newest]
+        if new:
+            copied[table.name] = new[0].version
+            fresh += [_row(table, commit) for commit in reversed(new)]
+    if not fresh:
+        return
+    schema = from_ddl(run.spark, _DDL)
+    stamp = {"pipeline": run.pipeline.name, "hop": "books", "generation": FIRST_GENERATION}
+    ensure_table(run.spark, books, schema, {**stamp, "batch": CREATION, "copied": {}})
+    last = last_commit(books)
+    note = {**stamp, "batch": last.batch + 1 if last else 0, "copied": copied}
+    append(run.spark.createDataFrame(fresh, schema).coalesce(1), books, note)
+
+
+def _tables(run: Run, hops: Iterable[Hop]) -> list[Table]:
+    lake, name = run.lake, run.pipeline.name
+    of_hop: dict[Hop, list[Table]] = {
+        "bronze": [lake.bronze(name)],
+        "silver": [
+            lake.requeue(name),
+            lake.quarantine(name),
+            lake.discarded(name),
+            lake.late(name),
+            lake.silver(name),
+        ],
+        "gold": [lake.gold(gold.name) for gold in run.pipeline.gold],
+    }
+    return [table for hop in hops for table in of_hop[hop] if table.exists]
+
+
+def _copied(books: Table, table: Table) -> int:
+    """Find the newest version of a table that is in the books already."""
+    if not books.exists:
+        return -1
+    for commit in commits(books):
+        version = commit.note["copied"].get(table.name)
+        if version is not None:
+            return int(version)
+    return -1
+
+
+def _row(table: Table, commit: Commit) -> tuple[Any, ...]:
+    note = commit.note
+    mark: datetime | None = from_json(note.get("watermark"))
+    return (
+        note["pipeline"],
+        table.name,
+        note["hop"],
+        commit.generation,
+        commit.batch,
+        commit.version,
+        commit.written_at,
+        commit.rows,
+        mark,
+        note.get("taken"),
+        [tuple(count) for count in note.get("counts", [])],
+        json.dumps(note, sort_keys=True),
+    )

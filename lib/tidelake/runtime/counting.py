@@ -1,0 +1,126 @@
+"""Count a decided batch in one pass: fates, fingerprints, warnings, watermark, unknown fields."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F
+
+from tidelake.config import Pipeline
+from tidelake.fingerprints import fingerprint
+from tidelake.instants import from_micros
+from tidelake.silver.classify import ORIGIN, STAGE, WARNINGS, rule_texts
+from tidelake.silver.parse import UNKNOWN
+from tidelake.silver.route import FATE, LATE, SILVER
+from tidelake.silver.watermark import PartitionProgress, partition_of
+from tidelake.sinks.notes import FRESH, FateCount
+
+_NAME = r"^[A-Za-z][A-Za-z0-9_]{0,62}$"
+_ACCEPTED = (SILVER, LATE)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What one pass over a decided batch found.
+
+    Attributes:
+        counts: Rows by fate, stage and origin.
+        partitions: How far each source partition has come with the batch.
+        warnings: Silver's new rows by the rule that they fail.
+        unknown: Payload fields of accepted rows that the schema does not hold and a column could.
+    """
+
+    counts: tuple[FateCount, ...]
+    partitions: Mapping[str, PartitionProgress]
+    warnings: Mapping[str, int]
+    unknown: frozenset[str]
+
+
+def count(
+    decided: DataFrame, pipeline: Pipeline, before: Mapping[str, PartitionProgress]
+) -> Counted:
+    """Count a batch.
+
+    Args:
+        decided: From :func:`tidelake.silver.route.decide`.
+        pipeline: The definition.
+        before: The source's partitions before the batch.
+    """
+    kept = F.when(F.col(FATE) == SILVER, F.unix_micros("event_time"))
+    texts = rule_texts(pipeline)
+    warned = [
+        F.count_if(F.array_contains(WARNINGS, text)).alias(f"_w{n}") for n, text in enumerate(texts)
+    ]
+    unknown = [_names().alias("unknown")] if pipeline.event.evolution == "additive" else []
+    groups = (
+        decided.groupBy(ORIGIN, FATE, STAGE, partition_of(pipeline.source).alias("partition"))
+        .agg(
+            F.count("*").alias("rows"),
+            fingerprint().alias("fingerprint"),
+            F.max(kept).alias("newest"),
+            F.max(F.unix_micros("ingested_at")).alias("arrived"),
+            *warned,
+            *unknown,
+        )
+        .collect()
+    )
+    accepted = [row for row in groups if row[FATE] == SILVER]
+    found = {text: sum(row[f"_w{n}"] for row in accepted) for n, text in enumerate(texts)}
+    return Counted(
+        counts=_counts(groups),
+        partitions={**before, **_progress(before, groups)},
+        warnings={text: rows for text, rows in found.items() if rows},
+        unknown=frozenset(
+            name for row in groups if unknown and row[FATE] in _ACCEPTED for name in row["unknown"]
+        ),
+    )
+
+
+def _names() -> Column:
+    """Collect the unknown fields that hold a value and could be columns."""
+    filled = F.map_filter(
+        UNKNOWN, lambda name, value: name.rlike(_NAME) & ~F.is_variant_null(value)
+    )
+    return F.array_distinct(F.flatten(F.collect_set(F.map_keys(filled))))
+
+
+def _counts(groups: Sequence[Row]) -> tuple[FateCount, ...]:
+    """Add up over the partitions."""
+    rows: dict[tuple[str, str | None, str], int] = defaultdict(int)
+    marks: dict[tuple[str, str | None, str], int] = defaultdict(int)
+    for group in groups:
+        key = (group[FATE], group[STAGE], group[ORIGIN])
+        rows[key] += group["rows"]
+        marks[key] ^= group["fingerprint"]
+    return tuple(
+        FateCount(fate, stage, origin, rows[fate, stage, origin], marks[fate, stage, origin])
+        for fate, stage, origin in sorted(rows, key=repr)
+    )
+
+
+def _progress(
+    before: Mapping[str, PartitionProgress], groups: Sequence[Row]
+) -> dict[str, PartitionProgress]:
+    """Bring the source's partitions up to date with a batch's fresh rows."""
+    fresh = [group for group in groups if group[ORIGIN] == FRESH]
+    now = {}
+    for name in {group["partition"] for group in fresh}:
+        mine = [group for group in fresh if group["partition"] == name]
+        earlier = before.get(name)
+        arrivals = [from_micros(group["arrived"]) for group in mine]
+        times = [from_micros(group["newest"]) for group in mine]
+        if earlier is not None:
+            arrivals.append(earlier.last_ingested_at)
+            times.append(earlier.max_event_time)
+        arrived = _latest(arrivals)
+        if arrived is not None:
+            now[name] = PartitionProgress(_latest(times), arrived)
+    return now
+
+
+def _latest(instants: Sequence[datetime | None]) -> datetime | None:
+    return max((instant for instant in instants if instant is not None), default=None)

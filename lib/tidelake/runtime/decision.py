@@ -1,0 +1,108 @@
+"""Decide the fate of rows against silver and late as the last closed batch left them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.storagelevel import StorageLevel
+
+from tidelake.config import Pipeline
+from tidelake.runtime.verdicts import Reach, find_verdicts
+from tidelake.silver.classify import classify
+from tidelake.silver.dedup import arrivals
+from tidelake.silver.route import decide
+from tidelake.tables import Lake
+
+Hold = Callable[[DataFrame], DataFrame]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Rows with their fates.
+
+    Attributes:
+        rows: From :func:`tidelake.silver.route.decide`.
+        searched: Accepted ids that deduplication compared with.
+        seconds: What deduplication took.
+    """
+
+    rows: DataFrame
+    searched: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Decider:
+    """Knows the definition and the tables that a decision depends on.
+
+    Attributes:
+        spark: The session.
+        pipeline: The definition.
+        lake: Where the tables are.
+        batch: Late rows of this batch and later ones are not accepted yet: an interrupted try of
+            the same batch wrote them.
+    """
+
+    spark: SparkSession
+    pipeline: Pipeline
+    lake: Lake
+    batch: int
+
+    def decide(self, rows: DataFrame, *, watermark: datetime | None, hold: Hold) -> Decision:
+        """Give each row its fate.
+
+        Args:
+            rows: Bronze's columns plus ``reason`` and ``requeued_at``.
+            watermark: Before the rows (UTC).
+            hold: Keeps a frame that is read more than once.
+        """
+        classified = hold(classify(rows, self.pipeline))
+        began = time.monotonic()
+        verdicts = find_verdicts(
+            arrivals(classified), self._accepted, self.pipeline.dedup, hold=hold
+        )
+        decided = decide(
+            classified,
+            verdicts.rows,
+            watermark=watermark,
+            allowed=self.pipeline.watermark.allowed_lateness,
+        )
+        return Decision(decided, verdicts.searched, time.monotonic() - began)
+
+    def _accepted(self, reach: Reach) -> DataFrame:
+        name = self.pipeline.name
+        silver, late = (
+            self.spark.read.format("delta").load(str(table.path))
+            for table in (self.lake.silver(name), self.lake.late(name))
+        )
+        return reach.within(silver, is_late_table=False).unionByName(
+            reach.within(late.where(F.col("_batch") < self.batch), is_late_table=True)
+        )
+
+
+class Held:
+    """Frames that are kept until the work on them ends."""
+
+    def __init__(self) -> None:
+        """Hold nothing yet."""
+        self._frames: list[DataFrame] = []
+
+    def __call__(self, frame: DataFrame) -> DataFrame:
+        """Keep a frame that is read more than once."""
+        kept = frame.persist(StorageLevel.MEMORY_AND_DISK)
+        self._frames.append(kept)
+        return kept
+
+    def __enter__(self) -> Held:
+        """Start holding."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let all of them go."""
+        for frame in self._frames:
+            frame.unpersist()

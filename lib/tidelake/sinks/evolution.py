@@ -1,0 +1,124 @@
+"""Let a stored table follow today's definition as far as its rules allow, and no further."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from tidelake.config.types import quoted
+from tidelake.errors import SchemaChangedError
+from tidelake.tables import Table
+
+# What may change without a rebuild: nothing; types that grow; columns as well.
+Freedom = Literal["none", "types", "columns"]
+Verdict = Literal["added", "kept", "widened", "refused"]
+
+_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+_WIDER = {
+    "tinyint": ("smallint", "int", "bigint"),
+    "smallint": ("int", "bigint"),
+    "int": ("bigint",),
+    "float": ("double",),
+}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A column in which the stored table and the definition differ.
+
+    Attributes:
+        column: Its name.
+        stored: Its type in the table; None where the table lacks it.
+        defined: Its type by the definition; None where the definition lacks it.
+        verdict: ``added`` (older rows are null), ``kept`` (newer rows are null), ``widened`` (no
+            value changes) or ``refused`` (only a new generation can hold it).
+    """
+
+    column: str
+    stored: str | None
+    defined: str | None
+    verdict: Verdict
+
+    def __str__(self) -> str:
+        """Give one line for a person."""
+        return (
+            f"{self.column}: stored {self.stored or 'nothing'}, defined {self.defined or 'nothing'}"
+        )
+
+
+def differences(stored: StructType, wanted: StructType, freedom: Freedom) -> list[Difference]:
+    """Compare a stored table with what the definition gives; the order of columns is no matter.
+
+    Args:
+        stored: The table's schema.
+        wanted: The definition's.
+        freedom: What may change without a rebuild.
+    """
+    before, after = _types(stored), _types(wanted)
+    found = []
+    for name in sorted({*before, *after}):
+        old, new = before.get(name), after.get(name)
+        if old != new:
+            found.append(Difference(name, old, new, _verdict(old, new, freedom)))
+    return found
+
+
+def evolve(spark: SparkSession, table: Table, wanted: StructType, freedom: Freedom) -> None:
+    """Bring a stored table to the definition, or refuse and change nothing.
+
+    Raises:
+        SchemaChangedError: At least one difference needs a new generation.
+    """
+    stored = spark.read.format("delta").load(str(table.path)).schema
+    found = differences(stored, wanted, freedom)
+    refuse(table, found)
+    place = f"delta.{quoted(str(table.path))}"
+    widened = [one for one in found if one.verdict == "widened"]
+    if widened:
+        spark.sql(f"ALTER TABLE {place} SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
+    for one in widened:
+        spark.sql(f"ALTER TABLE {place} ALTER COLUMN {quoted(one.column)} TYPE {one.defined}")
+    added = [f"{quoted(one.column)} {one.defined}" for one in found if one.verdict == "added"]
+    if added:
+        spark.sql(f"ALTER TABLE {place} ADD COLUMNS ({', '.join(added)})")
+
+
+def refuse(table: Table, found: Sequence[Difference]) -> None:
+    """Stop where a difference cannot be bridged.
+
+    Raises:
+        SchemaChangedError: Names each.
+    """
+    lines = [f"  - {one}" for one in found if one.verdict == "refused"]
+    if lines:
+        raise SchemaChangedError(
+            f"{table.name} was written under another definition:\n" + "\n".join(lines) + "\n"
+            "Restore the definition, or run the new one on a new --root."
+        )
+
+
+def _verdict(old: str | None, new: str | None, freedom: Freedom) -> Verdict:
+    if old is None or new is None:
+        if freedom != "columns":
+            return "refused"
+        return "added" if old is None else "kept"
+    return "widened" if freedom != "none" and _grows(old, new) else "refused"
+
+
+def _grows(old: str, new: str) -> bool:
+    """Tell whether every value of a type is one of the other, digit for digit."""
+    before, after = _DECIMAL.fullmatch(old), _DECIMAL.fullmatch(new)
+    if before and after:
+        precision, scale = int(before[1]), int(before[2])
+        wider, finer = int(after[1]), int(after[2])
+        return finer >= scale and wider - finer >= precision - scale
+    return new in _WIDER.get(old, ())
+
+
+def _types(schema: StructType) -> dict[str, str]:
+    return {field.name: field.dataType.simpleString() for field in schema.fields}
