@@ -17,6 +17,7 @@ Table = dict[Any, dict[str, Any]]
 STRINGS = ("event_id", "user_id", "action", "product_id")
 SESSION_GAP = timedelta(minutes=30)
 NO_LATER_THAN = 2090
+LONGEST_USER = 64
 SCALE, INTEGER_DIGITS = 2, 16
 _MICRO = Decimal("0.000001")
 
@@ -40,8 +41,8 @@ class Fate:
 
     Attributes:
         position: Its place in order of arrival, from 0.
-        verdict: ``malformed``, ``filtered``, ``contract``, ``future``, ``duplicate``,
-            ``conflicting``, ``late`` (too late for silver) or ``accepted``.
+        verdict: ``malformed``, ``filtered``, ``contract``, ``expectation``, ``future``,
+            ``duplicate``, ``conflicting``, ``late`` (too late for silver) or ``accepted``.
         event: The selected columns and ``event_id``; None where broken or filtered.
     """
 
@@ -89,6 +90,9 @@ def _judge(line: bytes) -> tuple[str, Event | None]:
     if not event["event_id"] or event["event_time"] in (None, _BROKEN) or event["value"] is _BROKEN:
         return "contract", None
     event["action"] = event["action"].lower()
+    has_user = event["user_id"] is None or 1 <= len(event["user_id"]) <= LONGEST_USER
+    if (event["value"] or 0) < 0 or not has_user:
+        return "expectation", event
     return ("future" if event["event_time"].year > NO_LATER_THAN else "accepted"), event
 
 

@@ -22,6 +22,7 @@ _EVENTS = 6_000
 _STAGES = {
     "malformed": "parse",
     "contract": "contract",
+    "expectation": "expectation",
     "future": "future_event_time",
     "conflicting": "conflicting_duplicate",
 }

@@ -148,6 +148,7 @@ def test_the_oracle_finds_the_kinds_that_the_generator_made(
     assert verdicts == {
         "malformed": verdicts["malformed"],
         "contract": kinds["malformed"] - verdicts["malformed"],
+        "expectation": kinds["implausible"],
         "filtered": kinds["filtered"],
         "future": kinds["future"],
         "duplicate": kinds["duplicate"],

@@ -15,7 +15,7 @@ from tidelake.cli.options import as_json, place, placed
 from tidelake.cli.render import print_json, print_table
 
 _BARS = "▁▂▃▄▅▆▇█"
-_EXAMPLE = 60
+_EXAMPLE = 92
 _STAGES = ("parse", "contract", "expectation", "future_event_time", "conflicting_duplicate")
 
 
@@ -110,20 +110,21 @@ def quarantine_list(
         print_json([asdict(group) for group in groups])
         return
     print_table(
-        ["stage", "reason", "rows", "trend", "last", "example"],
+        ["stage", "reason", "rows", "trend", "last"],
         [
             [
                 group.stage,
                 group.reason,
                 _rows(group.rows, group.discarded),
                 _bars(group.trend),
-                f"{group.last:%m-%d %H:%M}",
-                _start(group.example),
+                f"{group.last:%Y-%m-%d %H:%MZ}",
             ]
             for group in groups
         ],
         title=f"Quarantine of {pipeline}; a row with several reasons is in several lines",
     )
+    for group in groups:
+        print(f"  {group.reason}\n    {_start(group.example)}")
     if groups:
         say(f"After a fix, see what it would release: tidelake quarantine replay {pipeline} --look")
 

@@ -44,8 +44,6 @@ def argument_findings(kind: Kind, value: Any, path: KeyPath, columns: Columns) -
         yield from _each(value, path, _LISTS[kind])
     elif kind == "pairs":
         yield from _pairs(value, path)
-    elif kind == "quantiles":
-        yield from _quantiles(value, path)
     else:
         yield from _said(_PROBLEMS[kind](value), path)
 
@@ -106,28 +104,6 @@ def _pairs(value: Any, path: KeyPath) -> Iterator[Finding]:
     for side, name in enumerate(("column_A", "column_B")):
         if len({_sort_of(pair[side]) for pair in sound} - {None}) > 1:
             yield Finding(path, f"mixes texts, numbers and truth values for {name}")
-
-
-def _quantiles(value: Any, path: KeyPath) -> Iterator[Finding]:
-    keys = {"quantiles", "value_ranges"}
-    if not isinstance(value, dict) or set(value) != keys:
-        yield Finding(path, "must be {quantiles: [0.5], value_ranges: [[low, high]]}")
-        return
-    shares, ranges = value["quantiles"], value["value_ranges"]
-    yield from _each(shares, (*path, "quantiles"), _share)
-    place = (*path, "value_ranges")
-    if not isinstance(ranges, list) or not isinstance(shares, list) or len(ranges) != len(shares):
-        yield Finding(place, "must be a list with one [low, high] for each quantile")
-        return
-    for index, limits in enumerate(ranges):
-        if not isinstance(limits, list) or len(limits) != 2:
-            yield Finding((*place, index), "must be [low, high]; null leaves a side open")
-            continue
-        numbers = [limit for limit in limits if limit is not None]
-        problem = next((p for p in map(_number, numbers) if p), None)
-        if problem is None and len(numbers) == 2 and numbers[0] > numbers[1]:
-            problem = f"{numbers[0]} is more than {numbers[1]}"
-        yield from _said(problem, (*place, index))
 
 
 def _sort_of(value: Any) -> str | None:
@@ -207,12 +183,6 @@ def _parser(value: Any) -> str | None:
     return None if value == "spark" else "must be spark: conditions are SQL"
 
 
-def _relative_error(value: Any) -> str | None:
-    # Great Expectations asks Spark for a float and fails on a whole number.
-    is_share = isinstance(value, float) and 0 <= value <= 1
-    return None if value is False or is_share else "must be false or a fraction such as 0.01"
-
-
 _PROBLEMS: dict[Kind, Callable[[Any], str | None]] = {
     "bound": _bound,
     "flag": _flag,
@@ -223,7 +193,6 @@ _PROBLEMS: dict[Kind, Callable[[Any], str | None]] = {
     "number": _number,
     "parser": _parser,
     "regex": _regex,
-    "relative_error": _relative_error,
     "share": _share,
     "type": _one_of(*SPARK_TYPES),
     "whole": _whole,

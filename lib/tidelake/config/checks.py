@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from tidelake.config.document import Finding, KeyPath
 from tidelake.config.event import Event
-from tidelake.config.expressions import expression_problems
+from tidelake.config.expressions import columns_in, expression_problems
 from tidelake.config.gold import GlobalWindow, GoldTable, HoppingWindow, SessionWindow
 from tidelake.config.joins import Enrich, Join
 from tidelake.config.model import suggestion
@@ -21,7 +21,7 @@ from tidelake.config.names import (
     is_column_name,
 )
 from tidelake.config.parts import Parts
-from tidelake.config.pipeline import selected_columns
+from tidelake.config.pipeline import Pipeline, selected_columns
 
 
 def check(parts: Parts) -> Iterator[Finding]:
@@ -34,6 +34,21 @@ def check(parts: Parts) -> Iterator[Finding]:
         yield from _gold_findings(table, ("gold", index), columns)
     for index, join in parts.joins.items():
         yield from _join_findings(join, ("joins", index), columns, parts.name)
+
+
+def prefilter_findings(pipeline: Pipeline) -> Iterator[Finding]:
+    """Find what a prefilter, which knows payloads alone, would mistake for a copy."""
+    if pipeline.dedup.prefilter == "none":
+        return
+    event = pipeline.event
+    payload = {field.name.lower() for field in event.fields}
+    expressions = {"id": event.id, "time": event.time, "where": event.where}
+    expressions |= {f"select.{name}": sql for name, sql in pipeline.selected.items()}
+    for key, sql in expressions.items():
+        used = (columns_in(sql) if sql else set()) & set(BRONZE_COLUMNS) - payload
+        if used:
+            message = f"operator goes with payload fields only; event.{key} uses {', '.join(used)}"
+            yield Finding(("dedup", "prefilter"), message)
 
 
 def _sql(path: KeyPath, sql: str | None, columns: Collection[str] | None) -> Iterator[Finding]:

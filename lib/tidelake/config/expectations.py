@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
 from tidelake.config.document import read_document
 from tidelake.config.expectation_checks import suite_findings
@@ -72,7 +72,14 @@ class Expectation(Model):
         return f"{columns}{self.type}({arguments})"
 
 
-Expectations = Annotated[tuple[Expectation, ...], Field(min_length=1)]
+def _at_least_one(value: tuple[Expectation, ...]) -> tuple[Expectation, ...]:
+    # A minimal length would count a broken expectation as none, and say so beside its own finding.
+    if not value:
+        raise ValueError("needs at least one")
+    return value
+
+
+Expectations = Annotated[tuple[Expectation, ...], AfterValidator(_at_least_one)]
 
 
 class Suite(Model):

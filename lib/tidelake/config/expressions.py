@@ -232,3 +232,9 @@ def _column_problems(root: exp.Expr, columns: Collection[str]) -> Iterator[str]:
             continue
         hint = suggestion(name, columns) or f" (known: {', '.join(columns)})"
         yield f"unknown column {name}{hint}"
+
+
+def columns_in(sql: str) -> set[str]:
+    """Name the columns that a sound expression uses, in lower case."""
+    root = sqlglot.parse_one(f"SELECT ({sql})", dialect="spark")
+    return {column.parts[0].name.lower() for column in root.find_all(exp.Column)}

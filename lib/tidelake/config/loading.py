@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tidelake.config.checks import check
+from tidelake.config.checks import check, prefilter_findings
 from tidelake.config.document import Document, Finding, KeyPath, read_document
 from tidelake.config.environment import Environment
 from tidelake.config.expectations import load_suite
@@ -57,6 +57,8 @@ def load_pipeline(
     findings += check(sound_parts(raw))
     findings += _combination_findings(raw)
     findings += _duplicate_tables(raw)
+    if pipeline is not None and not findings:
+        findings += prefilter_findings(pipeline)
     suite = None if pipeline is None else _suite_file(pipeline, file, findings)
     if findings or pipeline is None:
         raise document.error(findings)

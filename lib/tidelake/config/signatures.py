@@ -1,8 +1,8 @@
 """The expectations that Tidelake takes, and what each takes: the names are Great Expectations'.
 
 Left out on purpose: what Great Expectations does not do on Spark (the ``like`` patterns), what it
-does with Python per row (JSON and date parsing), and what depends on an order that a table does
-not have (increasing, decreasing).
+does with Python per row (JSON and date parsing), what depends on an order that a table does not
+have (increasing, decreasing), and the quantiles, whose result it cannot store.
 """
 
 from __future__ import annotations
@@ -24,10 +24,8 @@ Kind = Literal[
     "number",
     "pairs",
     "parser",
-    "quantiles",
     "regex",
     "regexes",
-    "relative_error",
     "share",
     "type",
     "types",
@@ -139,10 +137,6 @@ TABLE_EXPECTATIONS: dict[str, Signature] = {
     "expect_column_median_to_be_between": _aggregate("number"),
     "expect_column_sum_to_be_between": _aggregate("number"),
     "expect_column_stdev_to_be_between": _aggregate("number"),
-    "expect_column_quantile_values_to_be_between": Signature(
-        {**_COLUMN, "quantile_ranges": "quantiles"},
-        {"allow_relative_error": "relative_error", **_WHERE},
-    ),
     "expect_column_distinct_values_to_be_in_set": Signature(
         {**_COLUMN, "value_set": "values"}, _WHERE
     ),

@@ -44,6 +44,7 @@ class Rates:
         duplicate: Byte-identical copies, delivered after the original.
         conflicting: Other payloads with the id of an earlier line.
         malformed: Lines that do not parse or break the contract.
+        implausible: Lines with a negative value, which the suite refuses.
         filtered: Lines without an action, which the pipeline's ``where`` leaves out.
         late: Delivered 10 minutes to 20 hours after the event.
         too_late: From the stream's first twentieth, delivered more than 26 hours later, in its
@@ -53,7 +54,8 @@ class Rates:
 
     duplicate: float = 0.05
     conflicting: float = 0.001
-    malformed: float = 0.01
+    malformed: float = 0.02
+    implausible: float = 0.001
     filtered: float = 0.005
     late: float = 0.01
     too_late: float = 0.003
@@ -141,7 +143,7 @@ def _draw_kinds(
     kinds = dict.fromkeys(rng.sample(range(early), too_late), "too_late")
     wanted = [
         kind
-        for kind in ("malformed", "filtered", "future", "late")
+        for kind in ("malformed", "implausible", "filtered", "future", "late")
         for _ in range(RATES.count(kind, events))
     ]
     for number in rng.sample(range(len(clicks)), len(clicks)):
@@ -160,6 +162,7 @@ def _send(rng: random.Random, event_id: str, click: Click, *, kind: str, span: i
         click,
         action="null" if kind == "filtered" else None,
         time=_future(rng) if kind == "future" else None,
+        value="-9.99" if kind == "implausible" else None,
     )
     if kind == "malformed":
         return _Delivery(at, damage(rng, line))
@@ -172,12 +175,18 @@ def _send(rng: random.Random, event_id: str, click: Click, *, kind: str, span: i
 
 
 def _line(
-    event_id: str, click: Click, *, action: str | None = None, time: str | None = None
+    event_id: str,
+    click: Click,
+    *,
+    action: str | None = None,
+    time: str | None = None,
+    value: str | None = None,
 ) -> str:
     if time is None:
         stamp = START + timedelta(milliseconds=click.at)
         time = stamp.isoformat(timespec="milliseconds") + "Z"
-    value = price(click.product) if click.action.lower() in PRICED else "null"
+    if value is None:
+        value = str(price(click.product)) if click.action.lower() in PRICED else "null"
     return (
         f'{{"event_id":"{event_id}","user_id":"u{click.user:05d}","event_time":"{time}",'
         f'"action":{action or _quoted(click.action)},"product_id":"p{click.product:04d}",'

@@ -84,14 +84,18 @@ def observed_text(
     """Put what was found into a few words; instants in UTC.
 
     Args:
-        result: Great Expectations' result, in its format SUMMARY.
+        result: Great Expectations' result, in its format BASIC.
         expectation: What was expected.
         types: Name of each column to its type, as Spark's simple string.
     """
     count = result.get("unexpected_count")
     if count is not None:
-        examples = ", ".join(str(value) for value in result.get("partial_unexpected_list") or ())
-        text = f"{count} of {result.get('element_count')} rows"
+        unlike = [
+            value for value in result.get("partial_unexpected_list") or () if value is not None
+        ]
+        examples = ", ".join(str(value) for value in unlike)
+        total = result.get("element_count")
+        text = f"{count} unlike" if total is None else f"{count} of {total} rows"
         return _cut(f"{text}: {examples}" if count and examples else text)
     value = result.get("observed_value")
     of_instants = any(types.get(name) == "timestamp" for name in expectation.columns)

@@ -20,6 +20,7 @@ from tidelake.runtime.schemas import (
     silver_freedom,
     silver_schema,
 )
+from tidelake.silver.fields import new_columns
 from tidelake.sinks.evolution import Difference, Freedom, differences
 from tidelake.tables import Lake, Table
 
@@ -68,7 +69,7 @@ class FieldDrift:
 
 _FOLLOWS = {
     "strict": "its rows are quarantined (stage contract)",
-    "additive": "becomes a text column of silver",
+    "additive": "is a text column of silver",
     "rescue": "is kept in _rescued_data",
 }
 
@@ -123,9 +124,8 @@ def payload_drift(lake: Lake, pipeline: Pipeline) -> list[FieldDrift]:
         ).rows
     )
     declared = [field.name for field in pipeline.event.fields]
-    follows = _FOLLOWS[pipeline.event.evolution]
     unknown = [
-        FieldDrift(name, "unknown", rows, sampled, follows)
+        FieldDrift(name, "unknown", rows, sampled, _follows(name, pipeline))
         for name, rows in sorted(seen.items())
         if name not in declared
     ]
@@ -135,3 +135,12 @@ def payload_drift(lake: Lake, pipeline: Pipeline) -> list[FieldDrift]:
         if sampled and name not in seen
     ]
     return unknown + absent
+
+
+def _follows(name: str, pipeline: Pipeline) -> str:
+    """Say what becomes of an unknown field."""
+    evolution = pipeline.event.evolution
+    columns = pipeline.silver_columns
+    if evolution == "additive" and not new_columns([name], defined=columns, stored={}):
+        return "stays in bronze only: its name cannot be a column of silver"
+    return _FOLLOWS[evolution]

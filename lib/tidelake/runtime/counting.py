@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
@@ -21,6 +22,7 @@ from tidelake.sinks.notes import FRESH, FateCount
 
 _NAME = r"^[A-Za-z][A-Za-z0-9_]{0,62}$"
 _ACCEPTED = (SILVER, LATE)
+_Group = Row | Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,10 @@ class Counted:
 
 
 def count(
-    decided: DataFrame, pipeline: Pipeline, before: Mapping[str, PartitionProgress]
+    decided: DataFrame,
+    pipeline: Pipeline,
+    before: Mapping[str, PartitionProgress],
+    beside: Sequence[Mapping[str, Any]] = (),
 ) -> Counted:
     """Count a batch.
 
@@ -49,6 +54,7 @@ def count(
         decided: From :func:`tidelake.silver.route.decide`.
         pipeline: The definition.
         before: The source's partitions before the batch.
+        beside: Groups of rows that are not in ``decided``: the prefilter's sure copies.
     """
     kept = F.when(F.col(FATE) == SILVER, F.unix_micros("event_time"))
     texts = rule_texts(pipeline)
@@ -71,8 +77,8 @@ def count(
     accepted = [row for row in groups if row[FATE] == SILVER]
     found = {text: sum(row[f"_w{n}"] for row in accepted) for n, text in enumerate(texts)}
     return Counted(
-        counts=_counts(groups),
-        partitions={**before, **_progress(before, groups)},
+        counts=_counts([*groups, *beside]),
+        partitions={**before, **_progress(before, [*groups, *beside])},
         warnings={text: rows for text, rows in found.items() if rows},
         unknown=frozenset(
             name for row in groups if unknown and row[FATE] in _ACCEPTED for name in row["unknown"]
@@ -88,7 +94,7 @@ def _names() -> Column:
     return F.array_distinct(F.flatten(F.collect_set(F.map_keys(filled))))
 
 
-def _counts(groups: Sequence[Row]) -> tuple[FateCount, ...]:
+def _counts(groups: Sequence[_Group]) -> tuple[FateCount, ...]:
     """Add up over the partitions."""
     rows: dict[tuple[str, str | None, str], int] = defaultdict(int)
     marks: dict[tuple[str, str | None, str], int] = defaultdict(int)
@@ -103,7 +109,7 @@ def _counts(groups: Sequence[Row]) -> tuple[FateCount, ...]:
 
 
 def _progress(
-    before: Mapping[str, PartitionProgress], groups: Sequence[Row]
+    before: Mapping[str, PartitionProgress], groups: Sequence[_Group]
 ) -> dict[str, PartitionProgress]:
     """Bring the source's partitions up to date with a batch's fresh rows."""
     fresh = [group for group in groups if group[ORIGIN] == FRESH]

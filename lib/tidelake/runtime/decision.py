@@ -74,14 +74,19 @@ class Decider:
         )
         return Decision(decided, verdicts.searched, time.monotonic() - began)
 
-    def _accepted(self, reach: Reach) -> DataFrame:
+    def accepted(self) -> tuple[DataFrame, DataFrame]:
+        """Read silver and late as the last closed batch left them."""
         name = self.pipeline.name
         silver, late = (
             self.spark.read.format("delta").load(str(table.path))
             for table in (self.lake.silver(name), self.lake.late(name))
         )
+        return silver, late.where(F.col("_batch") < self.batch)
+
+    def _accepted(self, reach: Reach) -> DataFrame:
+        silver, late = self.accepted()
         return reach.within(silver, is_late_table=False).unionByName(
-            reach.within(late.where(F.col("_batch") < self.batch), is_late_table=True)
+            reach.within(late, is_late_table=True)
         )
 
 

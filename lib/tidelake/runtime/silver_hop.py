@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -11,11 +12,14 @@ from pyspark.sql import functions as F
 
 from tidelake.errors import UsageError
 from tidelake.runtime.counting import Counted, count
-from tidelake.runtime.decision import Decider, Decision, Held
+from tidelake.runtime.decision import Decider, Held
 from tidelake.runtime.hop import HopQuery
 from tidelake.runtime.offsets import planned_positions
+from tidelake.runtime.prefilter import STATE_SETTINGS, Recovered, recover
 from tidelake.runtime.schemas import from_ddl, late_schema, silver_freedom, silver_schema
+from tidelake.silver.classify import PAYLOAD_HASH
 from tidelake.silver.fields import extra_columns, new_columns
+from tidelake.silver.prefilter import hold_back_copies
 from tidelake.silver.route import (
     LATE,
     QUARANTINE_DDL,
@@ -30,6 +34,8 @@ from tidelake.sinks.append import append, ensure_table
 from tidelake.sinks.commits import BEGINNING, Position, last_commit, rows_between
 from tidelake.sinks.notes import SilverNote
 from tidelake.tables import Table
+
+_TWIN = (PAYLOAD_HASH, "ingested_at")
 
 
 class SilverHop(HopQuery):
@@ -50,6 +56,10 @@ class SilverHop(HopQuery):
     def _quarantine(self) -> Table:
         return self.run.lake.quarantine(self.run.pipeline.name)
 
+    @property
+    def _prefilters(self) -> bool:
+        return self.run.pipeline.dedup.prefilter == "operator"
+
     def closing_tables(self) -> list[Table]:
         """Silver's commit closes a batch."""
         return [self.table]
@@ -61,12 +71,25 @@ class SilverHop(HopQuery):
             raise UsageError(
                 f"bronze.{name} does not exist yet. Fill it with: tidelake run {name} --hop bronze"
             )
+        self._refuse_other_prefilter()
         spark, pipeline = self.run.spark, self.run.pipeline
         note, freedom = self.creation_note(), silver_freedom(pipeline)
         late, silver = late_schema(spark, pipeline), silver_schema(spark, pipeline)
         ensure_table(spark, self._late, late, note, freedom=freedom)
         ensure_table(spark, self._quarantine, from_ddl(spark, QUARANTINE_DDL), note)
         ensure_table(spark, self.table, silver, note, freedom=freedom)
+
+    def _refuse_other_prefilter(self) -> None:
+        """Stop where the checkpoint holds the prefilter's state and needs none, or the reverse."""
+        last = last_commit(self.table)
+        if last is None or last.batch < 0:
+            return
+        had = SilverNote.of(last).prefiltered is not None
+        if had != self._prefilters:
+            now, then = ("operator", "none") if self._prefilters else ("none", "operator")
+            raise self.fence.refusal(
+                f"dedup.prefilter is {now} now, and was {then} in the batches of the checkpoint"
+            )
 
     def stream(self) -> DataFrame:
         """Read bronze and the requeue from their first commit on, in the order of commits."""
@@ -75,7 +98,12 @@ class SilverHop(HopQuery):
             "reason": F.lit(None).cast("string"),
             "requeued_at": F.lit(None).cast("timestamp"),
         }
-        fresh = self._follow(self.run.lake.bronze(name)).withColumns(nothing)
+        bronze = self._follow(self.run.lake.bronze(name))
+        if self._prefilters:
+            for key, value in STATE_SETTINGS.items():
+                self.run.spark.conf.set(key, value)
+            bronze = hold_back_copies(bronze, ttl=self.run.pipeline.dedup.ttl)
+        fresh = bronze.withColumns(nothing)
         return fresh.unionByName(self._follow(self.run.lake.requeue(name)))
 
     def _follow(self, table: Table) -> DataFrame:
@@ -90,6 +118,9 @@ class SilverHop(HopQuery):
         """Decide a batch and write it."""
         began = time.monotonic()
         if not self.fence.admits(self.table, batch):
+            if self._prefilters:
+                # The operator's state moves on only where its rows are read.
+                rows.write.format("noop").mode("overwrite").save()
             return
         with Held() as hold:
             note = self._decide_and_write(rows, batch, hold)
@@ -108,13 +139,32 @@ class SilverHop(HopQuery):
         before = SilverNote.of(last_commit(self.table))
         mark = before.watermark
         decider = Decider(self.run.spark, pipeline, self.run.lake, batch)
-        decision = decider.decide(rows, watermark=mark, hold=hold)
+        until, taken = self._taken(before.until, batch)
+        recovered = Recovered(rows, [], 0)
+        if self._prefilters:
+            silver, late = decider.accepted()
+            accepted = silver.select(*_TWIN).unionByName(late.select(*_TWIN))
+            span = before.until.get("bronze", BEGINNING), until["bronze"]
+            recovered = recover(self.run, hold(rows), accepted, span, hold)
+        decision = decider.decide(recovered.rows, watermark=mark, hold=hold)
         decided = decision.rows
-        counted = count(decided, pipeline, before.partitions)
+        counted = count(decided, pipeline, before.partitions, recovered.copies)
         stored = self._stored_types() if counted.unknown else {}
         extra = extra_columns(stored, pipeline.silver_columns)
         new = new_columns(counted.unknown, defined=pipeline.silver_columns, stored=stored)
-        note = self._note(before, decision, counted, new, batch)
+        note = SilverNote(
+            watermark_in=mark,
+            watermark=self._advanced(before, counted),
+            partitions=counted.partitions,
+            counts=counted.counts,
+            taken=taken,
+            until=until,
+            warnings=counted.warnings,
+            searched=decision.searched,
+            seconds=decision.seconds,
+            prefiltered=recovered.held_back if self._prefilters else None,
+            columns=new,
+        )
         # Side tables first: silver's commit is the promise that they are complete.
         total = note.total()
         stamp: dict[str, Any] = {"generation": generation, "batch": batch}
@@ -133,32 +183,13 @@ class SilverHop(HopQuery):
         )
         return note
 
-    def _note(
-        self,
-        before: SilverNote,
-        decision: Decision,
-        counted: Counted,
-        new: tuple[str, ...],
-        batch: int,
-    ) -> SilverNote:
-        until, taken = self._taken(before.until, batch)
+    def _advanced(self, before: SilverNote, counted: Counted) -> datetime | None:
         rules = self.run.pipeline.watermark
-        return SilverNote(
-            watermark_in=before.watermark,
-            watermark=advance(
-                before.watermark,
-                counted.partitions,
-                delay=rules.delay,
-                idle_after=rules.idle_after,
-            ),
-            partitions=counted.partitions,
-            counts=counted.counts,
-            taken=taken,
-            until=until,
-            warnings=counted.warnings,
-            searched=decision.searched,
-            seconds=decision.seconds,
-            columns=new,
+        return advance(
+            before.watermark,
+            counted.partitions,
+            delay=rules.delay,
+            idle_after=rules.idle_after,
         )
 
     def _taken(

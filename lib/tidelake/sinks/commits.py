@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from tidelake.tables import Table
 
@@ -106,7 +107,19 @@ def rows_between(table: Table, after: Position, until: Position | None = None) -
     Returns:
         The rows of the files in between.
     """
-    rows = 0
+    return sum(
+        int(json.loads(add["stats"])["numRecords"]) for add in _added_between(table, after, until)
+    )
+
+
+def files_between(table: Table, after: Position, until: Position) -> list[Path]:
+    """List the data files that came into a table between two positions."""
+    return [table.path / unquote(add["path"]) for add in _added_between(table, after, until)]
+
+
+def _added_between(
+    table: Table, after: Position, until: Position | None
+) -> Iterator[dict[str, Any]]:
     for file in _log_files(table):
         version = int(file.stem)
         if version < after[0]:
@@ -116,8 +129,7 @@ def rows_between(table: Table, after: Position, until: Position | None = None) -
         adds = [add for add in _added(file) if add.get("dataChange")]
         first = max(after[1] + 1, 0) if version == after[0] else 0
         past = max(until[1] + 1, 0) if until is not None and version == until[0] else len(adds)
-        rows += sum(int(json.loads(add["stats"])["numRecords"]) for add in adds[first:past])
-    return rows
+        yield from adds[first:past]
 
 
 def _added(file: Path) -> Iterator[dict[str, Any]]:

@@ -1,0 +1,106 @@
+"""Account for what the prefilter held back: in the books as copies, or back into the batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from tidelake.fingerprints import fingerprint
+from tidelake.instants import from_micros
+from tidelake.runtime.decision import Hold
+from tidelake.runtime.hop import Run
+from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, STAGE
+from tidelake.silver.dedup import DUPLICATE
+from tidelake.silver.prefilter import copies_of, held_back
+from tidelake.silver.route import FATE
+from tidelake.silver.watermark import partition_of
+from tidelake.sinks.commits import Position, files_between
+from tidelake.sinks.notes import FRESH
+
+# State on disk, and only its changes written with each batch.
+STATE_SETTINGS = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    # Otherwise each batch is followed by an empty one, only to evict.
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+}
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """A batch with what its prefilter held back.
+
+    Attributes:
+        rows: What goes the ordinary way: survivors, and held back rows that are no sure copies.
+        copies: Counts of the sure copies, in the shape of a count by fate.
+        held_back: How many rows the operator dropped.
+    """
+
+    rows: DataFrame
+    copies: list[dict[str, Any]]
+    held_back: int
+
+
+def recover(
+    run: Run,
+    survivors: DataFrame,
+    accepted: DataFrame,
+    between: tuple[Position, Position],
+    hold: Hold,
+) -> Recovered:
+    """Find out what became of each row of bronze that the batch took.
+
+    Args:
+        run: What the hop works with.
+        survivors: The batch as the stream gives it; held, since it must not run twice.
+        accepted: Silver and late as the last closed batch left them.
+        between: The batch's positions in bronze.
+        hold: Keeps a frame that is read more than once.
+    """
+    pipeline = run.pipeline
+    bronze = run.lake.bronze(pipeline.name)
+    files = [str(path) for path in files_between(bronze, *between)]
+    if not files:
+        return Recovered(survivors, [], 0)
+    schema = run.spark.read.format("delta").load(str(bronze.path)).schema
+    taken = run.spark.read.schema(schema).parquet(*files)
+    missing = hold(held_back(taken, survivors.where(F.col("requeued_at").isNull())))
+    reach = missing.agg(F.count("*"), F.min(F.unix_micros("ingested_at"))).collect()[0]
+    first = from_micros(reach[1])
+    if first is None:
+        return Recovered(survivors, [], 0)
+    known = _within(accepted, since=first, ttl=pipeline.dedup.ttl)
+    copies = hold(copies_of(missing, known, ttl=pipeline.dedup.ttl))
+    groups = (
+        copies.groupBy(partition_of(pipeline.source).alias("partition"))
+        .agg(
+            F.count("*").alias("rows"),
+            fingerprint().alias("fingerprint"),
+            F.max(F.unix_micros("ingested_at")).alias("arrived"),
+        )
+        .collect()
+    )
+    counted = [
+        {**row.asDict(), FATE: DUPLICATE, STAGE: None, ORIGIN: FRESH, "newest": None}
+        for row in groups
+    ]
+    back = missing.join(copies.select("record_id"), on="record_id", how="left_anti")
+    ordinary = back.select(*schema.names).withColumns(
+        {
+            "reason": F.lit(None).cast("string"),
+            "requeued_at": F.lit(None).cast("timestamp"),
+        }
+    )
+    return Recovered(survivors.unionByName(ordinary), counted, int(reach[0]))
+
+
+def _within(accepted: DataFrame, *, since: Any, ttl: timedelta) -> DataFrame:
+    return accepted.where(F.col("ingested_at") >= F.lit(since - ttl)).select(
+        PAYLOAD_HASH, "ingested_at"
+    )
