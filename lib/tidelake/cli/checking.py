@@ -111,12 +111,14 @@ def _show(name: str, verdicts: list[TableVerdict], drift: list[FieldDrift]) -> N
 
 
 def _show_gate(report: GateReport) -> None:
+    failed = [one for one in report.results if not one.passed]
     print_table(
-        ["", "table", "expectation", "severity", "observed"],
+        ["", "table", "expectation", "observed"],
         [
-            ["ok" if one.passed else "!!", one.table, one.text, one.severity, one.observed]
-            for one in report.results
-        ],
-        title=f"Gate: {'open' if report.passed else 'CLOSED'}",
+            ["!!" if one.severity == "critical" else "!", one.table, one.text, one.observed]
+            for one in failed
+        ]
+        or [["ok", "all", f"{len(report.results)} expectations hold", ""]],
+        title=f"Gate: {'open' if report.passed else 'CLOSED'}; !! critical, ! warning",
     )
     say(f"Data Docs: {report.docs}")

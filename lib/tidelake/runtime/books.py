@@ -4,23 +4,37 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from typing import Any
 
-from tidelake.instants import from_json
+from pyspark.sql import functions as F
+
 from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import from_ddl
 from tidelake.sinks.append import append, ensure_table
 from tidelake.sinks.commits import Commit, commits, last_commit
 from tidelake.sinks.generations import CREATION, FIRST_GENERATION
+from tidelake.sinks.notes import FateCount
 from tidelake.tables import Hop, Table
 
-_DDL = (
-    "pipeline string, table_name string, hop string, generation string, batch bigint, "
-    "version bigint, committed_at timestamp, rows bigint, watermark timestamp, "
-    "taken map<string, bigint>, counts array<struct<fate: string, stage: string, origin: string, "
-    "rows: bigint, fingerprint: bigint>>, note string"
-)
+_COLUMNS = {
+    "pipeline": "string",
+    "table_name": "string",
+    "hop": "string",
+    "generation": "string",
+    "batch": "bigint",
+    "version": "bigint",
+    "committed_at": "timestamp",
+    "rows": "bigint",
+    "watermark": "timestamp",
+    "taken": "map<string, bigint>",
+    "counts": (
+        "array<struct<fate: string, stage: string, origin: string, rows: bigint, "
+        "fingerprint: bigint>>"
+    ),
+    "note": "string",
+}
+_DDL = ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())
+_STRUCT = ", ".join(f"{name}: {kind}" for name, kind in _COLUMNS.items())
 
 
 def copy_books(run: Run, hops: Sequence[Hop]) -> None:
@@ -29,7 +43,7 @@ def copy_books(run: Run, hops: Sequence[Hop]) -> None:
     Only hops whose lock this process holds may be copied, so that no commit comes in twice.
     """
     books = run.lake.books()
-    fresh: list[tuple[Any, ...]] = []
+    fresh: list[dict[str, Any]] = []
     copied: dict[str, int] = {}
     for table in _tables(run, hops):
         newest = _copied(books, table)
@@ -44,7 +58,10 @@ def copy_books(run: Run, hops: Sequence[Hop]) -> None:
     ensure_table(run.spark, books, schema, {**stamp, "batch": CREATION, "copied": {}})
     last = last_commit(books)
     note = {**stamp, "batch": last.batch + 1 if last else 0, "copied": copied}
-    append(run.spark.createDataFrame(fresh, schema).coalesce(1), books, note)
+    # As text, which Spark parses: a list of Python rows would go through a Python worker.
+    text = F.lit(json.dumps(fresh))
+    rows = run.spark.range(1).select(F.inline(F.from_json(text, f"array<struct<{_STRUCT}>>")))
+    append(rows, books, note)
 
 
 def _tables(run: Run, hops: Iterable[Hop]) -> list[Table]:
@@ -74,20 +91,19 @@ def _copied(books: Table, table: Table) -> int:
     return -1
 
 
-def _row(table: Table, commit: Commit) -> tuple[Any, ...]:
+def _row(table: Table, commit: Commit) -> dict[str, Any]:
     note = commit.note
-    mark: datetime | None = from_json(note.get("watermark"))
-    return (
-        note["pipeline"],
-        table.name,
-        note["hop"],
-        commit.generation,
-        commit.batch,
-        commit.version,
-        commit.written_at,
-        commit.rows,
-        mark,
-        note.get("taken"),
-        [tuple(count) for count in note.get("counts", [])],
-        json.dumps(note, sort_keys=True),
-    )
+    return {
+        "pipeline": note["pipeline"],
+        "table_name": table.name,
+        "hop": note["hop"],
+        "generation": commit.generation,
+        "batch": commit.batch,
+        "version": commit.version,
+        "committed_at": commit.written_at.isoformat(),
+        "rows": commit.rows,
+        "watermark": note.get("watermark"),
+        "taken": note.get("taken"),
+        "counts": [FateCount(*count)._asdict() for count in note.get("counts", [])],
+        "note": json.dumps(note, sort_keys=True),
+    }

@@ -80,13 +80,15 @@ def find_verdicts(
     known = read_accepted(Reach(first - dedup.ttl, tuple(found["dates"]), widened))
     searched = known.count()
     settled = hold(match_accepted(new, known, ttl=dedup.ttl, widened=widened))
-    fresh = new if settled.isEmpty() else new.join(settled, on=ROW, how="left_anti")
+    # Counted, not asked whether it is empty: read whole, the cache knows its size, and the join
+    # of the verdicts to the wide rows becomes a broadcast.
+    fresh = new if settled.count() == 0 else new.join(settled, on=ROW, how="left_anti")
     while True:
         ranked = hold(rank_arrivals(fresh, ttl=dedup.ttl, widened=widened))
         lost = F.col(VERDICT) == LEFTOVER
         settled = settled.unionByName(ranked.where(~lost))
         left = ranked.where(lost)
         # Rare: an id that comes back past the TTL on another date within one batch.
-        if left.isEmpty():
+        if left.count() == 0:
             return Verdicts(settled, searched)
         fresh = fresh.join(left, on=ROW, how="left_semi")

@@ -97,9 +97,7 @@ def _both(kwargs: Kwargs) -> tuple[Column, Column]:
 
 def _pair_greater(kwargs: Kwargs, types: Types) -> Column:
     left, right = _both(kwargs)
-    if kwargs.get("or_equal"):
-        return ~((left >= right) | left.eqNullSafe(right))
-    return ~(left > right)
+    return ~(left >= right) if kwargs.get("or_equal") else ~(left > right)
 
 
 def _pair_equal(kwargs: Kwargs, types: Types) -> Column:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from tidelake.sinks.commits import encode
@@ -60,6 +61,9 @@ def ensure_table(
     if table.exists:
         evolve(spark, table, schema, freedom)
         return
-    empty = spark.createDataFrame([], schema)
+    # Not from a Python list, which would start a Python worker for no row.
+    empty = spark.range(0).select(
+        *[F.lit(None).cast(field.dataType).alias(field.name) for field in schema.fields]
+    )
     writer = empty.write.format("delta").option("userMetadata", encode(note))
     writer.options(**_PROPERTIES).save(str(table.path))
