@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import reduce
+from hashlib import md5
+from operator import xor
 from pathlib import Path
 from typing import Any
+
+import duckdb
+from deltalake import CommitProperties, write_deltalake
 
 from tidelake.sinks.commits import encode
 from tidelake.tables import Table
@@ -44,6 +50,32 @@ def write_commit(
     log.mkdir(parents=True, exist_ok=True)
     text = "".join(json.dumps(action) + "\n" for action in actions)
     (log / f"{version:020}.json").write_text(text, encoding="utf-8")
+
+
+def write_rows(table: Table, sql: str, *, note: dict[str, Any], rows: int | None = None) -> None:
+    """Append what a DuckDB query gives, for real; ``rows`` is what Delta says of it if not that."""
+    with duckdb.connect() as connection:
+        found = connection.sql(sql)
+        counted = len(found.fetchall()) if rows is None else rows
+        metadata = {"userMetadata": encode(note)}
+        write_deltalake(
+            str(table.path),
+            connection.sql(sql),
+            mode="append",
+            commit_properties=CommitProperties(custom_metadata=metadata),
+        )
+    file = max((table.path / "_delta_log").glob("*.json"))
+    actions = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    for action in actions:
+        if "commitInfo" in action:
+            # Spark's name for it; the deltalake package has another.
+            action["commitInfo"]["operationMetrics"] = {"numOutputRows": str(counted)}
+    file.write_text("".join(json.dumps(action) + "\n" for action in actions), encoding="utf-8")
+
+
+def fingerprint_of(ids: Iterable[str]) -> int:
+    """Compute the books' fingerprint of record ids: 60 bits of each MD5, exclusive or."""
+    return reduce(xor, (int(md5(one.encode()).hexdigest()[:15], 16) for one in ids), 0)
 
 
 def write_batches(table: Table, newest: int, *, generation: str = "g1") -> None:

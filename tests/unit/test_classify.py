@@ -11,15 +11,18 @@ from pyspark.sql import functions as F
 
 from tests.pipelines import bronze, shop
 from tidelake.silver.classify import (
+    ORIGIN,
     PAYLOAD_HASH,
     REASONS,
-    REQUEUED,
+    REQUEUED_AT,
     ROW,
     SELECTED,
     STAGE,
+    WARNINGS,
     classify,
     reasons_by_stage,
 )
+from tidelake.silver.parse import UNKNOWN
 
 GOOD = {"event_id": "e1", "event_time": "2024-01-01T12:00:00Z", "user_id": "u", "value": 1.5}
 
@@ -115,7 +118,7 @@ def test_a_payload_field_hides_the_bronze_column_of_its_name(
     assert row.asDict() == {"source": "file", "user_id": "phone/f:0", STAGE: None}
 
 
-def test_a_requeued_row_is_another_row_and_skips_lateness_only_if_it_was_late(
+def test_a_requeued_row_is_another_row_that_knows_why_and_when_it_was_sent_again(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     again = "2024-01-03 00:00:00"
@@ -132,11 +135,12 @@ def test_a_requeued_row_is_another_row_and_skips_lateness_only_if_it_was_late(
             },
         ],
     )
-    found = classify(rows, shop(tmp_path)).collect()
-    assert [(row[REQUEUED], row["_skip_lateness"]) for row in found] == [
-        (False, False),
-        (True, True),
-        (True, False),
+    stamp = F.col(REQUEUED_AT).cast("string").alias("again")
+    found = classify(rows, shop(tmp_path)).select(ORIGIN, stamp, ROW, PAYLOAD_HASH).collect()
+    assert [(row[ORIGIN], row["again"]) for row in found] == [
+        ("bronze", None),
+        ("late", "2024-01-03 00:00:00"),
+        ("quarantine", "2024-01-04 00:00:00"),
     ]
     assert found[0][ROW] == "f:0"
     assert len({row[ROW] for row in found}) == len(found)
@@ -160,12 +164,14 @@ def test_classification_carries_what_later_steps_need(spark: SparkSession, tmp_p
         "event_time",
         "event_date",
         SELECTED,
+        UNKNOWN,
         PAYLOAD_HASH,
         ROW,
-        REQUEUED,
-        "_skip_lateness",
+        ORIGIN,
+        REQUEUED_AT,
         STAGE,
         REASONS,
+        WARNINGS,
     ]
     [row] = classified.select(
         "payload",

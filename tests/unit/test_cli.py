@@ -17,16 +17,14 @@ from tidelake.cli.failures import run_command
 
 PROJECT = Path(__file__).parents[2]
 JOBS = sorted((PROJECT / "jobs").glob("*.py"))
-BUILT = ["demo", "doctor", "generate", "ledger", "run", "sql", "status"]
+BUILT = ["check", "demo", "doctor", "generate", "ledger", "run", "sql", "status"]
+GROUPS = {"late": ["apply", "list"], "quarantine": ["discard", "list", "replay"]}
 UNBUILT = [
     "backfill",
-    "check",
     "erase",
     "init",
     "kafka",
-    "late",
     "maintain",
-    "quarantine",
     "repair",
     "ui",
     "verify",
@@ -64,10 +62,10 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     lines = out.split("Commands:")[1].splitlines()
     listed = [line.split()[0] for line in lines if line.startswith("  ") and line[2] != " "]
-    assert listed == sorted([*BUILT, *UNBUILT])
+    assert listed == sorted([*BUILT, *GROUPS, *UNBUILT])
 
 
-@pytest.mark.parametrize("command", [*BUILT, *UNBUILT])
+@pytest.mark.parametrize("command", [*BUILT, *GROUPS, *UNBUILT])
 def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str], command: str) -> None:
     assert run_command(app, [command, "--help"]) == 0
 
@@ -77,11 +75,24 @@ def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str], comma
     assert captured.err == ""
 
 
-@pytest.mark.parametrize("command", BUILT)
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_side_table_has_its_own_commands(capsys: pytest.CaptureFixture[str], group: str) -> None:
+    assert run_command(app, [group, "--help"]) == 0
+
+    lines = capsys.readouterr().out.split("Commands:")[1].splitlines()
+    assert [line.split()[0] for line in lines if line.startswith("  ")] == GROUPS[group]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [[name] for name in BUILT]
+    + [[group, name] for group, names in GROUPS.items() for name in names],
+    ids=" ".join,
+)
 def test_root_and_env_go_with_each_command(
-    capsys: pytest.CaptureFixture[str], command: str
+    capsys: pytest.CaptureFixture[str], command: list[str]
 ) -> None:
-    run_command(app, [command, "--help"])
+    run_command(app, [*command, "--help"])
 
     out = capsys.readouterr().out
     assert "--root DIR" in out
@@ -107,6 +118,12 @@ def test_the_version_goes_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
         (["generate", "clickstream"], "Missing option '--to'"),
         (["generate", "clickstream", "--to", "kafka://h:1/t"], "not built yet"),
         (["sql", "SELECT 1", "--consistent"], "`sql --consistent` is not built yet"),
+        (["late", "nope"], "No such command 'nope'"),
+        (["late", "apply", "--event-date", "5.1.2026"], "'5.1.2026' does not match the format"),
+        (["quarantine", "discard"], "Missing option '--reason'"),
+        (["quarantine", "discard", "--reason", " "], "Invalid value for --reason: say why"),
+        (["quarantine", "list", "--stage", "late"], "'late' is not one of 'parse', 'contract'"),
+        (["ledger", "--by", "hour"], "'hour' is not one of 'batch', 'day'"),
     ],
 )
 def test_wrong_use_exits_2_with_a_message(
@@ -121,11 +138,26 @@ def test_wrong_use_exits_2_with_a_message(
     assert words in mistake(capsys, tmp_path, *arguments)
 
 
-@pytest.mark.parametrize("command", ["run", "status", "ledger", "demo"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["run", "nope"],
+        ["status", "nope"],
+        ["ledger", "nope"],
+        ["demo", "nope"],
+        ["check", "nope"],
+        ["late", "list", "nope"],
+        ["late", "apply", "nope"],
+        ["quarantine", "list", "nope"],
+        ["quarantine", "replay", "nope"],
+        ["quarantine", "discard", "nope", "--reason", "broken"],
+    ],
+    ids=" ".join,
+)
 def test_an_unknown_pipeline_lists_the_known_ones(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: list[str]
 ) -> None:
-    told = mistake(capsys, tmp_path, command, "nope", "--root", str(tmp_path / "lake"))
+    told = mistake(capsys, tmp_path, *command, "--root", str(tmp_path / "lake"))
 
     assert "there is no pipeline 'nope'" in told
     assert "clickstream, flights" in told
@@ -188,6 +220,9 @@ def test_an_empty_source_folder_is_named(
         ["status"],
         ["ledger"],
         ["doctor"],
+        ["check"],
+        ["late", "apply"],
+        ["quarantine", "list"],
     ],
 )
 def test_a_root_that_is_a_file_or_lies_below_one_is_refused(
@@ -243,11 +278,13 @@ def test_sql_on_an_empty_root_says_how_to_fill_it(
     assert "tidelake demo" in told
 
 
-@pytest.mark.parametrize("command", ["status", "ledger"])
+@pytest.mark.parametrize(
+    "command", [["status"], ["ledger"], ["late", "list"], ["quarantine", "list"]], ids=" ".join
+)
 def test_a_pipeline_that_never_ran_says_how_to_run_it(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: list[str]
 ) -> None:
-    told = mistake(capsys, tmp_path, command, "--root", str(tmp_path / "lake"))
+    told = mistake(capsys, tmp_path, *command, "--root", str(tmp_path / "lake"))
 
     assert "tidelake run clickstream" in told
 

@@ -11,7 +11,16 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from tests.unit.handmade import write_commit
-from tidelake.sinks.commits import commits, encode, last_commit, rows_after
+from tidelake.sinks.commits import (
+    BEGINNING,
+    Position,
+    commits,
+    encode,
+    last_commit,
+    newest_version,
+    oldest_version,
+    rows_between,
+)
 from tidelake.tables import Lake, Table
 
 
@@ -67,7 +76,7 @@ def test_delta_checkpoints_and_checksums_are_no_commits(table: Table) -> None:
     (log / "_last_checkpoint").write_text("{}")
 
     assert [commit.version for commit in commits(table)] == [0]
-    assert rows_after(table, 0, -1) == 2
+    assert rows_between(table, BEGINNING) == 2
 
 
 @pytest.mark.parametrize(
@@ -78,13 +87,13 @@ def test_log_compactions_and_v2_checkpoints_are_no_commits(table: Table, name: s
     write_commit(table, 1, adds=[(3, True)])
     (table.path / "_delta_log" / name).write_text('{"protocol": {}}\n')
 
-    assert rows_after(table, 0, -1) == 5
+    assert rows_between(table, BEGINNING) == 5
 
 
 def test_a_missing_table_has_no_commits_and_no_rows(table: Table) -> None:
     assert list(commits(table)) == []
     assert last_commit(table) is None
-    assert rows_after(table, 0, -1) == 0
+    assert rows_between(table, BEGINNING) == 0
 
 
 def test_a_note_survives_encoding() -> None:
@@ -111,15 +120,64 @@ def test_a_note_survives_encoding() -> None:
         (1, 9223372036854775707, 111100),
     ],
 )
-def test_rows_after_an_offset_are_those_of_the_files_behind_it(
+def test_rows_after_a_position_are_those_of_the_files_behind_it(
     table: Table, version: int, index: int, rows: int
 ) -> None:
+    write_six_files(table)
+
+    assert rows_between(table, (version, index)) == rows
+    assert rows_between(table, BEGINNING, (version, index)) == 111111 - rows
+
+
+def write_six_files(table: Table) -> None:
+    """Write files of 1, 10, ... 100,000 rows, so that each digit of a sum names a file."""
     write_commit(table, 0)
     write_commit(table, 1, adds=[(1, True), (10, True)])
     write_commit(table, 2, adds=[(100, True), (1000, True), (10000, True)])
     write_commit(table, 3, adds=[(100000, True)])
 
-    assert rows_after(table, version, index) == rows
+
+@pytest.mark.parametrize(
+    ("after", "until", "rows"),
+    [
+        ((0, -1), (0, -1), 0),
+        ((1, 0), (1, 0), 0),
+        ((1, 0), (1, 1), 10),
+        ((1, -1), (2, -1), 11),
+        ((1, 0), (2, -1), 10),
+        ((1, 0), (2, 0), 110),
+        ((1, 1), (2, 1), 1100),
+        ((2, 0), (2, 1), 1000),
+        ((2, 0), (2, 9), 11000),
+        ((2, 2), (3, 0), 100000),
+        ((1, -100), (3, -100), 11111),
+        ((3, 0), (4, -1), 0),
+    ],
+)
+def test_two_positions_hold_the_rows_of_the_files_in_between(
+    table: Table, after: Position, until: Position, rows: int
+) -> None:
+    write_six_files(table)
+
+    assert rows_between(table, after, until) == rows
+
+
+def test_any_stop_on_the_way_adds_up_to_the_whole(table: Table) -> None:
+    write_six_files(table)
+    stops = [(version, index) for version in range(5) for index in range(-1, 4)]
+
+    for stop in stops:
+        assert rows_between(table, BEGINNING, stop) + rows_between(table, stop) == 111111
+
+
+def test_a_log_knows_its_oldest_and_newest_version_whoever_wrote_them(table: Table) -> None:
+    assert (oldest_version(table), newest_version(table)) == (0, -1)
+
+    write_commit(table, 3, note={"batch": 0, "generation": "g1"})
+    write_commit(table, 12, operation="OPTIMIZE")
+    (table.path / "_delta_log" / f"{1:020}.{2:020}.compacted.json").write_text("{}\n")
+
+    assert (oldest_version(table), newest_version(table)) == (3, 12)
 
 
 def test_files_that_a_compaction_rewrote_are_not_taken_again(table: Table) -> None:
@@ -127,7 +185,8 @@ def test_files_that_a_compaction_rewrote_are_not_taken_again(table: Table) -> No
     write_commit(table, 1, adds=[(5, False)], operation="OPTIMIZE")
     write_commit(table, 2, adds=[(3, True)])
 
-    assert rows_after(table, 0, 0) == 3
+    assert rows_between(table, (0, 0)) == 3
+    assert rows_between(table, (0, 0), (1, 0)) == 0
 
 
 def versions_after_a_restore(table: Table, *parameters: dict[str, str]) -> list[int]:

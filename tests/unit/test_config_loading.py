@@ -463,10 +463,7 @@ def test_a_source_without_a_path_cannot_be_overridden(tmp_path: Path) -> None:
     [
         ({"source": {"kind": "kafka", "bootstrap": "h:1", "topic": "t"}}, "source.kind: kafka"),
         ({"source__format": "avro"}, "source.format: avro"),
-        ({"event__evolution": "strict"}, "event.evolution: strict"),
-        ({"event__evolution": "rescue"}, "event.evolution: rescue"),
         ({"dedup": {"prefilter": "operator"}}, "dedup.prefilter: operator"),
-        ({"quality": {"suite": "s.yml"}}, "quality (an expectation suite)"),
         ({"enrich": [ENRICH]}, "enrich"),
         ({"joins": [JOIN]}, "joins"),
         ({"transform": "shop.silver:clean"}, "transform"),
@@ -494,6 +491,39 @@ def test_what_is_not_built_yet_loads_and_is_named(
 ) -> None:
     pipeline = load_pipeline(write(tmp_path, changed(**values)), LAPTOP)
     assert unbuilt_features(pipeline) == [feature]
+
+
+@pytest.mark.parametrize("evolution", ["strict", "additive", "rescue"])
+def test_each_evolution_is_built(tmp_path: Path, evolution: str) -> None:
+    pipeline = load_pipeline(write(tmp_path, changed(event__evolution=evolution)), LAPTOP)
+    assert pipeline.event.evolution == evolution
+    assert unbuilt_features(pipeline) == []
+
+
+def test_a_suite_that_is_not_there_is_named_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"quality\.suite \(line \d+\): there is no file s\.yml"):
+        load_pipeline(write(tmp_path, changed(quality={"suite": "s.yml"})), LAPTOP)
+
+
+def test_a_gold_table_names_its_columns_in_order(tmp_path: Path) -> None:
+    windows = {
+        "tumbling": {"kind": "tumbling", "size": "1 minute"},
+        "hopping": {"kind": "hopping", "size": "5 minutes", "slide": "1 minute"},
+        "session": {"kind": "session", "gap": "1 minute"},
+        "global": {"kind": "global"},
+    }
+    found = {
+        kind: load_pipeline(write(tmp_path, changed(gold__0__window=window)), LAPTOP)
+        .gold[0]
+        .columns
+        for kind, window in windows.items()
+    }
+    assert found == {
+        "tumbling": ("window_start", "window_end", "user_id", "events"),
+        "hopping": ("window_start", "window_end", "user_id", "events"),
+        "session": ("session_id", "session_start", "session_end", "user_id", "events"),
+        "global": ("user_id", "events"),
+    }
 
 
 def test_alerts_are_taken_without_a_word(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tests.pipelines import timed
-from tidelake.silver.classify import PAYLOAD_HASH, REQUEUED, ROW, STAGE
+from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, ROW, STAGE
 from tidelake.silver.dedup import (
     CONFLICT,
     DUPLICATE,
@@ -28,7 +28,7 @@ PAST, EDGE, WITHIN = "10:59:59.999999", "11:00:00", "11:00:00.000001"
 NOON = "12:00:00"
 NEW_DDL = (
     f"{ROW} string; event_id string; record_id string; source string; event_date date; "
-    f"ingested_at timestamp; {PAYLOAD_HASH} bigint; {REQUEUED} boolean; {STAGE} string"
+    f"ingested_at timestamp; {PAYLOAD_HASH} bigint; {ORIGIN} string; {STAGE} string"
 )
 KNOWN_DDL = (
     f"event_id string; record_id string; event_date date; ingested_at timestamp; "
@@ -38,13 +38,13 @@ KNOWN_DDL = (
 New = tuple[str, str, str, str, int]
 
 
-def classified(spark: SparkSession, rows: list[New], *, requeued: bool = False) -> DataFrame:
+def classified(spark: SparkSession, rows: list[New], *, origin: str = "bronze") -> DataFrame:
     """Make rows in the running: event id, record id, event date, clock of arrival, hash."""
     full = [
         (f"{place}@{n}", event, place, place.rsplit(":", 1)[0], day, f"{MONDAY} {clock}", hash_)
         for n, (event, place, day, clock, hash_) in enumerate(rows)
     ]
-    return timed(spark, [(*row, requeued, None) for row in full], NEW_DDL)
+    return timed(spark, [(*row, origin, None) for row in full], NEW_DDL)
 
 
 def verdicts(frame: DataFrame) -> dict[str, str]:
@@ -154,7 +154,10 @@ def test_the_earliest_accepted_row_in_reach_decides(spark: SparkSession) -> None
     }
 
 
-def test_a_requeued_late_row_does_not_match_itself_but_others_do(spark: SparkSession) -> None:
+@pytest.mark.parametrize("origin", ["late", "quarantine"])
+def test_a_requeued_row_does_not_match_itself_in_late_but_others_do(
+    spark: SparkSession, origin: str
+) -> None:
     again: list[New] = [
         ("own", "f:1", MONDAY, NOON, 1),
         ("in silver", "f:2", MONDAY, NOON, 1),
@@ -170,7 +173,7 @@ def test_a_requeued_late_row_does_not_match_itself_but_others_do(spark: SparkSes
         ],
         KNOWN_DDL,
     )
-    returned = arrivals(classified(spark, again, requeued=True))
+    returned = arrivals(classified(spark, again, origin=origin))
     fresh = arrivals(classified(spark, [("own", "f:1", MONDAY, NOON, 1)]))
     assert verdicts(match_accepted(returned, known, ttl=TTL, widened=True)) == {
         "f:2": DUPLICATE,

@@ -21,6 +21,7 @@ from tidelake.runtime.landing import (
     refuse_changed,
     taken_files,
 )
+from tidelake.sinks.commits import commits
 from tidelake.tables import Lake
 
 EVENT = '{"a": 1}\n'
@@ -148,7 +149,7 @@ def test_many_changes_are_all_kept_and_the_first_ten_shown() -> None:
 
 def test_taken_files_are_those_of_bronzes_notes(tmp_path: Path) -> None:
     bronze = Lake(tmp_path).bronze("shop")
-    assert taken_files(bronze) == {}
+    assert taken_files(commits(bronze)) == {}
 
     write_commit(bronze, 0, note={"generation": "g1", "batch": -1})
     write_commit(
@@ -158,7 +159,7 @@ def test_taken_files_are_those_of_bronzes_notes(tmp_path: Path) -> None:
     )
     write_commit(bronze, 2, note={"generation": "g1", "batch": 1, "files": [["/c", 5, 4, 3]]})
 
-    assert taken_files(bronze) == {
+    assert taken_files(commits(bronze)) == {
         "/a": LandedFile("/a", 9, 7),
         "/b": LandedFile("/b", 8, 6),
         "/c": LandedFile("/c", 5, 4),

@@ -6,13 +6,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tests.pipelines import bronze
-from tidelake.config.ddl import parse_schema
-from tidelake.silver.parse import BROKEN, PARSED, VALUES, parse
+from tidelake.config import Event
+from tidelake.silver.parse import BROKEN, PARSED, UNKNOWN, VALUES, parse
 
-FIELDS = parse_schema(
+SCHEMA = (
     "a STRING, n DECIMAL(38,20), i DECIMAL(38,0), d DOUBLE, m DECIMAL(18,2), "
     "l ARRAY<DECIMAL(38,20)>, s STRUCT<n: DECIMAL(38,20)>"
 )
+EVENT = Event(schema=SCHEMA, id="a", time="a")
 UNPARSED = "not one object"
 
 
@@ -21,8 +22,10 @@ def outcomes(
 ) -> list[str | tuple[dict[str, str], list[str]]]:
     """Parse payloads in one frame: the values that are not null, and the broken fields."""
     rows = bronze(spark, [{"record_id": str(n), "payload": p} for n, p in enumerate(payloads)])
-    texts = [F.col(f"{VALUES}.{field.name}").cast("string").alias(field.name) for field in FIELDS]
-    read = parse(rows, FIELDS).select("record_id", PARSED, BROKEN, F.struct(*texts).alias("texts"))
+    texts = [
+        F.col(f"{VALUES}.{field.name}").cast("string").alias(field.name) for field in EVENT.fields
+    ]
+    read = parse(rows, EVENT).select("record_id", PARSED, BROKEN, F.struct(*texts).alias("texts"))
     found: list[str | tuple[dict[str, str], list[str]]] = []
     for row in sorted(read.collect(), key=lambda row: int(row["record_id"])):
         values = {name: text for name, text in row["texts"].asDict().items() if text is not None}
@@ -147,5 +150,5 @@ def test_a_number_that_does_not_fit_is_named_with_its_type(spark: SparkSession) 
 
 def test_the_rows_other_columns_stay_as_they_are(spark: SparkSession) -> None:
     rows = bronze(spark, [{"record_id": "f:0", "payload": "{}"}])
-    read = parse(rows, FIELDS)
-    assert read.columns == [*rows.columns, PARSED, VALUES, BROKEN]
+    read = parse(rows, EVENT)
+    assert read.columns == [*rows.columns, PARSED, VALUES, BROKEN, UNKNOWN]

@@ -16,6 +16,7 @@ from tidelake.silver.route import FATE, QUARANTINE_DDL, decide, to_late, to_quar
 
 WATERMARK = datetime(2024, 1, 1, 11, tzinfo=UTC)
 ALLOWED = timedelta(hours=1)
+AGAIN = "_requeued_at"
 ORIGIN = [PAYLOAD_HASH, "_generation", "_batch"]
 
 
@@ -26,6 +27,7 @@ def payload(clock: str, **changes: object) -> str:
 
 def decided(spark: SparkSession, folder: Path) -> DataFrame:
     again = {"reason": "late", "requeued_at": "2024-01-02 00:00:00"}
+    mended = {"reason": "quarantine", "requeued_at": "2024-01-02 00:00:01"}
     rows = bronze(
         spark,
         [
@@ -33,6 +35,8 @@ def decided(spark: SparkSession, folder: Path) -> DataFrame:
             {"record_id": "late", "payload": payload("10:59:59.999999")},
             {"record_id": "too late", "payload": payload("09:59:58.500000")},
             {"record_id": "let in", "payload": payload("09:00:00"), **again},
+            {"record_id": "mended but too late", "payload": payload("09:00:01"), **mended},
+            {"record_id": "still broken", "payload": payload("11:30:00", event_id=None), **mended},
             {"record_id": "copy", "payload": payload("09:00:00")},
             {"record_id": "conflict", "payload": payload("09:00:00")},
             {"record_id": "unparsed", "payload": b"\xff"},
@@ -55,6 +59,8 @@ def test_every_row_has_one_fate(spark: SparkSession, tmp_path: Path) -> None:
         "late": "silver",
         "too late": "late",
         "let in": "silver",
+        "mended but too late": "late",
+        "still broken": "quarantined",
         "copy": "duplicate",
         "conflict": "quarantined",
         "unparsed": "quarantined",
@@ -62,7 +68,7 @@ def test_every_row_has_one_fate(spark: SparkSession, tmp_path: Path) -> None:
         "ahead": "quarantined",
         "broken": "quarantined",
     }
-    assert len(rows) == 10
+    assert len(rows) == 12
 
 
 def test_without_verdicts_and_watermark_nothing_is_a_duplicate_or_late(
@@ -103,9 +109,14 @@ def test_a_late_row_keeps_its_payload_and_says_how_late_it_was(
     late = to_late(
         decided(spark, tmp_path), shop(tmp_path), watermark=WATERMARK, generation="g", batch=0
     )
-    assert late.columns[-6:] == ["payload", "watermark", "lateness_seconds", *ORIGIN]
-    [row] = late.withColumn("watermark", F.col("watermark").cast("string")).collect()
-    assert row["record_id"] == "too late"
+    assert late.columns[-7:] == ["payload", "watermark", "lateness_seconds", AGAIN, *ORIGIN]
+    texts = {name: F.col(name).cast("string") for name in ("watermark", AGAIN)}
+    rows = {row["record_id"]: row for row in late.withColumns(texts).collect()}
+    assert {name: row[AGAIN] for name, row in rows.items()} == {
+        "too late": None,
+        "mended but too late": "2024-01-02 00:00:01",
+    }
+    row = rows["too late"]
     assert row["lateness_seconds"] == 3601.5
     assert row["watermark"] == "2024-01-01 11:00:00"
     assert bytes(row["payload"]).decode() == payload("09:59:58.500000")
@@ -117,7 +128,8 @@ def test_quarantine_keeps_the_payload_with_stage_and_every_reason(
     quarantined = to_quarantine(decided(spark, tmp_path), generation="g", batch=0)
     stored = spark.createDataFrame([], QUARANTINE_DDL)
     assert quarantined.dtypes == stored.dtypes
-    rows = {row["record_id"]: row for row in quarantined.collect()}
+    again = F.col(AGAIN).cast("string")
+    rows = {row["record_id"]: row for row in quarantined.withColumn(AGAIN, again).collect()}
     assert {name: (row["stage"], row["reasons"]) for name, row in rows.items()} == {
         "conflict": (
             "conflicting_duplicate",
@@ -126,5 +138,8 @@ def test_quarantine_keeps_the_payload_with_stage_and_every_reason(
         "unparsed": ("parse", ["payload: not one JSON object"]),
         "ahead": ("future_event_time", ["event_time: in the future"]),
         "broken": ("contract", ["value: not exactly DECIMAL(18,2)", "event_id: missing"]),
+        "still broken": ("contract", ["event_id: missing"]),
     }
+    assert {name for name, row in rows.items() if row[AGAIN]} == {"still broken"}
+    assert rows["still broken"][AGAIN] == "2024-01-02 00:00:01"
     assert bytes(rows["unparsed"]["payload"]) == b"\xff"

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from tidelake.silver.watermark import PartitionProgress, advance
+import pytest
+from pyspark.sql import SparkSession
+
+from tidelake.config import DeltaSource, FilesSource, KafkaSource, RateSource, Source
+from tidelake.silver.watermark import PartitionProgress, advance, held_back_by, partition_of
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
 MICRO = timedelta(microseconds=1)
@@ -64,3 +68,52 @@ def test_an_idle_partition_without_accepted_rows_holds_nothing() -> None:
 def test_without_partitions_nothing_moves() -> None:
     assert moved(None) is None
     assert moved(NOON) == NOON
+
+
+def test_the_slowest_active_partition_holds_the_watermark_back() -> None:
+    found = held_back_by(
+        {"a": at(NOON), "b": at(NOON - MICRO), "c": at(NOON + IDLE)}, idle_after=IDLE
+    )
+    assert found == ("b", ())
+
+
+def test_a_partition_that_accepted_nothing_holds_back_more_than_any_that_did() -> None:
+    assert held_back_by({"a": at(NOON), "b": at(None)}, idle_after=IDLE) == ("b", ())
+
+
+def test_an_idle_partition_holds_nothing_back_and_is_named() -> None:
+    idle = at(NOON - timedelta(days=1), NOON - IDLE - MICRO)
+    partitions = {"a": at(NOON), "z": idle, "b": at(None, NOON - IDLE - MICRO)}
+    assert held_back_by(partitions, idle_after=IDLE) == ("a", ("b", "z"))
+    assert held_back_by({"a": at(NOON), "z": at(NOON, NOON - IDLE)}, idle_after=IDLE)[1] == ()
+
+
+def test_without_partitions_nothing_is_held_back() -> None:
+    assert held_back_by({}, idle_after=IDLE) == (None, ())
+
+
+KAFKA = KafkaSource(kind="kafka", bootstrap="h:1", topic="clicks")
+ONE = {
+    "files": FilesSource(kind="files", path="/in"),
+    "delta": DeltaSource(kind="delta", path="/in"),
+    "rate": RateSource(kind="rate"),
+}
+
+
+def test_each_kafka_partition_is_one_of_its_own(spark: SparkSession) -> None:
+    ids = ["clicks:0:7", "clicks:0:8", "clicks:10:7", "a:b:1:0"]
+    rows = spark.createDataFrame([(one,) for one in ids], "record_id string")
+    found = rows.select("record_id", partition_of(KAFKA).alias("partition")).collect()
+    assert {row["record_id"]: row["partition"] for row in found} == {
+        "clicks:0:7": "clicks:0",
+        "clicks:0:8": "clicks:0",
+        "clicks:10:7": "clicks:10",
+        "a:b:1:0": "a:b:1",
+    }
+
+
+@pytest.mark.parametrize("source", ONE.values(), ids=ONE)
+def test_any_other_source_is_one_partition(spark: SparkSession, source: Source) -> None:
+    rows = spark.createDataFrame([("file:///a.json:1",), ("2:0:3",)], "record_id string")
+    found = rows.select(partition_of(source).alias("partition")).distinct().collect()
+    assert [row["partition"] for row in found] == ["0"]
