@@ -91,6 +91,8 @@ def _settings(environment: Environment, jars: list[Path]) -> dict[str, str]:
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "tidelake-warehouse"),
         "spark.sql.shuffle.partitions": slots,
         "spark.sql.adaptive.enabled": "false",
+        # A key given twice takes its last value, in whichever of the two ways it is read.
+        "spark.sql.variant.allowDuplicateKeys": "true",
         "spark.databricks.delta.snapshotPartitions": "2",
         **environment.spark,
     }

@@ -463,7 +463,6 @@ def test_a_source_without_a_path_cannot_be_overridden(tmp_path: Path) -> None:
     [
         ({"source": {"kind": "kafka", "bootstrap": "h:1", "topic": "t"}}, "source.kind: kafka"),
         ({"source__format": "avro"}, "source.format: avro"),
-        ({"dedup": {"prefilter": "operator"}}, "dedup.prefilter: operator"),
         ({"enrich": [ENRICH]}, "enrich"),
         ({"joins": [JOIN]}, "joins"),
         ({"transform": "shop.silver:clean"}, "transform"),
@@ -498,6 +497,11 @@ def test_each_evolution_is_built(tmp_path: Path, evolution: str) -> None:
     pipeline = load_pipeline(write(tmp_path, changed(event__evolution=evolution)), LAPTOP)
     assert pipeline.event.evolution == evolution
     assert unbuilt_features(pipeline) == []
+
+
+def test_the_prefilter_is_built(tmp_path: Path) -> None:
+    raw = changed(dedup={"prefilter": "operator"})
+    assert unbuilt_features(load_pipeline(write(tmp_path, raw), LAPTOP)) == []
 
 
 def test_a_suite_that_is_not_there_is_named_with_its_line(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 from pyspark.sql import functions as F
@@ -16,6 +17,7 @@ from tidelake.sinks.generations import CREATION, FIRST_GENERATION
 from tidelake.sinks.notes import FateCount
 from tidelake.tables import Hop, Table
 
+_NOTES = 50
 _COLUMNS = {
     "pipeline": "string",
     "table_name": "string",
@@ -57,7 +59,9 @@ def copy_books(run: Run, hops: Sequence[Hop]) -> None:
     stamp = {"pipeline": run.pipeline.name, "hop": "books", "generation": FIRST_GENERATION}
     ensure_table(run.spark, books, schema, {**stamp, "batch": CREATION, "copied": {}})
     last = last_commit(books)
-    note = {**stamp, "batch": last.batch + 1 if last else 0, "copied": copied}
+    # Carried on, so that a table that rests is not forgotten when the books' own log is cleaned.
+    known = last.note["copied"] if last else {}
+    note = {**stamp, "batch": last.batch + 1 if last else 0, "copied": {**known, **copied}}
     # As text, which Spark parses: a list of Python rows would go through a Python worker.
     text = F.lit(json.dumps(fresh))
     rows = run.spark.range(1).select(F.inline(F.from_json(text, f"array<struct<{_STRUCT}>>")))
@@ -84,11 +88,9 @@ def _copied(books: Table, table: Table) -> int:
     """Find the newest version of a table that is in the books already."""
     if not books.exists:
         return -1
-    for commit in commits(books):
-        version = commit.note["copied"].get(table.name)
-        if version is not None:
-            return int(version)
-    return -1
+    # More than one note, since two hops may copy at the same moment.
+    notes = islice(commits(books), _NOTES)
+    return max((int(commit.note["copied"].get(table.name, -1)) for commit in notes), default=-1)
 
 
 def _row(table: Table, commit: Commit) -> dict[str, Any]:

@@ -32,6 +32,9 @@ def attempt(sql: str, cast: str | None = None) -> Column:
     wrapped = F.struct(value.alias(VALUE))
     if is_remote() or (cast is None and _NAME.fullmatch(sql)):
         return wrapped
+    # A part that two attempts share would be computed once, before and outside of both; what a
+    # branch holds is not. The condition is always true, and the optimizer cannot know it.
+    wrapped = F.when(F.spark_partition_id() >= 0, wrapped)
     context = SparkContext._active_spark_context
     if context is None or context._jvm is None:
         raise RuntimeError("an expression needs a running Spark session")

@@ -1,0 +1,198 @@
+"""SQL of the definition that raises: its row fails alone and says where; nulls stay nulls."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tests.pipelines import bronze, shop
+from tidelake.silver.attempt import VALUE, attempt
+from tidelake.silver.classify import REASONS, SELECTED, STAGE, classify
+
+DDL = "row string, s string, n int, l array<int>, `odd name` int"
+ROWS = [
+    ("good", "1", 2, [1, 2], 7),
+    ("bad", "x", 0, [], 7),
+    ("null", None, None, None, None),
+    ("most", "2147483648", 2147483647, [1], 7),
+]
+RAISED = "raised"
+
+
+def outcomes(spark: SparkSession, sql: str, cast: str | None = None) -> dict[str, Any]:
+    """Give each row's value, or that it raised."""
+    tried = spark.createDataFrame(ROWS, DDL).select("row", attempt(sql, cast).alias("tried"))
+    return {
+        row["row"]: RAISED if row["tried"] is None else row["tried"][VALUE]
+        for row in tried.collect()
+    }
+
+
+@pytest.mark.parametrize(
+    ("sql", "cast", "good", "bad", "null", "most"),
+    [
+        ("CAST(s AS INT)", None, 1, RAISED, None, RAISED),
+        ("s", "int", 1, RAISED, None, RAISED),
+        ("s", None, "1", "x", None, "2147483648"),
+        ("`odd name`", None, 7, 7, None, 7),
+        ("10 / n", None, 5.0, RAISED, None, 10 / 2147483647),
+        ("n % n", None, 0, RAISED, None, 0),
+        ("l[1]", None, 2, RAISED, None, RAISED),
+        ("element_at(l, 1)", None, 1, RAISED, None, 1),
+        ("n + 1", None, 3, 1, None, RAISED),
+        ("-n - 2", None, -4, -2, None, RAISED),
+        ("try_cast(s AS INT)", None, 1, None, None, None),
+        ("CASE WHEN n = 0 THEN raise_error('no') ELSE n END", None, 2, RAISED, None, 2147483647),
+        ("to_date(concat('2024-01-', s))", None, ..., RAISED, None, RAISED),
+        ("CAST('x' AS INT)", None, RAISED, RAISED, RAISED, RAISED),
+        ("1 / 0", None, RAISED, RAISED, RAISED, RAISED),
+        ("CAST(NULL AS INT)", None, None, None, None, None),
+    ],
+)
+def test_an_expression_that_raises_on_a_row_raises_for_that_row_alone(
+    spark: SparkSession, sql: str, cast: str | None, good: Any, bad: Any, null: Any, most: Any
+) -> None:
+    found = outcomes(spark, sql, cast)
+    if good is ...:
+        good = found["good"]
+        assert good not in (None, RAISED)
+    assert found == {"good": good, "bad": bad, "null": null, "most": most}
+
+
+def test_attempts_that_share_a_part_that_raises_fail_alone_too(spark: SparkSession) -> None:
+    tried = spark.createDataFrame(ROWS, DDL).select(
+        "row",
+        attempt("CAST(s AS INT) + 1").alias("one"),
+        attempt("CAST(s AS INT) + 2").alias("two"),
+        attempt("length(s)").alias("three"),
+    )
+    found = {
+        row["row"]: [None if one is None else one[VALUE] for one in row[1:]]
+        for row in tried.where("row <> 'null'").collect()
+    }
+    assert found == {"good": [2, 3, 1], "bad": [None, None, 1], "most": [None, None, 10]}
+
+
+def test_an_attempt_that_is_read_several_times_fails_alone(spark: SparkSession) -> None:
+    rows = spark.createDataFrame(ROWS, DDL).where("row = 'bad' OR row = 'good'")
+    tried = rows.select("row", attempt("10 / n").alias("tried"))
+    kept = tried.select(
+        "row",
+        F.col("tried").isNull().alias("failed"),
+        F.coalesce(F.col("tried").getField(VALUE), F.lit(-1.0)).alias("value"),
+    ).where("failed OR value > 0")
+    assert {tuple(row) for row in kept.collect()} == {("bad", True, -1.0), ("good", False, 5.0)}
+
+
+GOOD = {"event_id": "e1", "event_time": "2024-01-01T12:00:00Z", "user_id": "1", "value": 1.5}
+
+
+def judged(
+    spark: SparkSession, folder: Path, payloads: dict[str, dict[str, Any]], **event: Any
+) -> dict[str, tuple[str | None, list[str]]]:
+    """Classify a payload each: its stage and reasons."""
+    rows = bronze(
+        spark,
+        [
+            {"record_id": name, "payload": json.dumps({**GOOD, **changes})}
+            for name, changes in payloads.items()
+        ],
+    )
+    found = classify(rows, shop(folder, event=event)).select("record_id", STAGE, REASONS)
+    return {row["record_id"]: (row[STAGE], row[REASONS]) for row in found.collect()}
+
+
+def test_a_filter_that_cannot_be_computed_breaks_its_row_and_does_not_filter_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    payloads = {
+        "in": {"user_id": "1"},
+        "out": {"user_id": "-1"},
+        "null": {"user_id": None},
+        "raises": {"user_id": "x"},
+    }
+    assert judged(spark, tmp_path, payloads, where="CAST(user_id AS INT) > 0") == {
+        "in": (None, []),
+        "out": ("filtered", []),
+        "null": ("filtered", []),
+        "raises": ("contract", ["event.where: cannot be computed"]),
+    }
+
+
+def test_every_expression_that_cannot_be_computed_is_named(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    found = judged(
+        spark,
+        tmp_path,
+        {
+            "good": {},
+            "null": {"user_id": None, "value": None},
+            "text": {"user_id": "x"},
+            "zero": {"value": 0},
+            "both": {"user_id": "x", "value": 0},
+        },
+        select={"user_id": "CAST(user_id AS INT)", "value": "100 / value"},
+    )
+    assert found == {
+        "good": (None, []),
+        "null": (None, []),
+        "text": ("contract", ["select.user_id: cannot be computed"]),
+        "zero": ("contract", ["select.value: cannot be computed"]),
+        "both": (
+            "contract",
+            ["select.user_id: cannot be computed", "select.value: cannot be computed"],
+        ),
+    }
+
+
+def test_an_id_or_a_time_that_cannot_be_computed_is_missing_as_well(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    found = judged(
+        spark,
+        tmp_path,
+        {"good": {}, "no id": {"user_id": "x"}, "null": {"user_id": None}, "no time": {"value": 0}},
+        id="CAST(user_id AS INT)",
+        time="if(value = 0, user_id || 'x', '2024-01-01 12:00:00Z')",
+    )
+    assert found == {
+        "good": (None, []),
+        "no id": ("contract", ["event.id: cannot be computed", "event_id: missing"]),
+        "null": ("contract", ["event_id: missing"]),
+        "no time": ("contract", ["event.time: cannot be computed", "event_time: missing"]),
+    }
+
+
+def test_columns_that_share_a_part_that_raises_keep_the_batch(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    pipeline = shop(
+        tmp_path,
+        event={
+            "where": "CAST(user_id AS INT) <> 0",
+            "select": {
+                "user_id": "CAST(user_id AS INT)",
+                "value": "CAST(user_id AS INT) + 1",
+                "double": "CAST(user_id AS INT) * 2",
+            },
+        },
+    )
+    rows: DataFrame = bronze(
+        spark,
+        [
+            {"record_id": "good", "payload": json.dumps(GOOD)},
+            {"record_id": "bad", "payload": json.dumps({**GOOD, "user_id": "x"})},
+        ],
+    )
+    found = classify(rows, pipeline).select("record_id", STAGE, REASONS, f"{SELECTED}.*").collect()
+    assert {row["record_id"]: (row[STAGE], row["value"], row["double"]) for row in found} == {
+        "good": (None, 2, 2),
+        "bad": ("contract", None, None),
+    }
+    assert [len(row[REASONS]) for row in found if row["record_id"] == "bad"] == [4]

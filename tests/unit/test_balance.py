@@ -1,0 +1,320 @@
+"""What does not add up is said, by batch and in words; errors that cancel out too."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from tests.unit.handmade import fingerprint_of, write_rows
+from tidelake.fingerprints import combined, fingerprint
+from tidelake.ops.balance import Batch, Mark, Tally, batch_of, problems_of, tally
+from tidelake.ops.side import Closed
+from tidelake.sinks.commits import Commit
+from tidelake.sinks.notes import FateCount
+from tidelake.tables import Lake
+
+NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
+A, B, C, D, E = "f:a", "f:b", "f:c", "f:d", "f:e"
+STRANGE = [
+    "",
+    " ",
+    "a b",
+    "it's",
+    'a"b',
+    "a\\b",
+    "a\nb",
+    "\0",
+    "ü",
+    "e\u0301",
+    "\U0001f600",
+    "file:///a%20b/%C3%BC.json:12",
+    "topic:0:9223372036854775807",
+    "x" * 10_000,
+]
+
+
+def fated(fate: str, *ids: str, stage: str | None = None, origin: str = "bronze") -> FateCount:
+    return FateCount(fate, stage, origin, len(ids), fingerprint_of(ids))
+
+
+def batch(number: int, *counts: FateCount, taken: int | None = None, returned: int = 0) -> Batch:
+    rows = sum(count.rows for count in counts) - returned if taken is None else taken
+    return Batch(number, "g1", NOON, rows, returned, counts, None)
+
+
+def commit(number: int, *ids: str, rows: int | None = None, **note: Any) -> Commit:
+    said = {"records": len(ids), "fingerprint": fingerprint_of(ids), **note}
+    written = len(ids) if rows is None else rows
+    return Commit(number + 1, NOON, written, {"generation": "g1", "batch": number, **said})
+
+
+def held(**batches: Iterable[str]) -> Tally:
+    """Make a tally: ids by the batch that wrote them, as ``b0=[...]``."""
+    return Tally(
+        {
+            ("g1", int(name[1:])): Mark(len(list(ids)), fingerprint_of(ids))
+            for name, ids in batches.items()
+        }
+    )
+
+
+BATCHES = [
+    batch(0, fated("silver", A, B), fated("duplicate", C)),
+    batch(1, fated("quarantined", D, stage="parse"), fated("late", E)),
+]
+TAKEN = [commit(1, D, E), commit(0, A, B, C), Commit(0, NOON, 0, {"generation": "g1", "batch": -1})]
+TABLES = {
+    "bronze": held(b0=[A, B, C, D, E]),
+    "silver": held(b0=[A, B]),
+    "quarantined": held(b1=[D]),
+    "late": held(b1=[E]),
+}
+FATES = Counter(silver=2, duplicate=1, quarantined=1, late=1)
+
+
+def problems(
+    *,
+    batches: list[Batch] | None = None,
+    taken: list[Commit] | None = None,
+    fates: Counter[str] | None = None,
+    pending: int = 0,
+    requeued: int = 0,
+    **tables: Tally,
+) -> list[str]:
+    return list(
+        problems_of(
+            BATCHES if batches is None else batches,
+            TAKEN if taken is None else taken,
+            {**TABLES, **tables},
+            FATES if fates is None else fates,
+            pending=pending,
+            requeued=requeued,
+        )
+    )
+
+
+def test_books_in_order_have_no_problem() -> None:
+    assert problems() == []
+
+
+def test_bronze_that_wrote_less_than_the_source_held_is_told_by_batch() -> None:
+    more = commit(1, D, E, "f:x", rows=2)
+    assert problems(taken=[more, *TAKEN[1:]])[0] == (
+        "bronze, batch 1: the source held 3 records, 2 rows were written"
+    )
+
+
+def test_bronze_that_delta_did_not_count_holds_nothing_by_its_commits() -> None:
+    uncounted = Commit(2, NOON, None, TAKEN[0].note)
+    assert problems(taken=[uncounted, *TAKEN[1:]]) == [
+        "bronze, batch 1: the source held 2 records, 0 rows were written",
+        "bronze: its commits wrote 3 rows, it holds 5",
+    ]
+
+
+def test_bronze_that_lost_a_row_since_it_was_written_is_told() -> None:
+    assert problems(bronze=held(b0=[A, B, C, D])) == [
+        "bronze: its commits wrote 5 rows, it holds 4",
+        "bronze holds 4 rows, 5 have a fate or wait for one",
+        "bronze holds 4 rows, silver took 5 and 0 wait",
+    ]
+
+
+def test_bronze_that_lost_one_row_and_doubled_another_is_told_by_its_fingerprint() -> None:
+    assert problems(bronze=held(b0=[A, B, C, D, D])) == [
+        "bronze: it holds as many rows as its commits wrote, but not the same ones",
+        "silver took as many rows as bronze holds, but not the same ones",
+    ]
+
+
+def test_a_batch_that_gave_fewer_fates_than_it_took_rows_is_told() -> None:
+    lost = batch(1, *BATCHES[1].counts, taken=3)
+    assert problems(batches=[BATCHES[0], lost]) == [
+        "silver, batch 1: it took 3 rows from bronze and gave 2 fates"
+    ]
+
+
+def test_batches_whose_errors_cancel_each_other_are_both_told() -> None:
+    first = batch(0, *BATCHES[0].counts, taken=4)
+    second = batch(1, *BATCHES[1].counts, taken=1)
+    assert problems(batches=[first, second]) == [
+        "silver, batch 0: it took 4 rows from bronze and gave 3 fates",
+        "silver, batch 1: it took 1 rows from bronze and gave 2 fates",
+    ]
+
+
+def test_rows_from_the_requeue_are_booked_apart() -> None:
+    back = batch(2, fated("silver", D, origin="quarantine"), taken=0, returned=1)
+    now = Counter(silver=3, duplicate=1, late=1)
+    silver = held(b0=[A, B], b2=[D])
+    assert problems(batches=[*BATCHES, back], fates=now, silver=silver) == []
+
+    mixed = batch(2, fated("silver", D, origin="quarantine"), taken=1, returned=0)
+    assert problems(batches=[*BATCHES, mixed], fates=now, silver=silver) == [
+        "silver, batch 2: it took 1 rows from bronze and gave 0 fates",
+        "silver, batch 2: it took 0 rows from the requeue and gave 1 fates",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fate", "number", "lost", "swapped"),
+    [
+        ("silver", 0, held(b0=[A]), held(b0=[A, "f:x"])),
+        ("quarantined", 1, held(), held(b1=["f:x"])),
+        ("late", 1, held(b0=[E]), held(b1=["f:x"])),
+    ],
+)
+def test_a_table_that_does_not_hold_what_is_booked_is_told(
+    fate: str, number: int, lost: Tally, swapped: Tally
+) -> None:
+    booked = 2 if fate == "silver" else 1
+    told = f"silver, batch {number}: {booked} rows are booked as {fate}, {booked - 1} are there"
+    assert told in problems(**{fate: lost})
+    assert problems(**{fate: swapped}) == [
+        f"silver, batch {number}: its rows booked as {fate} are not those that are there"
+    ]
+
+
+def test_rows_in_the_wrong_batch_are_told_though_the_sums_agree() -> None:
+    assert problems(
+        batches=[BATCHES[0], BATCHES[1], batch(2, fated("silver", "f:x"), taken=1)],
+        silver=held(b0=[A, B, "f:x"]),
+    )[:2] == [
+        "silver, batch 0: 2 rows are booked as silver, 3 are there",
+        "silver, batch 2: 1 rows are booked as silver, 0 are there",
+    ]
+
+
+def test_a_row_of_a_generation_that_is_not_booked_is_no_row_of_the_booked_one() -> None:
+    other = Tally({("g2", 0): Mark(2, fingerprint_of([A, B]))})
+    assert "silver, batch 0: 2 rows are booked as silver, 0 are there" in problems(silver=other)
+
+
+def test_a_row_without_a_fate_that_does_not_wait_is_told() -> None:
+    assert problems(fates=Counter(silver=2, duplicate=1, quarantined=1)) == [
+        "bronze holds 5 rows, 4 have a fate or wait for one"
+    ]
+    assert problems(fates=Counter(silver=2, duplicate=1, late=1), requeued=1) == []
+
+
+def test_a_row_that_silver_took_twice_in_place_of_another_is_told() -> None:
+    twice = batch(0, fated("silver", A, B), fated("duplicate", A))
+    assert problems(batches=[twice, BATCHES[1]]) == [
+        "silver took as many rows as bronze holds, but not the same ones"
+    ]
+
+
+def test_rows_that_wait_are_neither_lost_nor_taken() -> None:
+    only = [BATCHES[0]]
+    none = {"quarantined": held(), "late": held()}
+    waiting = Counter(silver=2, duplicate=1)
+    assert problems(batches=only, fates=waiting, pending=2, **none) == []
+    assert problems(batches=only, fates=waiting, pending=1, **none) == [
+        "bronze holds 5 rows, 4 have a fate or wait for one",
+        "bronze holds 5 rows, silver took 3 and 1 wait",
+    ]
+
+
+def test_the_earliest_problem_comes_first() -> None:
+    wrong = batch(0, *BATCHES[0].counts, taken=9)
+    broken = commit(1, D, E, records=9)
+    assert problems(batches=[wrong, BATCHES[1]], taken=[broken, *TAKEN[1:]]) == [
+        "bronze, batch 1: the source held 9 records, 2 rows were written",
+        "silver, batch 0: it took 9 rows from bronze and gave 3 fates",
+    ]
+
+
+def test_a_batch_is_read_from_silvers_commit() -> None:
+    counts = [
+        ["silver", None, "bronze", 2, 5],
+        ["quarantined", "conflicting_duplicate", "bronze", 1, 6],
+        ["quarantined", "parse", "late", 4, 7],
+    ]
+    note = {
+        "generation": "g2",
+        "batch": 3,
+        "watermark_in": None,
+        "watermark": "2024-01-01T12:00:00+00:00",
+        "partitions": {},
+        "counts": counts,
+        "taken": {"bronze": 3, "requeue": 4},
+        "until": {},
+        "warnings": {},
+        "dedup": {"searched": 0, "seconds": 0.0},
+        "prefiltered": None,
+        "columns": [],
+    }
+    found = batch_of(Commit(4, NOON, 2, note))
+
+    assert (found.key, found.taken, found.returned) == (("g2", 3), 3, 4)
+    assert (found.of(fresh=True), found.of(fresh=False), found.conflicts) == (3, 4, 1)
+    assert (found.fates["silver"], found.fates["quarantined"]) == (2, 5)
+    assert (found.watermark, found.closed_at) == (NOON, NOON)
+
+
+def test_a_table_is_tallied_by_the_batch_that_wrote_each_row_and_open_ones_are_left_out(
+    tmp_path: Path,
+) -> None:
+    lake = Lake(tmp_path)
+    rows = ", ".join(
+        f"('{one}', '{generation}', {number})"
+        for one, generation, number in [
+            (A, "g1", 0),
+            (B, "g1", 1),
+            (C, "g1", 1),
+            (D, "g1", 2),
+            (E, "g0", 9),
+        ]
+    )
+    sql = f"SELECT * FROM (VALUES {rows}) AS t(record_id, _generation, _batch)"
+    write_rows(lake.silver("shop"), sql, note={})
+
+    found = tally(lake, lake.silver("shop"), Closed("g1", 1))
+    assert found.batches == {
+        ("g1", 0): Mark(1, fingerprint_of([A])),
+        ("g1", 1): Mark(2, fingerprint_of([B, C])),
+        ("g0", 9): Mark(1, fingerprint_of([E])),
+    }
+    assert (found.rows, found.fingerprint) == (4, fingerprint_of([A, B, C, E]))
+    whole = tally(lake, lake.silver("shop"), None)
+    assert whole.batches == {("", 0): Mark(5, fingerprint_of([A, B, C, D, E]))}
+
+
+def test_a_table_that_is_missing_or_empty_has_nothing(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    assert tally(lake, lake.bronze("shop"), None) == Tally({})
+
+    write_rows(lake.bronze("shop"), "SELECT 'x' AS record_id WHERE FALSE", note={})
+    assert tally(lake, lake.bronze("shop"), None) == Tally({("", 0): Mark(0, 0)})
+
+
+def test_spark_duckdb_and_python_agree_on_the_fingerprint_of_strange_ids(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = Lake(tmp_path)
+    rows = spark.createDataFrame(list(enumerate(STRANGE)), "n int, record_id string")
+    stored = rows.withColumns({"_generation": F.lit("g1"), "_batch": F.col("n").cast("bigint")})
+    stored.coalesce(1).write.format("delta").save(str(lake.silver("shop").path))
+
+    by_id = {
+        row["n"]: row["mark"]
+        for row in rows.groupBy("n").agg(fingerprint().alias("mark")).collect()
+    }
+    found = tally(lake, lake.silver("shop"), Closed("g1", len(STRANGE)))
+
+    assert by_id == {n: fingerprint_of([one]) for n, one in enumerate(STRANGE)}
+    assert {number: mark.fingerprint for (_, number), mark in found.batches.items()} == by_id
+    assert combined(by_id.values()) == found.fingerprint == fingerprint_of(STRANGE)
+    assert all(0 <= mark < 1 << 60 for mark in by_id.values())
+
+
+def test_no_rows_have_the_fingerprint_zero(spark: SparkSession) -> None:
+    nothing = spark.createDataFrame([], "record_id string").agg(fingerprint().alias("mark"))
+    assert nothing.collect()[0]["mark"] == combined([]) == 0

@@ -1,0 +1,140 @@
+"""The books beyond the log: every commit is in them once, however often they were copied."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from tests.pipelines import shop
+from tests.unit.handmade import write_commit
+from tidelake.config import Environment
+from tidelake.errors import UsageError
+from tidelake.ops.books import history, require_tables
+from tidelake.ops.query import ask
+from tidelake.runtime.books import copy_books
+from tidelake.runtime.hop import Run
+from tidelake.runtime.progress import Progress
+from tidelake.sinks.commits import commits, newest_version
+from tidelake.tables import HOPS, Lake, Table
+
+FOUND = [["silver", None, "bronze", 3, 12], ["quarantined", "parse", "bronze", 1, 1 << 59]]
+
+
+@pytest.fixture
+def run(spark: SparkSession, environment: Environment, lake: Lake, tmp_path: Path) -> Run:
+    """Give a pipeline whose bronze and silver hold three batches each."""
+    for table, hop in ((lake.bronze("shop"), "bronze"), (lake.silver("shop"), "silver")):
+        for version, batch in enumerate(range(-1, 3)):
+            commit(table, version, hop, batch)
+    return Run(spark, shop(tmp_path), lake, environment, Progress(lambda _: None))
+
+
+def commit(table: Table, version: int, hop: str, batch: int) -> None:
+    note = {"pipeline": "shop", "hop": hop, "generation": "g1", "batch": batch}
+    if hop == "silver" and batch >= 0:
+        mark = f"2024-01-0{batch + 1}T00:00:00+00:00"
+        note |= {"watermark": mark, "taken": {"bronze": 4, "requeue": 0}, "counts": FOUND}
+    write_commit(table, version, note=note, rows=None if batch < 0 else batch * 10)
+
+
+def forget(table: Table, *, below: int) -> None:
+    """Remove a log's oldest files, as Delta does once they are past their retention."""
+    for version in range(below):
+        (table.path / "_delta_log" / f"{version:020}.json").unlink(missing_ok=True)
+
+
+def copied(lake: Lake) -> Counter[tuple[str, int]]:
+    return Counter(ask(lake, "SELECT table_name, version FROM ops.books").rows)
+
+
+def once(lake: Lake, *tables: Table) -> Counter[tuple[str, int]]:
+    return Counter((table.name, commit.version) for table in tables for commit in commits(table))
+
+
+def test_history_goes_beyond_a_log_whose_old_files_were_removed(run: Run, lake: Lake) -> None:
+    tables = [lake.bronze("shop"), lake.silver("shop")]
+    before = {table.name: history(lake, table) for table in tables}
+    copy_books(run, HOPS)
+    for table in tables:
+        assert history(lake, table) == before[table.name]
+        forget(table, below=2)
+        assert [found.version for found in commits(table)] == [3, 2]
+        assert history(lake, table) == before[table.name]
+
+    commit(lake.silver("shop"), 4, "silver", 3)
+    assert [found.batch for found in history(lake, lake.silver("shop"))] == [3, 2, 1, 0, -1]
+    assert history(lake, lake.bronze("other")) == []
+
+
+def test_without_books_history_is_what_the_log_still_has(lake: Lake) -> None:
+    table = lake.bronze("shop")
+    for version in range(3):
+        commit(table, version, "bronze", version - 1)
+    forget(table, below=1)
+    assert [found.version for found in history(lake, table)] == [2, 1]
+
+
+def test_the_books_hold_what_a_commit_says(run: Run, lake: Lake) -> None:
+    copy_books(run, ["silver"])
+    columns = (
+        "pipeline, hop, generation, batch, version, rows, watermark::VARCHAR, taken['bronze'], "
+        "counts[2].fate, counts[2].stage, counts[2].rows, counts[2].fingerprint, "
+        "committed_at::VARCHAR"
+    )
+    sql = f"SELECT {columns} FROM ops.books ORDER BY version DESC LIMIT 1"
+    assert ask(lake, sql).rows == (
+        (
+            *("shop", "silver", "g1", 2, 3, 20, "2024-01-03 00:00:00+00", 4),
+            *("quarantined", "parse", 1, 1 << 59, "2024-01-01 00:00:03+00"),
+        ),
+    )
+    (text,) = ask(lake, "SELECT note FROM ops.books WHERE version = 3").rows[0]
+    assert json.loads(text) == next(commits(lake.silver("shop"))).note
+
+
+def test_copying_again_adds_nothing(run: Run, lake: Lake) -> None:
+    copy_books(run, HOPS)
+    before = newest_version(lake.books())
+    copy_books(run, HOPS)
+    assert newest_version(lake.books()) == before
+    assert copied(lake) == once(lake, lake.bronze("shop"), lake.silver("shop"))
+
+
+def test_hops_that_are_copied_apart_come_in_once_each(run: Run, lake: Lake) -> None:
+    copy_books(run, ["silver"])
+    assert copied(lake) == once(lake, lake.silver("shop"))
+    commit(lake.bronze("shop"), 4, "bronze", 3)
+    copy_books(run, ["bronze"])
+    commit(lake.silver("shop"), 4, "silver", 3)
+    commit(lake.bronze("shop"), 5, "bronze", 4)
+    copy_books(run, HOPS)
+    assert copied(lake) == once(lake, lake.bronze("shop"), lake.silver("shop"))
+
+
+def test_a_hop_that_was_not_asked_for_is_not_copied(run: Run, lake: Lake) -> None:
+    copy_books(run, ["gold"])
+    assert not lake.books().exists
+
+
+def test_a_table_that_rested_until_the_books_own_log_forgot_it_comes_in_once(
+    run: Run, lake: Lake
+) -> None:
+    copy_books(run, ["silver"])
+    copy_books(run, ["bronze"])
+    # The books' own log keeps only its newest commits too; a checkpoint holds the rest.
+    DeltaTable(str(lake.books().path)).create_checkpoint()
+    forget(lake.books(), below=newest_version(lake.books()))
+
+    commit(lake.silver("shop"), 4, "silver", 3)
+    copy_books(run, ["silver"])
+    assert copied(lake) == once(lake, lake.bronze("shop"), lake.silver("shop"))
+
+
+def test_a_pipeline_without_bronze_is_refused_with_the_command(lake: Lake) -> None:
+    with pytest.raises(UsageError, match=r"shop has no tables under .*: tidelake run shop$"):
+        require_tables(lake, "shop")

@@ -1,0 +1,274 @@
+"""The gate: whole tables judged by Great Expectations, and what makes it fail."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import sys
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.unit.judged import expect, without_codegen
+from tidelake.config import conf_dir, load_environment, load_pipeline
+from tidelake.config.expectations import Expectation, Suite, load_suite
+from tidelake.config.names import SILVER_RESERVED
+from tidelake.config.signatures import TABLE_EXPECTATIONS
+from tidelake.errors import MachineError, UsageError
+from tidelake.ops.gate import GateReport, judge_tables
+from tidelake.tables import Lake
+
+NOW = dt.datetime(2026, 1, 3, 6, tzinfo=dt.UTC)
+_AT = [dt.datetime(2026, 1, day, tzinfo=dt.UTC) for day in (1, 2, 3)]
+_ROWS = [
+    (1, "a", Decimal("1.50"), dt.date(2026, 1, 1), _AT[0], _AT[0].replace(tzinfo=None)),
+    (2, None, None, dt.date(2026, 1, 2), None, None),
+    (3, "a", Decimal("-1.00"), None, _AT[2], _AT[2].replace(tzinfo=None)),
+]
+_SCHEMA = "id INT, s STRING, d DECIMAL(18,2), day DATE, at TIMESTAMP, local TIMESTAMP_NTZ"
+_WHERE = {"row_condition": "id > 1", "condition_parser": "spark"}
+_NOW = {"$PARAMETER": "now"}
+_NOW_LESS = {"$PARAMETER": "now - 1 day"}
+
+
+@pytest.fixture(scope="module")
+def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    lake = Lake(tmp_path_factory.mktemp("gate"))
+    for table in (lake.silver("shop"), lake.gold("totals")):
+        frame = spark.createDataFrame(_ROWS, _SCHEMA)
+        frame.write.format("delta").save(str(table.path))
+    return lake
+
+
+# Pairs: as the table is, and as it is not.
+JUDGED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("table_row_count_to_be_between", {"min_value": 3}, {"max_value": 3, "strict_max": True}),
+    ("table_row_count_to_equal", {"value": 2, **_WHERE}, {"value": 2}),
+    ("table_column_count_to_be_between", {"min_value": 6}, {"max_value": 5}),
+    ("table_column_count_to_equal", {"value": 6}, {"value": 5}),
+    (
+        "table_columns_to_match_ordered_list",
+        {"column_list": ["id", "s", "d", "day", "at", "local"]},
+        {"column_list": ["s", "id", "d", "day", "at", "local"]},
+    ),
+    (
+        "table_columns_to_match_set",
+        {"column_set": ["s", "id"], "exact_match": False},
+        {"column_set": ["s", "id"]},
+    ),
+    ("column_to_exist", {"column": "s", "column_index": 1}, {"column": "gone"}),
+    ("column_values_to_be_unique", {"column": "id"}, {"column": "s"}),
+    (
+        "compound_columns_to_be_unique",
+        {"column_list": ["id", "s"]},
+        {"column_list": ["s", "s"]},
+    ),
+    ("column_unique_value_count_to_be_between", {"column": "s", "max_value": 1},
+     {"column": "s", "min_value": 2}),
+    ("column_proportion_of_unique_values_to_be_between", {"column": "id", "min_value": 1},
+     {"column": "s", "min_value": 0.9}),
+    ("column_proportion_of_non_null_values_to_be_between", {"column": "s", "max_value": 0.7},
+     {"column": "s", "min_value": 0.9}),
+    ("column_min_to_be_between", {"column": "d", "max_value": "-0.99"},
+     {"column": "d", "min_value": 0}),
+    ("column_max_to_be_between", {"column": "at", "min_value": _NOW_LESS},
+     {"column": "at", "min_value": _NOW}),
+    ("column_max_to_be_between", {"column": "day", "max_value": _NOW},
+     {"column": "day", "min_value": _NOW}),
+    ("column_max_to_be_between",
+     {"column": "at", "min_value": "2026-01-03", "max_value": "2026-01-03T00:00:00Z"},
+     {"column": "at", "min_value": "2026-01-03T00:00:01Z"}),
+    ("column_max_to_be_between",
+     {"column": "local", "min_value": "2026-01-03T00:00:00", "max_value": "2026-01-03"},
+     {"column": "local", "max_value": "2026-01-03", "strict_max": True}),
+    ("column_min_to_be_between", {"column": "at", "max_value": "2026-01-01T00:00:00"},
+     {"column": "at", "min_value": "2026-01-01T00:00:00+00:00", "strict_min": True}),
+    ("column_max_to_be_between", {"column": "day", "min_value": "2026-01-02T23:00:00Z"},
+     {"column": "day", "min_value": "2026-01-03"}),
+    ("column_mean_to_be_between", {"column": "id", "min_value": 2, "max_value": 2},
+     {"column": "id", "max_value": 1}),
+    ("column_median_to_be_between", {"column": "id", "min_value": 2, "max_value": 2},
+     {"column": "id", "max_value": 1}),
+    ("column_sum_to_be_between", {"column": "id", "min_value": 5, **_WHERE},
+     {"column": "id", "max_value": 5}),
+    ("column_stdev_to_be_between", {"column": "id", "min_value": 1, "max_value": 1},
+     {"column": "id", "min_value": 2}),
+    ("column_distinct_values_to_be_in_set", {"column": "s", "value_set": ["a", "b"]},
+     {"column": "s", "value_set": ["b"]}),
+    ("column_distinct_values_to_contain_set", {"column": "s", "value_set": ["a"]},
+     {"column": "s", "value_set": ["a", "b"]}),
+    ("column_distinct_values_to_equal_set", {"column": "id", "value_set": [3, 2, 1]},
+     {"column": "id", "value_set": [3, 2]}),
+    ("column_most_common_value_to_be_in_set", {"column": "s", "value_set": ["a"]},
+     {"column": "s", "value_set": ["b"]}),
+    # Of rows: the gate judges these too.
+    ("column_values_to_be_between", {"column": "d", "min_value": -1},
+     {"column": "d", "min_value": 0, **_WHERE}),
+    ("column_values_to_be_between", {"column": "at", "min_value": "2026-01-01T00:00:00"},
+     {"column": "at", "min_value": "2026-01-01T00:00:01"}),
+    ("column_values_to_not_be_null", {"column": "s", "mostly": 0.6}, {"column": "s"}),
+    ("column_values_to_be_of_type", {"column": "s", "type_": "StringType"},
+     {"column": "s", "type_": "LongType"}),
+    ("column_pair_values_a_to_be_greater_than_b", {"column_A": "id", "column_B": "d",
+     "ignore_row_if": "either_value_is_missing", **_WHERE}, {"column_A": "d", "column_B": "id"}),
+]  # fmt: skip
+
+
+def _judge(
+    spark: SparkSession, lake: Lake, docs: Path, *expectations: Expectation, **gold: Any
+) -> GateReport:
+    suite = Suite(name="shop", expectations=expectations, gold=gold)
+    return judge_tables(spark, lake, "shop", suite, docs=docs, now=NOW)
+
+
+@pytest.fixture(scope="module")
+def whole(
+    spark: SparkSession, filled: Lake, tmp_path_factory: pytest.TempPathFactory
+) -> GateReport:
+    """Judge everything at once: each type as it is, then as it is not; gold by its first three."""
+    right = [expect(kind, **kwargs) for kind, kwargs, _ in JUDGED]
+    wrong = [expect(kind, **kwargs) for kind, _, kwargs in JUDGED]
+    gold = tuple(
+        each.model_copy(update={"severity": "warning"}) for each in (*right[:2], *wrong[:1])
+    )
+    docs = tmp_path_factory.mktemp("docs")
+    with without_codegen(spark):
+        return _judge(spark, filled, docs, *right, *wrong, totals=gold)
+
+
+def test_every_type_passes_what_is_so_and_fails_what_is_not(whole: GateReport) -> None:
+    verdicts = [(result.text, result.passed) for result in whole.results]
+    right = [(expect(kind, **kwargs).text, True) for kind, kwargs, _ in JUDGED]
+    wrong = [(expect(kind, **kwargs).text, False) for kind, _, kwargs in JUDGED]
+    assert verdicts[: len(JUDGED)] == right
+    assert verdicts[len(JUDGED) : 2 * len(JUDGED)] == wrong
+
+
+def test_every_type_for_tables_is_judged() -> None:
+    assert {f"expect_{kind}" for kind, _, _ in JUDGED} >= set(TABLE_EXPECTATIONS)
+
+
+def test_gold_is_judged_after_silver_and_by_its_own_expectations(whole: GateReport) -> None:
+    of_gold = whole.results[2 * len(JUDGED) :]
+    assert [(each.table, each.severity, each.passed) for each in of_gold] == [
+        ("gold.totals", "warning", True),
+        ("gold.totals", "warning", True),
+        ("gold.totals", "warning", False),
+    ]
+    assert {each.table for each in whole.results[: 2 * len(JUDGED)]} == {"silver.shop"}
+
+
+def test_what_was_found_is_said_in_a_few_words(whole: GateReport) -> None:
+    found = {result.text: (result.observed, result.unexpected) for result in whole.results}
+    between = expect("column_values_to_be_between", column="d", min_value=0, **_WHERE)
+    assert found[between.text] == ("1 of 2 rows: -1.00", 1)
+    assert found[expect("column_values_to_not_be_null", column="s").text] == ("1 of 3 rows", 1)
+    assert found[expect("table_row_count_to_equal", value=2).text] == ("3", None)
+    distinct = expect("column_distinct_values_to_be_in_set", column="s", value_set=["b"])
+    assert found[distinct.text] == ("1 unlike: a", 1)
+    fresh = expect("column_max_to_be_between", column="at", min_value=_NOW)
+    assert found[fresh.text] == ("2026-01-03T00:00:00+00:00", None)
+    local = expect("column_max_to_be_between", column="local", max_value="2026-01-03",
+                   strict_max=True)  # fmt: skip
+    assert found[local.text] == ("2026-01-03T00:00:00", None)
+
+
+def test_data_docs_are_there_and_the_report_is_json(whole: GateReport) -> None:
+    assert whole.docs.is_file()
+    pages = list(whole.docs.parent.glob("validations/**/*.html"))
+    assert len(pages) == 2
+    report = json.loads(json.dumps(whole.to_json()))
+    assert report["passed"] is False
+    assert report["docs"] == str(whole.docs)
+    assert len(report["results"]) == len(whole.results)
+
+
+def test_a_failing_warning_does_not_close_the_gate(
+    spark: SparkSession, filled: Lake, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    kind, kwargs = "expect_column_values_to_not_be_null", {"column": "s"}
+    warning = Expectation(type=kind, kwargs=kwargs, severity="warning")
+    fine = expect("table_row_count_to_equal", value=3)
+
+    report = _judge(spark, filled, tmp_path, warning, fine)
+
+    assert report.passed
+    assert [result.passed for result in report.results] == [False, True]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_cannot_be_judged_fails_and_leaves_the_others_alone(
+    spark: SparkSession, filled: Lake, tmp_path: Path
+) -> None:
+    where = {"row_condition": "cast(s AS INT) = 1", "condition_parser": "spark"}
+    report = _judge(
+        spark,
+        filled,
+        tmp_path,
+        expect("column_mean_to_be_between", column="s", min_value=0),
+        expect("column_sum_to_be_between", column="d", min_value=0, **where),
+        # Equal but for a default that is written out.
+        expect("column_values_to_be_between", column="id", min_value=1),
+        expect("column_values_to_be_between", column="id", min_value=1, strict_min=False),
+        expect("table_row_count_to_equal", value=3),
+    )
+    assert [result.passed for result in report.results] == [False, False, True, True, True]
+    assert not report.passed
+    assert "Expected numeric column type" in report.results[0].observed
+    assert "CAST_INVALID_INPUT" in report.results[1].observed
+    assert report.results[0].unexpected is None
+
+
+def test_a_suite_that_breaks_great_expectations_as_a_whole_fails_every_expectation(
+    spark: SparkSession, filled: Lake, tmp_path: Path
+) -> None:
+    report = _judge(
+        spark,
+        filled,
+        tmp_path,
+        expect("table_row_count_to_equal", value=3),
+        expect("nothing"),
+    )
+    assert [result.passed for result in report.results] == [False, False]
+    assert all("expect_nothing" in result.observed for result in report.results)
+
+
+def test_a_table_that_is_not_there_is_named_with_the_command_that_fills_it(
+    spark: SparkSession, filled: Lake, tmp_path: Path
+) -> None:
+    suite = Suite(
+        name="shop",
+        expectations=[expect("table_row_count_to_equal", value=3)],
+        gold={"gone": [expect("table_row_count_to_equal", value=3)]},
+    )
+    with pytest.raises(UsageError, match=r"gold\.gone does not exist yet; .*tidelake run shop"):
+        judge_tables(spark, filled, "shop", suite, docs=tmp_path, now=NOW)
+
+
+def test_a_missing_package_is_said_with_the_command_that_installs_it(
+    spark: SparkSession, filled: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "great_expectations", None)
+    with pytest.raises(MachineError, match=r"pip install 'tidelake\[quality\]'"):
+        _judge(spark, filled, tmp_path, expect("table_row_count_to_equal", value=3))
+
+
+@pytest.mark.parametrize("name", ["clickstream", "flights"])
+def test_the_suites_of_the_reference_pipelines_are_sound(name: str) -> None:
+    pipeline = load_pipeline(name, load_environment("local", root="/lake"))
+    window = ("window_start", "window_end", "session_id", "session_start", "session_end")
+    gold = {
+        table.name: (*table.keys, *window, *[measure.name for measure in table.measures])
+        for table in pipeline.gold
+    }
+    suite = load_suite(
+        conf_dir() / "expectations" / f"{name}.yml",
+        columns=(*SILVER_RESERVED, *pipeline.silver_columns),
+        gold=gold,
+    )
+    assert suite.name == name
+    assert set(suite.gold) == set(gold)
+    assert suite.row_level

@@ -1,0 +1,67 @@
+"""Silver's notes: what is written is what is read, and sums by fate."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+
+from tidelake.silver.watermark import PartitionProgress
+from tidelake.sinks.commits import BEGINNING, Commit
+from tidelake.sinks.notes import FateCount, SilverNote, add_up, fingerprint_of, position, positions
+
+NOON = datetime(2024, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
+COUNTS = (
+    FateCount("silver", None, "bronze", 3, 0b1100),
+    FateCount("silver", None, "late", 2, 0b1010),
+    FateCount("quarantined", "parse", "bronze", 1, 0b0001),
+)
+NOTE = SilverNote(
+    watermark_in=None,
+    watermark=NOON,
+    partitions={"0": PartitionProgress(None, NOON), "t:1": PartitionProgress(NOON, NOON)},
+    counts=COUNTS,
+    taken={"bronze": 4, "requeue": 2},
+    until={"bronze": (7, -1), "requeue": (0, -1)},
+    warnings={"value: rule()": 2},
+    searched=9,
+    seconds=1.25,
+    prefiltered=3,
+    columns=("colour",),
+)
+
+
+def commit(note: dict[str, object]) -> Commit:
+    stored = json.loads(json.dumps({"generation": "g1", "batch": 0, **note}))
+    return Commit(1, NOON, None, stored)
+
+
+def test_a_note_is_read_as_it_was_written() -> None:
+    assert SilverNote.of(commit(NOTE.to_json())) == NOTE
+
+
+def test_the_commit_that_made_the_table_has_an_empty_note() -> None:
+    assert SilverNote.of(commit({})) == SilverNote()
+    assert SilverNote.of(None) == SilverNote()
+
+
+def test_rows_are_summed_by_fate_in_their_order() -> None:
+    assert list(NOTE.total().items()) == [
+        ("silver", 5),
+        ("duplicate", 0),
+        ("quarantined", 1),
+        ("late", 0),
+        ("filtered", 0),
+    ]
+    assert add_up([]).total() == 0
+
+
+def test_fingerprints_of_disjoint_counts_combine_in_any_order() -> None:
+    assert fingerprint_of(COUNTS) == fingerprint_of(reversed(COUNTS)) == 0b0111
+    assert fingerprint_of(()) == 0
+
+
+def test_a_commit_knows_how_far_it_went_in_each_input() -> None:
+    noted = commit(NOTE.to_json())
+    assert positions(noted) == {"bronze": (7, -1), "requeue": (0, -1)}
+    assert (position(noted, "bronze"), position(noted, "silver")) == ((7, -1), BEGINNING)
+    assert (positions(None), position(None, "bronze")) == ({}, BEGINNING)

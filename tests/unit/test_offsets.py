@@ -1,0 +1,27 @@
+"""A checkpoint's offsets: how far a planned batch goes in each table that its hop follows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.unit.handmade import write_offset
+from tidelake.runtime.offsets import planned_positions
+from tidelake.sinks.commits import BEGINNING
+
+
+def test_each_input_has_its_own_position_in_the_order_of_the_stream(tmp_path: Path) -> None:
+    write_offset(tmp_path, 0, {"reservoirVersion": 1, "index": 0})
+    write_offset(
+        tmp_path, 3, {"reservoirVersion": 7, "index": -1}, {"reservoirVersion": 2, "index": 4}
+    )
+
+    assert planned_positions(tmp_path, 3, 2) == [(7, -1), (2, 4)]
+    assert planned_positions(tmp_path, 0, 1) == [(1, 0)]
+
+
+def test_an_input_without_data_yet_stands_at_the_beginning(tmp_path: Path) -> None:
+    write_offset(tmp_path, 0, {"reservoirVersion": 7, "index": -1})
+    file = tmp_path / "offsets" / "0"
+    file.write_text(file.read_text(encoding="utf-8") + "\n-", encoding="utf-8")
+
+    assert planned_positions(tmp_path, 0, 2) == [(7, -1), BEGINNING]

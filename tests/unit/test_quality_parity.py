@@ -1,0 +1,105 @@
+"""Compiled rules fail the rows that Great Expectations calls unexpected on Spark, no others."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.unit import judged
+from tidelake.config.expectations import Expectation
+from tidelake.config.signatures import ROW_EXPECTATIONS
+from tidelake.ops.gate import as_gx, import_gx
+from tidelake.silver.quality import compile_rules
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+OF_TYPES = {"expect_column_values_to_be_of_type", "expect_column_values_to_be_in_type_list"}
+COMPLETE = {
+    "result_format": "COMPLETE",
+    "unexpected_index_column_names": ["id"],
+    "return_unexpected_index_query": False,
+}
+
+
+@pytest.fixture(scope="module")
+def frame(spark: SparkSession) -> DataFrame:
+    return judged.rows(spark).cache()
+
+
+@pytest.fixture(scope="module")
+def compiled(frame: DataFrame) -> dict[str, set[int]]:
+    """Give the failing rows of each case by the compiled rules, all in one pass."""
+    rules = compile_rules(judged.CASES, dict(frame.dtypes))
+    columns = [rule.fails.alias(str(number)) for number, rule in enumerate(rules)]
+    found: dict[str, set[int]] = {rule.text: set() for rule in rules}
+    for row in frame.select("id", *columns).collect():
+        for number, rule in enumerate(rules):
+            assert row[str(number)] is not None, rule.text
+            if row[str(number)]:
+                found[rule.text].add(row["id"])
+    return found
+
+
+@pytest.fixture(scope="module")
+def great(spark: SparkSession, frame: DataFrame) -> dict[str, set[int]]:
+    """Give the unexpected rows of each case by Great Expectations, all in one validation."""
+    gx = import_gx()
+    context = gx.get_context(mode="ephemeral")
+    asset = context.data_sources.add_spark("rows", persist=False).add_dataframe_asset("rows")
+    batch = asset.add_batch_definition_whole_dataframe("rows")
+    types = dict(frame.dtypes)
+    judges = [as_gx(case, types, NOW) for case in judged.CASES]
+    suite = context.suites.add(gx.ExpectationSuite(name="cases", expectations=judges))
+    texts = {
+        each.id: case.text for each, case in zip(suite.expectations, judged.CASES, strict=True)
+    }
+    definition = context.validation_definitions.add(
+        gx.ValidationDefinition(name="cases", data=batch, suite=suite)
+    )
+    with judged.without_codegen(spark):
+        run = definition.run(batch_parameters={"dataframe": frame}, result_format=COMPLETE)
+    return {texts[each.expectation_config.id]: _unexpected(each) for each in run.results}
+
+
+def _unexpected(result: Any) -> set[int]:
+    if result.expectation_config.type in OF_TYPES:
+        assert result.exception_info["raised_exception"] is False, result.exception_info
+        return set() if result.success else set(range(10))
+    assert result.result, (result.expectation_config, result.exception_info)
+    ids = {each["id"] for each in result.result.get("unexpected_index_list") or ()}
+    assert len(ids) == result.result["unexpected_count"], result.expectation_config
+    return ids
+
+
+@pytest.mark.parametrize("case", judged.CASES, ids=lambda case: case.text)
+def test_both_fail_the_same_rows(
+    case: Expectation, compiled: dict[str, set[int]], great: dict[str, set[int]]
+) -> None:
+    assert compiled[case.text] == great[case.text]
+
+
+def test_every_type_of_row_expectations_has_a_case_that_fails_and_one_that_passes(
+    compiled: dict[str, set[int]],
+) -> None:
+    failing = {case.type for case in judged.CASES if compiled[case.text]}
+    sparing = {case.type for case in judged.CASES if len(compiled[case.text]) < 10}
+    assert failing == set(ROW_EXPECTATIONS)
+    assert sparing == set(ROW_EXPECTATIONS)
+
+
+def test_every_argument_of_every_type_is_in_some_case() -> None:
+    used: dict[str, set[str]] = {}
+    for case in judged.CASES:
+        used.setdefault(case.type, set()).update(case.kwargs)
+    # A share of rows means nothing to one row.
+    missing = {
+        kind: signature.arguments.keys() - used.get(kind, set()) - {"mostly"}
+        for kind, signature in ROW_EXPECTATIONS.items()
+    }
+    assert not {kind: names for kind, names in missing.items() if names}
+
+
+def test_cases_are_told_apart_by_their_texts() -> None:
+    assert len({case.text for case in judged.CASES}) == len(judged.CASES)
