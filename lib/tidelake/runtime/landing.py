@@ -55,6 +55,12 @@ def list_files(folder: str) -> dict[str, LandedFile]:
         raise SourceError(
             f"the source {error.filename} cannot be read: {error.strerror}"
         ) from error
+    for name in found:
+        if ":" in str(Path(name).relative_to(root)):
+            raise SourceError(
+                f"the source holds {name}, and Spark cannot read a file with a colon in its name. "
+                "Rename it, then run again."
+            )
     if not found:
         raise SourceError(
             f"the source {folder} holds no file. Put JSON-lines files into it "

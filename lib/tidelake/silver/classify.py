@@ -27,6 +27,7 @@ WARNINGS = "_warnings"
 SELECTED = "_selected"
 
 FILTERED = "filtered"
+_LAST_YEAR = 9999
 
 
 def classify(rows: DataFrame, pipeline: Pipeline) -> DataFrame:
@@ -181,6 +182,8 @@ def _reasons() -> Column:
     missing = [
         (F.coalesce(F.col("event_id"), F.lit("")) == "", "event_id: missing"),
         (F.col("event_time").isNull(), "event_time: missing"),
+        # Beyond them Python and most readers of the tables have no date.
+        (~F.year("event_time").between(1, _LAST_YEAR), "event_time: not in the years 1 to 9999"),
     ]
     return F.concat(F.col(BROKEN), F.col("_failed"), texts_where(missing))
 

@@ -1,6 +1,6 @@
 """Find the rows whose event was already accepted, and tell copies from conflicts.
 
-A row is compared with the earliest accepted row of its id that arrived at most a TTL before it
+A row is compared with the earliest accepted row of its id that arrived within a TTL of it
 or, widened, bears the same event date: same payload, a duplicate; another, a conflict. Accepted
 are rows of silver and late, and then the first arrivals of the batch itself. Only ids and hashes
 are shuffled; the verdicts go back to the wide rows.
@@ -102,7 +102,9 @@ def rank_arrivals(new: DataFrame, *, ttl: timedelta, widened: bool) -> DataFrame
 
 
 def _matches(arrived: str, day: str, *, ttl: timedelta, widened: bool) -> Column:
-    within = F.col(arrived) >= F.col("ingested_at") - F.lit(ttl)
+    # Both ways: a row that was sent again comes after rows that arrived later than it did.
+    span = F.lit(ttl)
+    within = F.col(arrived).between(F.col("ingested_at") - span, F.col("ingested_at") + span)
     return within | (F.col(day) == F.col("event_date")) if widened else within
 
 

@@ -1,0 +1,189 @@
+"""Copies and conflicts in any number, order and distance: the first arrival counts, once."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.fates import assert_books, assert_fates, closed
+from tests.oracles.silver import Rules
+from tests.running import START, click, place_of, read
+from tests.worlds import TO_SILVER, World, world
+from tidelake.bronze import BRONZE_DDL, REQUEUE_DDL
+from tidelake.runtime.schemas import from_ddl
+from tidelake.sinks.append import append, ensure_table
+
+_FULL = os.environ.get("TIDELAKE_FULL") == "1"
+_IDS = 100_000 if _FULL else 2_000
+_CONFLICTS = 500 if _FULL else 20
+_DAY = 24 * 60
+_NOON = START + timedelta(days=10, hours=12)
+
+
+def _copies(chance: random.Random) -> Iterator[tuple[bytes, int]]:
+    """Give each id's line and how often it comes, at least twice, some a hundred times."""
+    for number in range(_IDS):
+        yield click(number, minute=10 * _DAY + number % 700), 100 if number % 200 == 0 else 2
+    for number in range(_CONFLICTS):
+        for _ in range(chance.randrange(1, 4)):
+            day = chance.choice([9, 10])
+            yield click(number, minute=day * _DAY, product_id=f"other {chance.random()}"), 2
+
+
+@pytest.fixture(scope="module", params=["merge", "ignore"])
+def copied(
+    request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> World:
+    """Let copies arrive in one batch, after a restart, and after the TTL."""
+    folder = tmp_path_factory.mktemp("copied")
+    played = world(spark, folder, dedup={"beyond_ttl": request.param})
+    chance = random.Random(22)
+    lines = [line for line, times in _copies(chance) for _ in range(times)]
+    nothing = [click(n, minute=10 * _DAY, event_id=None) for n in range(10)]
+    nothing += [click(n, minute=10 * _DAY, event_time=None) for n in range(10)]
+    lines += nothing * 2
+    chance.shuffle(lines)
+    most = len(lines) * 2 // 3
+    played.land("a.jsonl", lines[:most])
+    played.land("b.jsonl", lines[most : most + most // 4])
+    played.run(_NOON, _NOON + timedelta(minutes=59), hops=TO_SILVER)
+    played.land("c.jsonl", [*lines[most + most // 4 :], *lines[: len(lines) // 4]])
+    played.run(_NOON + timedelta(minutes=61), hops=TO_SILVER)
+    return played
+
+
+def test_of_any_number_of_copies_the_first_arrival_counts(copied: World) -> None:
+    merges = copied.pipeline.dedup.beyond_ttl == "merge"
+    judge = assert_fates(copied.lake, Rules(merges=merges))
+    assert_books(copied.lake, copied.pipeline, judge)
+    ids = Counter(row[0] for row in read(copied.lake, "silver.clickstream", "event_id"))
+    assert len(ids) == _IDS
+    # Past the TTL an id is another event where `ignore` says so, or on another date.
+    assert sum(ids.values()) > _IDS
+    alike = Counter(read(copied.lake, "silver.clickstream", "event_id, event_date"))
+    assert (max(alike.values()) == 1) is merges
+
+
+def test_rows_without_id_or_time_and_conflicts_all_lie_in_quarantine(copied: World) -> None:
+    rows = read(copied.lake, "silver.clickstream__quarantine", "payload, stage, reasons")
+    payloads = [bytes(row[0]) for row in read(copied.lake, "bronze.clickstream", "payload")]
+    for field in ("event_id", "event_time"):
+        mark = f'"{field}": null'.encode()
+        came = [payload for payload in payloads if mark in payload]
+        held = [bytes(payload) for payload, stage, _ in rows if mark in bytes(payload)]
+        assert sorted(held) == sorted(came)
+        assert all(
+            (stage, why) == ("contract", [f"{field}: missing"])
+            for payload, stage, why in rows
+            if mark in bytes(payload)
+        )
+    found = {stage for _, stage, _ in rows}
+    assert found == {"contract", "conflicting_duplicate"}
+
+
+def test_a_clock_that_steps_back_changes_no_order(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    played = world(spark, tmp_path_factory.mktemp("clock"))
+    for part in range(3):
+        lines = [
+            click(number, minute=(8 + part) * _DAY, product_id=f"p{part}")
+            for number in range(_CONFLICTS)
+        ]
+        played.land(f"{part}.jsonl", lines)
+    back = timedelta(hours=3)
+    played.run(_NOON, _NOON - back, _NOON - 2 * back, hops=TO_SILVER)
+    stamps = {row[0] for row in read(played.lake, "bronze.clickstream", "ingested_at")}
+    assert stamps == {_NOON}
+    assert_books(played.lake, played.pipeline, assert_fates(played.lake))
+    parts = read(played.lake, "silver.clickstream", "product_id")
+    assert Counter(row[0] for row in parts) == {"p0": _CONFLICTS}
+
+
+def test_arrivals_out_of_order_in_bronze_are_decided_by_their_instants(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    played = world(spark, tmp_path_factory.mktemp("by-hand"))
+    chance = random.Random(38)
+    bronze, requeue = (played.lake.bronze("clickstream"), played.lake.requeue("clickstream"))
+    note = {"pipeline": "clickstream", "hop": "bronze", "generation": "g1"}
+    for table, ddl in ((bronze, BRONZE_DDL), (requeue, REQUEUE_DDL)):
+        ensure_table(spark, table, from_ddl(spark, ddl), {**note, "batch": -1})
+    for batch in range(3):
+        file = f"/by hand/{batch}.jsonl"
+        rows = [
+            (
+                f"file:///by%20hand/{batch}.jsonl:{position}",
+                click(
+                    number,
+                    minute=chance.choice([8, 9, 10]) * _DAY,
+                    product_id=f"p{chance.randrange(2)}",
+                ),
+                # Within the TTL, so that either way round they meet.
+                int((_NOON + timedelta(minutes=chance.randrange(50))).timestamp()),
+            )
+            for position, number in enumerate(chance.choices(range(_CONFLICTS), k=3 * _CONFLICTS))
+        ]
+        frame = spark.createDataFrame(rows, "record_id string, payload binary, at bigint")
+        frame.coalesce(1).selectExpr(
+            "record_id",
+            "cast(NULL AS binary) AS key",
+            "payload",
+            "cast(NULL AS array<struct<key: string, value: binary>>) AS headers",
+            f"'file:///by%20hand/{batch}.jsonl' AS source",
+            "cast(NULL AS timestamp) AS source_timestamp",
+            "timestamp_seconds(at) AS ingested_at",
+            "to_date(timestamp_seconds(at)) AS ingest_date",
+        ).createOrReplaceTempView("by_hand")
+        more = {"batch": batch, "records": len(rows), "fingerprint": 0}
+        more["files"] = [[file, 1, 1, len(rows)]]
+        append(spark.table("by_hand"), bronze, {**note, **more})
+    played.run(hops=["silver"])
+    judge = assert_fates(played.lake)
+    verdicts = Counter(fate.verdict for fate in judge.fates.values())
+    assert verdicts["conflicting_duplicate"] > 0 < verdicts["duplicate"]
+    names = [row[0] for row in read(played.lake, "silver.clickstream", "event_id")]
+    assert len(names) == len(set(names))
+
+
+def test_an_id_past_the_ttl_on_another_date_is_another_event_even_within_one_batch(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    played = world(spark, tmp_path_factory.mktemp("one-batch"), small=False)
+    hours = (0, 2, 4)
+    for hour in hours:
+        day = [click(n, minute=(10 - hour / 2) * _DAY, product_id=f"p{hour}") for n in range(3)]
+        copies = [*day, click(0, minute=(10 - hour / 2) * _DAY, product_id="other")]
+        played.land(f"{hour}.jsonl", copies)
+        played.run(_NOON + timedelta(hours=hour), hops=["bronze"])
+    played.run(hops=["silver"])
+    assert len(closed(played.lake.silver("clickstream"))) == 1
+    judge = assert_fates(played.lake)
+    verdicts = Counter(fate.verdict for fate in judge.fates.values())
+    assert verdicts == {"silver": 9, "conflicting_duplicate": 3}
+    # The first event of the id bears this date, a later one lies within the TTL.
+    played.land("6.jsonl", [click(1, minute=10 * _DAY, product_id="p0")])
+    played.run(_NOON + timedelta(hours=4.5), hops=TO_SILVER)
+    judge = assert_fates(played.lake)
+    assert judge.batches[-1] == {"duplicate": 1}
+
+
+def test_a_first_arrival_is_first_by_number_and_not_by_text(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    played = world(spark, tmp_path_factory.mktemp("tenth"))
+    lines = [click(number, minute=10 * _DAY) for number in range(9)]
+    # Lines 9 and 10 of the file: as texts, 10 comes first.
+    lines += [click(50, minute=10 * _DAY, product_id=name) for name in ("ninth", "tenth")]
+    played.land("a.jsonl", lines)
+    played.run(_NOON, hops=TO_SILVER)
+    found = dict(read(played.lake, "silver.clickstream", "event_id, product_id"))
+    assert found["e50"] == "ninth"
+    records = read(played.lake, "silver.clickstream__quarantine", "record_id")
+    assert [place_of(row[0])[1] for row in records] == [10]

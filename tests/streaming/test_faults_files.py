@@ -1,0 +1,141 @@
+"""Files that are old, many, empty, renamed, gone or no longer what they were."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.fates import assert_books, assert_fates
+from tests.running import START, click, place_of, read, versions
+from tests.worlds import TO_SILVER, World, world
+from tidelake.errors import SourceChangedError, SourceError
+from tidelake.ops.ledger import read_ledger
+
+_SMALL_FILES = 10_000 if os.environ.get("TIDELAKE_FULL") == "1" else 300
+_NOW = START + timedelta(hours=1)
+
+
+@pytest.fixture(scope="module")
+def many(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Let many small files arrive at once: old, empty, and with names that need care."""
+    source = {"max_files_per_trigger": _SMALL_FILES // 3}
+    played = world(spark, tmp_path_factory.mktemp("many"), small=False, source=source)
+    for number in range(_SMALL_FILES):
+        lines = [click(number, minute=number % 60), click(number // 2, minute=number // 2 % 60)]
+        played.land(f"{number}.jsonl", lines if number % 10 else [])
+    for name in ("ä ö%20+&=?#.jsonl", "deep/er/a;7.jsonl", "no-line-feed.jsonl"):
+        (played.landing / name).parent.mkdir(parents=True, exist_ok=True)
+        (played.landing / name).write_bytes(click(_SMALL_FILES + len(name), minute=1))
+        os.utime(played.landing / name, (0, 0))
+    for name in ("_hidden.jsonl", ".hidden.jsonl"):
+        (played.landing / name).write_bytes(b"never")
+    played.run(_NOW, hops=TO_SILVER)
+    return played
+
+
+def test_each_of_many_files_is_read_once_whatever_its_age_or_name(many: World) -> None:
+    expected = {
+        (file.name, number): line
+        for file in many.landing.rglob("*.jsonl")
+        if not file.name.startswith((".", "_"))
+        for number, line in enumerate(file.read_bytes().splitlines())
+    }
+    rows = read(many.lake, "bronze.clickstream", "record_id, payload")
+    assert len(rows) == len(expected)
+    assert {place_of(record): bytes(payload) for record, payload in rows} == expected
+    assert_books(many.lake, many.pipeline, assert_fates(many.lake))
+    files = read_ledger(many.lake, many.pipeline).to_json()["source_files"]
+    assert files["offered"] == files["taken"] == _SMALL_FILES + 3
+
+
+def _taken(spark: SparkSession, folder: Path) -> World:
+    played = world(spark, folder)
+    played.land("a.jsonl", [click(number, minute=number) for number in range(5)])
+    played.land("b.jsonl", [])
+    played.run(_NOW, hops=TO_SILVER)
+    return played
+
+
+@pytest.fixture(scope="module")
+def kept(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Take two files, one of them empty."""
+    return _taken(spark, tmp_path_factory.mktemp("kept"))
+
+
+def _grown(file: Path) -> None:
+    with file.open("ab") as written:
+        written.write(click(9, minute=9) + b"\n")
+
+
+def _replaced(file: Path) -> None:
+    size = file.stat().st_size
+    file.unlink()
+    file.write_bytes(b"x" * (size - 1) + b"\n")
+
+
+def _emptied(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+@pytest.mark.parametrize("change", [_grown, _replaced, _emptied])
+def test_a_file_that_is_no_longer_what_was_read_stops_the_run_and_changes_nothing(
+    kept: World, tmp_path: Path, change: object
+) -> None:
+    played = kept.copied(tmp_path / "copy")
+    file = played.landing / "a.jsonl"
+    content, found = file.read_bytes(), file.stat()
+    before = versions(played.lake)
+    try:
+        change(file)  # type: ignore[operator]
+        with pytest.raises(SourceChangedError, match=r"a\.jsonl"):
+            played.run(_NOW, hops=TO_SILVER)
+        assert versions(played.lake) == before
+    finally:
+        file.write_bytes(content)
+        os.utime(file, ns=(found.st_atime_ns, found.st_mtime_ns))
+    assert played.run(_NOW, hops=TO_SILVER) == []
+
+
+def test_an_empty_file_that_was_taken_and_then_filled_stops_the_run(
+    kept: World, tmp_path: Path
+) -> None:
+    played = kept.copied(tmp_path / "copy")
+    file = played.landing / "b.jsonl"
+    found = file.stat()
+    try:
+        _grown(file)
+        with pytest.raises(SourceChangedError, match=r"b\.jsonl"):
+            played.run(_NOW, hops=TO_SILVER)
+    finally:
+        file.write_bytes(b"")
+        os.utime(file, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+def test_a_renamed_file_is_copies_and_a_deleted_one_is_no_loss(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    played = _taken(spark, tmp_path)
+    (played.landing / "a.jsonl").rename(played.landing / "c.jsonl")
+    played.run(_NOW, hops=TO_SILVER)
+    told = read_ledger(played.lake, played.pipeline).to_json()
+    assert (told["bronze"], told["silver"], told["duplicates"]) == (10, 5, 5)
+    (played.landing / "c.jsonl").unlink()
+    played.land("d.jsonl", [click(7, minute=7)])
+    played.run(_NOW, hops=TO_SILVER)
+    assert_books(played.lake, played.pipeline, assert_fates(played.lake))
+    told = read_ledger(played.lake, played.pipeline).to_json()
+    assert (told["bronze"], told["silver"], told["duplicates"]) == (11, 6, 5)
+    assert told["source_files"]["offered"] == told["source_files"]["taken"] == 4
+
+
+def test_a_file_whose_name_spark_cannot_read_is_refused_by_name(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    played = world(spark, tmp_path)
+    played.land("2026-01-05T10:15:30.jsonl", [click(1, minute=1)])
+    with pytest.raises((SourceError, SourceChangedError), match="2026-01-05T10:15:30"):
+        played.run(_NOW, hops=TO_SILVER)

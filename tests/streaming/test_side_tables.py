@@ -1,0 +1,244 @@
+"""Late and quarantined rows: listed, sent again once, given up, and always in the books."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.comparing import assert_gold_equals_oracle
+from tests.fates import assert_books, assert_fates
+from tests.running import START, click, read, versions
+from tests.worlds import TO_SILVER, World, world
+from tidelake.errors import LockedError
+from tidelake.ops.ledger import read_ledger
+from tidelake.replay.late import apply_late
+from tidelake.replay.listing import list_late, list_quarantine
+from tidelake.replay.quarantine import Choice, discard_quarantine, replay_quarantine
+from tidelake.runtime import silver_hop
+from tidelake.runtime.lock import hold
+from tidelake.tables import Table
+
+_DAY = 24 * 60
+_ARRIVAL = START + timedelta(days=6)
+
+
+def _first() -> list[bytes]:
+    return [click(number, minute=6 * _DAY - number) for number in range(4)]
+
+
+def _second() -> list[bytes]:
+    """Two dates of late rows, a copy of one, and rows that today's rules refuse."""
+    late = [click(number, minute=number % 2 * _DAY + number) for number in range(10, 16)]
+    return [
+        *late,
+        late[0],
+        b"garbage",
+        click(20, minute=6 * _DAY, value=-1),
+        click(21, minute=6 * _DAY, value="12,50"),
+        click(22, minute=6 * _DAY, user_id="u" * 65),
+        click(22, minute=6 * _DAY, user_id="u" * 65),
+    ]
+
+
+@pytest.fixture(scope="module")
+def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Run both files, to be copied by each test."""
+    played = world(spark, tmp_path_factory.mktemp("side"))
+    played.land("a.jsonl", _first())
+    played.land("b.jsonl", _second())
+    played.run(_ARRIVAL, _ARRIVAL + timedelta(minutes=1))
+    return played
+
+
+@pytest.fixture
+def played(filled: World, tmp_path: Path) -> World:
+    return filled.copied(tmp_path / "copy")
+
+
+def _without_suite(played: World) -> World:
+    """Give the definition under which a negative value and a long name are fine."""
+    return played.redefined(quality=None)
+
+
+def test_applied_late_rows_count_once_in_silver_and_in_gold(played: World) -> None:
+    judge = assert_fates(played.lake)
+    days = list_late(played.lake, played.pipeline)
+    dates = [START.date(), START.date() + timedelta(days=1)]
+    assert [(day.event_date, day.rows, day.waiting) for day in days] == [
+        (date, 3, 3) for date in dates
+    ]
+    assert all(day.least_seconds > _DAY * 60 for day in days)
+
+    assert apply_late(played.context, event_date=dates[0]) == 3
+    assert [day.waiting for day in list_late(played.lake, played.pipeline)] == [0, 3]
+    told = read_ledger(played.lake, played.pipeline).to_json()
+    assert (told["late"], told["requeued"], told["balanced"]) == (3, 3, True)
+    assert apply_late(played.context, event_date=dates[0]) == 0
+    assert apply_late(played.context) == 3
+    assert apply_late(played.context) == 0
+
+    played.run()
+    again = assert_fates(played.lake)
+    assert_books(played.lake, played.pipeline, again)
+    assert Counter(fate.verdict for fate in again.fates.values())["late"] == 0
+    assert_gold_equals_oracle(played.lake, judge.accepted())
+    assert [day.waiting for day in list_late(played.lake, played.pipeline)] == [0, 0]
+    before = versions(played.lake)
+    assert apply_late(played.context) == 0
+    assert played.run() == []
+    assert versions(played.lake) == before
+
+
+def test_a_replay_shows_what_it_would_release_and_sends_only_that(played: World) -> None:
+    played = _without_suite(played)
+    before = versions(played.lake)
+    look = replay_quarantine(played.context, Choice(), look_only=True)
+    assert {(o.stage, o.fate, o.now, o.rows) for o in look.outcomes} == {
+        ("parse", "quarantined", "parse", 1),
+        ("contract", "quarantined", "contract", 1),
+        ("expectation", "silver", None, 2),
+        ("expectation", "duplicate", None, 1),
+    }
+    assert (look.released, look.requeued) == (3, 0)
+    assert versions(played.lake) == before
+
+    done = replay_quarantine(played.context, Choice())
+    assert (done.outcomes, done.requeued) == (look.outcomes, 3)
+    assert replay_quarantine(played.context, Choice()).released == 0
+    told = read_ledger(played.lake, played.pipeline).to_json()
+    assert (told["quarantined"], told["requeued"], told["balanced"]) == (2, 3, True)
+
+    played.run()
+    told = read_ledger(played.lake, played.pipeline).to_json()
+    assert told["quarantined_by_stage"] == {"contract": 1, "parse": 1}
+    assert (told["silver"], told["duplicates"], told["balanced"]) == (6, 2, True)
+    assert read(played.lake, "silver.clickstream", "count(*), count(DISTINCT record_id)") == [
+        (6, 6)
+    ]
+    counted = read(played.lake, "gold.product_totals", "events")
+    assert sum(row[0] for row in counted) == 6
+
+
+def test_of_two_payloads_of_an_id_one_is_released_and_may_fail_again(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    played = world(spark, tmp_path)
+    played.land("a.jsonl", [click(1, minute=0, value=-1), click(1, minute=0, value=-2)])
+    played.run(START + timedelta(minutes=1), hops=TO_SILVER)
+    changed = _without_suite(played)
+    replay = replay_quarantine(changed.context, Choice(rule="value"))
+    assert (replay.released, replay.requeued) == (1, 1)
+    # The old definition takes it in: it fails once more, and counts once.
+    played = played.redefined()
+    played.run(hops=TO_SILVER)
+    assert len(read(played.lake, "silver.clickstream__quarantine", "record_id")) == 3
+    told = read_ledger(played.lake, played.pipeline).to_json()
+    assert (told["quarantined"], told["silver"], told["balanced"]) == (2, 0, True)
+    groups = list_quarantine(played.lake, played.pipeline)
+    assert [(group.stage, group.rows, group.attempts) for group in groups] == [
+        ("expectation", 2, 1)
+    ]
+
+    changed = _without_suite(played)
+    assert replay_quarantine(changed.context, Choice()).requeued == 1
+    changed.run(hops=TO_SILVER)
+    assert replay_quarantine(changed.context, Choice()).released == 0
+    told = read_ledger(changed.lake, changed.pipeline).to_json()
+    assert (told["silver"], told["quarantined"], told["balanced"]) == (1, 1, True)
+    assert told["problems"] == []
+
+
+def test_discarded_rows_stay_in_the_books_and_are_not_sent_again(played: World) -> None:
+    assert discard_quarantine(played.context, Choice(stage="expectation"), why="a test") == 3
+    assert discard_quarantine(played.context, Choice(stage="expectation"), why="again") == 0
+    changed = _without_suite(played)
+    assert replay_quarantine(changed.context, Choice()).released == 0
+    told = read_ledger(changed.lake, changed.pipeline).to_json()
+    assert (told["quarantined"], told["discarded"], told["balanced"]) == (5, 3, True)
+    assert told["quarantined_by_stage"] == {"expectation": 3, "contract": 1, "parse": 1}
+    found = list_quarantine(played.lake, played.pipeline, stage="expectation")
+    assert sum(group.discarded for group in found) == sum(group.rows for group in found) == 3
+
+
+def test_a_choice_sends_only_the_rows_of_its_stage_and_reason(played: World) -> None:
+    changed = _without_suite(played)
+    groups = list_quarantine(changed.lake, changed.pipeline, stage="expectation", rule="user_id")
+    assert [group.rows for group in groups] == [2]
+    replay = replay_quarantine(changed.context, Choice("expectation", "user_id"))
+    assert (replay.released, replay.requeued) == (2, 2)
+    assert replay_quarantine(changed.context, Choice("contract")).requeued == 0
+
+
+@pytest.fixture(scope="module")
+def cut_off(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Interrupt a batch that has filled its side tables and not silver."""
+    played = world(spark, tmp_path_factory.mktemp("cut-off"))
+    played.land("a.jsonl", _first())
+    played.run(_ARRIVAL, hops=TO_SILVER)
+    played.land("b.jsonl", _second())
+    real = silver_hop.append
+
+    def die_at_silver(rows: DataFrame, table: Table, *rest: Any, **options: Any) -> None:
+        if table.name == "silver.clickstream":
+            raise RuntimeError("cut off")
+        real(rows, table, *rest, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(silver_hop, "append", die_at_silver)
+        with pytest.raises(Exception, match="cut off"):
+            played.run(_ARRIVAL + timedelta(minutes=1), hops=TO_SILVER)
+    assert len(read(played.lake, "silver.clickstream__late", "record_id")) == 6
+    return played
+
+
+def test_rows_of_a_batch_that_is_not_closed_are_not_listed(cut_off: World) -> None:
+    assert list_quarantine(cut_off.lake, cut_off.pipeline) == []
+    assert list_late(cut_off.lake, cut_off.pipeline) == []
+
+
+def test_rows_of_a_batch_that_is_not_closed_are_not_sent(cut_off: World, tmp_path: Path) -> None:
+    played = cut_off.copied(tmp_path / "copy")
+    assert apply_late(played.context) == 0
+    assert replay_quarantine(_without_suite(played).context, Choice()).requeued == 0
+    assert discard_quarantine(played.context, Choice(), why="a test") == 0
+
+    played.run(hops=TO_SILVER)
+    assert_books(played.lake, played.pipeline, assert_fates(played.lake))
+    assert apply_late(played.context) == 6
+
+
+def test_while_silver_is_held_nothing_is_sent_or_given_up(played: World) -> None:
+    before = versions(played.lake)
+    with hold(played.lake.checkpoints("clickstream", "silver"), "clickstream, hop silver,"):
+        for command in (
+            lambda: apply_late(played.context),
+            lambda: replay_quarantine(played.context, Choice()),
+            lambda: discard_quarantine(played.context, Choice(), why="a test"),
+        ):
+            with pytest.raises(LockedError, match="hop silver"):
+                command()
+    assert versions(played.lake) == before
+
+
+def test_a_late_row_is_applied_although_its_id_came_again_as_another_event(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The id comes back past the TTL on another date: both are events, and both must count."""
+    played = world(spark, tmp_path)
+    played.land("a.jsonl", _first())
+    played.land("b.jsonl", [click(30, minute=60)])
+    played.land("c.jsonl", [click(30, minute=6 * _DAY + 180)])
+    hours = (0, 1, 3.5)
+    played.run(*[_ARRIVAL + timedelta(hours=hour) for hour in hours], hops=TO_SILVER)
+    judge = assert_fates(played.lake)
+    assert Counter(fate.verdict for fate in judge.fates.values()) == {"silver": 5, "late": 1}
+    assert apply_late(played.context) == 1
+    played.run(hops=TO_SILVER)
+    again = assert_fates(played.lake)
+    assert Counter(fate.verdict for fate in again.fates.values()) == {"silver": 6}
+    assert_books(played.lake, played.pipeline, again)

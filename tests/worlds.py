@@ -1,0 +1,151 @@
+"""A pipeline with a landing folder and tables of its own, for tests that play several runs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pyspark.sql import SparkSession
+
+from tests.fates import arriving_at
+from tests.running import land, run, small_batches
+from tidelake.config import Environment, Pipeline, load_environment, load_pipeline
+from tidelake.config.places import find_file
+from tidelake.runtime.hop import Run
+from tidelake.runtime.progress import Progress
+from tidelake.tables import HOPS, Hop, Lake
+
+TO_SILVER: tuple[Hop, ...] = ("bronze", "silver")
+_AGE = 1_700_000_000
+
+
+@dataclass(frozen=True)
+class World:
+    """Where a pipeline runs.
+
+    Attributes:
+        spark: The session.
+        environment: With the root of the tables.
+        pipeline: The definition.
+        folder: Holds the tables and the definition's file.
+        landing: Where files arrive.
+    """
+
+    spark: SparkSession
+    environment: Environment
+    pipeline: Pipeline
+    folder: Path
+    landing: Path
+
+    @property
+    def lake(self) -> Lake:
+        """The tables."""
+        return Lake(self.folder / "lake")
+
+    @property
+    def context(self) -> Run:
+        """What a command works with."""
+        return Run(self.spark, self.pipeline, self.lake, self.environment, Progress(lambda _: None))
+
+    def land(self, name: str, lines: Iterable[bytes]) -> Path:
+        """Put a file into the landing folder, younger than those before it."""
+        land(self.landing, name, lines)
+        file = self.landing / name
+        age = _AGE + 10 * len(list(self.landing.iterdir()))
+        os.utime(file, (age, age))
+        return file
+
+    def run(self, *arrivals: datetime, hops: Sequence[Hop] = HOPS) -> list[str]:
+        """Run hops; bronze's batches arrive at these instants, by default now."""
+        with ExitStack() as clock:
+            if arrivals:
+                clock.enter_context(arriving_at(*arrivals))
+            return run(self.spark, self.environment, self.pipeline, hops=hops)
+
+    def redefined(self, **changes: Any) -> World:
+        """Give the same tables under another definition."""
+        pipeline = define(
+            self.folder, self.environment, self.landing, self.pipeline.name, **changes
+        )
+        return replace(self, pipeline=pipeline)
+
+    def copied(self, folder: Path) -> World:
+        """Give a copy of the tables and checkpoints; files arrive where they did."""
+        shutil.copytree(self.folder, folder, ignore=shutil.ignore_patterns("landing"))
+        environment = self.environment.model_copy(update={"root": folder / "lake"})
+        return replace(self, environment=environment, folder=folder)
+
+
+def define(
+    folder: Path,
+    environment: Environment,
+    landing: Path,
+    base: str = "clickstream",
+    **changes: Any,
+) -> Pipeline:
+    """Load a pipeline file with some keys laid over its own.
+
+    Args:
+        folder: Takes the file.
+        environment: Its root stands for ``${root}``.
+        landing: The source.
+        base: A reference pipeline, or the name of a file of this folder.
+        changes: By section; a mapping is laid over the section, anything else replaces it.
+    """
+    content = _laid_over(_content(folder, base), changes)
+    written = folder / f"{content['name']}.yml"
+    written.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+    return load_pipeline(str(written), environment, source=str(landing))
+
+
+def _content(folder: Path, base: str) -> dict[str, Any]:
+    """Read the definition that a folder's world began with, or a reference pipeline."""
+    kept = folder / f"{base}.base.yml"
+    file = kept if kept.exists() else find_file(base, "pipeline")
+    return dict(yaml.safe_load(file.read_text(encoding="utf-8")))
+
+
+def _laid_over(content: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    found = dict(content)
+    for section, change in changes.items():
+        is_part = isinstance(change, Mapping) and isinstance(found.get(section), Mapping)
+        found[section] = {**found[section], **change} if is_part else change
+    return found
+
+
+def world(
+    spark: SparkSession,
+    folder: Path,
+    *,
+    base: str | Mapping[str, Any] = "clickstream",
+    small: bool = True,
+    **changes: Any,
+) -> World:
+    """Make a pipeline in a folder of its own.
+
+    Args:
+        spark: The session.
+        folder: An empty one.
+        base: A reference pipeline, or the content of a new one.
+        small: Let one bronze commit make one silver batch, and one file one bronze commit.
+        changes: Sections of the definition, as in :func:`define`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    environment = load_environment("local", root=str(folder / "lake"))
+    environment = small_batches(environment) if small else environment
+    if small:
+        changes["source"] = {"max_files_per_trigger": 1, **changes.get("source", {})}
+    content = _content(folder, base) if isinstance(base, str) else base
+    begun = _laid_over(content, changes)
+    file = folder / f"{begun['name']}.base.yml"
+    file.write_text(yaml.safe_dump(begun, sort_keys=False), encoding="utf-8")
+    landing = folder / "landing"
+    pipeline = define(folder, environment, landing, begun["name"])
+    return World(spark, environment, pipeline, folder, landing)
