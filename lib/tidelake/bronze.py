@@ -36,5 +36,5 @@ def to_bronze(records: DataFrame, *, ingested_at: datetime) -> DataFrame:
         "source",
         "source_timestamp",
         stamp.alias("ingested_at"),
-        stamp.cast("date").alias("ingest_date"),
+        F.lit(ingested_at.date()).alias("ingest_date"),
     )

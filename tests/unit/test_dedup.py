@@ -216,7 +216,7 @@ def test_accepted_rows_are_narrowed_to_the_reach_of_the_batch(
     narrowed = accepted(
         table,
         since=datetime(2024, 1, 1, 11, tzinfo=UTC),
-        dates=[date(2024, 1, 1)],
+        days=[(date(2024, 1, 1) - date(1970, 1, 1)).days],
         widened=widened,
         is_late_table=True,
     )

@@ -28,7 +28,7 @@ def apply_late(run: Run, *, event_date: date | None = None) -> int:
     with holding_silver(run), Held() as keep:
         rows = waiting(run, run.lake.late(run.pipeline.name))
         if event_date is not None:
-            rows = rows.where(F.col("event_date") == F.lit(event_date))
+            rows = rows.where(F.col("event_date") == F.lit(event_date.isoformat()).cast("date"))
         chosen = keep(rows.select("record_id", "ingested_at"))
         expected = chosen.count()
         return send(run, keep(as_requeued(run, chosen, "late")), expected=expected)

@@ -8,7 +8,7 @@ from datetime import date, datetime
 from tidelake.config import Pipeline
 from tidelake.ops.books import require_tables
 from tidelake.ops.query import ask
-from tidelake.ops.side import closed_batch, still_there
+from tidelake.ops.side import closed_batch, in_closed_batch, still_there
 from tidelake.tables import Lake
 
 # How many of the newest batches the trend shows.
@@ -75,12 +75,14 @@ def list_late(lake: Lake, pipeline: Pipeline) -> list[LateDay]:
     late = lake.late(pipeline.name)
     if not late.exists:
         return []
-    there = still_there(late, lake.requeue(pipeline.name), closed_batch(lake, pipeline.name))
+    closed = closed_batch(lake, pipeline.name)
+    there = still_there(late, lake.requeue(pipeline.name), closed)
     rows = ask(
         lake,
         "SELECT l.event_date, count(*), count(w.record_id), min(l.lateness_seconds), "
         "median(l.lateness_seconds), max(l.lateness_seconds), max(l.watermark) "
-        f"FROM {late.name} l LEFT JOIN ({there}) w "
+        f"FROM (SELECT q.* FROM {late.name} q WHERE {in_closed_batch(closed)}) l "
+        f"LEFT JOIN ({there}) w "
         "ON w.record_id = l.record_id AND w._batch = l._batch GROUP BY 1 ORDER BY 1",
     ).rows
     return [LateDay(*row) for row in rows]

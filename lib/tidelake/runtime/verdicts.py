@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import datetime
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -21,12 +21,12 @@ class Reach:
 
     Attributes:
         since: The first arrival less the TTL (UTC).
-        dates: The batch's event dates.
+        days: The batch's event dates, in days since 1970-01-01.
         widened: Whether rows of those dates count however old their arrival is.
     """
 
     since: datetime
-    dates: tuple[date, ...]
+    days: tuple[int, ...]
     widened: bool
 
     def within(self, table: DataFrame, *, is_late_table: bool) -> DataFrame:
@@ -34,7 +34,7 @@ class Reach:
         return accepted(
             table,
             since=self.since,
-            dates=self.dates,
+            days=self.days,
             widened=self.widened,
             is_late_table=is_late_table,
         )
@@ -72,12 +72,12 @@ def find_verdicts(
     widened = dedup.beyond_ttl == "merge"
     found = new.agg(
         F.min(F.unix_micros("ingested_at")).alias("first"),
-        F.collect_set("event_date").alias("dates"),
+        F.collect_set(F.unix_date("event_date")).alias("days"),
     ).collect()[0]
     first = from_micros(found["first"])
     if first is None:
         return Verdicts(None, 0)
-    known = read_accepted(Reach(first - dedup.ttl, tuple(found["dates"]), widened))
+    known = read_accepted(Reach(first - dedup.ttl, tuple(found["days"]), widened))
     searched = known.count()
     settled = hold(match_accepted(new, known, ttl=dedup.ttl, widened=widened))
     # Counted, not asked whether it is empty: read whole, the cache knows its size, and the join

@@ -27,7 +27,8 @@ WARNINGS = "_warnings"
 SELECTED = "_selected"
 
 FILTERED = "filtered"
-_LAST_YEAR = 9999
+_YEARS_1_TO_9999 = (-62_135_596_800, 253_402_300_799)
+_SECONDS_A_DAY = 86_400
 
 
 def classify(rows: DataFrame, pipeline: Pipeline) -> DataFrame:
@@ -94,7 +95,7 @@ def classify(rows: DataFrame, pipeline: Pipeline) -> DataFrame:
         "ingested_at",
         "event_id",
         "event_time",
-        F.to_date("event_time").alias("event_date"),
+        _utc_date("event_time").alias("event_date"),
         SELECTED,
         UNKNOWN,
         F.xxhash64("payload").alias(PAYLOAD_HASH),
@@ -177,13 +178,22 @@ def payload_scope(parsed: DataFrame, pipeline: Pipeline) -> DataFrame:
     )
 
 
+def _utc_date(instant: str) -> Column:
+    """Give the date in UTC, whatever the session's zone is."""
+    days = F.floor(F.unix_seconds(instant) / _SECONDS_A_DAY)
+    return F.date_from_unix_date(days.cast("int"))
+
+
 def _reasons() -> Column:
     """List every way in which a row breaks the contract."""
     missing = [
         (F.coalesce(F.col("event_id"), F.lit("")) == "", "event_id: missing"),
         (F.col("event_time").isNull(), "event_time: missing"),
         # Beyond them Python and most readers of the tables have no date.
-        (~F.year("event_time").between(1, _LAST_YEAR), "event_time: not in the years 1 to 9999"),
+        (
+            ~F.unix_seconds("event_time").between(*_YEARS_1_TO_9999),
+            "event_time: not in the years 1 to 9999",
+        ),
     ]
     return F.concat(F.col(BROKEN), F.col("_failed"), texts_where(missing))
 

@@ -9,7 +9,7 @@ are shuffled; the verdicts go back to the wide rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -45,7 +45,7 @@ def accepted(
     table: DataFrame,
     *,
     since: datetime,
-    dates: Sequence[date],
+    days: Sequence[int],
     widened: bool,
     is_late_table: bool,
 ) -> DataFrame:
@@ -54,13 +54,16 @@ def accepted(
     Args:
         table: Silver or late as the last closed batch left it.
         since: The batch's first arrival less the TTL; older arrivals are out of reach.
-        dates: The batch's event dates, literal so that files are skipped by their statistics.
+        days: The batch's event dates, in days since 1970-01-01; literal, so that files are skipped
+            by their statistics; numbers, since Python has no date before the year 1.
         widened: Whether rows of those dates count however old their arrival is.
         is_late_table: Whether the rows are late ones, which a requeued row may match itself.
     """
     reach = F.col("ingested_at") >= F.lit(since)
     if widened:
-        reach = reach | F.col("event_date").isin(list(dates))
+        reach = reach | F.col("event_date").isin(
+            [F.date_from_unix_date(F.lit(day)) for day in days]
+        )
     return table.where(reach).select(*_ACCEPTED_COLUMNS, F.lit(is_late_table).alias("_late"))
 
 

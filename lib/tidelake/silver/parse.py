@@ -27,10 +27,11 @@ VALUES = "_values"
 UNKNOWN = "_unknown"
 
 # What fast parsing could get wrong: 17 characters of a fraction or an exponent's mantissa (a
-# double holds 15 digits for certain), an escaped surrogate, a bracket that closes our own array.
+# double holds 15 digits for certain), an escaped surrogate, an escape that is cut off (its parser
+# swallows the quote and goes on), a bracket that closes our own array.
 _LONG_RUN = r"[0-9.]{16}"
 _LONG_NUMBER = r"(?<![0-9.])(?=[0-9]*\.[0-9])[0-9.]{17}|[0-9]{16}[eE]"
-_SURROGATE = r"\\u[dD][89a-fA-F]"
+_SURROGATE = r"\\u(?:[dD][89a-fA-F]|(?![0-9a-fA-F]{4}))"
 _CLOSING = r"\}\s*\]"
 _NESTED = frozenset({"array", "map", "struct"})
 
