@@ -18,7 +18,9 @@ from tidelake.config import load_environment, load_pipeline
 from tidelake.errors import UsageError
 from tidelake.ops import ledger as ledger_module
 from tidelake.ops.balance import Batch
-from tidelake.ops.ledger import Ledger, SourceBooks, books_by, read_ledger
+from tidelake.ops.ledger import Ledger, read_ledger
+from tidelake.ops.lines import books_by
+from tidelake.ops.terms import SourceBooks
 from tidelake.sinks.notes import FateCount
 from tidelake.tables import Lake, Table
 

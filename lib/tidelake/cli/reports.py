@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from tidelake.cli.render import print_table
 from tidelake.config import Pipeline
-from tidelake.ops.ledger import BooksLine, Ledger
+from tidelake.ops.ledger import Ledger
+from tidelake.ops.lines import BooksLine
 from tidelake.ops.query import ask
 from tidelake.ops.status import Status
 from tidelake.tables import Lake

@@ -6,55 +6,28 @@ tables; none is derived from another.
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
-from tidelake.config import FilesSource, GlobalWindow, GoldTable, Pipeline, TumblingWindow
-from tidelake.errors import SourceError
+from tidelake.config import Pipeline
 from tidelake.ops.balance import Batch, Tally, batch_of, problems_of, tally
 from tidelake.ops.books import history, require_tables
-from tidelake.ops.query import ask
-from tidelake.ops.side import closed_batch, still_there, unless_discarded
-from tidelake.runtime.landing import list_files, taken_files
-from tidelake.sinks.commits import Commit, newest_version, rows_between
+from tidelake.ops.side import closed_batch
+from tidelake.ops.terms import (
+    GoldBooks,
+    SourceBooks,
+    gold_books,
+    quarantined_by,
+    side_rows,
+    source_books,
+)
+from tidelake.sinks.commits import newest_version, rows_between
 from tidelake.sinks.notes import position
 from tidelake.tables import Lake
 
 _TRIES = 3
-
-
-@dataclass(frozen=True)
-class SourceBooks:
-    """What a files source offered and what was taken.
-
-    Attributes:
-        files_offered: Files in the folder now, those taken earlier and gone since included.
-        files_taken: Files that bronze's commits name.
-        bytes_offered: Their bytes.
-        bytes_taken: Bytes of the files taken.
-    """
-
-    files_offered: int = 0
-    files_taken: int = 0
-    bytes_offered: int = 0
-    bytes_taken: int = 0
-
-
-@dataclass(frozen=True)
-class GoldBooks:
-    """What a gold table must hold and what it holds.
-
-    Attributes:
-        expected: Rows of silver that the table's batches found eligible.
-        counted: The sum of its ``count: "*"`` measure.
-    """
-
-    expected: int
-    counted: int
 
 
 @dataclass(frozen=True)
@@ -129,64 +102,6 @@ class Ledger:
         }
 
 
-@dataclass(frozen=True)
-class BooksLine:
-    """The books of a batch, or of all batches that were closed on one day (UTC).
-
-    Attributes:
-        name: ``batch 3``, or the day.
-        taken: Rows taken from bronze.
-        returned: Rows taken from the requeue.
-        fates: Rows by fate.
-        conflicts: Rows whose id another payload had.
-        closed_at: When the last batch was closed.
-    """
-
-    name: str
-    taken: int
-    returned: int
-    fates: Counter[str]
-    conflicts: int
-    closed_at: datetime
-
-    def to_json(self) -> dict[str, Any]:
-        """Give the terms by the names that the whole ledger has for them."""
-        return {
-            "name": self.name,
-            "taken": self.taken,
-            "returned": self.returned,
-            "silver": self.fates["silver"],
-            "duplicates": self.fates["duplicate"],
-            "quarantined": self.fates["quarantined"],
-            "conflicts": self.conflicts,
-            "late": self.fates["late"],
-            "filtered": self.fates["filtered"],
-            "closed_at": self.closed_at.isoformat(),
-        }
-
-
-def books_by(batches: Sequence[Batch], by: Literal["batch", "day"]) -> list[BooksLine]:
-    """Roll silver's batches up.
-
-    Args:
-        batches: Oldest first.
-        by: One line a batch, or one a day.
-    """
-    lines: dict[str, BooksLine] = {}
-    for batch in batches:
-        name = f"batch {batch.number}" if by == "batch" else f"{batch.closed_at:%Y-%m-%d}"
-        before = lines.get(name, BooksLine(name, 0, 0, Counter(), 0, batch.closed_at))
-        lines[name] = BooksLine(
-            name,
-            before.taken + batch.taken,
-            before.returned + batch.returned,
-            before.fates + batch.fates,
-            before.conflicts + batch.conflicts,
-            batch.closed_at,
-        )
-    return list(lines.values())
-
-
 def read_ledger(lake: Lake, pipeline: Pipeline) -> Ledger:
     """Read a pipeline's books and hold them against its tables.
 
@@ -217,7 +132,7 @@ def _read(lake: Lake, pipeline: Pipeline) -> Ledger:
         else 0
     )
     tables = _tallies(lake, name)
-    sides = _sides(lake, name)
+    sides = side_rows(lake, name)
     counts = [count for batch in batches for count in batch.counts]
     fates = Counter(
         silver=tables["silver"].rows,
@@ -226,15 +141,15 @@ def _read(lake: Lake, pipeline: Pipeline) -> Ledger:
         late=sides["late"],
         filtered=sum(count.rows for count in counts if count.fate == "filtered"),
     )
-    gold = _gold_books(lake, pipeline)
+    gold = gold_books(lake, pipeline)
     return Ledger(
         pipeline=name,
         records=sum(int(commit.note.get("records", 0)) for commit in taken),
-        source=_source_books(taken, pipeline),
+        source=source_books(taken, pipeline),
         bronze=tables["bronze"].rows,
         fates=fates,
-        stages=_groups(lake, name, "stage"),
-        reasons=_groups(lake, name, "unnest(reasons)"),
+        stages=quarantined_by(lake, name, "stage"),
+        reasons=quarantined_by(lake, name, "unnest(reasons)"),
         discarded=sides["discarded"],
         requeued=requeued,
         pending=pending,
@@ -265,67 +180,3 @@ def _tallies(lake: Lake, name: str) -> dict[str, Tally]:
         "quarantined": tally(lake, lake.quarantine(name), closed),
         "late": tally(lake, lake.late(name), closed),
     }
-
-
-def _sides(lake: Lake, name: str) -> dict[str, int]:
-    """Count the side tables' rows that are still there."""
-    if not lake.silver(name).exists:
-        return {"quarantined": 0, "late": 0, "discarded": 0}
-    closed, requeue = closed_batch(lake, name), lake.requeue(name)
-    there = still_there(lake.quarantine(name), requeue, closed)
-    late = still_there(lake.late(name), requeue, closed)
-    quarantined = _count(lake, there)
-    kept = _count(lake, unless_discarded(there, lake.discarded(name)))
-    return {
-        "quarantined": quarantined,
-        "late": _count(lake, late),
-        "discarded": quarantined - kept,
-    }
-
-
-def _groups(lake: Lake, name: str, expression: str) -> dict[str, int]:
-    if not lake.silver(name).exists:
-        return {}
-    there = still_there(lake.quarantine(name), lake.requeue(name), closed_batch(lake, name))
-    rows = ask(
-        lake,
-        f"SELECT what, count(*) FROM (SELECT {expression} AS what FROM ({there})) "
-        "GROUP BY 1 ORDER BY 2 DESC, 1",
-    ).rows
-    return {str(what): int(count) for what, count in rows}
-
-
-def _count(lake: Lake, query: str) -> int:
-    return int(ask(lake, f"SELECT count(*) FROM ({query})").rows[0][0] or 0)
-
-
-def _source_books(taken: Sequence[Commit], pipeline: Pipeline) -> SourceBooks:
-    if not isinstance(pipeline.source, FilesSource):
-        return SourceBooks()
-    sizes = {path: file.size for path, file in taken_files(taken).items()}
-    offered = dict(sizes)
-    # Files may have been archived since they were taken.
-    with contextlib.suppress(SourceError):
-        offered |= {path: file.size for path, file in list_files(pipeline.source.path).items()}
-    return SourceBooks(len(offered), len(sizes), sum(offered.values()), sum(sizes.values()))
-
-
-def _gold_books(lake: Lake, pipeline: Pipeline) -> dict[str, GoldBooks]:
-    books = {}
-    for gold in pipeline.gold:
-        counter = _counter(gold)
-        table = lake.gold(gold.name)
-        if counter is None or not table.exists:
-            continue
-        expected = sum(int(commit.note.get("eligible", 0)) for commit in history(lake, table))
-        counted = ask(lake, f'SELECT sum("{counter}") FROM {table.name}').rows[0][0]
-        books[gold.name] = GoldBooks(expected, int(counted or 0))
-    return books
-
-
-def _counter(gold: GoldTable) -> str | None:
-    """Name the measure that counts every event once, if the table has one."""
-    if not isinstance(gold.window, TumblingWindow | GlobalWindow):
-        return None
-    names = [m.name for m in gold.measures if m.aggregate == "count" and m.expression == "*"]
-    return names[0] if names else None
