@@ -33,10 +33,14 @@ types: setup
 imports: setup
 	$(BIN)/lint-imports
 
-# Long runs. KILLS is the number of times that the process group is killed.
+# Long runs. KILLS is the number of times that the process group is killed, EXAMPLES of streams
+# that are drawn for each property.
 KILLS ?= 100
+EXAMPLES ?= 500
 recovery: setup
 	TIDELAKE_KILLS=$(KILLS) $(BIN)/python -m pytest -s tests/recovery
+	TIDELAKE_EXAMPLES=$(EXAMPLES) TIDELAKE_FULL=1 $(BIN)/python -m pytest -s \
+		tests/streaming/test_properties.py tests/streaming/test_faults*.py
 
 bench: setup
 	$(BIN)/python benchmarks/catch_up.py

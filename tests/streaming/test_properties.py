@@ -27,8 +27,8 @@ from tests.worlds import TO_SILVER, World, world
 from tidelake.ops.ledger import read_ledger
 from tidelake.replay.late import apply_late
 
-_EXAMPLES = int(os.environ.get("TIDELAKE_EXAMPLES", "15"))
-_FEW = max(3, _EXAMPLES // 5)
+_EXAMPLES = int(os.environ.get("TIDELAKE_EXAMPLES", "4"))
+_FEW = max(1, _EXAMPLES // 5)
 _SEED = int(os.environ.get("TIDELAKE_SEED", str(time.time_ns() % 1_000_000)))
 _MINUTE = timedelta(minutes=1)
 # Event time less arrival, in minutes: both sides of the watermark's delay, of the allowed

@@ -13,6 +13,7 @@ from tidelake.errors import ConfigError, Violation
 from tidelake.gold.measures import columns_of, states_of
 from tidelake.gold.sessions import ABSORBED, session_id, to_sessions
 from tidelake.gold.windows import BOUNDS, to_partials
+from tidelake.reuse import reused
 from tidelake.silver.classify import classify, payload_scope
 from tidelake.silver.parse import parse
 from tidelake.silver.route import decide, to_late, to_silver
@@ -26,11 +27,21 @@ def from_ddl(spark: SparkSession, ddl: str) -> StructType:
 
 def silver_schema(spark: SparkSession, pipeline: Pipeline) -> StructType:
     """Give silver's columns."""
-    return to_silver(_decided(spark, pipeline), pipeline, generation="", batch=0).schema
+    return _silver_schema(pipeline, spark)
 
 
 def late_schema(spark: SparkSession, pipeline: Pipeline) -> StructType:
     """Give the late table's columns."""
+    return _late_schema(pipeline, spark)
+
+
+@reused
+def _silver_schema(pipeline: Pipeline, spark: SparkSession) -> StructType:
+    return to_silver(_decided(spark, pipeline), pipeline, generation="", batch=0).schema
+
+
+@reused
+def _late_schema(pipeline: Pipeline, spark: SparkSession) -> StructType:
     return to_late(
         _decided(spark, pipeline), pipeline, watermark=None, generation="", batch=0
     ).schema

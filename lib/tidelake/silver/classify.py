@@ -5,6 +5,7 @@ The order of the tests is the contract's: the first that applies is the row's on
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
 
 from pyspark.sql import Column, DataFrame
@@ -12,6 +13,7 @@ from pyspark.sql import functions as F
 
 from tidelake.config import Pipeline
 from tidelake.config.names import BRONZE_COLUMNS
+from tidelake.reuse import reused
 from tidelake.silver.attempt import VALUE, attempt
 from tidelake.silver.parse import BROKEN, PARSED, UNKNOWN, VALUES, parse, texts_where
 from tidelake.silver.quality import compile_rules
@@ -45,66 +47,77 @@ def classify(rows: DataFrame, pipeline: Pipeline) -> DataFrame:
         the reason for the requeue), ``_requeued_at``, ``_stage`` (null: still in the running),
         ``_reasons`` and ``_warnings`` (texts of failing rules).
     """
+    steps = _steps(pipeline)
+    attempted = payload_scope(parse(rows, pipeline.event), pipeline).select(*steps.attempted)
+    judged = attempted.select(*steps.judged).withColumn(REASONS, steps.reasons)
+    return _with_rules(judged, pipeline).select(*steps.told)
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """The columns of each select, one after the other."""
+
+    attempted: list[Column]
+    judged: list[Column]
+    reasons: Column
+    told: list[Column]
+
+
+@reused
+def _steps(pipeline: Pipeline) -> _Steps:
     event = pipeline.event
-    scope = payload_scope(parse(rows, event), pipeline)
     tried = {f"event.{key}": sql for key, sql in (("id", event.id), ("time", event.time))}
     tried |= {"event.where": event.where} if event.where else {}
     tried |= {f"select.{name}": sql for name, sql in pipeline.selected.items()}
     casts = {"event.id": "string", "event.time": "timestamp"}
-    attempted = scope.select(
-        *[F.col(f"_in_{name}").alias(name) for name in ("record_id", "payload", "source")],
-        F.col("_in_ingested_at").alias("ingested_at"),
-        F.col("_in_requeued_at").alias(REQUEUED_AT),
-        F.coalesce("_in_reason", F.lit("bronze")).alias(ORIGIN),
-        PARSED,
-        BROKEN,
-        UNKNOWN,
-        *[attempt(sql, casts.get(name)).alias(_tried(name)) for name, sql in tried.items()],
-    )
+    own = [F.col(name) for name in ("record_id", "payload", "source", "ingested_at")]
 
     def value(name: str) -> Column:
         return F.col(_tried(name)).getField(VALUE)
 
     wanted = value("event.where") if event.where else F.lit(True)
-    failed = [(F.col(_tried(name)).isNull(), f"{name}: cannot be computed") for name in tried]
     # A `where` that cannot be computed does not filter: its row is broken.
     out = F.col(_tried("event.where")).isNotNull() if event.where else F.lit(True)
-    judged = attempted.select(
-        "record_id",
-        "payload",
-        "source",
-        "ingested_at",
-        REQUEUED_AT,
-        ORIGIN,
-        PARSED,
-        BROKEN,
-        UNKNOWN,
-        (F.coalesce(wanted, F.lit(False)) | ~out).alias("_wanted"),
-        texts_where(failed).alias("_failed"),
-        value("event.id").alias("event_id"),
-        value("event.time").alias("event_time"),
-        F.struct(*[value(f"select.{name}").alias(name) for name in pipeline.selected]).alias(
-            SELECTED
-        ),
-    )
-    ruled = _with_rules(judged.withColumn(REASONS, _reasons()), pipeline)
-    return ruled.select(
-        "record_id",
-        "payload",
-        "source",
-        "ingested_at",
-        "event_id",
-        "event_time",
-        _utc_date("event_time").alias("event_date"),
-        SELECTED,
-        UNKNOWN,
-        F.xxhash64("payload").alias(PAYLOAD_HASH),
-        _row_key().alias(ROW),
-        ORIGIN,
-        REQUEUED_AT,
-        _stage(pipeline.watermark.max_future_skew).alias(STAGE),
-        F.when(F.size(REASONS) > 0, F.col(REASONS)).otherwise(F.col(FAILED_RULES)).alias(REASONS),
-        WARNINGS,
+    failed = [(F.col(_tried(name)).isNull(), f"{name}: cannot be computed") for name in tried]
+    selected = [value(f"select.{name}").alias(name) for name in pipeline.selected]
+    kept = [F.col(name) for name in (REQUEUED_AT, ORIGIN, PARSED, BROKEN, UNKNOWN)]
+    contract = F.size(REASONS) > 0
+    return _Steps(
+        attempted=[
+            *[
+                F.col(f"_in_{name}").alias(name)
+                for name in ("record_id", "payload", "source", "ingested_at")
+            ],
+            F.col("_in_requeued_at").alias(REQUEUED_AT),
+            F.coalesce("_in_reason", F.lit("bronze")).alias(ORIGIN),
+            *[F.col(name) for name in (PARSED, BROKEN, UNKNOWN)],
+            *[attempt(sql, casts.get(name)).alias(_tried(name)) for name, sql in tried.items()],
+        ],
+        judged=[
+            *own,
+            *kept,
+            (F.coalesce(wanted, F.lit(False)) | ~out).alias("_wanted"),
+            texts_where(failed).alias("_failed"),
+            value("event.id").alias("event_id"),
+            value("event.time").alias("event_time"),
+            F.struct(*selected).alias(SELECTED),
+        ],
+        reasons=_reasons(),
+        told=[
+            *own,
+            F.col("event_id"),
+            F.col("event_time"),
+            _utc_date("event_time").alias("event_date"),
+            F.col(SELECTED),
+            F.col(UNKNOWN),
+            F.xxhash64("payload").alias(PAYLOAD_HASH),
+            _row_key().alias(ROW),
+            F.col(ORIGIN),
+            F.col(REQUEUED_AT),
+            _stage(pipeline.watermark.max_future_skew).alias(STAGE),
+            F.when(contract, F.col(REASONS)).otherwise(F.col(FAILED_RULES)).alias(REASONS),
+            F.col(WARNINGS),
+        ],
     )
 
 
@@ -128,16 +141,20 @@ def _with_rules(judged: DataFrame, pipeline: Pipeline) -> DataFrame:
         "event_time",
         *[F.col(SELECTED).getField(name).alias(name) for name in selected],
     )
+    return plain.select(*_rule_columns(pipeline, plain))
+
+
+@reused
+def _rule_columns(pipeline: Pipeline, plain: DataFrame) -> list[Column]:
+    """Compile the rules for the types that silver's columns have."""
     types = {field.name: field.dataType.simpleString() for field in plain.schema.fields}
     rules = compile_rules(pipeline.rules, types)
-    found = {
-        column: [(rule.fails, rule.text) for rule in rules if rule.severity == severity]
-        for column, severity in ((FAILED_RULES, "critical"), (WARNINGS, "warning"))
-    }
-    return plain.select(
-        "_kept.*",
-        *[(texts_where(tests) if tests else nothing).alias(name) for name, tests in found.items()],
-    )
+    nothing = F.array().cast("array<string>")
+    columns = [F.col("_kept.*")]
+    for name, severity in ((FAILED_RULES, "critical"), (WARNINGS, "warning")):
+        tests = [(rule.fails, rule.text) for rule in rules if rule.severity == severity]
+        columns.append((texts_where(tests) if tests else nothing).alias(name))
+    return columns
 
 
 def _tried(name: str) -> str:

@@ -18,6 +18,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidelake.config import Event, Field
+from tidelake.reuse import reused
 from tidelake.silver.fields import refusals, unknown_names, unknown_values
 from tidelake.silver.values import json_objects, json_variant, read_exactly, variant_text
 
@@ -48,51 +49,54 @@ def parse(rows: DataFrame, event: Event) -> DataFrame:
         null), ``_broken`` (array of texts, one for each field whose value would change or that
         is refused) and ``_unknown`` (the other fields, ``map<string, variant>``; null for none).
     """
+    read = rows
+    for name, column in _steps(event):
+        read = read.withColumn(name, column)
+    return read.drop("_objects", "_fast", "_care", "_others", "_twice", "_variant", "_texts")
+
+
+@reused
+def _steps(event: Event) -> list[tuple[str, Column]]:
+    """Name the columns of the parse, each over those before it."""
     fields = event.fields
     text = F.col("payload").cast("string")
     texts = ", ".join(f"`{field.name}`: string" for field in fields)
-    # In a step of its own, or Spark would parse once for the size and once for the element.
-    objects = F.when(F.is_valid_utf8(text), json_objects(text, f"struct<{texts}>"))
-    fast = F.when(F.size("_objects") == 1, F.get("_objects", F.lit(0)))
-    read = rows.withColumn("_objects", objects).withColumn("_fast", fast)
-    read = read.withColumn(
-        "_care", F.coalesce(F.col("_fast").isNotNull() & _needs_care(text), F.lit(False))
-    )
     twice = F.col("_care")
     for field in fields:
         if field.type.kind in _NESTED:
             twice = twice | F.col("_fast").getField(field.name).isNotNull()
-    read = read.withColumn(
-        "_others", F.when(F.col("_fast").isNotNull(), unknown_names(text, fields))
-    )
     if event.evolution != "strict":
         twice = twice | F.col("_others").isNotNull()
-    read = read.withColumn("_twice", F.coalesce(twice, F.lit(False)))
-    read = read.withColumn("_variant", F.when(F.col("_twice"), json_variant(text)))
-    read = read.withColumn(
-        PARSED, F.col("_fast").isNotNull() & (~F.col("_twice") | F.col("_variant").isNotNull())
-    )
     chosen = [_chosen_text(field).alias(field.name) for field in fields]
-    read = read.withColumn("_texts", F.when(F.col(PARSED), F.struct(*chosen)))
     outcomes = {
         field.name: read_exactly(F.col("_texts").getField(field.name), field.type)
         for field in fields
     }
-    typed = F.struct(*[outcomes[field.name].typed.alias(field.name) for field in fields])
-    broken = [
-        (outcomes[field.name].broken, f"{field.name}: not exactly {field.type.sql}")
-        for field in fields
-    ]
-    reasons = texts_where(broken)
+    reasons = texts_where(
+        [
+            (outcomes[field.name].broken, f"{field.name}: not exactly {field.type.sql}")
+            for field in fields
+        ]
+    )
     if event.evolution == "strict":
         refused = F.when(F.col(PARSED), refusals(F.col("_others")))
         reasons = F.concat(reasons, F.coalesce(refused, F.array().cast("array<string>")))
-    return (
-        read.withColumn(VALUES, typed)
-        .withColumn(BROKEN, reasons)
-        .withColumn(UNKNOWN, unknown_values(F.col("_variant"), F.col("_others")))
-        .drop("_objects", "_fast", "_care", "_others", "_twice", "_variant", "_texts")
-    )
+    unread = ~F.col("_twice") | F.col("_variant").isNotNull()
+    typed = [outcomes[field.name].typed.alias(field.name) for field in fields]
+    return [
+        # In a step of its own, or Spark would parse once for the size and once for the element.
+        ("_objects", F.when(F.is_valid_utf8(text), json_objects(text, f"struct<{texts}>"))),
+        ("_fast", F.when(F.size("_objects") == 1, F.get("_objects", F.lit(0)))),
+        ("_care", F.coalesce(F.col("_fast").isNotNull() & _needs_care(text), F.lit(False))),
+        ("_others", F.when(F.col("_fast").isNotNull(), unknown_names(text, fields))),
+        ("_twice", F.coalesce(twice, F.lit(False))),
+        ("_variant", F.when(F.col("_twice"), json_variant(text))),
+        (PARSED, F.col("_fast").isNotNull() & unread),
+        ("_texts", F.when(F.col(PARSED), F.struct(*chosen))),
+        (VALUES, F.struct(*typed)),
+        (BROKEN, reasons),
+        (UNKNOWN, unknown_values(F.col("_variant"), F.col("_others"))),
+    ]
 
 
 def texts_where(tests: Sequence[tuple[Column, str]]) -> Column:

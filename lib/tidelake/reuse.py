@@ -1,0 +1,38 @@
+"""Build once what only depends on the definition: each Column is many calls into the JVM."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from pyspark import SparkContext
+
+P = ParamSpec("P")
+A = TypeVar("A")
+R = TypeVar("R")
+
+_KEPT = 16
+
+
+def reused(build: Callable[Concatenate[A, P], R]) -> Callable[Concatenate[A, P], R]:
+    """Keep what a function gives for its first argument, as long as the Spark session lives.
+
+    The other arguments must follow from the first. A batch of a few rows spends more time on
+    building its columns than on its rows.
+    """
+    kept: OrderedDict[tuple[str, int], tuple[A, R]] = OrderedDict()
+
+    def give(key: A, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        context: Any = SparkContext._active_spark_context
+        if context is None:
+            return build(key, *args, **kwargs)
+        place = (context.applicationId, id(key))
+        if place not in kept:
+            # The key is kept too, or another object could take its identity.
+            kept[place] = (key, build(key, *args, **kwargs))
+            if len(kept) > _KEPT:
+                kept.popitem(last=False)
+        return kept[place][1]
+
+    return give
