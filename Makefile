@@ -36,11 +36,10 @@ imports: setup
 # Long runs. KILLS is the number of times that the process group is killed, EXAMPLES of streams
 # that are drawn for each property.
 KILLS ?= 100
-EXAMPLES ?= 500
+EXAMPLES ?= 15
 recovery: setup
 	TIDELAKE_KILLS=$(KILLS) $(BIN)/python -m pytest -s tests/recovery
-	TIDELAKE_EXAMPLES=$(EXAMPLES) TIDELAKE_FULL=1 $(BIN)/python -m pytest -s \
-		tests/streaming/test_properties.py tests/streaming/test_faults*.py
+	TIDELAKE_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -s -m long tests/streaming
 
 bench: setup
 	$(BIN)/python benchmarks/catch_up.py

@@ -16,6 +16,8 @@ from tidelake.errors import SchemaChangedError
 from tidelake.ops.ledger import read_ledger
 from tidelake.replay.quarantine import Choice, replay_quarantine
 
+pytestmark = pytest.mark.long
+
 _SCHEMA = "id STRING, at TIMESTAMP, user STRING, amount INT, price DECIMAL(6,2)"
 _BASE: dict[str, Any] = {
     "name": "growing",
