@@ -104,6 +104,7 @@ def test_a_batch_interrupted_before_silver_closed_it_leaves_one_copy_of_everythi
     assert_gold_equals_oracle(lake, distinct_events(_LINES))
 
 
+@pytest.mark.long
 def test_a_batch_of_nothing_but_copies_closes_and_the_next_goes_on(
     spark: SparkSession, world: tuple[Environment, Lake, Path], tmp_path: Path
 ) -> None:

@@ -27,7 +27,14 @@ def _stream(seed: int) -> list[bytes]:
     return lines
 
 
-@pytest.mark.parametrize("parts", [(1, 1), (4, 1), (3, 3)], ids=["whole", "files", "runs"])
+@pytest.mark.parametrize(
+    "parts",
+    [
+        pytest.param((1, 1), id="whole"),
+        pytest.param((4, 1), id="files", marks=pytest.mark.long),
+        pytest.param((3, 3), id="runs", marks=pytest.mark.long),
+    ],
+)
 def test_any_split_gives_the_same_tables(
     spark: SparkSession,
     environment: Environment,
