@@ -38,3 +38,13 @@ def to_bronze(records: DataFrame, *, ingested_at: datetime) -> DataFrame:
         stamp.alias("ingested_at"),
         F.lit(ingested_at.date()).alias("ingest_date"),
     )
+
+
+def as_never_requeued(rows: DataFrame) -> DataFrame:
+    """Give bronze's rows the requeue's two columns, null, so that both are read alike."""
+    return rows.withColumns(
+        {
+            "reason": F.lit(None).cast("string"),
+            "requeued_at": F.lit(None).cast("timestamp"),
+        }
+    )

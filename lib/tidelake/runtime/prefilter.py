@@ -9,6 +9,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from tidelake.bronze import as_never_requeued
 from tidelake.fingerprints import fingerprint
 from tidelake.instants import from_micros
 from tidelake.runtime.decision import Hold
@@ -91,12 +92,7 @@ def recover(
         for row in groups
     ]
     back = missing.join(copies.select("record_id"), on="record_id", how="left_anti")
-    ordinary = back.select(*schema.names).withColumns(
-        {
-            "reason": F.lit(None).cast("string"),
-            "requeued_at": F.lit(None).cast("timestamp"),
-        }
-    )
+    ordinary = as_never_requeued(back.select(*schema.names))
     return Recovered(survivors.unionByName(ordinary), counted, int(reach[0]))
 
 

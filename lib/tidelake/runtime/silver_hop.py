@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
+from tidelake.bronze import as_never_requeued
 from tidelake.errors import UsageError
 from tidelake.runtime.counting import Counted, count
 from tidelake.runtime.decision import Decider, Held
@@ -32,6 +32,7 @@ from tidelake.silver.route import (
 from tidelake.silver.watermark import advance
 from tidelake.sinks.append import append, ensure_table
 from tidelake.sinks.commits import BEGINNING, Position, last_commit, rows_between
+from tidelake.sinks.evolution import types_of
 from tidelake.sinks.notes import SilverNote
 from tidelake.tables import Table
 
@@ -94,17 +95,13 @@ class SilverHop(HopQuery):
     def stream(self) -> DataFrame:
         """Read bronze and the requeue from their first commit on, in the order of commits."""
         name = self.run.pipeline.name
-        nothing = {
-            "reason": F.lit(None).cast("string"),
-            "requeued_at": F.lit(None).cast("timestamp"),
-        }
         bronze = self._follow(self.run.lake.bronze(name))
         if self._prefilters:
             for key, value in STATE_SETTINGS.items():
                 self.run.spark.conf.set(key, value)
             bronze = hold_back_copies(bronze, ttl=self.run.pipeline.dedup.ttl)
-        fresh = bronze.withColumns(nothing)
-        return fresh.unionByName(self._follow(self.run.lake.requeue(name)))
+        requeue = self._follow(self.run.lake.requeue(name))
+        return as_never_requeued(bronze).unionByName(requeue)
 
     def _follow(self, table: Table) -> DataFrame:
         return (
@@ -216,4 +213,4 @@ class SilverHop(HopQuery):
 
     def _stored_types(self) -> dict[str, str]:
         schema = self.run.spark.read.format("delta").load(str(self.table.path)).schema
-        return {field.name: field.dataType.simpleString() for field in schema.fields}
+        return types_of(schema)

@@ -59,7 +59,7 @@ def differences(stored: StructType, wanted: StructType, freedom: Freedom) -> lis
         wanted: The definition's.
         freedom: What may change without a rebuild.
     """
-    before, after = _types(stored), _types(wanted)
+    before, after = types_of(stored), types_of(wanted)
     found = []
     for name in sorted({*before, *after}):
         old, new = before.get(name), after.get(name)
@@ -120,5 +120,6 @@ def _grows(old: str, new: str) -> bool:
     return new in _WIDER.get(old, ())
 
 
-def _types(schema: StructType) -> dict[str, str]:
+def types_of(schema: StructType) -> dict[str, str]:
+    """Name each column's type as Spark's simple string."""
     return {field.name: field.dataType.simpleString() for field in schema.fields}
