@@ -48,7 +48,7 @@ def classified(spark: SparkSession, rows: list[New], *, origin: str = "bronze") 
 
 
 def verdicts(frame: DataFrame) -> dict[str, str]:
-    return {row[ROW].split("@")[0]: row[VERDICT] for row in frame.collect()}
+    return {row[ROW].split("@")[0]: row[VERDICT] for row in frame.collect() if row[VERDICT]}
 
 
 def test_the_first_arrival_wins_by_instant_then_source_then_numeric_position(

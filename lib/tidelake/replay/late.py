@@ -7,7 +7,7 @@ from datetime import date
 from pyspark.sql import functions as F
 
 from tidelake.replay.requeue import as_requeued, holding_silver, send, waiting
-from tidelake.runtime.decision import Held
+from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
 
 

@@ -11,7 +11,8 @@ from pyspark.sql import functions as F
 from tidelake.fingerprints import fingerprint
 from tidelake.ops.side import closed_batch
 from tidelake.replay.requeue import as_requeued, holding_silver, send, waiting
-from tidelake.runtime.decision import Decider, Held
+from tidelake.runtime.decision import Decider
+from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import from_ddl
 from tidelake.silver.classify import STAGE

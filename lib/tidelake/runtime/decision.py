@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.storagelevel import StorageLevel
 
 from tidelake.config import Pipeline
+from tidelake.runtime.held import Held
 from tidelake.runtime.verdicts import Reach, find_verdicts
 from tidelake.silver.classify import classify
 from tidelake.silver.dedup import arrivals
 from tidelake.silver.route import decide
 from tidelake.tables import Lake
-
-Hold = Callable[[DataFrame], DataFrame]
 
 
 @dataclass(frozen=True)
@@ -53,13 +50,13 @@ class Decider:
     lake: Lake
     batch: int
 
-    def decide(self, rows: DataFrame, *, watermark: datetime | None, hold: Hold) -> Decision:
+    def decide(self, rows: DataFrame, *, watermark: datetime | None, hold: Held) -> Decision:
         """Give each row its fate.
 
         Args:
             rows: Bronze's columns plus ``reason`` and ``requeued_at``.
             watermark: Before the rows (UTC).
-            hold: Keeps a frame that is read more than once.
+            hold: Keeps what is read more than once.
         """
         classified = hold(classify(rows, self.pipeline))
         began = time.monotonic()
@@ -88,26 +85,3 @@ class Decider:
         return reach.within(silver, is_late_table=False).unionByName(
             reach.within(late, is_late_table=True)
         )
-
-
-class Held:
-    """Frames that are kept until the work on them ends."""
-
-    def __init__(self) -> None:
-        """Hold nothing yet."""
-        self._frames: list[DataFrame] = []
-
-    def __call__(self, frame: DataFrame) -> DataFrame:
-        """Keep a frame that is read more than once."""
-        kept = frame.persist(StorageLevel.MEMORY_AND_DISK)
-        self._frames.append(kept)
-        return kept
-
-    def __enter__(self) -> Held:
-        """Start holding."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Let all of them go."""
-        for frame in self._frames:
-            frame.unpersist()

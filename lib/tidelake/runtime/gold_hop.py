@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.storagelevel import StorageLevel
 
 from tidelake.config import GlobalWindow, GoldTable, SessionWindow
 from tidelake.errors import UsageError
 from tidelake.gold.sessions import gap_of, regroup, to_sessions
 from tidelake.gold.windows import BOUNDS, to_partials
 from tidelake.instants import from_micros
+from tidelake.runtime.held import Held
 from tidelake.runtime.hop import HopQuery
 from tidelake.runtime.offsets import planned_positions
 from tidelake.runtime.schemas import gold_columns, gold_freedom, gold_schema
+from tidelake.runtime.small_batches import fitted
 from tidelake.sinks.append import append, ensure_table
+from tidelake.sinks.commits import BEGINNING, Position, last_commit, rows_between
 from tidelake.sinks.merge import merge_partials, merge_sessions
 from tidelake.tables import Table
 
@@ -71,62 +74,58 @@ class GoldHop(HopQuery):
         ]
         if not open_tables:
             return
-        events = rows.persist(StorageLevel.MEMORY_AND_DISK)
-        try:
-            eligible = [
-                F.count_if(F.expr(gold.where) if gold.where else F.lit(True)).alias(gold.name)
-                for gold in open_tables
-            ]
-            counted = events.agg(F.count("*").alias("_rows"), *eligible).collect()[0]
-            until = planned_positions(self.checkpoint, batch, 1)[0]
-            for gold in open_tables:
-                note = self.note(
-                    batch,
-                    rows=counted["_rows"],
-                    eligible=counted[gold.name],
-                    until={"silver": list(until)},
-                )
-                kept = events.where(gold.where) if gold.where else events
-                self._merge(kept, gold, note)
-        finally:
-            events.unpersist()
+        until = planned_positions(self.checkpoint, batch, 1)[0]
+        with fitted(rows.sparkSession, self._size(until)), Held() as hold:
+            taken = self._merge_all(hold(rows), open_tables, batch, until)
         detail = f"into {len(open_tables)} tables"
-        self.run.progress.closed(self.hop, batch, counted["_rows"], began, detail=detail)
+        self.run.progress.closed(self.hop, batch, taken, began, detail=detail)
 
-    def _merge(self, events: DataFrame, gold: GoldTable, note: dict[str, Any]) -> None:
+    def _size(self, until: Position) -> int:
+        """Tell how many rows a batch takes, by Delta's statistics."""
+        silver = self.run.lake.silver(self.run.pipeline.name)
+        last = last_commit(self.closing_tables()[0])
+        before = last.note.get("until", {}).get("silver", BEGINNING) if last else BEGINNING
+        return rows_between(silver, (int(before[0]), int(before[1])), until)
+
+    def _merge_all(
+        self, events: DataFrame, tables: Sequence[GoldTable], batch: int, until: Position
+    ) -> int:
+        eligible = [
+            F.count_if(F.expr(gold.where) if gold.where else F.lit(True)).alias(gold.name)
+            for gold in tables
+        ]
+        counted = events.agg(F.count("*").alias("_rows"), *eligible).collect()[0]
+        for gold in tables:
+            note = self.note(
+                batch,
+                rows=counted["_rows"],
+                eligible=counted[gold.name],
+                until={"silver": list(until)},
+            )
+            kept = events.where(gold.where) if gold.where else events
+            with Held() as hold:
+                self._merge(kept, gold, note, hold)
+        return int(counted["_rows"])
+
+    def _merge(self, events: DataFrame, gold: GoldTable, note: dict[str, Any], hold: Held) -> None:
         """Merge a table's events; a commit without rows where it has none, so that it keeps up."""
         target = self._table(gold)
         if not note["eligible"]:
             stored = self.run.spark.read.format("delta").load(str(target.path))
             append(stored.limit(0), target, note, surely_filled=False)
         elif isinstance(gold.window, SessionWindow):
-            self._merge_sessions(events, gold, note)
+            partials = hold(to_sessions(events, gold))
+            within = _near(partials, gap_of(gold))
+            stored = events.sparkSession.read.format("delta").load(str(target.path)).alias("t")
+            changed = regroup(partials, stored.where(within), gold)
+            merge_sessions(
+                hold(self._stamped(changed, gold, note)), target, within=within, note=note
+            )
         else:
-            self._merge_windows(events, gold, note)
-
-    def _merge_windows(self, events: DataFrame, gold: GoldTable, note: dict[str, Any]) -> None:
-        partials = to_partials(events, gold).persist(StorageLevel.MEMORY_AND_DISK)
-        try:
+            partials = hold(to_partials(events, gold))
             within = "" if isinstance(gold.window, GlobalWindow) else _within(partials, BOUNDS[0])
             source = self._stamped(partials, gold, note)
-            merge_partials(source, self._table(gold), gold, within=within, note=note)
-        finally:
-            partials.unpersist()
-
-    def _merge_sessions(self, events: DataFrame, gold: GoldTable, note: dict[str, Any]) -> None:
-        target = self._table(gold)
-        partials = to_sessions(events, gold).persist(StorageLevel.MEMORY_AND_DISK)
-        regrouped = None
-        try:
-            within = _near(partials, gap_of(gold))
-            stored = self.run.spark.read.format("delta").load(str(target.path)).alias("t")
-            changed = regroup(partials, stored.where(within), gold)
-            regrouped = self._stamped(changed, gold, note).persist(StorageLevel.MEMORY_AND_DISK)
-            merge_sessions(regrouped, target, within=within, note=note)
-        finally:
-            partials.unpersist()
-            if regrouped is not None:
-                regrouped.unpersist()
+            merge_partials(source, target, gold, within=within, note=note)
 
     def _stamped(self, rows: DataFrame, gold: GoldTable, note: dict[str, Any]) -> DataFrame:
         """Give rows the table's columns and the batch that its note names."""

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from tidelake.bronze import as_never_requeued
 from tidelake.fingerprints import fingerprint
 from tidelake.instants import from_micros
-from tidelake.runtime.decision import Hold
+from tidelake.runtime.held import Hold
 from tidelake.runtime.hop import Run
 from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, STAGE
 from tidelake.silver.dedup import DUPLICATE
@@ -69,8 +69,9 @@ def recover(
     files = [str(path) for path in files_between(bronze, *between)]
     if not files:
         return Recovered(survivors, [], 0)
-    schema = run.spark.read.format("delta").load(str(bronze.path)).schema
-    taken = run.spark.read.schema(schema).parquet(*files)
+    spark = survivors.sparkSession
+    schema = spark.read.format("delta").load(str(bronze.path)).schema
+    taken = spark.read.schema(schema).parquet(*files)
     missing = hold(held_back(taken, survivors.where(F.col("requeued_at").isNull())))
     reach = missing.agg(F.count("*"), F.min(F.unix_micros("ingested_at"))).collect()[0]
     first = from_micros(reach[1])

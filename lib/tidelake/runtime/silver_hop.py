@@ -12,11 +12,13 @@ from pyspark.sql import DataFrame
 from tidelake.bronze import as_never_requeued
 from tidelake.errors import UsageError
 from tidelake.runtime.counting import Counted, count
-from tidelake.runtime.decision import Decider, Held
+from tidelake.runtime.decision import Decider
+from tidelake.runtime.held import Held
 from tidelake.runtime.hop import HopQuery
 from tidelake.runtime.offsets import planned_positions
 from tidelake.runtime.prefilter import STATE_SETTINGS, Recovered, recover
 from tidelake.runtime.schemas import from_ddl, late_schema, silver_freedom, silver_schema
+from tidelake.runtime.small_batches import fitted
 from tidelake.silver.classify import PAYLOAD_HASH
 from tidelake.silver.fields import extra_columns, new_columns
 from tidelake.silver.prefilter import hold_back_copies
@@ -37,6 +39,8 @@ from tidelake.sinks.notes import SilverNote
 from tidelake.tables import Table
 
 _TWIN = (PAYLOAD_HASH, "ingested_at")
+# How far a batch goes in each input, and how many rows Delta says it takes from it.
+_Reached = tuple[dict[str, Position], dict[str, int]]
 
 
 class SilverHop(HopQuery):
@@ -119,8 +123,11 @@ class SilverHop(HopQuery):
                 # The operator's state moves on only where its rows are read.
                 rows.write.format("noop").mode("overwrite").save()
             return
-        with Held() as hold:
-            note = self._decide_and_write(rows, batch, hold)
+        before = SilverNote.of(last_commit(self.table))
+        reached = self._reached(before.until, batch)
+        size = sum(reached[1].values()) + before.searched
+        with fitted(rows.sparkSession, size), Held() as hold:
+            note = self._decide_and_write(rows, batch, before, reached, hold)
         counts = note.total()
         self.run.progress.closed(
             self.hop,
@@ -131,12 +138,13 @@ class SilverHop(HopQuery):
             detail=" ".join(f"{fate} {n:,}" for fate, n in counts.items() if n),
         )
 
-    def _decide_and_write(self, rows: DataFrame, batch: int, hold: Held) -> SilverNote:
+    def _decide_and_write(
+        self, rows: DataFrame, batch: int, before: SilverNote, reached: _Reached, hold: Held
+    ) -> SilverNote:
         pipeline, generation = self.run.pipeline, self.fence.generation
-        before = SilverNote.of(last_commit(self.table))
         mark = before.watermark
-        decider = Decider(self.run.spark, pipeline, self.run.lake, batch)
-        until, taken = self._taken(before.until, batch)
+        decider = Decider(rows.sparkSession, pipeline, self.run.lake, batch)
+        until, taken = reached
         recovered = Recovered(rows, [], 0)
         if self._prefilters:
             silver, late = decider.accepted()
@@ -189,9 +197,7 @@ class SilverHop(HopQuery):
             idle_after=rules.idle_after,
         )
 
-    def _taken(
-        self, before: Mapping[str, Position], batch: int
-    ) -> tuple[dict[str, Position], dict[str, int]]:
+    def _reached(self, before: Mapping[str, Position], batch: int) -> _Reached:
         """Tell how far a batch goes in each input, and how many rows Delta says lie in it."""
         name = self.run.pipeline.name
         inputs = {"bronze": self.run.lake.bronze(name), "requeue": self.run.lake.requeue(name)}

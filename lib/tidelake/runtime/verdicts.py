@@ -6,13 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
 from tidelake.config import Dedup
 from tidelake.instants import from_micros
+from tidelake.runtime.held import Held
 from tidelake.silver.classify import ROW
 from tidelake.silver.dedup import LEFTOVER, VERDICT, accepted, match_accepted, rank_arrivals
+
+_BROADCAST = 200_000
 
 
 @dataclass(frozen=True)
@@ -55,11 +58,7 @@ class Verdicts:
 
 
 def find_verdicts(
-    new: DataFrame,
-    read_accepted: Callable[[Reach], DataFrame],
-    dedup: Dedup,
-    *,
-    hold: Callable[[DataFrame], DataFrame],
+    new: DataFrame, read_accepted: Callable[[Reach], DataFrame], dedup: Dedup, *, hold: Held
 ) -> Verdicts:
     """Judge every row whose event was accepted before it.
 
@@ -67,28 +66,43 @@ def find_verdicts(
         new: From :func:`tidelake.silver.dedup.arrivals`.
         read_accepted: Gives the accepted rows in reach.
         dedup: The pipeline's rules.
-        hold: Keeps a frame that is read more than once until the batch ends.
+        hold: Keeps what is read more than once until the batch ends.
     """
     widened = dedup.beyond_ttl == "merge"
     found = new.agg(
+        F.count("*").alias("rows"),
         F.min(F.unix_micros("ingested_at")).alias("first"),
         F.collect_set(F.unix_date("event_date")).alias("days"),
     ).collect()[0]
     first = from_micros(found["first"])
     if first is None:
         return Verdicts(None, 0)
-    known = read_accepted(Reach(first - dedup.ttl, tuple(found["days"]), widened))
-    searched = known.count()
-    settled = hold(match_accepted(new, known, ttl=dedup.ttl, widened=widened))
-    # Counted, not asked whether it is empty: read whole, the cache knows its size, and the join
-    # of the verdicts to the wide rows becomes a broadcast.
-    fresh = new if settled.count() == 0 else new.join(settled, on=ROW, how="left_anti")
-    while True:
-        ranked = hold(rank_arrivals(fresh, ttl=dedup.ttl, widened=widened))
-        lost = F.col(VERDICT) == LEFTOVER
-        settled = settled.unionByName(ranked.where(~lost))
-        left = ranked.where(lost)
+    reach = Reach(first - dedup.ttl, tuple(found["days"]), widened)
+    searched = Observation()
+    known = read_accepted(reach).observe(searched, F.count(F.lit(1)).alias("rows"))
+    if found["rows"] <= _BROADCAST:
+        ids = F.broadcast(new.select("event_id").distinct())
+        known = F.broadcast(known.join(ids, on="event_id", how="left_semi"))
+    judged = match_accepted(new, known, ttl=dedup.ttl, widened=widened)
+    verdicts, count, left = _ranked(judged, dedup, hold)
+    while left:
         # Rare: an id that comes back past the TTL on another date within one batch.
-        if left.count() == 0:
-            return Verdicts(settled, searched)
-        fresh = fresh.join(left, on=ROW, how="left_semi")
+        lost = F.col(VERDICT) == LEFTOVER
+        again = new.join(verdicts.where(lost).select(ROW), on=ROW, how="left_semi")
+        more, _, left = _ranked(again, dedup, hold)
+        verdicts = verdicts.where(~lost).unionByName(more)
+    # Spark knows no size of what is kept, and would shuffle the wide rows to meet the verdicts.
+    fitting = F.broadcast(verdicts) if count <= _BROADCAST else verdicts
+    return Verdicts(fitting, int(searched.get["rows"]))
+
+
+def _ranked(rows: DataFrame, dedup: Dedup, hold: Held) -> tuple[DataFrame, int, int]:
+    """Rank in one job; count also the verdicts, and the rows that are to be ranked again."""
+    told = Observation()
+    ranked = rank_arrivals(rows, ttl=dedup.ttl, widened=dedup.beyond_ttl == "merge").observe(
+        told,
+        F.count(F.lit(1)).alias("verdicts"),
+        F.count_if(F.col(VERDICT) == LEFTOVER).alias("left"),
+    )
+    kept = hold.now(ranked)
+    return kept, int(told.get["verdicts"]), int(told.get["left"])

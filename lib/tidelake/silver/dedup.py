@@ -27,7 +27,12 @@ _ACCEPTED_COLUMNS = ("event_id", "record_id", "event_date", "ingested_at", PAYLO
 
 
 def arrivals(classified: DataFrame) -> DataFrame:
-    """Take what dedup needs of the rows still in the running, without their payload."""
+    """Take what dedup needs of the rows still in the running, without their payload.
+
+    Returns:
+        ``_row``, ``_origin``, the columns to compare, the order of arrival, and ``_verdict``:
+        null, since nothing is settled yet.
+    """
     tail = F.substring_index("record_id", ":", -1)
     order = F.struct(
         "ingested_at",
@@ -37,7 +42,11 @@ def arrivals(classified: DataFrame) -> DataFrame:
         ROW,
     )
     return classified.where(F.col(STAGE).isNull()).select(
-        ROW, ORIGIN, *_ACCEPTED_COLUMNS, order.alias(_ORDER)
+        ROW,
+        ORIGIN,
+        *_ACCEPTED_COLUMNS,
+        order.alias(_ORDER),
+        F.lit(None).cast("string").alias(VERDICT),
     )
 
 
@@ -70,26 +79,46 @@ def accepted(
 def match_accepted(new: DataFrame, known: DataFrame, *, ttl: timedelta, widened: bool) -> DataFrame:
     """Judge rows whose event silver or late already holds.
 
+    Args:
+        new: From :func:`arrivals`.
+        known: From :func:`accepted`.
+        ttl: How long an id is remembered.
+        widened: Whether rows of one event date meet beyond it.
+
     Returns:
-        ``_row`` and ``_verdict`` of the rows that match; the others are missing.
+        ``new``; ``_verdict`` is set for the rows that match.
     """
     theirs = known.select(*[F.col(name).alias(f"known_{name}") for name in known.columns])
     in_reach = _matches("known_ingested_at", "known_event_date", ttl=ttl, widened=widened)
     itself = F.col("known__late") & (F.col("known_record_id") == F.col("record_id"))
-    met = new.join(theirs, on=F.col("event_id") == F.col("known_event_id"), how="inner").where(
-        in_reach & ~((F.col(ORIGIN) != "bronze") & itself)
-    )
+    same_id = F.col("event_id") == F.col("known_event_id")
+    meets = same_id & in_reach & ~((F.col(ORIGIN) != "bronze") & itself)
     earliest = F.min_by(f"known_{PAYLOAD_HASH}", F.struct("known_ingested_at", "known_record_id"))
-    return met.groupBy(ROW).agg(_verdict(F.first(PAYLOAD_HASH) == earliest).alias(VERDICT))
+    carried = [name for name in new.columns if name not in ("event_id", ROW, VERDICT)]
+    # Grouped by the id too, so that the join's partitions serve the groups and the ranks.
+    met = (
+        new.join(theirs, on=meets, how="left")
+        .groupBy("event_id", ROW)
+        .agg(*[F.first(name).alias(name) for name in carried], earliest.alias("_earliest"))
+    )
+    verdict = F.when(
+        F.col("_earliest").isNotNull(), _verdict(F.col(PAYLOAD_HASH) == F.col("_earliest"))
+    )
+    return met.select("event_id", ROW, *carried, verdict.alias(VERDICT))
 
 
 def rank_arrivals(new: DataFrame, *, ttl: timedelta, widened: bool) -> DataFrame:
     """Judge rows against the first arrival of their id in the same frame.
 
+    Args:
+        new: Rows from :func:`arrivals`; one with a verdict is out of the running.
+        ttl: How long an id is remembered.
+        widened: Whether rows of one event date meet beyond it.
+
     Returns:
-        ``_row`` and ``_verdict`` of the rows that are not first.
+        ``_row`` and ``_verdict`` of the rows that are settled or not first.
     """
-    by_arrival = Window.partitionBy("event_id").orderBy(_ORDER)
+    by_arrival = Window.partitionBy("event_id", F.isnull(VERDICT)).orderBy(_ORDER)
     ranked = new.select(
         "*",
         F.row_number().over(by_arrival).alias("_rank"),
@@ -101,7 +130,10 @@ def rank_arrivals(new: DataFrame, *, ttl: timedelta, widened: bool) -> DataFrame
     verdict = F.when(in_reach, _verdict(F.col(PAYLOAD_HASH) == F.col("first_hash"))).otherwise(
         F.lit(LEFTOVER)
     )
-    return ranked.where(F.col("_rank") > 1).select(ROW, verdict.alias(VERDICT))
+    settled = F.col(VERDICT).isNotNull()
+    return ranked.where(settled | (F.col("_rank") > 1)).select(
+        ROW, F.coalesce(VERDICT, verdict).alias(VERDICT)
+    )
 
 
 def _matches(arrived: str, day: str, *, ttl: timedelta, widened: bool) -> Column:

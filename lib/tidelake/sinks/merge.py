@@ -20,6 +20,8 @@ from tidelake.sinks.commits import encode
 from tidelake.tables import Table
 
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+# MERGE reads its source twice and would keep it for that; ours is kept already.
+_MATERIALIZE = "spark.databricks.delta.merge.materializeSource"
 # Changes a row only for a batch that the row has not seen.
 _FENCE = "t._batch < s._batch"
 
@@ -30,7 +32,7 @@ def merge_partials(
     """Add a batch's partial aggregates to the windows that the table holds.
 
     Args:
-        partials: One row per window and key, with ``_generation`` and ``_batch``.
+        partials: Kept rows, one per window and key, with ``_generation`` and ``_batch``.
         target: The stored table.
         gold: Its definition.
         within: SQL over ``t`` that bounds the windows of the batch by literals; empty: none.
@@ -43,7 +45,7 @@ def merge_partials(
     # Delta casts what is assigned to the type of the stored column.
     changed: dict[str, Any] = merged | {shown.name: shown.over(merged) for shown in shown_of(gold)}
     changed |= {"_generation": "s._generation", "_batch": "s._batch"}
-    with _note(spark, note):
+    with _settings(spark, note):
         (
             DeltaTable.forPath(spark, str(target.path))
             .alias("t")
@@ -60,14 +62,14 @@ def merge_sessions(
     """Replace the sessions that a batch changed, and delete those that it absorbed.
 
     Args:
-        sessions: Whole rows with ``_absorbed``, from :func:`tidelake.gold.sessions.regroup`.
+        sessions: Kept whole rows with ``_absorbed``, from :func:`tidelake.gold.sessions.regroup`.
         target: The stored table.
         within: SQL over ``t`` that bounds the touched sessions by literals.
         note: The commit's note.
     """
     spark = sessions.sparkSession
     written: dict[str, Any] = {name: f"s.{name}" for name in sessions.columns if name != ABSORBED}
-    with _note(spark, note):
+    with _settings(spark, note):
         (
             DeltaTable.forPath(spark, str(target.path))
             .alias("t")
@@ -80,10 +82,12 @@ def merge_sessions(
 
 
 @contextmanager
-def _note(spark: SparkSession, note: dict[str, Any]) -> Iterator[None]:
+def _settings(spark: SparkSession, note: dict[str, Any]) -> Iterator[None]:
     """Attach a note to the session's next commits; MERGE takes it from nowhere else."""
     spark.conf.set(_USER_METADATA, encode(note))
+    spark.conf.set(_MATERIALIZE, "none")
     try:
         yield
     finally:
         spark.conf.unset(_USER_METADATA)
+        spark.conf.unset(_MATERIALIZE)

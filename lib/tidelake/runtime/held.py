@@ -1,0 +1,47 @@
+"""Keep what a batch reads more than once, and cut its plan there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+Hold = Callable[[DataFrame], DataFrame]
+
+
+class Held:
+    """Frames that are kept until the work on them ends.
+
+    Their plans end at the kept rows. A cached frame keeps its whole plan, which Spark walks again
+    with each step that follows; and each commit to a table plans anew every cached frame that
+    read the table, here the verdicts that read silver.
+    """
+
+    def __init__(self) -> None:
+        """Hold nothing yet."""
+        self._frames: list[DataFrame] = []
+
+    def __call__(self, frame: DataFrame) -> DataFrame:
+        """Keep a frame's rows as soon as something reads them."""
+        return self._keep(frame, at_once=False)
+
+    def now(self, frame: DataFrame) -> DataFrame:
+        """Keep a frame's rows at once, in a job that its observations hear of."""
+        return self._keep(frame, at_once=True)
+
+    def _keep(self, frame: DataFrame, *, at_once: bool) -> DataFrame:
+        kept = frame.localCheckpoint(eager=at_once)
+        self._frames.append(kept)
+        return kept
+
+    def __enter__(self) -> Held:
+        """Start holding."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let all of them go."""
+        for frame in self._frames:
+            plan: Any = frame._jdf.queryExecution().analyzed()
+            plan.rdd().unpersist(False)
+        self._frames.clear()
