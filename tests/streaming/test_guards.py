@@ -14,7 +14,7 @@ from tests.running import click, clickstream, land, read, run, versions
 from tidelake.config import Environment, load_environment
 from tidelake.errors import GenerationError, SchemaChangedError, SourceChangedError
 from tidelake.ops.ledger import read_ledger
-from tidelake.runtime import silver_hop
+from tidelake.runtime import silver_batch
 from tidelake.tables import HOPS, Hop, Lake, Table
 
 _LINES = [click(number, minute=number) for number in range(40)] + [b"garbage", click(1, minute=1)]
@@ -86,18 +86,18 @@ def test_a_batch_interrupted_before_silver_closed_it_leaves_one_copy_of_everythi
 ) -> None:
     land(tmp_path / "landing", "a.jsonl", _LINES)
     pipeline = clickstream(environment, tmp_path / "landing")
-    real = silver_hop.append
+    real = silver_batch.append
 
     def die_at_silver(rows: DataFrame, table: Table, *rest: Any, **options: Any) -> None:
         if table.name == "silver.clickstream":
             raise RuntimeError("cut off")
         real(rows, table, *rest, **options)
 
-    monkeypatch.setattr(silver_hop, "append", die_at_silver)
+    monkeypatch.setattr(silver_batch, "append", die_at_silver)
     with pytest.raises(Exception, match="cut off"):
         run(spark, environment, pipeline)
     assert len(read(lake, "silver.clickstream__quarantine", "payload")) == 1
-    monkeypatch.setattr(silver_hop, "append", real)
+    monkeypatch.setattr(silver_batch, "append", real)
     run(spark, environment, pipeline)
     assert len(read(lake, "silver.clickstream__quarantine", "payload")) == 1
     assert read_ledger(lake, pipeline).balanced

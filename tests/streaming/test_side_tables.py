@@ -19,7 +19,7 @@ from tidelake.ops.ledger import read_ledger
 from tidelake.replay.late import apply_late
 from tidelake.replay.listing import list_late, list_quarantine
 from tidelake.replay.quarantine import Choice, discard_quarantine, replay_quarantine
-from tidelake.runtime import silver_hop
+from tidelake.runtime import silver_batch
 from tidelake.runtime.lock import hold
 from tidelake.tables import Table
 
@@ -184,7 +184,7 @@ def cut_off(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Wo
     played.land("a.jsonl", _first())
     played.run(_ARRIVAL, hops=TO_SILVER)
     played.land("b.jsonl", _second())
-    real = silver_hop.append
+    real = silver_batch.append
 
     def die_at_silver(rows: DataFrame, table: Table, *rest: Any, **options: Any) -> None:
         if table.name == "silver.clickstream":
@@ -192,7 +192,7 @@ def cut_off(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Wo
         real(rows, table, *rest, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(silver_hop, "append", die_at_silver)
+        patch.setattr(silver_batch, "append", die_at_silver)
         with pytest.raises(Exception, match="cut off"):
             played.run(_ARRIVAL + timedelta(minutes=1), hops=TO_SILVER)
     assert len(read(played.lake, "silver.clickstream__late", "record_id")) == 6

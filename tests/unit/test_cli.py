@@ -25,7 +25,6 @@ UNBUILT = [
     "init",
     "kafka",
     "maintain",
-    "repair",
     "ui",
     "verify",
 ]

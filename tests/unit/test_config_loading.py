@@ -467,14 +467,6 @@ def test_a_source_without_a_path_cannot_be_overridden(tmp_path: Path) -> None:
         ({"joins": [JOIN]}, "joins"),
         ({"transform": "shop.silver:clean"}, "transform"),
         (
-            {"gold__0__measures": {"u": {"approx_count_distinct": "n"}}},
-            "measure approx_count_distinct",
-        ),
-        (
-            {"gold__0__measures": {"u": {"approx_percentile": "n", "p": 1}}},
-            "measure approx_percentile",
-        ),
-        (
             {
                 "kind": "dimension",
                 "gold": None,

@@ -111,3 +111,69 @@ def test_the_states_and_the_mean_are_what_the_events_say(
 def test_the_columns_analysts_read_come_before_those_that_only_merge(tmp_path: Path) -> None:
     table = gold(tmp_path, measures={"mean": {"avg": "value"}, "opening": {"first": "value"}})
     assert columns_of(table) == ["mean", "opening", "_mean_sum", "_mean_count", "_opening_at"]
+
+
+SKETCHES = {
+    "users": {"approx_count_distinct": "user_id"},
+    "usual": {"approx_percentile": "value", "p": 0.5},
+    "high": {"approx_percentile": "value", "p": 0.99},
+}
+
+
+def shown(states: DataFrame, table: GoldTable) -> tuple[float, ...]:
+    """Compute what analysts see of one row of states."""
+    columns = [
+        F.expr(one.over({name: name for name in one.states})).alias(one.name)
+        for one in shown_of(table)
+    ]
+    [row] = states.select(*columns).collect()
+    return tuple(row)
+
+
+def test_sketches_are_near_however_they_came_together(spark: SparkSession, tmp_path: Path) -> None:
+    table = gold(tmp_path, measures=SKETCHES)
+    # Values 0.00 to 199.99, each user a hundred times.
+    events = spark.range(20_000).select(
+        F.lit("k").alias("all"),
+        F.concat(F.lit("u"), F.col("id") % 200).alias("user_id"),
+        (F.col("id") / 100).cast("decimal(18,2)").alias("value"),
+        (F.col("id") % 3).alias("part"),
+    )
+    parts = partials(events, table, "all", "part")
+    old, new = parts.where("part = 0").alias("t"), parts.where("part > 0").alias("s")
+    states = states_of(table)
+    combined = new.groupBy("all").agg(*[F.expr(s.combine).alias(s.name) for s in states])
+    merged = old.crossJoin(combined.alias("s")).select(
+        *[F.expr(state.merge).alias(state.name) for state in states]
+    )
+
+    for users, usual, high in (shown(partials(events, table, "all"), table), shown(merged, table)):
+        assert abs(users - 200) <= 200 * 0.05
+        assert abs(usual - 100) <= 200 * 0.02
+        assert abs(high - 198) <= 200 * 0.02
+
+
+def test_sketches_of_no_value_show_nothing_and_merge(spark: SparkSession, tmp_path: Path) -> None:
+    table = gold(tmp_path, measures=SKETCHES)
+    events = spark.range(2).select(
+        F.lit(None).cast("string").alias("user_id"),
+        F.when(F.col("id") == 1, F.lit("2.50").cast("decimal(18,2)")).alias("value"),
+        F.col("id").alias("part"),
+    )
+    empty, full = (partials(events.where(F.col("part") == n), table, "part") for n in (0, 1))
+
+    assert shown(empty, table) == (0, None, None)
+    merged = empty.alias("t").crossJoin(full.alias("s"))
+    states = merged.select(*[F.expr(state.merge).alias(state.name) for state in states_of(table)])
+    assert shown(states, table) == (0, 2.5, 2.5)
+
+
+def test_what_is_shown_of_new_rows_has_the_type_of_what_is_shown_of_merged_ones(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = gold(tmp_path, measures=SKETCHES)
+    events = spark.range(1).selectExpr("'u' AS user_id", "1.25BD AS value")
+    likes = events.agg(*[F.expr(one.like).alias(one.name) for one in shown_of(table)])
+
+    assert likes.dtypes == [("users", "bigint"), ("usual", "double"), ("high", "double")]
+    assert [tuple(row) for row in likes.collect()] == [(1, 1.25, 1.25)]

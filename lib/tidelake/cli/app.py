@@ -17,8 +17,10 @@ from tidelake.cli.failures import say
 from tidelake.cli.flow import run_pipeline
 from tidelake.cli.options import as_json, place, placed
 from tidelake.cli.render import print_json, print_table
+from tidelake.cli.repairing import repair
 from tidelake.cli.reports import show_batches, show_gold, show_ledger, show_status
 from tidelake.cli.sides import late, quarantine
+from tidelake.cli.unbuilt import unbuilt_commands
 from tidelake.errors import NotBuiltError, UnbalancedError
 from tidelake.tables import HOPS, Hop
 
@@ -220,35 +222,5 @@ def _refuse_unbalanced(problems: Sequence[str], pipeline: str) -> None:
         )
 
 
-for _command in (late, quarantine, check):
+for _command in (late, quarantine, check, repair, *unbuilt_commands()):
     app.add_command(_command)
-
-
-_UNBUILT = {
-    "verify": "Hold tables against a recomputation.",
-    "repair": "Start a generation that goes on exactly after what the table holds.",
-    "backfill": "Rebuild tables beside the live ones.",
-    "maintain": "Compact and clean up.",
-    "erase": "Take a subject's rows out of every table.",
-    "ui": "Show a live page.",
-    "kafka": "Run a local broker.",
-    "init": "Start a new pipeline.",
-}
-
-
-def _unbuilt(name: str, about: str) -> click.Command:
-    @click.command(
-        name,
-        help=f"{about} Not built yet.",
-        short_help=f"Not built yet: {about}",
-        context_settings={"ignore_unknown_options": True},
-    )
-    @click.argument("anything", nargs=-1, type=click.UNPROCESSED)
-    def refuse(anything: tuple[str, ...]) -> None:
-        raise NotBuiltError(f"`tidelake {name}`")
-
-    return refuse
-
-
-for _name, _about in _UNBUILT.items():
-    app.add_command(_unbuilt(_name, _about))

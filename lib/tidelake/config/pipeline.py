@@ -109,7 +109,6 @@ def selected_columns(event: Event) -> dict[str, str]:
 
 def unbuilt_features(pipeline: Pipeline) -> list[str]:
     """Name what a pipeline uses and this version cannot run; alerts are taken without a word."""
-    measures = {m.aggregate for table in pipeline.gold for m in table.measures}
     present = {
         "kind: dimension": pipeline.kind == "dimension",
         "source.kind: kafka": pipeline.source.kind == "kafka",
@@ -117,7 +116,5 @@ def unbuilt_features(pipeline: Pipeline) -> list[str]:
         "enrich": bool(pipeline.enrich),
         "joins": bool(pipeline.joins),
         "transform": pipeline.transform is not None,
-        "measure approx_count_distinct": "approx_count_distinct" in measures,
-        "measure approx_percentile": "approx_percentile" in measures,
     }
     return [name for name, is_present in present.items() if is_present]

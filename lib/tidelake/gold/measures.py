@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tidelake.config import GoldTable, Measure
-from tidelake.errors import NotBuiltError
 
 _INSTANT = "struct(event_time, event_id)"
 
@@ -61,14 +60,9 @@ def states_of(table: GoldTable) -> tuple[State, ...]:
 def shown_of(table: GoldTable) -> tuple[Shown, ...]:
     """List the columns that are computed from states."""
     return tuple(
-        Shown(
-            name=measure.name,
-            formula=f"try_divide({{_{measure.name}_sum}}, {{_{measure.name}_count}})",
-            like=f"avg({measure.expression})",
-            states=(f"_{measure.name}_sum", f"_{measure.name}_count"),
-        )
+        _SHOWN[measure.aggregate](measure)
         for measure in table.measures
-        if measure.aggregate == "avg"
+        if measure.aggregate in _SHOWN
     )
 
 
@@ -91,9 +85,9 @@ def _states(measure: Measure) -> Sequence[State]:
         "avg": lambda: [_sum(f"_{name}_sum", sql), _count(f"_{name}_count", f"count({sql})")],
         "first": lambda: _edge(name, sql, pick="min", pick_by="min_by", scalar="least", wins="<"),
         "last": lambda: _edge(name, sql, pick="max", pick_by="max_by", scalar="greatest", wins=">"),
+        "approx_count_distinct": lambda: [_sketch(name, _DISTINCT, sql)],
+        "approx_percentile": lambda: [_sketch(name, _QUANTILES, sql)],
     }
-    if measure.aggregate not in known:
-        raise NotBuiltError(f"The measure {measure.aggregate}")
     return known[measure.aggregate]()
 
 
@@ -121,3 +115,72 @@ def _edge(
         ),
         State(at, f"{pick}({_INSTANT})", f"{pick}({at})", f"{scalar}(t.{at}, s.{at})"),
     ]
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A kind of sketch: SQL templates to build one, to combine many and to merge two."""
+
+    build: str
+    combine: str
+    merge: str
+
+
+# HLL takes no decimals and no instants; as text, equal values are equal.
+_DISTINCT = _Kind(
+    "hll_sketch_agg(CAST({0} AS STRING))", "hll_union_agg({0})", "hll_union({0}, {1})"
+)
+_QUANTILES = _Kind(
+    "kll_sketch_agg_double(CAST({0} AS DOUBLE))",
+    "kll_merge_agg_double({0})",
+    "kll_sketch_merge_double({0}, {1})",
+)
+
+
+def _sketch(name: str, kind: _Kind, sql: str) -> State:
+    column = f"_{name}_sketch"
+    merged = kind.merge.format(f"t.{column}", f"s.{column}")
+    return State(column, kind.build.format(sql), kind.combine.format(column), merged)
+
+
+def _mean(measure: Measure) -> Shown:
+    name = measure.name
+    return Shown(
+        name=name,
+        formula=f"try_divide({{_{name}_sum}}, {{_{name}_count}})",
+        like=f"avg({measure.expression})",
+        states=(f"_{name}_sum", f"_{name}_count"),
+    )
+
+
+def _distinct(measure: Measure) -> Shown:
+    column = f"_{measure.name}_sketch"
+    built = _DISTINCT.build.format(measure.expression)
+    return Shown(
+        name=measure.name,
+        formula=f"hll_sketch_estimate({{{column}}})",
+        like=f"hll_sketch_estimate({built})",
+        states=(column,),
+    )
+
+
+def _percentile(measure: Measure) -> Shown:
+    column = f"_{measure.name}_sketch"
+    # A sketch of no value has no quantile, and Spark stops at the question.
+    formula = (
+        "CASE WHEN kll_sketch_get_n_double({0}) > 0 "
+        f"THEN kll_sketch_get_quantile_double({{0}}, {measure.p}D) END"
+    )
+    return Shown(
+        name=measure.name,
+        formula=formula.format(f"{{{column}}}"),
+        like=formula.format(_QUANTILES.build.format(measure.expression)),
+        states=(column,),
+    )
+
+
+_SHOWN: dict[str, Callable[[Measure], Shown]] = {
+    "avg": _mean,
+    "approx_count_distinct": _distinct,
+    "approx_percentile": _percentile,
+}

@@ -7,7 +7,7 @@ from typing import Any
 
 from tidelake.errors import UsageError
 from tidelake.ops.query import ask
-from tidelake.sinks.commits import Commit, commits, oldest_version
+from tidelake.sinks.commits import REBUILT, Commit, commits, oldest_version
 from tidelake.tables import Lake, Table
 
 
@@ -30,14 +30,22 @@ def history(lake: Lake, table: Table) -> list[Commit]:
     """
     logged = list(commits(table))
     oldest = oldest_version(table)
-    if not oldest or not lake.books().exists:
+    begins = bool(logged) and bool(logged[-1].note.get(REBUILT))
+    if not oldest or begins or not lake.books().exists:
         return logged
     kept = ask(
         lake,
         f"SELECT version, committed_at, rows, note FROM {lake.books().name} "
         f"WHERE table_name = '{table.name}' AND version < {oldest} ORDER BY version DESC",
     )
-    return logged + [_commit(row) for row in kept.rows]
+    return logged + _since_rebuilt([_commit(row) for row in kept.rows])
+
+
+def _since_rebuilt(newest_first: list[Commit]) -> list[Commit]:
+    for number, commit in enumerate(newest_first):
+        if commit.note.get(REBUILT):
+            return newest_first[: number + 1]
+    return newest_first
 
 
 def _commit(row: tuple[Any, ...]) -> Commit:

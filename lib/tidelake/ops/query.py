@@ -13,7 +13,11 @@ from sqlglot import exp, parse
 from sqlglot.errors import SqlglotError
 
 from tidelake.errors import UsageError
+from tidelake.sinks.commits import last_commit
+from tidelake.sinks.finality import Final
 from tidelake.tables import Lake, Table
+
+_FINAL = "__final"
 
 
 @dataclass(frozen=True)
@@ -42,15 +46,17 @@ def ask(lake: Lake, sql: str) -> Answer:
     """
     wanted = _tables_in(sql, lake)
     with _connection() as connection:
-        for table in wanted:
-            layer, name = table.name.split(".")
+        for view, table in wanted.items():
+            layer, name = view.split(".")
             connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{layer}"')
             path = str(table.path).replace("'", "''")
+            kept = _final_condition(view, table) if view != table.name else "true"
             connection.execute(
-                f'CREATE VIEW "{layer}"."{name}" AS SELECT * FROM delta_scan(\'{path}\')'
+                f'CREATE VIEW "{layer}"."{name}" AS '
+                f"SELECT * FROM delta_scan('{path}') WHERE {kept}"
             )
         # From here on the statement reaches the tables' own folders and nothing else.
-        folders = [f"{table.path}/" for table in wanted]
+        folders = [f"{table.path}/" for table in wanted.values()]
         connection.execute("SET allowed_directories = $1", [folders])
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
@@ -62,8 +68,24 @@ def ask(lake: Lake, sql: str) -> Answer:
             raise UsageError(f"{_plain(error)}\n{_known(lake)}") from error
 
 
-def _tables_in(sql: str, lake: Lake) -> list[Table]:
-    """Find the tables that a statement names.
+def _final_condition(view: str, table: Table) -> str:
+    """Cut a gold table to its final rows.
+
+    Raises:
+        UsageError: The table has no windows that end.
+    """
+    final = Final.of(last_commit(table))
+    if final is None:
+        raise UsageError(
+            f"{view} does not exist: the rows of {table.name} have no end, or no batch has "
+            "closed since its pipeline was updated. "
+            f"Read {table.name} itself."
+        )
+    return final.condition()
+
+
+def _tables_in(sql: str, lake: Lake) -> dict[str, Table]:
+    """Find the tables that a statement names, by the names that it uses.
 
     Raises:
         UsageError: It is not exactly one query, or names a table that does not exist.
@@ -75,6 +97,7 @@ def _tables_in(sql: str, lake: Lake) -> list[Table]:
     if len(statements) != 1 or not isinstance(statements[0], exp.Query | exp.Describe):
         raise UsageError("`tidelake sql` takes one SELECT; tables change only through `run`.")
     existing = {table.name: table for table in lake.existing()}
+    existing |= {f"{name}{_FINAL}": table for name, table in existing.items() if "gold." in name}
     named = {
         f"{found.db}.{found.name}".lower()
         for found in statements[0].find_all(exp.Table)
@@ -83,7 +106,7 @@ def _tables_in(sql: str, lake: Lake) -> list[Table]:
     unknown = sorted(named - existing.keys())
     if unknown:
         raise UsageError(f"there is no table {', '.join(unknown)}.\n{_known(lake)}")
-    return [existing[name] for name in sorted(named)]
+    return {name: existing[name] for name in sorted(named)}
 
 
 def _known(lake: Lake) -> str:

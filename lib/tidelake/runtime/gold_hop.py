@@ -21,8 +21,11 @@ from tidelake.runtime.offsets import planned_positions
 from tidelake.runtime.schemas import gold_columns, gold_freedom, gold_schema
 from tidelake.runtime.small_batches import fitted
 from tidelake.sinks.append import append, ensure_table
-from tidelake.sinks.commits import BEGINNING, Position, last_commit, rows_between
+from tidelake.sinks.commits import Position, last_commit, rows_between
+from tidelake.sinks.definitions import changed_definition, definition_note
+from tidelake.sinks.finality import consumed_watermark, final_note
 from tidelake.sinks.merge import merge_partials, merge_sessions
+from tidelake.sinks.notes import position
 from tidelake.tables import Table
 
 
@@ -38,6 +41,11 @@ class GoldHop(HopQuery):
         """Each gold table closes a batch for itself."""
         return [self._table(gold) for gold in self.run.pipeline.gold]
 
+    def followed(self) -> dict[Table, Position]:
+        """Gold's tables follow silver, all from one position."""
+        last = last_commit(self.closing_tables()[0])
+        return {self.run.lake.silver(self.run.pipeline.name): position(last, "silver")}
+
     def create_tables(self) -> None:
         """Create the gold tables."""
         name = self.run.pipeline.name
@@ -46,6 +54,10 @@ class GoldHop(HopQuery):
                 f"silver.{name} does not exist yet. Fill it with: tidelake run {name} --hop silver"
             )
         for gold in self.run.pipeline.gold:
+            if changed_definition(last_commit(self._table(gold)), gold):
+                raise self.fence.refusal(
+                    f"gold.{gold.name} was filled under another definition than today's"
+                )
             schema = gold_schema(self.run.spark, self.run.pipeline, gold)
             ensure_table(
                 self.run.spark,
@@ -69,12 +81,14 @@ class GoldHop(HopQuery):
     def write(self, rows: DataFrame, batch: int) -> None:
         """Merge a batch into each table that does not hold it yet."""
         began = time.monotonic()
+        until = planned_positions(self.checkpoint, batch, 1)[0]
         open_tables = [
-            gold for gold in self.run.pipeline.gold if self.fence.admits(self._table(gold), batch)
+            gold
+            for gold in self.run.pipeline.gold
+            if self.fence.admits(self._table(gold), batch, {"silver": until})
         ]
         if not open_tables:
             return
-        until = planned_positions(self.checkpoint, batch, 1)[0]
         with fitted(rows.sparkSession, self._size(until)), Held() as hold:
             taken = self._merge_all(hold(rows), open_tables, batch, until)
         detail = f"into {len(open_tables)} tables"
@@ -83,9 +97,9 @@ class GoldHop(HopQuery):
     def _size(self, until: Position) -> int:
         """Tell how many rows a batch takes, by Delta's statistics."""
         silver = self.run.lake.silver(self.run.pipeline.name)
-        last = last_commit(self.closing_tables()[0])
-        before = last.note.get("until", {}).get("silver", BEGINNING) if last else BEGINNING
-        return rows_between(silver, (int(before[0]), int(before[1])), until)
+        return rows_between(
+            silver, position(last_commit(self.closing_tables()[0]), "silver"), until
+        )
 
     def _merge_all(
         self, events: DataFrame, tables: Sequence[GoldTable], batch: int, until: Position
@@ -95,12 +109,16 @@ class GoldHop(HopQuery):
             for gold in tables
         ]
         counted = events.agg(F.count("*").alias("_rows"), *eligible).collect()[0]
+        pipeline = self.run.pipeline
+        mark = consumed_watermark(self.run.lake.silver(pipeline.name), until)
         for gold in tables:
             note = self.note(
                 batch,
                 rows=counted["_rows"],
                 eligible=counted[gold.name],
                 until={"silver": list(until)},
+                **definition_note(gold),
+                **final_note(gold, mark, pipeline.watermark.allowed_lateness),
             )
             kept = events.where(gold.where) if gold.where else events
             with Held() as hold:

@@ -16,6 +16,7 @@ from tidelake.config import Environment, Pipeline
 from tidelake.errors import SourceChangedError, TidelakeError
 from tidelake.runtime.progress import Progress
 from tidelake.session import spark_log
+from tidelake.sinks.commits import Position, rewritten_after
 from tidelake.sinks.generations import CREATION, Fence, open_generation
 from tidelake.tables import Hop, Lake, Table
 
@@ -65,6 +66,7 @@ class HopQuery(ABC):
             run.pipeline.name, self.hop, self.closing_tables(), self._checkpoints
         )
         self._failure: Exception | None = None
+        self._refuse_rewritten()
         self.create_tables()
 
     @property
@@ -79,6 +81,20 @@ class HopQuery(ABC):
     @abstractmethod
     def closing_tables(self) -> list[Table]:
         """List the tables whose commits close a batch."""
+
+    def followed(self) -> dict[Table, Position]:
+        """Give the tables that the hop follows, and where it stands in each."""
+        return {}
+
+    def _refuse_rewritten(self) -> None:
+        """Stop where rows that were read already may have changed: a stream cannot take it back."""
+        for table, reached in self.followed().items():
+            version = rewritten_after(table, reached) if table.exists else None
+            if version is not None:
+                raise self.fence.refusal(
+                    f"version {version} of {table.name} took out or replaced rows "
+                    f"that hop {self.hop} may have read"
+                )
 
     @abstractmethod
     def create_tables(self) -> None:

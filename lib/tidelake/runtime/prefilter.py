@@ -40,12 +40,12 @@ class Recovered:
     Attributes:
         rows: What goes the ordinary way: survivors, and held back rows that are no sure copies.
         copies: Counts of the sure copies, in the shape of a count by fate.
-        held_back: How many rows the operator dropped.
+        held_back: How many rows the operator dropped; None where there is none.
     """
 
     rows: DataFrame
     copies: list[dict[str, Any]]
-    held_back: int
+    held_back: int | None
 
 
 def recover(

@@ -60,7 +60,7 @@ def gold_freedom(pipeline: Pipeline) -> Freedom:
 def gold_schema(spark: SparkSession, pipeline: Pipeline, table: GoldTable) -> StructType:
     """Give a gold table's columns, in the order in which analysts read them."""
     events = spark.createDataFrame([], silver_schema(spark, pipeline))
-    return gold_columns(_aggregate(events, table), table, generation="", batch=0).schema
+    return gold_columns(aggregate(events, table), table, generation="", batch=0).schema
 
 
 def gold_columns(
@@ -146,7 +146,8 @@ def _decided(spark: SparkSession, pipeline: Pipeline) -> DataFrame:
     )
 
 
-def _aggregate(events: DataFrame, table: GoldTable) -> DataFrame:
+def aggregate(events: DataFrame, table: GoldTable) -> DataFrame:
+    """Aggregate silver's rows as a gold table holds them."""
     kept = events.where(table.where) if table.where else events
     if isinstance(table.window, SessionWindow):
         return to_sessions(kept, table).withColumn("session_id", session_id(table))

@@ -4,43 +4,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from datetime import datetime
-from typing import Any
 
 from pyspark.sql import DataFrame
 
 from tidelake.bronze import as_never_requeued
 from tidelake.errors import UsageError
-from tidelake.runtime.counting import Counted, count
 from tidelake.runtime.decision import Decider
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import HopQuery
 from tidelake.runtime.offsets import planned_positions
 from tidelake.runtime.prefilter import STATE_SETTINGS, Recovered, recover
 from tidelake.runtime.schemas import from_ddl, late_schema, silver_freedom, silver_schema
+from tidelake.runtime.silver_batch import Reached, SilverBatch
 from tidelake.runtime.small_batches import fitted
 from tidelake.silver.classify import PAYLOAD_HASH
-from tidelake.silver.fields import extra_columns, new_columns
 from tidelake.silver.prefilter import hold_back_copies
-from tidelake.silver.route import (
-    LATE,
-    QUARANTINE_DDL,
-    QUARANTINED,
-    SILVER,
-    to_late,
-    to_quarantine,
-    to_silver,
-)
-from tidelake.silver.watermark import advance
-from tidelake.sinks.append import append, ensure_table
+from tidelake.silver.route import QUARANTINE_DDL
+from tidelake.sinks.append import ensure_table
 from tidelake.sinks.commits import BEGINNING, Position, last_commit, rows_between
-from tidelake.sinks.evolution import types_of
 from tidelake.sinks.notes import SilverNote
 from tidelake.tables import Table
 
 _TWIN = (PAYLOAD_HASH, "ingested_at")
-# How far a batch goes in each input, and how many rows Delta says it takes from it.
-_Reached = tuple[dict[str, Position], dict[str, int]]
 
 
 class SilverHop(HopQuery):
@@ -68,6 +53,11 @@ class SilverHop(HopQuery):
     def closing_tables(self) -> list[Table]:
         """Silver's commit closes a batch."""
         return [self.table]
+
+    def followed(self) -> dict[Table, Position]:
+        """Silver follows bronze and the requeue."""
+        until = SilverNote.of(last_commit(self.table)).until
+        return {table: until.get(key, BEGINNING) for key, table in self._inputs.items()}
 
     def create_tables(self) -> None:
         """Create silver and its side tables."""
@@ -118,16 +108,19 @@ class SilverHop(HopQuery):
     def write(self, rows: DataFrame, batch: int) -> None:
         """Decide a batch and write it."""
         began = time.monotonic()
-        if not self.fence.admits(self.table, batch):
+        until = self._planned(batch)
+        if not self.fence.admits(self.table, batch, until):
             if self._prefilters:
                 # The operator's state moves on only where its rows are read.
                 rows.write.format("noop").mode("overwrite").save()
             return
         before = SilverNote.of(last_commit(self.table))
-        reached = self._reached(before.until, batch)
-        size = sum(reached[1].values()) + before.searched
+        reached = self._reached(before.until, until)
+        size = sum(reached.rows.values()) + before.searched
+        writer = SilverBatch(self.run, self.fence.generation, batch)
         with fitted(rows.sparkSession, size), Held() as hold:
-            note = self._decide_and_write(rows, batch, before, reached, hold)
+            recovered = self._recovered(rows, batch, before, reached, hold)
+            note = writer.write(recovered, before, reached, hold)
         counts = note.total()
         self.run.progress.closed(
             self.hop,
@@ -138,85 +131,32 @@ class SilverHop(HopQuery):
             detail=" ".join(f"{fate} {n:,}" for fate, n in counts.items() if n),
         )
 
-    def _decide_and_write(
-        self, rows: DataFrame, batch: int, before: SilverNote, reached: _Reached, hold: Held
-    ) -> SilverNote:
-        pipeline, generation = self.run.pipeline, self.fence.generation
-        mark = before.watermark
-        decider = Decider(rows.sparkSession, pipeline, self.run.lake, batch)
-        until, taken = reached
-        recovered = Recovered(rows, [], 0)
-        if self._prefilters:
-            silver, late = decider.accepted()
-            accepted = silver.select(*_TWIN).unionByName(late.select(*_TWIN))
-            span = before.until.get("bronze", BEGINNING), until["bronze"]
-            recovered = recover(self.run, hold(rows), accepted, span, hold)
-        decision = decider.decide(recovered.rows, watermark=mark, hold=hold)
-        decided = decision.rows
-        counted = count(decided, pipeline, before.partitions, recovered.copies)
-        stored = self._stored_types() if counted.unknown else {}
-        extra = extra_columns(stored, pipeline.silver_columns)
-        new = new_columns(counted.unknown, defined=pipeline.silver_columns, stored=stored)
-        note = SilverNote(
-            watermark_in=mark,
-            watermark=self._advanced(before, counted),
-            partitions=counted.partitions,
-            counts=counted.counts,
-            taken=taken,
-            until=until,
-            warnings=counted.warnings,
-            searched=decision.searched,
-            seconds=decision.seconds,
-            prefiltered=recovered.held_back if self._prefilters else None,
-            columns=new,
-        )
-        # Side tables first: silver's commit is the promise that they are complete.
-        total = note.total()
-        stamp: dict[str, Any] = {"generation": generation, "batch": batch}
-        filled = (*extra, *new)
-        if total[QUARANTINED]:
-            self._append_side(to_quarantine(decided, **stamp), self._quarantine, batch)
-        if total[LATE]:
-            late = to_late(decided, pipeline, watermark=mark, extra=filled, **stamp)
-            self._append_side(late, self._late, batch, may_add_columns=bool(filled))
-        append(
-            to_silver(decided, pipeline, extra=filled, **stamp),
-            self.table,
-            self.note(batch, **note.to_json()),
-            surely_filled=total[SILVER] > 0,
-            may_add_columns=bool(new),
-        )
-        return note
+    def _recovered(
+        self, rows: DataFrame, batch: int, before: SilverNote, reached: Reached, hold: Held
+    ) -> Recovered:
+        """Bring back what the prefilter held back and may not."""
+        if not self._prefilters:
+            return Recovered(rows, [], None)
+        decider = Decider(rows.sparkSession, self.run.pipeline, self.run.lake, batch)
+        silver, late = decider.accepted()
+        accepted = silver.select(*_TWIN).unionByName(late.select(*_TWIN))
+        span = before.until.get("bronze", BEGINNING), reached.until["bronze"]
+        return recover(self.run, hold(rows), accepted, span, hold)
 
-    def _advanced(self, before: SilverNote, counted: Counted) -> datetime | None:
-        rules = self.run.pipeline.watermark
-        return advance(
-            before.watermark,
-            counted.partitions,
-            delay=rules.delay,
-            idle_after=rules.idle_after,
-        )
+    @property
+    def _inputs(self) -> dict[str, Table]:
+        lake, name = self.run.lake, self.run.pipeline.name
+        return {"bronze": lake.bronze(name), "requeue": lake.requeue(name)}
 
-    def _reached(self, before: Mapping[str, Position], batch: int) -> _Reached:
-        """Tell how far a batch goes in each input, and how many rows Delta says lie in it."""
-        name = self.run.pipeline.name
-        inputs = {"bronze": self.run.lake.bronze(name), "requeue": self.run.lake.requeue(name)}
-        ends = planned_positions(self.checkpoint, batch, len(inputs))
-        until = dict(zip(inputs, ends, strict=True))
+    def _planned(self, batch: int) -> dict[str, Position]:
+        """Tell how far a batch goes in each input."""
+        ends = planned_positions(self.checkpoint, batch, len(self._inputs))
+        return dict(zip(self._inputs, ends, strict=True))
+
+    def _reached(self, before: Mapping[str, Position], until: Mapping[str, Position]) -> Reached:
+        """Tell also how many rows Delta says lie in between."""
         taken = {
             key: rows_between(table, before.get(key, BEGINNING), until[key])
-            for key, table in inputs.items()
+            for key, table in self._inputs.items()
         }
-        return until, taken
-
-    def _append_side(
-        self, rows: DataFrame, table: Table, batch: int, *, may_add_columns: bool = False
-    ) -> None:
-        """Append to a side table, unless the batch did so before it was interrupted."""
-        last = last_commit(table)
-        if last is None or (last.generation, last.batch) != (self.fence.generation, batch):
-            append(rows, table, self.note(batch), may_add_columns=may_add_columns)
-
-    def _stored_types(self) -> dict[str, str]:
-        schema = self.run.spark.read.format("delta").load(str(self.table.path)).schema
-        return types_of(schema)
+        return Reached(until, taken)

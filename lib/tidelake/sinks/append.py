@@ -23,6 +23,7 @@ def append(
     *,
     surely_filled: bool = True,
     may_add_columns: bool = False,
+    replaces: bool = False,
 ) -> None:
     """Append rows in one commit that carries the note.
 
@@ -35,9 +36,13 @@ def append(
         note: The commit's note.
         surely_filled: Whether there is at least one row.
         may_add_columns: Whether columns that the table lacks come into it, in the same commit.
+        replaces: Whether the rows, and their columns, take the place of those that the table has.
     """
-    writer = rows.write.format("delta").mode("append").option("userMetadata", encode(note))
-    if may_add_columns:
+    mode = "overwrite" if replaces else "append"
+    writer = rows.write.format("delta").mode(mode).option("userMetadata", encode(note))
+    if replaces:
+        writer = writer.option("overwriteSchema", "true")
+    elif may_add_columns:
         writer = writer.option("mergeSchema", "true")
     if not surely_filled:
         writer = writer.option("txnAppId", f"{table.name}/{note['generation']}")

@@ -18,6 +18,8 @@ from urllib.parse import unquote
 from tidelake.tables import Table
 
 _KEY = "tidelake"
+# In the note of a commit that replaced all of a table's rows.
+REBUILT = "rebuilt"
 _COMMIT_FILE = re.compile(r"[0-9]{20}\.json")
 
 # A commit and the last of its files that a reader took; negative for none of them.
@@ -60,7 +62,8 @@ def encode(note: dict[str, Any]) -> str:
 def commits(table: Table) -> Iterator[Commit]:
     """Yield our commits of a table, newest first; nothing where the table does not exist.
 
-    Commits that a RESTORE undid are left out: the table does not hold what they say.
+    Commits that a RESTORE undid are left out, and those before a rebuild: the table does not hold
+    what they say.
     """
     newest: int | None = None
     until: datetime | None = None
@@ -79,6 +82,8 @@ def commits(table: Table) -> Iterator[Commit]:
         if note is not None:
             rows = info.get("operationMetrics", {}).get("numOutputRows")
             yield Commit(version, written_at, None if rows is None else int(rows), note)
+            if note.get(REBUILT):
+                return
 
 
 def last_commit(table: Table) -> Commit | None:
@@ -94,6 +99,25 @@ def oldest_version(table: Table) -> int:
 def newest_version(table: Table) -> int:
     """Give the newest version, whoever wrote it; -1 for no table."""
     return max((int(file.stem) for file in _log_files(table)), default=-1)
+
+
+def rewritten_after(table: Table, position: Position) -> int | None:
+    """Find a version after a position that took rows out of a table, or put others in place.
+
+    Args:
+        table: A table that is only to grow.
+        position: Where its reader stands.
+
+    Returns:
+        The newest such version; None where the table only grew.
+    """
+    for file in _log_files(table):
+        version = int(file.stem)
+        if version < position[0]:
+            return None
+        if any(remove.get("dataChange", True) for remove in _actions(file, "remove")):
+            return version
+    return None
 
 
 def rows_between(table: Table, after: Position, until: Position | None = None) -> int:
@@ -126,17 +150,17 @@ def _added_between(
             break
         if until is not None and version > until[0]:
             continue
-        adds = [add for add in _added(file) if add.get("dataChange")]
+        adds = [add for add in _actions(file, "add") if add.get("dataChange")]
         first = max(after[1] + 1, 0) if version == after[0] else 0
         past = max(until[1] + 1, 0) if until is not None and version == until[0] else len(adds)
         yield from adds[first:past]
 
 
-def _added(file: Path) -> Iterator[dict[str, Any]]:
+def _actions(file: Path, kind: str) -> Iterator[dict[str, Any]]:
     for line in file.read_text(encoding="utf-8").splitlines():
-        add = json.loads(line).get("add")
-        if add is not None:
-            yield add
+        action = json.loads(line).get(kind)
+        if action is not None:
+            yield action
 
 
 def _log_files(table: Table) -> list[Path]:
@@ -146,11 +170,7 @@ def _log_files(table: Table) -> list[Path]:
 
 
 def _commit_info(file: Path) -> dict[str, Any]:
-    for line in file.read_text(encoding="utf-8").splitlines():
-        info = json.loads(line).get("commitInfo")
-        if info is not None:
-            return dict(info)
-    return {}
+    return dict(next(_actions(file, "commitInfo"), {}))
 
 
 def _restored(info: dict[str, Any]) -> tuple[int | None, datetime | None]:

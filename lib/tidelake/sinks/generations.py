@@ -7,12 +7,13 @@ belongs to another history, and writing on would double or skip a batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tidelake.errors import GenerationError
-from tidelake.sinks.commits import last_commit
+from tidelake.sinks.commits import Position, last_commit
+from tidelake.sinks.notes import positions
 from tidelake.tables import Hop, Table
 
 FIRST_GENERATION = "g1"
@@ -27,11 +28,17 @@ class Fence:
     hop: Hop
     generation: str
 
-    def admits(self, table: Table, batch: int) -> bool:
+    def admits(self, table: Table, batch: int, until: Mapping[str, Position] | None = None) -> bool:
         """Tell whether a batch is the table's next; False when it already holds it.
 
+        Args:
+            table: One whose commits close a batch.
+            batch: The batch that came.
+            until: How far it goes in each of its inputs; None where none of them is a table.
+
         Raises:
-            GenerationError: The table stands elsewhere; another writer, or an old copy.
+            GenerationError: The table stands elsewhere; another writer, an old copy, or a batch
+                that it holds comes again with other rows.
         """
         last = last_commit(table)
         if last is None:
@@ -41,6 +48,8 @@ class Fence:
                 f"{table.name} is of generation {last.generation}, this writer of {self.generation}"
             )
         if last.batch == batch:
+            if until is not None and positions(last) != dict(until):
+                raise self.refusal(f"{table.name} holds batch {batch} with other rows")
             return False
         if last.batch == batch - 1:
             return True

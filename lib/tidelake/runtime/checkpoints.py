@@ -1,0 +1,72 @@
+"""Prepare a checkpoint that goes on exactly after what a table holds.
+
+The formats are Spark's: a version line and JSON. An offset is written with its commit, so that
+the query takes the batch as done and plans the next one from there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+from tidelake.runtime.landing import LandedFile
+from tidelake.sinks.commits import Position
+
+_VERSION = "v1"
+
+
+def prepare(folder: Path, batch: int, offsets: Sequence[str], *, files: Sequence[str] = ()) -> None:
+    """Write a checkpoint whose last closed batch is given; whole, or not at all.
+
+    Args:
+        folder: The generation's checkpoint; what an interrupted repair left there is replaced.
+        batch: The last closed batch; -1 leaves the checkpoint to the query.
+        offsets: One line an input, in the order in which the stream names them.
+        files: Entries of the file source's log, if the input is one.
+    """
+    made = folder.with_name(f".{folder.name}.new")
+    for old in (made, folder):
+        shutil.rmtree(old, ignore_errors=True)
+    made.mkdir(parents=True)
+    if batch >= 0:
+        _write(made / "metadata", [json.dumps({"id": str(uuid.uuid4())})])
+        state = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}})
+        _write(made / "offsets" / str(batch), [_VERSION, state, *offsets])
+        done = json.dumps({"nextBatchWatermarkMs": 0})
+        _write(made / "commits" / str(batch), [_VERSION, done])
+        if files:
+            _write(made / "sources" / "0" / "0", [_VERSION, *files])
+    os.rename(made, folder)
+
+
+def delta_offset(table_id: str, position: Position) -> str:
+    """Write a position in a Delta table as its stream's offset."""
+    version, index = position
+    return json.dumps(
+        {
+            "sourceVersion": 1,
+            "reservoirId": table_id,
+            "reservoirVersion": version,
+            "index": index,
+            "isStartingVersion": False,
+        }
+    )
+
+
+def file_entry(uri: str, file: LandedFile) -> str:
+    """Write a file that was taken as an entry of the file source's log.
+
+    Args:
+        uri: Its path as Spark lists it.
+        file: What was taken.
+    """
+    return json.dumps({"path": uri, "timestamp": file.modified, "batchId": 0})
+
+
+def _write(file: Path, lines: Sequence[str]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("\n".join(lines), encoding="utf-8")

@@ -1,0 +1,142 @@
+"""Decide one batch of silver and write it: side tables first, silver's commit closes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from tidelake.runtime.counting import Counted, count
+from tidelake.runtime.decision import Decider
+from tidelake.runtime.held import Held
+from tidelake.runtime.hop import Run
+from tidelake.runtime.prefilter import Recovered
+from tidelake.silver.fields import extra_columns, new_columns
+from tidelake.silver.route import LATE, QUARANTINED, SILVER, to_late, to_quarantine, to_silver
+from tidelake.silver.watermark import advance
+from tidelake.sinks.append import append
+from tidelake.sinks.commits import REBUILT, Position, last_commit
+from tidelake.sinks.evolution import types_of
+from tidelake.sinks.notes import SilverNote
+from tidelake.tables import Table
+
+
+@dataclass(frozen=True)
+class Reached:
+    """How far a batch goes.
+
+    Attributes:
+        until: The position in each input.
+        rows: How many rows Delta says it takes from each.
+    """
+
+    until: Mapping[str, Position]
+    rows: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class SilverBatch:
+    """Writes one batch into silver and its side tables.
+
+    Attributes:
+        run: What the run works with.
+        generation: Silver's.
+        number: The batch.
+        rebuilds: Whether it stands for all of silver: nothing was accepted before it, and its
+            rows replace those of the tables.
+    """
+
+    run: Run
+    generation: str
+    number: int
+    rebuilds: bool = False
+
+    def write(
+        self, recovered: Recovered, before: SilverNote, reached: Reached, hold: Held
+    ) -> SilverNote:
+        """Decide the batch's rows and write them.
+
+        Args:
+            recovered: The rows, and what is known of those beside them.
+            before: The books of the batch before.
+            reached: How far the batch goes.
+            hold: Keeps what is read more than once.
+        """
+        run, pipeline, mark = self.run, self.run.pipeline, before.watermark
+        spark = recovered.rows.sparkSession
+        decider = Decider(spark, pipeline, run.lake, self.number, from_nothing=self.rebuilds)
+        decision = decider.decide(recovered.rows, watermark=mark, hold=hold)
+        decided = decision.rows
+        counted = count(decided, pipeline, before.partitions, recovered.copies)
+        stored = self._stored_types() if counted.unknown else {}
+        extra = extra_columns(stored, pipeline.silver_columns)
+        new = new_columns(counted.unknown, defined=pipeline.silver_columns, stored=stored)
+        note = SilverNote(
+            watermark_in=mark,
+            watermark=self._advanced(before, counted),
+            partitions=counted.partitions,
+            counts=counted.counts,
+            taken=reached.rows,
+            until=reached.until,
+            warnings=counted.warnings,
+            searched=decision.searched,
+            seconds=decision.seconds,
+            prefiltered=recovered.held_back,
+            columns=new,
+        )
+        # Side tables first: silver's commit is the promise that they are complete.
+        total = note.total()
+        stamp: dict[str, Any] = {"generation": self.generation, "batch": self.number}
+        filled = (*extra, *new)
+        name = pipeline.name
+        if total[QUARANTINED] or self.rebuilds:
+            self._append_side(to_quarantine(decided, **stamp), run.lake.quarantine(name))
+        if total[LATE] or self.rebuilds:
+            late = to_late(decided, pipeline, watermark=mark, extra=filled, **stamp)
+            self._append_side(late, run.lake.late(name), may_add_columns=bool(filled))
+        append(
+            to_silver(decided, pipeline, extra=filled, **stamp),
+            run.lake.silver(name),
+            {**self._stamp(), **note.to_json()},
+            surely_filled=total[SILVER] > 0,
+            may_add_columns=bool(new),
+            replaces=self.rebuilds,
+        )
+        return note
+
+    def _stamp(self) -> dict[str, Any]:
+        stamp = {
+            "pipeline": self.run.pipeline.name,
+            "hop": "silver",
+            "generation": self.generation,
+            "batch": self.number,
+        }
+        return {**stamp, REBUILT: True} if self.rebuilds else stamp
+
+    def _append_side(self, rows: DataFrame, table: Table, *, may_add_columns: bool = False) -> None:
+        """Append to a side table, unless the batch did so before it was interrupted."""
+        last = last_commit(table)
+        if last is None or (last.generation, last.batch) != (self.generation, self.number):
+            append(
+                rows,
+                table,
+                self._stamp(),
+                may_add_columns=may_add_columns,
+                replaces=self.rebuilds,
+            )
+
+    def _advanced(self, before: SilverNote, counted: Counted) -> datetime | None:
+        rules = self.run.pipeline.watermark
+        return advance(
+            before.watermark,
+            counted.partitions,
+            delay=rules.delay,
+            idle_after=rules.idle_after,
+        )
+
+    def _stored_types(self) -> dict[str, str]:
+        silver = self.run.lake.silver(self.run.pipeline.name)
+        return types_of(self.run.spark.read.format("delta").load(str(silver.path)).schema)

@@ -1,0 +1,22 @@
+"""Write into a gold table under which definition it was filled, and tell when that changed."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from tidelake.config import GoldTable
+from tidelake.sinks.commits import Commit
+
+_KEY = "definition"
+
+
+def definition_note(gold: GoldTable) -> dict[str, Any]:
+    """Write the part of a gold commit's note that names its definition."""
+    return {_KEY: hashlib.md5(gold.model_dump_json().encode(), usedforsecurity=False).hexdigest()}
+
+
+def changed_definition(last: Commit | None, gold: GoldTable) -> bool:
+    """Tell whether a table was filled under another definition than today's."""
+    told = last.note.get(_KEY) if last else None
+    return told is not None and {_KEY: told} != definition_note(gold)

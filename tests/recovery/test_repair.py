@@ -1,0 +1,221 @@
+"""A table and its checkpoint that do not fit: refused, and mended by the command it names."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from delta.tables import DeltaTable
+from pyspark.sql import SparkSession
+
+from tests.comparing import assert_gold_equals_oracle, distinct_events
+from tests.running import click, place_of, read, versions
+from tests.worlds import World, world
+from tidelake.errors import GenerationError, NotBuiltError, UsageError
+from tidelake.ops.ledger import read_ledger
+from tidelake.replay.repair import repair
+from tidelake.tables import HOPS, Hop
+
+_COMMAND = re.compile(r"tidelake repair clickstream --hop (\w+)")
+_BACK_TO = 1
+Fault = Callable[[World, Hop], None]
+
+
+def _lines(part: int) -> list[bytes]:
+    """Write a file: new events, a copy and a conflict of older ones, and one broken line."""
+    first = 30 * part
+    lines = [click(n, minute=n / 3) for n in range(first, first + 30)]
+    again = [click(3, minute=1), click(4, minute=4 / 3, product_id="other")] if part else []
+    return [*lines, *again, b"{broken %d" % part]
+
+
+@pytest.fixture(scope="module")
+def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Run three files, and keep the checkpoints as they were before the third."""
+    made = world(spark, tmp_path_factory.mktemp("filled"))
+    for part in range(2):
+        # Names that Java and Python would write differently in a URI.
+        made.land(f"part {part} (a+b) é.jsonl", _lines(part))
+    made.run()
+    shutil.copytree(made.lake.root / "checkpoints", made.folder / "older")
+    made.land("part 2.jsonl", _lines(2))
+    made.run()
+    return made
+
+
+@pytest.fixture
+def broken(filled: World, tmp_path: Path) -> Iterator[World]:
+    """Give a copy of the tables, whose files stay where they arrived."""
+    copy = filled.copied(tmp_path / "copy")
+    yield copy
+    (copy.landing / "part 3.jsonl").unlink(missing_ok=True)
+
+
+def gone(broken: World, hop: Hop) -> None:
+    """Delete the checkpoint."""
+    shutil.rmtree(broken.lake.checkpoints("clickstream", hop) / "g1")
+
+
+def older(broken: World, hop: Hop) -> None:
+    """Put an older copy of the checkpoint back."""
+    gone(broken, hop)
+    kept = broken.folder / "older" / "clickstream" / hop / "g1"
+    shutil.copytree(kept, broken.lake.checkpoints("clickstream", hop) / "g1")
+
+
+def restored(broken: World, hop: Hop) -> None:
+    """Take the table back to an older version."""
+    names = {"bronze": "bronze.clickstream", "silver": "silver.clickstream"}
+    table = broken.lake.table(names.get(hop, "gold.product_totals"))
+    DeltaTable.forPath(broken.spark, str(table.path)).restoreToVersion(_BACK_TO)
+
+
+def _mend(broken: World) -> list[str]:
+    """Do what the refusals say until the pipeline runs; give the hops that were repaired."""
+    mended: list[str] = []
+    while len(mended) <= len(HOPS):
+        before = versions(broken.lake)
+        try:
+            broken.run()
+            return mended
+        except GenerationError as error:
+            found = _COMMAND.search(str(error))
+            assert found, error
+            hops: tuple[Hop, ...] = get_args(Hop)
+            hop = next(name for name in hops if name == found[1])
+            touched = {name for name in before if name.startswith(hop)}
+            after = versions(broken.lake)
+            assert {n: after[n] for n in touched} == {n: before[n] for n in touched}
+            repair(broken.context, hop)
+            mended.append(hop)
+    raise AssertionError(f"still refused after {mended}")
+
+
+def _assert_whole(broken: World, lines: list[bytes]) -> None:
+    books = read_ledger(broken.lake, broken.pipeline)
+    assert books.problems == ()
+    assert books.bronze == books.records == len(lines)
+    expected = distinct_events(lines)
+    silver = [row[0] for row in read(broken.lake, "silver.clickstream", "event_id")]
+    assert silver == sorted(event["event_id"] for event in expected)
+    assert_gold_equals_oracle(broken.lake, expected)
+
+
+@pytest.mark.parametrize("fault", [gone, older, restored])
+@pytest.mark.parametrize("hop", HOPS)
+def test_what_is_refused_is_mended_by_the_command_it_names(
+    broken: World, hop: Hop, fault: Fault
+) -> None:
+    fault(broken, hop)
+    mended = _mend(broken)
+    assert mended[0] == hop
+    # Whatever a table lost, those that were filled from it follow.
+    assert mended == (list(HOPS[HOPS.index(hop) :]) if fault is restored else [hop])
+    delivered = [line for part in range(3) for line in _lines(part)]
+    _assert_whole(broken, delivered)
+
+    broken.land("part 3.jsonl", _lines(3))
+    broken.run()
+    _assert_whole(broken, delivered + _lines(3))
+    assert broken.run() == []
+
+
+def test_the_rows_of_a_batch_that_was_open_come_once(
+    broken: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tidelake.runtime import silver_batch  # noqa: PLC0415
+
+    real = silver_batch.append
+
+    def die_at_silver(rows: Any, table: Any, *rest: Any, **options: Any) -> None:
+        if table.name == "silver.clickstream":
+            raise RuntimeError("cut off")
+        real(rows, table, *rest, **options)
+
+    broken.land("part 3.jsonl", _lines(3))
+    monkeypatch.setattr(silver_batch, "append", die_at_silver)
+    with pytest.raises(Exception, match="cut off"):
+        broken.run()
+    monkeypatch.setattr(silver_batch, "append", real)
+    gone(broken, "silver")
+    assert _mend(broken) == ["silver"]
+    _assert_whole(broken, [line for part in range(4) for line in _lines(part)])
+    # Four broken lines and four conflicts, less the first file, which has none.
+    assert len(read(broken.lake, "silver.clickstream__quarantine", "payload")) == 7
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"measures": {"events": {"count": "*"}, "largest": {"min": "value"}}},
+        {"measures": {"events": {"count": "*"}, "users": {"approx_count_distinct": "user_id"}}},
+        {"where": "action = 'click'"},
+        {"keys": ["user_id"]},
+        {"name": "another"},
+    ],
+    ids=["changed measure", "added measure", "where", "keys", "new table"],
+)
+def test_another_definition_of_gold_is_refused_until_gold_is_rebuilt(
+    broken: World, change: dict[str, Any]
+) -> None:
+    table = {
+        "name": "product_totals",
+        "window": {"kind": "global"},
+        "keys": ["product_id"],
+        "measures": {"events": {"count": "*"}, "largest": {"max": "value"}},
+    }
+    first = broken.redefined(gold=[table])
+    repair(first.context, "gold")
+    before = versions(first.lake)
+    changed = {**table, **change}
+    gold = [changed] if "name" not in change else [table, changed]
+    other = broken.redefined(gold=gold)
+    with pytest.raises(GenerationError, match="tidelake repair clickstream --hop gold"):
+        other.run()
+    assert versions(other.lake) == before
+    assert repair(other.context, "gold").rebuilt
+    assert other.run() == []
+    keys, where = changed.get("keys", ["product_id"])[0], changed.get("where", "true")
+    found = read(other.lake, f"gold.{changed['name']}", f"{keys}, events")
+    assert found == read(
+        other.lake,
+        f"(SELECT {keys}, count(*) AS events FROM silver.clickstream WHERE {where} GROUP BY 1)",
+        f"{keys}, events",
+    )
+
+
+def test_a_batch_that_comes_again_with_other_rows_is_refused(broken: World) -> None:
+    checkpoint = broken.lake.checkpoints("clickstream", "gold") / "g1"
+    last = max(int(file.name) for file in (checkpoint / "commits").glob("[0-9]*"))
+    (checkpoint / "commits" / str(last)).unlink()
+    (checkpoint / "commits" / f".{last}.crc").unlink()
+    offsets = checkpoint / "offsets" / str(last)
+    moved = offsets.read_text().replace('"index":-1', '"index":0')
+    (checkpoint / "offsets" / f".{last}.crc").unlink()
+    offsets.write_text(moved)
+    before = versions(broken.lake)
+    with pytest.raises(GenerationError, match=rf"holds batch {last} with other rows"):
+        broken.run(hops=["gold"])
+    assert versions(broken.lake) == before
+
+
+def test_a_repair_of_what_never_ran_says_what_to_run(spark: SparkSession, tmp_path: Path) -> None:
+    empty = world(spark, tmp_path / "empty")
+    for hop in HOPS:
+        with pytest.raises(UsageError, match="tidelake run clickstream"):
+            repair(empty.context, hop)
+
+
+def test_a_prefilter_cannot_be_repaired_yet(broken: World) -> None:
+    other = broken.redefined(dedup={"prefilter": "operator"})
+    with pytest.raises(NotBuiltError, match="prefilter"):
+        repair(other.context, "silver")
+
+
+def test_the_files_are_told_apart_by_their_whole_paths(broken: World) -> None:
+    files = {place_of(row[0])[0] for row in read(broken.lake, "bronze.clickstream", "record_id")}
+    assert files == {"part 0 (a+b) é.jsonl", "part 1 (a+b) é.jsonl", "part 2.jsonl"}
