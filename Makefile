@@ -18,8 +18,10 @@ $(READY): requirements.lock pyproject.toml conf/jars.lock
 demo: setup
 	$(BIN)/tidelake demo
 
+# Two workers, each with a JVM: planning keeps one core busy and leaves the other free.
+WORKERS ?= 2
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 check: lint types imports test
 
@@ -36,10 +38,11 @@ imports: setup
 # Long runs. KILLS is the number of times that the process group is killed, EXAMPLES of streams
 # that are drawn for each property.
 KILLS ?= 100
-EXAMPLES ?= 15
+EXAMPLES ?= 50
 recovery: setup
 	TIDELAKE_KILLS=$(KILLS) $(BIN)/python -m pytest -s tests/recovery
-	TIDELAKE_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -s -m long tests/streaming
+	TIDELAKE_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -s tests/streaming/test_properties.py
+	$(BIN)/python -m pytest -s -m long tests/streaming
 
 bench: setup
 	$(BIN)/python benchmarks/catch_up.py

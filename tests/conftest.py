@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,16 @@ from pyspark.sql import SparkSession
 from tidelake.config import Environment, load_environment
 from tidelake.session import build_session
 from tidelake.tables import Lake
+
+# A test's JVM lives minutes and its rows are few: what the second compiler makes never pays.
+os.environ["JAVA_TOOL_OPTIONS"] = (
+    "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
+)
+# PySpark takes a main module without a file for its own doctests, and exits; a worker of
+# pytest-xdist has such a one.
+_main = sys.modules["__main__"]
+if not hasattr(_main, "__file__"):
+    _main.__file__ = __file__
 
 
 @pytest.fixture(scope="session")

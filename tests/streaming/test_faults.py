@@ -19,8 +19,6 @@ from tests.worlds import TO_SILVER, World, world
 from tidelake.ops.ledger import read_ledger
 from tidelake.silver.classify import classify
 
-pytestmark = pytest.mark.long
-
 _FULL = os.environ.get("TIDELAKE_FULL") == "1"
 _FUZZED = 1_000_000 if _FULL else 10_000
 _DAY = 24 * 60

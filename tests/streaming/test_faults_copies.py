@@ -19,8 +19,6 @@ from tidelake.bronze import BRONZE_DDL, REQUEUE_DDL
 from tidelake.runtime.schemas import from_ddl
 from tidelake.sinks.append import append, ensure_table
 
-pytestmark = pytest.mark.long
-
 _FULL = os.environ.get("TIDELAKE_FULL") == "1"
 _IDS = 100_000 if _FULL else 2_000
 _CONFLICTS = 500 if _FULL else 20

@@ -15,8 +15,6 @@ from tests.worlds import TO_SILVER, World, world
 from tidelake.errors import SourceChangedError, SourceError
 from tidelake.ops.ledger import read_ledger
 
-pytestmark = pytest.mark.long
-
 _SMALL_FILES = 10_000 if os.environ.get("TIDELAKE_FULL") == "1" else 300
 _NOW = START + timedelta(hours=1)
 

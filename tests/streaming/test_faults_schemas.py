@@ -16,8 +16,6 @@ from tidelake.errors import SchemaChangedError
 from tidelake.ops.ledger import read_ledger
 from tidelake.replay.quarantine import Choice, replay_quarantine
 
-pytestmark = pytest.mark.long
-
 _SCHEMA = "id STRING, at TIMESTAMP, user STRING, amount INT, price DECIMAL(6,2)"
 _BASE: dict[str, Any] = {
     "name": "growing",
@@ -62,7 +60,14 @@ _DRIFTS: tuple[dict[str, Any], ...] = (
 _RESTARTS = (0, 3)
 
 
-@pytest.fixture(scope="module", params=["strict", "additive", "rescue"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param("strict", marks=pytest.mark.long),
+        "additive",
+        pytest.param("rescue", marks=pytest.mark.long),
+    ],
+)
 def drifted(
     request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> World:

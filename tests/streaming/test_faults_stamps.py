@@ -20,8 +20,6 @@ from tests.running import START, click, read
 from tests.worlds import TO_SILVER, world
 from tidelake.silver.classify import classify
 
-pytestmark = pytest.mark.long
-
 _STAMPS = 10_000 if os.environ.get("TIDELAKE_FULL") == "1" else 500
 _NOW = START + timedelta(hours=1)
 _ZONES = (

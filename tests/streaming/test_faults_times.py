@@ -15,8 +15,6 @@ from tests.running import START, click, read
 from tests.worlds import TO_SILVER, World, world
 from tidelake.ops.ledger import read_ledger
 
-pytestmark = pytest.mark.long
-
 _FULL = os.environ.get("TIDELAKE_FULL") == "1"
 _DAY = 24 * 60
 _NOON = START + timedelta(days=10, hours=12)

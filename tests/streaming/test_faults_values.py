@@ -16,8 +16,6 @@ from tests.running import START, place_of, read
 from tests.worlds import TO_SILVER, World, world
 from tidelake.ops.ledger import read_ledger
 
-pytestmark = pytest.mark.long
-
 _FULL = os.environ.get("TIDELAKE_FULL") == "1"
 _NUMBERS = 10_000 if _FULL else 200
 _NOW = START + timedelta(hours=1)

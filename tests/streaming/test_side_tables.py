@@ -124,7 +124,6 @@ def test_a_replay_shows_what_it_would_release_and_sends_only_that(played: World)
     assert sum(row[0] for row in counted) == 6
 
 
-@pytest.mark.long
 def test_of_two_payloads_of_an_id_one_is_released_and_may_fail_again(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -154,7 +153,6 @@ def test_of_two_payloads_of_an_id_one_is_released_and_may_fail_again(
     assert told["problems"] == []
 
 
-@pytest.mark.long
 def test_discarded_rows_stay_in_the_books_and_are_not_sent_again(played: World) -> None:
     assert discard_quarantine(played.context, Choice(stage="expectation"), why="a test") == 3
     assert discard_quarantine(played.context, Choice(stage="expectation"), why="again") == 0
@@ -167,7 +165,6 @@ def test_discarded_rows_stay_in_the_books_and_are_not_sent_again(played: World) 
     assert sum(group.discarded for group in found) == sum(group.rows for group in found) == 3
 
 
-@pytest.mark.long
 def test_a_choice_sends_only_the_rows_of_its_stage_and_reason(played: World) -> None:
     changed = _without_suite(played)
     groups = list_quarantine(changed.lake, changed.pipeline, stage="expectation", rule="user_id")
@@ -199,13 +196,11 @@ def cut_off(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Wo
     return played
 
 
-@pytest.mark.long
 def test_rows_of_a_batch_that_is_not_closed_are_not_listed(cut_off: World) -> None:
     assert list_quarantine(cut_off.lake, cut_off.pipeline) == []
     assert list_late(cut_off.lake, cut_off.pipeline) == []
 
 
-@pytest.mark.long
 def test_rows_of_a_batch_that_is_not_closed_are_not_sent(cut_off: World, tmp_path: Path) -> None:
     played = cut_off.copied(tmp_path / "copy")
     assert apply_late(played.context) == 0
@@ -230,7 +225,6 @@ def test_while_silver_is_held_nothing_is_sent_or_given_up(played: World) -> None
     assert versions(played.lake) == before
 
 
-@pytest.mark.long
 def test_a_late_row_is_applied_although_its_id_came_again_as_another_event(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 from deltalake import write_deltalake
 
 from tidelake.errors import UsageError
-from tidelake.ops.query import ask
+from tidelake.ops.query import ask_for_user as ask
 from tidelake.tables import Lake
 
 TOTALS = """

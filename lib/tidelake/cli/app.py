@@ -128,11 +128,11 @@ def run(
 @placed
 def sql(query: str, consistent: bool, json_: bool, root: str | None, env: str | None) -> None:
     """Answer a SELECT on any table by its logical name, without Spark."""
-    from tidelake.ops.query import ask  # noqa: PLC0415
+    from tidelake.ops.query import ask_for_user  # noqa: PLC0415
 
     if consistent:
         raise NotBuiltError("`sql --consistent`", "Ask without it while no run is writing.")
-    answer = ask(place(root, env).lake, query)
+    answer = ask_for_user(place(root, env).lake, query)
     if json_:
         print_json(answer.as_dicts())
     else:

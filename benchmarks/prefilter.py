@@ -1,0 +1,117 @@
+"""Silver with ``dedup.prefilter: operator`` against none, on streams with more and more copies.
+
+Both sides run in one warm session, interleaved, on the same bronze rows; their silver tables are
+asserted to hold the same events before a time counts. Prints a table, or JSON with ``--json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import yaml
+from pyspark.sql import SparkSession
+
+from tidelake.config import Limits, Pipeline, load_environment, load_pipeline
+from tidelake.config.places import find_file
+from tidelake.generators import generate
+from tidelake.ops.query import ask
+from tidelake.runtime.hop import Run
+from tidelake.runtime.pipeline import run_hops
+from tidelake.runtime.progress import Progress
+from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
+from tidelake.session import build_session
+from tidelake.tables import Hop, Lake
+
+_HELD = "SELECT count(*), bit_xor(hash(event_id)) FROM silver.clickstream"
+
+
+def defined(folder: Path, landing: Path, prefilter: str) -> Pipeline:
+    """Load clickstream with a prefilter."""
+    content = yaml.safe_load(find_file("clickstream", "pipeline").read_text(encoding="utf-8"))
+    content["dedup"]["prefilter"] = prefilter
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "clickstream.yml"
+    file.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+    return load_pipeline(
+        str(file), load_environment("local", root=str(folder)), source=str(landing)
+    )
+
+
+def run(spark: SparkSession, folder: Path, pipeline: Pipeline, hop: Hop) -> float:
+    """Time one hop."""
+    environment = load_environment("local", root=str(folder)).model_copy(
+        update={"limits": Limits(silver_bytes="1m", gold_bytes="1g")}
+    )
+    quiet = Progress(lambda line: None)
+    began = time.monotonic()
+    run_hops(
+        Run(spark, pipeline, Lake(folder), environment, quiet), [hop], parse_trigger(AVAILABLE_NOW)
+    )
+    return time.monotonic() - began
+
+
+def land(base: Path, landing: Path, times: int) -> None:
+    """Let each file arrive so many times."""
+    landing.mkdir()
+    for file in sorted(base.glob("*.jsonl")):
+        for copy in range(times):
+            shutil.copy2(file, landing / f"{file.stem}-{copy}.jsonl")
+
+
+def main() -> None:
+    """Measure each share of copies on both sides."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--events", type=int, default=100_000)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    results = []
+    with tempfile.TemporaryDirectory() as folder:
+        base = Path(folder)
+        generate("clickstream", base / "events", events=options.events, seed=1)
+        spark = build_session(load_environment("local", root=str(base / "spark")))
+        try:
+            for times in (1, 2, 5):
+                landing = base / f"landing{times}"
+                land(base / "events", landing, times)
+                results.append(measured(spark, base / str(times), landing, options.repeats))
+                print(results[-1], file=sys.stderr)
+        finally:
+            spark.stop()
+    if options.json:
+        print(json.dumps(results))
+        return
+    for one in results:
+        print(
+            f"copies {one['copies']:.0%}  none {one['none']:.1f} s  "
+            f"operator {one['operator']:.1f} s  ratio {one['operator'] / one['none']:.2f}"
+        )
+
+
+def measured(spark: SparkSession, folder: Path, landing: Path, repeats: int) -> dict[str, float]:
+    """Time both sides on one bronze; the first pair warms the JVM and does not count."""
+    bronze = folder / "bronze"
+    run(spark, bronze, defined(bronze, landing, "none"), "bronze")
+    times: dict[str, list[float]] = {"none": [], "operator": []}
+    for repeat in range(repeats + 1):
+        held = {}
+        for side, found in times.items():
+            place = folder / f"{side}{repeat}"
+            shutil.copytree(bronze, place)
+            found.append(run(spark, place, defined(place, landing, side), "silver"))
+            held[side] = ask(Lake(place), _HELD).rows[0]
+            rows = ask(Lake(place), "SELECT count(*) FROM bronze.clickstream").rows[0][0]
+        assert held["none"] == held["operator"], held
+    medians = {side: statistics.median(found[1:]) for side, found in times.items()}
+    return {"rows": rows, "copies": 1 - held["none"][0] / rows, **medians}
+
+
+if __name__ == "__main__":
+    main()
