@@ -15,6 +15,9 @@ from tidelake.sinks.finality import consumed_watermark, final_note
 from tidelake.sinks.notes import position
 from tidelake.tables import Table
 
+# The number of a rebuilt table's batch: a checkpoint is prepared from the batch before it on.
+FIRST = 1
+
 
 def stands_alike(run: Run, silver: Table) -> str:
     """Say why gold's tables cannot go on together as they are; empty when they can.
@@ -56,7 +59,7 @@ def rebuild_gold(run: Run, silver: Table, version: int, generation: str) -> None
             "pipeline": run.pipeline.name,
             "hop": "gold",
             "generation": generation,
-            "batch": 0,
+            "batch": FIRST,
             REBUILT: True,
             "rows": rows,
             "eligible": eligible.agg(F.count("*")).collect()[0][0],
@@ -64,5 +67,5 @@ def rebuild_gold(run: Run, silver: Table, version: int, generation: str) -> None
             **final_note(gold, mark, run.pipeline.watermark.allowed_lateness),
             **definition_note(gold),
         }
-        made = gold_columns(aggregate(events, gold), gold, generation=generation, batch=0)
+        made = gold_columns(aggregate(events, gold), gold, generation=generation, batch=FIRST)
         append(made, run.lake.gold(gold.name), note, surely_filled=False, replaces=True)

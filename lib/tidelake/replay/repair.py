@@ -13,7 +13,7 @@ from tidelake.bronze import as_never_requeued
 from tidelake.config import FilesSource
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.ops.books import history
-from tidelake.replay.rebuild_gold import rebuild_gold, stands_alike
+from tidelake.replay.rebuild_gold import FIRST, rebuild_gold, stands_alike
 from tidelake.runtime.checkpoints import delta_offset, file_entry, prepare
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
@@ -24,6 +24,7 @@ from tidelake.runtime.silver_batch import Reached, SilverBatch
 from tidelake.sinks.append import append
 from tidelake.sinks.commits import (
     BEGINNING,
+    REBUILT,
     Commit,
     Position,
     last_commit,
@@ -85,9 +86,8 @@ def _bronze(run: Run) -> Repaired:
         file_entry(_listed(run, file.path), file)
         for file in taken_files(history(run.lake, table)).values()
     ]
-    _prepare(run, "bronze", generation, last.batch, ['{"logOffset":0}'], files)
-    note = {**last.note, "generation": generation, "records": 0, "fingerprint": 0, "files": []}
-    _promote(run, table, note)
+    _prepare(run, "bronze", generation, _numbered(last), ['{"logOffset":0}'], files)
+    _promote(run, table, last, generation, records=0, fingerprint=0, files=[])
     return Repaired("bronze", generation, rebuilt=False)
 
 
@@ -113,7 +113,7 @@ def _silver(run: Run) -> Repaired:
     offsets = [
         _offset(run, followed, before.until.get(key, BEGINNING)) for key, followed in inputs.items()
     ]
-    _prepare(run, "silver", generation, last.batch, offsets)
+    _prepare(run, "silver", generation, _numbered(last), offsets)
     idle = replace(
         before,
         watermark_in=before.watermark,
@@ -126,7 +126,7 @@ def _silver(run: Run) -> Repaired:
         columns=(),
     )
     books = idle.to_json() if last.batch > CREATION else {}
-    _promote(run, table, {**last.note, **books, "generation": generation})
+    _promote(run, table, last, generation, **books)
     return Repaired("silver", generation, rebuilt=False)
 
 
@@ -141,9 +141,9 @@ def _rebuild_silver(run: Run, generation: str, inputs: dict[str, Table]) -> None
         "requeue": (newest_version(requeue) + 1, -1),
     }
     offsets = [_offset(run, table, until[key]) for key, table in inputs.items()]
-    _prepare(run, "silver", generation, 0, offsets)
+    _prepare(run, "silver", generation, FIRST, offsets)
     reached = Reached(until, {"bronze": rows.count(), "requeue": 0})
-    batch = SilverBatch(run, generation, 0, rebuilds=True)
+    batch = SilverBatch(run, generation, FIRST, rebuilds=True)
     with Held() as keep:
         recovered = Recovered(as_never_requeued(rows), [], None)
         batch.write(recovered, SilverNote(), reached, keep)
@@ -160,16 +160,15 @@ def _gold(run: Run) -> Repaired:
     if why:
         version = newest_version(silver)
         until = (version + 1, -1)
-        _prepare(run, "gold", generation, 0, [_offset(run, silver, until)])
+        _prepare(run, "gold", generation, FIRST, [_offset(run, silver, until)])
         rebuild_gold(run, silver, version, generation)
         return Repaired("gold", generation, True, why)
     last = _last(run, tables[0], "gold")
     position = last.note.get("until", {}).get("silver", BEGINNING)
     offset = _offset(run, silver, (int(position[0]), int(position[1])))
-    _prepare(run, "gold", generation, last.batch, [offset])
+    _prepare(run, "gold", generation, _numbered(last), [offset])
     for table in tables:
-        note = _last(run, table, "gold").note
-        _promote(run, table, {**note, "generation": generation, "rows": 0, "eligible": 0})
+        _promote(run, table, _last(run, table, "gold"), generation, rows=0, eligible=0)
     return Repaired("gold", generation, rebuilt=False)
 
 
@@ -205,9 +204,16 @@ def _prepare(
     prepare(folder, batch, offsets, files=files or [])
 
 
-def _promote(run: Run, table: Table, note: dict[str, object]) -> None:
+def _numbered(last: Commit) -> int:
+    """Give the number of the batch that a checkpoint is to end with."""
+    return last.batch if last.batch == CREATION else max(last.batch, FIRST)
+
+
+def _promote(run: Run, table: Table, last: Commit, generation: str, **books: object) -> None:
     """Write the new generation into a table, without a row."""
-    append(_read(run, table).limit(0), table, dict(note), surely_filled=False)
+    note = {**last.note, **books, "generation": generation, "batch": _numbered(last)}
+    note.pop(REBUILT, None)
+    append(_read(run, table).limit(0), table, note, surely_filled=False)
 
 
 def _offset(run: Run, table: Table, position: Position) -> str:

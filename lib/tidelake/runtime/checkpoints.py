@@ -24,7 +24,7 @@ def prepare(folder: Path, batch: int, offsets: Sequence[str], *, files: Sequence
 
     Args:
         folder: The generation's checkpoint; what an interrupted repair left there is replaced.
-        batch: The last closed batch; -1 leaves the checkpoint to the query.
+        batch: The last closed batch, at least 1; -1 leaves the checkpoint to the query.
         offsets: One line an input, in the order in which the stream names them.
         files: Entries of the file source's log, if the input is one.
     """
@@ -35,9 +35,12 @@ def prepare(folder: Path, batch: int, offsets: Sequence[str], *, files: Sequence
     if batch >= 0:
         _write(made / "metadata", [json.dumps({"id": str(uuid.uuid4())})])
         state = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}})
-        _write(made / "offsets" / str(batch), [_VERSION, state, *offsets])
         done = json.dumps({"nextBatchWatermarkMs": 0})
-        _write(made / "commits" / str(batch), [_VERSION, done])
+        # A query that starts asks its sources for the last batch once more, from the end of the
+        # one before it. Both end alike, so that nothing is read again.
+        for number in (batch - 1, batch):
+            _write(made / "offsets" / str(number), [_VERSION, state, *offsets])
+            _write(made / "commits" / str(number), [_VERSION, done])
         if files:
             _write(made / "sources" / "0" / "0", [_VERSION, *files])
     os.rename(made, folder)
