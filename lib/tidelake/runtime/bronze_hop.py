@@ -14,6 +14,7 @@ from tidelake.bronze import BRONZE_DDL, REQUEUE_DDL, to_bronze
 from tidelake.config import DeltaSource, FilesSource
 from tidelake.errors import SourceError
 from tidelake.fingerprints import combined, fingerprint
+from tidelake.runtime.arrival import in_order
 from tidelake.runtime.hop import HopQuery
 from tidelake.runtime.landing import (
     LandedFile,
@@ -76,7 +77,7 @@ class BronzeHop(HopQuery):
         slots = self.run.spark.sparkContext.defaultParallelism
         # Without files the size is unknown, and so is the number of files to write.
         parts = max(1, min(slots, size // _BYTES_A_FILE)) if files else slots
-        records = to_bronze(identified, ingested_at=stamp).coalesce(int(parts))
+        records = in_order(to_bronze(identified, ingested_at=stamp), files, offered, int(parts))
         count = sum(row["records"] for row in offered)
         note = self.note(
             batch,

@@ -1,0 +1,40 @@
+"""A batch of bronze keeps the order in which its files arrived."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F
+
+from tidelake.runtime.arrival import in_order
+from tidelake.runtime.landing import LandedFile
+
+
+def test_older_files_come_first_whatever_their_size(spark: SparkSession, tmp_path: Path) -> None:
+    sizes = {"a b": 10, "c": 500, "d": 1_000, "e": 490}
+    files = [(LandedFile(str(tmp_path / name), size, 0), size) for name, size in sizes.items()]
+    uris = {name: (tmp_path / name).as_uri() for name in sizes}
+    offered = [Row(source=uri) for uri in uris.values()]
+    # As Spark reads them: the largest first.
+    by_size = sorted(sizes, key=lambda name: -sizes[name])
+    rows = [(f"{uris[name]}:{n}", uris[name]) for name in by_size for n in range(sizes[name])]
+    records = spark.createDataFrame(rows, "record_id string, source string")
+
+    placed = in_order(records, files, offered, 2)
+
+    assert placed.columns == records.columns
+    found = placed.groupBy("source").agg(F.collect_set(F.spark_partition_id())).collect()
+    parts = {Path(row[0]).name.replace("%20", " "): row[1] for row in found}
+    assert parts == {"a b": [0], "c": [0], "d": [0], "e": [1]}
+    assert placed.count() == sum(sizes.values())
+
+
+def test_a_row_of_no_file_is_not_lost(spark: SparkSession, tmp_path: Path) -> None:
+    files = [(LandedFile(str(tmp_path / name), 10, 0), 1) for name in "ab"]
+    offered = [Row(source=(tmp_path / name).as_uri()) for name in "ab"]
+    records = spark.createDataFrame(
+        [("x:0", "x"), ("y:0", None)], "record_id string, source string"
+    )
+
+    assert in_order(records, files, offered, 2).count() == len(records.collect())
