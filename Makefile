@@ -42,7 +42,7 @@ EXAMPLES ?= 50
 recovery: setup
 	TIDELAKE_KILLS=$(KILLS) $(BIN)/python -m pytest -s tests/recovery
 	TIDELAKE_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -s tests/streaming/test_properties.py
-	$(BIN)/python -m pytest -s -m long tests/streaming
+	$(BIN)/python -m pytest -s -m long tests/streaming tests/recovery
 
 bench: setup
 	$(BIN)/python benchmarks/catch_up.py

@@ -115,6 +115,7 @@ def test_an_empty_file_that_was_taken_and_then_filled_stops_the_run(
         os.utime(file, ns=(found.st_atime_ns, found.st_mtime_ns))
 
 
+@pytest.mark.long
 def test_a_renamed_file_is_copies_and_a_deleted_one_is_no_loss(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -105,6 +105,7 @@ def test_a_stamp_means_the_same_instant_and_date_in_every_session_zone(
     assert {row[0]: (row[1], row[2]) for row in found} == expected
 
 
+@pytest.mark.long
 def test_a_whole_run_in_another_session_zone_fills_the_same_tables(
     spark: SparkSession, tmp_path: Path
 ) -> None:

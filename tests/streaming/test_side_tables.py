@@ -124,6 +124,7 @@ def test_a_replay_shows_what_it_would_release_and_sends_only_that(played: World)
     assert sum(row[0] for row in counted) == 6
 
 
+@pytest.mark.long
 def test_of_two_payloads_of_an_id_one_is_released_and_may_fail_again(
     spark: SparkSession, tmp_path: Path
 ) -> None:
