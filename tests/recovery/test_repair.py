@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -196,7 +197,8 @@ def test_another_definition_of_gold_is_refused_until_gold_is_rebuilt(
         other.run()
     assert versions(other.lake) == before
     assert repair(other.context, "gold").rebuilt
-    assert other.run() == []
+    # The first plan after a rebuild may find nothing in it.
+    assert [line for line in other.run() if " 0 rows " not in line] == []
     keys, where = changed.get("keys", ["product_id"])[0], changed.get("where", "true")
     found = read(other.lake, f"gold.{changed['name']}", f"{keys}, events")
     assert found == read(
@@ -212,9 +214,11 @@ def test_a_batch_that_comes_again_with_other_rows_is_refused(broken: World) -> N
     (checkpoint / "commits" / str(last)).unlink()
     (checkpoint / "commits" / f".{last}.crc").unlink()
     offsets = checkpoint / "offsets" / str(last)
-    moved = offsets.read_text().replace('"index":-1', '"index":0')
+    *head, end = offsets.read_text().splitlines()
+    reached = json.loads(end)
+    earlier = {**reached, "reservoirVersion": reached["reservoirVersion"] - 1, "index": 0}
     (checkpoint / "offsets" / f".{last}.crc").unlink()
-    offsets.write_text(moved)
+    offsets.write_text("\n".join([*head, json.dumps(earlier)]))
     before = versions(broken.lake)
     with pytest.raises(GenerationError, match=rf"holds batch {last} with other rows"):
         broken.run(hops=["gold"])
