@@ -17,7 +17,7 @@ from tidelake.cli.failures import run_command
 
 PROJECT = Path(__file__).parents[2]
 JOBS = sorted((PROJECT / "jobs").glob("*.py"))
-BUILT = ["check", "demo", "doctor", "generate", "ledger", "run", "sql", "status"]
+BUILT = ["check", "demo", "doctor", "generate", "ledger", "repair", "run", "sql", "status"]
 GROUPS = {"late": ["apply", "list"], "quarantine": ["discard", "list", "replay"]}
 UNBUILT = [
     "backfill",
@@ -320,7 +320,7 @@ def test_an_interrupt_says_what_stays(
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tidelake.ops.query.ask", interrupt)
+    monkeypatch.setattr("tidelake.ops.query.ask_for_user", interrupt)
 
     assert run_command(app, ["sql", "SELECT 1"]) == 130
     assert "the next run goes on from there" in capsys.readouterr().err
