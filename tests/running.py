@@ -75,13 +75,17 @@ def land(folder: Path, name: str, lines: Iterable[bytes]) -> None:
 
 def click(number: int, *, minute: float, **changes: object) -> bytes:
     """Write one click of user ``number % 5``, so many minutes after the start."""
-    stamp = START + timedelta(minutes=minute)
-    event = {
+    return json.dumps(event(number, START + timedelta(minutes=minute), **changes)).encode()
+
+
+def event(number: int, when: datetime, **changes: object) -> dict[str, Any]:
+    """Make an event of the clickstream, with some of its values replaced."""
+    values = {
         "event_id": f"e{number}",
         "user_id": f"u{number % 5}",
-        "event_time": stamp.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "event_time": when.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         "action": ("view", "Click", "purchase", "bot")[number % 4],
         "product_id": f"p{number % 3}",
         "value": number % 4 * 10.25 if number % 4 else None,
     }
-    return json.dumps(event | changes).encode()
+    return values | changes

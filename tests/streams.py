@@ -11,7 +11,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tests.running import START
+from tests.running import START, event
 
 MINUTE = timedelta(minutes=1)
 # Event time less arrival, in minutes: both sides of the watermark's delay, of the allowed
@@ -68,15 +68,8 @@ class Stream:
 
 
 def _line(number: int, when: datetime, **changes: Any) -> dict[str, Any]:
-    event = {
-        "event_id": f"e{number}",
-        "user_id": f"u{number % 4}",
-        "event_time": when.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-        "action": ("view", "Click", "purchase", "bot")[number % 4],
-        "product_id": f"p{number % 3}",
-        "value": number % 5 * 10.25 if number % 5 else None,
-    }
-    return event | changes
+    value = number % 5 * 10.25 if number % 5 else None
+    return event(number, when, **{"user_id": f"u{number % 4}", "value": value, **changes})
 
 
 class _Writer:

@@ -19,6 +19,7 @@ from tests.worlds import World, world
 from tidelake.errors import GenerationError, NotBuiltError, UsageError
 from tidelake.ops.ledger import read_ledger
 from tidelake.replay.repair import repair
+from tidelake.runtime import silver_batch
 from tidelake.tables import HOPS, Hop
 
 _COMMAND = re.compile(r"tidelake repair clickstream --hop (\w+)")
@@ -141,8 +142,6 @@ def test_what_is_refused_is_mended_by_the_command_it_names(
 def test_the_rows_of_a_batch_that_was_open_come_once(
     broken: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tidelake.runtime import silver_batch  # noqa: PLC0415
-
     real = silver_batch.append
 
     def die_at_silver(rows: Any, table: Any, *rest: Any, **options: Any) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from pyspark.sql import functions as F
 
-from tidelake.errors import SchemaChangedError
 from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import aggregate, gold_columns, gold_freedom, gold_schema
 from tidelake.sinks.append import append
 from tidelake.sinks.commits import BEGINNING, REBUILT, last_commit, rewritten_after
 from tidelake.sinks.definitions import changed_definition, definition_note
-from tidelake.sinks.evolution import differences, refuse
+from tidelake.sinks.evolution import differences
 from tidelake.sinks.finality import consumed_watermark, final_note
 from tidelake.sinks.notes import position
 from tidelake.tables import Table
@@ -36,9 +35,8 @@ def stands_alike(run: Run, silver: Table) -> str:
             return f"{table.name} has another definition now"
         stored = run.spark.read.format("delta").load(str(table.path)).schema
         wanted = gold_schema(run.spark, run.pipeline, gold)
-        try:
-            refuse(table, differences(stored, wanted, gold_freedom(run.pipeline)))
-        except SchemaChangedError:
+        found = differences(stored, wanted, gold_freedom(run.pipeline))
+        if any(one.verdict == "refused" for one in found):
             return f"{table.name} has other columns now"
         positions.add((last.batch, position(last, "silver")))
     if len(positions) > 1:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from delta.tables import DeltaTable
-from pyspark.sql import DataFrame
 
 from tidelake.bronze import as_never_requeued
 from tidelake.config import FilesSource
@@ -32,7 +31,7 @@ from tidelake.sinks.commits import (
     rewritten_after,
 )
 from tidelake.sinks.generations import CREATION
-from tidelake.sinks.notes import SilverNote
+from tidelake.sinks.notes import SilverNote, position
 from tidelake.tables import Hop, Table
 
 _GENERATION = re.compile(r"g([1-9][0-9]*)")
@@ -58,8 +57,8 @@ class Repaired:
 def repair(run: Run, hop: Hop) -> Repaired:
     """Begin a new generation of a hop.
 
-    Its checkpoint is written first, the tables' commits last: interrupted anywhere, the hop is
-    refused as before, and the repair can be run again.
+    The commit that closes the hop's table comes last, after its checkpoint and its side tables:
+    interrupted before, the hop is refused as it was, and the repair can be run again.
 
     Raises:
         UsageError: The hop has no tables yet.
@@ -108,8 +107,9 @@ def _silver(run: Run) -> Repaired:
         if version is not None:
             _rebuild_silver(run, generation, inputs)
             return Repaired("silver", generation, True, f"{followed.name} was rewritten")
+    closing = history(lake, table)
     for side in (lake.quarantine(name), lake.late(name)):
-        _drop_rows_of_no_batch(run, side, history(lake, table))
+        _drop_rows_of_no_batch(run, side, closing)
     offsets = [
         _offset(run, followed, before.until.get(key, BEGINNING)) for key, followed in inputs.items()
     ]
@@ -164,8 +164,7 @@ def _gold(run: Run) -> Repaired:
         rebuild_gold(run, silver, version, generation)
         return Repaired("gold", generation, True, why)
     last = _last(run, tables[0], "gold")
-    position = last.note.get("until", {}).get("silver", BEGINNING)
-    offset = _offset(run, silver, (int(position[0]), int(position[1])))
+    offset = _offset(run, silver, position(last, "silver"))
     _prepare(run, "gold", generation, _numbered(last), [offset])
     for table in tables:
         _promote(run, table, _last(run, table, "gold"), generation, rows=0, eligible=0)
@@ -213,7 +212,8 @@ def _promote(run: Run, table: Table, last: Commit, generation: str, **books: obj
     """Write the new generation into a table, without a row."""
     note = {**last.note, **books, "generation": generation, "batch": _numbered(last)}
     note.pop(REBUILT, None)
-    append(_read(run, table).limit(0), table, note, surely_filled=False)
+    nothing = run.spark.read.format("delta").load(str(table.path)).limit(0)
+    append(nothing, table, note, surely_filled=False)
 
 
 def _offset(run: Run, table: Table, position: Position) -> str:
@@ -226,10 +226,6 @@ def _listed(run: Run, path: str) -> str:
     jvm = run.spark._jvm
     assert jvm is not None
     return str(jvm.org.apache.hadoop.fs.Path(f"file://{path}").toUri().toString())
-
-
-def _read(run: Run, table: Table) -> DataFrame:
-    return run.spark.read.format("delta").load(str(table.path))
 
 
 def _drop_rows_of_no_batch(run: Run, side: Table, closing: list[Commit]) -> None:

@@ -43,8 +43,10 @@ class GoldHop(HopQuery):
 
     def followed(self) -> dict[Table, Position]:
         """Gold's tables follow silver, all from one position."""
-        last = last_commit(self.closing_tables()[0])
-        return {self.run.lake.silver(self.run.pipeline.name): position(last, "silver")}
+        return {self.run.lake.silver(self.run.pipeline.name): self._position()}
+
+    def _position(self) -> Position:
+        return position(last_commit(self.closing_tables()[0]), "silver")
 
     def create_tables(self) -> None:
         """Create the gold tables."""
@@ -97,9 +99,7 @@ class GoldHop(HopQuery):
     def _size(self, until: Position) -> int:
         """Tell how many rows a batch takes, by Delta's statistics."""
         silver = self.run.lake.silver(self.run.pipeline.name)
-        return rows_between(
-            silver, position(last_commit(self.closing_tables()[0]), "silver"), until
-        )
+        return rows_between(silver, self._position(), until)
 
     def _merge_all(
         self, events: DataFrame, tables: Sequence[GoldTable], batch: int, until: Position
