@@ -54,10 +54,10 @@ def demo(pipeline: str, events: int | None, seed: int, root: str | None, env: st
     show_ledger(ledger)
     show_gold(where.lake, definition)
     option = f" --root {root}" if root else ""
-    first = definition.gold[0].name
+    first = definition.gold_names[0]
     say(
         "Where to look next:\n"
-        f'  tidelake sql "SELECT * FROM gold.{first} LIMIT 10"{option}\n'
+        f'  tidelake sql "SELECT * FROM {first} LIMIT 10"{option}\n'
         f'  tidelake sql "SELECT stage, reasons, count(*) FROM silver.{pipeline}__quarantine '
         f'GROUP BY ALL"{option}\n'
         f"  tidelake ledger {pipeline}{option}\n"

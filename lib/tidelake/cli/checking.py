@@ -12,12 +12,20 @@ from tidelake.cli.failures import say
 from tidelake.cli.flow import started
 from tidelake.cli.options import as_json, place, placed
 from tidelake.cli.render import print_json, print_table
+from tidelake.config import Pipeline
 from tidelake.errors import RefusedError, UsageError
 
 if TYPE_CHECKING:
     from tidelake.ops.gate import GateReport
     from tidelake.replay.compatibility import FieldDrift, TableVerdict
 
+_STANDS = {
+    "continues": "continues",
+    "not there yet": "not there yet",
+    "new": "new beside filled tables: needs a new generation",
+    "redefined": "filled under another definition: needs a new generation",
+    "no longer filled": "not in the definition: stays as it is, no run fills it",
+}
 _SAYS = {
     "added": "added; older rows are null",
     "kept": "kept; newer rows are null",
@@ -66,10 +74,19 @@ def check(pipeline: str, tables: bool, json_: bool, root: str | None, env: str |
     if not may_continue:
         raise RefusedError(
             f"today's definition of {definition.name} may not continue on the stored tables. "
-            "Restore it, or run it on a new --root."
+            f"{_remedy(definition, verdicts)}"
         )
     if report is not None and not report.passed:
         raise RefusedError(f"the gate of {definition.name} is closed. Details: {report.docs}")
+
+
+def _remedy(definition: Pipeline, verdicts: list[TableVerdict]) -> str:
+    """Say what leads on; silver's columns cannot be computed anew from silver."""
+    refused = {verdict.table for verdict in verdicts if not verdict.may_continue}
+    if refused <= set(definition.gold_names):
+        command = f"tidelake repair {definition.name} --hop gold"
+        return f"Restore it, or compute gold anew from silver with: {command}"
+    return "Restore it, or run it on a new --root."
 
 
 def _as_json(
@@ -82,7 +99,12 @@ def _as_json(
     told = {
         "pipeline": name,
         "may_continue": may_continue,
-        "tables": {v.table: [asdict(one) for one in v.differences] for v in verdicts if v.exists},
+        "tables": {
+            v.table: [asdict(one) for one in v.differences]
+            for v in verdicts
+            if v.standing in ("continues", "redefined")
+        },
+        "standing": {v.table: v.standing for v in verdicts},
         "payload": [asdict(field) for field in drift],
     }
     return told if report is None else told | {"gate": report.to_json()}
@@ -91,15 +113,7 @@ def _as_json(
 def _show(name: str, verdicts: list[TableVerdict], drift: list[FieldDrift]) -> None:
     print_table(
         ["table", "column", "stored", "defined", "verdict"],
-        [
-            [verdict.table, one.column, one.stored, one.defined, _SAYS[one.verdict]]
-            for verdict in verdicts
-            for one in verdict.differences
-        ]
-        or [
-            [verdict.table, None, None, None, "continues" if verdict.exists else "not there yet"]
-            for verdict in verdicts
-        ],
+        [row for verdict in verdicts for row in _rows(verdict)],
         title=f"Today's definition of {name} against its tables",
     )
     if drift:
@@ -108,6 +122,16 @@ def _show(name: str, verdicts: list[TableVerdict], drift: list[FieldDrift]) -> N
             [[d.field, d.kind, f"{d.rows:,} of {d.sampled:,}", d.follows] for d in drift],
             title="Fields of the newest arrivals against event.schema",
         )
+
+
+def _rows(verdict: TableVerdict) -> list[list[str | None]]:
+    changed: list[list[str | None]] = [
+        [verdict.table, one.column, one.stored, one.defined, _SAYS[one.verdict]]
+        for one in verdict.differences
+    ]
+    if changed and verdict.standing == "continues":
+        return changed
+    return [[verdict.table, None, None, None, _STANDS[verdict.standing]], *changed]
 
 
 def _show_gate(report: GateReport) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tidelake.cli.render import print_table
 from tidelake.config import Pipeline
+from tidelake.config.pipeline import selected_columns
 from tidelake.ops.ledger import Ledger
 from tidelake.ops.lines import BooksLine
 from tidelake.ops.query import ask
@@ -97,16 +98,26 @@ def show_status(status: Status) -> None:
 
 
 def show_gold(lake: Lake, pipeline: Pipeline) -> None:
-    """Print the first rows of each gold table, the largest first."""
-    for gold in pipeline.gold:
-        table = lake.gold(gold.name)
-        if not table.exists:
+    """Print the first rows of each table that gold fills."""
+    for name, (columns, first) in _tops(pipeline).items():
+        if not lake.table(name).exists:
             continue
-        columns = ", ".join(f'"{name}"' for name in gold.columns if name != "session_id")
-        largest = f'"{gold.measures[0].name}"'
-        answer = ask(
-            lake,
-            f"SELECT {columns} FROM {table.name} "
-            f"ORDER BY {largest} DESC NULLS LAST, {columns} LIMIT {_TOP}",
-        )
-        print_table(answer.columns, answer.rows, title=table.name)
+        shown = ", ".join(f'"{column}"' for column in columns)
+        answer = ask(lake, f"SELECT {shown} FROM {name} ORDER BY {first}, {shown} LIMIT {_TOP}")
+        print_table(answer.columns, answer.rows, title=name)
+
+
+def _tops(pipeline: Pipeline) -> dict[str, tuple[Sequence[str], str]]:
+    """Give each table's columns, and what puts telling rows first."""
+    tops: dict[str, tuple[Sequence[str], str]] = {}
+    for gold in pipeline.gold:
+        columns = [name for name in gold.columns if name != "session_id"]
+        tops[f"gold.{gold.name}"] = columns, f'"{gold.measures[0].name}" DESC NULLS LAST'
+    for join in pipeline.joins:
+        columns = [*join.left.columns, *join.right.columns]
+        tops[f"gold.{join.name}"] = columns, "_right_time IS NULL"
+    if pipeline.dimension is not None:
+        key, columns = pipeline.dimension.key, list(selected_columns(pipeline.event))
+        for name in pipeline.gold_names:
+            tops[name] = columns, ", ".join(f'"{column}"' for column in key)
+    return tops

@@ -16,12 +16,13 @@ from tidelake.config.joins import Enrich, Join
 from tidelake.config.model import suggestion
 from tidelake.config.names import (
     BRONZE_COLUMNS,
+    DIMENSION_RESERVED,
     GOLD_RESERVED,
     SILVER_RESERVED,
     is_column_name,
 )
 from tidelake.config.parts import Parts
-from tidelake.config.pipeline import Pipeline, selected_columns
+from tidelake.config.pipeline import DimensionSpec, Pipeline, selected_columns
 
 
 def check(parts: Parts) -> Iterator[Finding]:
@@ -30,6 +31,8 @@ def check(parts: Parts) -> Iterator[Finding]:
     if parts.event is not None:
         yield from _event_findings(parts.event)
         yield from _enrich_findings(parts.event, parts.enrich)
+        if parts.dimension is not None:
+            yield from _dimension_findings(parts.event, parts.dimension)
     for index, table in parts.gold.items():
         yield from _gold_findings(table, ("gold", index), columns)
     for index, join in parts.joins.items():
@@ -90,6 +93,16 @@ def _enrich_findings(event: Event, enrichments: dict[int, Enrich]) -> Iterator[F
                 message = f"{column} is a column of silver already"
                 yield Finding((*path, "columns", position), message)
             taken.add(column.lower())
+
+
+def _dimension_findings(event: Event, dimension: DimensionSpec) -> Iterator[Finding]:
+    columns = tuple(selected_columns(event))
+    for position, key in enumerate(dimension.key):
+        yield from _name_findings(("dimension", "key", position), key, columns)
+    for name in columns:
+        if name.lower() in DIMENSION_RESERVED:
+            path = ("event", "select", name) if event.select else ("event", "schema")
+            yield Finding(path, f"{name} is a name that a dimension fills itself; choose another")
 
 
 def _gold_findings(

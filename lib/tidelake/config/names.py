@@ -33,6 +33,11 @@ GOLD_RESERVED = (
     "session_end",
 )
 
+# Columns of a dimension's silver: what orders its changes, and which of them delete.
+SEQUENCE, IS_DELETE = "_sequence", "_is_delete"
+# What a dimension's tables fill themselves.
+DIMENSION_RESERVED = ("valid_from", "valid_to", "is_current")
+
 _TABLE = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
 

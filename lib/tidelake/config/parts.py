@@ -12,7 +12,7 @@ from tidelake.config.event import Event
 from tidelake.config.gold import GoldTable
 from tidelake.config.joins import Enrich, Join
 from tidelake.config.names import SILVER_RESERVED
-from tidelake.config.pipeline import selected_columns
+from tidelake.config.pipeline import DimensionSpec, selected_columns
 
 _M = TypeVar("_M", bound=BaseModel)
 # What takes the place of a broken key without causing a finding of its own.
@@ -33,6 +33,7 @@ class Parts:
     enrich_is_whole: bool
     gold: dict[int, GoldTable]
     joins: dict[int, Join]
+    dimension: DimensionSpec | None
 
     def columns(self) -> tuple[str, ...] | None:
         """Silver's columns, those of enrichment with them; None when they cannot be known."""
@@ -53,6 +54,7 @@ def sound_parts(raw: Mapping[str, Any]) -> Parts:
         enrich_is_whole=isinstance(written, list) and len(enrich) == len(written),
         gold=_sound_items(GoldTable, raw.get("gold")),
         joins=_sound_items(Join, raw.get("joins")),
+        dimension=_sound(DimensionSpec, raw.get("dimension")),
     )
 
 

@@ -12,7 +12,7 @@ from tidelake.config.expectations import Expectation, Suite
 from tidelake.config.gold import GoldTable
 from tidelake.config.joins import Enrich, Join
 from tidelake.config.model import Model
-from tidelake.config.names import SILVER_RESERVED, ColumnName, TableName
+from tidelake.config.names import IS_DELETE, SEQUENCE, SILVER_RESERVED, ColumnName, TableName
 from tidelake.config.source import Source, Text
 from tidelake.config.types import quoted
 
@@ -88,8 +88,26 @@ class Pipeline(Model):
 
     @property
     def selected(self) -> dict[str, str]:
-        """Silver's selected columns, in order: name to SQL over the payload."""
-        return selected_columns(self.event)
+        """Silver's selected columns, in order: name to SQL over the payload.
+
+        A dimension's have what orders its changes among them, and which of them delete.
+        """
+        found = selected_columns(self.event)
+        if self.dimension is not None and self.event.sequence is not None:
+            gone = (
+                f"coalesce({self.event.delete_when}, false)" if self.event.delete_when else "false"
+            )
+            found |= {SEQUENCE: self.event.sequence, IS_DELETE: gone}
+        return found
+
+    @property
+    def gold_names(self) -> tuple[str, ...]:
+        """Logical names of the tables that the gold hop fills, in the file's order."""
+        if self.dimension is not None:
+            history = (f"dim.{self.name}__history",) if self.dimension.history else ()
+            return (f"dim.{self.name}", *history)
+        names = [table.name for table in self.gold] + [join.name for join in self.joins]
+        return tuple(f"gold.{name}" for name in names)
 
     @property
     def silver_columns(self) -> tuple[str, ...]:
@@ -110,11 +128,9 @@ def selected_columns(event: Event) -> dict[str, str]:
 def unbuilt_features(pipeline: Pipeline) -> list[str]:
     """Name what a pipeline uses and this version cannot run; alerts are taken without a word."""
     present = {
-        "kind: dimension": pipeline.kind == "dimension",
         "source.kind: kafka": pipeline.source.kind == "kafka",
         "source.format: avro": getattr(pipeline.source, "format", "json") == "avro",
         "enrich": bool(pipeline.enrich),
-        "joins": bool(pipeline.joins),
         "transform": pipeline.transform is not None,
     }
     return [name for name, is_present in present.items() if is_present]

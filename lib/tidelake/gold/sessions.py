@@ -14,9 +14,8 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from tidelake.config import GoldTable, SessionWindow
+from tidelake.gold import GONE
 from tidelake.gold.measures import shown_of, states_of
-
-ABSORBED = "_absorbed"
 
 _Form = Literal["partial", "combine"]
 
@@ -56,7 +55,7 @@ def regroup(partials: DataFrame, stored: DataFrame, table: GoldTable) -> DataFra
         table: The session table.
 
     Returns:
-        The rows to write: ``session_id``, keys, bounds and states, with ``_absorbed`` true for
+        The rows to write: ``session_id``, keys, bounds and states, with ``_gone`` true for
         stored sessions that exist no more.
     """
     touched = _touched(stored, partials, table)
@@ -68,8 +67,8 @@ def regroup(partials: DataFrame, stored: DataFrame, table: GoldTable) -> DataFra
     written = ["session_id", *columns, *states, *[shown.name for shown in shown_of(table)]]
     return (
         alive.select(*written)
-        .withColumn(ABSORBED, F.lit(False))
-        .unionByName(gone.select(*written).withColumn(ABSORBED, F.lit(True)))
+        .withColumn(GONE, F.lit(False))
+        .unionByName(gone.select(*written).withColumn(GONE, F.lit(True)))
     )
 
 

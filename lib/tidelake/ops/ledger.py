@@ -169,7 +169,7 @@ def _read(lake: Lake, pipeline: Pipeline) -> Ledger:
 def _versions(lake: Lake, pipeline: Pipeline) -> list[int]:
     name = pipeline.name
     tables = [lake.bronze(name), lake.requeue(name), lake.silver(name)]
-    return [newest_version(t) for t in [*tables, *(lake.gold(g.name) for g in pipeline.gold)]]
+    return [newest_version(t) for t in [*tables, *map(lake.table, pipeline.gold_names)]]
 
 
 def _tallies(lake: Lake, name: str) -> dict[str, Tally]:

@@ -97,7 +97,7 @@ def read_status(lake: Lake, pipeline: Pipeline, *, now: datetime | None = None) 
     name = pipeline.name
     require_tables(lake, name)
     bronze, silver = lake.bronze(name), lake.silver(name)
-    golds = [lake.gold(gold.name) for gold in pipeline.gold]
+    golds = [lake.table(name) for name in pipeline.gold_names]
     # The gold table that is furthest behind stands for the hop.
     slowest = min(golds, key=_batch, default=None)
     closed = last_commit(silver)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from tidelake.config import Pipeline
@@ -15,17 +14,23 @@ from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import (
     check_definition,
     gold_freedom,
-    gold_schema,
+    known_targets,
     late_schema,
     silver_freedom,
     silver_schema,
+    target_schema,
 )
 from tidelake.silver.fields import new_columns
+from tidelake.sinks.commits import last_commit
+from tidelake.sinks.definitions import changed_definition
 from tidelake.sinks.evolution import Difference, Freedom, differences
 from tidelake.tables import Lake, Table
 
 _SAMPLE = 10_000
 Drift = Literal["unknown", "absent"]
+
+
+Standing = Literal["continues", "not there yet", "new", "redefined", "no longer filled"]
 
 
 @dataclass(frozen=True)
@@ -34,18 +39,20 @@ class TableVerdict:
 
     Attributes:
         table: Its logical name.
-        exists: Whether it is there yet.
+        standing: Whether it goes on; ``new`` beside tables that hold batches, ``redefined`` where
+            it was filled under another definition.
         differences: Column by column; none means that it continues as it is.
     """
 
     table: str
-    exists: bool
-    differences: tuple[Difference, ...]
+    standing: Standing
+    differences: tuple[Difference, ...] = ()
 
     @property
     def may_continue(self) -> bool:
         """Tell whether a run would go on."""
-        return all(one.verdict != "refused" for one in self.differences)
+        refused = any(one.verdict == "refused" for one in self.differences)
+        return not refused and self.standing not in ("new", "redefined")
 
 
 @dataclass(frozen=True)
@@ -80,26 +87,47 @@ def judge_tables(run: Run) -> list[TableVerdict]:
     Raises:
         ConfigError: Spark does not understand an expression.
     """
-    check_definition(run.spark, run.pipeline)
-    return [
-        _judge(run.spark, table, wanted, freedom) for table, wanted, freedom in _definition(run)
-    ]
+    check_definition(run)
+    return [*_silver_verdicts(run), *_gold_verdicts(run)]
 
 
-def _definition(run: Run) -> Iterator[tuple[Table, StructType, Freedom]]:
+def _silver_verdicts(run: Run) -> Iterator[TableVerdict]:
     spark, pipeline, lake = run.spark, run.pipeline, run.lake
     freedom = silver_freedom(pipeline)
-    yield lake.silver(pipeline.name), silver_schema(spark, pipeline), freedom
-    yield lake.late(pipeline.name), late_schema(spark, pipeline), freedom
-    for gold in pipeline.gold:
-        yield lake.gold(gold.name), gold_schema(spark, pipeline, gold), gold_freedom(pipeline)
+    for table, wanted in (
+        (lake.silver(pipeline.name), silver_schema(spark, pipeline)),
+        (lake.late(pipeline.name), late_schema(spark, pipeline)),
+    ):
+        if table.exists:
+            yield TableVerdict(table.name, "continues", _differences(run, table, wanted, freedom))
+        else:
+            yield TableVerdict(table.name, "not there yet")
 
 
-def _judge(spark: SparkSession, table: Table, wanted: StructType, freedom: Freedom) -> TableVerdict:
-    if not table.exists:
-        return TableVerdict(table.name, False, ())
-    stored = spark.read.format("delta").load(str(table.path)).schema
-    return TableVerdict(table.name, True, tuple(differences(stored, wanted, freedom)))
+def _gold_verdicts(run: Run) -> Iterator[TableVerdict]:
+    freedom = gold_freedom(run.pipeline)
+    tables = [run.lake.table(name) for name in run.pipeline.gold_names]
+    have_batches = any(last.batch >= 0 for last in map(last_commit, tables) if last)
+    for target in known_targets(run):
+        table = target.table
+        if not table.exists:
+            yield TableVerdict(table.name, "new" if have_batches else "not there yet")
+            continue
+        redefined = changed_definition(last_commit(table), target.definition)
+        found = _differences(run, table, target_schema(run, target), freedom)
+        yield TableVerdict(table.name, "redefined" if redefined else "continues", found)
+    for table in run.lake.existing():
+        last = last_commit(table)
+        mine = last is not None and last.note["pipeline"] == run.pipeline.name
+        if last is not None and mine and last.note["hop"] == "gold" and table not in tables:
+            yield TableVerdict(table.name, "no longer filled")
+
+
+def _differences(
+    run: Run, table: Table, wanted: StructType, freedom: Freedom
+) -> tuple[Difference, ...]:
+    stored = run.spark.read.format("delta").load(str(table.path)).schema
+    return tuple(differences(stored, wanted, freedom))
 
 
 def payload_drift(lake: Lake, pipeline: Pipeline) -> list[FieldDrift]:

@@ -2,57 +2,69 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pyspark.sql import functions as F
 
+from tidelake.runtime.gold_inputs import inputs_of, up_to
 from tidelake.runtime.hop import Run
-from tidelake.runtime.schemas import aggregate, gold_columns, gold_freedom, gold_schema
+from tidelake.runtime.schemas import gold_freedom, target_schema
+from tidelake.runtime.targets import OWN, Inputs, stamped, targets_of
 from tidelake.sinks.append import append
-from tidelake.sinks.commits import BEGINNING, REBUILT, last_commit, rewritten_after
+from tidelake.sinks.commits import BEGINNING, REBUILT, Position, last_commit, rewritten_after
 from tidelake.sinks.definitions import changed_definition, definition_note
 from tidelake.sinks.evolution import differences
 from tidelake.sinks.finality import consumed_watermark, final_note
-from tidelake.sinks.notes import position
-from tidelake.tables import Table
+from tidelake.sinks.notes import positions
 
 # The number of a rebuilt table's batch: a checkpoint is prepared from the batch before it on.
 FIRST = 1
 
 
-def stands_alike(run: Run, silver: Table) -> str:
-    """Say why gold's tables cannot go on together as they are; empty when they can.
-
-    Args:
-        run: What the command works with.
-        silver: The table that they follow.
-    """
-    positions = set()
-    for gold in run.pipeline.gold:
-        table = run.lake.gold(gold.name)
+def stands_alike(run: Run) -> str:
+    """Say why gold's tables cannot go on together as they are; empty when they can."""
+    found = []
+    for target in targets_of(run.lake, run.pipeline):
+        table = target.table
         last = last_commit(table) if table.exists else None
         if last is None:
             return f"{table.name} is new"
-        if changed_definition(last, gold):
+        if changed_definition(last, target.definition):
             return f"{table.name} has another definition now"
         stored = run.spark.read.format("delta").load(str(table.path)).schema
-        wanted = gold_schema(run.spark, run.pipeline, gold)
-        found = differences(stored, wanted, gold_freedom(run.pipeline))
-        if any(one.verdict == "refused" for one in found):
+        changes = differences(stored, target_schema(run, target), gold_freedom(run.pipeline))
+        if any(one.verdict == "refused" for one in changes):
             return f"{table.name} has other columns now"
-        positions.add((last.batch, position(last, "silver")))
-    if len(positions) > 1:
+        found.append((last.batch, positions(last)))
+    if any(one != found[0] for one in found):
         return "its tables stand at different batches"
-    _, reached = positions.pop() if positions else (0, BEGINNING)
-    return f"{silver.name} was rewritten" if rewritten_after(silver, reached) is not None else ""
+    return _rewritten(run, found[0][1])
 
 
-def rebuild_gold(run: Run, silver: Table, version: int, generation: str) -> None:
-    """Replace every gold table of the pipeline by its aggregate over one version of silver."""
-    events = run.spark.read.format("delta").option("versionAsOf", version).load(str(silver.path))
-    until = (version + 1, -1)
-    mark = consumed_watermark(silver, until)
+def _rewritten(run: Run, reached: Mapping[str, Position]) -> str:
+    for key, table in inputs_of(run.lake, run.pipeline).items():
+        if reached and key not in reached:
+            return f"{table.name} is followed now"
+        if rewritten_after(table, reached.get(key, BEGINNING)) is not None:
+            return f"{table.name} was rewritten"
+    return ""
+
+
+def rebuild_gold(run: Run, until: Mapping[str, Position], generation: str) -> None:
+    """Replace every gold table of the pipeline by what follows from silver.
+
+    Args:
+        run: What the command works with.
+        until: How far in each table that gold follows.
+        generation: The new one.
+    """
+    tables = inputs_of(run.lake, run.pipeline)
+    read = up_to(run.spark, tables, until)
+    inputs = Inputs({}, read)
+    mark = consumed_watermark((tables[key], until[key]) for key in tables)
+    events = read(OWN)
     rows = events.count()
-    for gold in run.pipeline.gold:
-        eligible = events.where(gold.where) if gold.where else events
+    for target in targets_of(run.lake, run.pipeline):
         note = {
             "pipeline": run.pipeline.name,
             "hop": "gold",
@@ -60,10 +72,10 @@ def rebuild_gold(run: Run, silver: Table, version: int, generation: str) -> None
             "batch": FIRST,
             REBUILT: True,
             "rows": rows,
-            "eligible": eligible.agg(F.count("*")).collect()[0][0],
-            "until": {"silver": list(until)},
-            **final_note(gold, mark, run.pipeline.watermark.allowed_lateness),
-            **definition_note(gold),
+            "eligible": events.agg(F.count_if(F.expr(target.eligible or "true"))).collect()[0][0],
+            "until": {key: list(position) for key, position in until.items()},
+            **final_note(target.ends, mark, run.pipeline.watermark.allowed_lateness),
+            **definition_note(target.definition),
         }
-        made = gold_columns(aggregate(events, gold), gold, generation=generation, batch=FIRST)
-        append(made, run.lake.gold(gold.name), note, surely_filled=False, replaces=True)
+        made = stamped(target.of_all(inputs), generation=generation, batch=FIRST)
+        append(made, target.table, note, surely_filled=False, replaces=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from delta.tables import DeltaTable
@@ -14,6 +14,7 @@ from tidelake.errors import NotBuiltError, UsageError
 from tidelake.ops.books import history
 from tidelake.replay.rebuild_gold import FIRST, rebuild_gold, stands_alike
 from tidelake.runtime.checkpoints import delta_offset, file_entry, prepare
+from tidelake.runtime.gold_inputs import inputs_of
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
 from tidelake.runtime.landing import taken_files
@@ -31,7 +32,7 @@ from tidelake.sinks.commits import (
     rewritten_after,
 )
 from tidelake.sinks.generations import CREATION
-from tidelake.sinks.notes import SilverNote, position
+from tidelake.sinks.notes import SilverNote, positions
 from tidelake.tables import Hop, Table
 
 _GENERATION = re.compile(r"g([1-9][0-9]*)")
@@ -110,10 +111,7 @@ def _silver(run: Run) -> Repaired:
     closing = history(lake, table)
     for side in (lake.quarantine(name), lake.late(name)):
         _drop_rows_of_no_batch(run, side, closing)
-    offsets = [
-        _offset(run, followed, before.until.get(key, BEGINNING)) for key, followed in inputs.items()
-    ]
-    _prepare(run, "silver", generation, _numbered(last), offsets)
+    _prepare(run, "silver", generation, _numbered(last), _offsets(run, inputs, before.until))
     idle = replace(
         before,
         watermark_in=before.watermark,
@@ -140,8 +138,7 @@ def _rebuild_silver(run: Run, generation: str, inputs: dict[str, Table]) -> None
         "bronze": (version + 1, -1),
         "requeue": (newest_version(requeue) + 1, -1),
     }
-    offsets = [_offset(run, table, until[key]) for key, table in inputs.items()]
-    _prepare(run, "silver", generation, FIRST, offsets)
+    _prepare(run, "silver", generation, FIRST, _offsets(run, inputs, until))
     reached = Reached(until, {"bronze": rows.count(), "requeue": 0})
     batch = SilverBatch(run, generation, FIRST, rebuilds=True)
     with Held() as keep:
@@ -151,21 +148,22 @@ def _rebuild_silver(run: Run, generation: str, inputs: dict[str, Table]) -> None
 
 def _gold(run: Run) -> Repaired:
     lake, pipeline = run.lake, run.pipeline
-    silver = lake.silver(pipeline.name)
-    tables = [lake.gold(gold.name) for gold in pipeline.gold]
-    if not silver.exists or not any(table.exists for table in tables):
+    inputs = inputs_of(lake, pipeline)
+    tables = [lake.table(name) for name in pipeline.gold_names]
+    if not any(table.exists for table in tables):
         raise UsageError(_missing(pipeline.name, "gold"))
+    for table in inputs.values():
+        if not table.exists:
+            raise UsageError(_missing(table.name.removeprefix("silver."), "silver"))
     generation = _next_generation(run, "gold", tables)
-    why = stands_alike(run, silver)
+    why = stands_alike(run)
     if why:
-        version = newest_version(silver)
-        until = (version + 1, -1)
-        _prepare(run, "gold", generation, FIRST, [_offset(run, silver, until)])
-        rebuild_gold(run, silver, version, generation)
+        heads = {key: (newest_version(table) + 1, -1) for key, table in inputs.items()}
+        _prepare(run, "gold", generation, FIRST, _offsets(run, inputs, heads))
+        rebuild_gold(run, heads, generation)
         return Repaired("gold", generation, True, why)
     last = _last(run, tables[0], "gold")
-    offset = _offset(run, silver, position(last, "silver"))
-    _prepare(run, "gold", generation, _numbered(last), [offset])
+    _prepare(run, "gold", generation, _numbered(last), _offsets(run, inputs, positions(last)))
     for table in tables:
         _promote(run, table, _last(run, table, "gold"), generation, rows=0, eligible=0)
     return Repaired("gold", generation, rebuilt=False)
@@ -216,9 +214,13 @@ def _promote(run: Run, table: Table, last: Commit, generation: str, **books: obj
     append(nothing, table, note, surely_filled=False)
 
 
-def _offset(run: Run, table: Table, position: Position) -> str:
-    detail = DeltaTable.forPath(run.spark, str(table.path)).detail().select("id").collect()[0]
-    return delta_offset(detail["id"], position)
+def _offsets(run: Run, inputs: Mapping[str, Table], reached: Mapping[str, Position]) -> list[str]:
+    """Write where a hop stands in each of its inputs as their streams' offsets."""
+    offsets = []
+    for key, table in inputs.items():
+        detail = DeltaTable.forPath(run.spark, str(table.path)).detail().select("id").collect()[0]
+        offsets.append(delta_offset(detail["id"], reached.get(key, BEGINNING)))
+    return offsets
 
 
 def _listed(run: Run, path: str) -> str:

@@ -79,7 +79,7 @@ def _tables(run: Run, hops: Iterable[Hop]) -> list[Table]:
             lake.late(name),
             lake.silver(name),
         ],
-        "gold": [lake.gold(gold.name) for gold in run.pipeline.gold],
+        "gold": [lake.table(name) for name in run.pipeline.gold_names],
     }
     return [table for hop in hops for table in of_hop[hop] if table.exists]
 

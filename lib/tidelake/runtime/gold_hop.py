@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from datetime import datetime, timedelta
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from delta.exceptions import DeltaConcurrentModificationException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from tidelake.config import GlobalWindow, GoldTable, SessionWindow
 from tidelake.errors import UsageError
-from tidelake.gold.sessions import gap_of, regroup, to_sessions
-from tidelake.gold.windows import BOUNDS, to_partials
-from tidelake.instants import from_micros
+from tidelake.runtime.gold_inputs import by_input, inputs_of, open_stream, up_to
 from tidelake.runtime.held import Held
-from tidelake.runtime.hop import HopQuery
+from tidelake.runtime.hop import HopQuery, Run
 from tidelake.runtime.offsets import planned_positions
-from tidelake.runtime.schemas import gold_columns, gold_freedom, gold_schema
+from tidelake.runtime.schemas import gold_freedom, target_schema
 from tidelake.runtime.small_batches import fitted
-from tidelake.sinks.append import append, ensure_table
-from tidelake.sinks.commits import Position, last_commit, rows_between
+from tidelake.runtime.targets import OWN, Inputs, Target, targets_of
+from tidelake.sinks.append import ensure_table
+from tidelake.sinks.commits import BEGINNING, Position, last_commit, rows_between
 from tidelake.sinks.definitions import changed_definition, definition_note
 from tidelake.sinks.finality import consumed_watermark, final_note
-from tidelake.sinks.merge import merge_partials, merge_sessions
-from tidelake.sinks.notes import position
+from tidelake.sinks.notes import positions
 from tidelake.tables import Table
+
+# How often a batch is merged again after a compaction got in between.
+_TRIES = 5
 
 
 class GoldHop(HopQuery):
@@ -34,141 +34,114 @@ class GoldHop(HopQuery):
 
     hop = "gold"
 
-    def _table(self, gold: GoldTable) -> Table:
-        return self.run.lake.gold(gold.name)
+    def __init__(self, run: Run) -> None:
+        """Find the tables and what they follow; then as every hop."""
+        self._targets = targets_of(run.lake, run.pipeline)
+        self._inputs = inputs_of(run.lake, run.pipeline)
+        super().__init__(run)
 
     def closing_tables(self) -> list[Table]:
         """Each gold table closes a batch for itself."""
-        return [self._table(gold) for gold in self.run.pipeline.gold]
+        return [target.table for target in self._targets]
 
     def followed(self) -> dict[Table, Position]:
         """Gold's tables follow silver, all from one position."""
-        return {self.run.lake.silver(self.run.pipeline.name): self._position()}
+        reached = self._reached()
+        return {table: reached.get(key, BEGINNING) for key, table in self._inputs.items()}
 
-    def _position(self) -> Position:
-        return position(last_commit(self.closing_tables()[0]), "silver")
+    def _reached(self) -> dict[str, Position]:
+        return positions(last_commit(self.closing_tables()[0]))
 
     def create_tables(self) -> None:
         """Create the gold tables."""
-        name = self.run.pipeline.name
-        if not self.run.lake.silver(name).exists:
-            raise UsageError(
-                f"silver.{name} does not exist yet. Fill it with: tidelake run {name} --hop silver"
-            )
-        for gold in self.run.pipeline.gold:
-            if changed_definition(last_commit(self._table(gold)), gold):
-                raise self.fence.refusal(
-                    f"gold.{gold.name} was filled under another definition than today's"
+        for table in self._inputs.values():
+            if not table.exists:
+                name = table.name.removeprefix("silver.")
+                raise UsageError(
+                    f"{table.name} does not exist yet. "
+                    f"Fill it with: tidelake run {name} --hop silver"
                 )
-            schema = gold_schema(self.run.spark, self.run.pipeline, gold)
+        for target in self._targets:
+            if changed_definition(last_commit(target.table), target.definition):
+                raise self.fence.refusal(f"{target.table.name} was filled under another definition")
+        for target in self._targets:
             ensure_table(
                 self.run.spark,
-                self._table(gold),
-                schema,
+                target.table,
+                target_schema(self.run, target),
                 self.creation_note(),
                 freedom=gold_freedom(self.run.pipeline),
             )
 
     def stream(self) -> DataFrame:
         """Follow silver from its first commit on."""
-        silver = self.run.lake.silver(self.run.pipeline.name)
-        return (
-            self.run.spark.readStream.format("delta")
-            .option("startingVersion", 0)
-            .option("maxBytesPerTrigger", self.run.environment.limits.gold_bytes)
-            .load(str(silver.path))
-            .drop("_payload_hash", "_generation", "_batch")
-        )
+        limit = self.run.environment.limits.gold_bytes
+        return open_stream(self.run.spark, self._inputs, max_bytes=limit)
 
     def write(self, rows: DataFrame, batch: int) -> None:
         """Merge a batch into each table that does not hold it yet."""
         began = time.monotonic()
-        until = planned_positions(self.checkpoint, batch, 1)[0]
-        open_tables = [
-            gold
-            for gold in self.run.pipeline.gold
-            if self.fence.admits(self._table(gold), batch, {"silver": until})
+        ends = planned_positions(self.checkpoint, batch, len(self._inputs))
+        until = dict(zip(self._inputs, ends, strict=True))
+        open_targets = [
+            target for target in self._targets if self.fence.admits(target.table, batch, until)
         ]
-        if not open_tables:
+        if not open_targets:
             return
         with fitted(rows.sparkSession, self._size(until)), Held() as hold:
-            taken = self._merge_all(hold(rows), open_tables, batch, until)
-        detail = f"into {len(open_tables)} tables"
-        self.run.progress.closed(self.hop, batch, taken, began, detail=detail)
+            taken = by_input(hold(rows), self._inputs)
+            inputs = Inputs(taken, up_to(rows.sparkSession, self._inputs, until))
+            count = self._merge_all(inputs, open_targets, batch, until)
+        detail = f"into {len(open_targets)} tables"
+        self.run.progress.closed(self.hop, batch, count, began, detail=detail)
 
-    def _size(self, until: Position) -> int:
+    def _size(self, until: Mapping[str, Position]) -> int:
         """Tell how many rows a batch takes, by Delta's statistics."""
-        silver = self.run.lake.silver(self.run.pipeline.name)
-        return rows_between(silver, self._position(), until)
+        reached = self._reached()
+        return sum(
+            rows_between(table, reached.get(key, BEGINNING), until[key])
+            for key, table in self._inputs.items()
+        )
 
     def _merge_all(
-        self, events: DataFrame, tables: Sequence[GoldTable], batch: int, until: Position
+        self,
+        inputs: Inputs,
+        targets: Sequence[Target],
+        batch: int,
+        until: Mapping[str, Position],
     ) -> int:
+        events = inputs.taken[OWN]
+        # Numbered, since a table's name may be that of a column.
         eligible = [
-            F.count_if(F.expr(gold.where) if gold.where else F.lit(True)).alias(gold.name)
-            for gold in tables
+            F.count_if(F.expr(target.eligible or "true")).alias(f"_{number}")
+            for number, target in enumerate(targets)
         ]
         counted = events.agg(F.count("*").alias("_rows"), *eligible).collect()[0]
         pipeline = self.run.pipeline
-        mark = consumed_watermark(self.run.lake.silver(pipeline.name), until)
-        for gold in tables:
+        mark = consumed_watermark((self._inputs[key], until[key]) for key in self._inputs)
+        for number, target in enumerate(targets):
             note = self.note(
                 batch,
                 rows=counted["_rows"],
-                eligible=counted[gold.name],
-                until={"silver": list(until)},
-                **definition_note(gold),
-                **final_note(gold, mark, pipeline.watermark.allowed_lateness),
+                eligible=counted[f"_{number}"],
+                until={key: list(position) for key, position in until.items()},
+                **definition_note(target.definition),
+                **final_note(target.ends, mark, pipeline.watermark.allowed_lateness),
             )
-            kept = events.where(gold.where) if gold.where else events
-            with Held() as hold:
-                self._merge(kept, gold, note, hold)
+            self._merge(target, inputs, note, until)
         return int(counted["_rows"])
 
-    def _merge(self, events: DataFrame, gold: GoldTable, note: dict[str, Any], hold: Held) -> None:
-        """Merge a table's events; a commit without rows where it has none, so that it keeps up."""
-        target = self._table(gold)
-        if not note["eligible"]:
-            stored = self.run.spark.read.format("delta").load(str(target.path))
-            append(stored.limit(0), target, note, surely_filled=False)
-        elif isinstance(gold.window, SessionWindow):
-            partials = hold(to_sessions(events, gold))
-            within = _near(partials, gap_of(gold))
-            stored = events.sparkSession.read.format("delta").load(str(target.path)).alias("t")
-            changed = regroup(partials, stored.where(within), gold)
-            merge_sessions(
-                hold(self._stamped(changed, gold, note)), target, within=within, note=note
-            )
-        else:
-            partials = hold(to_partials(events, gold))
-            within = "" if isinstance(gold.window, GlobalWindow) else _within(partials, BOUNDS[0])
-            source = self._stamped(partials, gold, note)
-            merge_partials(source, target, gold, within=within, note=note)
-
-    def _stamped(self, rows: DataFrame, gold: GoldTable, note: dict[str, Any]) -> DataFrame:
-        """Give rows the table's columns and the batch that its note names."""
-        return gold_columns(rows, gold, generation=note["generation"], batch=note["batch"])
-
-
-def _within(partials: DataFrame, column: str) -> str:
-    """Bound the batch's windows by literals over ``t``."""
-    low, high = _range(partials, column, column)
-    return f"t.{column} >= {_literal(low)} AND t.{column} <= {_literal(high)}"
-
-
-def _near(sessions: DataFrame, gap: timedelta) -> str:
-    """Bound the stored sessions that the batch's could touch by literals over ``t``."""
-    low, high = _range(sessions, "session_start", "session_end")
-    return f"t.session_end >= {_literal(low - gap)} AND t.session_start <= {_literal(high + gap)}"
-
-
-def _range(rows: DataFrame, low: str, high: str) -> tuple[datetime, datetime]:
-    found = rows.agg(F.min(F.unix_micros(low)), F.max(F.unix_micros(high))).collect()[0]
-    first, last = from_micros(found[0]), from_micros(found[1])
-    if first is None or last is None:
-        raise ValueError("a batch without rows has no bounds")
-    return first, last
-
-
-def _literal(instant: datetime) -> str:
-    return f"TIMESTAMP'{instant:%Y-%m-%d %H:%M:%S.%f}Z'"
+    def _merge(
+        self, target: Target, inputs: Inputs, note: dict[str, Any], until: Mapping[str, Position]
+    ) -> None:
+        """Merge into one table; again, where a compaction rewrote what the merge had read."""
+        for left in reversed(range(_TRIES)):
+            try:
+                with Held() as hold:
+                    target.merge(inputs, note, hold)
+            except DeltaConcurrentModificationException:
+                if not left:
+                    raise
+                if self.fence.admits(target.table, note["batch"], until):
+                    continue
+            return

@@ -31,7 +31,7 @@ def run_hops(run: Run, hops: Sequence[Hop], trigger: Trigger) -> None:
         LockedError: Another process runs one of them.
         TidelakeError: Whatever stopped a batch.
     """
-    check_definition(run.spark, run.pipeline)
+    check_definition(run)
     wanted = [hop for hop in HOPS if hop in hops]
     with ExitStack() as locks:
         for hop in wanted:

@@ -8,12 +8,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from tidelake.bronze import REQUEUE_DDL
-from tidelake.config import GlobalWindow, GoldTable, Pipeline, SessionWindow
+from tidelake.config import Pipeline
+from tidelake.config.names import IS_DELETE, SEQUENCE
 from tidelake.errors import ConfigError, Violation
-from tidelake.gold.measures import columns_of, states_of
-from tidelake.gold.sessions import ABSORBED, session_id, to_sessions
-from tidelake.gold.windows import BOUNDS, to_partials
 from tidelake.reuse import reused
+from tidelake.runtime.gold_inputs import inputs_of
+from tidelake.runtime.hop import Run
+from tidelake.runtime.targets import OWN, Inputs, Target, stamped, targets_of
 from tidelake.silver.classify import classify, payload_scope
 from tidelake.silver.parse import parse
 from tidelake.silver.route import decide, to_late, to_silver
@@ -57,49 +58,46 @@ def gold_freedom(pipeline: Pipeline) -> Freedom:
     return "none" if pipeline.event.evolution == "strict" else "types"
 
 
-def gold_schema(spark: SparkSession, pipeline: Pipeline, table: GoldTable) -> StructType:
+def target_schema(run: Run, target: Target) -> StructType:
     """Give a gold table's columns, in the order in which analysts read them."""
-    events = spark.createDataFrame([], silver_schema(spark, pipeline))
-    return gold_columns(aggregate(events, table), table, generation="", batch=0).schema
+    inputs = _empty_inputs(run)
+    rows = target.of_all(Inputs(inputs, inputs.__getitem__))
+    return stamped(rows, generation="", batch=0).schema
 
 
-def gold_columns(
-    aggregated: DataFrame, table: GoldTable, *, generation: str, batch: int
-) -> DataFrame:
-    """Order an aggregate's columns and add where they come from.
-
-    A session's mark of absorption is kept, since the merge acts on it.
-    """
-    if isinstance(table.window, SessionWindow):
-        leading = [*table.keys, "session_id", "session_start", "session_end"]
-    elif isinstance(table.window, GlobalWindow):
-        leading = list(table.keys)
-    else:
-        leading = [*BOUNDS, *table.keys]
-    marks = [ABSORBED] if ABSORBED in aggregated.columns else []
-    return aggregated.select(
-        *leading,
-        *columns_of(table),
-        *marks,
-        F.lit(generation).alias("_generation"),
-        F.lit(batch).cast("bigint").alias("_batch"),
-    )
+def _empty_inputs(run: Run) -> dict[str, DataFrame]:
+    """Give each input of gold without a row; those of other pipelines only where they exist."""
+    empty = {}
+    for key, table in inputs_of(run.lake, run.pipeline).items():
+        if key == OWN:
+            empty[key] = run.spark.createDataFrame([], silver_schema(run.spark, run.pipeline))
+        elif table.exists:
+            empty[key] = run.spark.read.format("delta").load(str(table.path)).limit(0)
+    return empty
 
 
-def check_definition(spark: SparkSession, pipeline: Pipeline) -> None:
+def known_targets(run: Run) -> list[Target]:
+    """List the gold tables whose inputs all exist, or can be derived from the definition."""
+    known = _empty_inputs(run).keys()
+    return [target for target in targets_of(run.lake, run.pipeline) if set(target.inputs) <= known]
+
+
+def check_definition(run: Run) -> None:
     """Let Spark analyse every expression on no rows, before anything is written.
 
     Raises:
         ConfigError: Lists every expression that Spark does not understand.
     """
+    spark, pipeline = run.spark, run.pipeline
     rows = spark.createDataFrame([], REQUEUE_DDL)
     scope = payload_scope(parse(rows, pipeline.event), pipeline)
     violations = _refused(scope, _event_expressions(pipeline))
     if not violations:
-        events = spark.createDataFrame([], silver_schema(spark, pipeline))
-        for number, table in enumerate(pipeline.gold):
-            found = _refused(events, _gold_expressions(table))
-            violations += [Violation(f"gold[{number}].{one.path}", one.message) for one in found]
+        inputs = _empty_inputs(run)
+        for target in known_targets(run):
+            for path, (key, column) in target.expressions().items():
+                found = _refused(inputs[key], {f"{target.place}.{path}": column})
+                violations += found
     if violations:
         raise ConfigError(pipeline.file, violations)
 
@@ -112,16 +110,13 @@ def _event_expressions(pipeline: Pipeline) -> dict[str, Column]:
     }
     if event.where:
         named["event.where"] = F.coalesce(F.expr(event.where), F.lit(False))
-    selected = {f"event.select.{name}": F.expr(sql) for name, sql in pipeline.selected.items()}
+    selected = {_place(name): F.expr(sql) for name, sql in pipeline.selected.items()}
     return named | selected
 
 
-def _gold_expressions(table: GoldTable) -> dict[str, Column]:
-    named = {"where": F.count_if(F.expr(table.where))} if table.where else {}
-    partials = {
-        f"measures.{state.name.lstrip('_')}": F.expr(state.partial) for state in states_of(table)
-    }
-    return named | partials
+def _place(column: str) -> str:
+    own = {SEQUENCE: "event.sequence", IS_DELETE: "event.delete_when"}
+    return own.get(column, f"event.select.{column}")
 
 
 def _refused(frame: DataFrame, expressions: dict[str, Column]) -> list[Violation]:
@@ -144,11 +139,3 @@ def _decided(spark: SparkSession, pipeline: Pipeline) -> DataFrame:
     return decide(
         classify(rows, pipeline), None, watermark=None, allowed=pipeline.watermark.allowed_lateness
     )
-
-
-def aggregate(events: DataFrame, table: GoldTable) -> DataFrame:
-    """Aggregate silver's rows as a gold table holds them."""
-    kept = events.where(table.where) if table.where else events
-    if isinstance(table.window, SessionWindow):
-        return to_sessions(kept, table).withColumn("session_id", session_id(table))
-    return to_partials(kept, table)

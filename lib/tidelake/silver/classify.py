@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidelake.config import Pipeline
-from tidelake.config.names import BRONZE_COLUMNS
+from tidelake.config.names import BRONZE_COLUMNS, SEQUENCE
 from tidelake.reuse import reused
 from tidelake.silver.attempt import VALUE, attempt
 from tidelake.silver.parse import BROKEN, PARSED, UNKNOWN, VALUES, parse, texts_where
@@ -102,7 +102,7 @@ def _steps(pipeline: Pipeline) -> _Steps:
             value("event.time").alias("event_time"),
             F.struct(*selected).alias(SELECTED),
         ],
-        reasons=_reasons(),
+        reasons=_reasons(pipeline),
         told=[
             *own,
             F.col("event_id"),
@@ -201,8 +201,9 @@ def _utc_date(instant: str) -> Column:
     return F.date_from_unix_date(days.cast("int"))
 
 
-def _reasons() -> Column:
+def _reasons(pipeline: Pipeline) -> Column:
     """List every way in which a row breaks the contract."""
+    needed = (*pipeline.dimension.key, SEQUENCE) if pipeline.dimension else ()
     missing = [
         (F.coalesce(F.col("event_id"), F.lit("")) == "", "event_id: missing"),
         (F.col("event_time").isNull(), "event_time: missing"),
@@ -211,6 +212,10 @@ def _reasons() -> Column:
             ~F.unix_seconds("event_time").between(*_YEARS_1_TO_9999),
             "event_time: not in the years 1 to 9999",
         ),
+        *[
+            (F.col(SELECTED).getField(name).isNull(), f"{name.lstrip('_')}: missing")
+            for name in needed
+        ],
     ]
     return F.concat(F.col(BROKEN), F.col("_failed"), texts_where(missing))
 

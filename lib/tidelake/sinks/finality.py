@@ -5,11 +5,11 @@ Each gold commit carries it, so that a reader needs the table alone.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from tidelake.config import GlobalWindow, GoldTable, SessionWindow
 from tidelake.instants import from_json, to_json
 from tidelake.sinks.commits import Commit, Position, commits
 from tidelake.sinks.notes import SilverNote
@@ -43,32 +43,45 @@ class Final:
         return f"\"{self.column}\" <= TIMESTAMPTZ '{self.until.isoformat()}'"
 
 
-def consumed_watermark(silver: Table, until: Position) -> datetime | None:
-    """Give the watermark of the last batch of silver that a reader took whole.
+@dataclass(frozen=True)
+class Ends:
+    """How long a gold table's rows may change by events that come in time.
+
+    Attributes:
+        column: Where a row's time ends.
+        after: How long after that an event may still belong to it.
+    """
+
+    column: str
+    after: timedelta = timedelta(0)
+
+
+def consumed_watermark(inputs: Iterable[tuple[Table, Position]]) -> datetime | None:
+    """Give the watermark up to which all that a reader follows has come.
 
     Args:
-        silver: The table that is read.
-        until: Where the reader stands in it.
+        inputs: Each table of silver and where the reader stands in it; only batches that were
+            taken whole count.
     """
-    whole = (commit for commit in commits(silver) if commit.version < until[0])
-    return SilverNote.of(next(whole, None)).watermark
+    marks = []
+    for silver, until in inputs:
+        whole = (commit for commit in commits(silver) if commit.version < until[0])
+        marks.append(SilverNote.of(next(whole, None)).watermark)
+    known = [mark for mark in marks if mark is not None]
+    return min(known) if known and len(known) == len(marks) else None
 
 
 def final_note(
-    gold: GoldTable, watermark: datetime | None, allowed_lateness: timedelta
+    ends: Ends | None, watermark: datetime | None, allowed_lateness: timedelta
 ) -> dict[str, Any]:
     """Write the part of a gold commit's note that says which rows are final.
 
     Args:
-        gold: The table's definition.
+        ends: When a row of the table ends; None where rows never do.
         watermark: Of the silver that the table holds.
         allowed_lateness: The pipeline's.
     """
-    if isinstance(gold.window, GlobalWindow):
+    if ends is None:
         return {}
-    is_session = isinstance(gold.window, SessionWindow)
-    # A session may go on for its gap.
-    after = gold.window.gap if isinstance(gold.window, SessionWindow) else timedelta(0)
-    until = None if watermark is None else watermark - allowed_lateness - after
-    column = "session_end" if is_session else "window_end"
-    return {_KEY: {"column": column, "until": to_json(until)}}
+    until = None if watermark is None else watermark - allowed_lateness - ends.after
+    return {_KEY: {"column": ends.column, "until": to_json(until)}}

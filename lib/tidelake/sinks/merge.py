@@ -14,8 +14,8 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from tidelake.config import GoldTable
+from tidelake.gold import GONE
 from tidelake.gold.measures import shown_of, states_of
-from tidelake.gold.sessions import ABSORBED
 from tidelake.sinks.commits import encode
 from tidelake.tables import Table
 
@@ -56,27 +56,32 @@ def merge_partials(
         )
 
 
-def merge_sessions(
-    sessions: DataFrame, target: Table, *, within: str, note: dict[str, Any]
+def merge_rows(
+    rows: DataFrame, target: Table, *, on: str, note: dict[str, Any], changed: str = "true"
 ) -> None:
-    """Replace the sessions that a batch changed, and delete those that it absorbed.
+    """Replace the rows that a batch changed, delete those that are gone, insert the new ones.
 
     Args:
-        sessions: Kept whole rows with ``_absorbed``, from :func:`tidelake.gold.sessions.regroup`.
+        rows: Kept whole rows, with ``_generation`` and ``_batch``; where rows can be gone, with
+            ``_gone``.
         target: The stored table.
-        within: SQL over ``t`` that bounds the touched sessions by literals.
+        on: SQL over ``t`` and ``s`` that finds a row's earlier state, bounded by literals over
+            ``t`` where rows have a time.
         note: The commit's note.
+        changed: SQL over ``t`` and ``s``; a row for which it is false stays as it is.
     """
-    spark = sessions.sparkSession
-    written: dict[str, Any] = {name: f"s.{name}" for name in sessions.columns if name != ABSORBED}
+    spark = rows.sparkSession
+    written: dict[str, Any] = {name: f"s.{name}" for name in rows.columns if name != GONE}
+    merge = DeltaTable.forPath(spark, str(target.path)).alias("t").merge(rows.alias("s"), on)
+    if GONE in rows.columns:
+        there = f"NOT s.{GONE}"
+        merge = merge.whenMatchedDelete(condition=f"s.{GONE} AND {_FENCE}")
+    else:
+        there = "true"
     with _settings(spark, note):
         (
-            DeltaTable.forPath(spark, str(target.path))
-            .alias("t")
-            .merge(sessions.alias("s"), f"t.session_id = s.session_id AND {within}")
-            .whenMatchedDelete(condition=f"s.{ABSORBED} AND {_FENCE}")
-            .whenMatchedUpdate(condition=f"NOT s.{ABSORBED} AND {_FENCE}", set=written)
-            .whenNotMatchedInsert(condition=f"NOT s.{ABSORBED}", values=written)
+            merge.whenMatchedUpdate(condition=f"{there} AND {_FENCE} AND {changed}", set=written)
+            .whenNotMatchedInsert(condition=there, values=written)
             .execute()
         )
 

@@ -1,0 +1,74 @@
+"""Turn a changelog into versions: what held for a key at which time, and what holds now.
+
+At an instant the version holds that is highest in sequence among the changes up to that instant.
+So a change that comes out of order finds its place, and one that was overtaken before it began
+never holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from tidelake.config.names import IS_DELETE, SEQUENCE
+from tidelake.gold import GONE
+
+CHANGE, CHANGED_AT = "_change", "_changed_at"
+VALID_FROM, VALID_TO, IS_CURRENT = "valid_from", "valid_to", "is_current"
+
+
+def latest(changes: DataFrame, keys: Sequence[str], columns: Sequence[str]) -> DataFrame:
+    """Give each key its last change in sequence.
+
+    Args:
+        changes: Rows of a dimension's silver, all that the keys have.
+        keys: The dimension's key.
+        columns: Its other columns.
+
+    Returns:
+        Keys, columns, ``_changed_at``, ``_change`` (the change's record id) and ``_gone``, true
+        where the last change deletes.
+    """
+    rows = _in_order(changes, keys).where(F.col("_overtaken_at").isNull())
+    return rows.select(
+        *keys,
+        *columns,
+        F.col("event_time").alias(CHANGED_AT),
+        F.col("record_id").alias(CHANGE),
+        F.col(IS_DELETE).alias(GONE),
+    )
+
+
+def versions(changes: DataFrame, keys: Sequence[str], columns: Sequence[str]) -> DataFrame:
+    """Give each key its versions.
+
+    Args:
+        changes: Rows of a dimension's silver, all that the keys have.
+        keys: The dimension's key.
+        columns: Its other columns.
+
+    Returns:
+        Keys, columns, ``valid_from`` (included), ``valid_to`` (excluded; null: until now),
+        ``is_current``, ``_change`` and ``_gone``, true for deletions and for changes that never
+        hold.
+    """
+    ended = F.col("_overtaken_at")
+    rows = _in_order(changes, keys)
+    return rows.select(
+        *keys,
+        *columns,
+        F.col("event_time").alias(VALID_FROM),
+        ended.alias(VALID_TO),
+        ended.isNull().alias(IS_CURRENT),
+        F.col("record_id").alias(CHANGE),
+        (F.col(IS_DELETE) | F.coalesce(ended <= F.col("event_time"), F.lit(False))).alias(GONE),
+    )
+
+
+def _in_order(changes: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Tell of each change from when on a later one in sequence holds instead."""
+    by_sequence = Window.partitionBy(*keys).orderBy(SEQUENCE, "event_time", "event_id", "record_id")
+    after = by_sequence.rowsBetween(1, Window.unboundedFollowing)
+    return changes.withColumn("_overtaken_at", F.min("event_time").over(after))

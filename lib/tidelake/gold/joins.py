@@ -1,0 +1,124 @@
+"""Join events of two sides within a time bound: one row a left event, its first match beside it.
+
+A row follows from silver alone, whichever side came first: a batch names the left events that it
+may change, and their rows are computed anew from all of silver that was taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from tidelake.config import Join
+
+LEFT, LEFT_TIME = "_left", "_left_time"
+RIGHT, RIGHT_TIME = "_right", "_right_time"
+_RIGHT_ID = "_right_id"
+_FOUND = "_found"
+
+
+def left_side(events: DataFrame, join: Join) -> DataFrame:
+    """Take the events that give a row each.
+
+    Args:
+        events: Rows of the pipeline's silver.
+        join: The definition.
+
+    Returns:
+        ``_left`` (the event's record id, unique in silver), ``_left_time``, the keys as
+        ``_on_<name>`` and the selected columns.
+    """
+    kept = events.where(join.left.where) if join.left.where else events
+    return kept.select(
+        F.col("record_id").alias(LEFT),
+        F.col("event_time").alias(LEFT_TIME),
+        *_keys(join.on),
+        *[F.expr(sql).alias(name) for name, sql in join.left.columns.items()],
+    )
+
+
+def right_side(events: DataFrame, join: Join) -> DataFrame:
+    """Take the events that may match.
+
+    Args:
+        events: Rows of the right pipeline's silver.
+        join: The definition.
+
+    Returns:
+        ``_right``, ``_right_time``, ``_right_id``, the keys and the selected columns.
+    """
+    kept = events.where(join.right.where) if join.right.where else events
+    return kept.select(
+        F.col("record_id").alias(RIGHT),
+        F.col("event_time").alias(RIGHT_TIME),
+        F.col("event_id").alias(_RIGHT_ID),
+        *_keys(join.on),
+        *[F.expr(sql).alias(name) for name, sql in join.right.columns.items()],
+    )
+
+
+def changed_by(
+    new_left: DataFrame, new_right: DataFrame, known: DataFrame, join: Join
+) -> DataFrame:
+    """Find the left events whose rows a batch may change.
+
+    Args:
+        new_left: The batch's left events.
+        new_right: The batch's right events.
+        known: All left events near enough, those of the batch may be among them.
+        join: The definition.
+    """
+    reached = known.join(new_left.select(LEFT), on=LEFT, how="left_anti")
+    candidates = new_right.select(*[_on(name) for name in join.on], RIGHT_TIME)
+    reached = reached.alias("l").join(candidates.alias("r"), on=_matching(join), how="left_semi")
+    return new_left.unionByName(reached)
+
+
+def matched(left: DataFrame, right: DataFrame, join: Join) -> DataFrame:
+    """Put its first match beside each left event: the earliest, ties by event id.
+
+    Args:
+        left: From :func:`left_side`.
+        right: All right events near enough.
+        join: The definition.
+
+    Returns:
+        The selected columns of both sides, ``_left``, ``_left_time``, ``_right`` and
+        ``_right_time``; without a match no row for an inner join, nulls for a left one.
+    """
+    brought = [*join.right.columns, RIGHT, RIGHT_TIME]
+    pairs = (
+        left.select(LEFT, LEFT_TIME, *[_on(name) for name in join.on])
+        .alias("l")
+        .join(right.alias("r"), on=_matching(join), how="inner")
+    )
+    found = F.struct(*[F.col(f"r.{name}").alias(name) for name in brought])
+    order = F.struct(f"r.{RIGHT_TIME}", f"r.{_RIGHT_ID}", f"r.{RIGHT}")
+    first = pairs.groupBy(f"l.{LEFT}").agg(F.min_by(found, order).alias(_FOUND))
+    return left.join(first, on=LEFT, how=join.type).select(
+        *join.left.columns,
+        *[F.col(_FOUND).getField(name).alias(name) for name in join.right.columns],
+        LEFT,
+        LEFT_TIME,
+        *[F.col(_FOUND).getField(name).alias(name) for name in (RIGHT, RIGHT_TIME)],
+    )
+
+
+def _keys(names: Sequence[str]) -> list[Column]:
+    return [F.col(name).alias(_on(name)) for name in names]
+
+
+def _on(name: str) -> str:
+    return f"_on_{name}"
+
+
+def _matching(join: Join) -> Column:
+    """Say when ``l`` and ``r`` match; a null key matches nothing."""
+    condition = F.col(f"r.{RIGHT_TIME}").between(
+        F.col(f"l.{LEFT_TIME}"), F.col(f"l.{LEFT_TIME}") + F.lit(join.within)
+    )
+    for name in join.on:
+        condition = (F.col(f"l.{_on(name)}") == F.col(f"r.{_on(name)}")) & condition
+    return condition

@@ -1,0 +1,90 @@
+"""The silver tables that a pipeline's gold follows: its own, and those that its joins look into."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tidelake.config import Pipeline
+from tidelake.runtime.targets import OWN
+from tidelake.sinks.commits import Position, files_between
+from tidelake.tables import Lake, Table
+
+# What silver's batches wrote beside the columns that users see.
+_HIDDEN = ("_payload_hash", "_generation", "_batch")
+
+
+def inputs_of(lake: Lake, pipeline: Pipeline) -> dict[str, Table]:
+    """Name the tables, the pipeline's own first."""
+    others = [lake.silver(join.right.pipeline) for join in pipeline.joins]
+    own = lake.silver(pipeline.name)
+    return {OWN: own} | {table.name: table for table in others if table != own}
+
+
+def open_stream(spark: SparkSession, inputs: Mapping[str, Table], *, max_bytes: str) -> DataFrame:
+    """Follow each table from its first commit on.
+
+    Args:
+        spark: The session.
+        inputs: From :func:`inputs_of`.
+        max_bytes: How many compressed bytes of each a batch takes at most.
+
+    Returns:
+        The table's rows; those of several tables each in a struct of its own, by number.
+    """
+    streams = [
+        spark.readStream.format("delta")
+        .option("startingVersion", 0)
+        .option("maxBytesPerTrigger", max_bytes)
+        .load(str(table.path))
+        .drop(*_HIDDEN)
+        for table in inputs.values()
+    ]
+    if len(streams) == 1:
+        return streams[0]
+    packed = [rows.select(F.struct("*").alias(_packed(n))) for n, rows in enumerate(streams)]
+    together = packed[0]
+    for rows in packed[1:]:
+        together = together.unionByName(rows, allowMissingColumns=True)
+    return together
+
+
+def by_input(rows: DataFrame, inputs: Mapping[str, Table]) -> dict[str, DataFrame]:
+    """Take a batch of the stream apart again."""
+    if len(inputs) == 1:
+        return dict.fromkeys(inputs, rows)
+    return {
+        key: rows.where(F.col(_packed(n)).isNotNull()).select(f"{_packed(n)}.*")
+        for n, key in enumerate(inputs)
+    }
+
+
+def up_to(
+    spark: SparkSession, inputs: Mapping[str, Table], until: Mapping[str, Position]
+) -> Callable[[str], DataFrame]:
+    """Give a reader of each table as far as a batch goes in it."""
+
+    def read(key: str) -> DataFrame:
+        return _as_of(spark, inputs[key], until[key])
+
+    return read
+
+
+def _as_of(spark: SparkSession, table: Table, position: Position) -> DataFrame:
+    """Read a table that only grows up to a position, which may lie inside a commit."""
+    version = position[0]
+    path = str(table.path)
+    if version > 0:
+        rows = spark.read.format("delta").option("versionAsOf", version - 1).load(path)
+    else:
+        rows = spark.read.format("delta").load(path).limit(0)
+    files = [str(file) for file in files_between(table, (version, -1), position)]
+    if files:
+        rows = rows.unionByName(spark.read.schema(rows.schema).parquet(*files))
+    return rows.drop(*_HIDDEN)
+
+
+def _packed(number: int) -> str:
+    return f"_input_{number}"

@@ -1,0 +1,105 @@
+"""What every table that gold fills has in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from pydantic import BaseModel
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from tidelake.instants import from_micros
+from tidelake.runtime.held import Hold
+from tidelake.sinks.append import append
+from tidelake.sinks.finality import Ends
+from tidelake.tables import Table
+
+# The key of the pipeline's own silver among the inputs; others go by their table's name.
+OWN = "silver"
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The silver tables that gold follows.
+
+    Attributes:
+        taken: The rows that are new with the batch, by input.
+        whole: Gives all rows of an input up to the end of the batch.
+    """
+
+    taken: Mapping[str, DataFrame]
+    whole: Callable[[str], DataFrame]
+
+
+@dataclass(frozen=True)
+class Target(ABC):
+    """One table that gold's batches close.
+
+    Attributes:
+        table: Where it is.
+        place: Its definition's place in the pipeline file.
+    """
+
+    table: Table
+    place: str
+
+    @property
+    @abstractmethod
+    def definition(self) -> BaseModel:
+        """What it is filled by."""
+
+    @property
+    @abstractmethod
+    def eligible(self) -> str | None:
+        """SQL over silver telling which events go into it; None for all."""
+
+    @property
+    @abstractmethod
+    def ends(self) -> Ends | None:
+        """When a row ends; None where rows never do."""
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The inputs that it needs."""
+        return (OWN,)
+
+    @abstractmethod
+    def expressions(self) -> dict[str, tuple[str, Column]]:
+        """Give each expression of the definition by its place, with the input that it is over."""
+
+    @abstractmethod
+    def of_all(self, inputs: Inputs) -> DataFrame:
+        """Compute the table's rows from all of silver."""
+
+    @abstractmethod
+    def merge(self, inputs: Inputs, note: dict[str, Any], hold: Hold) -> None:
+        """Bring the table up to date with a batch, in one commit that carries the note."""
+
+    def close_unchanged(self, inputs: Inputs, note: dict[str, Any]) -> None:
+        """Commit no row, so that the table keeps up with the batches."""
+        spark = inputs.taken[OWN].sparkSession
+        stored = spark.read.format("delta").load(str(self.table.path))
+        append(stored.limit(0), self.table, note, surely_filled=False)
+
+
+def stamped(rows: DataFrame, *, generation: str, batch: int) -> DataFrame:
+    """Add where rows come from."""
+    return rows.withColumns(
+        {"_generation": F.lit(generation), "_batch": F.lit(batch).cast("bigint")}
+    )
+
+
+def span(rows: DataFrame, low: str, high: str) -> tuple[datetime, datetime] | None:
+    """Give the first and the last instant of two columns (UTC); None without rows."""
+    found = rows.agg(F.min(F.unix_micros(low)), F.max(F.unix_micros(high))).collect()[0]
+    first, last = from_micros(found[0]), from_micros(found[1])
+    return None if first is None or last is None else (first, last)
+
+
+def literal(instant: datetime) -> str:
+    """Write an instant in Spark SQL."""
+    return f"TIMESTAMP'{instant:%Y-%m-%d %H:%M:%S.%f}Z'"
