@@ -54,7 +54,7 @@ def year() -> pd.DataFrame:
 
 
 def test_an_unknown_pipeline_is_refused_with_the_names_that_exist(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="clickstream and flights"):
+    with pytest.raises(UsageError, match="clickstream, flights, products"):
         generate("payments", tmp_path, events=10, seed=1)
 
 

@@ -47,9 +47,13 @@ def demo(pipeline: str, events: int | None, seed: int, root: str | None, env: st
     landing = where.lake.root / "landing" / pipeline
     definition = where.pipeline(pipeline, source=str(landing))
     count = events or _DEMO_EVENTS.get(pipeline, 0)
+    for dimension in definition.dimensions:
+        changes = where.lake.root / "landing" / dimension
+        write_stream(dimension, changes, events=0, seed=seed)
     summary = write_stream(pipeline, landing, events=count, seed=seed, progress=say)
     say(f"{summary.records:,} records in {summary.files} files under {landing}")
-    run_pipeline(where, definition, HOPS, "available-now")
+    dimensions = tuple(definition.dimensions.values())
+    run_pipeline(where, definition, HOPS, "available-now", first=dimensions)
     ledger = read_ledger(where.lake, definition)
     show_ledger(ledger)
     show_gold(where.lake, definition)

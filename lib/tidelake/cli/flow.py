@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from tidelake.cli.failures import say
 from tidelake.cli.options import Place
 from tidelake.config import FilesSource, Pipeline, unbuilt_features
 from tidelake.errors import NotBuiltError
-from tidelake.tables import Hop
+from tidelake.tables import HOPS, Hop
 
 if TYPE_CHECKING:
     from tidelake.runtime.hop import Run
@@ -24,8 +25,22 @@ if TYPE_CHECKING:
 _IMPATIENCE_SECONDS = 2.0
 
 
-def run_pipeline(place: Place, pipeline: Pipeline, hops: Sequence[Hop], trigger: str) -> None:
+def run_pipeline(
+    place: Place,
+    pipeline: Pipeline,
+    hops: Sequence[Hop],
+    trigger: str,
+    *,
+    first: Sequence[Pipeline] = (),
+) -> None:
     """Run hops of a pipeline with progress on stderr.
+
+    Args:
+        place: Where.
+        pipeline: Which.
+        hops: Which of its hops.
+        trigger: When batches begin.
+        first: Dimensions to run before it, whole.
 
     Raises:
         TidelakeError: What stopped it; a mistake of the user's before Spark starts.
@@ -35,12 +50,18 @@ def run_pipeline(place: Place, pipeline: Pipeline, hops: Sequence[Hop], trigger:
     from tidelake.runtime.triggers import parse_trigger  # noqa: PLC0415
 
     when = parse_trigger(trigger)
-    if "bronze" in hops and isinstance(pipeline.source, FilesSource):
-        refuse_unbuilt(pipeline)
-        check_landing(pipeline.source.path, place.lake.bronze(pipeline.name))
+    for one in (*first, pipeline):
+        if "bronze" in hops and isinstance(one.source, FilesSource):
+            refuse_unbuilt(one)
+            check_landing(one.source.path, place.lake.bronze(one.name))
     with started(place, pipeline) as run:
         from tidelake.runtime.pipeline import run_hops  # noqa: PLC0415
 
+        for dimension in first:
+            say(f"{dimension.name}:")
+            run_hops(replace(run, pipeline=dimension), HOPS, when)
+        if first:
+            say(f"{pipeline.name}:")
         run_hops(run, hops, when)
 
 

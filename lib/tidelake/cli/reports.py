@@ -93,6 +93,9 @@ def show_status(status: Status) -> None:
     print(f"  the last batch searched {dedup.searched:,} ids for copies in {dedup.seconds:.1f} s")
     if dedup.prefiltered is not None:
         print(f"  its prefilter held back {dedup.prefiltered:,} rows")
+    for dimension in status.dimensions:
+        at = f"at version {dimension.version}" if dimension.version >= 0 else "is not there yet"
+        print(f"  {dimension.table} {at}; {dimension.unmatched:,} rows of silver found nothing")
     for rule, rows in status.warnings.items():
         print(f"  warning: {rows:,} rows of silver fail {rule}")
 

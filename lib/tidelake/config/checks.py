@@ -87,7 +87,8 @@ def _enrich_findings(event: Event, enrichments: dict[int, Enrich]) -> Iterator[F
         path: KeyPath = ("enrich", index)
         for name in enrich.on:
             yield from _name_findings((*path, "on", name), name, known)
-        yield from _sql((*path, "as_of"), enrich.as_of, known)
+        if enrich.as_of is not None:
+            yield from _name_findings((*path, "as_of"), enrich.as_of, known)
         for position, column in enumerate(enrich.columns):
             if column.lower() in taken:
                 message = f"{column} is a column of silver already"
@@ -103,6 +104,23 @@ def _dimension_findings(event: Event, dimension: DimensionSpec) -> Iterator[Find
         if name.lower() in DIMENSION_RESERVED:
             path = ("event", "select", name) if event.select else ("event", "schema")
             yield Finding(path, f"{name} is a name that a dimension fills itself; choose another")
+
+
+def dimension_findings(enrich: Enrich, dimension: Pipeline, index: int) -> Iterator[Finding]:
+    """Hold an enrichment against the definition of its dimension."""
+    path: KeyPath = ("enrich", index)
+    spec = dimension.dimension
+    if spec is None:
+        yield Finding((*path, "dimension"), f"{dimension.name} is a pipeline of kind events")
+        return
+    if sorted(enrich.on.values()) != sorted(spec.key):
+        message = f"must name the whole key of {dimension.name}: {', '.join(spec.key)}"
+        yield Finding((*path, "on"), message)
+    known = tuple(selected_columns(dimension.event))
+    for position, column in enumerate(enrich.columns):
+        yield from _name_findings((*path, "columns", position), column, known)
+    if enrich.as_of is not None and not spec.history:
+        yield Finding((*path, "as_of"), f"needs dimension.history: true in {dimension.name}")
 
 
 def _gold_findings(

@@ -9,12 +9,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tidelake.config.checks import check, prefilter_findings
+from tidelake.config.checks import check, dimension_findings, prefilter_findings
 from tidelake.config.document import Document, Finding, KeyPath, read_document
 from tidelake.config.environment import Environment
 from tidelake.config.expectations import load_suite
+from tidelake.config.names import SILVER_RESERVED
 from tidelake.config.parts import sound_parts
-from tidelake.config.pipeline import Pipeline
+from tidelake.config.pipeline import Pipeline, selected_columns
 from tidelake.config.places import SUFFIXES, conf_dir, find_file
 from tidelake.config.violations import findings_of
 from tidelake.errors import UsageError
@@ -59,13 +60,44 @@ def load_pipeline(
     findings += _duplicate_tables(raw)
     if pipeline is not None and not findings:
         findings += prefilter_findings(pipeline)
+    dimensions: dict[str, Pipeline] = {}
+    if pipeline is not None and not findings:
+        dimensions, found = _dimensions(pipeline, file, environment)
+        findings += found
     suite = None if pipeline is None else _suite_file(pipeline, file, findings)
     if findings or pipeline is None:
         raise document.error(findings)
+    pipeline = pipeline.with_dimensions(dimensions)
     if suite is None:
         return pipeline
     gold = {table.name: table.columns for table in pipeline.gold}
-    return pipeline.with_suite(load_suite(suite, columns=sound_parts(raw).columns(), gold=gold))
+    # Rules judge rows before dimensions are looked up.
+    columns = (*SILVER_RESERVED, *selected_columns(pipeline.event))
+    return pipeline.with_suite(load_suite(suite, columns=columns, gold=gold))
+
+
+def _dimensions(
+    pipeline: Pipeline, file: Path, environment: Environment
+) -> tuple[dict[str, Pipeline], list[Finding]]:
+    """Read the definition of each dimension that a pipeline names, and hold ``enrich`` against it.
+
+    Raises:
+        ConfigError: A dimension's own file breaks its contract.
+    """
+    read: dict[str, Pipeline] = {}
+    findings: list[Finding] = []
+    for index, enrich in enumerate(pipeline.enrich):
+        name = enrich.dimension
+        beside = [file.with_name(f"{name}{suffix}") for suffix in SUFFIXES]
+        try:
+            found = next((path for path in beside if path.is_file()), None)
+            definition = load_pipeline(str(found or find_file(name, "pipeline")), environment)
+        except UsageError as error:
+            findings.append(Finding(("enrich", index, "dimension"), str(error)))
+            continue
+        findings += dimension_findings(enrich, definition, index)
+        read[name] = definition
+    return read, findings
 
 
 def _suite_file(pipeline: Pipeline, file: Path, findings: list[Finding]) -> Path | None:
@@ -140,7 +172,7 @@ def _combination_findings(raw: dict[str, Any]) -> Iterator[Finding]:
             yield Finding(("dimension",), "required key is missing (kind: dimension)")
         if event.get("sequence") is None:
             yield Finding(("event", "sequence"), "required key is missing (kind: dimension)")
-        for key in ("gold", "joins"):
+        for key in ("gold", "joins", "enrich"):
             if raw.get(key):
                 yield Finding((key,), "goes with kind: events only")
     source = raw.get("source")

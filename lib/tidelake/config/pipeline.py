@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr
@@ -59,6 +60,7 @@ class Pipeline(Model):
 
     _file: str = PrivateAttr(default="")
     _expectations: Suite | None = PrivateAttr(default=None)
+    _dimensions: dict[str, Pipeline] = PrivateAttr(default_factory=dict)
 
     def model_post_init(self, context: Any, /) -> None:
         """Take the file's path from the loader; it is no key of the file."""
@@ -70,6 +72,17 @@ class Pipeline(Model):
         pipeline = self.model_copy()
         pipeline._expectations = suite
         return pipeline
+
+    def with_dimensions(self, dimensions: Mapping[str, Pipeline]) -> Pipeline:
+        """Give the pipeline the definitions of the dimensions that it names."""
+        pipeline = self.model_copy()
+        pipeline._dimensions = dict(dimensions)
+        return pipeline
+
+    @property
+    def dimensions(self) -> Mapping[str, Pipeline]:
+        """The definitions of the dimensions in ``enrich``, by name."""
+        return self._dimensions
 
     @property
     def suite(self) -> Suite | None:
@@ -114,6 +127,11 @@ class Pipeline(Model):
         """Names of silver's selected columns, in order."""
         return tuple(self.selected)
 
+    @property
+    def defined_columns(self) -> tuple[str, ...]:
+        """Those, and the columns that come from dimensions."""
+        return (*self.selected, *(name for one in self.enrich for name in one.columns))
+
 
 def selected_columns(event: Event) -> dict[str, str]:
     """Give the columns that an event selects: name to SQL.
@@ -130,7 +148,6 @@ def unbuilt_features(pipeline: Pipeline) -> list[str]:
     present = {
         "source.kind: kafka": pipeline.source.kind == "kafka",
         "source.format: avro": getattr(pipeline.source, "format", "json") == "avro",
-        "enrich": bool(pipeline.enrich),
         "transform": pipeline.transform is not None,
     }
     return [name for name, is_present in present.items() if is_present]

@@ -13,8 +13,20 @@ from tidelake.errors import UsageError
 from tidelake.generators.clickstream import generate_clickstream
 from tidelake.generators.flights import generate_flights
 from tidelake.generators.landing import Summary
+from tidelake.generators.reference import (
+    generate_airlines,
+    generate_planes,
+    generate_products,
+)
 
-__all__ = ["Summary", "generate", "generate_clickstream", "generate_flights"]
+__all__ = ["GENERATED", "Summary", "generate", "generate_clickstream", "generate_flights"]
+
+_DIMENSIONS = {
+    "products": generate_products,
+    "airlines": generate_airlines,
+    "planes": generate_planes,
+}
+GENERATED = ("clickstream", "flights", *_DIMENSIONS)
 
 
 def generate(
@@ -28,10 +40,11 @@ def generate(
     """Write the stream of a reference pipeline into a folder.
 
     Args:
-        pipeline_name: ``clickstream`` or ``flights``.
+        pipeline_name: One of :data:`GENERATED`.
         to: The folder, made if it is missing.
-        events: Number of records. For flights at most this many, and 0 for all of January.
-        seed: Chooses one clickstream among many. Flights are real data and take no notice of it.
+        events: Number of records. For flights and dimensions at most this many; 0 for all, of
+            flights for all of January.
+        seed: Chooses one clickstream among many. The others are the same for every seed.
         progress: Called with a line of text now and then.
 
     Returns:
@@ -46,6 +59,8 @@ def generate(
         return generate_clickstream(to, events=events, seed=seed, progress=progress)
     if pipeline_name == "flights":
         return generate_flights(to, months=(1,), events=events, progress=progress)
+    if pipeline_name in _DIMENSIONS:
+        return _DIMENSIONS[pipeline_name](to, changes=events, progress=progress)
     raise UsageError(
-        f"no generator for the pipeline {pipeline_name!r}; there are two: clickstream and flights"
+        f"no generator for the pipeline {pipeline_name!r}; there are: {', '.join(GENERATED)}"
     )

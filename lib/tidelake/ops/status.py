@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -56,6 +56,21 @@ class DedupStatus:
 
 
 @dataclass(frozen=True)
+class DimensionStatus:
+    """What silver found in a dimension.
+
+    Attributes:
+        table: Its table.
+        version: The version that the last batch looked into; -1 where it was not there yet.
+        unmatched: Rows of silver that found nothing, of all batches.
+    """
+
+    table: str
+    version: int
+    unmatched: int
+
+
+@dataclass(frozen=True)
 class Status:
     """All hops of a pipeline.
 
@@ -67,6 +82,7 @@ class Status:
         idle: Partitions that it does not wait for.
         dedup: What deduplication looked through.
         warnings: Silver's rows by the rule of severity ``warning`` that they fail.
+        dimensions: What silver looked up.
         hops: In the order of the flow.
     """
 
@@ -77,6 +93,7 @@ class Status:
     idle: tuple[str, ...]
     dedup: DedupStatus
     warnings: Mapping[str, int]
+    dimensions: tuple[DimensionStatus, ...]
     hops: tuple[HopStatus, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -129,8 +146,19 @@ def read_status(lake: Lake, pipeline: Pipeline, *, now: datetime | None = None) 
         idle=idle,
         dedup=DedupStatus(note.searched, note.seconds, note.prefiltered),
         warnings=dict(warnings),
+        dimensions=_dimensions(notes),
         hops=tuple(hops),
     )
+
+
+def _dimensions(newest_first: Sequence[SilverNote]) -> tuple[DimensionStatus, ...]:
+    newest: dict[str, int] = {}
+    unmatched: Counter[str] = Counter()
+    for note in newest_first:
+        for use in note.dimensions:
+            newest.setdefault(use.table, use.version)
+            unmatched[use.table] += use.unmatched
+    return tuple(DimensionStatus(name, newest[name], unmatched[name]) for name in newest)
 
 
 def _lag(watermark: datetime | None, now: datetime | None) -> float | None:

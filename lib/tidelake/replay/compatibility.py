@@ -168,7 +168,7 @@ def payload_drift(lake: Lake, pipeline: Pipeline) -> list[FieldDrift]:
 def _follows(name: str, pipeline: Pipeline) -> str:
     """Say what becomes of an unknown field."""
     evolution = pipeline.event.evolution
-    columns = pipeline.silver_columns
+    columns = pipeline.defined_columns
     if evolution == "additive" and not new_columns([name], defined=columns, stored={}):
         return "stays in bronze only: its name cannot be a column of silver"
     return _FOLLOWS[evolution]

@@ -15,6 +15,7 @@ from tidelake.config import Pipeline
 from tidelake.fingerprints import fingerprint
 from tidelake.instants import from_micros
 from tidelake.silver.classify import ORIGIN, STAGE, WARNINGS, rule_texts
+from tidelake.silver.enrich import looked_up
 from tidelake.silver.parse import UNKNOWN
 from tidelake.silver.route import FATE, LATE, SILVER
 from tidelake.silver.watermark import PartitionProgress, partition_of
@@ -34,12 +35,14 @@ class Counted:
         partitions: How far each source partition has come with the batch.
         warnings: Silver's new rows by the rule that they fail.
         unknown: Payload fields of accepted rows that the schema does not hold and a column could.
+        unmatched: Silver's new rows that found nothing in a dimension, by ``enrich``.
     """
 
     counts: tuple[FateCount, ...]
     partitions: Mapping[str, PartitionProgress]
     warnings: Mapping[str, int]
     unknown: frozenset[str]
+    unmatched: tuple[int, ...]
 
 
 def count(
@@ -61,6 +64,10 @@ def count(
     warned = [
         F.count_if(F.array_contains(WARNINGS, text)).alias(f"_w{n}") for n, text in enumerate(texts)
     ]
+    missed = [
+        F.count_if(F.col(looked_up(n)).isNull()).alias(f"_d{n}")
+        for n in range(len(pipeline.enrich))
+    ]
     unknown = [_names().alias("unknown")] if pipeline.event.evolution == "additive" else []
     groups = (
         decided.groupBy(ORIGIN, FATE, STAGE, partition_of(pipeline.source).alias("partition"))
@@ -70,6 +77,7 @@ def count(
             F.max(kept).alias("newest"),
             F.max(F.unix_micros("ingested_at")).alias("arrived"),
             *warned,
+            *missed,
             *unknown,
         )
         .collect()
@@ -83,6 +91,7 @@ def count(
         unknown=frozenset(
             name for row in groups if unknown and row[FATE] in _ACCEPTED for name in row["unknown"]
         ),
+        unmatched=tuple(sum(row[f"_d{n}"] for row in accepted) for n in range(len(missed))),
     )
 
 

@@ -12,6 +12,7 @@ from tidelake.config import Pipeline
 from tidelake.config.names import IS_DELETE, SEQUENCE
 from tidelake.errors import ConfigError, Violation
 from tidelake.reuse import reused
+from tidelake.runtime.enrichment import enriched
 from tidelake.runtime.gold_inputs import inputs_of
 from tidelake.runtime.hop import Run
 from tidelake.runtime.targets import OWN, Inputs, Target, stamped, targets_of
@@ -136,6 +137,6 @@ def _reason(error: Exception) -> str:
 
 def _decided(spark: SparkSession, pipeline: Pipeline) -> DataFrame:
     rows = spark.createDataFrame([], REQUEUE_DDL)
-    return decide(
-        classify(rows, pipeline), None, watermark=None, allowed=pipeline.watermark.allowed_lateness
-    )
+    allowed = pipeline.watermark.allowed_lateness
+    decided = decide(classify(rows, pipeline), None, watermark=None, allowed=allowed)
+    return enriched(decided, pipeline, [])

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 
 from tidelake.runtime.counting import Counted, count
 from tidelake.runtime.decision import Decider
+from tidelake.runtime.enrichment import enriched, lookups
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
 from tidelake.runtime.prefilter import Recovered
@@ -20,7 +21,7 @@ from tidelake.silver.watermark import advance
 from tidelake.sinks.append import append
 from tidelake.sinks.commits import REBUILT, Position, last_commit
 from tidelake.sinks.evolution import types_of
-from tidelake.sinks.notes import SilverNote
+from tidelake.sinks.notes import DimensionUse, SilverNote
 from tidelake.tables import Table
 
 
@@ -69,11 +70,12 @@ class SilverBatch:
         spark = recovered.rows.sparkSession
         decider = Decider(spark, pipeline, run.lake, self.number, from_nothing=self.rebuilds)
         decision = decider.decide(recovered.rows, watermark=mark, hold=hold)
-        decided = decision.rows
+        pinned = lookups(run.lake, pipeline)
+        decided = enriched(decision.rows, pipeline, pinned)
         counted = count(decided, pipeline, before.partitions, recovered.copies)
         stored = self._stored_types() if counted.unknown else {}
-        extra = extra_columns(stored, pipeline.silver_columns)
-        new = new_columns(counted.unknown, defined=pipeline.silver_columns, stored=stored)
+        extra = extra_columns(stored, pipeline.defined_columns)
+        new = new_columns(counted.unknown, defined=pipeline.defined_columns, stored=stored)
         note = SilverNote(
             watermark_in=mark,
             watermark=self._advanced(before, counted),
@@ -86,6 +88,10 @@ class SilverBatch:
             seconds=decision.seconds,
             prefiltered=recovered.held_back,
             columns=new,
+            dimensions=tuple(
+                DimensionUse(lookup.table.name, lookup.version, unmatched)
+                for lookup, unmatched in zip(pinned, counted.unmatched, strict=True)
+            ),
         )
         # Side tables first: silver's commit is the promise that they are complete.
         total = note.total()

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame
 from tidelake.bronze import as_never_requeued
 from tidelake.errors import UsageError
 from tidelake.runtime.decision import Decider
+from tidelake.runtime.enrichment import lookups
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import HopQuery
 from tidelake.runtime.offsets import planned_positions
@@ -67,6 +68,12 @@ class SilverHop(HopQuery):
                 f"bronze.{name} does not exist yet. Fill it with: tidelake run {name} --hop bronze"
             )
         self._refuse_other_prefilter()
+        for lookup in lookups(self.run.lake, self.run.pipeline):
+            if lookup.version < 0:
+                self.run.progress.say(
+                    f"{lookup.table.name} does not exist yet: its columns stay null. "
+                    f"Fill it with: tidelake run {lookup.enrich.dimension}"
+                )
         spark, pipeline = self.run.spark, self.run.pipeline
         note, freedom = self.creation_note(), silver_freedom(pipeline)
         late, silver = late_schema(spark, pipeline), silver_schema(spark, pipeline)
@@ -122,13 +129,17 @@ class SilverHop(HopQuery):
             recovered = self._recovered(rows, batch, before, reached, hold)
             note = writer.write(recovered, before, reached, hold)
         counts = note.total()
+        told = [f"{fate} {n:,}" for fate, n in counts.items() if n]
+        missed = [
+            f"not in {use.table} {use.unmatched:,}" for use in note.dimensions if use.unmatched
+        ]
         self.run.progress.closed(
             self.hop,
             batch,
             sum(counts.values()),
             began,
             watermark=note.watermark,
-            detail=" ".join(f"{fate} {n:,}" for fate, n in counts.items() if n),
+            detail=" ".join([*told, *missed]),
         )
 
     def _recovered(

@@ -20,6 +20,7 @@ from tidelake.silver.classify import (
     reasons_by_stage,
 )
 from tidelake.silver.dedup import CONFLICT, DUPLICATE, VERDICT
+from tidelake.silver.enrich import enriched_columns
 from tidelake.silver.fields import RESCUED, as_json, as_texts
 from tidelake.silver.lateness import lateness
 from tidelake.silver.parse import UNKNOWN
@@ -142,6 +143,7 @@ def _event_columns(pipeline: Pipeline) -> list[Column]:
         F.col("event_id"),
         F.col("event_time"),
         *[F.col(SELECTED).getField(name).alias(name) for name in pipeline.silver_columns],
+        *enriched_columns(pipeline.enrich),
         (F.col(LATENESS) != "on_time").alias("is_late"),
         F.col("record_id"),
         F.col("ingested_at"),

@@ -37,6 +37,20 @@ class FateCount(NamedTuple):
     fingerprint: int = 0
 
 
+class DimensionUse(NamedTuple):
+    """What a batch found in a dimension.
+
+    Attributes:
+        table: The dimension's table.
+        version: At which version; -1 where it was not there yet.
+        unmatched: Accepted rows that found nothing, and stay.
+    """
+
+    table: str
+    version: int
+    unmatched: int
+
+
 @dataclass(frozen=True)
 class SilverNote:
     """The books of one silver batch.
@@ -53,6 +67,7 @@ class SilverNote:
         seconds: What that took.
         prefiltered: Rows that the prefilter held back; None where there is none.
         columns: Payload fields that became columns of silver with this batch.
+        dimensions: What was looked up, in the order of ``enrich``.
     """
 
     watermark_in: datetime | None = None
@@ -66,6 +81,7 @@ class SilverNote:
     seconds: float = 0.0
     prefiltered: int | None = None
     columns: tuple[str, ...] = ()
+    dimensions: tuple[DimensionUse, ...] = ()
 
     @staticmethod
     def of(commit: Commit | None) -> SilverNote:
@@ -88,6 +104,7 @@ class SilverNote:
             seconds=note["dedup"]["seconds"],
             prefiltered=note["prefiltered"],
             columns=tuple(note["columns"]),
+            dimensions=tuple(DimensionUse(*use) for use in note.get("dimensions", [])),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -106,6 +123,7 @@ class SilverNote:
             "dedup": {"searched": self.searched, "seconds": round(self.seconds, 3)},
             "prefiltered": self.prefiltered,
             "columns": list(self.columns),
+            "dimensions": [list(use) for use in self.dimensions],
         }
 
     def total(self) -> Counter[str]:

@@ -1,0 +1,67 @@
+"""Put a dimension's columns beside each event, once, in silver."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from tidelake.config import Enrich
+from tidelake.config.names import SILVER_RESERVED
+from tidelake.silver.classify import SELECTED
+
+
+def looked_up(number: int) -> str:
+    """Name the struct that holds what an enrichment found; null: nothing."""
+    return f"_dimension_{number}"
+
+
+def look_up(rows: DataFrame, dimension: DataFrame, enrich: Enrich, number: int) -> DataFrame:
+    """Find each row's entry in a dimension; a row without one stays.
+
+    Args:
+        rows: From :func:`tidelake.silver.route.decide`.
+        dimension: The latest state, or with ``as_of`` the versions; at most one entry of a key
+            holds at an instant.
+        enrich: The definition.
+        number: Its place among the pipeline's.
+
+    Returns:
+        ``rows`` with the struct ``_dimension_<number>``.
+    """
+    keys = list(enrich.on.values())
+    bounds = ["valid_from", "valid_to"] if enrich.as_of else []
+    entries = dimension.select(
+        *[F.col(name).alias(f"_key_{name}") for name in keys],
+        *[F.col(name).alias(f"_{name}") for name in bounds],
+        F.struct(*enrich.columns).alias(looked_up(number)),
+    )
+    same = [_of_row(ours) == F.col(f"_key_{theirs}") for ours, theirs in enrich.on.items()]
+    if enrich.as_of:
+        at = _of_row(enrich.as_of)
+        same += [
+            F.col("_valid_from") <= at,
+            F.col("_valid_to").isNull() | (at < F.col("_valid_to")),
+        ]
+    found = rows.join(entries, on=same, how="left")
+    return found.drop(*[f"_key_{name}" for name in keys], *[f"_{name}" for name in bounds])
+
+
+def without_entry(rows: DataFrame, kind: StructType, number: int) -> DataFrame:
+    """Leave every row without an entry, as where the dimension has none yet."""
+    return rows.withColumn(looked_up(number), F.lit(None).cast(kind))
+
+
+def enriched_columns(enrichments: Sequence[Enrich]) -> list[Column]:
+    """Give the columns of silver that come from dimensions, in order."""
+    return [
+        F.col(looked_up(number)).getField(name).alias(name)
+        for number, enrich in enumerate(enrichments)
+        for name in enrich.columns
+    ]
+
+
+def _of_row(name: str) -> Column:
+    return F.col(name) if name in SILVER_RESERVED else F.col(SELECTED).getField(name)

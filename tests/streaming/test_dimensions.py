@@ -1,0 +1,231 @@
+"""Dimensions: changes in any order give one latest state and one history; silver looks them up."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.running import START, click, read
+from tests.worlds import World, world
+from tidelake.config import load_pipeline
+from tidelake.ops.ledger import read_ledger
+from tidelake.ops.status import read_status
+from tidelake.sinks.commits import last_commit
+from tidelake.sinks.notes import SilverNote
+
+_SEED = int(os.environ.get("TIDELAKE_SEED", str(time.time_ns() % 1_000_000)))
+_KEYS = int(os.environ.get("TIDELAKE_GOLD_EXAMPLES", "100"))
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change of a product, as the catalogue tells it."""
+
+    product: str
+    revision: int
+    at: datetime
+    category: str | None
+    deletes: bool = False
+
+    @property
+    def line(self) -> bytes:
+        fields = {
+            "change_id": f"{self.product}@{self.revision}",
+            "product_id": self.product,
+            "revision": self.revision,
+            "changed_at": self.at.isoformat(),
+            "op": "delete" if self.deletes else "upsert",
+            "category": self.category,
+            "price": 1.5,
+        }
+        return json.dumps(fields).encode()
+
+
+def minute(number: int) -> datetime:
+    return START + timedelta(minutes=number)
+
+
+def latest_of(changes: Sequence[Change]) -> list[tuple[Any, ...]]:
+    """Give each product's last revision, unless it deletes."""
+    last: dict[str, Change] = {}
+    for change in sorted(changes, key=lambda c: c.revision):
+        last[change.product] = change
+    return sorted((c.product, c.category) for c in last.values() if not c.deletes)
+
+
+def history_of(changes: Sequence[Change]) -> list[tuple[Any, ...]]:
+    """Ask at every instant of a product which revision holds then."""
+    rows = []
+    by_product: dict[str, list[Change]] = defaultdict(list)
+    for change in changes:
+        by_product[change.product].append(change)
+    for product, mine in by_product.items():
+        held: list[tuple[datetime, Change]] = []
+        for at in sorted({change.at for change in mine}):
+            holds = max((c for c in mine if c.at <= at), key=lambda c: c.revision)
+            if not held or held[-1][1] is not holds:
+                held.append((at, holds))
+        ends: list[datetime | None] = [at for at, _ in held[1:]]
+        for (at, change), end in zip(held, [*ends, None], strict=True):
+            if not change.deletes:
+                rows.append((product, change.category, at, end, end is None))
+    return sorted(rows, key=repr)
+
+
+def products(spark: SparkSession, folder: Path) -> World:
+    return world(spark, folder, base="products")
+
+
+def assert_follows(dimension: World, changes: Sequence[Change]) -> None:
+    lake = dimension.lake
+    assert read(lake, "dim.products", "product_id, category") == latest_of(changes)
+    columns = "product_id, category, valid_from, valid_to, is_current"
+    assert read(lake, "dim.products__history", columns) == history_of(changes)
+
+
+def drawn(chance: random.Random) -> list[Change]:
+    """Draw changes whose order of revision is mostly, but not always, that of their time."""
+    changes = []
+    for key in range(_KEYS):
+        at = 0
+        for revision in range(chance.randrange(1, 8)):
+            at = max(0, at + chance.choice([0, 1, 5, 60, -30]))
+            deletes = chance.random() < 0.2
+            category = None if deletes else chance.choice("abc")
+            changes.append(Change(f"p{key}", revision, minute(at), category, deletes))
+    return changes
+
+
+def test_changes_in_any_order_give_the_latest_state_and_a_history_without_holes(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    print(f"seed {_SEED}; repeat with TIDELAKE_SEED={_SEED}")
+    chance = random.Random(_SEED)
+    changes = drawn(chance)
+    arriving = [change for change in changes for _ in range(chance.choice([1, 1, 2]))]
+    chance.shuffle(arriving)
+    dimension = products(spark, tmp_path)
+    cuts = [0, len(arriving) // 3, 2 * len(arriving) // 3, len(arriving)]
+    for number, (first, last) in enumerate(pairwise(cuts)):
+        dimension.land(f"{number}.jsonl", [change.line for change in arriving[first:last]])
+        dimension.run()
+        assert_follows(dimension, list(dict.fromkeys(arriving[:last])))
+    assert read_ledger(dimension.lake, dimension.pipeline).balanced
+
+
+def test_a_change_without_key_or_sequence_is_quarantined(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    dimension = products(spark, tmp_path)
+    good = json.loads(Change("p1", 1, minute(0), "a").line)
+    broken = [{"product_id": None, "change_id": "x"}, {"revision": None, "change_id": "y"}]
+    dimension.land("0.jsonl", [json.dumps(good | one).encode() for one in ({}, *broken)])
+    dimension.run()
+    assert_follows(dimension, [Change("p1", 1, minute(0), "a")])
+    rows = read(dimension.lake, "silver.products__quarantine", "event_id, reasons, stage")
+    assert rows == [
+        ("x", ["product_id: missing"], "contract"),
+        ("y", ["sequence: missing"], "contract"),
+    ]
+
+
+ENRICH = [
+    {
+        "dimension": "products",
+        "on": {"product_id": "product_id"},
+        "columns": ["category"],
+        "as_of": "event_time",
+    },
+    {"dimension": "products", "on": {"product_id": "product_id"}, "columns": ["price"]},
+]
+GOLD = [
+    {
+        "name": "by_category",
+        "window": {"kind": "global"},
+        "keys": ["category"],
+        "measures": {"events": {"count": "*"}},
+    }
+]
+
+
+@pytest.fixture
+def shop(spark: SparkSession, tmp_path: Path) -> tuple[World, World]:
+    """Give products, and a clickstream that looks them up; both in one lake."""
+    clicks = world(spark, tmp_path, enrich=ENRICH, gold=GOLD, joins=[], quality=None)
+    landing = tmp_path / "catalogue"
+    definition = load_pipeline("products", clicks.environment, source=str(landing))
+    return World(spark, clicks.environment, definition, tmp_path, landing), clicks
+
+
+def found(clicks: World) -> list[tuple[Any, ...]]:
+    return read(clicks.lake, "silver.clickstream", "event_id, category, price")
+
+
+def use(clicks: World) -> list[tuple[str, int, int]]:
+    note = SilverNote.of(last_commit(clicks.lake.silver("clickstream")))
+    return [tuple(one) for one in note.dimensions]
+
+
+def test_silver_finds_the_version_that_held_and_the_latest(shop: tuple[World, World]) -> None:
+    catalogue, clicks = shop
+    catalogue.land(
+        "0.jsonl",
+        [
+            Change("p0", 1, minute(0), "books").line,
+            Change("p0", 2, minute(10), "games").line,
+            Change("p1", 1, minute(5), "toys").line,
+        ],
+    )
+    catalogue.run()
+    # p0 before and at its change; p1 before its first version; p2 is unknown, and so is no product.
+    lines = [
+        click(0, minute=9.5),
+        click(3, minute=10),
+        click(1, minute=4),
+        click(4, minute=6),
+        click(2, minute=7),
+        click(5, minute=7, product_id=None),
+    ]
+    clicks.land("0.jsonl", lines)
+    clicks.run()
+    price = read(catalogue.lake, "dim.products", "price")[0][0]
+    assert found(clicks) == [
+        ("e0", "books", price),
+        ("e1", None, price),
+        ("e2", None, None),
+        ("e3", "games", price),
+        ("e4", "toys", price),
+        ("e5", None, None),
+    ]
+    assert use(clicks) == [("dim.products__history", 1, 3), ("dim.products", 1, 2)]
+    counted = [("books", 1), ("games", 1), ("toys", 1), (None, 3)]
+    assert read(clicks.lake, "gold.by_category", "category, events") == sorted(counted, key=repr)
+    shown = {one.table: one for one in read_status(clicks.lake, clicks.pipeline).dimensions}
+    assert shown["dim.products"].unmatched == 2
+
+
+def test_a_changed_dimension_does_not_rewrite_the_past(shop: tuple[World, World]) -> None:
+    catalogue, clicks = shop
+    clicks.land("0.jsonl", [click(0, minute=20)])
+    lines = clicks.run()
+    assert any("dim.products" in line for line in lines)
+    assert found(clicks) == [("e0", None, None)]
+    assert use(clicks) == [("dim.products__history", -1, 1), ("dim.products", -1, 1)]
+    catalogue.land("0.jsonl", [Change("p0", 1, minute(0), "books").line])
+    catalogue.run()
+    clicks.land("1.jsonl", [click(3, minute=21)])
+    clicks.run()
+    assert [row[:2] for row in found(clicks)] == [("e0", None), ("e3", "books")]
+    assert [row[1:] for row in use(clicks)] == [(1, 0), (1, 0)]
