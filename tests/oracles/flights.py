@@ -34,6 +34,11 @@ def flights(months: Iterable[int] = range(1, 13)) -> pd.DataFrame:
     return rows.assign(zone=rows["dest"].map(airports["tzone"]).fillna(_UTC_MINUS_4))
 
 
+def airlines() -> dict[str, str]:
+    """Name each carrier."""
+    return dict(pd.read_csv(_path("airlines.csv")).itertuples(index=False))
+
+
 def _minutes(hhmm: pd.Series) -> pd.Series:
     return pd.to_timedelta(hhmm // 100 * 60 + hhmm % 100, unit="min")
 
