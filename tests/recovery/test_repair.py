@@ -18,6 +18,7 @@ from tests.running import click, place_of, read, versions
 from tests.worlds import World, world
 from tidelake.errors import GenerationError, NotBuiltError, UsageError
 from tidelake.ops.ledger import read_ledger
+from tidelake.replay.compatibility import judge_tables
 from tidelake.replay.repair import repair
 from tidelake.runtime import silver_batch
 from tidelake.tables import HOPS, Hop
@@ -195,7 +196,16 @@ def test_another_definition_of_gold_is_refused_until_gold_is_rebuilt(
     with pytest.raises(GenerationError, match="tidelake repair clickstream --hop gold"):
         other.run()
     assert versions(other.lake) == before
+    name = f"gold.{changed['name']}"
+    told = {verdict.table: verdict for verdict in judge_tables(other.context)}
+    assert told[name].standing == ("new" if "name" in change else "redefined")
+    assert not told[name].may_continue
+    assert told["gold.user_sessions"].standing == "no longer filled"
+    assert told["gold.user_sessions"].may_continue
     assert repair(other.context, "gold").rebuilt
+    told = {verdict.table: verdict for verdict in judge_tables(other.context)}
+    assert told[name].standing == "continues"
+    assert all(verdict.may_continue for verdict in told.values())
     # The first plan after a rebuild may find nothing in it.
     assert [line for line in other.run() if " 0 rows " not in line] == []
     keys, where = changed.get("keys", ["product_id"])[0], changed.get("where", "true")

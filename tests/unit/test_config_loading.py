@@ -48,7 +48,7 @@ JOIN = {
     "on": ["user_id"],
     "within": "30 minutes",
 }
-ENRICH = {"dimension": "products", "on": {"action": "id"}, "columns": ["category"]}
+ENRICH = {"dimension": "products", "on": {"action": "product_id"}, "columns": ["category"]}
 
 
 def changed(**values: Any) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def violations(folder: Path, raw: dict[str, Any] | str) -> tuple[Violation, ...]
     return caught.value.violations
 
 
-@pytest.mark.parametrize("name", ["clickstream", "flights"])
+@pytest.mark.parametrize("name", ["clickstream", "flights", "products", "airlines", "planes"])
 def test_the_pipelines_of_the_repository_load_and_can_run(name: str) -> None:
     pipeline = load_pipeline(name, LAPTOP)
     assert pipeline.name == name
@@ -361,6 +361,20 @@ def test_another_pipelines_columns_are_not_judged_here(tmp_path: Path) -> None:
         ({"on": {"actoin": "id"}}, "enrich[0].on.actoin", "did you mean action?"),
         ({"as_of": "tomorrow"}, "enrich[0].as_of", "unknown column"),
         ({"columns": ["user_id"]}, "enrich[0].columns[0]", "already"),
+        ({"columns": ["catgory"]}, "enrich[0].columns[0]", "did you mean category?"),
+        ({"on": {"action": "category"}}, "enrich[0].on", "the whole key of products: product_id"),
+        ({"dimension": "product"}, "enrich[0].dimension", "did you mean products?"),
+        ({"dimension": "flights"}, "enrich[0].dimension", "of kind events"),
+        (
+            {
+                "dimension": "airlines",
+                "on": {"action": "carrier"},
+                "columns": ["airline"],
+                "as_of": "event_time",
+            },
+            "enrich[0].as_of",
+            "history: true in airlines",
+        ),
     ],
 )
 def test_a_broken_enrichment_is_named(
@@ -383,6 +397,34 @@ def test_a_dimension_needs_a_key_and_an_order_and_no_gold(tmp_path: Path) -> Non
     pipeline = load_pipeline(write(tmp_path, good), LAPTOP)
     assert pipeline.dimension is not None
     assert pipeline.dimension.history
+    assert pipeline.gold_names == ("dim.shop", "dim.shop__history")
+
+
+@pytest.mark.parametrize(
+    ("change", "path", "message"),
+    [
+        ({"dimension": {"key": ["m"]}}, "dimension.key[0]", "unknown column m"),
+        ({"event__select": {"valid_to": "n", "n": "n"}}, "event.select.valid_to", "fills itself"),
+        ({"enrich": [ENRICH]}, "enrich", "kind: events only"),
+    ],
+)
+def test_a_broken_dimension_is_named(
+    tmp_path: Path, change: dict[str, Any], path: str, message: str
+) -> None:
+    good = {"kind": "dimension", "gold": None, "dimension": {"key": ["n"]}, "event__sequence": "n"}
+    (violation,) = violations(tmp_path, changed(**good | change))
+    assert violation.path == path
+    assert message in violation.message
+
+
+def test_a_dimension_beside_the_pipeline_comes_before_the_reference(tmp_path: Path) -> None:
+    event = {**GOOD["event"], "select": {"colour": "action", "n": "n"}, "sequence": "n"}
+    mine = changed(name="products", kind="dimension", gold=None, dimension={"key": ["n"]})
+    (tmp_path / "products.yml").write_text(yaml.safe_dump(mine | {"event": event}))
+    looked_up = {"dimension": "products", "on": {"n": "n"}, "columns": ["colour"]}
+    pipeline = load_pipeline(write(tmp_path, changed(enrich=[looked_up])), LAPTOP)
+    assert pipeline.defined_columns == ("user_id", "action", "n", "colour")
+    assert pipeline.dimensions["products"].selected["_is_delete"] == "false"
 
 
 def test_a_secret_among_kafkas_options_is_refused_and_not_shown(tmp_path: Path) -> None:
@@ -463,18 +505,7 @@ def test_a_source_without_a_path_cannot_be_overridden(tmp_path: Path) -> None:
     [
         ({"source": {"kind": "kafka", "bootstrap": "h:1", "topic": "t"}}, "source.kind: kafka"),
         ({"source__format": "avro"}, "source.format: avro"),
-        ({"enrich": [ENRICH]}, "enrich"),
-        ({"joins": [JOIN]}, "joins"),
         ({"transform": "shop.silver:clean"}, "transform"),
-        (
-            {
-                "kind": "dimension",
-                "gold": None,
-                "dimension": {"key": ["n"]},
-                "event__sequence": "n",
-            },
-            "kind: dimension",
-        ),
     ],
 )
 def test_what_is_not_built_yet_loads_and_is_named(

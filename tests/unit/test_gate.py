@@ -270,5 +270,5 @@ def test_the_suites_of_the_reference_pipelines_are_sound(name: str) -> None:
         gold=gold,
     )
     assert suite.name == name
-    assert set(suite.gold) == set(gold)
+    assert set(suite.gold) <= set(gold)
     assert suite.row_level

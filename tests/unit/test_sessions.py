@@ -15,7 +15,8 @@ from pyspark.sql import functions as F
 
 from tests.pipelines import gold, timed
 from tidelake.config import GoldTable
-from tidelake.gold.sessions import ABSORBED, gap_of, regroup, session_id, to_sessions
+from tidelake.gold import GONE
+from tidelake.gold.sessions import gap_of, regroup, session_id, to_sessions
 
 MEASURES = {
     "events": {"count": "*"},
@@ -108,7 +109,7 @@ def test_late_events_extend_bridge_and_start_sessions(spark: SparkSession, tmp_p
         ],
     )
     found = regroup(to_sessions(late, table), stored, table).localCheckpoint()
-    assert shown(found.where(~F.col(ABSORBED))) == [
+    assert shown(found.where(~F.col(GONE))) == [
         ("after", "12:00:00.000000", "12:30:00.000000", 2),
         ("apart", "12:30:00.000001", "12:30:00.000001", 1),
         ("before", "12:00:00.000000", "12:30:00.000000", 2),
@@ -117,7 +118,7 @@ def test_late_events_extend_bridge_and_start_sessions(spark: SparkSession, tmp_p
         ("inside", "12:00:00.000000", "12:20:00.000000", 3),
         (None, "11:30:00.000000", "12:00:00.000000", 2),
     ]
-    assert shown(found.where(ABSORBED)) == [
+    assert shown(found.where(GONE)) == [
         ("before", "12:30:00.000000", "12:30:00.000000", 1),
         ("bridged", "13:00:00.000000", "13:00:00.000000", 1),
         (None, "12:00:00.000000", "12:00:00.000000", 1),
@@ -126,7 +127,7 @@ def test_late_events_extend_bridge_and_start_sessions(spark: SparkSession, tmp_p
     kept = {row["user_id"] for row in found.collect() if row["session_id"] in known}
     moved = {
         row["user_id"]
-        for row in found.where(~F.col(ABSORBED)).collect()
+        for row in found.where(~F.col(GONE)).collect()
         if row["session_id"] not in known
     }
     # Those in both have the same id for what is absorbed only.
@@ -181,13 +182,13 @@ def test_random_arrival_in_random_batches_equals_one_pass(
         partials = to_sessions(spark.createDataFrame(batch, ddl), table)
         changed = regroup(partials, stored, table)
         kept = changed.select(
-            *[F.col(f.name).cast(f.dataType) for f in whole.schema], ABSORBED
+            *[F.col(f.name).cast(f.dataType) for f in whole.schema], GONE
         ).collect()
         for row in kept:
-            if row[ABSORBED]:
+            if row[GONE]:
                 del standing[row["session_id"]]
         for row in kept:
-            if not row[ABSORBED]:
+            if not row[GONE]:
                 standing[row["session_id"]] = row[:-1]
 
     found = spark.createDataFrame(list(standing.values()), whole.schema)
