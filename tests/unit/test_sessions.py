@@ -17,6 +17,9 @@ from tests.pipelines import gold, timed
 from tidelake.config import GoldTable
 from tidelake.gold import GONE
 from tidelake.gold.sessions import gap_of, regroup, session_id, to_sessions
+from tidelake.runtime.targets import aggregated
+from tidelake.runtime.targets.aggregated import Aggregated
+from tidelake.tables import Table
 
 MEASURES = {
     "events": {"count": "*"},
@@ -133,6 +136,38 @@ def test_late_events_extend_bridge_and_start_sessions(spark: SparkSession, tmp_p
     # Those in both have the same id for what is absorbed only.
     assert kept == {"bridged", "after", "before", "inside", "far", None}
     assert moved == {"apart", "before", None}
+
+
+@pytest.mark.parametrize("minutes", [1, 7, 30, 600])
+def test_a_salt_changes_no_session(spark: SparkSession, tmp_path: Path, minutes: int) -> None:
+    chance = random.Random(minutes)
+    table = sessions_table(tmp_path)
+    events: list[Event] = [
+        (chance.choice(["hot"] * 9 + ["cold", None]), f"{h:02}:{m:02}:{s:02}")
+        for h, m, s in (
+            (chance.randrange(24), chance.choice([0, 15, 30, 59]), chance.randrange(3))
+            for _ in range(120)
+        )
+    ]
+    rows = events_of(spark, events)
+    plain = to_sessions(rows, table)
+    salted = to_sessions(rows, table, salt=timedelta(minutes=minutes))
+    assert_df_equality(
+        salted.select(*plain.columns), plain, ignore_row_order=True, ignore_nullable=True
+    )
+
+
+def test_only_a_key_that_would_keep_a_slot_busy_alone_is_salted(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = Aggregated(Table("gold.counted", tmp_path), "gold[0]", sessions_table(tmp_path))
+    monkeypatch.setattr(aggregated, "_MANY", 10)
+    monkeypatch.setattr(aggregated, "_COST", 2 * 0.1 * spark.sparkContext.defaultParallelism)
+    even: list[Event] = [(f"u{n}", f"{n:02}:00:00") for n in range(20)]
+    one: list[Event] = [("hot", f"{n:02}:00:00") for n in range(20)]
+    assert target._salt(events_of(spark, even), 20) is None
+    assert target._salt(events_of(spark, one), 20) is not None
+    assert target._salt(events_of(spark, one), 9) is None
 
 
 def test_ids_tell_keys_and_starts_apart_to_the_microsecond(

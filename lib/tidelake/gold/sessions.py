@@ -17,6 +17,7 @@ from tidelake.config import GoldTable, SessionWindow
 from tidelake.gold import GONE
 from tidelake.gold.measures import shown_of, states_of
 
+_SALT = "_salt"
 _Form = Literal["partial", "combine"]
 
 
@@ -27,12 +28,14 @@ def gap_of(table: GoldTable) -> timedelta:
     return table.window.gap
 
 
-def to_sessions(events: DataFrame, table: GoldTable) -> DataFrame:
+def to_sessions(events: DataFrame, table: GoldTable, *, salt: timedelta | None = None) -> DataFrame:
     """Group a batch's events into sessions.
 
     Args:
         events: Silver rows, already filtered by the table's ``where``.
         table: A session table.
+        salt: Length of the stretches of event time into which each key is cut first; None: the
+            events of a key are ordered by one task, however many they are.
 
     Returns:
         The keys, ``session_start``, ``session_end``, the state columns and the columns shown.
@@ -40,7 +43,12 @@ def to_sessions(events: DataFrame, table: GoldTable) -> DataFrame:
     instants = events.withColumns(
         {"session_start": F.col("event_time"), "session_end": F.col("event_time")}
     )
-    return _group(instants, table, form="partial")
+    if salt is None:
+        return _group(instants, table, form="partial")
+    stretch = F.floor(F.unix_micros("event_time") / (salt // timedelta(microseconds=1)))
+    cut = instants.withColumn(_SALT, stretch)
+    # Sessions of a stretch are pieces of the key's: what lies within the gap joins again.
+    return _group(_group(cut, table, form="partial", salt=_SALT), table, form="combine")
 
 
 def regroup(partials: DataFrame, stored: DataFrame, table: GoldTable) -> DataFrame:
@@ -92,17 +100,18 @@ def _touched(stored: DataFrame, partials: DataFrame, table: GoldTable) -> DataFr
     return stored.join(new, on=[*same, near], how="left_semi")
 
 
-def _group(rows: DataFrame, table: GoldTable, *, form: _Form) -> DataFrame:
+def _group(rows: DataFrame, table: GoldTable, *, form: _Form, salt: str | None = None) -> DataFrame:
     """Number the sessions of each key by the gaps before them, then aggregate each."""
     gap = F.lit(gap_of(table))
-    by_start = Window.partitionBy(*table.keys).orderBy("session_start")
+    keys = [*table.keys, *([salt] if salt else [])]
+    by_start = Window.partitionBy(*keys).orderBy("session_start")
     before = by_start.rowsBetween(Window.unboundedPreceding, -1)
     reached = F.max("session_end").over(before)
     starts = F.when(F.col("session_start") <= reached + gap, 0).otherwise(1)
     numbered = rows.withColumn("_starts", starts).withColumn(
         "_session", F.sum("_starts").over(by_start.rowsBetween(Window.unboundedPreceding, 0))
     )
-    grouped = numbered.groupBy(*table.keys, "_session").agg(
+    grouped = numbered.groupBy(*keys, "_session").agg(
         F.min("session_start").alias("session_start"),
         F.max("session_end").alias("session_end"),
         *_aggregates(table, form),

@@ -17,6 +17,7 @@ from tidelake.errors import SourceChangedError, TidelakeError
 from tidelake.runtime.progress import Progress
 from tidelake.session import spark_log
 from tidelake.sinks.commits import Position, rewritten_after
+from tidelake.sinks.compaction import compact, is_due
 from tidelake.sinks.generations import CREATION, Fence, open_generation
 from tidelake.tables import Hop, Lake, Table
 
@@ -128,6 +129,9 @@ class HopQuery(ABC):
         def on_batch(rows: DataFrame, batch: int) -> None:
             try:
                 self.write(rows, batch)
+                if is_due(batch):
+                    for table in self.closing_tables():
+                        compact(rows.sparkSession, table)
             except Exception as error:
                 # Py4J hands only a text across the JVM; the error itself waits here.
                 self._failure = error

@@ -20,6 +20,10 @@ from tidelake.runtime.targets.target import OWN, Inputs, Target, literal, span, 
 from tidelake.sinks.finality import Ends
 from tidelake.sinks.merge import merge_partials, merge_rows
 
+# Fewer events are ordered in no time. Cutting and joining again costs up to twice the work
+# (benchmarks/hot_keys.py), and pays where the largest key's share of it is more than a slot's.
+_MANY, _COST, _STRETCHES = 100_000, 2, 4
+
 
 @dataclass(frozen=True)
 class Aggregated(Target):
@@ -72,7 +76,8 @@ class Aggregated(Target):
         events = self._kept(inputs.taken[OWN])
         stamp = {"generation": note["generation"], "batch": note["batch"]}
         if isinstance(self.gold.window, SessionWindow):
-            partials = hold(to_sessions(events, self.gold))
+            salt = self._salt(events, note["eligible"])
+            partials = hold(to_sessions(events, self.gold, salt=salt))
             within = _near(partials, gap_of(self.gold))
             stored = events.sparkSession.read.format("delta").load(str(self.table.path)).alias("t")
             changed = self._ordered(regroup(partials, stored.where(within), self.gold))
@@ -83,6 +88,21 @@ class Aggregated(Target):
             within = "" if isinstance(self.gold.window, GlobalWindow) else _within(partials)
             source = stamped(self._ordered(partials), **stamp)
             merge_partials(source, self.table, self.gold, within=within, note=note)
+
+    def _salt(self, events: DataFrame, count: int) -> timedelta | None:
+        """Cut keys into stretches where one of them would keep a task at work alone."""
+        slots = events.sparkSession.sparkContext.defaultParallelism
+        if count < _MANY or slots <= _COST:
+            return None
+        micros = F.unix_micros("event_time")
+        by_key = events.groupBy(*self.gold.keys).agg(
+            F.count("*").alias("_events"), F.min(micros).alias("_low"), F.max(micros).alias("_high")
+        )
+        found = by_key.agg(F.max("_events"), F.min("_low"), F.max("_high")).collect()[0]
+        if found[0] <= count * _COST / slots:
+            return None
+        stretch = timedelta(microseconds=(found[2] - found[1]) // (_STRETCHES * slots))
+        return max(stretch, gap_of(self.gold))
 
     def _kept(self, events: DataFrame) -> DataFrame:
         return events.where(self.gold.where) if self.gold.where else events
