@@ -9,6 +9,7 @@ from typing import Any
 
 from pyspark.sql import functions as F
 
+from tidelake.runtime.gold_hop import tables_of as gold_tables
 from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import from_ddl
 from tidelake.sinks.append import append, ensure_table
@@ -79,7 +80,7 @@ def _tables(run: Run, hops: Iterable[Hop]) -> list[Table]:
             lake.late(name),
             lake.silver(name),
         ],
-        "gold": [lake.gold(gold.name) for gold in run.pipeline.gold],
+        "gold": gold_tables(lake, run.pipeline),
     }
     return [table for hop in hops for table in of_hop[hop] if table.exists]
 

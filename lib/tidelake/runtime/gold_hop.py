@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from tidelake.config import GlobalWindow, GoldTable, SessionWindow
+from tidelake.config import GlobalWindow, GoldTable, Pipeline, SessionWindow
 from tidelake.errors import UsageError
 from tidelake.gold.sessions import gap_of, regroup, to_sessions
 from tidelake.gold.windows import BOUNDS, to_partials
@@ -26,7 +26,12 @@ from tidelake.sinks.definitions import changed_definition, definition_note
 from tidelake.sinks.finality import consumed_watermark, final_note
 from tidelake.sinks.merge import merge_partials, merge_sessions
 from tidelake.sinks.notes import position
-from tidelake.tables import Table
+from tidelake.tables import Lake, Table
+
+
+def tables_of(lake: Lake, pipeline: Pipeline) -> list[Table]:
+    """List the tables that the gold hop of a pipeline fills; each closes a batch for itself."""
+    return [lake.gold(gold.name) for gold in pipeline.gold]
 
 
 class GoldHop(HopQuery):
@@ -39,7 +44,7 @@ class GoldHop(HopQuery):
 
     def closing_tables(self) -> list[Table]:
         """Each gold table closes a batch for itself."""
-        return [self._table(gold) for gold in self.run.pipeline.gold]
+        return tables_of(self.run.lake, self.run.pipeline)
 
     def followed(self) -> dict[Table, Position]:
         """Gold's tables follow silver, all from one position."""
