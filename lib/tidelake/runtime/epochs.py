@@ -6,6 +6,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from delta.tables import DeltaTable
 from pyspark.sql import functions as F
 
 from tidelake.instants import from_json, to_json
@@ -18,6 +19,8 @@ from tidelake.sinks.commits import last_commit
 from tidelake.sinks.epochs import find_boundary
 from tidelake.sinks.generations import CREATION, FIRST_GENERATION
 
+# Readers open each file, so a run that goes on for days compacts now and then.
+_FILES = 100
 _COLUMNS = {
     "pipeline": "string",
     "epoch": "bigint",
@@ -62,15 +65,18 @@ def close_epoch(run: Run) -> None:
             "versions": found.versions,
         }
         closed = {name: {"epoch": number, "versions": found.versions}}
+        batch = last.batch + 1 if last else 0
         note = {
             **stamp,
-            "batch": last.batch + 1 if last else 0,
+            "batch": batch,
             "closed_at": closed_at,
             "last": {**known, **closed},
         }
         # As text, which Spark parses: a list of Python rows would go through a Python worker.
         parsed = F.inline(F.from_json(F.lit(json.dumps([row])), f"array<struct<{_STRUCT}>>"))
         append(run.spark.range(1).select(parsed), epochs, note)
+        if batch % _FILES == _FILES - 1:
+            DeltaTable.forPath(run.spark, str(epochs.path)).optimize().executeCompaction()
 
 
 def _now(before: str | None) -> str:
