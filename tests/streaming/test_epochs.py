@@ -60,7 +60,7 @@ SEEN_TWICE = """
         AND b.session_start <= a.session_end + INTERVAL 12 MINUTE
 """
 PARTS = 6
-FIRST = (15, 15, 20, 20)
+FIRST, LAST = (15, 15, 20, 20), (60, 60, 80, 80)
 
 
 def clicks(part: int) -> list[bytes]:
@@ -216,7 +216,7 @@ class Reader:
     failed: list[BaseException] = field(default_factory=list)
 
     def run(self) -> None:
-        """Poll until the run has taken all parts, or for two minutes."""
+        """Poll until the run has taken all parts, or for four minutes."""
         try:
             self._poll()
         except BaseException as error:
@@ -226,10 +226,10 @@ class Reader:
 
     def _poll(self) -> None:
         lake = self.played.lake
-        ends = time.monotonic() + 120
-        parts = iter(range(1, PARTS))
+        ends = time.monotonic() + 240
+        parts = iter(range(1, 4))
         lands = 0.0
-        while time.monotonic() < ends and (not self.seen or self.seen[-1][3] < 120):
+        while time.monotonic() < ends and (not self.seen or self.seen[-1] != LAST):
             if time.monotonic() > lands:
                 lands = time.monotonic() + 4
                 part = next(parts, None)
@@ -239,6 +239,8 @@ class Reader:
             self.plain.append(plainly(lake))
             for ask in (plainly, consistently):
                 assert ask(lake, SEEN_TWICE) == (0,)
+            # Leaves the processor to the run.
+            time.sleep(0.5)
 
 
 def test_a_reader_of_a_run_that_goes_on_sees_boundaries_only(
@@ -258,7 +260,7 @@ def test_a_reader_of_a_run_that_goes_on_sees_boundaries_only(
     # Each as the run left it: what the two tables count is what they were made of.
     assert all(state[:1] + state[2:3] == (state[1], state[3]) for state in states)
     assert [state[3] for state in states] == sorted(state[3] for state in states)
-    assert states[-1] == (90, 90, 120, 120)
-    # Five parts came; two epochs at least were closed on the way.
-    assert len(states) >= 4
+    assert states[-1] == LAST
+    # Three parts came; an epoch at least was closed on the way.
+    assert len(states) >= 3
     print(f"{states} of {len(set(reader.plain))} states in {len(reader.plain)} looks")
