@@ -151,12 +151,11 @@ def test_a_batch_that_is_open_in_one_gold_table_is_no_boundary(lake: Lake) -> No
     assert versions(lake) == whole(3, bronze__at__shop=2)
 
 
-@pytest.mark.parametrize("other", [{"generation": "g2"}, {"silver": (1, 1)}])
-def test_gold_tables_of_another_generation_or_position_are_no_boundary(
+@pytest.mark.parametrize("other", [{"generation": "g2"}, {"silver": (1, 1)}, {"batch": 2}])
+def test_gold_tables_of_another_generation_position_or_batch_are_no_boundary(
     lake: Lake, other: dict[str, Any]
 ) -> None:
-    until = {"silver": (2, 1), **other}
-    gold(lake.gold("a"), 3, 1, **until)
+    gold(lake.gold("a"), 3, **{"batch": 1, "silver": (2, 1), **other})
 
     assert boundary(lake) is None
 

@@ -50,10 +50,11 @@ def test_a_position_is_a_version_only_at_the_end_of_a_commit(
 
 def test_a_commit_that_the_log_has_forgotten_gives_no_version(tmp_path: Path) -> None:
     table = Lake(tmp_path).table("bronze.shop")
-    for version in (3, 4):
-        write_commit(table, version, adds=[(1, True)])
+    write_commit(table, 3)
+    write_commit(table, 4, adds=[(1, True)])
 
     assert version_at(table, (2, 0)) is None
+    # Whether versions 1 and 2 brought rows, nobody knows.
     assert version_at(table, (1, -1)) == 0
     assert version_at(table, (4, -1)) == 3
 
