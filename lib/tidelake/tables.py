@@ -83,6 +83,10 @@ class Lake:
         """The ledger beyond the log's retention."""
         return self.table("ops.books")
 
+    def epochs(self) -> Table:
+        """Which versions belong together."""
+        return self.table("ops.epochs")
+
     def existing(self) -> list[Table]:
         """List the tables that exist, in the order of the layers."""
         layers = ("bronze", "silver", "gold", "dim", "ops")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from pyspark.sql import SparkSession
 from tests.oracles.gold import Recomputation, columns_of, consumed, stored
 from tests.running import click, read
 from tests.worlds import TO_SILVER, World, world
+from tidelake.config import Watermark
 from tidelake.errors import GenerationError, UsageError
 from tidelake.ops.query import ask
 from tidelake.replay.repair import repair
@@ -100,14 +103,18 @@ def test_whichever_side_comes_first_the_rows_are_the_same(shop: tuple[World, Wor
 
 def test_final_rows_wait_for_the_slower_side(shop: tuple[World, World]) -> None:
     clicks, orders = shop
-    clicks = clicks.redefined(watermark={"delay": "1 minute", "allowed_lateness": "0 seconds"})
+    times = {"delay": "1 minute", "allowed_lateness": "0 seconds"}
+    clicks = clicks.redefined(watermark=times)
+    slow = Watermark(delay=timedelta(minutes=10), allowed_lateness=timedelta(minutes=20))
+    orders = replace(orders, pipeline=orders.pipeline.model_copy(update={"watermark": slow}))
     orders.land("0.jsonl", [bought(0, 0)])
     orders.run(hops=TO_SILVER)
     clicks.land("0.jsonl", [clicked(0, 5), clicked(1, 500)])
     clicks.run()
     final = "SELECT click FROM gold.click_to_order__final"
     assert ask(clicks.lake, final).rows == ()
-    orders.land("1.jsonl", [bought(1, 100)])
+    # Ten minutes of delay, twenty that orders may be late, thirty for a match: before 35.
+    orders.land("1.jsonl", [bought(1, 95)])
     orders.run(hops=TO_SILVER)
     clicks.run(hops=["gold"])
     assert ask(clicks.lake, final).rows == (("c0",),)

@@ -116,7 +116,6 @@ def test_the_version_goes_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
         (["demo", "--seed", "x"], "'x' is not a valid integer"),
         (["generate", "clickstream"], "Missing option '--to'"),
         (["generate", "clickstream", "--to", "kafka://h:1/t"], "not built yet"),
-        (["sql", "SELECT 1", "--consistent"], "`sql --consistent` is not built yet"),
         (["late", "nope"], "No such command 'nope'"),
         (["late", "apply", "--event-date", "5.1.2026"], "'5.1.2026' does not match the format"),
         (["quarantine", "discard"], "Missing option '--reason'"),

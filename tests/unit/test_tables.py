@@ -28,6 +28,7 @@ def test_each_layer_of_a_pipeline_has_its_own_name() -> None:
         lake.late("shop").name,
         lake.gold("totals").name,
         lake.books().name,
+        lake.epochs().name,
     ] == [
         "bronze.shop",
         "bronze.shop__requeue",
@@ -36,6 +37,7 @@ def test_each_layer_of_a_pipeline_has_its_own_name() -> None:
         "silver.shop__late",
         "gold.totals",
         "ops.books",
+        "ops.epochs",
     ]
 
 

@@ -127,16 +127,21 @@ def run(
 
 @app.command()
 @click.argument("query")
-@click.option("--consistent", is_flag=True, help="See all tables at one boundary.")
+@click.option("--consistent", is_flag=True, help="See all tables as the last epoch had them.")
 @as_json
 @placed
 def sql(query: str, consistent: bool, json_: bool, root: str | None, env: str | None) -> None:
     """Answer a SELECT on any table by its logical name, without Spark."""
+    from tidelake.ops.epochs import ask_at_epoch  # noqa: PLC0415
     from tidelake.ops.query import ask_for_user  # noqa: PLC0415
 
+    lake = place(root, env).lake
     if consistent:
-        raise NotBuiltError("`sql --consistent`", "Ask without it while no run is writing.")
-    answer = ask_for_user(place(root, env).lake, query)
+        answer, epoch = ask_at_epoch(lake, query)
+        if epoch:
+            say(f"Read in {epoch}")
+    else:
+        answer = ask_for_user(lake, query)
     if json_:
         print_json(answer.as_dicts())
     else:

@@ -45,7 +45,7 @@ def ask(lake: Lake, sql: str) -> Answer:
     Raises:
         UsageError: The statement is no query, or DuckDB does not understand it.
     """
-    wanted = _tables_in(sql, lake)
+    wanted = tables_in(sql, lake)
     # A catalog of its own keeps the views of one question from another's.
     catalog = f"asked_{next(_numbers)}"
     with _instance().cursor() as connection:
@@ -53,24 +53,29 @@ def ask(lake: Lake, sql: str) -> Answer:
         connection.execute(f"ATTACH ':memory:' AS {catalog}")
         try:
             connection.execute(f"USE {catalog}")
-            _name(connection, wanted)
+            _name(connection, wanted, {})
             return _answer(connection, sql, lake)
         finally:
             connection.execute("USE memory")
             connection.execute(f"DETACH {catalog}")
 
 
-def ask_for_user(lake: Lake, sql: str) -> Answer:
+def ask_for_user(lake: Lake, sql: str, versions: Mapping[str, int] | None = None) -> Answer:
     """Run one SELECT of the user's, which reaches the tables that it names and nothing else.
+
+    Args:
+        lake: Where the tables are.
+        sql: The statement.
+        versions: Those in which to read tables, by logical name; others are read as they are.
 
     Raises:
         UsageError: The statement is no query, or DuckDB does not understand it.
     """
-    wanted = _tables_in(sql, lake)
+    wanted = tables_in(sql, lake)
     with duckdb.connect() as connection:
         import_extension("delta", con=connection)
         connection.execute("SET TimeZone = 'UTC'")
-        _name(connection, wanted)
+        _name(connection, wanted, versions or {})
         folders = [f"{table.path}/" for table in wanted.values()]
         connection.execute("SET allowed_directories = $1", [folders])
         connection.execute("SET enable_external_access = false")
@@ -91,25 +96,35 @@ def _instance() -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def _name(connection: duckdb.DuckDBPyConnection, tables: Mapping[str, Table]) -> None:
-    """Give tables their logical names in a connection."""
+def _name(
+    connection: duckdb.DuckDBPyConnection, tables: Mapping[str, Table], versions: Mapping[str, int]
+) -> None:
+    """Give tables their logical names in a connection.
+
+    Raises:
+        UsageError: A table cannot be read in its version, or has no final rows.
+    """
     for view, table in tables.items():
         layer, name = view.split(".")
         connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{layer}"')
         path = str(table.path).replace("'", "''")
-        kept = _final_condition(view, table) if view != table.name else "true"
-        connection.execute(
-            f'CREATE VIEW "{layer}"."{name}" AS SELECT * FROM delta_scan(\'{path}\') WHERE {kept}'
-        )
+        version = versions.get(table.name)
+        pin = "" if version is None else f", version = {version}"
+        kept = _final_condition(view, table, version) if view != table.name else "true"
+        scan = f"SELECT * FROM delta_scan('{path}'{pin}) WHERE {kept}"
+        try:
+            connection.execute(f'CREATE VIEW "{layer}"."{name}" AS {scan}')
+        except duckdb.Error as error:
+            raise UsageError(f"{table.name} cannot be read: {_plain(error)}") from error
 
 
-def _final_condition(view: str, table: Table) -> str:
-    """Cut a gold table to its final rows.
+def _final_condition(view: str, table: Table, version: int | None) -> str:
+    """Cut a gold table to the rows that are final in a version of it.
 
     Raises:
         UsageError: The table has no windows that end.
     """
-    final = Final.of(last_commit(table))
+    final = Final.of(last_commit(table, up_to=version))
     if final is None:
         raise UsageError(
             f"{view} does not exist: the rows of {table.name} have no end, or no batch has "
@@ -127,7 +142,7 @@ def _answer(connection: duckdb.DuckDBPyConnection, sql: str, lake: Lake) -> Answ
         raise UsageError(f"{_plain(error)}\n{_known(lake)}") from error
 
 
-def _tables_in(sql: str, lake: Lake) -> dict[str, Table]:
+def tables_in(sql: str, lake: Lake) -> dict[str, Table]:
     """Find the tables that a statement names, by the names that it uses.
 
     Raises:

@@ -14,7 +14,7 @@ from tidelake.sinks.append import append
 from tidelake.sinks.commits import BEGINNING, REBUILT, Position, last_commit, rewritten_after
 from tidelake.sinks.definitions import changed_definition, definition_note
 from tidelake.sinks.evolution import differences
-from tidelake.sinks.finality import consumed_watermark, final_note
+from tidelake.sinks.finality import final_note, settled_until
 from tidelake.sinks.notes import positions
 
 # The number of a rebuilt table's batch: a checkpoint is prepared from the batch before it on.
@@ -61,7 +61,7 @@ def rebuild_gold(run: Run, until: Mapping[str, Position], generation: str) -> No
     tables = inputs_of(run.lake, run.pipeline)
     read = up_to(run.spark, tables, until)
     inputs = Inputs({}, read)
-    mark = consumed_watermark((tables[key], until[key]) for key in tables)
+    settled = settled_until((table, until[key]) for key, table in tables.items())
     events = read(OWN)
     rows = events.count()
     for target in targets_of(run.lake, run.pipeline):
@@ -74,7 +74,7 @@ def rebuild_gold(run: Run, until: Mapping[str, Position], generation: str) -> No
             "rows": rows,
             "eligible": events.agg(F.count_if(F.expr(target.eligible or "true"))).collect()[0][0],
             "until": {key: list(position) for key, position in until.items()},
-            **final_note(target.ends, mark, run.pipeline.watermark.allowed_lateness),
+            **final_note(target.ends, settled),
             **definition_note(target.definition),
         }
         made = stamped(target.of_all(inputs), generation=generation, batch=FIRST)

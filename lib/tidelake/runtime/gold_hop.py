@@ -21,7 +21,7 @@ from tidelake.runtime.targets import OWN, Inputs, Target, targets_of
 from tidelake.sinks.append import ensure_table
 from tidelake.sinks.commits import BEGINNING, Position, last_commit, rows_between
 from tidelake.sinks.definitions import changed_definition, definition_note
-from tidelake.sinks.finality import consumed_watermark, final_note
+from tidelake.sinks.finality import final_note, settled_until
 from tidelake.sinks.notes import positions
 from tidelake.tables import Table
 
@@ -117,8 +117,7 @@ class GoldHop(HopQuery):
             for number, target in enumerate(targets)
         ]
         counted = events.agg(F.count("*").alias("_rows"), *eligible).collect()[0]
-        pipeline = self.run.pipeline
-        mark = consumed_watermark((self._inputs[key], until[key]) for key in self._inputs)
+        settled = settled_until((table, until[key]) for key, table in self._inputs.items())
         for number, target in enumerate(targets):
             note = self.note(
                 batch,
@@ -126,7 +125,7 @@ class GoldHop(HopQuery):
                 eligible=counted[f"_{number}"],
                 until={key: list(position) for key, position in until.items()},
                 **definition_note(target.definition),
-                **final_note(target.ends, mark, pipeline.watermark.allowed_lateness),
+                **final_note(target.ends, settled),
             )
             self._merge(target, inputs, note, until)
         return int(counted["_rows"])

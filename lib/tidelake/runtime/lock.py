@@ -12,8 +12,13 @@ from tidelake.errors import LockedError
 
 
 @contextmanager
-def hold(folder: Path, what: str) -> Iterator[None]:
+def hold(folder: Path, what: str, *, waits: bool = False) -> Iterator[None]:
     """Hold a folder's lock; the system frees it when the process ends, however it ends.
+
+    Args:
+        folder: Whose lock.
+        what: What is written under it, for the message.
+        waits: Wait for the other process; for what takes moments.
 
     Raises:
         LockedError: Another process holds it.
@@ -21,7 +26,7 @@ def hold(folder: Path, what: str) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("a+", encoding="utf-8") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
         except BlockingIOError as error:
             file.seek(0)
             holder = file.read().strip() or "unknown"

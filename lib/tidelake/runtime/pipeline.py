@@ -10,6 +10,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tidelake.runtime.books import copy_books
 from tidelake.runtime.bronze_hop import BronzeHop
+from tidelake.runtime.epochs import close_epoch
 from tidelake.runtime.gold_hop import GoldHop
 from tidelake.runtime.hop import HopQuery, InputGrewError, Run
 from tidelake.runtime.lock import hold
@@ -20,11 +21,13 @@ from tidelake.tables import HOPS, Hop
 
 # A run that goes on copies its books now and then: the log keeps commits for days, not minutes.
 _COPY_SECONDS = 600
+# Analysts wait for an epoch, not for a copy.
+_EPOCH_SECONDS = 5
 _HOPS: dict[Hop, type[HopQuery]] = {"bronze": BronzeHop, "silver": SilverHop, "gold": GoldHop}
 
 
 def run_hops(run: Run, hops: Sequence[Hop], trigger: Trigger) -> None:
-    """Run hops in the order of the flow, and copy their books when they end.
+    """Run hops in the order of the flow; copy their books and close an epoch when they end.
 
     Raises:
         ConfigError: Spark does not understand an expression; nothing was written.
@@ -43,6 +46,7 @@ def run_hops(run: Run, hops: Sequence[Hop], trigger: Trigger) -> None:
         else:
             _run_together(run, wanted, trigger)
         copy_books(run, wanted)
+        close_epoch(run)
 
 
 def _run_to_the_end(run: Run, hop: Hop, trigger: Trigger) -> None:
@@ -58,7 +62,7 @@ def _run_to_the_end(run: Run, hop: Hop, trigger: Trigger) -> None:
 def _run_together(run: Run, hops: Sequence[Hop], trigger: Trigger) -> None:
     """Keep all hops running until one fails or the user interrupts."""
     started: dict[Hop, tuple[HopQuery, StreamingQuery]] = {}
-    copied_at = time.monotonic()
+    copied_at = closed_at = time.monotonic()
     try:
         for hop in hops:
             started[hop] = _start(run, hop, trigger)
@@ -71,6 +75,9 @@ def _run_together(run: Run, hops: Sequence[Hop], trigger: Trigger) -> None:
             if time.monotonic() - copied_at > _COPY_SECONDS:
                 copy_books(run, hops)
                 copied_at = time.monotonic()
+            if time.monotonic() - closed_at > _EPOCH_SECONDS:
+                close_epoch(run)
+                closed_at = time.monotonic()
             time.sleep(0.1)
     finally:
         for _, streaming in started.values():

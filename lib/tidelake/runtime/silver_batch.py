@@ -76,9 +76,12 @@ class SilverBatch:
         stored = self._stored_types() if counted.unknown else {}
         extra = extra_columns(stored, pipeline.defined_columns)
         new = new_columns(counted.unknown, defined=pipeline.defined_columns, stored=stored)
+        advanced = self._advanced(before, counted)
+        allowed = pipeline.watermark.allowed_lateness
         note = SilverNote(
             watermark_in=mark,
-            watermark=self._advanced(before, counted),
+            watermark=advanced,
+            settled=None if advanced is None else advanced - allowed,
             partitions=counted.partitions,
             counts=counted.counts,
             taken=reached.rows,

@@ -59,16 +59,23 @@ def encode(note: dict[str, Any]) -> str:
     return json.dumps({_KEY: note}, separators=(",", ":"), sort_keys=True)
 
 
-def commits(table: Table) -> Iterator[Commit]:
+def commits(table: Table, *, up_to: int | None = None) -> Iterator[Commit]:
     """Yield our commits of a table, newest first; nothing where the table does not exist.
 
     Commits that a RESTORE undid are left out, and those before a rebuild: the table does not hold
     what they say.
+
+    Args:
+        table: Whose log is read.
+        up_to: See the table as this version had it; None for as it is.
     """
     newest: int | None = None
     until: datetime | None = None
     for file in _log_files(table):
-        version, info = int(file.stem), _commit_info(file)
+        version = int(file.stem)
+        if up_to is not None and version > up_to:
+            continue
+        info = _commit_info(file)
         written_at = datetime.fromtimestamp(info.get("timestamp", 0) / 1000, tz=UTC)
         undone = (newest is not None and version > newest) or (
             until is not None and written_at > until
@@ -86,9 +93,9 @@ def commits(table: Table) -> Iterator[Commit]:
                 return
 
 
-def last_commit(table: Table) -> Commit | None:
-    """Give our newest commit of a table."""
-    return next(commits(table), None)
+def last_commit(table: Table, *, up_to: int | None = None) -> Commit | None:
+    """Give our newest commit of a table, or of one of its versions."""
+    return next(commits(table, up_to=up_to), None)
 
 
 def oldest_version(table: Table) -> int:
@@ -115,9 +122,33 @@ def rewritten_after(table: Table, position: Position) -> int | None:
         version = int(file.stem)
         if version < position[0]:
             return None
-        if any(remove.get("dataChange", True) for remove in _actions(file, "remove")):
+        if _takes_out(file):
             return version
     return None
+
+
+def version_at(table: Table, position: Position) -> int | None:
+    """Find the newest version that holds exactly what a reader of a table has taken.
+
+    Args:
+        table: A table that is only to grow.
+        position: Where its reader stands.
+
+    Returns:
+        The version; commits that brought no row, a compaction's for example, are behind the
+        reader as well. None where it stands within a commit, or the log does not tell any more.
+    """
+    version, taken = position[0] - 1, max(position[1] + 1, 0)
+    for file in reversed(_log_files(table)):
+        number = int(file.stem)
+        if number <= version:
+            continue
+        added = len(_added(file)) - (taken if number == position[0] else 0)
+        if number != version + 1 or added > 0 or _takes_out(file):
+            break
+        version = number
+    is_whole = version >= position[0] or not taken
+    return version if is_whole and version >= 0 else None
 
 
 def rows_between(table: Table, after: Position, until: Position | None = None) -> int:
@@ -150,10 +181,19 @@ def _added_between(
             break
         if until is not None and version > until[0]:
             continue
-        adds = [add for add in _actions(file, "add") if add.get("dataChange")]
+        adds = _added(file)
         first = max(after[1] + 1, 0) if version == after[0] else 0
         past = max(until[1] + 1, 0) if until is not None and version == until[0] else len(adds)
         yield from adds[first:past]
+
+
+def _added(file: Path) -> list[dict[str, Any]]:
+    """List the data files that a commit brought, in the order in which a stream takes them."""
+    return [add for add in _actions(file, "add") if add.get("dataChange")]
+
+
+def _takes_out(file: Path) -> bool:
+    return any(remove.get("dataChange", True) for remove in _actions(file, "remove"))
 
 
 def _actions(file: Path, kind: str) -> Iterator[dict[str, Any]]:

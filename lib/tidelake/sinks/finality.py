@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from tidelake.instants import from_json, to_json
-from tidelake.sinks.commits import Commit, Position, commits
+from tidelake.sinks.commits import Commit, Position, last_commit, version_at
 from tidelake.sinks.notes import SilverNote
 from tidelake.tables import Table
 
@@ -56,32 +56,35 @@ class Ends:
     after: timedelta = timedelta(0)
 
 
-def consumed_watermark(inputs: Iterable[tuple[Table, Position]]) -> datetime | None:
-    """Give the watermark up to which all that a reader follows has come.
+def settled_until(inputs: Iterable[tuple[Table, Position]]) -> datetime | None:
+    """Give the instant before which no ordinary event comes any more in what a reader has taken.
 
     Args:
-        inputs: Each table of silver and where the reader stands in it; only batches that were
-            taken whole count.
+        inputs: Each table of silver and where the reader stands in it; a batch that was not taken
+            whole does not count.
+
+    Returns:
+        The earliest of the tables' watermarks less their allowed lateness; None where one has
+        none yet.
     """
     marks = []
     for silver, until in inputs:
-        whole = (commit for commit in commits(silver) if commit.version < until[0])
-        marks.append(SilverNote.of(next(whole, None)).watermark)
+        version = version_at(silver, until)
+        # Inside a commit: the one before it was taken whole.
+        up_to = until[0] - 1 if version is None else version
+        marks.append(SilverNote.of(last_commit(silver, up_to=up_to)).settled)
     known = [mark for mark in marks if mark is not None]
     return min(known) if known and len(known) == len(marks) else None
 
 
-def final_note(
-    ends: Ends | None, watermark: datetime | None, allowed_lateness: timedelta
-) -> dict[str, Any]:
+def final_note(ends: Ends | None, settled: datetime | None) -> dict[str, Any]:
     """Write the part of a gold commit's note that says which rows are final.
 
     Args:
         ends: When a row of the table ends; None where rows never do.
-        watermark: Of the silver that the table holds.
-        allowed_lateness: The pipeline's.
+        settled: From :func:`settled_until`.
     """
     if ends is None:
         return {}
-    until = None if watermark is None else watermark - allowed_lateness - ends.after
+    until = None if settled is None else settled - ends.after
     return {_KEY: {"column": ends.column, "until": to_json(until)}}

@@ -20,6 +20,11 @@ FIRST_GENERATION = "g1"
 CREATION = -1
 
 
+def generation_number(generation: str) -> int:
+    """Tell which generation of its hop it is, from 1; 0 for a name that is none of ours."""
+    return int(generation[1:]) if generation[1:].isdecimal() else 0
+
+
 @dataclass(frozen=True)
 class Fence:
     """Admits each batch of a hop to a table exactly once."""

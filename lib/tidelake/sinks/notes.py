@@ -58,6 +58,7 @@ class SilverNote:
     Attributes:
         watermark_in: Before the batch (UTC).
         watermark: After it.
+        settled: The watermark less the allowed lateness: no ordinary event comes before it.
         partitions: How far each partition of the source has come.
         counts: Rows by fate, stage and origin.
         taken: Rows by input table (``bronze``, ``requeue``), as Delta's statistics have them.
@@ -72,6 +73,7 @@ class SilverNote:
 
     watermark_in: datetime | None = None
     watermark: datetime | None = None
+    settled: datetime | None = None
     partitions: Mapping[str, PartitionProgress] = field(default_factory=dict)
     counts: tuple[FateCount, ...] = ()
     taken: Mapping[str, int] = field(default_factory=dict)
@@ -92,6 +94,7 @@ class SilverNote:
         return SilverNote(
             watermark_in=from_json(note["watermark_in"]),
             watermark=from_json(note["watermark"]),
+            settled=from_json(note.get("settled")),
             partitions={
                 name: PartitionProgress(from_json(newest), datetime.fromisoformat(arrived))
                 for name, (newest, arrived) in note["partitions"].items()
@@ -112,6 +115,7 @@ class SilverNote:
         return {
             "watermark_in": to_json(self.watermark_in),
             "watermark": to_json(self.watermark),
+            "settled": to_json(self.settled),
             "partitions": {
                 name: [to_json(p.max_event_time), to_json(p.last_ingested_at)]
                 for name, p in self.partitions.items()

@@ -1,0 +1,84 @@
+"""Close epochs: write to ``ops.epochs`` which versions of a pipeline's tables belong together."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pyspark.sql import functions as F
+
+from tidelake.instants import from_json, to_json
+from tidelake.runtime.hop import Run
+from tidelake.runtime.lock import hold
+from tidelake.runtime.schemas import from_ddl
+from tidelake.sinks.append import append, ensure_table
+from tidelake.sinks.commits import last_commit
+from tidelake.sinks.compaction import compact, is_due
+from tidelake.sinks.epochs import find_boundary
+from tidelake.sinks.generations import CREATION, FIRST_GENERATION
+
+_COLUMNS = {
+    "pipeline": "string",
+    "epoch": "bigint",
+    "closed_at": "timestamp",
+    "watermark": "timestamp",
+    "generation": "string",
+    "batch": "bigint",
+    "versions": "map<string, bigint>",
+}
+_DDL = ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())
+_STRUCT = ", ".join(f"{name}: {kind}" for name, kind in _COLUMNS.items())
+
+
+def close_epoch(run: Run) -> None:
+    """Close an epoch where the tables stand at a boundary that no epoch has yet.
+
+    Looks into the logs alone; Spark works only where there is something to write.
+    """
+    lake, name = run.lake, run.pipeline.name
+    epochs = lake.epochs()
+    # Hops may run in processes of their own, and each of them closes epochs.
+    with hold(epochs.path.parent, epochs.name, waits=True):
+        closing = [lake.table(table) for table in run.pipeline.gold_names]
+        found = find_boundary(lake, name, closing)
+        last = last_commit(epochs)
+        # Carried on, so that the last epoch of each pipeline outlives the log of this table too.
+        known: dict[str, Any] = last.note["last"] if last else {}
+        before = known.get(name, {"epoch": 0, "versions": {}})
+        if found is None or found.versions == before["versions"]:
+            return
+        stamp = {"pipeline": name, "hop": "epochs", "generation": FIRST_GENERATION}
+        schema = from_ddl(run.spark, _DDL)
+        ensure_table(run.spark, epochs, schema, {**stamp, "batch": CREATION, "last": {}})
+        closed_at = _now(last.note.get("closed_at") if last else None)
+        number = before["epoch"] + 1
+        row = {
+            "pipeline": name,
+            "epoch": number,
+            "closed_at": closed_at,
+            "watermark": to_json(found.watermark),
+            "generation": found.generation,
+            "batch": found.batch,
+            "versions": found.versions,
+        }
+        closed = {name: {"epoch": number, "versions": found.versions}}
+        batch = last.batch + 1 if last else 0
+        note = {
+            **stamp,
+            "batch": batch,
+            "closed_at": closed_at,
+            "last": {**known, **closed},
+        }
+        # As text, which Spark parses: a list of Python rows would go through a Python worker.
+        parsed = F.inline(F.from_json(F.lit(json.dumps([row])), f"array<struct<{_STRUCT}>>"))
+        append(run.spark.range(1).select(parsed), epochs, note)
+        # Readers open each file.
+        if is_due(batch):
+            compact(run.spark, epochs)
+
+
+def _now(before: str | None) -> str:
+    """Write the present moment, or one just after the last epoch when the clock went back."""
+    now, last = datetime.now(UTC), from_json(before)
+    return (now if last is None else max(now, last + timedelta(microseconds=1))).isoformat()

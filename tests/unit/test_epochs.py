@@ -1,0 +1,136 @@
+"""Closing epochs: each boundary once, counted up by pipeline."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from tests.pipelines import shop
+from tests.running import read
+from tests.unit.handmade import write_commit
+from tidelake.config import Environment
+from tidelake.runtime import epochs
+from tidelake.runtime.epochs import close_epoch
+from tidelake.runtime.hop import Run
+from tidelake.runtime.progress import Progress
+from tidelake.sinks import compaction
+from tidelake.sinks.commits import newest_version
+from tidelake.tables import Lake
+
+
+@pytest.fixture
+def run(spark: SparkSession, environment: Environment, lake: Lake, tmp_path: Path) -> Run:
+    """Give a pipeline that stands at its first boundary."""
+    run = Run(spark, shop(tmp_path), lake, environment, Progress(lambda _: None))
+    for version in (0, 1):
+        batch(run, version)
+    return run
+
+
+def batch(run: Run, version: int) -> None:
+    """Close a batch in each hop; version 0 makes the tables."""
+    name = run.pipeline.name
+    after: dict[str, Any] = {"until": {}} if not version else {"until": {"silver": [version, 0]}}
+    for table in (run.lake.bronze(name), run.lake.silver(name), *golds(run)):
+        note = {"pipeline": name, "generation": "g1", "batch": version - 1, **after}
+        write_commit(table, version, note=note, adds=[(1, True)] if version else [])
+
+
+def golds(run: Run) -> list[Any]:
+    return [run.lake.gold(gold.name) for gold in run.pipeline.gold]
+
+
+def found(lake: Lake, columns: str = "pipeline, epoch, versions['gold.counted']") -> list[Any]:
+    return read(lake, "ops.epochs", columns)
+
+
+def test_a_boundary_is_written_once(run: Run, lake: Lake) -> None:
+    close_epoch(run)
+    close_epoch(run)
+    assert found(lake) == [("shop", 1, 1)]
+    before = newest_version(lake.epochs())
+
+    batch(run, 2)
+    close_epoch(run)
+    assert found(lake) == [("shop", 1, 1), ("shop", 2, 2)]
+    assert newest_version(lake.epochs()) == before + 1
+
+
+def test_a_pipeline_that_stands_at_no_boundary_has_no_epochs(run: Run, lake: Lake) -> None:
+    note = {"pipeline": "shop", "generation": "g1", "batch": 1, "until": {"silver": [1, 0]}}
+    write_commit(lake.silver("shop"), 1, note=note, adds=[(1, True), (1, True)])
+
+    close_epoch(run)
+    assert not lake.epochs().exists
+
+
+def test_each_pipeline_counts_for_itself(run: Run, lake: Lake) -> None:
+    gold = run.pipeline.gold[0].model_copy(update={"name": "other"})
+    other = replace(run, pipeline=run.pipeline.model_copy(update={"name": "b", "gold": (gold,)}))
+    for version in (0, 1):
+        batch(other, version)
+    for version in (2, 3):
+        for one in (run, other):
+            close_epoch(one)
+            batch(one, version)
+    close_epoch(run)
+
+    assert found(lake, "pipeline, epoch") == [
+        *(("b", 1), ("b", 2)),
+        *(("shop", 1), ("shop", 2), ("shop", 3)),
+    ]
+
+
+def test_an_epoch_is_known_after_the_log_forgot_when_it_was_closed(run: Run, lake: Lake) -> None:
+    close_epoch(run)
+    other = replace(run, pipeline=run.pipeline.model_copy(update={"name": "b"}))
+    for version in (0, 1):
+        batch(other, version)
+    close_epoch(other)
+    newest = newest_version(lake.epochs())
+    DeltaTable(str(lake.epochs().path)).create_checkpoint()
+    for version in range(newest):
+        (lake.epochs().path / "_delta_log" / f"{version:020}.json").unlink()
+
+    close_epoch(run)
+    assert newest_version(lake.epochs()) == newest
+    batch(run, 2)
+    close_epoch(run)
+    assert found(lake)[-1] == ("shop", 2, 2)
+
+
+def test_epochs_close_in_order_whatever_the_clock_does(
+    run: Run, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Ahead(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> datetime:
+            return datetime(2100, 1, 1, tzinfo=UTC)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(epochs, "datetime", Ahead)
+        close_epoch(run)
+    batch(run, 2)
+    close_epoch(run)
+
+    times = found(lake, "epoch, closed_at::VARCHAR")
+    assert times == [(1, "2100-01-01 00:00:00+00"), (2, "2100-01-01 00:00:00.000001+00")]
+
+
+def test_many_epochs_are_kept_in_few_files(
+    run: Run, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "EVERY", 3)
+    for version in range(2, 6):
+        close_epoch(run)
+        batch(run, version)
+    assert len(DeltaTable(str(lake.epochs().path)).file_uris()) == 2
+
+    close_epoch(run)
+    assert [number for _, number, _ in found(lake)] == [1, 2, 3, 4, 5]
