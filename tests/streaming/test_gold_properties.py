@@ -11,13 +11,11 @@ import os
 import random
 import time
 from datetime import timedelta
-from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import SparkSession
 
-from tests.oracles.gold import Recomputation, Row, columns_of, consumed, stored
+from tests.following import GOLD, JOINS, assert_gold_follows
 from tests.running import START, event
 from tests.worlds import World, world
 from tidelake.runtime.hop import Run
@@ -28,67 +26,6 @@ from tidelake.tables import HOPS
 
 _EXAMPLES = int(os.environ.get("TIDELAKE_GOLD_EXAMPLES", "100"))
 _SEED = int(os.environ.get("TIDELAKE_SEED", str(time.time_ns() % 1_000_000)))
-# Of the mean of a decimal with two digits.
-_MEAN_SCALE = -6
-_COUNTED = {"events": {"count": "*"}, "total": {"sum": "value"}}
-_ORDERED = {
-    "events": {"count": "*"},
-    "bought": {"count_if": "action = 'purchase'"},
-    "cheapest": {"min": "value"},
-    "dearest": {"max": "value"},
-    "usual": {"avg": "value"},
-    "opened_by": {"first": "product_id"},
-    "closed_by": {"last": "value"},
-    "products": {"approx_count_distinct": "product_id"},
-}
-GOLD: list[dict[str, Any]] = [
-    {
-        "name": "by_minutes",
-        "window": {"kind": "tumbling", "size": "7 minutes", "offset": "3 minutes"},
-        "keys": ["user_id", "action"],
-        "measures": _ORDERED,
-    },
-    {
-        "name": "by_hours",
-        "window": {
-            "kind": "hopping",
-            "size": "1 hour",
-            "slide": "20 minutes",
-            "offset": "5 minutes",
-        },
-        "where": "action <> 'bot'",
-        "keys": ["user_id"],
-        "measures": _COUNTED,
-    },
-    {
-        "name": "visits",
-        "window": {"kind": "session", "gap": "30 minutes"},
-        "keys": ["user_id"],
-        "measures": _ORDERED,
-    },
-    {
-        "name": "ever",
-        "window": {"kind": "global"},
-        "keys": ["user_id", "product_id"],
-        "measures": _ORDERED,
-    },
-]
-_CLICKED = {
-    "left": {
-        "where": "action = 'click'",
-        "columns": {"clicked_at": "event_time", "user_id": "user_id", "click": "event_id"},
-    },
-    "right": {
-        "pipeline": "clickstream",
-        "where": "action = 'purchase'",
-        "columns": {"bought_at": "event_time", "purchase": "event_id", "value": "value"},
-    },
-    "within": "30 minutes",
-}
-JOINS: list[dict[str, Any]] = [
-    {"name": "click_to_purchase", "on": ["user_id"], **_CLICKED},
-    {"name": "bought_again", "on": ["user_id", "product_id"], **_CLICKED, "type": "inner"},
-]
 
 
 def test_gold_is_what_duckdb_makes_of_the_silver_it_consumed(
@@ -136,7 +73,7 @@ def _run_checked(played: World, checked: list[int]) -> None:
     def look(line: str) -> None:
         if line.startswith("gold"):
             try:
-                _assert_equal(played)
+                assert_gold_follows(played)
             except BaseException as error:
                 failures.append(error)
                 raise
@@ -149,24 +86,3 @@ def _run_checked(played: World, checked: list[int]) -> None:
         if failures:
             raise failures[0] from None
         raise
-
-
-def _assert_equal(played: World) -> None:
-    root, name = played.lake.root, played.pipeline.name
-    for table in [*GOLD, *JOINS]:
-        place = root / "gold" / table["name"]
-        silver = Recomputation(root, name, consumed(place))
-        expected = silver.join(name, table) if "left" in table else silver.aggregate(name, table)
-        assert _in_order(stored(place, columns_of(table))) == _in_order(expected), table["name"]
-
-
-def _in_order(rows: list[Row]) -> list[Row]:
-    """Sort rows; a mean is a decimal in one and a float in the other."""
-    return sorted((tuple(map(_plain, row)) for row in rows), key=repr)
-
-
-def _plain(value: Any) -> Any:
-    is_mean = isinstance(value, float) or (
-        isinstance(value, Decimal) and value.as_tuple().exponent == _MEAN_SCALE
-    )
-    return round(float(value), 4) if is_mean else value

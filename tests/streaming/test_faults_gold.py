@@ -1,0 +1,164 @@
+"""Faults of gold: a crash between its tables, a compaction beside a merge, other partitions."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from delta.exceptions import DeltaConcurrentModificationException
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.following import GOLD, JOINS, assert_gold_follows
+from tests.running import click, read, versions
+from tests.worlds import TO_SILVER, World, world
+from tidelake.ops.ledger import read_ledger
+from tidelake.runtime.gold_hop import GoldHop
+from tidelake.runtime.targets import aggregated
+from tidelake.sinks import compaction
+
+_TABLES = [f"gold.{table['name']}" for table in (*GOLD, *JOINS)]
+
+
+def _lines(part: int) -> list[bytes]:
+    """Write events; every third lies among those of the file before."""
+    return [
+        click(n, minute=n * 1.5 - (60 if n % 3 == 0 else 0), action=("click", "purchase")[n % 2])
+        for n in range(part * 40, part * 40 + 40)
+    ]
+
+
+@pytest.fixture(scope="module")
+def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Fill gold with one file; silver holds two."""
+    made = world(spark, tmp_path_factory.mktemp("gold"), gold=GOLD, joins=JOINS, quality=None)
+    made.land("0.jsonl", _lines(0))
+    made.run()
+    made.land("1.jsonl", _lines(1))
+    made.run(hops=TO_SILVER)
+    return made
+
+
+@pytest.fixture
+def waiting(filled: World, tmp_path: Path) -> World:
+    """Give a copy whose gold has one batch to take."""
+    return filled.copied(tmp_path / "copy")
+
+
+class Crash(Exception):
+    """Stands for the end of the process."""
+
+
+@contextmanager
+def _ends_after(merges: int) -> Iterator[None]:
+    """Let the hop end once so many tables hold the batch."""
+    real, done = GoldHop._merge, []
+
+    def merge(hop: GoldHop, *rest: Any) -> None:
+        if len(done) == merges:
+            raise Crash
+        real(hop, *rest)
+        done.append(1)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GoldHop, "_merge", merge)
+        yield
+
+
+@pytest.mark.parametrize("merges", [1, 3, 5])
+def test_a_crash_between_two_tables_of_a_batch_writes_each_once(
+    waiting: World, merges: int
+) -> None:
+    before = versions(waiting.lake)
+    with _ends_after(merges), pytest.raises(Exception, match="Crash"):
+        waiting.run(hops=["gold"])
+    after = versions(waiting.lake)
+    assert [after[name] - before[name] for name in _TABLES].count(1) == merges
+    waiting.run(hops=["gold"])
+    assert [versions(waiting.lake)[name] - before[name] for name in _TABLES] == [1] * len(_TABLES)
+    assert_gold_follows(waiting)
+    assert read_ledger(waiting.lake, waiting.pipeline).balanced
+
+
+def _compact_meanwhile(partials: DataFrame, folder: Path) -> DataFrame:
+    """Make a merge's source slow, and compact its target while it waits."""
+    spark = partials.sparkSession
+
+    def compact() -> None:
+        DeltaTable.forPath(spark, str(folder)).optimize().executeCompaction()
+
+    threading.Timer(2, compact).start()
+    return partials.where("reflect('java.lang.Thread', 'sleep', 6000L) = 'null'")
+
+
+def test_a_merge_that_a_compaction_gets_in_the_way_of_is_tried_again(
+    waiting: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = aggregated.merge_partials
+    failed: list[str] = []
+
+    def merge(partials: DataFrame, target: Any, *rest: Any, **options: Any) -> None:
+        slow = target.name == "gold.by_minutes" and not failed
+        if slow:
+            partials = _compact_meanwhile(partials, target.path)
+        try:
+            real(partials, target, *rest, **options)
+        except DeltaConcurrentModificationException as error:
+            failed.append(type(error).__name__)
+            raise
+
+    # A second file, so that there is something to put together.
+    waiting.run(hops=["gold"])
+    waiting.land("2.jsonl", _lines(2))
+    monkeypatch.setattr(aggregated, "merge_partials", merge)
+    try:
+        waiting.run()
+    finally:
+        (waiting.landing / "2.jsonl").unlink()
+    assert failed == ["ConcurrentDeleteReadException"]
+    assert_gold_follows(waiting)
+    assert read_ledger(waiting.lake, waiting.pipeline).balanced
+
+
+def test_small_files_are_put_together_now_and_then(
+    waiting: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "EVERY", 2)
+    waiting.run(hops=["gold"])
+    waiting.land("2.jsonl", _lines(2))
+    waiting.land("3.jsonl", _lines(3))
+    try:
+        waiting.run()
+    finally:
+        for name in ("2.jsonl", "3.jsonl"):
+            (waiting.landing / name).unlink()
+    for name in ("bronze.clickstream", "silver.clickstream", "gold.by_minutes"):
+        table = DeltaTable.forPath(waiting.spark, str(waiting.lake.table(name).path))
+        assert table.history(1).collect()[0]["operation"] == "OPTIMIZE"
+        assert table.detail().collect()[0]["numFiles"] == 1
+    assert_gold_follows(waiting)
+    assert read_ledger(waiting.lake, waiting.pipeline).balanced
+    assert waiting.run() == []
+
+
+@pytest.mark.parametrize("partitions", ["1", "2", "8"])
+def test_sums_do_not_depend_on_the_number_of_partitions(
+    waiting: World, monkeypatch: pytest.MonkeyPatch, partitions: str
+) -> None:
+    """Also a change of the setting between two batches of one checkpoint."""
+    key = "spark.sql.shuffle.partitions"
+    before = waiting.spark.conf.get(key)
+    # Not the setting for small batches, which is one partition.
+    monkeypatch.setattr("tidelake.runtime.small_batches.SMALL", 0)
+    waiting.spark.conf.set(key, partitions)
+    try:
+        waiting.run(hops=["gold"])
+    finally:
+        waiting.spark.conf.set(key, str(before))
+    assert_gold_follows(waiting)
+    totals = read(waiting.lake, "gold.ever", "user_id, events")
+    assert sum(row[1] for row in totals) == 80
