@@ -42,6 +42,7 @@ EXAMPLES ?= 50
 recovery: setup
 	TIDELAKE_KILLS=$(KILLS) $(BIN)/python -m pytest -s tests/recovery
 	TIDELAKE_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -s tests/streaming/test_properties.py
+	TIDELAKE_GOLD_EXAMPLES=1000 $(BIN)/python -m pytest -s tests/streaming/test_gold_properties.py tests/streaming/test_dimensions.py
 	$(BIN)/python -m pytest -s -m long tests/streaming tests/recovery
 
 bench: setup

@@ -26,7 +26,7 @@ from tidelake.runtime.targets import OWN, Inputs, Target, stamped
 from tidelake.runtime.targets.aggregated import Aggregated
 from tidelake.session import build_session
 from tidelake.sinks.append import ensure_table
-from tidelake.sinks.compaction import compact, is_due
+from tidelake.sinks.compaction import compact, has_vectors, is_due, relieve
 from tidelake.tables import Lake
 
 _MEASURES = {"events": {"count": "*"}, "total": {"sum": "value"}, "last": {"last": "value"}}
@@ -65,7 +65,8 @@ def _grow(spark: SparkSession, target: Target, batches: int, events: int) -> Non
         began = time.monotonic()
         with fitted(spark, events), Held() as hold:
             target.merge(Inputs({OWN: hold(rows)}, lambda _: none), note, hold)
-        if is_due(batch):
+        relieve(spark, target.table)
+        if is_due(batch) and has_vectors(spark, target.table):
             compact(spark, target.table)
         seconds.append(time.monotonic() - began)
     history = DeltaTable.forPath(spark, str(target.table.path)).history().collect()

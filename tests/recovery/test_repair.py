@@ -14,13 +14,13 @@ from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
 from tests.comparing import assert_gold_equals_oracle, distinct_events
+from tests.crashes import before_silver_closes
 from tests.running import click, place_of, read, versions
 from tests.worlds import World, world
 from tidelake.errors import GenerationError, NotBuiltError, UsageError
 from tidelake.ops.ledger import read_ledger
 from tidelake.replay.compatibility import judge_tables
 from tidelake.replay.repair import repair
-from tidelake.runtime import silver_batch
 from tidelake.tables import HOPS, Hop
 
 _COMMAND = re.compile(r"tidelake repair clickstream --hop (\w+)")
@@ -140,21 +140,10 @@ def test_what_is_refused_is_mended_by_the_command_it_names(
     assert broken.run() == []
 
 
-def test_the_rows_of_a_batch_that_was_open_come_once(
-    broken: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = silver_batch.append
-
-    def die_at_silver(rows: Any, table: Any, *rest: Any, **options: Any) -> None:
-        if table.name == "silver.clickstream":
-            raise RuntimeError("cut off")
-        real(rows, table, *rest, **options)
-
+def test_the_rows_of_a_batch_that_was_open_come_once(broken: World) -> None:
     broken.land("part 3.jsonl", _lines(3))
-    monkeypatch.setattr(silver_batch, "append", die_at_silver)
-    with pytest.raises(Exception, match="cut off"):
+    with before_silver_closes():
         broken.run()
-    monkeypatch.setattr(silver_batch, "append", real)
     gone(broken, "silver")
     assert _mend(broken) == ["silver"]
     _assert_whole(broken, [line for part in range(4) for line in _lines(part)])

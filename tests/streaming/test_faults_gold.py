@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from delta.exceptions import DeltaConcurrentModificationException
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
+from tests.crashes import after_merges
 from tests.following import GOLD, JOINS, assert_gold_follows
 from tests.running import click, read, versions
 from tests.worlds import TO_SILVER, World, world
 from tidelake.ops.ledger import read_ledger
-from tidelake.runtime.gold_hop import GoldHop
 from tidelake.runtime.targets import aggregated
 from tidelake.sinks import compaction
+from tidelake.sinks.commits import commits
 
 _TABLES = [f"gold.{table['name']}" for table in (*GOLD, *JOINS)]
 
@@ -49,32 +48,12 @@ def waiting(filled: World, tmp_path: Path) -> World:
     return filled.copied(tmp_path / "copy")
 
 
-class Crash(Exception):
-    """Stands for the end of the process."""
-
-
-@contextmanager
-def _ends_after(merges: int) -> Iterator[None]:
-    """Let the hop end once so many tables hold the batch."""
-    real, done = GoldHop._merge, []
-
-    def merge(hop: GoldHop, *rest: Any) -> None:
-        if len(done) == merges:
-            raise Crash
-        real(hop, *rest)
-        done.append(1)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(GoldHop, "_merge", merge)
-        yield
-
-
 @pytest.mark.parametrize("merges", [1, 3, 5])
 def test_a_crash_between_two_tables_of_a_batch_writes_each_once(
     waiting: World, merges: int
 ) -> None:
     before = versions(waiting.lake)
-    with _ends_after(merges), pytest.raises(Exception, match="Crash"):
+    with after_merges(merges):
         waiting.run(hops=["gold"])
     after = versions(waiting.lake)
     assert [after[name] - before[name] for name in _TABLES].count(1) == merges
@@ -84,15 +63,16 @@ def test_a_crash_between_two_tables_of_a_batch_writes_each_once(
     assert read_ledger(waiting.lake, waiting.pipeline).balanced
 
 
-def _compact_meanwhile(partials: DataFrame, folder: Path) -> DataFrame:
-    """Make a merge's source slow, and compact its target while it waits."""
+def _rewritten_meanwhile(partials: DataFrame, folder: Path) -> DataFrame:
+    """Make a merge's source slow, and rewrite its target's files while it waits."""
     spark = partials.sparkSession
 
-    def compact() -> None:
-        DeltaTable.forPath(spark, str(folder)).optimize().executeCompaction()
+    def optimize() -> None:
+        DeltaTable.forPath(spark, str(folder)).optimize().executeZOrderBy("user_id")
 
-    threading.Timer(2, compact).start()
-    return partials.where("reflect('java.lang.Thread', 'sleep', 6000L) = 'null'")
+    threading.Timer(2, optimize).start()
+    asleep = spark.range(1).where("reflect('java.lang.Thread', 'sleep', 6000L) = 'null'")
+    return partials.crossJoin(F.broadcast(asleep.drop("id")))
 
 
 def test_a_merge_that_a_compaction_gets_in_the_way_of_is_tried_again(
@@ -102,32 +82,27 @@ def test_a_merge_that_a_compaction_gets_in_the_way_of_is_tried_again(
     failed: list[str] = []
 
     def merge(partials: DataFrame, target: Any, *rest: Any, **options: Any) -> None:
-        slow = target.name == "gold.by_minutes" and not failed
-        if slow:
-            partials = _compact_meanwhile(partials, target.path)
+        if target.name == "gold.by_hours" and not failed:
+            partials = _rewritten_meanwhile(partials, target.path)
         try:
             real(partials, target, *rest, **options)
-        except DeltaConcurrentModificationException as error:
+        except compaction.CONFLICTS as error:
             failed.append(type(error).__name__)
             raise
 
-    # A second file, so that there is something to put together.
-    waiting.run(hops=["gold"])
-    waiting.land("2.jsonl", _lines(2))
     monkeypatch.setattr(aggregated, "merge_partials", merge)
-    try:
-        waiting.run()
-    finally:
-        (waiting.landing / "2.jsonl").unlink()
-    assert failed == ["ConcurrentDeleteReadException"]
+    waiting.run(hops=["gold"])
+    assert len(failed) == 1
     assert_gold_follows(waiting)
     assert read_ledger(waiting.lake, waiting.pipeline).balanced
 
 
-def test_small_files_are_put_together_now_and_then(
+def test_small_files_are_put_together_where_merges_copy_none(
     waiting: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compaction, "EVERY", 2)
+    # Any copied row is too many.
+    monkeypatch.setattr(compaction, "COPIED", 0)
     waiting.run(hops=["gold"])
     waiting.land("2.jsonl", _lines(2))
     waiting.land("3.jsonl", _lines(3))
@@ -136,10 +111,13 @@ def test_small_files_are_put_together_now_and_then(
     finally:
         for name in ("2.jsonl", "3.jsonl"):
             (waiting.landing / name).unlink()
-    for name in ("bronze.clickstream", "silver.clickstream", "gold.by_minutes"):
+    for name in ("bronze.clickstream", "silver.clickstream", "gold.by_hours"):
         table = DeltaTable.forPath(waiting.spark, str(waiting.lake.table(name).path))
         assert table.history(1).collect()[0]["operation"] == "OPTIMIZE"
         assert table.detail().collect()[0]["numFiles"] == 1
+    copied = [commit.copied for commit in commits(waiting.lake.gold("by_hours"))]
+    assert copied[:2] == [0, 0]
+    assert any(copied)
     assert_gold_follows(waiting)
     assert read_ledger(waiting.lake, waiting.pipeline).balanced
     assert waiting.run() == []

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from tests.comparing import assert_gold_equals_oracle, distinct_events
+from tests.crashes import before_silver_closes
 from tests.running import click, clickstream, land, read, run, versions
 from tidelake.config import Environment, load_environment
 from tidelake.errors import GenerationError, SourceChangedError
 from tidelake.ops.ledger import read_ledger
-from tidelake.runtime import silver_batch
-from tidelake.tables import HOPS, Hop, Lake, Table
+from tidelake.tables import HOPS, Hop, Lake
 
 _LINES = [click(number, minute=number) for number in range(40)] + [b"garbage", click(1, minute=1)]
 
@@ -82,22 +81,12 @@ def test_a_batch_interrupted_before_silver_closed_it_leaves_one_copy_of_everythi
     environment: Environment,
     lake: Lake,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     land(tmp_path / "landing", "a.jsonl", _LINES)
     pipeline = clickstream(environment, tmp_path / "landing")
-    real = silver_batch.append
-
-    def die_at_silver(rows: DataFrame, table: Table, *rest: Any, **options: Any) -> None:
-        if table.name == "silver.clickstream":
-            raise RuntimeError("cut off")
-        real(rows, table, *rest, **options)
-
-    monkeypatch.setattr(silver_batch, "append", die_at_silver)
-    with pytest.raises(Exception, match="cut off"):
+    with before_silver_closes():
         run(spark, environment, pipeline)
     assert len(read(lake, "silver.clickstream__quarantine", "payload")) == 1
-    monkeypatch.setattr(silver_batch, "append", real)
     run(spark, environment, pipeline)
     assert len(read(lake, "silver.clickstream__quarantine", "payload")) == 1
     assert read_ledger(lake, pipeline).balanced

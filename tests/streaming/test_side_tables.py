@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from tests.comparing import assert_gold_equals_oracle
+from tests.crashes import before_silver_closes
 from tests.fates import assert_books, assert_fates
 from tests.running import START, click, read, versions
 from tests.worlds import TO_SILVER, World, world
@@ -19,9 +19,7 @@ from tidelake.ops.ledger import read_ledger
 from tidelake.replay.late import apply_late
 from tidelake.replay.listing import list_late, list_quarantine
 from tidelake.replay.quarantine import Choice, discard_quarantine, replay_quarantine
-from tidelake.runtime import silver_batch
 from tidelake.runtime.lock import hold
-from tidelake.tables import Table
 
 _DAY = 24 * 60
 _ARRIVAL = START + timedelta(days=6)
@@ -182,17 +180,8 @@ def cut_off(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Wo
     played.land("a.jsonl", _first())
     played.run(_ARRIVAL, hops=TO_SILVER)
     played.land("b.jsonl", _second())
-    real = silver_batch.append
-
-    def die_at_silver(rows: DataFrame, table: Table, *rest: Any, **options: Any) -> None:
-        if table.name == "silver.clickstream":
-            raise RuntimeError("cut off")
-        real(rows, table, *rest, **options)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(silver_batch, "append", die_at_silver)
-        with pytest.raises(Exception, match="cut off"):
-            played.run(_ARRIVAL + timedelta(minutes=1), hops=TO_SILVER)
+    with before_silver_closes():
+        played.run(_ARRIVAL + timedelta(minutes=1), hops=TO_SILVER)
     assert len(read(played.lake, "silver.clickstream__late", "record_id")) == 6
     return played
 

@@ -6,8 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from delta.exceptions import DeltaConcurrentModificationException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidelake.errors import UsageError
@@ -20,6 +19,7 @@ from tidelake.runtime.small_batches import fitted
 from tidelake.runtime.targets import OWN, Inputs, Target, targets_of
 from tidelake.sinks.append import ensure_table
 from tidelake.sinks.commits import BEGINNING, Position, last_commit, rows_between
+from tidelake.sinks.compaction import CONFLICTS, has_vectors, relieve
 from tidelake.sinks.definitions import changed_definition, definition_note
 from tidelake.sinks.finality import final_note, settled_until
 from tidelake.sinks.notes import positions
@@ -43,6 +43,10 @@ class GoldHop(HopQuery):
     def closing_tables(self) -> list[Table]:
         """Each gold table closes a batch for itself."""
         return [target.table for target in self._targets]
+
+    def compacted(self, spark: SparkSession) -> list[Table]:
+        """Without deletion vectors a merge would copy the large files that this makes."""
+        return [table for table in self.closing_tables() if has_vectors(spark, table)]
 
     def followed(self) -> dict[Table, Position]:
         """Gold's tables follow silver, all from one position."""
@@ -138,7 +142,8 @@ class GoldHop(HopQuery):
             try:
                 with Held() as hold:
                     target.merge(inputs, note, hold)
-            except DeltaConcurrentModificationException:
+                relieve(inputs.taken[OWN].sparkSession, target.table)
+            except CONFLICTS:
                 if not left:
                     raise
                 if self.fence.admits(target.table, note["batch"], until):

@@ -83,6 +83,10 @@ class HopQuery(ABC):
     def closing_tables(self) -> list[Table]:
         """List the tables whose commits close a batch."""
 
+    def compacted(self, spark: SparkSession) -> list[Table]:
+        """List the tables whose small files are put together now and then."""
+        return self.closing_tables()
+
     def followed(self) -> dict[Table, Position]:
         """Give the tables that the hop follows, and where it stands in each."""
         return {}
@@ -130,7 +134,7 @@ class HopQuery(ABC):
             try:
                 self.write(rows, batch)
                 if is_due(batch):
-                    for table in self.closing_tables():
+                    for table in self.compacted(rows.sparkSession):
                         compact(rows.sparkSession, table)
             except Exception as error:
                 # Py4J hands only a text across the JVM; the error itself waits here.

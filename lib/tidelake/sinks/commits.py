@@ -35,6 +35,7 @@ class Commit:
         version: The table's version that it made.
         written_at: When (UTC).
         rows: Rows written, as Delta counted them; None where Delta did not say.
+        copied: Rows that a merge wrote again unchanged, since they lay in files with others.
         note: What we wrote into its metadata.
     """
 
@@ -42,6 +43,7 @@ class Commit:
     written_at: datetime
     rows: int | None
     note: dict[str, Any]
+    copied: int = 0
 
     @property
     def batch(self) -> int:
@@ -87,8 +89,10 @@ def commits(table: Table, *, up_to: int | None = None) -> Iterator[Commit]:
             continue
         note = _note(info.get("userMetadata"))
         if note is not None:
-            rows = info.get("operationMetrics", {}).get("numOutputRows")
-            yield Commit(version, written_at, None if rows is None else int(rows), note)
+            metrics = info.get("operationMetrics", {})
+            rows = metrics.get("numOutputRows")
+            copied = int(metrics.get("numTargetRowsCopied", 0))
+            yield Commit(version, written_at, None if rows is None else int(rows), note, copied)
             if note.get(REBUILT):
                 return
 

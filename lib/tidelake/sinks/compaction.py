@@ -1,18 +1,33 @@
-"""Put a table's small files together now and then: each batch leaves at least one.
+"""Keep what a batch costs the same while its tables grow: their files and their merges.
 
-Files that have grown large are left alone, so that what is rewritten does not grow with the table.
+Each batch leaves at least one file, and now and then the small ones are put together; files that
+have grown large are left alone. A merge writes a file with a changed row in it anew, and the more
+files were put together, the more rows it copies: a table where that is much gets deletion vectors,
+with which a merge copies nothing, but takes longer on small files.
 """
 
 from __future__ import annotations
 
 import contextlib
 
-from delta.exceptions import DeltaConcurrentModificationException
+from delta.exceptions import (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+)
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
+from tidelake.config.types import quoted
+from tidelake.sinks.commits import last_commit
 from tidelake.tables import Table
 
+# What a writer hears whose files somebody else put together meanwhile; they share no base.
+CONFLICTS = (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+)
 # In batches. A log's checkpoint comes as often (see append), and finds few files to list.
 EVERY = 50
 _LARGE = str(16 * 1024 * 1024)
@@ -20,6 +35,11 @@ _SETTINGS = {
     "spark.databricks.delta.optimize.minFileSize": _LARGE,
     "spark.databricks.delta.optimize.maxFileSize": _LARGE,
 }
+
+
+# A merge that copies fewer rows is quicker than one with deletion vectors.
+COPIED = 50_000
+_VECTORS = "delta.enableDeletionVectors"
 
 
 def is_due(batch: int) -> bool:
@@ -35,8 +55,22 @@ def compact(spark: SparkSession, table: Table) -> None:
     for key, value in _SETTINGS.items():
         spark.conf.set(key, value)
     try:
-        with contextlib.suppress(DeltaConcurrentModificationException):
+        with contextlib.suppress(*CONFLICTS):
             DeltaTable.forPath(spark, str(table.path)).optimize().executeCompaction()
     finally:
         for key in _SETTINGS:
             spark.conf.unset(key)
+
+
+def relieve(spark: SparkSession, table: Table) -> None:
+    """Give a table deletion vectors where its last merge copied many rows."""
+    last = last_commit(table)
+    if last is not None and last.copied > COPIED and not has_vectors(spark, table):
+        place = f"delta.{quoted(str(table.path))}"
+        spark.sql(f"ALTER TABLE {place} SET TBLPROPERTIES ('{_VECTORS}' = 'true')")
+
+
+def has_vectors(spark: SparkSession, table: Table) -> bool:
+    """Tell whether merges into a table copy no rows, so that its files may be large."""
+    detail = DeltaTable.forPath(spark, str(table.path)).detail().select("properties")
+    return bool(detail.collect()[0]["properties"].get(_VECTORS) == "true")

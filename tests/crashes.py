@@ -1,0 +1,51 @@
+"""End a run at a certain step, as if the process had died there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+
+from tidelake.runtime import silver_batch
+from tidelake.runtime.gold_hop import GoldHop
+from tidelake.tables import Table
+
+
+@contextmanager
+def before_silver_closes() -> Iterator[None]:
+    """Die once the side tables hold the batch and silver does not."""
+    real = silver_batch.append
+
+    def append(rows: DataFrame, table: Table, *rest: Any, **options: Any) -> None:
+        if table.name.startswith("silver.") and "__" not in table.name:
+            raise RuntimeError("cut off")
+        real(rows, table, *rest, **options)
+
+    with _dying() as patch:
+        patch.setattr(silver_batch, "append", append)
+        yield
+
+
+@contextmanager
+def after_merges(count: int) -> Iterator[None]:
+    """Die once so many gold tables hold the batch."""
+    real, done = GoldHop._merge, []
+
+    def merge(hop: GoldHop, *rest: Any) -> None:
+        if len(done) == count:
+            raise RuntimeError("cut off")
+        real(hop, *rest)
+        done.append(1)
+
+    with _dying() as patch:
+        patch.setattr(GoldHop, "_merge", merge)
+        yield
+
+
+@contextmanager
+def _dying() -> Iterator[pytest.MonkeyPatch]:
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Exception, match="cut off"):
+        yield patch
