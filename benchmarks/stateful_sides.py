@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 from stateful_data import GAP, MINUTES, NAME, SESSIONS, context
 
@@ -28,8 +29,13 @@ _MATERIALIZE = "spark.databricks.delta.merge.materializeSource"
 class Side(Protocol):
     """Fills a table of minutes and one of sessions from silver."""
 
-    minutes: str
-    sessions: str
+    @property
+    def minutes(self) -> str:
+        """The table of minutes."""
+
+    @property
+    def sessions(self) -> str:
+        """The table of sessions."""
 
     @property
     def checkpoints(self) -> Path:
@@ -71,13 +77,25 @@ class Operators:
     spark: SparkSession
     lake: Lake
     delay: str
-    minutes: str = "spark_minutes"
-    sessions: str = "spark_sessions"
+
+    @property
+    def minutes(self) -> str:
+        """A table of its own for each delay."""
+        return f"minutes_{self._suffix}"
+
+    @property
+    def sessions(self) -> str:
+        """As the minutes."""
+        return f"sessions_{self._suffix}"
 
     @property
     def checkpoints(self) -> Path:
         """Of both queries."""
-        return self.lake.root / "checkpoints" / "spark"
+        return self.lake.root / "checkpoints" / self._suffix
+
+    @property
+    def _suffix(self) -> str:
+        return f"spark_{self.delay.replace(' ', '_')}"
 
     def start(self, max_bytes: str) -> list[StreamingQuery]:
         """Start both queries, which share the cores."""
@@ -193,5 +211,5 @@ def _has_closed(query: StreamingQuery) -> bool:
     return last is not None and last.numInputRows > 0
 
 
-def _seconds(progress: object) -> float:
-    return progress.durationMs["triggerExecution"] / 1_000  # type: ignore[attr-defined]
+def _seconds(progress: StreamingQueryProgress) -> float:
+    return float(progress.durationMs["triggerExecution"]) / 1_000
