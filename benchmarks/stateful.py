@@ -2,7 +2,8 @@
 
 Each fills one-minute counts and sums and 30-minute sessions by user: a catch-up on most of silver,
 then a restart and small batches. Spark does so with each of some delays of its watermark. All are
-held against an exact recomputation by DuckDB. The first round warms the JVM and does not count. Prints a table, or JSON with ``--json``.
+held against an exact recomputation by DuckDB. The first round warms the JVM and does not count.
+Prints a table, or JSON with ``--json``.
 """
 
 from __future__ import annotations
