@@ -39,7 +39,7 @@ def consumed(gold: Path) -> dict[str, tuple[int, int]]:
         for line in file.read_text().splitlines():
             text = json.loads(line).get("commitInfo", {}).get("userMetadata")
             note = json.loads(text).get("tidelake", {}) if text else {}
-            if "batch" in note:
+            if "batch" in note and json.loads(line)["commitInfo"]["operation"] != "OPTIMIZE":
                 return {key: (at[0], at[1]) for key, at in note.get("until", {}).items()}
     raise AssertionError(f"{gold} has no note")
 

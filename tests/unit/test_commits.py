@@ -61,6 +61,12 @@ def test_a_foreign_commit_is_passed_over(table: Table, metadata: str | None) -> 
     assert last.batch == 3
 
 
+def test_a_compaction_that_took_a_merge_s_note_is_passed_over(table: Table) -> None:
+    write_commit(table, 0, note={"batch": 0})
+    write_commit(table, 1, note={"batch": 1}, operation="OPTIMIZE")
+    assert [commit.batch for commit in commits(table)] == [0]
+
+
 def test_a_commit_without_commit_info_is_passed_over(table: Table) -> None:
     write_commit(table, 0, note={"batch": 0, "generation": "g1"})
     (table.path / "_delta_log" / f"{1:020}.json").write_text('{"protocol": {}}\n')

@@ -87,7 +87,9 @@ def commits(table: Table, *, up_to: int | None = None) -> Iterator[Commit]:
         if info.get("operation") == "RESTORE":
             newest, until = _restored(info)
             continue
-        note = _note(info.get("userMetadata"))
+        # In the session of a merge, a compaction takes the merge's metadata for its own.
+        mine = info.get("operation") != "OPTIMIZE"
+        note = _note(info.get("userMetadata")) if mine else None
         if note is not None:
             metrics = info.get("operationMetrics", {})
             rows = metrics.get("numOutputRows")

@@ -1,0 +1,215 @@
+"""The two sides of ``stateful.py``: Tidelake's gold hop, and Spark's stateful operators."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple, Protocol
+
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.listener import StreamingQueryProgress
+from pyspark.sql.streaming.query import StreamingQuery
+from stateful_data import GAP, MINUTES, NAME, SESSIONS, context
+
+from tidelake.runtime.gold_hop import GoldHop
+from tidelake.runtime.held import Held
+from tidelake.runtime.prefilter import STATE_SETTINGS
+from tidelake.runtime.small_batches import fitted
+from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
+from tidelake.tables import Lake
+
+_NOW = parse_trigger(AVAILABLE_NOW).options
+_MATERIALIZE = "spark.databricks.delta.merge.materializeSource"
+
+
+class Side(Protocol):
+    """Fills a table of minutes and one of sessions from silver."""
+
+    @property
+    def minutes(self) -> str:
+        """The table of minutes."""
+
+    @property
+    def sessions(self) -> str:
+        """The table of sessions."""
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of its checkpoints."""
+
+    def start(self, max_bytes: str) -> list[StreamingQuery]:
+        """Start on what silver holds and the tables do not, so many bytes of it a batch."""
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Tidelake's gold hop: one query merges partial aggregates into both tables."""
+
+    spark: SparkSession
+    lake: Lake
+    minutes: str = MINUTES
+    sessions: str = SESSIONS
+
+    @property
+    def checkpoints(self) -> Path:
+        """The hop's."""
+        return self.lake.checkpoints(NAME, "gold")
+
+    def start(self, max_bytes: str) -> list[StreamingQuery]:
+        """Start the hop, its checks included."""
+        landing = self.lake.root / "landing"
+        landing.mkdir(exist_ok=True)
+        return [GoldHop(context(self.spark, self.lake.root, landing, max_bytes)).start(_NOW)]
+
+
+@dataclass(frozen=True)
+class Operators:
+    """Spark's: minutes in update mode, merged; sessions in append mode, by Delta's own sink.
+
+    The MERGE is written as Tidelake's is: bounded by literals, its source kept, small batches
+    interpreted. What differs is where the state is.
+    """
+
+    spark: SparkSession
+    lake: Lake
+    delay: str
+
+    @property
+    def minutes(self) -> str:
+        """A table of its own for each delay."""
+        return f"minutes_{self._suffix}"
+
+    @property
+    def sessions(self) -> str:
+        """As the minutes."""
+        return f"sessions_{self._suffix}"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Of both queries."""
+        return self.lake.root / "checkpoints" / self._suffix
+
+    @property
+    def _suffix(self) -> str:
+        return f"spark_{self.delay.replace(' ', '_')}"
+
+    def start(self, max_bytes: str) -> list[StreamingQuery]:
+        """Start both queries, which share the cores."""
+        for key, value in STATE_SETTINGS.items():
+            if "noDataMicroBatches" not in key:
+                self.spark.conf.set(key, value)
+        events = (
+            self.spark.readStream.format("delta")
+            .option("startingVersion", 0)
+            .option("maxBytesPerTrigger", max_bytes)
+            .load(str(self.lake.silver(NAME).path))
+            .select("user_id", "event_time", "action", "value")
+            .withWatermark("event_time", self.delay)
+        )
+        counts = [F.count("*").alias("events"), F.sum("value").alias("total")]
+        minutes = events.groupBy(F.window("event_time", "1 minute"), "user_id").agg(*counts)
+        minutes = minutes.select(F.col("window.start").alias("window_start"), *minutes.columns[1:])
+        last = F.max_by("action", "event_time").alias("last_action")
+        grouped = events.groupBy(F.session_window("event_time", GAP).alias("session"), "user_id")
+        sessions = grouped.agg(*counts, last)
+        sessions = sessions.select(
+            F.col("session.start").alias("session_start"),
+            (F.col("session.end") - F.expr(f"INTERVAL {GAP}")).alias("session_end"),
+            *sessions.columns[1:],
+        )
+        for name, rows in ((self.minutes, minutes), (self.sessions, sessions)):
+            self._create(name, rows)
+        merged = minutes.writeStream.outputMode("update").foreachBatch(self._merge)
+        appended = sessions.writeStream.outputMode("append").format("delta")
+        return [
+            merged.option("checkpointLocation", str(self.checkpoints / "minutes"))
+            .trigger(**_NOW)
+            .start(),
+            appended.option("checkpointLocation", str(self.checkpoints / "sessions"))
+            .trigger(**_NOW)
+            .start(str(self.lake.gold(self.sessions).path)),
+        ]
+
+    def _create(self, name: str, rows: DataFrame) -> None:
+        table = self.lake.gold(name)
+        if not table.exists:
+            none = self.spark.createDataFrame([], rows.schema)
+            writer = none.write.format("delta").option("delta.checkpointInterval", "50")
+            writer.save(str(table.path))
+
+    def _merge(self, rows: DataFrame, batch: int) -> None:
+        spark = rows.sparkSession
+        with Held() as hold:
+            kept = hold(rows)
+            start = F.unix_micros("window_start")
+            low, high, count = kept.agg(F.min(start), F.max(start), F.count("*")).collect()[0]
+            if not count:
+                return
+            on = (
+                "t.window_start = s.window_start AND t.user_id <=> s.user_id "
+                f"AND t.window_start BETWEEN timestamp_micros({low}) AND timestamp_micros({high})"
+            )
+            spark.conf.set(_MATERIALIZE, "none")
+            with fitted(spark, count):
+                table = DeltaTable.forPath(spark, str(self.lake.gold(self.minutes).path))
+                merge = table.alias("t").merge(kept.alias("s"), on)
+                merge.whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
+
+
+class Played(NamedTuple):
+    """One run of a side to the end of silver.
+
+    Attributes:
+        seconds: All of it.
+        first: From the start until each query had closed a batch with rows.
+        batches: Median seconds of the later batches with rows, a query each.
+        empty: Seconds of batches without rows.
+        dropped: Rows that Spark says it dropped by the watermark, a query each.
+        watermark: The last that Spark says; None where it keeps none.
+    """
+
+    seconds: float
+    first: float
+    batches: list[float]
+    empty: list[float]
+    dropped: list[int]
+    watermark: str | None
+
+
+def play(side: Side, max_bytes: str) -> Played:
+    """Let a side take in all that silver holds."""
+    began = time.monotonic()
+    queries = side.start(max_bytes)
+    waiting = list(queries)
+    while waiting:
+        waiting = [query for query in waiting if query.isActive and not _has_closed(query)]
+        time.sleep(0.005)
+    first = time.monotonic() - began
+    for query in queries:
+        query.awaitTermination()
+    seconds = time.monotonic() - began
+    progress = [query.recentProgress for query in queries]
+    filled = [[one for one in told if one.numInputRows] for told in progress]
+    operators = [[state for one in told for state in one.stateOperators] for told in progress]
+    marks = [one.eventTime["watermark"] for one in progress[-1] if "watermark" in one.eventTime]
+    return Played(
+        seconds=seconds,
+        first=first,
+        batches=[median(map(_seconds, told[1:] or told)) for told in filled],
+        empty=[_seconds(one) for told in progress for one in told if not one.numInputRows],
+        dropped=[sum(state.numRowsDroppedByWatermark for state in told) for told in operators],
+        watermark=max(marks, default=None),
+    )
+
+
+def _has_closed(query: StreamingQuery) -> bool:
+    last = query.lastProgress
+    return last is not None and last.numInputRows > 0
+
+
+def _seconds(progress: StreamingQueryProgress) -> float:
+    return float(progress.durationMs["triggerExecution"]) / 1_000
