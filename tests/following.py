@@ -78,7 +78,12 @@ def assert_gold_follows(played: World) -> None:
         place = root / "gold" / table["name"]
         silver = Recomputation(root, name, consumed(place))
         expected = silver.join(name, table) if "left" in table else silver.aggregate(name, table)
-        assert _in_order(stored(place, columns_of(table))) == _in_order(expected), table["name"]
+        found, wanted = _in_order(stored(place, columns_of(table))), _in_order(expected)
+        differing = (
+            [row for row in found if row not in wanted],
+            [row for row in wanted if row not in found],
+        )
+        assert found == wanted, (table["name"], differing)
 
 
 def _in_order(rows: list[Row]) -> list[Row]:

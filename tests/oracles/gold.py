@@ -168,7 +168,7 @@ def _windows(events: str, window: Mapping[str, Any]) -> str:
 
 
 def _sessions(events: str, gap: int, keys: list[str]) -> str:
-    by = f"PARTITION BY {', '.join(keys)} ORDER BY event_time"
+    by = f"PARTITION BY {', '.join(keys)} ORDER BY event_time, record_id"
     starts = (
         f"SELECT *, CASE WHEN epoch_us(event_time) - lag(epoch_us(event_time)) OVER ({by}) "
         f"<= {gap} THEN 0 ELSE 1 END AS _starts FROM ({events})"

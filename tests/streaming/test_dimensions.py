@@ -125,6 +125,22 @@ def test_changes_in_any_order_give_the_latest_state_and_a_history_without_holes(
     assert read_ledger(dimension.lake, dimension.pipeline).balanced
 
 
+def test_a_batch_of_changes_that_change_nothing_closes(spark: SparkSession, tmp_path: Path) -> None:
+    dimension = products(spark, tmp_path)
+    newest = Change("p1", 2, minute(0), "a")
+    overtaken = Change("p1", 1, minute(5), "b")
+    dimension.land("0.jsonl", [newest.line])
+    dimension.run()
+    dimension.land("1.jsonl", [overtaken.line])
+    dimension.run()
+    assert_follows(dimension, [newest, overtaken])
+    last = [last_commit(dimension.lake.table(name)) for name in dimension.pipeline.gold_names]
+    assert [commit.batch for commit in last if commit] == [1, 1]
+    dimension.land("2.jsonl", [Change("p1", 3, minute(9), "c").line])
+    dimension.run()
+    assert_follows(dimension, [newest, overtaken, Change("p1", 3, minute(9), "c")])
+
+
 def test_a_change_without_key_or_sequence_is_quarantined(
     spark: SparkSession, tmp_path: Path
 ) -> None:

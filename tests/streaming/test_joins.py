@@ -117,6 +117,7 @@ def test_final_rows_wait_for_the_slower_side(shop: tuple[World, World]) -> None:
     orders.land("1.jsonl", [bought(1, 95)])
     orders.run(hops=TO_SILVER)
     clicks.run(hops=["gold"])
+    assert last_commit(clicks.lake.gold("click_to_order")).batch == 1  # type: ignore[union-attr]
     assert ask(clicks.lake, final).rows == (("c0",),)
 
 
