@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 
 from tests.comparing import assert_gold_equals_oracle
 from tests.oracles import clickstream as oracle
-from tests.running import clickstream, place_of, read, run, small_batches, versions
-from tidelake.config import Environment, Pipeline, load_environment
+from tests.running import clickstream, place_of, read, run, versions
+from tidelake.config import Environment, Limits, Pipeline, load_environment
 from tidelake.generators import generate
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.status import read_status
@@ -55,7 +55,9 @@ def world(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Worl
     base = tmp_path_factory.mktemp("clickstream")
     landing = base / "landing"
     generate("clickstream", landing, events=_EVENTS, seed=3)
-    environment = small_batches(load_environment("local", root=str(base / "lake")))
+    # Several batches of silver, and few of gold, which has six tables to merge into.
+    limits = {"limits": Limits(silver_bytes="1k", gold_bytes="256k")}
+    environment = load_environment("local", root=str(base / "lake")).model_copy(update=limits)
     pipeline = clickstream(environment, landing)
     log = run(spark, environment, pipeline)
     assert environment.root is not None

@@ -128,6 +128,7 @@ def test_a_side_that_is_not_there_yet_is_named(shop: tuple[World, World]) -> Non
         clicks.run()
 
 
+@pytest.mark.long
 def test_a_deleted_checkpoint_is_refused_and_repaired(shop: tuple[World, World]) -> None:
     clicks, orders = shop
     orders.land("0.jsonl", [bought(0, 10)])

@@ -32,7 +32,7 @@ def _stream(seed: int) -> list[bytes]:
     [
         pytest.param((1, 1), id="whole"),
         pytest.param((4, 1), id="files", marks=pytest.mark.long),
-        pytest.param((3, 3), id="runs"),
+        pytest.param((3, 3), id="runs", marks=pytest.mark.long),
     ],
 )
 def test_any_split_gives_the_same_tables(
