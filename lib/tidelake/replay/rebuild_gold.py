@@ -12,9 +12,9 @@ from tidelake.runtime.schemas import gold_freedom, target_schema
 from tidelake.runtime.targets import OWN, Inputs, stamped, targets_of
 from tidelake.sinks.append import append
 from tidelake.sinks.commits import BEGINNING, REBUILT, Position, last_commit, rewritten_after
-from tidelake.sinks.definitions import changed_definition, definition_note
+from tidelake.sinks.definitions import changed_definition
 from tidelake.sinks.evolution import differences
-from tidelake.sinks.finality import final_note, settled_until
+from tidelake.sinks.finality import settled_until
 from tidelake.sinks.notes import positions
 
 # The number of a rebuilt table's batch: a checkpoint is prepared from the batch before it on.
@@ -73,9 +73,7 @@ def rebuild_gold(run: Run, until: Mapping[str, Position], generation: str) -> No
             REBUILT: True,
             "rows": rows,
             "eligible": events.agg(F.count_if(F.expr(target.eligible or "true"))).collect()[0][0],
-            "until": {key: list(position) for key, position in until.items()},
-            **final_note(target.ends, settled),
-            **definition_note(target.definition),
+            **target.books(until, settled),
         }
         made = stamped(target.of_all(inputs), generation=generation, batch=FIRST)
         append(made, target.table, note, surely_filled=False, replaces=True)

@@ -20,8 +20,8 @@ from tidelake.runtime.targets import OWN, Inputs, Target, targets_of
 from tidelake.sinks.append import ensure_table
 from tidelake.sinks.commits import BEGINNING, Position, last_commit, rows_between
 from tidelake.sinks.compaction import CONFLICTS, has_vectors, relieve
-from tidelake.sinks.definitions import changed_definition, definition_note
-from tidelake.sinks.finality import final_note, settled_until
+from tidelake.sinks.definitions import changed_definition
+from tidelake.sinks.finality import settled_until
 from tidelake.sinks.notes import positions
 from tidelake.tables import Table
 
@@ -127,9 +127,7 @@ class GoldHop(HopQuery):
                 batch,
                 rows=counted["_rows"],
                 eligible=counted[f"_{number}"],
-                until={key: list(position) for key, position in until.items()},
-                **definition_note(target.definition),
-                **final_note(target.ends, settled),
+                **target.books(until, settled),
             )
             self._merge(target, inputs, note, until)
         return int(counted["_rows"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -79,8 +81,12 @@ def _empty_inputs(run: Run) -> dict[str, DataFrame]:
 
 def known_targets(run: Run) -> list[Target]:
     """List the gold tables whose inputs all exist, or can be derived from the definition."""
-    known = _empty_inputs(run).keys()
-    return [target for target in targets_of(run.lake, run.pipeline) if set(target.inputs) <= known]
+    return _known_from(run, _empty_inputs(run))
+
+
+def _known_from(run: Run, inputs: Mapping[str, DataFrame]) -> list[Target]:
+    targets = targets_of(run.lake, run.pipeline)
+    return [target for target in targets if set(target.inputs) <= inputs.keys()]
 
 
 def check_definition(run: Run) -> None:
@@ -95,10 +101,9 @@ def check_definition(run: Run) -> None:
     violations = _refused(scope, _event_expressions(pipeline))
     if not violations:
         inputs = _empty_inputs(run)
-        for target in known_targets(run):
+        for target in _known_from(run, inputs):
             for path, (key, column) in target.expressions().items():
-                found = _refused(inputs[key], {f"{target.place}.{path}": column})
-                violations += found
+                violations += _refused(inputs[key], {f"{target.place}.{path}": column})
     if violations:
         raise ConfigError(pipeline.file, violations)
 

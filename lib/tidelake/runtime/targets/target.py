@@ -15,7 +15,9 @@ from pyspark.sql import functions as F
 from tidelake.instants import from_micros
 from tidelake.runtime.held import Hold
 from tidelake.sinks.append import append
-from tidelake.sinks.finality import Ends
+from tidelake.sinks.commits import Position
+from tidelake.sinks.definitions import definition_note
+from tidelake.sinks.finality import Ends, final_note
 from tidelake.tables import Table
 
 # The key of the pipeline's own silver among the inputs; others go by their table's name.
@@ -78,6 +80,19 @@ class Target(ABC):
     @abstractmethod
     def merge(self, inputs: Inputs, note: dict[str, Any], hold: Hold) -> None:
         """Bring the table up to date with a batch, in one commit that carries the note."""
+
+    def books(self, until: Mapping[str, Position], settled: datetime | None) -> dict[str, Any]:
+        """Write the part of a commit's note that follows from where the batch ends.
+
+        Args:
+            until: The position in each input.
+            settled: From :func:`~tidelake.sinks.finality.settled_until`.
+        """
+        return {
+            "until": {key: list(position) for key, position in until.items()},
+            **definition_note(self.definition),
+            **final_note(self.ends, settled),
+        }
 
     def close_unchanged(self, inputs: Inputs, note: dict[str, Any]) -> None:
         """Commit no row, so that the table keeps up with the batches."""
