@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 
 from tidelake.runtime import silver_batch
 from tidelake.runtime.gold_hop import GoldHop
+from tidelake.runtime.targets import Target
 from tidelake.tables import Table
 
 
@@ -42,6 +43,26 @@ def after_merges(count: int) -> Iterator[None]:
 
     with _dying() as patch:
         patch.setattr(GoldHop, "_merge", merge)
+        yield
+
+
+@contextmanager
+def before_a_batch_closes(seen: set[str]) -> Iterator[None]:
+    """Die between a merge without a note and the commit that closes it, once a table.
+
+    Args:
+        seen: Names of the tables where that happened; gets one more.
+    """
+    real = Target.close_unchanged
+
+    def close(target: Target, *rest: Any) -> None:
+        if target.table.name not in seen:
+            seen.add(target.table.name)
+            raise RuntimeError("cut off")
+        real(target, *rest)
+
+    with _dying() as patch:
+        patch.setattr(Target, "close_unchanged", close)
         yield
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
+from tidelake.settings import REFUSED
+
 Hold = Callable[[DataFrame], DataFrame]
 
 
@@ -16,6 +18,9 @@ class Held:
     Their plans end at the kept rows. A cached frame keeps its whole plan, which Spark walks again
     with each step that follows; and each commit to a table plans anew every cached frame that
     read the table, here the verdicts that read silver.
+
+    Where the compute keeps no frames, each reader computes the rows anew: what a batch reads does
+    not change while it is open, so they come out the same.
     """
 
     def __init__(self) -> None:
@@ -31,7 +36,12 @@ class Held:
         return self._keep(frame, at_once=True)
 
     def _keep(self, frame: DataFrame, *, at_once: bool) -> DataFrame:
-        kept = frame.localCheckpoint(eager=at_once)
+        try:
+            kept = frame.localCheckpoint(eager=at_once)
+        except REFUSED:
+            if at_once:
+                frame.write.format("noop").mode("overwrite").save()
+            return frame
         self._frames.append(kept)
         return kept
 

@@ -18,6 +18,7 @@ from tidelake.runtime.prefilter import STATE_SETTINGS, Recovered, recover
 from tidelake.runtime.schemas import from_ddl, late_schema, silver_freedom, silver_schema
 from tidelake.runtime.silver_batch import Reached, SilverBatch
 from tidelake.runtime.small_batches import fitted
+from tidelake.settings import REFUSED
 from tidelake.silver.classify import PAYLOAD_HASH
 from tidelake.silver.prefilter import hold_back_copies
 from tidelake.silver.route import QUARANTINE_DDL
@@ -98,11 +99,20 @@ class SilverHop(HopQuery):
         name = self.run.pipeline.name
         bronze = self._follow(self.run.lake.bronze(name))
         if self._prefilters:
-            for key, value in STATE_SETTINGS.items():
-                self.run.spark.conf.set(key, value)
+            self._set_state_up()
             bronze = hold_back_copies(bronze, ttl=self.run.pipeline.dedup.ttl)
         requeue = self._follow(self.run.lake.requeue(name))
         return as_never_requeued(bronze).unionByName(requeue)
+
+    def _set_state_up(self) -> None:
+        try:
+            for key, value in STATE_SETTINGS.items():
+                self.run.spark.conf.set(key, value)
+        except REFUSED as error:
+            raise UsageError(
+                "dedup.prefilter: operator needs settings of the session that this compute "
+                "refuses. Set it to none."
+            ) from error
 
     def _follow(self, table: Table) -> DataFrame:
         return (

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 from pyspark.sql import SparkSession
+
+from tidelake.settings import with_settings
 
 SMALL = 20_000
 
@@ -18,23 +19,11 @@ _FOR_SMALL = {
 }
 
 
-@contextmanager
-def fitted(session: SparkSession, rows: int) -> Iterator[None]:
+def fitted(session: SparkSession, rows: int) -> AbstractContextManager[None]:
     """Fit a batch's own session to its size, until its work ends.
 
     Args:
-        session: The batch's; Spark writes its settings into the checkpoint between batches, so
-            that they must be what they were.
+        session: The batch's.
         rows: How many the batch will touch.
     """
-    before = {key: session.conf.get(key, None) for key in _FOR_SMALL} if rows <= SMALL else {}
-    try:
-        for key in before:
-            session.conf.set(key, _FOR_SMALL[key])
-        yield
-    finally:
-        for key, value in before.items():
-            if value is None:
-                session.conf.unset(key)
-            else:
-                session.conf.set(key, value)
+    return with_settings(session, _FOR_SMALL if rows <= SMALL else {})

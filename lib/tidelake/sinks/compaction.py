@@ -19,6 +19,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
 from tidelake.config.types import quoted
+from tidelake.settings import with_settings
 from tidelake.sinks.commits import last_commit
 from tidelake.tables import Table
 
@@ -52,14 +53,8 @@ def compact(spark: SparkSession, table: Table) -> None:
 
     Where somebody else rewrites the table at the same moment, it is left to them.
     """
-    for key, value in _SETTINGS.items():
-        spark.conf.set(key, value)
-    try:
-        with contextlib.suppress(*CONFLICTS):
-            DeltaTable.forPath(spark, str(table.path)).optimize().executeCompaction()
-    finally:
-        for key in _SETTINGS:
-            spark.conf.unset(key)
+    with with_settings(spark, _SETTINGS), contextlib.suppress(*CONFLICTS):
+        DeltaTable.forPath(spark, str(table.path)).optimize().executeCompaction()
 
 
 def relieve(spark: SparkSession, table: Table) -> None:

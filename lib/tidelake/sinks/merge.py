@@ -2,12 +2,15 @@
 
 The ON clause holds literal bounds of the batch: in a MERGE only conditions on the target alone
 let Delta skip files.
+
+A note rides in the session's settings. Where those are refused, the merge's commit has none, and
+whoever merges closes the batch by a commit of its own. Until then the batch counts as open: merged
+once more, its rows are there already, and the fence leaves them alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from delta.tables import DeltaTable
@@ -16,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tidelake.config import GoldTable
 from tidelake.gold import GONE
 from tidelake.gold.measures import shown_of, states_of
+from tidelake.settings import with_settings
 from tidelake.sinks.commits import encode
 from tidelake.tables import Table
 
@@ -45,7 +49,7 @@ def merge_partials(
     # Delta casts what is assigned to the type of the stored column.
     changed: dict[str, Any] = merged | {shown.name: shown.over(merged) for shown in shown_of(gold)}
     changed |= {"_generation": "s._generation", "_batch": "s._batch"}
-    with _settings(spark, note):
+    with _noted(spark, note):
         (
             DeltaTable.forPath(spark, str(target.path))
             .alias("t")
@@ -78,7 +82,7 @@ def merge_rows(
         merge = merge.whenMatchedDelete(condition=f"s.{GONE} AND {_FENCE}")
     else:
         there = "true"
-    with _settings(spark, note):
+    with _noted(spark, note):
         (
             merge.whenMatchedUpdate(condition=f"{there} AND {_FENCE} AND {changed}", set=written)
             .whenNotMatchedInsert(condition=there, values=written)
@@ -86,13 +90,6 @@ def merge_rows(
         )
 
 
-@contextmanager
-def _settings(spark: SparkSession, note: dict[str, Any]) -> Iterator[None]:
+def _noted(spark: SparkSession, note: dict[str, Any]) -> AbstractContextManager[None]:
     """Attach a note to the session's next commits; MERGE takes it from nowhere else."""
-    spark.conf.set(_USER_METADATA, encode(note))
-    spark.conf.set(_MATERIALIZE, "none")
-    try:
-        yield
-    finally:
-        spark.conf.unset(_USER_METADATA)
-        spark.conf.unset(_MATERIALIZE)
+    return with_settings(spark, {_USER_METADATA: encode(note), _MATERIALIZE: "none"})

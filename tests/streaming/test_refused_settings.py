@@ -1,0 +1,90 @@
+"""Compute that lets nobody set anything in a session, and keeps no frames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+from pyspark.sql.classic.dataframe import DataFrame
+from pyspark.sql.conf import RuntimeConfig
+
+from tests.crashes import before_a_batch_closes
+from tests.following import GOLD, JOINS, assert_gold_follows
+from tests.running import click
+from tests.worlds import World, world
+from tidelake.errors import UsageError
+from tidelake.ops.ledger import read_ledger
+from tidelake.sinks.commits import commits
+
+
+def _lines(part: int) -> list[bytes]:
+    """Write events of which some come twice, and some lie among those of the file before."""
+    own = [
+        click(n, minute=n * 1.5 - (60 if n % 3 == 0 else 0), action=("click", "purchase")[n % 2])
+        for n in range(part * 30, part * 30 + 30)
+    ]
+    return [*own, *own[:5]]
+
+
+@pytest.fixture(scope="module")
+def landed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Give a world whose bronze holds three files."""
+    made = world(spark, tmp_path_factory.mktemp("refused"), gold=GOLD, joins=JOINS, quality=None)
+    for part in range(3):
+        made.land(f"{part}.jsonl", _lines(part))
+    made.run(hops=["bronze"])
+    return made
+
+
+@pytest.fixture
+def refusing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Refuse what serverless compute refuses."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AnalysisException("[CONFIG_NOT_AVAILABLE] not here")
+
+    with monkeypatch.context() as patch:
+        for name in ("set", "unset"):
+            patch.setattr(RuntimeConfig, name, refuse)
+        for name in ("cache", "persist", "checkpoint", "localCheckpoint"):
+            patch.setattr(DataFrame, name, refuse)
+        yield
+
+
+@pytest.mark.usefixtures("refusing")
+def test_without_settings_and_kept_frames_the_tables_are_the_same(
+    landed: World, tmp_path: Path
+) -> None:
+    played = landed.copied(tmp_path / "copy")
+    played.run(hops=["silver", "gold"])
+    assert_gold_follows(played)
+    assert read_ledger(played.lake, played.pipeline).balanced
+    closed = [commit.batch for commit in commits(played.lake.gold("visits"))]
+    assert closed == sorted(set(closed), reverse=True)
+
+
+@pytest.mark.usefixtures("refusing")
+def test_a_merge_without_its_note_is_merged_again_without_harm(
+    landed: World, tmp_path: Path
+) -> None:
+    played = landed.copied(tmp_path / "copy")
+    played.run(hops=["silver"])
+    seen: set[str] = set()
+    for _ in (*GOLD, *JOINS):
+        with before_a_batch_closes(seen):
+            played.run(hops=["gold"])
+    assert len(seen) == len([*GOLD, *JOINS])
+    played.run(hops=["gold"])
+    assert_gold_follows(played)
+    assert read_ledger(played.lake, played.pipeline).balanced
+
+
+@pytest.mark.usefixtures("refusing")
+def test_the_prefilter_asks_for_settings_by_name(landed: World, tmp_path: Path) -> None:
+    played = landed.copied(tmp_path / "copy").redefined(dedup={"prefilter": "operator"})
+    with pytest.raises(UsageError, match="Set it to none"):
+        played.run(hops=["silver"])
