@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -71,10 +72,10 @@ JOINS: list[dict[str, Any]] = [
 ]
 
 
-def assert_gold_follows(played: World) -> None:
-    """Hold :data:`GOLD` and :data:`JOINS` against DuckDB on the silver that gold has consumed."""
+def assert_gold_follows(played: World, tables: Sequence[dict[str, Any]] = (*GOLD, *JOINS)) -> None:
+    """Hold gold tables against DuckDB on the silver that gold has consumed."""
     root, name = played.lake.root, played.pipeline.name
-    for table in [*GOLD, *JOINS]:
+    for table in tables:
         place = root / "gold" / table["name"]
         silver = Recomputation(root, name, consumed(place))
         expected = silver.join(name, table) if "left" in table else silver.aggregate(name, table)

@@ -10,6 +10,7 @@ TidelakeError                    1  unexpected, but named
 │   ├── GenerationError             table and checkpoint do not belong together
 │   ├── LockedError                 another process writes this hop
 │   ├── UnbalancedError             the books do not add up
+│   ├── UnequalError                a table is not what follows from bronze
 │   └── SchemaChangedError          today's definition does not fit the stored table
 └── MachineError                 4  the machine lacks something; `tidelake doctor` says what
     └── JarError                    a jar is missing or its hash differs from the lock
@@ -109,6 +110,10 @@ class LockedError(RefusedError):
 
 class UnbalancedError(RefusedError):
     """The books do not add up."""
+
+
+class UnequalError(RefusedError):
+    """A table does not hold what follows from bronze."""
 
 
 class SchemaChangedError(RefusedError):

@@ -125,6 +125,7 @@ def test_changes_in_any_order_give_the_latest_state_and_a_history_without_holes(
     assert read_ledger(dimension.lake, dimension.pipeline).balanced
 
 
+@pytest.mark.long
 def test_a_batch_of_changes_that_change_nothing_closes(spark: SparkSession, tmp_path: Path) -> None:
     dimension = products(spark, tmp_path)
     newest = Change("p1", 2, minute(0), "a")

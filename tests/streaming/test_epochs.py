@@ -153,6 +153,7 @@ def test_between_two_gold_tables_a_statement_sees_the_last_boundary(played: Worl
     assert plainly(played.lake) == consistently(played.lake) == (30, 30, 40, 40)
 
 
+@pytest.mark.long
 def test_a_run_of_copies_moves_the_epoch_in_bronze(played: World) -> None:
     played.land("1.jsonl", clicks(0))
     played.run()
@@ -179,6 +180,7 @@ def test_an_epoch_reads_tables_with_deletion_vectors(played: World) -> None:
     assert plainly(played.lake) == (45, 60, 60, 80)
 
 
+@pytest.mark.long
 def test_after_a_vacuum_a_run_closes_a_new_epoch(played: World) -> None:
     played.land("1.jsonl", clicks(1))
     played.run()

@@ -150,6 +150,7 @@ def _grown(played: World, schema: str, **event: Any) -> World:
     return played.redefined(event={"schema": schema, **event})
 
 
+@pytest.mark.long
 def test_a_wider_definition_releases_what_was_too_wide_before(
     stored: World, tmp_path: Path
 ) -> None:

@@ -215,6 +215,7 @@ def test_while_silver_is_held_nothing_is_sent_or_given_up(played: World) -> None
     assert versions(played.lake) == before
 
 
+@pytest.mark.long
 def test_a_late_row_is_applied_although_its_id_came_again_as_another_event(
     spark: SparkSession, tmp_path: Path
 ) -> None:

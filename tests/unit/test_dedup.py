@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tests.pipelines import timed
-from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, ROW, STAGE
+from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, REQUEUED_AT, ROW, STAGE
 from tidelake.silver.dedup import (
     CONFLICT,
     DUPLICATE,
@@ -28,7 +28,8 @@ PAST, EDGE, WITHIN = "10:59:59.999999", "11:00:00", "11:00:00.000001"
 NOON = "12:00:00"
 NEW_DDL = (
     f"{ROW} string; event_id string; record_id string; source string; event_date date; "
-    f"ingested_at timestamp; {PAYLOAD_HASH} bigint; {ORIGIN} string; {STAGE} string"
+    f"ingested_at timestamp; {PAYLOAD_HASH} bigint; {ORIGIN} string; {STAGE} string; "
+    f"{REQUEUED_AT} timestamp"
 )
 KNOWN_DDL = (
     f"event_id string; record_id string; event_date date; ingested_at timestamp; "
@@ -44,7 +45,7 @@ def classified(spark: SparkSession, rows: list[New], *, origin: str = "bronze") 
         (f"{place}@{n}", event, place, place.rsplit(":", 1)[0], day, f"{MONDAY} {clock}", hash_)
         for n, (event, place, day, clock, hash_) in enumerate(rows)
     ]
-    return timed(spark, [(*row, origin, None) for row in full], NEW_DDL)
+    return timed(spark, [(*row, origin, None, None) for row in full], NEW_DDL)
 
 
 def verdicts(frame: DataFrame) -> dict[str, str]:

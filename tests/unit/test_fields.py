@@ -17,6 +17,7 @@ from tidelake.config import Pipeline
 from tidelake.runtime.counting import count
 from tidelake.silver.classify import STAGE, classify, reasons_by_stage
 from tidelake.silver.fields import MOST_COLUMNS, RESCUED, extra_columns, new_columns
+from tidelake.silver.lateness import marked
 from tidelake.silver.parse import UNKNOWN
 from tidelake.silver.route import decide, to_late, to_silver
 
@@ -170,13 +171,13 @@ def test_rescue_and_additive_stand_where_silver_and_late_expect_them(
     rescue = shop(tmp_path, event={"evolution": "rescue"})
     rows = decided(spark, rescue, payloads)
     silver = to_silver(rows, rescue, generation="g1", batch=0)
-    late = to_late(rows, rescue, watermark=None, generation="g1", batch=0)
+    late = to_late(rows, rescue, watermark=marked(None), generation="g1", batch=0)
     assert silver.columns[-4:-3] == late.columns[-5:-4] == [RESCUED]
 
     plain = shop(tmp_path)
     rows = decided(spark, plain, payloads)
     silver = to_silver(rows, plain, extra=("colour", "size"), generation="g1", batch=0)
-    late = to_late(rows, plain, watermark=None, extra=("colour",), generation="g1", batch=0)
+    late = to_late(rows, plain, watermark=marked(None), extra=("colour",), generation="g1", batch=0)
     assert silver.columns[-5:-3] == ["colour", "size"]
     assert late.columns[-5:-4] == ["colour"]
     assert UNKNOWN not in silver.columns

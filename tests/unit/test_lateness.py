@@ -8,7 +8,7 @@ from chispa import assert_df_equality
 from pyspark.sql import SparkSession
 
 from tests.pipelines import timed
-from tidelake.silver.lateness import lateness
+from tidelake.silver.lateness import lateness, marked
 
 WATERMARK = datetime(2024, 1, 2, 12, tzinfo=UTC)
 ROWS = [
@@ -25,7 +25,7 @@ DDL = "event_time timestamp; expected string"
 
 def test_both_bounds_belong_to_the_milder_verdict(spark: SparkSession) -> None:
     events = timed(spark, ROWS, DDL)
-    judged = events.withColumn("verdict", lateness(WATERMARK, timedelta(hours=1)))
+    judged = events.withColumn("verdict", lateness(marked(WATERMARK), timedelta(hours=1)))
     expected = events.select("event_time", "expected", events.expected.alias("verdict"))
     assert_df_equality(judged, expected, ignore_nullable=True)
 
@@ -36,8 +36,8 @@ def test_before_the_first_watermark_and_without_allowance_no_event_is_late(
     strict = ["too_late" if verdict == "late" else verdict for _, verdict in ROWS]
     events = timed(spark, ROWS, DDL)
     judged = events.select(
-        lateness(None, timedelta(0)).alias("first"),
-        lateness(WATERMARK, timedelta(0)).alias("strict"),
+        lateness(marked(None), timedelta(0)).alias("first"),
+        lateness(marked(WATERMARK), timedelta(0)).alias("strict"),
     ).collect()
     assert [row["first"] for row in judged] == ["on_time"] * len(ROWS)
     assert [row["strict"] for row in judged] == strict

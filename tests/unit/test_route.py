@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from tests.pipelines import bronze, shop
 from tidelake.silver.classify import PAYLOAD_HASH, classify
 from tidelake.silver.dedup import CONFLICT, DUPLICATE, VERDICT
+from tidelake.silver.lateness import marked
 from tidelake.silver.route import FATE, QUARANTINE_DDL, decide, to_late, to_quarantine, to_silver
 
 WATERMARK = datetime(2024, 1, 1, 11, tzinfo=UTC)
@@ -107,7 +108,11 @@ def test_a_late_row_keeps_its_payload_and_says_how_late_it_was(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     late = to_late(
-        decided(spark, tmp_path), shop(tmp_path), watermark=WATERMARK, generation="g", batch=0
+        decided(spark, tmp_path),
+        shop(tmp_path),
+        watermark=marked(WATERMARK),
+        generation="g",
+        batch=0,
     )
     assert late.columns[-7:] == ["payload", "watermark", "lateness_seconds", AGAIN, *ORIGIN]
     texts = {name: F.col(name).cast("string") for name in ("watermark", AGAIN)}

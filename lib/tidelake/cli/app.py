@@ -21,6 +21,7 @@ from tidelake.cli.repairing import repair
 from tidelake.cli.reports import show_batches, show_gold, show_ledger, show_status
 from tidelake.cli.sides import late, quarantine
 from tidelake.cli.unbuilt import unbuilt_commands
+from tidelake.cli.verifying import verify
 from tidelake.errors import NotBuiltError, UnbalancedError
 from tidelake.tables import HOPS, Hop
 
@@ -231,5 +232,5 @@ def _refuse_unbalanced(problems: Sequence[str], pipeline: str) -> None:
         )
 
 
-for _command in (late, quarantine, check, repair, *unbuilt_commands()):
+for _command in (late, quarantine, check, repair, verify, *unbuilt_commands()):
     app.add_command(_command)

@@ -87,7 +87,7 @@ def _bronze(run: Run) -> Repaired:
         for file in taken_files(history(run.lake, table)).values()
     ]
     _prepare(run, "bronze", generation, _numbered(last), ['{"logOffset":0}'], files)
-    _promote(run, table, last, generation, records=0, fingerprint=0, files=[])
+    _promote(run, table, last, generation, records=0, fingerprint=0, contents=0, files=[])
     return Repaired("bronze", generation, rebuilt=False)
 
 

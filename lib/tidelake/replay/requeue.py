@@ -15,6 +15,7 @@ from tidelake.errors import TidelakeError, UsageError
 from tidelake.fingerprints import fingerprint
 from tidelake.instants import from_json, from_micros
 from tidelake.ops.side import closed_batch, still_there, unless_discarded
+from tidelake.replay.views import query_over
 from tidelake.runtime.hop import Run
 from tidelake.runtime.lock import hold
 from tidelake.sinks.append import append
@@ -30,13 +31,12 @@ def waiting(run: Run, side: Table) -> DataFrame:
     requeue, discarded = lake.requeue(name), lake.discarded(name)
     query = still_there(side, requeue, closed_batch(lake, name))
     query = unless_discarded(query, discarded)
-    for table in (side, requeue, discarded):
-        if table.exists:
-            frame = run.spark.read.format("delta").load(str(table.path))
-            # A view has no dots in its name.
-            frame.createOrReplaceTempView(_view(table))
-            query = query.replace(f"FROM {table.name} ", f"FROM {_view(table)} ")
-    return run.spark.sql(query)
+    frames = {
+        table: run.spark.read.format("delta").load(str(table.path))
+        for table in (side, requeue, discarded)
+        if table.exists
+    }
+    return query_over(run.spark, query, frames)
 
 
 @contextmanager
@@ -130,7 +130,3 @@ def _now(run: Run) -> datetime:
     last = last_commit(run.lake.requeue(run.pipeline.name))
     before = from_json(last.note.get("requeued_at")) if last else None
     return now if before is None else max(now, before + timedelta(microseconds=1))
-
-
-def _view(table: Table) -> str:
-    return "side_" + table.name.replace(".", "_")

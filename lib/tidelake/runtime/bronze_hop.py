@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from tidelake.bronze import BRONZE_DDL, REQUEUE_DDL, to_bronze
 from tidelake.config import DeltaSource, FilesSource
 from tidelake.errors import SourceError
-from tidelake.fingerprints import combined, fingerprint
+from tidelake.fingerprints import combined, contents, fingerprint
 from tidelake.runtime.arrival import in_order
 from tidelake.runtime.hop import HopQuery
 from tidelake.runtime.landing import (
@@ -84,6 +84,7 @@ class BronzeHop(HopQuery):
             ingested_at=stamp.isoformat(),
             records=count,
             fingerprint=combined(row["fingerprint"] for row in offered),
+            contents=combined(row["contents"] for row in offered),
             files=[[file.path, file.size, file.modified, count] for file, count in files],
         )
         append(records, self.table, note, surely_filled=count > 0)
@@ -100,6 +101,7 @@ class BronzeHop(HopQuery):
                 F.count("*").alias("records"),
                 F.sum(F.length("payload") + 1).alias("bytes"),
                 fingerprint().alias("fingerprint"),
+                contents().alias("contents"),
             )
             .collect()
         )

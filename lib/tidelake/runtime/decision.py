@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from datetime import datetime
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidelake.config import Pipeline
@@ -43,14 +43,14 @@ class Decider:
         lake: Where the tables are.
         batch: Late rows of this batch and later ones are not accepted yet: an interrupted try of
             the same batch wrote them.
-        from_nothing: Decide as if nothing had been accepted yet.
+        known: Of silver and late, only rows for which this holds count as accepted; None: all.
     """
 
     spark: SparkSession
     pipeline: Pipeline
     lake: Lake
     batch: int
-    from_nothing: bool = False
+    known: Column | None = None
 
     def decide(self, rows: DataFrame, *, watermark: datetime | None, hold: Held) -> Decision:
         """Give each row its fate.
@@ -80,8 +80,8 @@ class Decider:
             self.spark.read.format("delta").load(str(table.path))
             for table in (self.lake.silver(name), self.lake.late(name))
         )
-        if self.from_nothing:
-            return silver.where(F.lit(False)), late.where(F.lit(False))
+        if self.known is not None:
+            silver, late = silver.where(self.known), late.where(self.known)
         return silver, late.where(F.col("_batch") < self.batch)
 
     def _accepted(self, reach: Reach) -> DataFrame:

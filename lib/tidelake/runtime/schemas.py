@@ -19,6 +19,7 @@ from tidelake.runtime.gold_inputs import inputs_of
 from tidelake.runtime.hop import Run
 from tidelake.runtime.targets import OWN, Inputs, Target, stamped, targets_of
 from tidelake.silver.classify import classify, payload_scope
+from tidelake.silver.lateness import marked
 from tidelake.silver.parse import parse
 from tidelake.silver.route import decide, to_late, to_silver
 from tidelake.sinks.evolution import Freedom
@@ -47,7 +48,7 @@ def _silver_schema(pipeline: Pipeline, spark: SparkSession) -> StructType:
 @reused
 def _late_schema(pipeline: Pipeline, spark: SparkSession) -> StructType:
     return to_late(
-        _decided(spark, pipeline), pipeline, watermark=None, generation="", batch=0
+        _decided(spark, pipeline), pipeline, watermark=marked(None), generation="", batch=0
     ).schema
 
 

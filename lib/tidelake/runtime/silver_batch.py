@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from tidelake.runtime.counting import Counted, count
 from tidelake.runtime.decision import Decider
@@ -16,6 +17,7 @@ from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
 from tidelake.runtime.prefilter import Recovered
 from tidelake.silver.fields import extra_columns, new_columns
+from tidelake.silver.lateness import marked
 from tidelake.silver.route import LATE, QUARANTINED, SILVER, to_late, to_quarantine, to_silver
 from tidelake.silver.watermark import advance
 from tidelake.sinks.append import append
@@ -68,7 +70,8 @@ class SilverBatch:
         """
         run, pipeline, mark = self.run, self.run.pipeline, before.watermark
         spark = recovered.rows.sparkSession
-        decider = Decider(spark, pipeline, run.lake, self.number, from_nothing=self.rebuilds)
+        nothing = F.lit(False) if self.rebuilds else None
+        decider = Decider(spark, pipeline, run.lake, self.number, known=nothing)
         decision = decider.decide(recovered.rows, watermark=mark, hold=hold)
         pinned = lookups(run.lake, pipeline)
         decided = enriched(decision.rows, pipeline, pinned)
@@ -104,7 +107,7 @@ class SilverBatch:
         if total[QUARANTINED] or self.rebuilds:
             self._append_side(to_quarantine(decided, **stamp), run.lake.quarantine(name))
         if total[LATE] or self.rebuilds:
-            late = to_late(decided, pipeline, watermark=mark, extra=filled, **stamp)
+            late = to_late(decided, pipeline, watermark=marked(mark), extra=filled, **stamp)
             self._append_side(late, run.lake.late(name), may_add_columns=bool(filled))
         append(
             to_silver(decided, pipeline, extra=filled, **stamp),

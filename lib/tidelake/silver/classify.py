@@ -107,7 +107,7 @@ def _steps(pipeline: Pipeline) -> _Steps:
             *own,
             F.col("event_id"),
             F.col("event_time"),
-            _utc_date("event_time").alias("event_date"),
+            utc_date("event_time").alias("event_date"),
             F.col(SELECTED),
             F.col(UNKNOWN),
             F.xxhash64("payload").alias(PAYLOAD_HASH),
@@ -195,7 +195,7 @@ def payload_scope(parsed: DataFrame, pipeline: Pipeline) -> DataFrame:
     )
 
 
-def _utc_date(instant: str) -> Column:
+def utc_date(instant: str) -> Column:
     """Give the date in UTC, whatever the session's zone is."""
     days = F.floor(F.unix_seconds(instant) / _SECONDS_A_DAY)
     return F.date_from_unix_date(days.cast("int"))

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, ROW, STAGE
+from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, REQUEUED_AT, ROW, STAGE
 
 VERDICT = "_verdict"
 DUPLICATE = "duplicate"
@@ -34,8 +34,11 @@ def arrivals(classified: DataFrame) -> DataFrame:
         null, since nothing is settled yet.
     """
     tail = F.substring_index("record_id", ":", -1)
+    # A row that failed arrived, for those that did not, when it was sent again.
+    replayed = F.col(ORIGIN) == "quarantine"
     order = F.struct(
-        "ingested_at",
+        F.when(replayed, F.col(REQUEUED_AT)).otherwise(F.col("ingested_at")).alias("arrived"),
+        F.col("ingested_at"),
         "source",
         F.left("record_id", F.length("record_id") - F.length(tail)).alias("place"),
         tail.try_cast("bigint").alias("position"),

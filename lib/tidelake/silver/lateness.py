@@ -15,18 +15,21 @@ from pyspark.sql import functions as F
 Lateness = Literal["on_time", "late", "too_late"]
 
 
-def lateness(watermark: datetime | None, allowed: timedelta) -> Column:
+def marked(watermark: datetime | None) -> Column:
+    """Write a watermark as a column."""
+    return F.lit(watermark).cast("timestamp")
+
+
+def lateness(watermark: Column, allowed: timedelta) -> Column:
     """Give the lateness verdict of ``event_time``.
 
     Args:
-        watermark: Committed with the previous batch (UTC); None before the first.
+        watermark: Committed with the batch before; null before the first.
         allowed: How far behind the watermark an event may still change gold.
     """
-    if watermark is None:
-        return F.lit("on_time")
     event_time = F.col("event_time")
     return (
-        F.when(event_time >= F.lit(watermark), "on_time")
-        .when(event_time >= F.lit(watermark - allowed), "late")
+        F.when(watermark.isNull() | (event_time >= watermark), "on_time")
+        .when(event_time >= watermark - F.lit(allowed), "late")
         .otherwise("too_late")
     )

@@ -22,7 +22,7 @@ from tidelake.silver.classify import (
 from tidelake.silver.dedup import CONFLICT, DUPLICATE, VERDICT
 from tidelake.silver.enrich import enriched_columns
 from tidelake.silver.fields import RESCUED, as_json, as_texts
-from tidelake.silver.lateness import lateness
+from tidelake.silver.lateness import lateness, marked
 from tidelake.silver.parse import UNKNOWN
 
 FATE = "_fate"
@@ -64,8 +64,13 @@ def decide(
     conflict = F.col(VERDICT) == CONFLICT
     judged = judged.withColumn(
         STAGE, F.when(conflict, F.lit("conflicting_duplicate")).otherwise(F.col(STAGE))
-    ).withColumn(LATENESS, lateness(watermark, allowed))
-    return judged.withColumn(FATE, _fate())
+    )
+    return with_lateness(judged, marked(watermark), allowed)
+
+
+def with_lateness(judged: DataFrame, watermark: Column, allowed: timedelta) -> DataFrame:
+    """Add, or decide anew, ``_lateness`` and the fate that follows from it."""
+    return judged.withColumn(LATENESS, lateness(watermark, allowed)).withColumn(FATE, _fate())
 
 
 def _fate() -> Column:
@@ -98,18 +103,17 @@ def to_late(
     decided: DataFrame,
     pipeline: Pipeline,
     *,
-    watermark: datetime | None,
+    watermark: Column,
     extra: Sequence[str] = (),
     generation: str,
     batch: int,
 ) -> DataFrame:
     """Take the events that came too late, with the watermark that made them so."""
-    mark = F.lit(watermark).cast("timestamp")
-    behind = F.unix_micros(mark) - F.unix_micros("event_time")
+    behind = F.unix_micros(watermark) - F.unix_micros("event_time")
     return decided.where(F.col(FATE) == LATE).select(
         *_event_columns(pipeline),
         "payload",
-        mark.alias("watermark"),
+        watermark.alias("watermark"),
         (behind / 1_000_000).cast("double").alias("lateness_seconds"),
         *_unknown_columns(pipeline, extra),
         REQUEUED_AT,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -10,10 +11,11 @@ from pydantic import BaseModel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from tidelake.config import GlobalWindow, GoldTable, SessionWindow
+from tidelake.config import GlobalWindow, GoldTable, HoppingWindow, SessionWindow, TumblingWindow
 from tidelake.gold import GONE
 from tidelake.gold.measures import columns_of, states_of
 from tidelake.gold.sessions import gap_of, regroup, session_id, to_sessions
+from tidelake.gold.tolerances import sketches_of, tolerances
 from tidelake.gold.windows import BOUNDS, to_partials
 from tidelake.runtime.held import Hold
 from tidelake.runtime.targets.target import OWN, Inputs, Target, literal, span, stamped
@@ -49,6 +51,36 @@ class Aggregated(Target):
         if isinstance(self.gold.window, SessionWindow):
             return Ends("session_end", self.gold.window.gap)
         return Ends("window_end")
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """The window, or where the session begins, and the keys."""
+        if isinstance(self.gold.window, GlobalWindow):
+            return tuple(self.gold.keys)
+        first = ("session_id",) if isinstance(self.gold.window, SessionWindow) else BOUNDS
+        return (*first, *self.gold.keys)
+
+    @property
+    def moment(self) -> str | None:
+        """Where the window or the session begins."""
+        if isinstance(self.gold.window, GlobalWindow):
+            return None
+        return "session_start" if isinstance(self.gold.window, SessionWindow) else BOUNDS[0]
+
+    @property
+    def reach(self) -> timedelta | None:
+        """A window's size; a session may begin long before an event of its own."""
+        window = self.gold.window
+        return window.size if isinstance(window, TumblingWindow | HoppingWindow) else None
+
+    def tolerances(self, types: Mapping[str, str]) -> Mapping[str, str]:
+        """Sums of doubles, means and sketches."""
+        return tolerances(self.gold, types)
+
+    @property
+    def sketches(self) -> frozenset[str]:
+        """Those of its measures."""
+        return sketches_of(self.gold)
 
     def expressions(self) -> dict[str, tuple[str, Column]]:
         """Give ``where`` and the measures."""

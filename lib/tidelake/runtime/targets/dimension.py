@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from tidelake.config import DimensionSpec
 from tidelake.gold import GONE
-from tidelake.gold.dimensions import CHANGE, VALID_TO, latest, versions
+from tidelake.gold.dimensions import CHANGE, VALID_FROM, VALID_TO, latest, versions
 from tidelake.runtime.held import Hold
 from tidelake.runtime.targets.target import OWN, Inputs, Target, stamped
 from tidelake.sinks.finality import Ends
@@ -83,6 +83,16 @@ class _Dimension(Target):
 class Latest(_Dimension):
     """One row a key that is not deleted."""
 
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """The key."""
+        return tuple(self.spec.key)
+
+    @property
+    def moment(self) -> None:
+        """A key holds at no one instant."""
+        return None
+
     def _rows(self, changes: DataFrame) -> DataFrame:
         return latest(changes, self.spec.key, self.columns)
 
@@ -98,6 +108,16 @@ class Latest(_Dimension):
 @dataclass(frozen=True)
 class Versions(_Dimension):
     """One row a change that held for some time."""
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """The change."""
+        return (CHANGE,)
+
+    @property
+    def moment(self) -> str:
+        """When it began to hold."""
+        return VALID_FROM
 
     def _rows(self, changes: DataFrame) -> DataFrame:
         return versions(changes, self.spec.key, self.columns)

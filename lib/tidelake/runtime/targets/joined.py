@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from pydantic import BaseModel
@@ -53,6 +53,21 @@ class Joined(Target):
     def ends(self) -> Ends:
         """A row is open as long as a match may come."""
         return Ends(LEFT_TIME, self.join.within)
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """The left event."""
+        return (LEFT,)
+
+    @property
+    def moment(self) -> str:
+        """When it happened."""
+        return LEFT_TIME
+
+    @property
+    def reach(self) -> timedelta:
+        """The time within which a match may come."""
+        return self.join.within
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from pydantic import BaseModel
@@ -63,6 +63,33 @@ class Target(ABC):
     @abstractmethod
     def ends(self) -> Ends | None:
         """When a row ends; None where rows never do."""
+
+    @property
+    @abstractmethod
+    def identity(self) -> tuple[str, ...]:
+        """The columns that tell its rows apart."""
+
+    @property
+    @abstractmethod
+    def moment(self) -> str | None:
+        """The instant at which a row lies; None where it has none."""
+
+    @property
+    def reach(self) -> timedelta | None:
+        """How far before an event a row that it changes may lie; None: any time.
+
+        With a reach, a row follows from events at its moment and later alone.
+        """
+        return None
+
+    def tolerances(self, types: Mapping[str, str]) -> Mapping[str, str]:
+        """Say how far values computed anew may differ: see :mod:`tidelake.gold.tolerances`."""
+        return {}
+
+    @property
+    def sketches(self) -> frozenset[str]:
+        """The columns that hold sketches."""
+        return frozenset()
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -1,0 +1,119 @@
+"""The command ``verify``: whether the tables are right."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tidelake.cli.failures import say
+from tidelake.cli.flow import started
+from tidelake.cli.options import as_json, place, placed
+from tidelake.cli.render import print_json, print_table
+from tidelake.errors import UnequalError
+
+if TYPE_CHECKING:
+    from tidelake.replay.verify import Verification
+    from tidelake.replay.verify.contents import Difference
+
+_MOMENTS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"]
+# A value longer than that says no more.
+_LONGEST = 40
+
+
+@click.command()
+@click.argument("pipeline", default="clickstream")
+@click.option(
+    "--since",
+    type=click.DateTime(_MOMENTS),
+    help="Judge only what arrived from this instant on (UTC).",
+)
+@click.option(
+    "--certificate",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the verdict there; where the file exists, hold the tables against it too.",
+)
+@as_json
+@placed
+def verify(
+    pipeline: str,
+    since: datetime | None,
+    certificate: Path | None,
+    json_: bool,
+    root: str | None,
+    env: str | None,
+) -> None:
+    """Compute silver and gold anew and compare row by row; exit 3 on any difference."""
+    where = place(root, env)
+    definition = where.pipeline(pipeline)
+    from_then_on = since.replace(tzinfo=UTC) if since else None
+    with started(where, definition) as run:
+        from tidelake.replay.verify import verify as judge  # noqa: PLC0415
+        from tidelake.replay.verify.certificate import (  # noqa: PLC0415
+            certify,
+            changed_since,
+            read_certificate,
+        )
+
+        earlier = (
+            read_certificate(certificate, definition.name)
+            if certificate is not None and certificate.exists()
+            else None
+        )
+        verdict = judge(run, since=from_then_on)
+        if earlier is not None:
+            verdict = verdict.with_changes(changed_since(run, earlier))
+    if certificate is not None and earlier is None:
+        certificate.parent.mkdir(parents=True, exist_ok=True)
+        certificate.write_text(json.dumps(certify(verdict, definition), indent=1) + "\n")
+        say(f"Certificate: {certificate}")
+    if json_:
+        print_json(verdict.to_json())
+    else:
+        _show(verdict)
+    if not verdict.equal:
+        wrong = ", ".join(one.table.name for one in verdict.tables if not one.comparison.equal)
+        raise UnequalError(
+            f"{wrong} of {definition.name}: not what follows from bronze. "
+            f"Silver and gold are computed anew by: tidelake repair {pipeline} --hop HOP"
+        )
+
+
+def _show(verdict: Verification) -> None:
+    print_table(
+        ["", "table", "rows", "differing", "as of version"],
+        [
+            [
+                "ok" if one.comparison.equal else "!!",
+                one.table.name,
+                one.comparison.rows,
+                one.comparison.differing,
+                one.version,
+            ]
+            for one in verdict.tables
+        ],
+        title=f"{verdict.pipeline}: {'equal' if verdict.equal else 'NOT EQUAL'}",
+    )
+    for one in verdict.tables:
+        for difference in one.comparison.differences:
+            print(f"  !! {one.table.name}: {_told(difference)}")
+        more = one.comparison.differing - len(one.comparison.differences)
+        if more > 0:
+            print(f"  !! {one.table.name}: … and {more:,} more")
+
+
+def _told(difference: Difference) -> str:
+    where = ", ".join(f"{name} {value}" for name, value in difference.where.items())
+    columns = ", ".join(
+        name if (e, s) == (None, None) else f"{name} {_cut(s)}, expected {_cut(e)}"
+        for name, (e, s) in difference.columns.items()
+    )
+    return f"{difference.kind}: {where}" + (f" ({columns})" if columns else "")
+
+
+def _cut(value: object) -> str:
+    text = "null" if value is None else str(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

@@ -1,0 +1,99 @@
+"""Hold bronze against what its commits say that they wrote."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from tidelake.config.names import BRONZE_COLUMNS
+from tidelake.fingerprints import combined, contents, fingerprint
+from tidelake.instants import from_json, from_micros
+from tidelake.ops.books import history
+from tidelake.replay.verify.contents import SHOWN, Comparison, Difference, Shape, compare, sums_of
+from tidelake.runtime.hop import Run
+from tidelake.sinks.commits import Commit, newest_version
+
+SHAPE = Shape(key=("record_id",), moment="ingested_at")
+_Mark = tuple[int, int, int | None]
+
+
+def judge_bronze(run: Run, since: datetime | None) -> tuple[int, Comparison]:
+    """Count bronze's rows and sum up their contents, arrival by arrival.
+
+    Args:
+        run: What the command works with.
+        since: Only arrivals from this instant on.
+
+    Returns:
+        The version that was judged, and what came out.
+    """
+    table = run.lake.bronze(run.pipeline.name)
+    version = newest_version(table)
+    commits = [commit for commit in history(run.lake, table) if commit.version <= version]
+    rows = run.spark.read.format("delta").option("versionAsOf", version).load(str(table.path))
+    if since is not None:
+        rows = rows.where(F.col("ingested_at") >= F.lit(since))
+    written: dict[datetime, list[Commit]] = {}
+    for commit in commits:
+        arrived = from_json(commit.note.get("ingested_at"))
+        if arrived is not None and (since is None or arrived >= since):
+            written.setdefault(arrived, []).append(commit)
+    told = {arrived: _told(ours) for arrived, ours in written.items()}
+    found = _found(rows)
+    none: _Mark = (0, 0, 0)
+    differences = [
+        _difference(arrived, told.get(arrived, none), found.get(arrived, none))
+        for arrived in sorted(told.keys() | found.keys())
+        if not _agree(told.get(arrived, none), found.get(arrived, none))
+    ]
+    return version, Comparison(
+        sum(rows for rows, _, _ in found.values()),
+        BRONZE_COLUMNS,
+        sums_of(rows.select(*BRONZE_COLUMNS), SHAPE),
+        len(differences),
+        tuple(differences[:SHOWN]),
+    )
+
+
+def judge_requeue(requeued: DataFrame, bronze: DataFrame) -> Comparison:
+    """Hold what was sent again against the same records in bronze."""
+    once = requeued.select(*BRONZE_COLUMNS).distinct()
+    wanted = bronze.select(*BRONZE_COLUMNS).join(once.select("record_id"), "record_id", "left_semi")
+    return compare(wanted, once, SHAPE)
+
+
+def _told(commits: list[Commit]) -> _Mark:
+    """Add up what commits of one arrival say; contents were not always noted."""
+    marks = [commit.note.get("contents") for commit in commits]
+    return (
+        sum(int(commit.note["records"]) for commit in commits),
+        combined(int(commit.note["fingerprint"]) for commit in commits),
+        None if None in marks else combined(int(mark) for mark in marks if mark is not None),
+    )
+
+
+def _found(rows: DataFrame) -> dict[datetime, _Mark]:
+    summed = rows.groupBy(F.unix_micros("ingested_at").alias("arrived")).agg(
+        F.count("*").alias("rows"), fingerprint().alias("ids"), contents().alias("contents")
+    )
+    found: dict[datetime, _Mark] = {}
+    for row in summed.collect():
+        arrived = from_micros(row["arrived"])
+        if arrived is not None:
+            found[arrived] = int(row["rows"]), int(row["ids"]), int(row["contents"])
+    return found
+
+
+def _agree(told: _Mark, found: _Mark) -> bool:
+    return told[:2] == found[:2] and told[2] in (None, found[2])
+
+
+def _difference(arrived: datetime, told: _Mark, found: _Mark) -> Difference:
+    where = {"ingested_at": arrived.isoformat()}
+    if told[0] > found[0]:
+        return Difference("missing", where, {"rows": (told[0], found[0])})
+    if told[0] < found[0]:
+        return Difference("extra", where, {"rows": (told[0], found[0])})
+    return Difference("altered", where)

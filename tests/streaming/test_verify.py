@@ -1,0 +1,212 @@
+"""Verification: what follows from bronze is equal, and one row that is off shows by its name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from delta.tables import DeltaTable
+from pyspark.sql import SparkSession
+
+from tests.following import GOLD, JOINS
+from tests.running import START, click
+from tests.worlds import TO_SILVER, World, world
+from tidelake.errors import UsageError
+from tidelake.replay.late import apply_late
+from tidelake.replay.quarantine import Choice, replay_quarantine
+from tidelake.replay.verify import Judged, verify
+from tidelake.replay.verify.bronze import judge_bronze
+from tidelake.replay.verify.certificate import certify, changed_since, read_certificate
+from tidelake.replay.verify.silver import judge_silver, read_inputs
+from tidelake.runtime.held import Held
+
+_DAY = 24 * 60
+_ROUGH: dict[str, Any] = {
+    "name": "rough",
+    "window": {"kind": "global"},
+    "keys": ["user_id"],
+    "measures": {
+        "typical": {"approx_percentile": {"expression": "value", "p": 0.5}},
+        "weight": {"sum": "CAST(value AS DOUBLE) / 3"},
+        "usual": {"avg": "CAST(value AS DOUBLE) / 3"},
+    },
+}
+_ARRIVALS = [START + timedelta(days=3, minutes=n) for n in range(2)]
+
+
+def _lines(part: int) -> list[bytes]:
+    """Write events of every fate."""
+    own = [
+        click(n, minute=3 * _DAY - n, action=("click", "purchase")[n % 2])
+        for n in range(part * 20, part * 20 + 20)
+    ]
+    late = [click(900 + part * 10 + n, minute=n) for n in range(3 * min(part, 1))]
+    refused = [b"garbage", click(800 + part, minute=0, value="12,50")]
+    conflict = click(part * 20, minute=3 * _DAY, action="view")
+    return [*own, *own[:4], conflict, *late, *refused, click(700 + part, minute=0, action=None)]
+
+
+@pytest.fixture(scope="module")
+def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Run two batches; a late row is sent again."""
+    made = world(
+        spark,
+        tmp_path_factory.mktemp("verify"),
+        gold=[GOLD[0], _ROUGH],
+        joins=JOINS[:1],
+        quality=None,
+    )
+    for part in range(2):
+        made.land(f"{part}.jsonl", _lines(part))
+    made.run(*_ARRIVALS)
+    assert apply_late(made.context, event_date=START.date()) == 3
+    made.run()
+    return made
+
+
+@pytest.fixture
+def played(filled: World, tmp_path: Path) -> World:
+    return filled.copied(tmp_path / "copy")
+
+
+def _rewrite(played: World, table: str, change: str, where: str) -> None:
+    """Delete, double or alter the first row for which a condition holds."""
+    path = str(played.lake.table(table).path)
+    stored = DeltaTable.forPath(played.spark, path)
+    rows = stored.toDF().where(where)
+    if change == "double":
+        rows.limit(1).coalesce(1).write.format("delta").mode("append").save(path)
+    elif change == "delete":
+        stored.delete(where)
+    else:
+        column, sql = change.split("=", 1)
+        stored.update(where, {column: sql})
+
+
+def _wrong(tables: Iterable[Judged]) -> dict[str, list[tuple[str, list[str]]]]:
+    """Give the kinds of differences by table, and the columns that differ."""
+    return {
+        one.table.name: [(d.kind, sorted(d.columns)) for d in one.comparison.differences]
+        for one in tables
+        if not one.comparison.equal
+    }
+
+
+def test_tables_that_nobody_touched_are_equal_also_after_a_compaction(played: World) -> None:
+    for table in played.lake.existing():
+        DeltaTable.forPath(played.spark, str(table.path)).optimize().executeCompaction()
+    verdict = verify(played.context)
+    assert _wrong(verdict.tables) == {}
+    told = verdict.to_json()
+    assert told["equal"] is True
+    assert told["tables"]["silver.clickstream"] == {
+        "equal": True,
+        "rows": 43,
+        "differing": 0,
+        "differences": [],
+    }
+    assert {name: table["rows"] for name, table in told["tables"].items()} == {
+        "bronze.clickstream": 59,
+        "bronze.clickstream__requeue": 3,
+        "silver.clickstream": 43,
+        "silver.clickstream__quarantine": 6,
+        "silver.clickstream__late": 0,
+        "gold.by_minutes": 43,
+        "gold.rough": 5,
+        "gold.click_to_purchase": 20,
+    }
+
+
+def test_a_row_that_is_off_shows_in_each_table_by_its_name(played: World) -> None:
+    _rewrite(played, "silver.clickstream__quarantine", "double", "event_id = 'e800'")
+    _rewrite(played, "gold.by_minutes", "delete", "user_id = 'u1' AND dearest = 10.25")
+    _rewrite(played, "gold.by_minutes", "dearest=dearest + 0.01", "user_id = 'u2'")
+    _rewrite(played, "gold.rough", "typical=typical + 1000", "user_id = 'u0'")
+    _rewrite(played, "gold.click_to_purchase", "bought_at=NULL", "bought_at IS NOT NULL")
+    found = _wrong(verify(played.context).tables)
+    kinds = {name: {kind for kind, _ in told} for name, told in found.items()}
+    assert kinds == {
+        "silver.clickstream__quarantine": {"doubled"},
+        "gold.by_minutes": {"missing", "altered"},
+        "gold.rough": {"altered"},
+        "gold.click_to_purchase": {"altered"},
+    }
+    assert ("altered", ["dearest"]) in found["gold.by_minutes"]
+    assert found["gold.rough"] == [("altered", ["typical"])]
+
+
+def _judge_silver(played: World, since: datetime | None = None) -> dict[str, Any]:
+    with Held() as hold:
+        inputs = read_inputs(played.context).since(since)
+        return judge_silver(played.context, inputs, since, hold)
+
+
+def test_one_row_of_silver_that_is_off_shows_whatever_became_of_it(played: World) -> None:
+    _rewrite(played, "silver.clickstream", "delete", "event_id = 'e7'")
+    _rewrite(played, "silver.clickstream", "double", "event_id = 'e8'")
+    _rewrite(played, "silver.clickstream", "value=99.5", "event_id = 'e27'")
+    # A verdict on lateness follows from the watermark of the row's batch.
+    _rewrite(played, "silver.clickstream", "is_late=NOT is_late", "event_id = 'e30'")
+    off = {
+        difference.kind: sorted(difference.columns)
+        for difference in _judge_silver(played)["silver.clickstream"].differences
+        if difference.kind != "altered"
+    }
+    assert off == {"missing": [], "doubled": []}
+    # Of what arrived later, the older rows are no part.
+    found = _judge_silver(played, _ARRIVALS[1])["silver.clickstream"]
+    assert sorted(sorted(one.columns) for one in found.differences) == [["is_late"], ["value"]]
+    assert found.rows == 23
+
+
+def test_one_row_of_bronze_that_is_off_shows_by_its_arrival(played: World) -> None:
+    # Copies: nothing in silver follows from them.
+    _rewrite(played, "bronze.clickstream", "delete", "endswith(record_id, '0.jsonl:21')")
+    _, found = judge_bronze(played.context, None)
+    assert [(one.kind, dict(one.columns)) for one in found.differences] == [
+        ("missing", {"rows": (28, 27)})
+    ]
+    _rewrite(played, "bronze.clickstream", "double", "endswith(record_id, '1.jsonl:21')")
+    altered = "payload=encode('{}', 'utf-8')"
+    _rewrite(played, "bronze.clickstream", altered, "endswith(record_id, '0.jsonl:22')")
+    _rewrite(played, "bronze.clickstream", "double", "endswith(record_id, '0.jsonl:23')")
+    _, found = judge_bronze(played.context, None)
+    assert [one.kind for one in found.differences] == ["altered", "extra"]
+
+
+@pytest.mark.long
+def test_rows_sent_again_under_other_rules_are_judged_by_todays(played: World) -> None:
+    eased = played.redefined(event={"where": "action IS NULL OR action <> 'view'"})
+    assert not verify(eased.context).equal
+    widened = played.redefined(watermark={"max_future_skew": "9 days"})
+    assert replay_quarantine(widened.context, Choice()).released == 0
+    assert verify(widened.context).equal
+
+
+def test_a_certificate_tells_later_what_is_not_the_same_any_more(
+    played: World, tmp_path: Path
+) -> None:
+    file = tmp_path / "certificate.json"
+    file.write_text(json.dumps(certify(verify(played.context), played.pipeline)))
+    told = read_certificate(file, "clickstream")
+    assert told["equal"] is True
+    assert "u1" not in file.read_text()
+    played.land("3.jsonl", _lines(3))
+    try:
+        played.run(hops=TO_SILVER)
+    finally:
+        (played.landing / "3.jsonl").unlink()
+    unchanged: dict[str, list[Any]] = {"bronze.clickstream": [], "silver.clickstream": []}
+    assert changed_since(played.context, told) == unchanged
+    _rewrite(played, "silver.clickstream", "delete", "event_id = 'e7'")
+    _rewrite(played, "bronze.clickstream", "key=payload", "endswith(record_id, '0.jsonl:7')")
+    changed = changed_since(played.context, told)
+    assert [one.kind for one in changed["bronze.clickstream"]] == ["changed since"]
+    rows = {one.where["group"]: one.columns["rows"] for one in changed["silver.clickstream"]}
+    assert rows == {"2026-01-07": (39, 38)}
+    with pytest.raises(UsageError, match="is a certificate of clickstream, not of flights"):
+        read_certificate(file, "flights")
