@@ -12,6 +12,7 @@ from typing import Literal
 import click
 
 from tidelake import __version__
+from tidelake.cli.backfilling import backfill
 from tidelake.cli.checking import check
 from tidelake.cli.failures import say
 from tidelake.cli.flow import run_pipeline
@@ -232,5 +233,5 @@ def _refuse_unbalanced(problems: Sequence[str], pipeline: str) -> None:
         )
 
 
-for _command in (late, quarantine, check, repair, verify, *unbuilt_commands()):
+for _command in (late, quarantine, check, repair, verify, backfill, *unbuilt_commands()):
     app.add_command(_command)

@@ -9,7 +9,6 @@ import click
 from tidelake.errors import NotBuiltError
 
 _UNBUILT = {
-    "backfill": "Rebuild tables beside the live ones.",
     "maintain": "Compact and clean up.",
     "erase": "Take a subject's rows out of every table.",
     "ui": "Show a live page.",

@@ -36,6 +36,7 @@ class Run:
         environment: What differs by place.
         progress: Hears of each closed batch.
         stop: Set to end the run: the open batch is given up, the next run repeats it.
+        replays: Whether what had arrived long before comes once more: nothing of it is late.
     """
 
     spark: SparkSession
@@ -44,6 +45,7 @@ class Run:
     environment: Environment
     progress: Progress
     stop: threading.Event = field(default_factory=threading.Event)
+    replays: bool = False
 
 
 class InputGrewError(TidelakeError):

@@ -68,7 +68,8 @@ class SilverBatch:
             reached: How far the batch goes.
             hold: Keeps what is read more than once.
         """
-        run, pipeline, mark = self.run, self.run.pipeline, before.watermark
+        run, pipeline = self.run, self.run.pipeline
+        mark = None if run.replays else before.watermark
         spark = recovered.rows.sparkSession
         nothing = F.lit(False) if self.rebuilds else None
         decider = Decider(spark, pipeline, run.lake, self.number, known=nothing)

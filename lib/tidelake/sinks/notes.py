@@ -154,6 +154,17 @@ def add_up(counts: Iterable[FateCount]) -> Counter[str]:
     return total
 
 
+def as_one(counts: Iterable[FateCount]) -> tuple[FateCount, ...]:
+    """Add up the counts of several batches, which share no row."""
+    found: dict[tuple[str, str | None, str], FateCount] = {}
+    for one in counts:
+        key = one.fate, one.stage, one.origin
+        before = found.get(key, FateCount(*key, rows=0))
+        mark = combined((before.fingerprint, one.fingerprint))
+        found[key] = one._replace(rows=before.rows + one.rows, fingerprint=mark)
+    return tuple(found.values())
+
+
 def fingerprint_of(counts: Iterable[FateCount]) -> int:
     """Combine the fingerprints of counts that share no row."""
     return combined(count.fingerprint for count in counts)

@@ -1,0 +1,182 @@
+"""The commands of ``backfill``: rebuild beside the live tables, compare, swap, take it back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tidelake.cli.failures import say
+from tidelake.cli.flow import started
+from tidelake.cli.options import as_json, place, placed
+from tidelake.cli.render import print_json, print_table
+
+if TYPE_CHECKING:
+    from tidelake.replay.backfill.differences import Differences
+    from tidelake.replay.backfill.green import Start
+
+
+@click.group()
+def backfill() -> None:
+    """Rebuild a pipeline's tables beside the live ones, compare, swap, take it back."""
+
+
+def _from(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--from",
+        "start",
+        type=click.Choice(["bronze", "silver"]),
+        default="bronze",
+        show_default=True,
+        help="The layer to read: from silver, only gold is filled anew.",
+    )(command)
+
+
+@backfill.command()
+@click.argument("pipeline", default="clickstream")
+@_from
+@as_json
+@placed
+def plan(pipeline: str, start: Start, json_: bool, root: str | None, env: str | None) -> None:
+    """Say what would be read, how many rows and how long; write nothing."""
+    from tidelake.replay.backfill.plan import plan as list_steps  # noqa: PLC0415
+    from tidelake.replay.backfill.plan import unfinished  # noqa: PLC0415
+
+    where = place(root, env)
+    definition = where.pipeline(pipeline)
+    steps = list_steps(where.lake, definition, start)
+    if json_:
+        print_json([asdict(step) | {"seconds": step.seconds} for step in steps])
+        return
+    print_table(
+        ["hop", "reads", "version", "rows", "fills", "may take"],
+        [
+            [s.hop, s.reads, s.version, s.rows, ", ".join(s.fills), _minutes(s.seconds)]
+            for s in steps
+        ],
+        title=f"A backfill of {definition.name} from {start}",
+    )
+    stage = unfinished(where.lake, definition)
+    if stage:
+        say(f"The last backfill of {definition.name} is {stage}.")
+    say(f"Live tables stay as they are. Begin with: tidelake backfill run {pipeline}")
+
+
+@backfill.command()
+@click.argument("pipeline", default="clickstream")
+@_from
+@placed
+def run(pipeline: str, start: Start, root: str | None, env: str | None) -> None:
+    """Fill green tables; begun again, it goes on, and takes in what arrived since."""
+    where = place(root, env)
+    definition = where.pipeline(pipeline)
+    with started(where, definition) as context:
+        from tidelake.replay.backfill.build import build  # noqa: PLC0415
+
+        build(context, start)
+    say(f"Built. Compare with: tidelake backfill compare {pipeline}")
+
+
+@backfill.command()
+@click.argument("pipeline", default="clickstream")
+@as_json
+@placed
+def compare(pipeline: str, json_: bool, root: str | None, env: str | None) -> None:
+    """Show what a swap would change, and why."""
+    where = place(root, env)
+    definition = where.pipeline(pipeline)
+    from tidelake.replay.backfill.green import need_state  # noqa: PLC0415
+
+    state = need_state(where.lake, definition, "built")
+    with started(where, definition) as context:
+        from tidelake.replay.backfill.differences import differences  # noqa: PLC0415
+
+        found = differences(context, state)
+    if json_:
+        print_json(_as_json(definition.name, found))
+    else:
+        _show(definition.name, found)
+        say(f"Swap with: tidelake backfill promote {pipeline}")
+
+
+@backfill.command()
+@click.argument("pipeline", default="clickstream")
+@placed
+def promote(pipeline: str, root: str | None, env: str | None) -> None:
+    """Let green tables take the place of the live ones, what arrived since included."""
+    where = place(root, env)
+    definition = where.pipeline(pipeline)
+    with started(where, definition) as context:
+        from tidelake.replay.backfill.promote import promote as swap  # noqa: PLC0415
+
+        swap(context)
+    say(
+        f"Promoted. Go on with: tidelake run {pipeline}\n"
+        f"Take it back with: tidelake backfill rollback {pipeline}"
+    )
+
+
+@backfill.command()
+@click.argument("pipeline", default="clickstream")
+@placed
+def rollback(pipeline: str, root: str | None, env: str | None) -> None:
+    """Put back what the tables held before the promotion."""
+    where = place(root, env)
+    definition = where.pipeline(pipeline)
+    with started(where, definition) as context:
+        from tidelake.replay.backfill.rollback import rollback as put_back  # noqa: PLC0415
+
+        put_back(context)
+    say(
+        "Rolled back. Restore the definition too if the backfill came with another one.\n"
+        f"Take in what arrived since with: tidelake run {pipeline}"
+    )
+
+
+def _minutes(seconds: float | None) -> str:
+    if seconds is None:
+        return "not known"
+    return f"{seconds:,.0f} s" if seconds < 120 else f"{seconds / 60:,.0f} min"
+
+
+def _as_json(name: str, found: Differences) -> dict[str, Any]:
+    return {
+        "pipeline": name,
+        "equal": found.equal,
+        "silver": [asdict(change) for change in found.silver],
+        "gold": {
+            table: {
+                "equal": one.equal,
+                "rows": one.rows,
+                "differing": one.differing,
+                "redefined": table in found.redefined,
+                "differences": [difference.to_json() for difference in one.differences],
+            }
+            for table, one in found.gold.items()
+        },
+    }
+
+
+def _show(name: str, found: Differences) -> None:
+    if found.silver:
+        print_table(
+            ["cause", "is in", "becomes", "rows", "for example"],
+            [[c.cause, c.was, c.becomes, c.rows, c.example] for c in found.silver],
+            title=f"Rows of bronze.{name} that meet another fate",
+        )
+    print_table(
+        ["", "gold table", "rows now", "differing", ""],
+        [
+            [
+                "=" if one.equal else "~",
+                table,
+                one.rows,
+                one.differing,
+                "redefined" if table in found.redefined else "",
+            ]
+            for table, one in found.gold.items()
+        ],
+        title=f"{name}: {'nothing changes' if found.equal else 'what changes'}",
+    )

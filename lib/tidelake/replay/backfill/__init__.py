@@ -1,0 +1,1 @@
+"""Rebuild a pipeline's tables beside the live ones, compare, swap, and take it back."""

@@ -1,0 +1,133 @@
+"""Where the tables of a backfill lie, and what is written down about it.
+
+A backfill's tables are green, those that everybody reads are live. Green tables and their
+checkpoints lie under a root of their own; whatever a backfill does not fill, bronze above all, is
+read where it is. So a backfill is filled by the ordinary hops.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from tidelake.config import Pipeline
+from tidelake.errors import UsageError
+from tidelake.runtime.hop import Run
+from tidelake.tables import Lake, Table
+
+Start = Literal["bronze", "silver"]
+Stage = Literal["building", "built", "promoting", "promoted", "rolling back", "rolled back"]
+_STATE = "backfill.json"
+
+
+@dataclass(frozen=True)
+class GreenLake(Lake):
+    """The tables of a backfill, and the live ones that it reads.
+
+    Attributes:
+        live: Where the others are.
+        own: Logical names of the tables that the backfill fills.
+    """
+
+    live: Lake
+    own: frozenset[str]
+
+    def table(self, name: str) -> Table:
+        """Resolve a logical name."""
+        mine = super().table(name)
+        return mine if name in self.own or name.startswith("ops.") else self.live.table(name)
+
+
+@dataclass(frozen=True)
+class State:
+    """What is known of a backfill between commands.
+
+    Attributes:
+        start: The layer that it reads.
+        definition: A hash of the definition that it is filled by.
+        stage: How far it has come.
+        before: Versions of the live tables before they were swapped, by logical name.
+        gold_followed: Whether live gold held all that live silver did then.
+    """
+
+    start: Start
+    definition: str
+    stage: Stage = "building"
+    before: Mapping[str, int] = field(default_factory=dict)
+    gold_followed: bool = True
+
+
+def folder_of(lake: Lake, pipeline: Pipeline) -> Path:
+    """Give the root of a pipeline's green tables."""
+    checked = lake.bronze(pipeline.name).path.name
+    return lake.root / "backfill" / checked
+
+
+def green_lake(lake: Lake, pipeline: Pipeline, start: Start) -> GreenLake:
+    """Give the tables of a backfill that starts from a layer."""
+    name = pipeline.name
+    own = set(pipeline.gold_names)
+    if start == "bronze":
+        tables = (lake.silver(name), lake.quarantine(name), lake.late(name), lake.requeue(name))
+        own |= {table.name for table in tables}
+    return GreenLake(folder_of(lake, pipeline), lake, frozenset(own))
+
+
+def green_run(run: Run, start: Start) -> Run:
+    """Let the hops of a run fill green tables."""
+    return replace(run, lake=green_lake(run.lake, run.pipeline, start), replays=True)
+
+
+def read_state(lake: Lake, pipeline: Pipeline) -> State | None:
+    """Read what is known of a backfill; None where none was begun."""
+    file = folder_of(lake, pipeline) / _STATE
+    return State(**json.loads(file.read_text(encoding="utf-8"))) if file.exists() else None
+
+
+def need_state(lake: Lake, pipeline: Pipeline, *stages: Stage) -> State:
+    """Read the state of a backfill that must have come so far.
+
+    Raises:
+        UsageError: There is none, or it is at another stage; the message says which command is
+            next.
+    """
+    state = read_state(lake, pipeline)
+    if state is None:
+        raise UsageError(
+            f"{pipeline.name} has no backfill. Begin one with: "
+            f"tidelake backfill run {pipeline.name}"
+        )
+    if state.stage not in stages:
+        raise UsageError(
+            f"the backfill of {pipeline.name} is {state.stage}. "
+            f"{_NEXT[state.stage].format(pipeline.name)}"
+        )
+    return state
+
+
+_NEXT: dict[Stage, str] = {
+    "building": "Go on with: tidelake backfill run {0}",
+    "built": "Compare and swap it with: tidelake backfill compare {0}, then promote",
+    "promoting": "It was interrupted. Go on with: tidelake backfill promote {0}, or rollback",
+    "promoted": "Take it back with: tidelake backfill rollback {0}; begin another with: run",
+    "rolling back": "It was interrupted. Go on with: tidelake backfill rollback {0}",
+    "rolled back": "Begin another with: tidelake backfill run {0}",
+}
+
+
+def write_state(lake: Lake, pipeline: Pipeline, state: State) -> None:
+    """Write the state, whole or not at all."""
+    folder = folder_of(lake, pipeline)
+    folder.mkdir(parents=True, exist_ok=True)
+    written = folder / f".{_STATE}"
+    written.write_text(json.dumps(asdict(state), indent=1), encoding="utf-8")
+    written.rename(folder / _STATE)
+
+
+def definition_of(pipeline: Pipeline) -> str:
+    """Give a hash of everything that the tables follow from."""
+    return hashlib.sha256(pipeline.model_dump_json().encode()).hexdigest()

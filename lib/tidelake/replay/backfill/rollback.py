@@ -1,0 +1,79 @@
+"""Put back what the live tables held before a promotion."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from delta.tables import DeltaTable
+from pyspark.errors import PySparkException
+
+from tidelake.errors import RefusedError
+from tidelake.replay.backfill.green import State, need_state, write_state
+from tidelake.replay.backfill.install import holding
+from tidelake.replay.beginning import begin, next_generation, offsets_of
+from tidelake.replay.going_on import go_on_gold, go_on_silver
+from tidelake.replay.rebuild_gold import FIRST, rebuild_gold
+from tidelake.runtime.gold_inputs import inputs_of
+from tidelake.runtime.hop import Run
+from tidelake.runtime.targets import OWN
+from tidelake.sinks.commits import Position, last_commit, newest_version
+from tidelake.sinks.notes import SilverNote, positions
+from tidelake.tables import Table
+
+
+def rollback(run: Run) -> State:
+    """Restore each table to its version before a promotion, in a generation of its own.
+
+    What arrived since comes in by the next run, as it does after a repair.
+
+    Raises:
+        UsageError: Nothing was promoted.
+        RefusedError: A version from before was cleaned up.
+        LockedError: A run writes silver or gold.
+    """
+    lake, pipeline = run.lake, run.pipeline
+    state = need_state(lake, pipeline, "promoting", "promoted", "rolling back")
+    with holding(run):
+        state = replace(state, stage="rolling back")
+        write_state(lake, pipeline, state)
+        for name, version in state.before.items():
+            _restore(run, lake.table(name), version)
+        name = pipeline.name
+        silver, requeue = lake.silver(name), lake.requeue(name)
+        if silver.name in state.before:
+            reached = SilverNote.of(last_commit(silver)).until["bronze"]
+            until = {"bronze": reached, "requeue": (newest_version(requeue) + 1, -1)}
+            go_on_silver(run, next_generation(run, "silver", [silver]), until)
+        _put_gold_on(run, state)
+        state = replace(state, stage="rolled back")
+        write_state(lake, pipeline, state)
+    return state
+
+
+def _restore(run: Run, table: Table, version: int) -> None:
+    try:
+        DeltaTable.forPath(run.spark, str(table.path)).restoreToVersion(version)
+    except PySparkException as error:
+        raise RefusedError(
+            f"{table.name} cannot be restored to version {version}, from before the promotion: "
+            f"{str(error).splitlines()[0]}\n"
+            f"Compute it anew with: tidelake backfill run {run.pipeline.name}"
+        ) from error
+
+
+def _put_gold_on(run: Run, state: State) -> None:
+    """Let gold go on; where it had not followed all of silver, compute it anew."""
+    tables = [run.lake.table(name) for name in run.pipeline.gold_names if name in state.before]
+    if not tables:
+        return
+    inputs = inputs_of(run.lake, run.pipeline)
+    generation = next_generation(run, "gold", tables)
+    heads: dict[str, Position] = {k: (newest_version(t) + 1, -1) for k, t in inputs.items()}
+    if state.start == "bronze" and not state.gold_followed:
+        begin(run, "gold", generation, FIRST, offsets_of(run, inputs, heads))
+        rebuild_gold(run, heads, generation)
+        return
+    until = dict(positions(last_commit(tables[0])))
+    if state.start == "bronze":
+        until[OWN] = heads[OWN]
+    go_on_gold(run, tables, generation, until)

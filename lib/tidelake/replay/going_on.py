@@ -1,0 +1,118 @@
+"""Let a hop go on exactly after what its tables hold, in a new generation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from delta.tables import DeltaTable
+
+from tidelake.errors import UsageError
+from tidelake.ops.books import history
+from tidelake.replay.beginning import begin, is_generation, offsets_of
+from tidelake.replay.rebuild_gold import FIRST
+from tidelake.runtime.gold_inputs import inputs_of
+from tidelake.runtime.hop import Run
+from tidelake.sinks.append import append
+from tidelake.sinks.commits import REBUILT, Commit, Position, last_commit
+from tidelake.sinks.generations import CREATION
+from tidelake.sinks.notes import SilverNote
+from tidelake.tables import Hop, Table
+
+
+def go_on_silver(run: Run, generation: str, until: Mapping[str, Position]) -> None:
+    """Name a new generation of silver.
+
+    Args:
+        run: What the command works with.
+        generation: The new one.
+        until: Where silver stands in bronze and in the requeue.
+    """
+    lake, name = run.lake, run.pipeline.name
+    table = lake.silver(name)
+    last = newest_of(run, table, "silver")
+    closing = history(lake, table)
+    for side in (lake.quarantine(name), lake.late(name)):
+        _drop_rows_of_no_batch(run, side, closing)
+    inputs = {"bronze": lake.bronze(name), "requeue": lake.requeue(name)}
+    begin(run, "silver", generation, numbered(last), offsets_of(run, inputs, until))
+    before = SilverNote.of(last)
+    idle = replace(
+        before,
+        watermark_in=before.watermark,
+        counts=(),
+        taken={},
+        until=until,
+        warnings={},
+        searched=0,
+        seconds=0.0,
+        prefiltered=None,
+        columns=(),
+    )
+    books = idle.to_json() if last.batch > CREATION else {}
+    name_generation(run, table, last, generation, **books)
+
+
+def go_on_gold(
+    run: Run, tables: Sequence[Table], generation: str, until: Mapping[str, Position]
+) -> None:
+    """Name a new generation of gold.
+
+    Args:
+        run: What the command works with.
+        tables: Those that gold fills.
+        generation: The new one.
+        until: Where all of its tables stand in each input.
+    """
+    inputs = inputs_of(run.lake, run.pipeline)
+    first = newest_of(run, tables[0], "gold")
+    begin(run, "gold", generation, numbered(first), offsets_of(run, inputs, until))
+    positions = {key: list(position) for key, position in until.items()}
+    for table in tables:
+        last = newest_of(run, table, "gold")
+        reached = {"until": positions} if positions else {}
+        name_generation(run, table, last, generation, rows=0, eligible=0, **reached)
+
+
+def newest_of(run: Run, table: Table, hop: Hop) -> Commit:
+    """Give a table's newest commit of ours.
+
+    Raises:
+        UsageError: The hop has not run.
+    """
+    last = last_commit(table) if table.exists else None
+    if last is None:
+        raise UsageError(missing(run.pipeline.name, hop))
+    return last
+
+
+def missing(name: str, hop: Hop) -> str:
+    """Say that a hop has no tables, and what fills them."""
+    return f"{name} has no tables of hop {hop} to repair. Fill them with: tidelake run {name}"
+
+
+def numbered(last: Commit) -> int:
+    """Give the number of the batch that a checkpoint is to end with."""
+    return last.batch if last.batch == CREATION else max(last.batch, FIRST)
+
+
+def name_generation(run: Run, table: Table, last: Commit, generation: str, **books: object) -> None:
+    """Write the new generation into a table, without a row."""
+    note = {**last.note, **books, "generation": generation, "batch": numbered(last)}
+    note.pop(REBUILT, None)
+    nothing = run.spark.read.format("delta").load(str(table.path)).limit(0)
+    append(nothing, table, note, surely_filled=False)
+
+
+def _drop_rows_of_no_batch(run: Run, side: Table, closing: Sequence[Commit]) -> None:
+    """Delete what batches wrote into a side table that silver never closed, or closed no more."""
+    newest: dict[str, int] = {}
+    for commit in closing:
+        newest[commit.generation] = max(newest.get(commit.generation, -1), commit.batch)
+    # Generations are ours: a letter and digits.
+    known = " OR ".join(
+        f"(_generation = '{generation}' AND _batch <= {batch})"
+        for generation, batch in newest.items()
+        if is_generation(generation)
+    )
+    DeltaTable.forPath(run.spark, str(side.path)).delete(f"NOT ({known or 'false'})")

@@ -1,0 +1,221 @@
+"""A backfill: green beside live, compared, swapped, interrupted anywhere, taken back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.following import assert_gold_follows
+from tests.running import START, click, read, versions
+from tests.worlds import World, world
+from tidelake.errors import GenerationError, LockedError, UsageError
+from tidelake.ops.ledger import read_ledger
+from tidelake.replay.backfill import install
+from tidelake.replay.backfill.build import build
+from tidelake.replay.backfill.differences import differences
+from tidelake.replay.backfill.green import green_run
+from tidelake.replay.backfill.plan import plan
+from tidelake.replay.backfill.promote import promote
+from tidelake.replay.backfill.rollback import rollback
+from tidelake.replay.late import apply_late
+from tidelake.replay.verify import verify
+from tidelake.runtime.lock import hold
+from tidelake.sinks.commits import last_commit
+from tidelake.tables import Table
+
+_DAY = 24 * 60
+_GOLD: list[dict[str, Any]] = [
+    {
+        "name": "by_hours",
+        "window": {"kind": "tumbling", "size": "1 hour"},
+        "keys": ["user_id"],
+        "measures": {"events": {"count": "*"}, "total": {"sum": "value"}},
+    },
+    {
+        "name": "visits",
+        "window": {"kind": "session", "gap": "30 minutes"},
+        "keys": ["user_id"],
+        "measures": {"events": {"count": "*"}},
+    },
+]
+# Another rule for silver, another measure for gold.
+_OTHER_GOLD = [{**_GOLD[0], "measures": {**_GOLD[0]["measures"], "most": {"max": "value"}}}]
+_CHANGED: dict[str, Any] = {
+    "event": {"where": "action IS NOT NULL AND action <> 'bot'"},
+    "gold": [*_OTHER_GOLD, _GOLD[1]],
+}
+_ARRIVALS = [START + timedelta(days=3, minutes=n) for n in range(3)]
+
+
+def _lines(part: int) -> list[bytes]:
+    """Write events with copies, a broken line and, from the second file on, late ones."""
+    own = [click(n, minute=3 * _DAY - 7 * n) for n in range(part * 20, part * 20 + 20)]
+    late = [click(900 + 10 * part + n, minute=n) for n in range(3 * min(part, 1))]
+    return [*own, own[0], b"garbage", *late]
+
+
+@pytest.fixture(scope="module")
+def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Run two files, send one late row again, and leave a third for bronze."""
+    made = world(spark, tmp_path_factory.mktemp("backfill"), gold=_GOLD, quality=None)
+    for part in range(2):
+        made.land(f"{part}.jsonl", _lines(part))
+    made.run(*_ARRIVALS[:2])
+    assert apply_late(made.context, event_date=START.date()) == 3
+    made.run()
+    made.land("2.jsonl", _lines(2))
+    return made
+
+
+@pytest.fixture(scope="module")
+def built(filled: World, tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Fill green tables under another definition; then a file arrives in bronze."""
+    copy = filled.copied(tmp_path_factory.mktemp("built") / "copy")
+    changed = copy.redefined(**_CHANGED)
+    before = versions(copy.lake)
+    build(changed.context, "bronze")
+    assert versions(copy.lake) == before
+    changed.run(_ARRIVALS[2], hops=["bronze"])
+    return changed
+
+
+@contextmanager
+def _dying_at(commit: int) -> Iterator[None]:
+    """Die before a swap's commit of this number."""
+    real, made = install.append, []
+
+    def append(rows: DataFrame, table: Table, *rest: Any, **options: Any) -> None:
+        if len(made) == commit:
+            raise RuntimeError("cut off")
+        made.append(table.name)
+        real(rows, table, *rest, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(install, "append", append)
+        with pytest.raises(RuntimeError, match="cut off"):
+            yield
+
+
+def _events(played: World) -> list[str]:
+    return [row[0] for row in read(played.lake, "silver.clickstream", "event_id")]
+
+
+def _assert_right(played: World, *, events: int) -> None:
+    """Want the tables to be what follows from bronze, and the books to balance."""
+    assert read_ledger(played.lake, played.pipeline).problems == ()
+    assert verify(played.context).equal
+    assert_gold_follows(played, _GOLD)
+    assert len(_events(played)) == events
+
+
+def test_a_plan_says_what_would_be_read_and_writes_nothing(filled: World) -> None:
+    before = versions(filled.lake)
+    steps = plan(filled.lake, filled.pipeline, "bronze")
+    assert [(step.hop, step.reads, step.rows) for step in steps] == [
+        ("silver", "bronze.clickstream", 47),
+        ("gold", "silver.clickstream", 43),
+    ]
+    assert steps[0].rate is not None
+    assert versions(filled.lake) == before
+    assert not (filled.lake.root / "backfill").exists()
+
+
+def test_a_comparison_names_the_causes(built: World) -> None:
+    context = built.context
+    state = build(context, "bronze")
+    found = differences(context, state)
+    told = {(one.was, one.becomes, one.cause): one.rows for one in found.silver}
+    # Of the third file nothing is in the live tables yet; a quarter of the events are bots.
+    silver = "silver.clickstream"
+    assert told[silver, None, "definition"] == 11
+    assert not found.equal
+    assert found.redefined == {"gold.by_hours"}
+    assert found.gold["gold.visits"].differing > 0
+
+
+def test_promoted_tables_follow_from_bronze_and_go_on_and_a_rollback_puts_back(
+    built: World, filled: World, tmp_path: Path
+) -> None:
+    played = built.copied(tmp_path / "copy")
+    old = played.redefined()
+    generations = last_commit(played.lake.silver("clickstream"))
+    with pytest.raises(GenerationError, match="by_hours was filled under another definition"):
+        played.run(hops=["gold"])
+    promote(played.context)
+    _assert_right(played, events=49)
+    now = last_commit(played.lake.silver("clickstream"))
+    assert generations and now and now.generation != generations.generation
+    assert played.run() == []
+    with pytest.raises(UsageError, match="is promoted"):
+        promote(played.context)
+
+    rollback(played.context)
+    assert len(_events(old)) == 43
+    old.run()
+    _assert_right(old, events=63)
+    with pytest.raises(UsageError, match="is rolled back"):
+        rollback(played.context)
+
+
+@pytest.mark.parametrize(
+    ("commit", "then"),
+    [
+        pytest.param(0, "promote", marks=pytest.mark.long),
+        pytest.param(1, "rollback", marks=pytest.mark.long),
+        pytest.param(2, "promote", marks=pytest.mark.long),
+        (3, "rollback"),
+        (4, "promote"),
+        pytest.param(5, "rollback", marks=pytest.mark.long),
+        pytest.param(5, "promote", marks=pytest.mark.long),
+    ],
+)
+def test_a_swap_that_is_cut_off_goes_on_or_is_taken_back(
+    built: World, tmp_path: Path, commit: int, then: str
+) -> None:
+    played = built.copied(tmp_path / "copy")
+    with _dying_at(commit):
+        promote(played.context)
+    if then == "promote":
+        promote(played.context)
+        _assert_right(played, events=49)
+        return
+    rollback(played.context)
+    old = played.redefined()
+    old.run()
+    _assert_right(old, events=63)
+
+
+def test_while_a_run_writes_nothing_is_swapped(built: World) -> None:
+    before = versions(built.lake)
+    with (
+        hold(built.lake.checkpoints("clickstream", "gold"), "gold"),
+        pytest.raises(LockedError, match="clickstream, hop gold"),
+    ):
+        promote(built.context)
+    assert versions(built.lake) == before
+
+
+def test_gold_alone_is_filled_from_silver(filled: World, tmp_path: Path) -> None:
+    played = filled.copied(tmp_path / "copy").redefined(gold=_CHANGED["gold"])
+    silver = last_commit(played.lake.silver("clickstream"))
+    build(played.context, "silver")
+    assert (
+        not green_run(played.context, "silver")
+        .lake.silver("clickstream")
+        .path.is_relative_to(played.lake.root / "backfill")
+    )
+    promote(played.context)
+    assert last_commit(played.lake.silver("clickstream")) == silver
+    _assert_right(played, events=43)
+    assert all(row[0] is not None for row in read(played.lake, "gold.by_hours", "most"))
+
+
+def test_of_another_definition_nothing_is_promoted(built: World) -> None:
+    with pytest.raises(UsageError, match="is not the one that its backfill was filled by"):
+        promote(built.redefined().context)
