@@ -162,6 +162,7 @@ def test_a_run_of_copies_moves_the_epoch_in_bronze(played: World) -> None:
     assert consistently(played.lake) == FIRST
 
 
+@pytest.mark.long
 def test_an_epoch_reads_tables_with_deletion_vectors(played: World) -> None:
     table = played.lake.gold("visits")
     played.spark.sql(

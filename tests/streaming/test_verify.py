@@ -187,6 +187,7 @@ def test_rows_sent_again_under_other_rules_are_judged_by_todays(played: World) -
     assert verify(widened.context).equal
 
 
+@pytest.mark.long
 def test_a_certificate_tells_later_what_is_not_the_same_any_more(
     played: World, tmp_path: Path
 ) -> None:

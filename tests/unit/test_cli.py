@@ -17,17 +17,25 @@ from tidelake.cli.failures import run_command
 
 PROJECT = Path(__file__).parents[2]
 JOBS = sorted((PROJECT / "jobs").glob("*.py"))
-BUILT = ["check", "demo", "doctor", "generate", "ledger", "repair", "run", "sql", "status"]
-GROUPS = {"late": ["apply", "list"], "quarantine": ["discard", "list", "replay"]}
-UNBUILT = [
-    "backfill",
-    "erase",
-    "init",
-    "kafka",
+BUILT = [
+    "check",
+    "demo",
+    "doctor",
+    "generate",
+    "ledger",
     "maintain",
-    "ui",
+    "repair",
+    "run",
+    "sql",
+    "status",
     "verify",
 ]
+GROUPS = {
+    "backfill": ["compare", "plan", "promote", "rollback", "run"],
+    "late": ["apply", "list"],
+    "quarantine": ["discard", "list", "replay"],
+}
+UNBUILT = ["erase", "init", "kafka", "ui"]
 
 
 @pytest.fixture(autouse=True)

@@ -16,6 +16,7 @@ from tidelake.cli.backfilling import backfill
 from tidelake.cli.checking import check
 from tidelake.cli.failures import say
 from tidelake.cli.flow import run_pipeline
+from tidelake.cli.maintaining import maintain
 from tidelake.cli.options import as_json, place, placed
 from tidelake.cli.render import print_json, print_table
 from tidelake.cli.repairing import repair
@@ -233,5 +234,5 @@ def _refuse_unbalanced(problems: Sequence[str], pipeline: str) -> None:
         )
 
 
-for _command in (late, quarantine, check, repair, verify, backfill, *unbuilt_commands()):
+for _command in (late, quarantine, check, repair, verify, backfill, maintain, *unbuilt_commands()):
     app.add_command(_command)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
 from tidelake.config.document import Document, Finding, read_document
+from tidelake.config.durations import PositiveDuration
 from tidelake.config.model import Model
 from tidelake.config.places import find_file
 from tidelake.config.source import Setting, Text
@@ -36,6 +38,7 @@ class Environment(Model):
         catalog: Unity Catalog's name.
         master: Spark's master; None where the cluster decides.
         limits: Bounds of a micro-batch.
+        recovery_horizon: How long files that tables no longer hold stay at least.
         spark: Settings of the session.
         triggers: Trigger by hop or job.
         secrets: References such as ``env:NAME``, never values.
@@ -46,6 +49,7 @@ class Environment(Model):
     catalog: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]*$")] | None = None
     master: Text | None = None
     limits: Limits = Limits()
+    recovery_horizon: PositiveDuration = timedelta(days=7)
     spark: dict[str, Setting] = Field(default_factory=dict)
     triggers: dict[str, Setting] = Field(default_factory=dict)
     secrets: dict[str, Reference] = Field(default_factory=dict)

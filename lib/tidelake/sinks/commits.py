@@ -114,6 +114,17 @@ def newest_version(table: Table) -> int:
     return max((int(file.stem) for file in _log_files(table)), default=-1)
 
 
+def written_at(table: Table, version: int) -> datetime | None:
+    """Tell when a version was written (UTC), whoever wrote it; None where the log has it no more.
+
+    What came before it is then older than the oldest that the log has.
+    """
+    for file in reversed(_log_files(table)):
+        if int(file.stem) >= version:
+            return datetime.fromtimestamp(_commit_info(file).get("timestamp", 0) / 1000, tz=UTC)
+    return None
+
+
 def rewritten_after(table: Table, position: Position) -> int | None:
     """Find a version after a position that took rows out of a table, or put others in place.
 

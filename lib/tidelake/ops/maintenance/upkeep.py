@@ -1,0 +1,170 @@
+"""Plan what maintenance may do to each table, and do it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from delta.tables import DeltaTable
+from pyspark.sql import SparkSession
+
+from tidelake.config import Pipeline
+from tidelake.config.types import quoted
+from tidelake.errors import RefusedError
+from tidelake.ops.maintenance.needs import Need, needs_of
+from tidelake.settings import with_settings
+from tidelake.sinks.compaction import compact, has_vectors
+from tidelake.tables import Lake, Table
+
+# Clocks differ, and a reader that has just begun may need a moment.
+_MARGIN = timedelta(hours=1)
+# Delta's own. Of versions older than the second nothing is read, files or no files.
+_LOG, _FILES = timedelta(days=30), timedelta(days=7)
+_FOR_VACUUM = {
+    # Plans have their own, stricter check.
+    "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+    # Spark lists folders in 10,000 tasks otherwise.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What maintenance may do to a table.
+
+    Attributes:
+        table: Which.
+        keep: How long files that it no longer holds stay.
+        least: What the needs ask for; less than ``keep`` as a rule.
+        needs: Who reads older versions, the one that reaches back furthest first.
+    """
+
+    table: Table
+    keep: timedelta
+    least: timedelta
+    needs: tuple[Need, ...]
+
+
+@dataclass(frozen=True)
+class Done:
+    """What maintenance did to a table.
+
+    Attributes:
+        table: Which.
+        files_before: Files that it consisted of.
+        files: Files that it consists of.
+        deleted: Files that nobody needs any more.
+    """
+
+    table: Table
+    files_before: int
+    files: int
+    deleted: int
+
+
+def tables_of(lake: Lake, pipeline: Pipeline) -> list[Table]:
+    """List the tables of a pipeline that exist, and the system's."""
+    name = pipeline.name
+    known = [
+        lake.bronze(name),
+        lake.requeue(name),
+        lake.silver(name),
+        lake.quarantine(name),
+        lake.late(name),
+        *map(lake.table, pipeline.gold_names),
+        lake.books(),
+        lake.epochs(),
+    ]
+    return [table for table in known if table.exists]
+
+
+def plan_upkeep(
+    lake: Lake,
+    pipeline: Pipeline,
+    *,
+    horizon: timedelta,
+    keep: timedelta | None = None,
+    now: datetime | None = None,
+) -> list[Plan]:
+    """Compute for each table how long its old files must stay; nothing is written.
+
+    Args:
+        lake: Where the tables are.
+        pipeline: Whose.
+        horizon: The environment's recovery horizon.
+        keep: How long files are to stay; None: the horizon, or longer where a need reaches back
+            further.
+        now: The present moment.
+
+    Raises:
+        RefusedError: ``keep`` is less than the horizon, or would break somebody; it names who, and
+            the command that makes the need go away.
+    """
+    moment = now or datetime.now(UTC)
+    if keep is not None and keep < horizon:
+        raise RefusedError(
+            f"keeping files for {_told(keep)} is less than the recovery horizon of "
+            f"{_told(horizon)}. Nothing was deleted. Keep them longer, or lower "
+            "recovery_horizon of the environment."
+        )
+    tables = tables_of(lake, pipeline)
+    needs = needs_of(lake, tables, rollbacks_since=moment - horizon)
+    plans = []
+    for table in tables:
+        mine = sorted((n for n in needs if n.table == table), key=lambda n: n.since)
+        least = moment - mine[0].since + _MARGIN if mine else timedelta(0)
+        if keep is not None and keep < least:
+            first = mine[0]
+            raise RefusedError(
+                f"files of {table.name} from {first.since:%Y-%m-%d %H:%M}Z on are still needed: "
+                f"{first.by}. Nothing was deleted. Keep at least {_told(least)}, or first: "
+                f"{first.remedy}"
+            )
+        plans.append(Plan(table, keep or max(horizon, least), least, tuple(mine)))
+    return plans
+
+
+def upkeep(spark: SparkSession, plans: Sequence[Plan]) -> Iterator[Done]:
+    """Put small files together, keep the log long enough, delete what nobody needs."""
+    for plan in plans:
+        table = DeltaTable.forPath(spark, str(plan.table.path))
+        before = _files(table)
+        # Without deletion vectors a merge would copy the large files that this makes.
+        if not plan.table.name.startswith(("gold.", "dim.")) or has_vectors(spark, plan.table):
+            compact(spark, plan.table)
+        _keep_log(spark, table, plan)
+        hours = -(-plan.keep // timedelta(hours=1))
+        place = f"delta.{quoted(str(plan.table.path))}"
+        with with_settings(spark, _FOR_VACUUM):
+            spark.sql(f"VACUUM {place} RETAIN {hours} HOURS")
+        yield Done(plan.table, before, _files(table), _deleted(table))
+
+
+def _files(table: DeltaTable) -> int:
+    return int(table.detail().select("numFiles").collect()[0]["numFiles"])
+
+
+def _deleted(table: DeltaTable) -> int:
+    """Read from the log how many files the vacuum just now deleted."""
+    last = table.history(1).select("operation", "operationMetrics").collect()[0]
+    told = last["operationMetrics"] if last["operation"] == "VACUUM END" else {}
+    return int(told.get("numDeletedFiles", 0))
+
+
+def _keep_log(spark: SparkSession, table: DeltaTable, plan: Plan) -> None:
+    """Let the log reach back as far as the files do."""
+    wanted = {
+        f"delta.{key}": f"interval {-(-max(least, plan.keep) // timedelta(days=1))} days"
+        for key, least in (("logRetentionDuration", _LOG), ("deletedFileRetentionDuration", _FILES))
+    }
+    stored = table.detail().select("properties").collect()[0]["properties"]
+    if any(stored.get(key) != value for key, value in wanted.items()):
+        properties = ", ".join(f"'{key}' = '{value}'" for key, value in wanted.items())
+        place = f"delta.{quoted(str(plan.table.path))}"
+        spark.sql(f"ALTER TABLE {place} SET TBLPROPERTIES ({properties})")
+
+
+def _told(length: timedelta) -> str:
+    hours = length / timedelta(hours=1)
+    return f"{hours / 24:.1f} days" if hours >= 48 else f"{hours:.1f} hours"

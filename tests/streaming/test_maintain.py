@@ -1,0 +1,82 @@
+"""Maintenance: few files, old ones gone, and whoever still reads them is named first."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from delta.tables import DeltaTable
+from pyspark.sql import SparkSession
+
+from tests.running import click, read
+from tests.worlds import TO_SILVER, World, world
+from tidelake.errors import RefusedError
+from tidelake.ops.epochs import ask_at_epoch
+from tidelake.ops.ledger import read_ledger
+from tidelake.ops.maintenance.upkeep import plan_upkeep, upkeep
+from tidelake.replay.verify import verify
+
+_GOLD: list[dict[str, Any]] = [
+    {
+        "name": "totals",
+        "window": {"kind": "global"},
+        "keys": ["user_id"],
+        "measures": {"events": {"count": "*"}},
+    }
+]
+pytestmark = pytest.mark.long
+_HORIZON = timedelta(days=7)
+_LATER = timedelta(days=9)
+
+
+@pytest.fixture(scope="module")
+def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Run two files through all hops; silver holds a third."""
+    made = world(spark, tmp_path_factory.mktemp("maintain"), gold=_GOLD, quality=None)
+    for part in range(3):
+        made.land(f"{part}.jsonl", [click(n, minute=n) for n in range(part * 9, part * 9 + 9)])
+        made.run(hops=TO_SILVER if part == 2 else ["bronze", "silver", "gold"])
+    return made
+
+
+@pytest.fixture
+def played(filled: World, tmp_path: Path) -> World:
+    return filled.copied(tmp_path / "copy")
+
+
+def test_a_reader_that_lags_is_named_with_what_lets_it_catch_up(played: World) -> None:
+    later = datetime.now(UTC) + _LATER
+    with pytest.raises(RefusedError, match=r"still needed: .* or first: tidelake run clickstream"):
+        plan_upkeep(played.lake, played.pipeline, horizon=_HORIZON, keep=_HORIZON, now=later)
+    plans = plan_upkeep(played.lake, played.pipeline, horizon=_HORIZON, now=later)
+    by_name = {plan.table.name: plan for plan in plans}
+    assert by_name["silver.clickstream"].keep > _LATER
+    told = {need.by: need.remedy for need in by_name["silver.clickstream"].needs}
+    assert told["gold.totals has not read further"] == "tidelake run clickstream --hop gold"
+    assert by_name["gold.totals"].keep == _HORIZON
+
+
+def test_less_than_the_horizon_is_refused(played: World) -> None:
+    with pytest.raises(RefusedError, match=r"less than the recovery horizon of 7\.0 days"):
+        plan_upkeep(played.lake, played.pipeline, horizon=_HORIZON, keep=timedelta(days=1))
+
+
+def test_files_are_put_together_and_the_tables_stay_what_they_were(played: World) -> None:
+    played.run()
+    plans = plan_upkeep(played.lake, played.pipeline, horizon=timedelta(hours=1))
+    done = {one.table.name: one for one in upkeep(played.spark, plans)}
+    assert (done["silver.clickstream"].files_before, done["silver.clickstream"].files) == (3, 1)
+    assert read_ledger(played.lake, played.pipeline).balanced
+    assert verify(played.context).equal
+    # What was put together just now is not old enough to be deleted: the epoch still reads it.
+    total = "SELECT sum(events) FROM gold.totals"
+    answer, epoch = ask_at_epoch(played.lake, total)
+    assert epoch is not None
+    assert answer.rows == ((27,),)
+    stored = DeltaTable.forPath(played.spark, str(played.lake.silver("clickstream").path))
+    properties = stored.detail().select("properties").collect()[0]["properties"]
+    assert properties["delta.logRetentionDuration"] == "interval 30 days"
+    assert [line for line in played.run() if " 0 rows " not in line] == []
+    assert read(played.lake, "silver.clickstream", "count(*)") == [(27,)]
