@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from tests.fates import arriving_at
 from tests.running import land, run, small_batches
 from tidelake.config import Environment, Pipeline, load_environment, load_pipeline
-from tidelake.config.places import find_file
+from tidelake.config.places import conf_dir, find_file
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
 from tidelake.tables import HOPS, Hop, Lake
@@ -121,6 +121,15 @@ def _plain(content: dict[str, Any]) -> dict[str, Any]:
     return kept | {"gold": [one for one in content["gold"] if one["name"] in _KEPT]}
 
 
+def _write_suite(folder: Path) -> None:
+    """Put the clickstream's suite beside the definition, for the gold tables that are kept."""
+    suite = yaml.safe_load((conf_dir() / "expectations" / "clickstream.yml").read_text())
+    suite["gold"] = {name: rules for name, rules in suite["gold"].items() if name in _KEPT}
+    written = folder / "expectations" / "clickstream.yml"
+    written.parent.mkdir(exist_ok=True)
+    written.write_text(yaml.safe_dump(suite, sort_keys=False), encoding="utf-8")
+
+
 def _laid_over(content: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(content)
     for section, change in changes.items():
@@ -152,6 +161,8 @@ def world(
     if small:
         changes["source"] = {"max_files_per_trigger": 1, **changes.get("source", {})}
     content = _content(folder, base) if isinstance(base, str) else base
+    if base == "clickstream":
+        _write_suite(folder)
     begun = _laid_over(content, changes)
     file = folder / f"{begun['name']}.base.yml"
     file.write_text(yaml.safe_dump(begun, sort_keys=False), encoding="utf-8")

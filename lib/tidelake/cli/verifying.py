@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -75,11 +76,21 @@ def verify(
     else:
         _show(verdict)
     if not verdict.equal:
-        wrong = ", ".join(one.table.name for one in verdict.tables if not one.comparison.equal)
+        wrong = [one.table.name for one in verdict.tables if not one.comparison.equal]
         raise UnequalError(
-            f"{wrong} of {definition.name}: not what follows from bronze. "
-            f"Silver and gold are computed anew by: tidelake repair {pipeline} --hop HOP"
+            f"{', '.join(wrong)}: not what follows from bronze. {_remedy(pipeline, wrong)}"
         )
+
+
+def _remedy(pipeline: str, wrong: Sequence[str]) -> str:
+    """Say what leads back to equal tables."""
+    if any(name.startswith("bronze.") for name in wrong):
+        return "Bronze itself is not what was written: restore the version before it was changed."
+    start = "bronze" if any(name.startswith("silver.") for name in wrong) else "silver"
+    return (
+        f"Compute them anew with: tidelake backfill run {pipeline} --from {start}, "
+        f"then: tidelake backfill promote {pipeline}"
+    )
 
 
 def _show(verdict: Verification) -> None:
