@@ -132,6 +132,7 @@ def test_a_plan_says_what_would_be_read_and_writes_nothing(filled: World) -> Non
     assert not (filled.lake.root / "backfill").exists()
 
 
+@pytest.mark.long
 def test_a_comparison_names_the_causes(built: World) -> None:
     context = built.context
     state = build(context, "bronze")

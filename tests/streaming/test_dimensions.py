@@ -196,6 +196,7 @@ def use(clicks: World) -> list[tuple[str, int, int]]:
     return [tuple(one) for one in note.dimensions]
 
 
+@pytest.mark.long
 def test_silver_finds_the_version_that_held_and_the_latest(shop: tuple[World, World]) -> None:
     catalogue, clicks = shop
     catalogue.land(

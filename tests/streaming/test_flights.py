@@ -14,7 +14,8 @@ from tidelake.generators import generate, generate_flights
 from tidelake.ops.ledger import read_ledger
 from tidelake.tables import Lake
 
-_RECORDS = 6_000
+pytestmark = pytest.mark.long
+_RECORDS = 12_000
 _COLUMNS = {
     "departures_by_origin_1h": "origin, window_start, departures, delayed",
     "delay_by_carrier_1d": (

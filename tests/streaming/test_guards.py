@@ -76,6 +76,7 @@ def test_a_file_that_grew_after_it_was_read_stops_bronze_by_name(
     assert versions(lake) == before
 
 
+@pytest.mark.long
 def test_a_batch_interrupted_before_silver_closed_it_leaves_one_copy_of_everything(
     spark: SparkSession,
     environment: Environment,

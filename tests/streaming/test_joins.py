@@ -101,6 +101,7 @@ def test_whichever_side_comes_first_the_rows_are_the_same(shop: tuple[World, Wor
     assert last_commit(clicks.lake.gold("click_to_order")).version == version  # type: ignore[union-attr]
 
 
+@pytest.mark.long
 def test_final_rows_wait_for_the_slower_side(shop: tuple[World, World]) -> None:
     clicks, orders = shop
     times = {"delay": "1 minute", "allowed_lateness": "0 seconds"}

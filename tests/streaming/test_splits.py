@@ -30,7 +30,7 @@ def _stream(seed: int) -> list[bytes]:
 @pytest.mark.parametrize(
     "parts",
     [
-        pytest.param((1, 1), id="whole"),
+        pytest.param((1, 1), id="whole", marks=pytest.mark.long),
         pytest.param((4, 1), id="files", marks=pytest.mark.long),
         pytest.param((3, 3), id="runs", marks=pytest.mark.long),
     ],
