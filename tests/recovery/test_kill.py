@@ -16,7 +16,7 @@ from tidelake.config import load_environment, load_pipeline
 from tidelake.ops.ledger import read_ledger
 from tidelake.tables import Lake
 
-_KILLS = int(os.environ.get("TIDELAKE_KILLS", "3"))
+_KILLS = int(os.environ.get("TIDELAKE_KILLS", "2"))
 _SEED = int(os.environ.get("TIDELAKE_SEED", str(time.time_ns() % 1_000_000)))
 # From Spark's start to some time after a run's usual end, so that every step is hit.
 _EARLIEST, _LATEST = 3.0, 24.0
