@@ -41,8 +41,8 @@ def _from(command: Callable[..., Any]) -> Callable[..., Any]:
 @placed
 def plan(pipeline: str, start: Start, json_: bool, root: str | None, env: str | None) -> None:
     """Say what would be read, how many rows and how long; write nothing."""
+    from tidelake.replay.backfill.green import read_state  # noqa: PLC0415
     from tidelake.replay.backfill.plan import plan as list_steps  # noqa: PLC0415
-    from tidelake.replay.backfill.plan import unfinished  # noqa: PLC0415
 
     where = place(root, env)
     definition = where.pipeline(pipeline)
@@ -58,9 +58,9 @@ def plan(pipeline: str, start: Start, json_: bool, root: str | None, env: str | 
         ],
         title=f"A backfill of {definition.name} from {start}",
     )
-    stage = unfinished(where.lake, definition)
-    if stage:
-        say(f"The last backfill of {definition.name} is {stage}.")
+    state = read_state(where.lake, definition)
+    if state is not None:
+        say(f"The last backfill of {definition.name} is {state.stage}.")
     say(f"Live tables stay as they are. Begin with: tidelake backfill run {pipeline}")
 
 

@@ -6,12 +6,20 @@ from collections.abc import Mapping
 
 from pyspark.sql import functions as F
 
+from tidelake.replay.beginning import begin, offsets_of
 from tidelake.runtime.gold_inputs import inputs_of, up_to
 from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import gold_freedom, target_schema
 from tidelake.runtime.targets import OWN, Inputs, stamped, targets_of
 from tidelake.sinks.append import append
-from tidelake.sinks.commits import BEGINNING, REBUILT, Position, last_commit, rewritten_after
+from tidelake.sinks.commits import (
+    BEGINNING,
+    REBUILT,
+    Position,
+    last_commit,
+    newest_version,
+    rewritten_after,
+)
 from tidelake.sinks.definitions import changed_definition
 from tidelake.sinks.evolution import differences
 from tidelake.sinks.finality import settled_until
@@ -50,15 +58,18 @@ def _rewritten(run: Run, reached: Mapping[str, Position]) -> str:
     return ""
 
 
-def rebuild_gold(run: Run, until: Mapping[str, Position], generation: str) -> None:
-    """Replace every gold table of the pipeline by what follows from silver.
+def rebuild_gold(run: Run, generation: str) -> None:
+    """Replace every gold table of the pipeline by what follows from all of silver.
 
     Args:
         run: What the command works with.
-        until: How far in each table that gold follows.
-        generation: The new one.
+        generation: The new one, which goes on after that.
     """
     tables = inputs_of(run.lake, run.pipeline)
+    until: dict[str, Position] = {
+        key: (newest_version(table) + 1, -1) for key, table in tables.items()
+    }
+    begin(run, "gold", generation, FIRST, offsets_of(run, tables, until))
     read = up_to(run.spark, tables, until)
     inputs = Inputs({}, read)
     settled = settled_until((table, until[key]) for key, table in tables.items())

@@ -26,7 +26,7 @@ from tidelake.runtime.gold_inputs import inputs_of
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
 from tidelake.runtime.landing import taken_files
-from tidelake.runtime.lock import hold
+from tidelake.runtime.lock import hold_hops
 from tidelake.runtime.prefilter import Recovered
 from tidelake.runtime.silver_batch import Reached, SilverBatch
 from tidelake.sinks.commits import (
@@ -72,8 +72,7 @@ def repair(run: Run, hop: Hop) -> Repaired:
         "silver": _silver,
         "gold": _gold,
     }
-    name = run.pipeline.name
-    with hold(run.lake.checkpoints(name, hop), f"{name}, hop {hop},"):
+    with hold_hops(run.lake, run.pipeline.name, [hop]):
         return repairs[hop](run)
 
 
@@ -143,9 +142,7 @@ def _gold(run: Run) -> Repaired:
     generation = next_generation(run, "gold", tables)
     why = stands_alike(run)
     if why:
-        heads = {key: (newest_version(table) + 1, -1) for key, table in inputs.items()}
-        begin(run, "gold", generation, FIRST, offsets_of(run, inputs, heads))
-        rebuild_gold(run, heads, generation)
+        rebuild_gold(run, generation)
         return Repaired("gold", generation, True, why)
     go_on_gold(run, tables, generation, positions(newest_of(run, tables[0], "gold")))
     return Repaired("gold", generation, rebuilt=False)

@@ -17,7 +17,7 @@ from tidelake.instants import from_json, from_micros
 from tidelake.ops.side import closed_batch, still_there, unless_discarded
 from tidelake.replay.views import query_over
 from tidelake.runtime.hop import Run
-from tidelake.runtime.lock import hold
+from tidelake.runtime.lock import hold_hops
 from tidelake.sinks.append import append
 from tidelake.sinks.commits import last_commit
 from tidelake.tables import Table
@@ -50,7 +50,7 @@ def holding_silver(run: Run) -> Iterator[None]:
     name = run.pipeline.name
     if not run.lake.silver(name).exists:
         raise UsageError(f"silver.{name} does not exist yet. Fill it with: tidelake run {name}")
-    with hold(run.lake.checkpoints(name, "silver"), f"{name}, hop silver,"):
+    with hold_hops(run.lake, name, ["silver"]):
         yield
 
 

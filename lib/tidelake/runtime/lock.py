@@ -4,11 +4,26 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tidelake.errors import LockedError
+from tidelake.tables import Hop, Lake
+
+
+@contextmanager
+def hold_hops(lake: Lake, pipeline: str, hops: Sequence[Hop]) -> Iterator[None]:
+    """Hold the locks of a pipeline's hops.
+
+    Raises:
+        LockedError: Another process writes one of them.
+    """
+    with ExitStack() as locks:
+        for hop in hops:
+            folder = lake.checkpoints(pipeline, hop)
+            locks.enter_context(hold(folder, f"{pipeline}, hop {hop},"))
+        yield
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -13,7 +12,7 @@ from tidelake.runtime.bronze_hop import BronzeHop
 from tidelake.runtime.epochs import close_epoch
 from tidelake.runtime.gold_hop import GoldHop
 from tidelake.runtime.hop import HopQuery, InputGrewError, Run
-from tidelake.runtime.lock import hold
+from tidelake.runtime.lock import hold_hops
 from tidelake.runtime.schemas import check_definition
 from tidelake.runtime.silver_hop import SilverHop
 from tidelake.runtime.triggers import Trigger
@@ -36,10 +35,7 @@ def run_hops(run: Run, hops: Sequence[Hop], trigger: Trigger) -> None:
     """
     check_definition(run)
     wanted = [hop for hop in HOPS if hop in hops]
-    with ExitStack() as locks:
-        for hop in wanted:
-            folder = run.lake.checkpoints(run.pipeline.name, hop)
-            locks.enter_context(hold(folder, f"{run.pipeline.name}, hop {hop},"))
+    with hold_hops(run.lake, run.pipeline.name, wanted):
         if trigger.ends:
             for hop in wanted:
                 _run_to_the_end(run, hop, trigger)

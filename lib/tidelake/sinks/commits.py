@@ -78,9 +78,9 @@ def commits(table: Table, *, up_to: int | None = None) -> Iterator[Commit]:
         if up_to is not None and version > up_to:
             continue
         info = _commit_info(file)
-        written_at = datetime.fromtimestamp(info.get("timestamp", 0) / 1000, tz=UTC)
+        written = _instant(info)
         undone = (newest is not None and version > newest) or (
-            until is not None and written_at > until
+            until is not None and written > until
         )
         if undone:
             continue
@@ -94,7 +94,7 @@ def commits(table: Table, *, up_to: int | None = None) -> Iterator[Commit]:
             metrics = info.get("operationMetrics", {})
             rows = metrics.get("numOutputRows")
             copied = int(metrics.get("numTargetRowsCopied", 0))
-            yield Commit(version, written_at, None if rows is None else int(rows), note, copied)
+            yield Commit(version, written, None if rows is None else int(rows), note, copied)
             if note.get(REBUILT):
                 return
 
@@ -121,7 +121,7 @@ def written_at(table: Table, version: int) -> datetime | None:
     """
     for file in reversed(_log_files(table)):
         if int(file.stem) >= version:
-            return datetime.fromtimestamp(_commit_info(file).get("timestamp", 0) / 1000, tz=UTC)
+            return _instant(_commit_info(file))
     return None
 
 
@@ -228,6 +228,10 @@ def _log_files(table: Table) -> list[Path]:
 
 def _commit_info(file: Path) -> dict[str, Any]:
     return dict(next(_actions(file, "commitInfo"), {}))
+
+
+def _instant(info: dict[str, Any]) -> datetime:
+    return datetime.fromtimestamp(info.get("timestamp", 0) / 1000, tz=UTC)
 
 
 def _restored(info: dict[str, Any]) -> tuple[int | None, datetime | None]:

@@ -14,9 +14,12 @@ _KEY = "definition"
 
 def definition_note(definition: BaseModel) -> dict[str, Any]:
     """Write the part of a gold commit's note that names its definition."""
-    return {
-        _KEY: hashlib.md5(definition.model_dump_json().encode(), usedforsecurity=False).hexdigest()
-    }
+    return {_KEY: hash_of(definition)}
+
+
+def hash_of(definition: BaseModel) -> str:
+    """Tell two definitions apart."""
+    return hashlib.md5(definition.model_dump_json().encode(), usedforsecurity=False).hexdigest()
 
 
 def changed_definition(last: Commit | None, definition: BaseModel) -> bool:

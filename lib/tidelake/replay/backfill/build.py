@@ -10,10 +10,10 @@ from tidelake.errors import NotBuiltError, UsageError
 from tidelake.replay.backfill.green import (
     Start,
     State,
-    definition_of,
     folder_of,
     green_run,
     read_state,
+    what_next,
     write_state,
 )
 from tidelake.runtime.hop import Run
@@ -21,6 +21,7 @@ from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.schemas import from_ddl
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.sinks.append import ensure_table
+from tidelake.sinks.definitions import hash_of
 from tidelake.sinks.generations import CREATION, FIRST_GENERATION
 
 
@@ -51,22 +52,14 @@ def build(run: Run, start: Start) -> State:
         )
     state = read_state(lake, pipeline)
     if state is not None and state.stage in ("promoting", "rolling back"):
-        raise UsageError(
-            f"the backfill of {pipeline.name} is {state.stage}: finish that first with "
-            f"tidelake backfill {'promote' if state.stage == 'promoting' else 'rollback'} "
-            f"{pipeline.name}"
-        )
-    wanted = State(start, definition_of(pipeline))
-    unfinished = state is not None and state.stage in ("building", "built")
-    if (
-        state is None
-        or not unfinished
-        or (state.start, state.definition)
-        != (
-            wanted.start,
-            wanted.definition,
-        )
-    ):
+        raise UsageError(what_next(pipeline, state))
+    wanted = State(start, hash_of(pipeline))
+    goes_on = (
+        state is not None
+        and state.stage in ("building", "built")
+        and (state.start, state.definition) == (wanted.start, wanted.definition)
+    )
+    if not goes_on:
         # Of another definition, or swapped already.
         shutil.rmtree(folder_of(lake, pipeline), ignore_errors=True)
     write_state(lake, pipeline, wanted)

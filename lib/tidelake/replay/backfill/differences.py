@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from tidelake.replay.backfill.green import State, green_run
 from tidelake.replay.verify.contents import Comparison, compare
 from tidelake.replay.verify.gold import shape_of
-from tidelake.replay.verify.silver import read_inputs
+from tidelake.replay.verify.silver import ORIGIN, read_inputs
 from tidelake.runtime.hop import Run
 from tidelake.runtime.targets import targets_of
 from tidelake.sinks.commits import last_commit
@@ -21,7 +21,6 @@ from tidelake.sinks.definitions import changed_definition
 
 Cause = Literal["late rows", "dimension", "definition", "arrived since"]
 
-_ORIGIN = ("_generation", "_batch")
 # Differ by when a batch was cut, not by what is in the event.
 _OF_THE_BATCH = ("is_late", "_requeued_at")
 _PLACE, _WHOLE, _OWN = "_place", "_whole", "_own"
@@ -80,8 +79,8 @@ def differences(run: Run, state: State) -> Differences:
         if changed_definition(last_commit(live.table), live.definition):
             redefined.add(live.table.name)
         read = run.spark.read.format("delta")
-        made = read.load(str(target.table.path)).drop(*_ORIGIN)
-        stored = read.load(str(live.table.path)).drop(*_ORIGIN)
+        made = read.load(str(target.table.path)).drop(*ORIGIN)
+        stored = read.load(str(live.table.path)).drop(*ORIGIN)
         both = [name for name in made.columns if name in stored.columns]
         gold[live.table.name] = compare(made.select(*both), stored, shape_of(target, stored))
     return Differences(silver, gold, frozenset(redefined))
@@ -140,7 +139,7 @@ def _fates(run: Run, enriched: Sequence[str]) -> DataFrame:
 
 
 def _hashed(rows: DataFrame, but: Sequence[str]) -> Column:
-    left_out = {*_ORIGIN, *_OF_THE_BATCH, *but}
+    left_out = {*ORIGIN, *_OF_THE_BATCH, *but}
     names = sorted(name for name in rows.columns if name not in left_out)
     columns = [F.to_json(F.struct(name)) for name in names]
     return F.xxhash64(*columns)

@@ -7,7 +7,6 @@ read where it is. So a backfill is filled by the ordinary hops.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -102,11 +101,15 @@ def need_state(lake: Lake, pipeline: Pipeline, *stages: Stage) -> State:
             f"tidelake backfill run {pipeline.name}"
         )
     if state.stage not in stages:
-        raise UsageError(
-            f"the backfill of {pipeline.name} is {state.stage}. "
-            f"{_NEXT[state.stage].format(pipeline.name)}"
-        )
+        raise UsageError(what_next(pipeline, state))
     return state
+
+
+def what_next(pipeline: Pipeline, state: State) -> str:
+    """Say at which stage a backfill is, and which command is next."""
+    return f"the backfill of {pipeline.name} is {state.stage}. " + _NEXT[state.stage].format(
+        pipeline.name
+    )
 
 
 _NEXT: dict[Stage, str] = {
@@ -126,8 +129,3 @@ def write_state(lake: Lake, pipeline: Pipeline, state: State) -> None:
     written = folder / f".{_STATE}"
     written.write_text(json.dumps(asdict(state), indent=1), encoding="utf-8")
     written.rename(folder / _STATE)
-
-
-def definition_of(pipeline: Pipeline) -> str:
-    """Give a hash of everything that the tables follow from."""
-    return hashlib.sha256(pipeline.model_dump_json().encode()).hexdigest()

@@ -8,8 +8,7 @@ as it becomes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,12 +18,14 @@ from tidelake.replay.beginning import begin, next_generation, offsets_of
 from tidelake.replay.rebuild_gold import FIRST
 from tidelake.runtime.gold_inputs import inputs_of
 from tidelake.runtime.hop import Run
-from tidelake.runtime.lock import hold
 from tidelake.runtime.targets import OWN, stamped
 from tidelake.sinks.append import append
 from tidelake.sinks.commits import REBUILT, Commit, Position, newest_version
 from tidelake.sinks.notes import SilverNote
 from tidelake.tables import Hop, Table
+
+# Green tables may be empty.
+_REPLACES: dict[str, bool] = {"surely_filled": False, "replaces": True}
 
 
 @dataclass(frozen=True)
@@ -35,14 +36,12 @@ class SilverContents:
         silver: Rows of silver; all frames without the columns of a batch.
         quarantine: Rows of quarantine.
         late: Rows of the late table.
-        requeue: What the requeue is to hold: nothing.
         note: The books, with the position in bronze.
     """
 
     silver: DataFrame
     quarantine: DataFrame
     late: DataFrame
-    requeue: DataFrame
     note: SilverNote
 
 
@@ -62,12 +61,13 @@ class GoldContents:
 
 
 def install_silver(run: Run, contents: SilverContents) -> None:
-    """Replace silver, quarantine, late and the requeue; silver's commit closes it."""
+    """Replace silver, quarantine and late, and empty the requeue; silver's commit closes it."""
     lake, name = run.lake, run.pipeline.name
     silver, requeue = lake.silver(name), lake.requeue(name)
     generation = next_generation(run, "silver", [silver])
     note = _note(run, "silver", generation)
-    append(contents.requeue, requeue, {**note, "hop": "requeue"}, **_REPLACES)
+    nothing = run.spark.read.format("delta").load(str(requeue.path)).limit(0)
+    append(nothing, requeue, {**note, "hop": "requeue"}, **_REPLACES)
     until = {
         "bronze": contents.note.until["bronze"],
         "requeue": (newest_version(requeue) + 1, -1),
@@ -106,9 +106,6 @@ def install_gold(run: Run, contents: GoldContents, *, follows_new_silver: bool) 
         append(made, table, note, **_REPLACES)
 
 
-_REPLACES: dict[str, bool] = {"surely_filled": False, "replaces": True}
-
-
 def _note(run: Run, hop: Hop, generation: str) -> dict[str, Any]:
     return {
         "pipeline": run.pipeline.name,
@@ -117,21 +114,6 @@ def _note(run: Run, hop: Hop, generation: str) -> dict[str, Any]:
         "batch": FIRST,
         REBUILT: True,
     }
-
-
-@contextmanager
-def holding(run: Run) -> Iterator[None]:
-    """Keep silver and gold of the live tables to ourselves.
-
-    Raises:
-        LockedError: A run writes one of them.
-    """
-    name = run.pipeline.name
-    with ExitStack() as locks:
-        for hop in ("silver", "gold"):
-            folder = run.lake.checkpoints(name, hop)
-            locks.enter_context(hold(folder, f"{name}, hop {hop},"))
-        yield
 
 
 def gold_books(newest_first: Sequence[Commit]) -> dict[str, Any]:

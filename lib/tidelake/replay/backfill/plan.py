@@ -10,7 +10,7 @@ from statistics import median
 from tidelake.config import Pipeline
 from tidelake.errors import UsageError
 from tidelake.ops.books import history
-from tidelake.replay.backfill.green import Start, green_lake, read_state
+from tidelake.replay.backfill.green import Start, green_lake
 from tidelake.sinks.commits import BEGINNING, Commit, newest_version, rows_between
 from tidelake.sinks.notes import SilverNote
 from tidelake.tables import Hop, Lake
@@ -72,12 +72,6 @@ def plan(lake: Lake, pipeline: Pipeline, start: Start) -> list[Step]:
     version = newest_version(silver)
     steps.append(Step("gold", silver.name, version, rows, pipeline.gold_names, rate))
     return steps
-
-
-def unfinished(lake: Lake, pipeline: Pipeline) -> str:
-    """Say at which stage an earlier backfill is; empty where there is none."""
-    state = read_state(lake, pipeline)
-    return "" if state is None else state.stage
 
 
 def _rate(newest_first: Sequence[Commit], rows: Sequence[int]) -> float | None:

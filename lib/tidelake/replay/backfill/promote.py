@@ -12,7 +12,6 @@ from tidelake.ops.books import history
 from tidelake.replay.backfill.build import fill
 from tidelake.replay.backfill.green import (
     State,
-    definition_of,
     green_lake,
     green_run,
     need_state,
@@ -22,19 +21,18 @@ from tidelake.replay.backfill.install import (
     GoldContents,
     SilverContents,
     gold_books,
-    holding,
     install_gold,
     install_silver,
 )
-from tidelake.replay.verify.silver import read_inputs
+from tidelake.replay.verify.silver import ORIGIN, read_inputs
 from tidelake.runtime.gold_inputs import inputs_of
 from tidelake.runtime.hop import Run
+from tidelake.runtime.lock import hold_hops
 from tidelake.runtime.targets import targets_of
 from tidelake.sinks.commits import BEGINNING, Commit, last_commit, newest_version, rows_between
+from tidelake.sinks.definitions import hash_of
 from tidelake.sinks.notes import SilverNote, as_one, positions
 from tidelake.tables import Table
-
-_ORIGIN = ("_generation", "_batch")
 
 
 def promote(run: Run) -> State:
@@ -49,12 +47,12 @@ def promote(run: Run) -> State:
     """
     lake, pipeline = run.lake, run.pipeline
     state = need_state(lake, pipeline, "built", "promoting")
-    if state.definition != definition_of(pipeline):
+    if state.definition != hash_of(pipeline):
         raise UsageError(
             f"the definition of {pipeline.name} is not the one that its backfill was filled by. "
             f"Fill it anew with: tidelake backfill run {pipeline.name}"
         )
-    with holding(run):
+    with hold_hops(lake, pipeline.name, ["silver", "gold"]):
         fill(run, state.start)
         green = green_run(run, state.start)
         if state.stage == "built":
@@ -109,10 +107,9 @@ def _green_silver(green: Run) -> SilverContents:
         columns=(),
     )
     return SilverContents(
-        silver=inputs.silver.drop(*_ORIGIN),
-        quarantine=inputs.quarantine.drop(*_ORIGIN),
-        late=inputs.late.drop(*_ORIGIN),
-        requeue=inputs.requeued.limit(0),
+        silver=inputs.silver.drop(*ORIGIN),
+        quarantine=inputs.quarantine.drop(*ORIGIN),
+        late=inputs.late.drop(*ORIGIN),
         note=note,
     )
 
@@ -126,6 +123,6 @@ def _green_gold(run: Run, green: Run) -> GoldContents:
     ):
         notes = history(green.lake, made.table)
         last = notes[0]
-        rows[live.table] = run.spark.read.format("delta").load(str(made.table.path)).drop(*_ORIGIN)
+        rows[live.table] = run.spark.read.format("delta").load(str(made.table.path)).drop(*ORIGIN)
         books[live.table] = gold_books(notes)
     return GoldContents(rows, books, positions(last))

@@ -9,14 +9,13 @@ from pyspark.errors import PySparkException
 
 from tidelake.errors import RefusedError
 from tidelake.replay.backfill.green import State, need_state, write_state
-from tidelake.replay.backfill.install import holding
-from tidelake.replay.beginning import begin, next_generation, offsets_of
+from tidelake.replay.beginning import next_generation
 from tidelake.replay.going_on import go_on_gold, go_on_silver
-from tidelake.replay.rebuild_gold import FIRST, rebuild_gold
-from tidelake.runtime.gold_inputs import inputs_of
+from tidelake.replay.rebuild_gold import rebuild_gold
 from tidelake.runtime.hop import Run
+from tidelake.runtime.lock import hold_hops
 from tidelake.runtime.targets import OWN
-from tidelake.sinks.commits import Position, last_commit, newest_version
+from tidelake.sinks.commits import last_commit, newest_version
 from tidelake.sinks.notes import SilverNote, positions
 from tidelake.tables import Table
 
@@ -33,7 +32,7 @@ def rollback(run: Run) -> State:
     """
     lake, pipeline = run.lake, run.pipeline
     state = need_state(lake, pipeline, "promoting", "promoted", "rolling back")
-    with holding(run):
+    with hold_hops(lake, pipeline.name, ["silver", "gold"]):
         state = replace(state, stage="rolling back")
         write_state(lake, pipeline, state)
         for name, version in state.before.items():
@@ -66,14 +65,11 @@ def _put_gold_on(run: Run, state: State) -> None:
     tables = [run.lake.table(name) for name in run.pipeline.gold_names if name in state.before]
     if not tables:
         return
-    inputs = inputs_of(run.lake, run.pipeline)
     generation = next_generation(run, "gold", tables)
-    heads: dict[str, Position] = {k: (newest_version(t) + 1, -1) for k, t in inputs.items()}
     if state.start == "bronze" and not state.gold_followed:
-        begin(run, "gold", generation, FIRST, offsets_of(run, inputs, heads))
-        rebuild_gold(run, heads, generation)
+        rebuild_gold(run, generation)
         return
     until = dict(positions(last_commit(tables[0])))
     if state.start == "bronze":
-        until[OWN] = heads[OWN]
+        until[OWN] = newest_version(run.lake.silver(run.pipeline.name)) + 1, -1
     go_on_gold(run, tables, generation, until)

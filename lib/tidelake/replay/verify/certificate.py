@@ -25,6 +25,7 @@ from tidelake.replay.verify.bronze import SHAPE as BRONZE
 from tidelake.replay.verify.contents import Difference, Sums, sums_of
 from tidelake.replay.verify.silver import SILVER
 from tidelake.runtime.hop import Run
+from tidelake.sinks.definitions import hash_of
 
 _FORMAT = 1
 
@@ -40,7 +41,7 @@ def certify(verification: Verification, pipeline: Pipeline) -> dict[str, Any]:
         "since": verification.since.isoformat() if verification.since else None,
         "tidelake": tidelake.__version__,
         "code": _code(),
-        "definition": _digest(pipeline.model_dump_json().encode()),
+        "definition": hash_of(pipeline),
         "tables": {
             one.table.name: {
                 "version": one.version,
@@ -128,8 +129,5 @@ def _code() -> str:
     """Give a hash of the code that judged."""
     home = Path(tidelake.__file__).parent
     files = sorted(home.rglob("*.py"))
-    return _digest(b"".join(str(f.relative_to(home)).encode() + f.read_bytes() for f in files))
-
-
-def _digest(content: bytes) -> str:
+    content = b"".join(str(f.relative_to(home)).encode() + f.read_bytes() for f in files)
     return hashlib.sha256(content).hexdigest()

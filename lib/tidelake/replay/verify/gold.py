@@ -10,13 +10,12 @@ from pyspark.sql import functions as F
 
 from tidelake.instants import from_micros
 from tidelake.replay.verify.contents import Comparison, Shape, compare
+from tidelake.replay.verify.silver import ORIGIN
 from tidelake.runtime.gold_inputs import inputs_of, up_to
 from tidelake.runtime.hop import Run
 from tidelake.runtime.targets import Inputs, Target
 from tidelake.sinks.commits import BEGINNING, last_commit
 from tidelake.sinks.notes import positions
-
-_ORIGIN = ("_generation", "_batch")
 
 
 def judge_target(run: Run, target: Target, version: int, since: datetime | None) -> Comparison:
@@ -34,7 +33,7 @@ def judge_target(run: Run, target: Target, version: int, since: datetime | None)
     until = {key: reached.get(key, BEGINNING) for key in tables}
     read = up_to(run.spark, tables, until)
     stored = run.spark.read.format("delta").option("versionAsOf", version)
-    found = stored.load(str(target.table.path)).drop(*_ORIGIN)
+    found = stored.load(str(target.table.path)).drop(*ORIGIN)
     shape = shape_of(target, found)
     if since is None or target.reach is None or target.moment is None:
         return compare(target.of_all(Inputs({}, read)), found, shape)
