@@ -6,7 +6,7 @@ TidelakeError                    1  unexpected, but named
 │   ├── NotBuiltError               the contract knows it, this version does not do it yet
 │   └── SourceError                 the source is missing, empty or unreadable
 ├── RefusedError                 3  a check said no; no table was changed
-│   ├── SourceChangedError          a file that was already read has changed
+│   ├── SourceChangedError          a file changed after it was read, or while it was
 │   ├── GenerationError             table and checkpoint do not belong together
 │   ├── LockedError                 another process writes this hop
 │   ├── UnbalancedError             the books do not add up
@@ -86,18 +86,21 @@ class RefusedError(TidelakeError):
 
 
 class SourceChangedError(RefusedError):
-    """A file that was already read has changed since."""
+    """A file changed after it was read, or while it was."""
 
-    def __init__(self, changes: Sequence[str]) -> None:
-        """Keep the changes, one text per file."""
+    def __init__(self, changes: Sequence[str], *, taken: bool = True) -> None:
+        """Keep the changes, one text per file; without ``taken`` nothing of them is in bronze."""
         self.changes = tuple(changes)
         shown = "\n".join(f"  - {change}" for change in self.changes[:10])
         more = f"\n  … and {len(self.changes) - 10} more" if len(self.changes) > 10 else ""
-        super().__init__(
-            "files changed after they were read, so their new content was never taken:\n"
-            f"{shown}{more}\n"
-            "Put the new lines into a new file and restore the old one, then run again."
+        what, remedy = (
+            "after they were read, so their new content was never taken",
+            "Move them out of the folder, put their new lines into new files, then run again.",
         )
+        if not taken:
+            what = "while they were read, and nothing of them was taken"
+            remedy = "Wait until their writer is done, or put them back, then run again."
+        super().__init__(f"files changed {what}:\n{shown}{more}\n{remedy}")
 
 
 class GenerationError(RefusedError):

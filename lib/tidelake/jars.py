@@ -98,7 +98,7 @@ def _verify(jar: Jar, path: Path) -> None:
     if found != jar.sha256:
         raise JarError(
             f"{jar.coordinates}: the jar's SHA-256 is {found}, the lock says {jar.sha256}.\n"
-            f"Delete {path} and run `make setup`; if it differs again, do not use it."
+            f"Delete {path} and run: tidelake doctor --fetch; if it differs again, do not use it."
         )
 
 
@@ -114,7 +114,7 @@ def _fetch(jars: Iterable[Jar], folder: Path) -> None:
             if not file.is_file():
                 raise JarError(
                     f"{jar.coordinates} could not be fetched. Check the network, "
-                    "then run `make setup` again."
+                    "then run: tidelake doctor --fetch"
                 )
             _verify(jar, file)
             shutil.move(file, folder / jar.file_name)
@@ -142,9 +142,9 @@ def _jvm() -> Iterator[Any]:
     from pyspark import SparkConf  # noqa: PLC0415
     from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
 
-    from tidelake.quiet import stderr_to  # noqa: PLC0415
+    from tidelake.quiet import output_to  # noqa: PLC0415
 
-    with stderr_to(Path(os.devnull)):
+    with output_to(Path(os.devnull)):
         gateway = launch_gateway(SparkConf(loadDefaults=False))  # type: ignore[no-untyped-call]  # py4j
     try:
         yield gateway.jvm

@@ -10,18 +10,20 @@ from pathlib import Path
 
 
 @contextmanager
-def stderr_to(path: Path) -> Iterator[None]:
-    """Point file descriptor 2 at a file while a child process is started.
+def output_to(path: Path) -> Iterator[None]:
+    """Point stdout and stderr at a file while a child process is started.
 
-    The child keeps the descriptor; this process gets its own back. ``sys.stderr`` must not be
-    used in between.
+    The child keeps them so; this process gets its own back. Neither must be used in between.
     """
+    sys.stdout.flush()
     sys.stderr.flush()
-    saved = os.dup(2)
+    saved = {number: os.dup(number) for number in (1, 2)}
     with path.open("ab") as log:
-        os.dup2(log.fileno(), 2)
+        for number in saved:
+            os.dup2(log.fileno(), number)
     try:
         yield
     finally:
-        os.dup2(saved, 2)
-        os.close(saved)
+        for number, own in saved.items():
+            os.dup2(own, number)
+            os.close(own)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tidelake.config import Environment, load_environment
 from tidelake.errors import MachineError, NotBuiltError
 from tidelake.jars import ensure_jars
-from tidelake.quiet import stderr_to
+from tidelake.quiet import output_to
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,7 +52,7 @@ def build_session(env: str | Environment = "local") -> SparkSession:
     for key, value in _settings(environment, ensure_jars()).items():
         builder = builder.config(key, value)
     try:
-        with stderr_to(log):
+        with output_to(log):
             session = builder.getOrCreate()
     except (PySparkRuntimeError, OSError) as error:
         raise MachineError(

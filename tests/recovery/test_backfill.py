@@ -15,6 +15,7 @@ from tests.running import START, click, read, versions
 from tests.worlds import World, world
 from tidelake.errors import GenerationError, LockedError, UsageError
 from tidelake.ops.ledger import read_ledger
+from tidelake.ops.maintenance.upkeep import Plan, upkeep
 from tidelake.replay.backfill import install
 from tidelake.replay.backfill.build import build
 from tidelake.replay.backfill.differences import differences
@@ -26,6 +27,7 @@ from tidelake.replay.late import apply_late
 from tidelake.replay.verify import verify
 from tidelake.runtime.lock import hold
 from tidelake.sinks.commits import last_commit
+from tidelake.sinks.compaction import compact
 from tidelake.tables import Table
 
 _DAY = 24 * 60
@@ -61,13 +63,20 @@ def _lines(part: int) -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World:
-    """Run two files, send one late row again, and leave a third for bronze."""
+    """Run two files, send one late row again, and leave a third for bronze.
+
+    Bronze's first files are gone: they were put together, and vacuumed.
+    """
     made = world(spark, tmp_path_factory.mktemp("backfill"), gold=_GOLD, quality=None)
     for part in range(2):
         made.land(f"{part}.jsonl", _lines(part))
     made.run(*_ARRIVALS[:2])
     assert apply_late(made.context, event_date=START.date()) == 3
+    bronze = made.lake.bronze("clickstream")
+    compact(spark, bronze)
     made.run()
+    (kept,) = upkeep(spark, [Plan(bronze, timedelta(0), timedelta(0), ())])
+    assert (kept.files, kept.deleted) == (1, 2)
     made.land("2.jsonl", _lines(2))
     return made
 

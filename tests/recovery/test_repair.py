@@ -21,6 +21,7 @@ from tidelake.errors import GenerationError, NotBuiltError, UsageError
 from tidelake.ops.ledger import read_ledger
 from tidelake.replay.compatibility import judge_tables
 from tidelake.replay.repair import repair
+from tidelake.runtime.pipeline import refusals
 from tidelake.tables import HOPS, Hop
 
 _COMMAND = re.compile(r"tidelake repair clickstream --hop (\w+)")
@@ -77,6 +78,12 @@ def restored(broken: World, hop: Hop) -> None:
     DeltaTable.forPath(broken.spark, str(table.path)).restoreToVersion(_BACK_TO)
 
 
+def lost(broken: World, hop: Hop) -> None:
+    """Delete a table that the hop fills."""
+    names = {"silver": "silver.clickstream", "gold": "gold.product_totals"}
+    shutil.rmtree(broken.lake.table(names[hop]).path)
+
+
 def _mend(broken: World) -> list[str]:
     """Do what the refusals say until the pipeline runs; give the hops that were repaired."""
     mended: list[str] = []
@@ -119,6 +126,8 @@ _FAULTS = [
     pytest.param("gold", gone, marks=_LONG),
     pytest.param("gold", older, marks=_LONG),
     pytest.param("gold", restored),
+    pytest.param("silver", lost),
+    pytest.param("gold", lost, marks=_LONG),
 ]
 
 
@@ -130,7 +139,8 @@ def test_what_is_refused_is_mended_by_the_command_it_names(
     mended = _mend(broken)
     assert mended[0] == hop
     # Whatever a table lost, those that were filled from it follow.
-    assert mended == (list(HOPS[HOPS.index(hop) :]) if fault is restored else [hop])
+    loses = fault in (restored, lost)
+    assert mended == (list(HOPS[HOPS.index(hop) :]) if loses else [hop])
     delivered = [line for part in range(3) for line in _lines(part)]
     _assert_whole(broken, delivered)
 
@@ -206,6 +216,32 @@ def test_another_definition_of_gold_is_refused_until_gold_is_rebuilt(
     )
 
 
+def test_another_id_is_refused_until_silver_is_decided_anew(broken: World) -> None:
+    other = broken.redefined(event={"id": "concat('x-', event_id)"})
+    before = versions(other.lake)
+    with pytest.raises(GenerationError, match=r"was filled under another event\.id"):
+        other.run(hops=["silver"])
+    assert versions(other.lake) == before
+    told = {verdict.table: verdict for verdict in judge_tables(other.context)}
+    assert told["silver.clickstream"].standing == "redefined"
+    assert told["silver.clickstream"].changed == ("event.id",)
+    assert _mend(other) == ["silver", "gold"]
+    assert read_ledger(other.lake, other.pipeline).problems == ()
+    ids = [row[0] for row in read(other.lake, "silver.clickstream", "event_id")]
+    assert len(ids) == len(set(ids)) > 0
+    assert all(one.startswith("x-") for one in ids)
+
+
+def test_another_rule_holds_from_now_on_and_check_says_so(broken: World) -> None:
+    other = broken.redefined(event={"where": "action <> 'bot'"})
+    told = {verdict.table: verdict for verdict in judge_tables(other.context)}
+    assert told["silver.clickstream"].may_continue
+    assert told["silver.clickstream"].changed == ("event.where",)
+    assert refusals(other.context) == {}
+    gone(broken, "gold")
+    assert "but its checkpoint is gone" in refusals(other.context)["gold"]
+
+
 def test_a_batch_that_comes_again_with_other_rows_is_refused(broken: World) -> None:
     checkpoint = broken.lake.checkpoints("clickstream", "gold") / "g1"
     last = max(int(file.name) for file in (checkpoint / "commits").glob("[0-9]*"))
@@ -218,7 +254,9 @@ def test_a_batch_that_comes_again_with_other_rows_is_refused(broken: World) -> N
     (checkpoint / "offsets" / f".{last}.crc").unlink()
     offsets.write_text("\n".join([*head, json.dumps(earlier)]))
     before = versions(broken.lake)
-    with pytest.raises(GenerationError, match=rf"holds batch {last} with other rows"):
+    with pytest.raises(
+        GenerationError, match=rf"its checkpoint stands at .* batch {last} ended at"
+    ):
         broken.run(hops=["gold"])
     assert versions(broken.lake) == before
 

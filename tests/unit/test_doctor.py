@@ -172,7 +172,7 @@ def test_a_jar_with_another_hash_is_named_with_its_folder(
     finding = doctor.check_jars()
 
     assert finding.found == f"wrong hash: {JAR.file_name}"
-    assert finding.remedy == f"delete them from {tmp_path}, run `make setup`"
+    assert finding.remedy == f"delete them from {tmp_path}, run `tidelake doctor --fetch`"
 
 
 def test_a_broken_lock_says_what_is_wrong_with_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -185,7 +185,8 @@ def test_one_refused_difference_refuses_all_and_changes_nothing(
         "  - fresh: stored nothing, defined int",
         "  - gone: stored string, defined nothing",
         "  - s: stored smallint, defined string",
-        "Restore the definition, or run the new one on a new --root.",
+        "Restore the definition, or let the tables follow from bronze under the new one with: "
+        "tidelake backfill run, then promote",
     ]
     assert newest_version(table) == before
     assert dict(stored(spark, table).dtypes)["id"] == "int"

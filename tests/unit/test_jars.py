@@ -109,7 +109,7 @@ def test_a_changed_jar_in_the_cache_is_refused_with_its_name_and_the_remedy(
         ensure_jars([JAR], cache=tmp_path)
 
     assert refused.value.exit_code == 4
-    for part in (JAR.coordinates, JAR.sha256, f"Delete {path}", "make setup"):
+    for part in (JAR.coordinates, JAR.sha256, f"Delete {path}", "tidelake doctor --fetch"):
         assert part in str(refused.value)
 
 

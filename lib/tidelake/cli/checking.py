@@ -32,6 +32,8 @@ _SAYS = {
     "widened": "widened; no value changes",
     "refused": "needs a new generation",
 }
+_HOLDS = "changed; holds from now on, a backfill applies it to all"
+_UNFIT = "changed"
 
 
 @click.command()
@@ -51,8 +53,10 @@ def check(pipeline: str, tables: bool, json_: bool, root: str | None, env: str |
     with started(where, definition) as run:
         from tidelake.ops.gate import judge_tables as judge_by_suite  # noqa: PLC0415
         from tidelake.replay.compatibility import judge_tables, payload_drift  # noqa: PLC0415
+        from tidelake.runtime.pipeline import refusals  # noqa: PLC0415
 
         verdicts = judge_tables(run)
+        refused = refusals(run)
         drift = payload_drift(where.lake, definition)
         if tables and definition.suite is not None:
             docs = where.lake.root / "data_docs" / definition.name
@@ -66,7 +70,8 @@ def check(pipeline: str, tables: bool, json_: bool, root: str | None, env: str |
             )
     may_continue = all(verdict.may_continue for verdict in verdicts)
     if json_:
-        print_json(_as_json(definition.name, may_continue, verdicts, drift, report))
+        told = _as_json(definition.name, may_continue and not refused, verdicts, drift, report)
+        print_json(told | {"checkpoints": refused})
     else:
         _show(definition.name, verdicts, drift)
         if report is not None:
@@ -76,17 +81,22 @@ def check(pipeline: str, tables: bool, json_: bool, root: str | None, env: str |
             f"today's definition of {definition.name} may not continue on the stored tables. "
             f"{_remedy(definition, verdicts)}"
         )
+    if refused:
+        raise RefusedError("\n".join(refused.values()))
     if report is not None and not report.passed:
         raise RefusedError(f"the gate of {definition.name} is closed. Details: {report.docs}")
 
 
 def _remedy(definition: Pipeline, verdicts: list[TableVerdict]) -> str:
-    """Say what leads on; silver's columns cannot be computed anew from silver."""
+    """Say what leads on; silver's own columns follow from bronze alone."""
     refused = {verdict.table for verdict in verdicts if not verdict.may_continue}
     if refused <= set(definition.gold_names):
         command = f"tidelake repair {definition.name} --hop gold"
         return f"Restore it, or compute gold anew from silver with: {command}"
-    return "Restore it, or run it on a new --root."
+    return (
+        f"Restore it, or let the tables follow with: tidelake backfill run {definition.name}, then "
+        f"tidelake backfill promote {definition.name}"
+    )
 
 
 def _as_json(
@@ -105,6 +115,7 @@ def _as_json(
             if v.standing in ("continues", "redefined")
         },
         "standing": {v.table: v.standing for v in verdicts},
+        "changed": {v.table: list(v.changed) for v in verdicts if v.changed},
         "payload": [asdict(field) for field in drift],
     }
     return told if report is None else told | {"gate": report.to_json()}
@@ -129,6 +140,8 @@ def _rows(verdict: TableVerdict) -> list[list[str | None]]:
         [verdict.table, one.column, one.stored, one.defined, _SAYS[one.verdict]]
         for one in verdict.differences
     ]
+    said = _HOLDS if verdict.may_continue else _UNFIT
+    changed += [[verdict.table, part, None, None, said] for part in verdict.changed]
     if changed and verdict.standing == "continues":
         return changed
     return [[verdict.table, None, None, None, _STANDS[verdict.standing]], *changed]

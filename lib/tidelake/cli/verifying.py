@@ -78,15 +78,15 @@ def verify(
     if not verdict.equal:
         wrong = [one.table.name for one in verdict.tables if not one.comparison.equal]
         raise UnequalError(
-            f"{', '.join(wrong)}: not what follows from bronze. {_remedy(pipeline, wrong)}"
+            f"{', '.join(wrong)}: not what follows from bronze. {_remedy(verdict.pipeline, wrong)}"
         )
 
 
 def _remedy(pipeline: str, wrong: Sequence[str]) -> str:
     """Say what leads back to equal tables."""
-    if any(name.startswith("bronze.") for name in wrong):
+    if f"bronze.{pipeline}" in wrong:
         return "Bronze itself is not what was written: restore the version before it was changed."
-    start = "bronze" if any(name.startswith("silver.") for name in wrong) else "silver"
+    start = "silver" if all(name.startswith(("gold.", "dim.")) for name in wrong) else "bronze"
     return (
         f"Compute them anew with: tidelake backfill run {pipeline} --from {start}, "
         f"then: tidelake backfill promote {pipeline}"

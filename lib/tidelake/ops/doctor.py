@@ -119,12 +119,14 @@ def check_jars() -> Finding:
     missing = [jar for jar in jars if not (folder / jar.file_name).is_file()]
     if missing:
         found = f"{len(jars) - len(missing)} of {len(jars)} fetched"
-        return Finding("Jars", found, "run `make setup` or `tidelake doctor --fetch`")
+        return Finding("Jars", found, "run `tidelake doctor --fetch`")
     wrong = [jar for jar in jars if sha256_of(folder / jar.file_name) != jar.sha256]
     if wrong:
         names = ", ".join(jar.file_name for jar in wrong)
         return Finding(
-            "Jars", f"wrong hash: {names}", f"delete them from {folder}, run `make setup`"
+            "Jars",
+            f"wrong hash: {names}",
+            f"delete them from {folder}, run `tidelake doctor --fetch`",
         )
     return Finding("Jars", f"{len(jars)} verified in {folder}")
 

@@ -22,7 +22,7 @@ from tidelake.runtime.schemas import (
 )
 from tidelake.silver.fields import new_columns
 from tidelake.sinks.commits import last_commit
-from tidelake.sinks.definitions import changed_definition
+from tidelake.sinks.definitions import changed_definition, changed_parts
 from tidelake.sinks.evolution import Difference, Freedom, differences
 from tidelake.tables import Lake, Table
 
@@ -42,11 +42,13 @@ class TableVerdict:
         standing: Whether it goes on; ``new`` beside tables that hold batches, ``redefined`` where
             it was filled under another definition.
         differences: Column by column; none means that it continues as it is.
+        changed: Parts of the definition that hold for rows from now on, and did not before.
     """
 
     table: str
     standing: Standing
     differences: tuple[Difference, ...] = ()
+    changed: tuple[str, ...] = ()
 
     @property
     def may_continue(self) -> bool:
@@ -99,7 +101,10 @@ def _silver_verdicts(run: Run) -> Iterator[TableVerdict]:
         (lake.late(pipeline.name), late_schema(spark, pipeline)),
     ):
         if table.exists:
-            yield TableVerdict(table.name, "continues", _differences(run, table, wanted, freedom))
+            changed = changed_parts(last_commit(table), pipeline)
+            standing: Standing = "redefined" if changed.identity else "continues"
+            found = _differences(run, table, wanted, freedom)
+            yield TableVerdict(table.name, standing, found, changed.identity + changed.rules)
         else:
             yield TableVerdict(table.name, "not there yet")
 

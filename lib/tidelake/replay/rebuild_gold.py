@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from pyspark.sql import functions as F
 
 from tidelake.replay.beginning import begin, offsets_of
@@ -15,10 +13,13 @@ from tidelake.sinks.append import append
 from tidelake.sinks.commits import (
     BEGINNING,
     REBUILT,
+    Commit,
     Position,
     last_commit,
     newest_version,
+    oldest_version,
     rewritten_after,
+    written_at,
 )
 from tidelake.sinks.definitions import changed_definition
 from tidelake.sinks.evolution import differences
@@ -31,7 +32,7 @@ FIRST = 1
 
 def stands_alike(run: Run) -> str:
     """Say why gold's tables cannot go on together as they are; empty when they can."""
-    found = []
+    found: list[Commit] = []
     for target in targets_of(run.lake, run.pipeline):
         table = target.table
         last = last_commit(table) if table.exists else None
@@ -43,14 +44,18 @@ def stands_alike(run: Run) -> str:
         changes = differences(stored, target_schema(run, target), gold_freedom(run.pipeline))
         if any(one.verdict == "refused" for one in changes):
             return f"{table.name} has other columns now"
-        found.append((last.batch, positions(last)))
-    if any(one != found[0] for one in found):
+        found.append(last)
+    if len({(one.batch, str(positions(one))) for one in found}) > 1:
         return "its tables stand at different batches"
-    return _rewritten(run, found[0][1])
+    return _rewritten(run, found[0])
 
 
-def _rewritten(run: Run, reached: Mapping[str, Position]) -> str:
+def _rewritten(run: Run, last: Commit) -> str:
+    reached = positions(last)
     for key, table in inputs_of(run.lake, run.pipeline).items():
+        made = written_at(table, 0) if oldest_version(table) == 0 else None
+        if reached and made is not None and made > last.written_at:
+            return f"{table.name} was made anew"
         if reached and key not in reached:
             return f"{table.name} is followed now"
         if rewritten_after(table, reached.get(key, BEGINNING)) is not None:

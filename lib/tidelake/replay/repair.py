@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from delta.tables import DeltaTable
-
-from tidelake.bronze import as_never_requeued
 from tidelake.config import FilesSource
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.ops.books import history
-from tidelake.replay.beginning import begin, next_generation, offsets_of
+from tidelake.replay.beginning import begin, next_generation
 from tidelake.replay.going_on import (
     go_on_gold,
     go_on_silver,
@@ -20,23 +17,18 @@ from tidelake.replay.going_on import (
     newest_of,
     numbered,
 )
-from tidelake.replay.rebuild_gold import FIRST, rebuild_gold, stands_alike
+from tidelake.replay.rebuild_gold import rebuild_gold, stands_alike
+from tidelake.replay.rebuild_silver import rebuild_silver
 from tidelake.runtime.checkpoints import file_entry
 from tidelake.runtime.gold_inputs import inputs_of
-from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
 from tidelake.runtime.landing import taken_files
 from tidelake.runtime.lock import hold_hops
-from tidelake.runtime.prefilter import Recovered
-from tidelake.runtime.silver_batch import Reached, SilverBatch
-from tidelake.sinks.commits import (
-    BEGINNING,
-    Position,
-    newest_version,
-    rewritten_after,
-)
+from tidelake.sinks.commits import BEGINNING, rewritten_after
+from tidelake.sinks.definitions import changed_parts
+from tidelake.sinks.generations import FIRST_GENERATION
 from tidelake.sinks.notes import SilverNote, positions
-from tidelake.tables import Hop, Table
+from tidelake.tables import Hop
 
 
 @dataclass(frozen=True)
@@ -94,52 +86,41 @@ def _bronze(run: Run) -> Repaired:
 def _silver(run: Run) -> Repaired:
     lake, name = run.lake, run.pipeline.name
     table = lake.silver(name)
-    last = newest_of(run, table, "silver")
     if run.pipeline.dedup.prefilter == "operator":
         raise NotBuiltError(
             "Repairing silver with dedup.prefilter: operator",
             "Set it to none, repair, and leave it so.",
         )
+    generation = next_generation(run, "silver", [table])
+    if not table.exists and lake.bronze(name).exists and generation != FIRST_GENERATION:
+        rebuild_silver(run, generation)
+        return Repaired("silver", generation, True, f"{table.name} was gone")
+    last = newest_of(run, table, "silver")
+    changed = changed_parts(last, run.pipeline).identity
+    if changed:
+        rebuild_silver(run, generation)
+        return Repaired("silver", generation, True, f"{' and '.join(changed)} changed")
     before = SilverNote.of(last)
     inputs = {"bronze": lake.bronze(name), "requeue": lake.requeue(name)}
-    generation = next_generation(run, "silver", [table])
     for key, followed in inputs.items():
         version = rewritten_after(followed, before.until.get(key, BEGINNING))
         if version is not None:
-            _rebuild_silver(run, generation, inputs)
+            rebuild_silver(run, generation)
             return Repaired("silver", generation, True, f"{followed.name} was rewritten")
     go_on_silver(run, generation, before.until)
     return Repaired("silver", generation, rebuilt=False)
-
-
-def _rebuild_silver(run: Run, generation: str, inputs: dict[str, Table]) -> None:
-    """Decide all of bronze as one batch; what was requeued is in bronze, and asks no more."""
-    bronze, requeue = inputs["bronze"], inputs["requeue"]
-    version = newest_version(bronze)
-    rows = run.spark.read.format("delta").option("versionAsOf", version).load(str(bronze.path))
-    DeltaTable.forPath(run.spark, str(requeue.path)).delete()
-    until: dict[str, Position] = {
-        "bronze": (version + 1, -1),
-        "requeue": (newest_version(requeue) + 1, -1),
-    }
-    begin(run, "silver", generation, FIRST, offsets_of(run, inputs, until))
-    reached = Reached(until, {"bronze": rows.count(), "requeue": 0})
-    batch = SilverBatch(run, generation, FIRST, rebuilds=True)
-    with Held() as keep:
-        recovered = Recovered(as_never_requeued(rows), [], None)
-        batch.write(recovered, SilverNote(), reached, keep)
 
 
 def _gold(run: Run) -> Repaired:
     lake, pipeline = run.lake, run.pipeline
     inputs = inputs_of(lake, pipeline)
     tables = [lake.table(name) for name in pipeline.gold_names]
-    if not any(table.exists for table in tables):
-        raise UsageError(missing(pipeline.name, "gold"))
     for table in inputs.values():
         if not table.exists:
             raise UsageError(missing(table.name.removeprefix("silver."), "silver"))
     generation = next_generation(run, "gold", tables)
+    if generation == FIRST_GENERATION:
+        raise UsageError(missing(pipeline.name, "gold"))
     why = stands_alike(run)
     if why:
         rebuild_gold(run, generation)

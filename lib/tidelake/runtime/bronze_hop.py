@@ -19,14 +19,17 @@ from tidelake.runtime.hop import HopQuery
 from tidelake.runtime.landing import (
     LandedFile,
     batch_files,
+    batch_paths,
     check_bytes,
     check_landing,
     local_path,
+    logged_files,
+    taken_files,
 )
 from tidelake.runtime.schemas import from_ddl
 from tidelake.session import whole_file_session
 from tidelake.sinks.append import append, ensure_table
-from tidelake.sinks.commits import last_commit
+from tidelake.sinks.commits import Commit, commits, last_commit
 from tidelake.sources import identify, read_stream
 from tidelake.tables import Table
 
@@ -47,6 +50,26 @@ class BronzeHop(HopQuery):
     def closing_tables(self) -> list[Table]:
         """Bronze's commit closes a batch."""
         return [self.table]
+
+    def astray(self, closed: Commit) -> str:
+        """Hold Spark's log of the files that it took against those that bronze's commits name."""
+        kind = self.run.pipeline.source.kind
+        was = closed.note.get("source", kind)
+        if was != kind:
+            return f"bronze was filled from a source of kind {was}, now it is {kind}"
+        if kind != "files":
+            return ""
+        taken = taken_files(commits(self.table))
+        try:
+            logged = logged_files(self.checkpoint)
+            batch = {str(path) for path in batch_paths(self.checkpoint, closed.batch)}
+        except (OSError, ValueError, KeyError):
+            return "the list of files in its checkpoint (sources) cannot be read"
+        unknown = sorted(set(taken) - logged)
+        if unknown:
+            return f"its checkpoint does not know that {unknown[0]} was taken"
+        told = {path for path, *_ in closed.note.get("files", [])}
+        return "" if batch == told else "the newest files in its checkpoint are not those of bronze"
 
     def create_tables(self) -> None:
         """Look at the source first: a source that cannot be read leaves nothing behind."""
@@ -81,6 +104,7 @@ class BronzeHop(HopQuery):
         count = sum(row["records"] for row in offered)
         note = self.note(
             batch,
+            source=self.run.pipeline.source.kind,
             ingested_at=stamp.isoformat(),
             records=count,
             fingerprint=combined(row["fingerprint"] for row in offered),

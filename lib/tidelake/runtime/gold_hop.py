@@ -13,7 +13,6 @@ from tidelake.errors import UsageError
 from tidelake.runtime.gold_inputs import by_input, inputs_of, open_stream, up_to
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import HopQuery, Run
-from tidelake.runtime.offsets import planned_positions
 from tidelake.runtime.schemas import gold_freedom, target_schema
 from tidelake.runtime.small_batches import fitted
 from tidelake.runtime.targets import OWN, Inputs, Target, targets_of
@@ -22,7 +21,6 @@ from tidelake.sinks.commits import BEGINNING, Position, last_commit, rows_betwee
 from tidelake.sinks.compaction import CONFLICTS, has_vectors, relieve
 from tidelake.sinks.definitions import changed_definition
 from tidelake.sinks.finality import settled_until
-from tidelake.sinks.notes import positions
 from tidelake.tables import Table
 
 # How often a batch is merged again after a compaction got in between.
@@ -34,11 +32,11 @@ class GoldHop(HopQuery):
 
     hop = "gold"
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, *, creates: bool = True) -> None:
         """Find the tables and what they follow; then as every hop."""
         self._targets = targets_of(run.lake, run.pipeline)
         self._inputs = inputs_of(run.lake, run.pipeline)
-        super().__init__(run)
+        super().__init__(run, creates=creates)
 
     def closing_tables(self) -> list[Table]:
         """Each gold table closes a batch for itself."""
@@ -48,13 +46,10 @@ class GoldHop(HopQuery):
         """Without deletion vectors a merge would copy the large files that this makes."""
         return [table for table in self.closing_tables() if has_vectors(spark, table)]
 
-    def followed(self) -> dict[Table, Position]:
+    @property
+    def inputs(self) -> dict[str, Table]:
         """Gold's tables follow silver, all from one position."""
-        reached = self._reached()
-        return {table: reached.get(key, BEGINNING) for key, table in self._inputs.items()}
-
-    def _reached(self) -> dict[str, Position]:
-        return positions(last_commit(self.closing_tables()[0]))
+        return self._inputs
 
     def create_tables(self) -> None:
         """Create the gold tables."""
@@ -85,8 +80,7 @@ class GoldHop(HopQuery):
     def write(self, rows: DataFrame, batch: int) -> None:
         """Merge a batch into each table that does not hold it yet."""
         began = time.monotonic()
-        ends = planned_positions(self.checkpoint, batch, len(self._inputs))
-        until = dict(zip(self._inputs, ends, strict=True))
+        until = self.planned(batch)
         open_targets = [
             target for target in self._targets if self.fence.admits(target.table, batch, until)
         ]
@@ -101,7 +95,7 @@ class GoldHop(HopQuery):
 
     def _size(self, until: Mapping[str, Position]) -> int:
         """Tell how many rows a batch takes, by Delta's statistics."""
-        reached = self._reached()
+        reached = self.reached()
         return sum(
             rows_between(table, reached.get(key, BEGINNING), until[key])
             for key, table in self._inputs.items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,12 +14,22 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidelake.config import Environment, Pipeline
-from tidelake.errors import SourceChangedError, TidelakeError
+from tidelake.errors import RefusedError, SourceChangedError, TidelakeError
+from tidelake.runtime.offsets import planned_positions, planned_tables, unreadable
 from tidelake.runtime.progress import Progress
 from tidelake.session import spark_log
-from tidelake.sinks.commits import Position, rewritten_after
+from tidelake.sinks.commits import (
+    BEGINNING,
+    Commit,
+    Position,
+    last_commit,
+    newest_version,
+    rewritten_after,
+    table_id,
+)
 from tidelake.sinks.compaction import compact, is_due
 from tidelake.sinks.generations import CREATION, Fence, open_generation
+from tidelake.sinks.notes import positions
 from tidelake.tables import Hop, Lake, Table
 
 _POLL_SECONDS = 1
@@ -57,8 +68,12 @@ class HopQuery(ABC):
 
     hop: ClassVar[Hop]
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, *, creates: bool = True) -> None:
         """Find the generation and create the tables that do not exist yet.
+
+        Args:
+            run: What the hop works with.
+            creates: Whether tables are to be created; without, nothing is written.
 
         Raises:
             GenerationError: Table and checkpoint do not belong together.
@@ -70,7 +85,9 @@ class HopQuery(ABC):
         )
         self._failure: Exception | None = None
         self._refuse_rewritten()
-        self.create_tables()
+        self._refuse_astray()
+        if creates:
+            self.create_tables()
 
     @property
     def _checkpoints(self) -> Path:
@@ -89,14 +106,69 @@ class HopQuery(ABC):
         """List the tables whose small files are put together now and then."""
         return self.closing_tables()
 
-    def followed(self) -> dict[Table, Position]:
-        """Give the tables that the hop follows, and where it stands in each."""
+    @property
+    def inputs(self) -> Mapping[str, Table]:
+        """The tables that the hop follows, in the order in which its stream names them."""
         return {}
+
+    def reached(self) -> dict[str, Position]:
+        """Tell where the hop stands in each input; empty before the first batch."""
+        return positions(last_commit(self.closing_tables()[0]))
+
+    def planned(self, batch: int) -> dict[str, Position]:
+        """Tell how far a batch goes in each input.
+
+        Raises:
+            GenerationError: Behind what the table holds, or past what the input holds: rows would
+                be taken twice, or never.
+        """
+        ends = planned_positions(self.checkpoint, batch, len(self.inputs))
+        until = dict(zip(self.inputs, ends, strict=True))
+        for key, reached in self.reached().items():
+            table, newest = self.inputs.get(key), until.get(key)
+            if table and newest and not reached <= newest <= (newest_version(table) + 1, -1):
+                raise self.fence.refusal(
+                    f"its checkpoint lets batch {batch} end at version {newest[0]} of {table.name}"
+                )
+        return until
+
+    def astray(self, closed: Commit) -> str:
+        """Say how the checkpoint goes on elsewhere than a batch ended; empty where it does not.
+
+        Args:
+            closed: The newest batch of a table.
+        """
+        told = positions(closed)
+        if not told or set(told) != set(self.inputs):
+            return ""
+        planned = planned_positions(self.checkpoint, closed.batch, len(self.inputs))
+        ids = planned_tables(self.checkpoint, closed.batch)
+        for (key, table), position, known in zip(self.inputs.items(), planned, ids, strict=True):
+            if known and table_id(table) not in (None, known):
+                return f"{table.name} is another table now than the one that was read"
+            if told[key] != position:
+                return (
+                    f"its checkpoint stands at version {position[0]} of {table.name}, "
+                    f"batch {closed.batch} ended at version {told[key][0]}"
+                )
+        return ""
+
+    def _refuse_astray(self) -> None:
+        """Stop where the checkpoint is broken: it would skip rows, or take some twice."""
+        for table in self.closing_tables():
+            closed = last_commit(table)
+            if closed is None or closed.batch <= CREATION:
+                continue
+            problem = unreadable(self.checkpoint, closed.batch) or self.astray(closed)
+            if problem:
+                raise self.fence.refusal(f"{self.run.pipeline.name}, hop {self.hop}: {problem}")
 
     def _refuse_rewritten(self) -> None:
         """Stop where rows that were read already may have changed: a stream cannot take it back."""
-        for table, reached in self.followed().items():
-            version = rewritten_after(table, reached) if table.exists else None
+        reached = self.reached()
+        for key, table in self.inputs.items():
+            position = reached.get(key, BEGINNING)
+            version = rewritten_after(table, position) if table.exists else None
             if version is not None:
                 raise self.fence.refusal(
                     f"version {version} of {table.name} took out or replaced rows "
@@ -187,7 +259,15 @@ def named(error: Exception, hop: HopQuery) -> TidelakeError:
     text = str(error)
     place = f"{hop.run.pipeline.name}, hop {hop.hop}"
     if "FILE_NOT_EXIST" in text or "FileNotFoundException" in text:
-        return SourceChangedError([f"{place}: {_told(error)}"])
+        if hop.hop == "bronze":
+            return SourceChangedError([f"{place}: {_told(error)}"], taken=False)
+        return RefusedError(
+            f"{place}: a file of a table that it follows is gone, by a VACUUM with too little "
+            f"retention: {_told(error)}\n"
+            f"Compute the tables anew with: tidelake backfill run {hop.run.pipeline.name}"
+            f"{' --from silver' if hop.hop == 'gold' else ''}, then: "
+            f"tidelake backfill promote {hop.run.pipeline.name}"
+        )
     return TidelakeError(
         f"{place} stopped: {_told(error)}\n"
         "Nothing of the open batch counts; the next run repeats it. "

@@ -120,11 +120,21 @@ def check_landing(folder: str, bronze: Table) -> None:
 
 def batch_files(checkpoint: Path, batch: int) -> list[LandedFile]:
     """Look up the files of a planned micro-batch in Spark's file source log."""
+    return [_look(path) for path in batch_paths(checkpoint, batch)]
+
+
+def batch_paths(checkpoint: Path, batch: int) -> list[Path]:
+    """Look up where they are, or were."""
     last = _log_offset(checkpoint / "offsets" / str(batch))
     first = _log_offset(checkpoint / "offsets" / str(batch - 1)) + 1
     log = checkpoint / "sources" / "0"
-    paths = [path for number in range(first, last + 1) for path in _log_entries(log, number)]
-    return [_look(path) for path in paths]
+    return [path for number in range(first, last + 1) for path in _log_entries(log, number)]
+
+
+def logged_files(checkpoint: Path) -> set[str]:
+    """List the paths in Spark's file source log, which it will not read again."""
+    log = checkpoint / "sources" / "0"
+    return {str(path) for file in log.glob("[0-9]*") for path, _ in _entries(file)}
 
 
 def check_bytes(file: LandedFile, read: int) -> None:
@@ -135,7 +145,8 @@ def check_bytes(file: LandedFile, read: int) -> None:
     """
     if Path(file.path).suffix in _COMPRESSED or read - file.size in _HARMLESS:
         return
-    raise SourceChangedError([f"{file.path}: {file.size:,} bytes listed, {read:,} bytes read"])
+    told = f"{file.path}: {file.size:,} bytes listed, {read:,} bytes read"
+    raise SourceChangedError([told], taken=False)
 
 
 def local_path(uri: str) -> Path:
@@ -152,5 +163,10 @@ def _log_offset(file: Path) -> int:
 def _log_entries(log: Path, number: int) -> list[Path]:
     plain = log / str(number)
     file = plain if plain.exists() else log / f"{number}.compact"
+    return [path for path, batch in _entries(file) if batch == number]
+
+
+def _entries(file: Path) -> list[tuple[Path, int]]:
+    """Read the files that an entry of the log names, each with the entry that it came with."""
     entries = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()[1:]]
-    return [local_path(entry["path"]) for entry in entries if entry["batchId"] == number]
+    return [(local_path(entry["path"]), int(entry["batchId"])) for entry in entries]

@@ -9,6 +9,9 @@ from tidelake.sinks.commits import BEGINNING, Position
 
 # The offset log: a version line, a line of metadata, then a line for each input.
 _FIRST_INPUT = 2
+_VERSION, _NO_DATA = "v1", "-"
+# No batch ends here.
+_NOWHERE: Position = (-1, -1)
 
 
 def planned_positions(checkpoint: Path, batch: int, inputs: int) -> list[Position]:
@@ -22,14 +25,63 @@ def planned_positions(checkpoint: Path, batch: int, inputs: int) -> list[Positio
     Returns:
         A position for each table, in the order in which the stream names them.
     """
+    return [_position(line) for line in _inputs(checkpoint, batch)[:inputs]]
+
+
+def planned_tables(checkpoint: Path, batch: int) -> list[str | None]:
+    """Read by their ids which tables a planned micro-batch reads; None where one had no data."""
+    lines = _inputs(checkpoint, batch)
+    return [None if line == _NO_DATA else json.loads(line)["reservoirId"] for line in lines]
+
+
+def _inputs(checkpoint: Path, batch: int) -> list[str]:
     log = checkpoint / "offsets" / str(batch)
-    lines = log.read_text(encoding="utf-8").splitlines()[_FIRST_INPUT:]
-    return [_position(lines[number]) for number in range(inputs)]
+    return log.read_text(encoding="utf-8").splitlines()[_FIRST_INPUT:]
+
+
+def unreadable(checkpoint: Path, closed: int) -> str:
+    """Say which file of a checkpoint is missing or is not what Spark wrote; empty for none.
+
+    Looks at what a query reads when it starts: who it is, and its last batches.
+
+    Args:
+        checkpoint: The generation's checkpoint.
+        closed: The newest batch that the hop's table holds.
+    """
+    wanted = [checkpoint / "metadata"]
+    for log, first in (("offsets", max(closed - 1, 0)), ("commits", max(closed - 1, 0))):
+        numbers = [int(file.name) for file in (checkpoint / log).glob("[0-9]*")]
+        last = max(numbers, default=-1)
+        wanted += [checkpoint / log / str(n) for n in range(min(first, last), last + 1) if n >= 0]
+    wanted.append(checkpoint / "offsets" / str(closed))
+    for file in wanted:
+        problem = _broken(file)
+        if problem:
+            return f"{file.parent.name}/{file.name} of its checkpoint {problem}"
+    return ""
+
+
+def _broken(file: Path) -> str:
+    """Say what is wrong with a file of JSON objects, one a line; a log has its version first."""
+    if not file.exists():
+        return "is missing"
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+        is_log = file.name != "metadata"
+        objects = lines[1:] if is_log else lines
+        whole = bool(objects) and (not is_log or lines[0] == _VERSION)
+        found = [json.loads(line) for line in objects if line != _NO_DATA]
+    except ValueError:
+        return "cannot be read"
+    return "" if whole and all(isinstance(one, dict) for one in found) else "cannot be read"
 
 
 def _position(line: str) -> Position:
     # An input without any data yet has a dash.
-    if not line.startswith("{"):
+    if line == _NO_DATA:
         return BEGINNING
     offset = json.loads(line)
+    # Ours begin with the first commit, never with a snapshot.
+    if offset["isStartingVersion"]:
+        return _NOWHERE
     return int(offset["reservoirVersion"]), int(offset["index"])

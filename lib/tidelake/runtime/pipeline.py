@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tidelake.errors import RefusedError
 from tidelake.runtime.books import copy_books
 from tidelake.runtime.bronze_hop import BronzeHop
 from tidelake.runtime.epochs import close_epoch
@@ -43,6 +44,17 @@ def run_hops(run: Run, hops: Sequence[Hop], trigger: Trigger) -> None:
             _run_together(run, wanted, trigger)
         copy_books(run, wanted)
         close_epoch(run)
+
+
+def refusals(run: Run) -> dict[Hop, str]:
+    """Say why hops would not go on after what their tables hold; nothing is written."""
+    found: dict[Hop, str] = {}
+    for hop in HOPS:
+        try:
+            _HOPS[hop](run, creates=False)
+        except RefusedError as error:
+            found[hop] = str(error)
+    return found
 
 
 def _run_to_the_end(run: Run, hop: Hop, trigger: Trigger) -> None:

@@ -22,6 +22,7 @@ from tidelake.silver.route import LATE, QUARANTINED, SILVER, to_late, to_quarant
 from tidelake.silver.watermark import advance
 from tidelake.sinks.append import append
 from tidelake.sinks.commits import REBUILT, Position, last_commit
+from tidelake.sinks.definitions import silver_note
 from tidelake.sinks.evolution import types_of
 from tidelake.sinks.notes import DimensionUse, SilverNote
 from tidelake.tables import Table
@@ -113,7 +114,7 @@ class SilverBatch:
         append(
             to_silver(decided, pipeline, extra=filled, **stamp),
             run.lake.silver(name),
-            {**self._stamp(), **note.to_json()},
+            {**self._stamp(), **note.to_json(), **silver_note(pipeline)},
             surely_filled=total[SILVER] > 0,
             may_add_columns=bool(new),
             replaces=self.rebuilds,

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from typing import Any
 
 from pyspark.sql import DataFrame
 
 from tidelake.bronze import as_never_requeued
-from tidelake.errors import UsageError
+from tidelake.errors import GenerationError, UsageError
 from tidelake.runtime.decision import Decider
 from tidelake.runtime.enrichment import lookups
 from tidelake.runtime.held import Held
-from tidelake.runtime.hop import HopQuery
-from tidelake.runtime.offsets import planned_positions
+from tidelake.runtime.hop import HopQuery, Run
 from tidelake.runtime.prefilter import STATE_SETTINGS, Recovered, recover
 from tidelake.runtime.schemas import from_ddl, late_schema, silver_freedom, silver_schema
 from tidelake.runtime.silver_batch import Reached, SilverBatch
@@ -24,6 +24,7 @@ from tidelake.silver.prefilter import hold_back_copies
 from tidelake.silver.route import QUARANTINE_DDL
 from tidelake.sinks.append import ensure_table
 from tidelake.sinks.commits import BEGINNING, Position, last_commit, rows_between
+from tidelake.sinks.definitions import changed_parts
 from tidelake.sinks.notes import SilverNote
 from tidelake.tables import Table
 
@@ -41,14 +42,6 @@ class SilverHop(HopQuery):
         return self.run.lake.silver(self.run.pipeline.name)
 
     @property
-    def _late(self) -> Table:
-        return self.run.lake.late(self.run.pipeline.name)
-
-    @property
-    def _quarantine(self) -> Table:
-        return self.run.lake.quarantine(self.run.pipeline.name)
-
-    @property
     def _prefilters(self) -> bool:
         return self.run.pipeline.dedup.prefilter == "operator"
 
@@ -56,10 +49,11 @@ class SilverHop(HopQuery):
         """Silver's commit closes a batch."""
         return [self.table]
 
-    def followed(self) -> dict[Table, Position]:
+    @property
+    def inputs(self) -> dict[str, Table]:
         """Silver follows bronze and the requeue."""
-        until = SilverNote.of(last_commit(self.table)).until
-        return {table: until.get(key, BEGINNING) for key, table in self._inputs.items()}
+        lake, name = self.run.lake, self.run.pipeline.name
+        return {"bronze": lake.bronze(name), "requeue": lake.requeue(name)}
 
     def create_tables(self) -> None:
         """Create silver and its side tables."""
@@ -69,18 +63,18 @@ class SilverHop(HopQuery):
                 f"bronze.{name} does not exist yet. Fill it with: tidelake run {name} --hop bronze"
             )
         self._refuse_other_prefilter()
+        changed = changed_parts(last_commit(self.table), self.run.pipeline).identity
+        if changed:
+            raise self.fence.refusal(
+                f"{self.table.name} was filled under another {' and '.join(changed)}"
+            )
         for lookup in lookups(self.run.lake, self.run.pipeline):
             if lookup.version < 0:
                 self.run.progress.say(
                     f"{lookup.table.name} does not exist yet: its columns stay null. "
                     f"Fill it with: tidelake run {lookup.enrich.dimension}"
                 )
-        spark, pipeline = self.run.spark, self.run.pipeline
-        note, freedom = self.creation_note(), silver_freedom(pipeline)
-        late, silver = late_schema(spark, pipeline), silver_schema(spark, pipeline)
-        ensure_table(spark, self._late, late, note, freedom=freedom)
-        ensure_table(spark, self._quarantine, from_ddl(spark, QUARANTINE_DDL), note)
-        ensure_table(spark, self.table, silver, note, freedom=freedom)
+        create_silver(self.run, self.creation_note())
 
     def _refuse_other_prefilter(self) -> None:
         """Stop where the checkpoint holds the prefilter's state and needs none, or the reverse."""
@@ -89,9 +83,14 @@ class SilverHop(HopQuery):
             return
         had = SilverNote.of(last).prefiltered is not None
         if had != self._prefilters:
-            now, then = ("operator", "none") if self._prefilters else ("none", "operator")
+            if self._prefilters:
+                raise GenerationError(
+                    "dedup.prefilter is operator now, and was none in the batches of the "
+                    "checkpoint. Nothing was written. Set it back to none, or begin with it on a "
+                    "new --root."
+                )
             raise self.fence.refusal(
-                f"dedup.prefilter is {now} now, and was {then} in the batches of the checkpoint"
+                "dedup.prefilter is none now, and was operator in the batches of the checkpoint"
             )
 
     def stream(self) -> DataFrame:
@@ -125,7 +124,7 @@ class SilverHop(HopQuery):
     def write(self, rows: DataFrame, batch: int) -> None:
         """Decide a batch and write it."""
         began = time.monotonic()
-        until = self._planned(batch)
+        until = self.planned(batch)
         if not self.fence.admits(self.table, batch, until):
             if self._prefilters:
                 # The operator's state moves on only where its rows are read.
@@ -164,20 +163,31 @@ class SilverHop(HopQuery):
         span = before.until.get("bronze", BEGINNING), reached.until["bronze"]
         return recover(self.run, hold(rows), accepted, span, hold)
 
-    @property
-    def _inputs(self) -> dict[str, Table]:
-        lake, name = self.run.lake, self.run.pipeline.name
-        return {"bronze": lake.bronze(name), "requeue": lake.requeue(name)}
-
-    def _planned(self, batch: int) -> dict[str, Position]:
-        """Tell how far a batch goes in each input."""
-        ends = planned_positions(self.checkpoint, batch, len(self._inputs))
-        return dict(zip(self._inputs, ends, strict=True))
-
     def _reached(self, before: Mapping[str, Position], until: Mapping[str, Position]) -> Reached:
         """Tell also how many rows Delta says lie in between."""
         taken = {
             key: rows_between(table, before.get(key, BEGINNING), until[key])
-            for key, table in self._inputs.items()
+            for key, table in self.inputs.items()
         }
         return Reached(until, taken)
+
+
+def create_silver(run: Run, note: dict[str, Any]) -> None:
+    """Create silver and the tables beside it, or bring those that exist to the definition.
+
+    Args:
+        run: What the command works with.
+        note: Of the commit that makes a table.
+
+    Raises:
+        SchemaChangedError: The definition does not fit a stored table.
+    """
+    spark, pipeline, lake = run.spark, run.pipeline, run.lake
+    freedom = silver_freedom(pipeline)
+    for table, schema in (
+        (lake.late(pipeline.name), late_schema(spark, pipeline)),
+        (lake.quarantine(pipeline.name), from_ddl(spark, QUARANTINE_DDL)),
+        (lake.silver(pipeline.name), silver_schema(spark, pipeline)),
+    ):
+        side = table == lake.quarantine(pipeline.name)
+        ensure_table(spark, table, schema, note, freedom="none" if side else freedom)

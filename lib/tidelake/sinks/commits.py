@@ -109,6 +109,14 @@ def oldest_version(table: Table) -> int:
     return min((int(file.stem) for file in _log_files(table)), default=0)
 
 
+def table_id(table: Table) -> str | None:
+    """Give the id with which a table was made; None where the log has its first commit no more."""
+    first = next(iter(_log_files(table)[-1:]), None)
+    if first is None or int(first.stem):
+        return None
+    return next((str(action["id"]) for action in _actions(first, "metaData")), None)
+
+
 def newest_version(table: Table) -> int:
     """Give the newest version, whoever wrote it; -1 for no table."""
     return max((int(file.stem) for file in _log_files(table)), default=-1)

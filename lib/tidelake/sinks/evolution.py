@@ -98,7 +98,8 @@ def refuse(table: Table, found: Sequence[Difference]) -> None:
     if lines:
         raise SchemaChangedError(
             f"{table.name} was written under another definition:\n" + "\n".join(lines) + "\n"
-            "Restore the definition, or run the new one on a new --root."
+            "Restore the definition, or let the tables follow from bronze under the new one with: "
+            "tidelake backfill run, then promote"
         )
 
 

@@ -100,7 +100,7 @@ def _backfills(lake: Lake, since: datetime) -> Iterator[Need]:
         pipeline = file.parent.name
         for name, version in state["before"].items():
             by = f"the rollback of {pipeline}'s backfill"
-            yield from _need(lake.table(name), version, by, f"tidelake backfill run {pipeline}")
+            yield from _need(lake.table(name), version, by, "wait until the horizon has passed")
 
 
 def _need(table: Table, version: int, by: str, remedy: str) -> Iterator[Need]:

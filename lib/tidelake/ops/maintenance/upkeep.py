@@ -14,6 +14,7 @@ from tidelake.config.types import quoted
 from tidelake.errors import RefusedError
 from tidelake.ops.maintenance.needs import Need, needs_of
 from tidelake.settings import with_settings
+from tidelake.sinks.commits import last_commit
 from tidelake.sinks.compaction import compact, has_vectors
 from tidelake.tables import Lake, Table
 
@@ -153,9 +154,16 @@ def _deleted(table: DeltaTable) -> int:
 
 
 def _keep_log(spark: SparkSession, table: DeltaTable, plan: Plan) -> None:
-    """Let the log reach back as far as the files do."""
+    """Let the log reach back as far as the files do, and to our newest note by all means.
+
+    A table that nothing comes into has an old note, and a hop goes on by it alone.
+    """
+    last = last_commit(plan.table)
+    age = datetime.now(UTC) - last.written_at if last else timedelta(0)
+    # Twice as far, so that the property does not change each night.
+    noted = 2 * age if age > _LOG / 2 else timedelta(0)
     wanted = {
-        f"delta.{key}": f"interval {-(-max(least, plan.keep) // timedelta(days=1))} days"
+        f"delta.{key}": f"interval {-(-max(least, plan.keep, noted) // timedelta(days=1))} days"
         for key, least in (("logRetentionDuration", _LOG), ("deletedFileRetentionDuration", _FILES))
     }
     stored = table.detail().select("properties").collect()[0]["properties"]

@@ -1,11 +1,10 @@
-"""Fill green tables from pinned inputs, by the ordinary hops; begun again, it goes on."""
+"""Fill green tables: all that there is in one batch, then what arrives by the ordinary hops."""
 
 from __future__ import annotations
 
 import shutil
 from dataclasses import replace
 
-from tidelake.bronze import REQUEUE_DDL
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.replay.backfill.green import (
     Start,
@@ -16,13 +15,17 @@ from tidelake.replay.backfill.green import (
     what_next,
     write_state,
 )
+from tidelake.replay.beginning import next_generation
+from tidelake.replay.rebuild_gold import rebuild_gold
+from tidelake.replay.rebuild_silver import rebuild_silver
 from tidelake.runtime.hop import Run
+from tidelake.runtime.lock import hold_hops
 from tidelake.runtime.pipeline import run_hops
-from tidelake.runtime.schemas import from_ddl
+from tidelake.runtime.schemas import check_definition
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
-from tidelake.sinks.append import ensure_table
+from tidelake.sinks.commits import last_commit
 from tidelake.sinks.definitions import hash_of
-from tidelake.sinks.generations import CREATION, FIRST_GENERATION
+from tidelake.sinks.generations import CREATION
 
 
 def build(run: Run, start: Start) -> State:
@@ -70,14 +73,38 @@ def build(run: Run, start: Start) -> State:
 
 
 def fill(run: Run, start: Start) -> None:
-    """Bring green tables up to what their input holds now."""
+    """Bring green tables up to what their input holds now.
+
+    What there is when a table is begun is computed in one batch: the input's first commits and
+    files may be gone, and one batch over all rows costs less than all batches. What arrives after
+    that comes in by the ordinary hops.
+    """
     green = green_run(run, start)
     now = parse_trigger(AVAILABLE_NOW)
-    if start == "silver":
-        run_hops(green, ["gold"], now)
-        return
-    name = run.pipeline.name
-    note = {"pipeline": name, "hop": "requeue", "generation": FIRST_GENERATION, "batch": CREATION}
-    schema = from_ddl(run.spark, REQUEUE_DDL)
-    ensure_table(run.spark, green.lake.requeue(name), schema, note)
-    run_hops(green, ["silver", "gold"], now)
+    check_definition(green)
+    if start == "bronze":
+        _begin_silver(green)
+        run_hops(green, ["silver"], now)
+    _begin_gold(green)
+    run_hops(green, ["gold"], now)
+
+
+def _begin_silver(green: Run) -> None:
+    lake, name = green.lake, green.pipeline.name
+    with hold_hops(lake, name, ["silver"]):
+        last = last_commit(lake.silver(name))
+        if last is not None and last.batch > CREATION:
+            return
+        green.progress.say(f"deciding all of {lake.bronze(name).name} in one batch")
+        rebuild_silver(green, next_generation(green, "silver", [lake.silver(name)]))
+
+
+def _begin_gold(green: Run) -> None:
+    lake, pipeline = green.lake, green.pipeline
+    tables = [lake.table(name) for name in pipeline.gold_names]
+    with hold_hops(lake, pipeline.name, ["gold"]):
+        found = [last_commit(table) for table in tables]
+        if None not in found and len({one.generation for one in found if one}) == 1:
+            return
+        green.progress.say(f"computing {len(tables)} gold tables from all of silver")
+        rebuild_gold(green, next_generation(green, "gold", tables))

@@ -1,9 +1,9 @@
 """Put rows in the place of those of the live tables: a new generation, one commit a table.
 
 The order is that of every batch: the checkpoint that goes on after it is prepared first, side
-tables come before silver, and the commit that closes comes last. Interrupted in between, the hop
-is refused until the swap is done again or taken back; readers see each table whole, as it was or
-as it becomes.
+tables come before silver, and the commit that closes comes last. Interrupted in between, the
+swap is done again or taken back before anything else; readers see each table whole, as it was or as
+it becomes.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tidelake.runtime.hop import Run
 from tidelake.runtime.targets import OWN, stamped
 from tidelake.sinks.append import append
 from tidelake.sinks.commits import REBUILT, Commit, Position, newest_version
+from tidelake.sinks.definitions import silver_note
 from tidelake.sinks.notes import SilverNote
 from tidelake.tables import Hop, Table
 
@@ -81,6 +82,7 @@ def install_silver(run: Run, contents: SilverContents) -> None:
     ):
         append(stamped(rows, **stamp), table, note, **_REPLACES)
     books = {**contents.note.to_json(), "until": {k: list(v) for k, v in until.items()}}
+    books |= silver_note(run.pipeline)
     append(stamped(contents.silver, **stamp), silver, {**note, **books}, **_REPLACES)
 
 

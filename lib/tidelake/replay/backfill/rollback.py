@@ -36,7 +36,12 @@ def rollback(run: Run) -> State:
         state = replace(state, stage="rolling back")
         write_state(lake, pipeline, state)
         for name, version in state.before.items():
-            _restore(run, lake.table(name), version)
+            try:
+                _restore(run, lake.table(name), version)
+            except RefusedError:
+                # Not to be finished any more: another backfill may begin.
+                write_state(lake, pipeline, replace(state, stage="promoted"))
+                raise
         name = pipeline.name
         silver, requeue = lake.silver(name), lake.requeue(name)
         if silver.name in state.before:
@@ -56,7 +61,8 @@ def _restore(run: Run, table: Table, version: int) -> None:
         raise RefusedError(
             f"{table.name} cannot be restored to version {version}, from before the promotion: "
             f"{str(error).splitlines()[0]}\n"
-            f"Compute it anew with: tidelake backfill run {run.pipeline.name}"
+            f"Compute the tables anew with: tidelake backfill run {run.pipeline.name}, "
+            f"then: tidelake backfill promote {run.pipeline.name}"
         ) from error
 
 

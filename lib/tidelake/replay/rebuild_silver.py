@@ -1,0 +1,53 @@
+"""Decide all of bronze anew, as one batch, in the place of what silver holds."""
+
+from __future__ import annotations
+
+from delta.tables import DeltaTable
+
+from tidelake.bronze import REQUEUE_DDL, as_never_requeued
+from tidelake.replay.beginning import begin, offsets_of
+from tidelake.replay.rebuild_gold import FIRST
+from tidelake.runtime.held import Held
+from tidelake.runtime.hop import Run
+from tidelake.runtime.prefilter import Recovered
+from tidelake.runtime.schemas import from_ddl
+from tidelake.runtime.silver_batch import Reached, SilverBatch
+from tidelake.runtime.silver_hop import create_silver
+from tidelake.runtime.small_batches import fitted
+from tidelake.sinks.append import ensure_table
+from tidelake.sinks.commits import Position, newest_version
+from tidelake.sinks.generations import CREATION
+from tidelake.sinks.notes import SilverNote
+
+
+def rebuild_silver(run: Run, generation: str) -> None:
+    """Replace silver, quarantine and late by what follows from bronze as it is now.
+
+    Bronze is read as a table, not commit by commit: its oldest files and commits may be gone.
+    Nothing is late, and what was requeued is in bronze and asks no more.
+
+    Args:
+        run: What the command works with; tables beside bronze that do not exist are made.
+        generation: The new one, which goes on after that.
+    """
+    lake, name = run.lake, run.pipeline.name
+    bronze, requeue = lake.bronze(name), lake.requeue(name)
+    note = {"pipeline": name, "generation": generation, "batch": CREATION}
+    spark = run.spark
+    ensure_table(spark, requeue, from_ddl(spark, REQUEUE_DDL), {**note, "hop": "requeue"})
+    create_silver(run, {**note, "hop": "silver"})
+    version = newest_version(bronze)
+    rows = spark.read.format("delta").option("versionAsOf", version).load(str(bronze.path))
+    DeltaTable.forPath(spark, str(requeue.path)).delete()
+    until: dict[str, Position] = {
+        "bronze": (version + 1, -1),
+        "requeue": (newest_version(requeue) + 1, -1),
+    }
+    inputs = {"bronze": bronze, "requeue": requeue}
+    begin(run, "silver", generation, FIRST, offsets_of(run, inputs, until))
+    count = rows.count()
+    reached = Reached(until, {"bronze": count, "requeue": 0})
+    batch = SilverBatch(run, generation, FIRST, rebuilds=True)
+    with fitted(spark, count), Held() as keep:
+        recovered = Recovered(as_never_requeued(rows), [], None)
+        batch.write(recovered, SilverNote(), reached, keep)
