@@ -2,7 +2,7 @@
 
 A backfill's tables are green, those that everybody reads are live. Green tables and their
 checkpoints lie under a root of their own; whatever a backfill does not fill, bronze above all, is
-read where it is. So a backfill is filled by the ordinary hops.
+read where it is. So a backfill goes on by the ordinary hops.
 """
 
 from __future__ import annotations

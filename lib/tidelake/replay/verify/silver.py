@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from tidelake.errors import UsageError
 from tidelake.ops.books import history
 from tidelake.ops.side import Closed, still_there
 from tidelake.replay.verify.contents import Comparison, Difference, Shape, compare
@@ -65,9 +67,11 @@ class SilverInputs:
         if instant is None:
             return self
         arrived = F.col("ingested_at") >= F.lit(instant)
+        # What arrived since was decided since.
+        later = [commit for commit in self.closing if commit.written_at >= instant]
         return SilverInputs(
             self.version,
-            self.closing,
+            later or self.closing[:1],
             self.bronze.where(arrived),
             self.requeued.where(arrived),
             self.silver.where(arrived),
@@ -219,7 +223,16 @@ def _looked_up(run: Run, rows: DataFrame, closing: Sequence[Commit]) -> DataFram
     parts = []
     for number, versions in enumerate(_pins_of(closing)):
         mine = F.col(_PINS) == number
-        parts.append(enriched(rows.where(mine), pipeline, _pinned(today, versions)))
+        try:
+            parts.append(enriched(rows.where(mine), pipeline, _pinned(today, versions)))
+        except PySparkException as error:
+            last = max(c.written_at for c in closing if _versions(SilverNote.of(c)) == versions)
+            told = ", ".join(f"{table} as of version {version}" for table, version in versions)
+            raise UsageError(
+                f"{pipeline.name} looked up {told}, which cannot be read any more: it is older "
+                "than what maintenance keeps. Judge what arrived after that with: "
+                f"tidelake verify {pipeline.name} --since {last:%Y-%m-%dT%H:%M:%SZ}"
+            ) from error
     parts.append(enriched(rows.where(F.col(_PINS).isNull()), pipeline, today))
     return reduce(DataFrame.unionByName, parts)
 
