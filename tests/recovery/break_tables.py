@@ -139,8 +139,10 @@ def _tried(filled: Run, whole: Path, copy: Path, way: Break) -> list[str]:
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(whole, copy)
     broken = replace(filled, lake=Lake(copy), progress=Progress(lambda _: None))
-    stored = DeltaTable.forPath(filled.spark, str(broken.lake.table(way.table).path))
-    one = stored.toDF().limit(1).localCheckpoint()
+    path = str(broken.lake.table(way.table).path)
+    stored = DeltaTable.forPath(filled.spark, path)
+    # Read anew: a merge cannot tell its source from its target by columns of the same ids.
+    one = filled.spark.read.format("delta").load(path).limit(1).localCheckpoint()
     way.damage(stored, one)
     verdict = {judged.table.name: judged.comparison for judged in verify(broken).tables}
     named = [d for d in verdict[way.table].differences if d.kind == way.kind]

@@ -17,7 +17,7 @@ from tidelake.sinks.commits import commits
 def test_two_pipelines_at_once_in_one_session_fill_their_own_tables(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    worlds = [world(spark, tmp_path / str(number)) for number in range(2)]
+    worlds = [world(spark, tmp_path / name, name=name) for name in ("clickstream", "taps")]
     delivered: list[list[bytes]] = []
     for number, played in enumerate(worlds):
         # The same ids, and other values: what came into the wrong table would show.

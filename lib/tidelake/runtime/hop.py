@@ -215,9 +215,11 @@ class HopQuery(ABC):
                 self._failure = error
                 raise
 
+        name = f"{self.run.pipeline.name}-{self.hop}"
         return (
             self.stream()
-            .writeStream.queryName(f"{self.run.pipeline.name}-{self.hop}")
+            # A session knows a name once, and a backfill may go on beside the live hop.
+            .writeStream.queryName(f"{name}-backfill" if self.run.replays else name)
             .option("checkpointLocation", str(self.checkpoint))
             .foreachBatch(on_batch)
             .trigger(**trigger)
