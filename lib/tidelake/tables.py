@@ -102,3 +102,8 @@ class Lake:
         """Give the folder of a hop's checkpoints, one subfolder a generation."""
         checked = self.bronze(pipeline).path.name
         return self.root / "checkpoints" / checked / hop
+
+    def erasure(self, pipeline: str) -> Path:
+        """Give the folder that is there while an erasure has begun and not ended."""
+        checked = self.bronze(pipeline).path.name
+        return self.root / "erasures" / checked

@@ -16,7 +16,8 @@ from tests.unit.handmade import fingerprint_of, write_rows
 from tidelake.fingerprints import combined, fingerprint
 from tidelake.ops.balance import Batch, Mark, Tally, batch_of, problems_of, tally
 from tidelake.ops.side import Closed
-from tidelake.sinks.commits import Commit
+from tidelake.sinks.commits import ERASED, Commit
+from tidelake.sinks.erased import Arrival, Deduction, arrivals_note, deductions_note
 from tidelake.sinks.notes import FateCount
 from tidelake.tables import Lake
 
@@ -318,3 +319,62 @@ def test_spark_duckdb_and_python_agree_on_the_fingerprint_of_strange_ids(
 def test_no_rows_have_the_fingerprint_zero(spark: SparkSession) -> None:
     nothing = spark.createDataFrame([], "record_id string").agg(fingerprint().alias("mark"))
     assert nothing.collect()[0]["mark"] == combined([]) == 0
+
+
+# B and C, an accepted event and its copy, were erased; the delete wrote A again.
+_GONE = [Arrival(NOON, 2, fingerprint_of([B, C]), 0)]
+_ERASED = [
+    commit(1, rows=1, **{ERASED: arrivals_note("now", _GONE)}),
+    *TAKEN,
+]
+_BEHIND = Batch(
+    1,
+    "g2",
+    NOON,
+    0,
+    0,
+    (),
+    None,
+    (
+        Deduction("g1", 0, "silver", 1, fingerprint_of([B])),
+        Deduction("", -1, "duplicate", 1, 0),
+        Deduction("", -1, "bronze", 2, fingerprint_of([B, C])),
+    ),
+)
+
+
+def after_erasure(**tables: Tally) -> list[str]:
+    left = {"bronze": held(b0=[A, D, E]), "silver": held(b0=[A]), **tables}
+    fates = Counter(silver=left["silver"].rows, duplicate=0, quarantined=1, late=1, filtered=0)
+    return problems(batches=[*BATCHES, _BEHIND], taken=_ERASED, fates=fates, **left)
+
+
+def test_books_add_up_less_what_was_erased() -> None:
+    assert after_erasure() == []
+
+
+def test_a_row_that_is_lost_beside_an_erasure_is_told() -> None:
+    assert after_erasure(silver=held()) == [
+        "silver, batch 0: 1 rows are booked as silver, 0 are there",
+        "bronze holds 3 rows, 2 have a fate or wait for one",
+    ]
+    assert after_erasure(bronze=held(b0=[A, D])) == [
+        "bronze: its commits wrote 5 rows and 2 were erased, it holds 2",
+        "bronze holds 2 rows, 3 have a fate or wait for one",
+        "bronze holds 2 rows, silver took 5, less 2 that were erased, and 0 wait",
+    ]
+
+
+def test_another_row_that_went_instead_of_the_erased_one_is_told() -> None:
+    assert after_erasure(silver=held(b0=[B]), bronze=held(b0=[B, D, E])) == [
+        "bronze: it holds as many rows as its commits wrote, but not the same ones",
+        "silver, batch 0: its rows booked as silver are not those that are there",
+        "silver took as many rows as bronze holds, but not the same ones",
+    ]
+
+
+def test_what_notes_say_of_an_erasure_is_read_back() -> None:
+    told = deductions_note("now", _BEHIND.erased)
+    read = Commit(3, NOON, 0, {"generation": "g2", "batch": 1, ERASED: told})
+    assert batch_of(read).erased == _BEHIND.erased
+    assert read.brought == _ERASED[0].brought == 0

@@ -21,6 +21,7 @@ BUILT = [
     "check",
     "demo",
     "doctor",
+    "erase",
     "generate",
     "ledger",
     "maintain",
@@ -35,7 +36,7 @@ GROUPS = {
     "late": ["apply", "list"],
     "quarantine": ["discard", "list", "replay"],
 }
-UNBUILT = ["erase", "init", "kafka", "ui"]
+UNBUILT = ["init", "kafka", "ui"]
 
 
 @pytest.fixture(autouse=True)
@@ -130,6 +131,10 @@ def test_the_version_goes_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
         (["quarantine", "discard", "--reason", " "], "Invalid value for --reason: say why"),
         (["quarantine", "list", "--stage", "late"], "'late' is not one of 'parse', 'contract'"),
         (["ledger", "--by", "hour"], "'hour' is not one of 'batch', 'day'"),
+        (["erase"], "Missing option '--subject'"),
+        (["erase", "--subject", "u1"], "write the subject as COLUMN=VALUE"),
+        (["erase", "--subject", "user_id="], "write the subject as COLUMN=VALUE"),
+        (["erase", "--subject", "user=u1"], "These it has: event_id, user_id, action,"),
     ],
 )
 def test_wrong_use_exits_2_with_a_message(
@@ -157,6 +162,7 @@ def test_wrong_use_exits_2_with_a_message(
         ["quarantine", "list", "nope"],
         ["quarantine", "replay", "nope"],
         ["quarantine", "discard", "nope", "--reason", "broken"],
+        ["erase", "nope", "--subject", "user_id=u1"],
     ],
     ids=" ".join,
 )
@@ -285,7 +291,15 @@ def test_sql_on_an_empty_root_says_how_to_fill_it(
 
 
 @pytest.mark.parametrize(
-    "command", [["status"], ["ledger"], ["late", "list"], ["quarantine", "list"]], ids=" ".join
+    "command",
+    [
+        ["status"],
+        ["ledger"],
+        ["late", "list"],
+        ["quarantine", "list"],
+        ["erase", "--subject", "user_id=u1"],
+    ],
+    ids=" ".join,
 )
 def test_a_pipeline_that_never_ran_says_how_to_run_it(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, command: list[str]

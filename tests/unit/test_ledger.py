@@ -54,6 +54,7 @@ CONTRACT = [
     "gold",
 ]
 BESIDE = {
+    "erased",
     "pending",
     "requeued",
     "problems",
@@ -229,6 +230,7 @@ def test_json_has_the_contracts_terms_first_and_later_ones_beside_them(
         "gold": {"totals": {"expected": 5, "counted": 5}},
     }
     assert {key: found[key] for key in BESIDE} == {
+        "erased": 0,
         "pending": 0,
         "requeued": 0,
         "problems": [],

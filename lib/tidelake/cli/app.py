@@ -14,6 +14,7 @@ import click
 from tidelake import __version__
 from tidelake.cli.backfilling import backfill
 from tidelake.cli.checking import check
+from tidelake.cli.erasing import erase
 from tidelake.cli.failures import say
 from tidelake.cli.flow import run_pipeline
 from tidelake.cli.maintaining import maintain
@@ -234,5 +235,6 @@ def _refuse_unbalanced(problems: Sequence[str], pipeline: str) -> None:
         )
 
 
-for _command in (late, quarantine, check, repair, verify, backfill, maintain, *unbuilt_commands()):
+_BESIDE = (late, quarantine, check, repair, verify, backfill, maintain, erase)
+for _command in (*_BESIDE, *unbuilt_commands()):
     app.add_command(_command)

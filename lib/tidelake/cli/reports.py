@@ -23,6 +23,7 @@ def show_ledger(books: Ledger) -> None:
     given_up = f"; {books.discarded:,} of them discarded" if books.discarded else ""
     rows = [
         ["source", told["source"], "records that the source held"],
+        ["erased", told["erased"], "records that an erasure took out"],
         ["bronze", told["bronze"], "rows, each payload verbatim"],
         ["  silver", told["silver"], "accepted events"],
         ["  duplicates", told["duplicates"], "copies of an accepted event"],

@@ -9,7 +9,6 @@ import click
 from tidelake.errors import NotBuiltError
 
 _UNBUILT = {
-    "erase": "Take a subject's rows out of every table.",
     "ui": "Show a live page.",
     "kafka": "Run a local broker.",
     "init": "Start a new pipeline.",

@@ -11,6 +11,7 @@ from tidelake.fingerprints import DUCKDB_FINGERPRINT, combined
 from tidelake.ops.query import ask
 from tidelake.ops.side import Closed, in_closed_batch
 from tidelake.sinks.commits import Commit
+from tidelake.sinks.erased import RECORDS, Deduction, arrivals_in, deductions_in
 from tidelake.sinks.notes import FRESH, FateCount, SilverNote, add_up, fingerprint_of
 from tidelake.tables import Lake, Table
 
@@ -58,6 +59,7 @@ class Batch:
         returned: Rows taken from the requeue.
         counts: Its rows by fate, stage and origin.
         watermark: After it.
+        erased: What an erasure took out of earlier batches, where it began a generation.
     """
 
     number: int
@@ -67,6 +69,7 @@ class Batch:
     returned: int
     counts: tuple[FateCount, ...]
     watermark: datetime | None
+    erased: tuple[Deduction, ...] = ()
 
     @property
     def fates(self) -> Counter[str]:
@@ -99,6 +102,7 @@ def batch_of(commit: Commit) -> Batch:
         returned=note.taken.get("requeue", 0),
         counts=note.counts,
         watermark=note.watermark,
+        erased=deductions_in([commit]),
     )
 
 
@@ -143,37 +147,60 @@ def problems_of(
         requeued: Rows sent again that silver has not taken yet.
     """
     yield from _bronze_problems(taken, tables["bronze"])
+    erased = [one for batch in batches for one in batch.erased]
+    lost = _by_batch(erased)
     for batch in batches:
-        yield from _batch_problems(batch, tables)
+        yield from _batch_problems(batch, tables, lost)
     bronze = tables["bronze"]
     fated = sum(fates.values()) + pending + requeued
     if fated != bronze.rows:
         yield f"bronze holds {bronze.rows:,} rows, {fated:,} have a fate or wait for one"
     fresh = [c for batch in batches for c in batch.counts if c.origin == FRESH]
     seen = sum(count.rows for count in fresh)
-    if seen + pending != bronze.rows:
-        yield f"bronze holds {bronze.rows:,} rows, silver took {seen:,} and {pending:,} wait"
-    elif not pending and fingerprint_of(fresh) != bronze.fingerprint:
+    gone = [one for one in erased if one.fate == RECORDS]
+    left = seen - sum(one.rows for one in gone)
+    marks = (fingerprint_of(fresh), *(one.fingerprint for one in gone))
+    if left + pending != bronze.rows:
+        less = f", less {seen - left:,} that were erased," if gone else ""
+        yield f"bronze holds {bronze.rows:,} rows, silver took {seen:,}{less} and {pending:,} wait"
+    elif not pending and combined(marks) != bronze.fingerprint:
         yield "silver took as many rows as bronze holds, but not the same ones"
 
 
 def _bronze_problems(taken: Sequence[Commit], bronze: Tally) -> Iterator[str]:
     filled = [commit for commit in reversed(taken) if commit.batch >= 0]
     for commit in filled:
-        offered, written = int(commit.note["records"]), commit.rows or 0
+        offered, written = int(commit.note["records"]), commit.brought
         if offered != written:
             yield (
                 f"bronze, batch {commit.batch}: the source held {offered:,} records, "
                 f"{written:,} rows were written"
             )
-    written = sum(commit.rows or 0 for commit in filled)
-    if written != bronze.rows:
-        yield f"bronze: its commits wrote {written:,} rows, it holds {bronze.rows:,}"
-    elif combined(int(commit.note["fingerprint"]) for commit in filled) != bronze.fingerprint:
+    written = sum(commit.brought for commit in filled)
+    gone = arrivals_in(filled)
+    erased = sum(one.rows for one in gone)
+    marks = [int(commit.note["fingerprint"]) for commit in filled]
+    if written - erased != bronze.rows:
+        less = f" and {erased:,} were erased" if gone else ""
+        yield f"bronze: its commits wrote {written:,} rows{less}, it holds {bronze.rows:,}"
+    elif combined([*marks, *(one.fingerprint for one in gone)]) != bronze.fingerprint:
         yield "bronze: it holds as many rows as its commits wrote, but not the same ones"
 
 
-def _batch_problems(batch: Batch, tables: Mapping[str, Tally]) -> Iterator[str]:
+def _by_batch(erased: Sequence[Deduction]) -> dict[tuple[_Key, str], Mark]:
+    """Add up what erasures took out of each batch, by its fate."""
+    found: dict[tuple[_Key, str], Mark] = {}
+    for one in erased:
+        key = (one.generation, one.batch), one.fate
+        before = found.get(key, Mark())
+        mark = combined((before.fingerprint, one.fingerprint))
+        found[key] = Mark(before.rows + one.rows, mark)
+    return found
+
+
+def _batch_problems(
+    batch: Batch, tables: Mapping[str, Tally], lost: Mapping[tuple[_Key, str], Mark]
+) -> Iterator[str]:
     place = f"silver, batch {batch.number}"
     for source, rows, given in (
         ("bronze", batch.taken, batch.of(fresh=True)),
@@ -183,7 +210,11 @@ def _batch_problems(batch: Batch, tables: Mapping[str, Tally]) -> Iterator[str]:
             yield f"{place}: it took {rows:,} rows from {source} and gave {given:,} fates"
     for fate in ("silver", "quarantined", "late"):
         counts = [count for count in batch.counts if count.fate == fate]
-        booked = Mark(sum(count.rows for count in counts), fingerprint_of(counts))
+        gone = lost.get((batch.key, fate), Mark())
+        booked = Mark(
+            sum(count.rows for count in counts) - gone.rows,
+            combined((fingerprint_of(counts), gone.fingerprint)),
+        )
         held = tables[fate].batches.get(batch.key, Mark())
         if booked.rows != held.rows:
             yield f"{place}: {booked.rows:,} rows are booked as {fate}, {held.rows:,} are there"

@@ -7,7 +7,7 @@ tables; none is derived from another.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,8 @@ from tidelake.ops.terms import (
     source_books,
 )
 from tidelake.sinks.commits import newest_version, rows_between
-from tidelake.sinks.notes import position
+from tidelake.sinks.erased import arrivals_in, erased_rows
+from tidelake.sinks.notes import add_up, position
 from tidelake.tables import Lake
 
 _TRIES = 3
@@ -39,6 +40,7 @@ class Ledger:
         records: Records that the source held, counted in a read of its own.
         source: Its files.
         bronze: Rows of bronze.
+        erased: Rows that an erasure took out of it.
         fates: Rows by their fate as it now is.
         stages: Rows of quarantine by stage.
         reasons: The same by reason; a row may have several.
@@ -54,6 +56,7 @@ class Ledger:
     records: int
     source: SourceBooks
     bronze: int
+    erased: int
     fates: Counter[str]
     stages: Mapping[str, int]
     reasons: Mapping[str, int]
@@ -76,6 +79,7 @@ class Ledger:
             "pipeline": self.pipeline,
             "source": self.records,
             "bronze": self.bronze,
+            "erased": self.erased,
             "silver": self.fates["silver"],
             "duplicates": self.fates["duplicate"],
             "quarantined": self.fates["quarantined"],
@@ -133,13 +137,14 @@ def _read(lake: Lake, pipeline: Pipeline) -> Ledger:
     )
     tables = _tallies(lake, name)
     sides = side_rows(lake, name)
-    counts = [count for batch in batches for count in batch.counts]
+    booked = add_up(count for batch in batches for count in batch.counts)
+    erased = [one for batch in batches for one in batch.erased]
     fates = Counter(
         silver=tables["silver"].rows,
-        duplicate=sum(count.rows for count in counts if count.fate == "duplicate"),
+        duplicate=booked["duplicate"] - erased_rows(erased, "duplicate"),
         quarantined=sides["quarantined"],
         late=sides["late"],
-        filtered=sum(count.rows for count in counts if count.fate == "filtered"),
+        filtered=booked["filtered"] - erased_rows(erased, "filtered"),
     )
     gold = gold_books(lake, pipeline)
     return Ledger(
@@ -147,6 +152,7 @@ def _read(lake: Lake, pipeline: Pipeline) -> Ledger:
         records=sum(int(commit.note.get("records", 0)) for commit in taken),
         source=source_books(taken, pipeline),
         bronze=tables["bronze"].rows,
+        erased=sum(one.rows for one in arrivals_in(taken)),
         fates=fates,
         stages=quarantined_by(lake, name, "stage"),
         reasons=quarantined_by(lake, name, "unnest(reasons)"),
@@ -156,6 +162,7 @@ def _read(lake: Lake, pipeline: Pipeline) -> Ledger:
         gold=gold,
         batches=batches,
         problems=(
+            *_open_erasure(lake, name),
             *problems_of(batches, taken, tables, fates, pending=pending, requeued=requeued),
             *(
                 f"gold.{table}: {books.expected:,} events were merged, it counts {books.counted:,}"
@@ -164,6 +171,15 @@ def _read(lake: Lake, pipeline: Pipeline) -> Ledger:
             ),
         ),
     )
+
+
+def _open_erasure(lake: Lake, name: str) -> Iterator[str]:
+    """Say why the books may not add up: an erasure has begun and not ended."""
+    if lake.erasure(name).exists():
+        yield (
+            "an erasure was interrupted; go on with it: "
+            f"tidelake erase {name} --subject COLUMN=VALUE"
+        )
 
 
 def _versions(lake: Lake, pipeline: Pipeline) -> list[int]:

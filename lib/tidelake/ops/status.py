@@ -123,7 +123,7 @@ def read_status(lake: Lake, pipeline: Pipeline, *, now: datetime | None = None) 
     warnings: Counter[str] = Counter()
     for one in notes:
         warnings.update(one.warnings)
-    records = sum(commit.rows or 0 for commit in history(lake, bronze))
+    records = sum(commit.brought for commit in history(lake, bronze))
     hops = [
         _hop("bronze", bronze, records, _files(lake, pipeline)),
         _hop(

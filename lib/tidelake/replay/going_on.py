@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from delta.tables import DeltaTable
 
@@ -14,19 +15,26 @@ from tidelake.replay.rebuild_gold import FIRST
 from tidelake.runtime.gold_inputs import inputs_of
 from tidelake.runtime.hop import Run
 from tidelake.sinks.append import append
-from tidelake.sinks.commits import REBUILT, Commit, Position, last_commit
+from tidelake.sinks.commits import ERASED, REBUILT, Commit, Position, last_commit
 from tidelake.sinks.generations import CREATION
 from tidelake.sinks.notes import SilverNote
 from tidelake.tables import Hop, Table
 
 
-def go_on_silver(run: Run, generation: str, until: Mapping[str, Position]) -> None:
+def go_on_silver(
+    run: Run,
+    generation: str,
+    until: Mapping[str, Position],
+    *,
+    erased: Mapping[str, Any] | None = None,
+) -> None:
     """Name a new generation of silver.
 
     Args:
         run: What the command works with.
         generation: The new one.
         until: Where silver stands in bronze and in the requeue.
+        erased: What the note is to say that an erasure took out; None: there was none.
     """
     lake, name = run.lake, run.pipeline.name
     table = lake.silver(name)
@@ -50,6 +58,8 @@ def go_on_silver(run: Run, generation: str, until: Mapping[str, Position]) -> No
         columns=(),
     )
     books = idle.to_json() if last.batch > CREATION else {}
+    if erased is not None:
+        books[ERASED] = dict(erased)
     name_generation(run, table, last, generation, **books)
 
 
@@ -98,8 +108,9 @@ def numbered(last: Commit) -> int:
 
 def name_generation(run: Run, table: Table, last: Commit, generation: str, **books: object) -> None:
     """Write the new generation into a table, without a row."""
-    note = {**last.note, **books, "generation": generation, "batch": numbered(last)}
-    note.pop(REBUILT, None)
+    # What happened once is said once.
+    kept = {key: told for key, told in last.note.items() if key not in (REBUILT, ERASED)}
+    note = {**kept, **books, "generation": generation, "batch": numbered(last)}
     nothing = run.spark.read.format("delta").load(str(table.path)).limit(0)
     append(nothing, table, note, surely_filled=False)
 

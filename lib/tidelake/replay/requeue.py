@@ -27,10 +27,25 @@ Reason = Literal["late", "quarantine"]
 
 def waiting(run: Run, side: Table) -> DataFrame:
     """Read the rows of a side table that are still there and that nobody gave up."""
+    return _over_side(run, side, unless_discarded(_there(run, side), _discarded(run)))
+
+
+def kept_in(run: Run, side: Table) -> DataFrame:
+    """Read the rows of a side table that are still there, given up or not."""
+    return _over_side(run, side, _there(run, side))
+
+
+def _there(run: Run, side: Table) -> str:
     lake, name = run.lake, run.pipeline.name
-    requeue, discarded = lake.requeue(name), lake.discarded(name)
-    query = still_there(side, requeue, closed_batch(lake, name))
-    query = unless_discarded(query, discarded)
+    return still_there(side, lake.requeue(name), closed_batch(lake, name))
+
+
+def _discarded(run: Run) -> Table:
+    return run.lake.discarded(run.pipeline.name)
+
+
+def _over_side(run: Run, side: Table, query: str) -> DataFrame:
+    requeue, discarded = run.lake.requeue(run.pipeline.name), _discarded(run)
     frames = {
         table: run.spark.read.format("delta").load(str(table.path))
         for table in (side, requeue, discarded)

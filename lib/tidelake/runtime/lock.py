@@ -8,21 +8,36 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from tidelake.errors import LockedError
+from tidelake.errors import LockedError, RefusedError
 from tidelake.tables import Hop, Lake
 
 
 @contextmanager
-def hold_hops(lake: Lake, pipeline: str, hops: Sequence[Hop]) -> Iterator[None]:
+def hold_hops(
+    lake: Lake, pipeline: str, hops: Sequence[Hop], *, erases: bool = False
+) -> Iterator[None]:
     """Hold the locks of a pipeline's hops.
+
+    Args:
+        lake: Where the tables are.
+        pipeline: Whose.
+        hops: Which.
+        erases: Whether the holder is an erasure, which may go on where one was interrupted.
 
     Raises:
         LockedError: Another process writes one of them.
+        RefusedError: An erasure has begun and not ended.
     """
     with ExitStack() as locks:
         for hop in hops:
             folder = lake.checkpoints(pipeline, hop)
             locks.enter_context(hold(folder, f"{pipeline}, hop {hop},"))
+        if not erases and lake.erasure(pipeline).exists():
+            raise RefusedError(
+                f"an erasure of {pipeline} was interrupted, and its tables do not agree yet. "
+                "Go on with it, with the same subject: "
+                f"tidelake erase {pipeline} --subject COLUMN=VALUE"
+            )
         yield
 
 

@@ -16,7 +16,7 @@ from tidelake.runtime.hop import HopQuery, InputGrewError, Run
 from tidelake.runtime.lock import hold_hops
 from tidelake.runtime.schemas import check_definition
 from tidelake.runtime.silver_hop import SilverHop
-from tidelake.runtime.triggers import Trigger
+from tidelake.runtime.triggers import AVAILABLE_NOW, Trigger, parse_trigger
 from tidelake.tables import HOPS, Hop
 
 # A run that goes on copies its books now and then: the log keeps commits for days, not minutes.
@@ -38,12 +38,30 @@ def run_hops(run: Run, hops: Sequence[Hop], trigger: Trigger) -> None:
     wanted = [hop for hop in HOPS if hop in hops]
     with hold_hops(run.lake, run.pipeline.name, wanted):
         if trigger.ends:
-            for hop in wanted:
-                _run_to_the_end(run, hop, trigger)
+            run_held(run, wanted)
         else:
             _run_together(run, wanted, trigger)
-        copy_books(run, wanted)
-        close_epoch(run)
+            _close(run, wanted)
+
+
+def run_held(run: Run, hops: Sequence[Hop]) -> None:
+    """Run hops whose locks the caller holds to the end of what they follow.
+
+    Args:
+        run: What the command works with.
+        hops: In the order of the flow.
+
+    Raises:
+        TidelakeError: Whatever stopped a batch.
+    """
+    for hop in hops:
+        _run_to_the_end(run, hop, parse_trigger(AVAILABLE_NOW))
+    _close(run, hops)
+
+
+def _close(run: Run, hops: Sequence[Hop]) -> None:
+    copy_books(run, hops)
+    close_epoch(run)
 
 
 def refusals(run: Run) -> dict[Hop, str]:

@@ -20,6 +20,8 @@ from tidelake.tables import Table
 _KEY = "tidelake"
 # In the note of a commit that replaced all of a table's rows.
 REBUILT = "rebuilt"
+# In the note of a commit that follows an erasure, or that takes rows out by one: what left.
+ERASED = "erased"
 _COMMIT_FILE = re.compile(r"[0-9]{20}\.json")
 
 # A commit and the last of its files that a reader took; negative for none of them.
@@ -54,6 +56,11 @@ class Commit:
     def generation(self) -> str:
         """The generation that it belongs to."""
         return str(self.note["generation"])
+
+    @property
+    def brought(self) -> int:
+        """Rows that came in with it: none where it took rows out, whatever it wrote again."""
+        return 0 if ERASED in self.note else self.rows or 0
 
 
 def encode(note: dict[str, Any]) -> str:

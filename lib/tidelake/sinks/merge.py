@@ -90,6 +90,36 @@ def merge_rows(
         )
 
 
+def delete_records(
+    records: DataFrame, target: Table, *, within: str = "", note: dict[str, Any] | None = None
+) -> None:
+    """Delete rows by their record id, in one commit; none where the table holds none of them.
+
+    Args:
+        records: Kept rows with ``record_id``, each once.
+        target: The stored table.
+        within: SQL over ``t`` that bounds the rows by literals; empty: none.
+        note: The commit's note; None for none.
+    """
+    spark = records.sparkSession
+    same = " AND ".join(filter(None, ["t.record_id = s.record_id", within]))
+    merge = (
+        DeltaTable.forPath(spark, str(target.path))
+        .alias("t")
+        .merge(records.select("record_id").alias("s"), same)
+        .whenMatchedDelete()
+    )
+    with _noted(spark, note) if note else with_settings(spark, {_MATERIALIZE: "none"}):
+        merge.execute()
+
+
+def notes_can_ride(spark: SparkSession) -> bool:
+    """Tell whether the compute lets a session carry the note of a merge."""
+    wanted = encode({})
+    with with_settings(spark, {_USER_METADATA: wanted}):
+        return spark.conf.get(_USER_METADATA, None) == wanted
+
+
 def _noted(spark: SparkSession, note: dict[str, Any]) -> AbstractContextManager[None]:
     """Attach a note to the session's next commits; MERGE takes it from nowhere else."""
     return with_settings(spark, {_USER_METADATA: encode(note), _MATERIALIZE: "none"})

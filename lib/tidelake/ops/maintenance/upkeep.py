@@ -73,6 +73,7 @@ def tables_of(lake: Lake, pipeline: Pipeline) -> list[Table]:
         lake.silver(name),
         lake.quarantine(name),
         lake.late(name),
+        lake.discarded(name),
         *map(lake.table, pipeline.gold_names),
         lake.books(),
         lake.epochs(),
@@ -135,11 +136,15 @@ def upkeep(spark: SparkSession, plans: Sequence[Plan]) -> Iterator[Done]:
         if not plan.table.name.startswith(("gold.", "dim.")) or has_vectors(spark, plan.table):
             compact(spark, plan.table)
         _keep_log(spark, table, plan)
-        hours = -(-plan.keep // timedelta(hours=1))
-        place = f"delta.{quoted(str(plan.table.path))}"
-        with with_settings(spark, _FOR_VACUUM):
-            spark.sql(f"VACUUM {place} RETAIN {hours} HOURS")
+        vacuum(spark, plan.table, hours=-(-plan.keep // timedelta(hours=1)))
         yield Done(plan.table, before, _files(table), _deleted(table))
+
+
+def vacuum(spark: SparkSession, table: Table, *, hours: int) -> None:
+    """Delete files that a table no longer holds and that are older than so many hours."""
+    place = f"delta.{quoted(str(table.path))}"
+    with with_settings(spark, _FOR_VACUUM):
+        spark.sql(f"VACUUM {place} RETAIN {hours} HOURS")
 
 
 def _files(table: DeltaTable) -> int:

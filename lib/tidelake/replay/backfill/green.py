@@ -40,6 +40,10 @@ class GreenLake(Lake):
         mine = super().table(name)
         return mine if name in self.own or name.startswith("ops.") else self.live.table(name)
 
+    def erasure(self, pipeline: str) -> Path:
+        """Give the folder of the live tables' erasure: green ones are filled from those."""
+        return self.live.erasure(pipeline)
+
 
 @dataclass(frozen=True)
 class State:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from pyspark.sql import DataFrame
@@ -14,6 +15,7 @@ from tidelake.ops.books import history
 from tidelake.replay.verify.contents import SHOWN, Comparison, Difference, Shape, compare, sums_of
 from tidelake.runtime.hop import Run
 from tidelake.sinks.commits import Commit, newest_version
+from tidelake.sinks.erased import Arrival, arrivals_in
 
 SHAPE = Shape(key=("record_id",), moment="ingested_at")
 _Mark = tuple[int, int, int | None]
@@ -40,7 +42,10 @@ def judge_bronze(run: Run, since: datetime | None) -> tuple[int, Comparison]:
         arrived = from_json(commit.note.get("ingested_at"))
         if arrived is not None and (since is None or arrived >= since):
             written.setdefault(arrived, []).append(commit)
-    told = {arrived: _told(ours) for arrived, ours in written.items()}
+    gone: dict[datetime, list[Arrival]] = {}
+    for one in arrivals_in(commits):
+        gone.setdefault(one.ingested_at, []).append(one)
+    told = {arrived: _told(ours, gone.get(arrived, ())) for arrived, ours in written.items()}
     found = _found(rows)
     none: _Mark = (0, 0, 0)
     differences = [
@@ -64,13 +69,16 @@ def judge_requeue(requeued: DataFrame, bronze: DataFrame) -> Comparison:
     return compare(wanted, once, SHAPE)
 
 
-def _told(commits: list[Commit]) -> _Mark:
-    """Add up what commits of one arrival say; contents were not always noted."""
+def _told(commits: Sequence[Commit], gone: Sequence[Arrival]) -> _Mark:
+    """Add up what commits of one arrival say, less what was erased of it."""
+    ids = [int(commit.note["fingerprint"]) for commit in commits]
+    # Contents were not always noted.
     marks = [commit.note.get("contents") for commit in commits]
+    known = [int(mark) for mark in marks if mark is not None]
     return (
-        sum(int(commit.note["records"]) for commit in commits),
-        combined(int(commit.note["fingerprint"]) for commit in commits),
-        None if None in marks else combined(int(mark) for mark in marks if mark is not None),
+        sum(int(commit.note["records"]) for commit in commits) - sum(one.rows for one in gone),
+        combined([*ids, *(one.fingerprint for one in gone)]),
+        combined([*known, *(one.contents for one in gone)]) if len(known) == len(marks) else None,
     )
 
 

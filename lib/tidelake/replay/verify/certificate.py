@@ -26,6 +26,7 @@ from tidelake.replay.verify.contents import Difference, Sums, sums_of
 from tidelake.replay.verify.silver import SILVER
 from tidelake.runtime.hop import Run
 from tidelake.sinks.definitions import hash_of
+from tidelake.sinks.erased import erasure_of
 
 _FORMAT = 1
 
@@ -89,10 +90,19 @@ def changed_since(run: Run, earlier: Mapping[str, Any]) -> dict[str, list[Differ
 
     Returns:
         By table.
+
+    Raises:
+        UsageError: Rows that it saw were erased since, so that they cannot be told from lost ones.
     """
     name, made_at = run.pipeline.name, from_json(earlier["made_at"])
     bronze, silver = run.lake.bronze(name), run.lake.silver(name)
     told = earlier["tables"]
+    version = told[bronze.name]["version"]
+    if any(erasure_of(commit) for commit in history(run.lake, bronze) if commit.version > version):
+        raise UsageError(
+            f"the certificate was made at {earlier['made_at']}, and rows of {name} were erased "
+            "since. Write a new one: give another file."
+        )
     kept = {bronze: (F.col("ingested_at") <= F.lit(made_at), BRONZE)}
     closing = [commit for commit in history(run.lake, silver) if commit.batch >= 0]
     seen = [commit for commit in closing if commit.version <= told[silver.name]["version"]]

@@ -29,6 +29,7 @@ from tidelake.runtime.hop import Run
 from tidelake.silver.fields import extra_columns
 from tidelake.silver.route import FATE, to_late, to_quarantine, to_silver, with_lateness
 from tidelake.sinks.commits import Commit, newest_version
+from tidelake.sinks.erased import deductions_in, erased_rows
 from tidelake.sinks.evolution import types_of
 from tidelake.sinks.notes import SilverNote, add_up, positions
 from tidelake.tables import Table
@@ -159,8 +160,9 @@ def _fates_that_differ(decided: DataFrame, closing: Sequence[Commit]) -> Iterato
     """Hold the fates that leave no row in a table against the notes."""
     computed = {row[FATE]: int(row["count"]) for row in decided.groupBy(FATE).count().collect()}
     noted = add_up(count for commit in closing for count in SilverNote.of(commit).counts)
+    erased = deductions_in(closing)
     for fate in ("duplicate", "filtered"):
-        rows = computed.get(fate, 0), noted[fate]
+        rows = computed.get(fate, 0), noted[fate] - erased_rows(erased, fate)
         if rows[0] != rows[1]:
             yield Difference("altered", {"fate": fate}, {"rows": rows})
 

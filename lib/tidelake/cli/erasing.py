@@ -1,0 +1,97 @@
+"""The command ``erase``: a subject's rows out of every table, and what is left until when."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from tidelake.cli.failures import say
+from tidelake.cli.flow import started
+from tidelake.cli.options import as_json, place, placed
+from tidelake.cli.render import print_json, print_table
+
+if TYPE_CHECKING:
+    from tidelake.replay.erase.report import Report
+
+
+@click.command()
+@click.argument("pipeline", default="clickstream")
+@click.option(
+    "--subject", "whose", required=True, metavar="COLUMN=VALUE", help="A column of silver, a value."
+)
+@click.option("--source", metavar="PATH", help="Where `run` reads, if not the file's source.")
+@click.option("--now", is_flag=True, help="Delete old files at once, whoever may still read them.")
+@click.option("--look", is_flag=True, help="Count the subject's rows, and change nothing.")
+@as_json
+@placed
+def erase(
+    pipeline: str,
+    whose: str,
+    source: str | None,
+    now: bool,
+    look: bool,
+    json_: bool,
+    root: str | None,
+    env: str | None,
+) -> None:
+    """Take a subject's rows out of every table; begun again with the same subject, it goes on.
+
+    Hops must not run meanwhile: each is brought to its head first, and goes on without the rows.
+    """
+    from tidelake.ops.books import require_tables  # noqa: PLC0415
+    from tidelake.replay.erase.subject import parse_subject  # noqa: PLC0415
+
+    where = place(root, env)
+    definition = where.pipeline(pipeline, source=source)
+    subject = parse_subject(whose, definition)
+    require_tables(where.lake, definition.name)
+    with started(where, definition) as run:
+        from tidelake.replay.erase.erase import erase as take_out  # noqa: PLC0415
+        from tidelake.replay.erase.erase import look as count  # noqa: PLC0415
+
+        if look:
+            _show_rows(definition.name, count(run, subject), json_=json_)
+            return
+        report = take_out(run, subject, now=now)
+    if json_:
+        print_json(report.to_json())
+    else:
+        _show(report, pipeline)
+
+
+def _show_rows(name: str, rows: dict[str, int], *, json_: bool) -> None:
+    if json_:
+        print_json({"pipeline": name, "rows": rows})
+        return
+    title = f"Rows of the subject in {name}"
+    print_table(["table", "rows"], [[table, count] for table, count in rows.items()], title=title)
+    say("Nothing was erased. Without --look they are; gold is computed anew then.")
+
+
+def _show(report: Report, pipeline: str) -> None:
+    rows = [[table, count] for table, count in report.rows.items()]
+    title = f"Erased from {report.pipeline}, by {report.column}"
+    print_table(["table", "rows"], rows, title=title if rows else f"{title}: no row was there")
+    if report.remains:
+        print_table(
+            ["left", "where", "until", "what to do"],
+            [
+                [
+                    one.what,
+                    one.where,
+                    f"{one.until:%Y-%m-%d %H:%M}Z" if one.until else None,
+                    one.remedy,
+                ]
+                for one in report.remains
+            ],
+            title="What is left",
+        )
+    if report.sent_again:
+        say(
+            f"{report.sent_again:,} conflicting rows of others were decided anew: "
+            "an erased row had taken their event."
+        )
+    if report.rollback_given_up:
+        say("The backfill's tables were removed: its promotion cannot be rolled back any more.")
+    say(f"The books say it too: tidelake ledger {pipeline}")

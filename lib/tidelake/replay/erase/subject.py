@@ -1,0 +1,62 @@
+"""Say whose rows are meant, and recognise them where only the payload's text is left."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+
+from tidelake.config import Pipeline
+from tidelake.config.pipeline import selected_columns
+from tidelake.errors import UsageError
+
+EVENT_ID = "event_id"
+# What a value may not touch: u1 is not in u10, and neither in u1-b nor in my_u1.
+_WORD = "[A-Za-z0-9_-]"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Whoever is to be erased.
+
+    Attributes:
+        column: A column of silver.
+        value: Its value, as text. It stands in no message and in no file.
+    """
+
+    column: str
+    value: str
+
+    @property
+    def hashed(self) -> str:
+        """Tell two subjects apart without saying who they are."""
+        return hashlib.sha256(f"{self.column}={self.value}".encode()).hexdigest()
+
+    @property
+    def pattern(self) -> str:
+        """Give the regular expression, for Java and Python alike, that finds it in a text.
+
+        JSON may write a value in more than one way: with escapes for what is not ASCII, or not.
+        """
+        spelled = [json.dumps(self.value, ensure_ascii=ascii)[1:-1] for ascii in (True, False)]
+        ways = "|".join(re.escape(one) for one in dict.fromkeys([self.value, *spelled]))
+        return f"(?<!{_WORD})(?:{ways})(?!{_WORD})"
+
+
+def parse_subject(text: str, pipeline: Pipeline) -> Subject:
+    """Read ``COLUMN=VALUE``.
+
+    Raises:
+        UsageError: It is none, or the pipeline's silver has no such column.
+    """
+    column, equals, value = text.partition("=")
+    if not equals or not column or not value:
+        raise UsageError("write the subject as COLUMN=VALUE, for example user_id=u1.")
+    known = (EVENT_ID, *selected_columns(pipeline.event))
+    if column not in known:
+        raise UsageError(
+            f"silver.{pipeline.name} has no column {column!r} that an event gives. "
+            f"These it has: {', '.join(known)}."
+        )
+    return Subject(column, value)

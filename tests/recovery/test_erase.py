@@ -1,0 +1,453 @@
+"""An erasure: a subject's rows leave every table, the neighbours' stay, and streams go on."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from delta.tables import DeltaTable
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+from pyspark.sql.conf import RuntimeConfig
+
+from tests.following import GOLD, JOINS
+from tests.oracles.gold import columns_of
+from tests.running import START, click, read, versions
+from tests.worlds import World, world
+from tidelake.errors import LockedError, NotBuiltError, RefusedError, UsageError
+from tidelake.ops.ledger import read_ledger
+from tidelake.replay import going_on, rebuild_gold
+from tidelake.replay.backfill.build import build
+from tidelake.replay.backfill.green import State, write_state
+from tidelake.replay.backfill.promote import promote
+from tidelake.replay.backfill.rollback import rollback
+from tidelake.replay.erase import erase as steps
+from tidelake.replay.erase.erase import erase, look
+from tidelake.replay.erase.report import Report
+from tidelake.replay.erase.subject import Subject
+from tidelake.replay.late import apply_late
+from tidelake.replay.quarantine import Choice, discard_quarantine
+from tidelake.replay.repair import repair
+from tidelake.replay.verify import verify
+from tidelake.replay.verify.certificate import changed_since
+from tidelake.runtime.lock import hold
+from tidelake.sinks.commits import last_commit
+
+_DAY = 24 * 60
+_ARRIVALS = [START + timedelta(days=3, minutes=n) for n in range(4)]
+_ZOE = Subject("user_id", "zoe")
+_HER = re.compile(rb"zoe(?!y)")
+_GOLD: list[dict[str, Any]] = [
+    {
+        "name": "by_hours",
+        "window": {"kind": "tumbling", "size": "1 hour"},
+        "keys": ["user_id"],
+        "measures": {"events": {"count": "*"}, "total": {"sum": "value"}},
+    },
+    {
+        "name": "visits",
+        "window": {"kind": "session", "gap": "30 minutes"},
+        "keys": ["product_id"],
+        "measures": {"events": {"count": "*"}, "last": {"last": "user_id"}},
+    },
+]
+# How many rows of each table are hers once all is taken in; and of them what an event gave.
+_HERS = {
+    "bronze.clickstream": 24,
+    "silver.clickstream": 13,
+    "silver.clickstream__discarded": 2,
+    "silver.clickstream__late": 2,
+    "silver.clickstream__quarantine": 6,
+    "bronze.clickstream__requeue": 1,
+}
+_KEPT = {
+    "source": 74,
+    "erased": 24,
+    "bronze": 50,
+    "silver": 42,
+    "duplicates": 4,
+    "quarantined": 3,
+    "late": 1,
+    "filtered": 0,
+    "balanced": True,
+}
+_OTHERS = "record_id, event_id, user_id, event_time, value, is_late"
+
+
+def _lines(part: int) -> list[bytes]:
+    """Write hers and others', with every fate among both; every line but a copy has its own id."""
+    first, at = part * 20, 3 * _DAY - 60 * part
+
+    def hers(number: int, **changes: Any) -> bytes:
+        return click(500 + first + number, minute=at - number, user_id="zoe", **changes)
+
+    theirs = [click(n, minute=at - n) for n in range(first, first + 12)]
+    lines = [*theirs, theirs[3], *(hers(n) for n in range(4)), hers(2)]
+    lines += [click(first + 12, minute=at, user_id="zoey"), b'{"user_id": "zoey", broken %d' % part]
+    lines += [b'{"broken %d": "zoe"' % part, hers(5, value="12,50")]
+    if part == 1:
+        # One event of hers that another wants too, twice and alike; and rows that come too late.
+        again = click(500, minute=3 * _DAY, user_id="u9")
+        lines += [again, again, click(501, minute=3 * _DAY, user_id="u8")]
+        lines += [click(900 + n, minute=n, user_id=who) for n, who in enumerate(("zoe", "u1"))]
+        lines += [click(910, minute=_DAY, user_id="zoe"), hers(6, action=None)]
+        lines += [click(911, minute=_DAY, user_id="u2")]
+    return lines
+
+
+@pytest.fixture(scope="module")
+def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Run two files, send late rows again, give others up; let silver and gold lag behind."""
+    made = world(spark, tmp_path_factory.mktemp("erase"), gold=_GOLD, quality=None)
+    for part in range(2):
+        made.land(f"{part}.jsonl", _lines(part))
+    made.run(*_ARRIVALS[:2])
+    assert apply_late(made.context, event_date=START.date()) == 2
+    assert discard_quarantine(made.context, Choice(stage="contract"), why="a test") == 2
+    made.land("2.jsonl", _lines(2))
+    made.run(_ARRIVALS[2], hops=["bronze"])
+    return made
+
+
+@dataclass(frozen=True)
+class Erased:
+    """Tables without her, and what was said of it."""
+
+    world: World
+    report: Report
+
+
+@pytest.fixture(scope="module")
+def erased(filled: World, tmp_path_factory: pytest.TempPathFactory) -> Erased:
+    """Erase her, cut off when all rows are deleted; nothing else may write until it is done."""
+    played = filled.copied(tmp_path_factory.mktemp("erased") / "copy")
+    # As a prefilter would have left it.
+    remembered = played.lake.checkpoints("clickstream", "silver") / "g1" / "state" / "0"
+    remembered.mkdir(parents=True)
+    (remembered / "ids").write_text("zoe")
+    with _dying_at("go_on_silver"):
+        erase(played.context, _ZOE)
+    before = versions(played.lake)
+    for command in (
+        played.run,
+        lambda: apply_late(played.context),
+        lambda: repair(played.context, "silver"),
+        lambda: build(played.context, "bronze"),
+    ):
+        with pytest.raises(RefusedError, match="an erasure of clickstream was interrupted"):
+            command()
+    with pytest.raises(UsageError, match="an erasure of another subject"):
+        erase(played.context, Subject("user_id", "u1"))
+    with pytest.raises(UsageError, match="the definition of clickstream is not the one"):
+        erase(played.redefined(gold=_GOLD[:1]).context, _ZOE)
+    assert "an erasure was interrupted" in read_ledger(played.lake, played.pipeline).problems[0]
+    assert versions(played.lake) == before
+    return Erased(played, erase(played.context, _ZOE, now=True))
+
+
+@contextmanager
+def _dying_at(step: str, call: int = 0, *, module: Any = steps) -> Iterator[None]:
+    """Die before a step of an erasure, when it comes for the nth time, from 0."""
+    real, made = getattr(module, step), []
+
+    def stepped(*rest: Any, **options: Any) -> Any:
+        if len(made) == call:
+            raise RuntimeError("cut off")
+        made.append(step)
+        return real(*rest, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, step, stepped)
+        with pytest.raises(RuntimeError, match="cut off"):
+            yield
+
+
+def _holding(root: Path) -> list[str]:
+    """List the files under a root that hold her, whatever the tables' logs say of them.
+
+    Of a log, the statistics are left out: the least and greatest values of files that are gone.
+    """
+    files = [file for file in sorted(root.rglob("*")) if file.is_file()]
+    return [str(file.relative_to(root)) for file in files if _holds(file)]
+
+
+def _holds(file: Path) -> bool:
+    if file.suffix == ".parquet":
+        # No table here is old enough for a checkpoint of its log.
+        assert "_delta_log" not in file.parts
+        found = duckdb.sql(
+            f"SELECT count(*) FROM read_parquet('{file}') r "
+            "WHERE regexp_matches(r::VARCHAR, 'zoe([^y]|$)')"
+        )
+        return bool(found.fetchall()[0][0])
+    told = file.read_bytes()
+    if "_delta_log" in file.parts:
+        if file.suffix != ".json":
+            return False
+        actions = [json.loads(line) for line in told.splitlines()]
+        for action in actions:
+            for kind in ("add", "remove"):
+                action.get(kind, {}).pop("stats", None)
+        told = json.dumps(actions).encode()
+    return _HER.search(told) is not None
+
+
+def _assert_right(played: World, **changes: Any) -> None:
+    """Want the tables to be what follows from bronze, and the books to balance."""
+    told = read_ledger(played.lake, played.pipeline).to_json()
+    assert told["problems"] == []
+    assert {name: told[name] for name in _KEPT} == {**_KEPT, **changes}
+    off = [one for one in verify(played.context).tables if not one.comparison.equal]
+    assert off == []
+
+
+def test_her_rows_are_gone_the_books_balance_and_every_table_follows_from_bronze(
+    erased: Erased,
+) -> None:
+    _assert_right(erased.world)
+    assert erased.report.rows == _HERS
+    assert look(erased.world.context, _ZOE) == dict.fromkeys(_HERS, 0)
+
+
+def test_others_keep_every_row_once_and_get_the_event_that_hers_had_taken(
+    filled: World, erased: Erased
+) -> None:
+    before = read(filled.lake, "silver.clickstream", _OTHERS)
+    after = read(erased.world.lake, "silver.clickstream", _OTHERS)
+    assert {row for row in before if row[2] != "zoe"} < set(after)
+    assert len({row[1] for row in after}) == len(after)
+    taken = [row[1:3] for row in after if row[2] in ("u8", "u9")]
+    assert sorted(taken) == [("e500", "u9"), ("e501", "u8")]
+    assert erased.report.sent_again == 3
+    parsed = "silver.clickstream__quarantine WHERE stage = 'parse'"
+    broken = read(erased.world.lake, parsed, "payload")
+    assert [b"zoey" in bytes(payload) for (payload,) in broken] == [True] * 3
+
+
+def test_no_file_holds_her_and_what_is_left_is_said(filled: World, erased: Erased) -> None:
+    assert len(_holding(filled.lake.root)) > 10
+    assert _holding(erased.world.lake.root) == []
+    left = {one.where for one in erased.report.remains}
+    assert {Path(where).name for where in left - {"every table"}} == {
+        f"{n}.jsonl" for n in range(3)
+    }
+    # A backfill that was refused had left its folder.
+    assert erased.report.rollback_given_up
+    assert not list(erased.world.lake.root.glob("erasures/*"))
+
+
+def test_streams_go_on_and_a_row_that_is_really_lost_is_found(
+    erased: Erased, tmp_path: Path
+) -> None:
+    played = erased.world.copied(tmp_path / "copy")
+    assert [line for line in played.run() if " 0 rows " not in line] == []
+    new = [click(number, minute=3 * _DAY) for number in (700, 701)]
+    file = played.land("3.jsonl", [*_lines(0)[:3], *new])
+    try:
+        played.run(_ARRIVALS[3])
+        _assert_right(played, source=79, bronze=55, silver=44, duplicates=7)
+    finally:
+        file.unlink()
+    for name, problem in (
+        ("silver.clickstream", "rows are booked as silver,"),
+        ("bronze.clickstream", "wrote 79 rows and 24 were erased, it holds 54"),
+    ):
+        table = DeltaTable.forPath(played.spark, str(played.lake.table(name).path))
+        one = read(played.lake, name, "record_id")[-1][0]
+        table.delete(f"record_id = '{one}'")
+        assert any(problem in told for told in read_ledger(played.lake, played.pipeline).problems)
+
+
+def test_a_certificate_from_before_is_not_held_against_the_tables(erased: Erased) -> None:
+    earlier = {
+        "made_at": START.isoformat(),
+        "since": None,
+        "tables": {"bronze.clickstream": {"version": 1}},
+    }
+    with pytest.raises(UsageError, match="rows of clickstream were erased since"):
+        changed_since(erased.world.context, earlier)
+
+
+def test_while_a_hop_runs_or_a_backfill_is_open_nothing_is_erased(
+    filled: World, tmp_path: Path
+) -> None:
+    played = filled.copied(tmp_path / "copy")
+    before = versions(played.lake)
+    for hop in ("bronze", "silver", "gold"):
+        with (
+            hold(played.lake.checkpoints("clickstream", hop), "it"),  # type: ignore[arg-type]
+            pytest.raises(LockedError, match=f"clickstream, hop {hop}"),
+        ):
+            erase(played.context, _ZOE)
+    write_state(played.lake, played.pipeline, State("bronze", "another", stage="building"))
+    with pytest.raises(RefusedError, match="the backfill of clickstream is building"):
+        erase(played.context, _ZOE)
+    with pytest.raises(NotBuiltError, match="prefilter"):
+        erase(played.redefined(dedup={"prefilter": "operator"}).context, _ZOE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RuntimeConfig, "set", _refused)
+        with pytest.raises(UsageError, match="takes no session settings"):
+            erase(played.context, _ZOE)
+    assert versions(played.lake) == before
+
+
+def _refused(*_: Any) -> None:
+    raise AnalysisException("[CONFIG_NOT_AVAILABLE] not here")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("step", "call", "module"),
+    [
+        ("run_held", 0, steps),
+        ("begin", 0, steps),
+        *[("delete_records", call, steps) for call in range(6)],
+        ("name_generation", 0, going_on),
+        ("rebuild_gold", 0, steps),
+        *[("append", call, rebuild_gold) for call in range(2)],
+        ("send", 0, steps),
+        ("run_held", 1, steps),
+        ("copy_books", 0, steps),
+        ("end", 0, steps),
+        ("purge", 0, steps),
+    ],
+)
+def test_cut_off_anywhere_it_goes_on_to_the_same_tables(
+    filled: World, erased: Erased, tmp_path: Path, step: str, call: int, module: Any
+) -> None:
+    played = filled.copied(tmp_path / "copy")
+    with _dying_at(step, call, module=module):
+        erase(played.context, _ZOE, now=True)
+    erase(played.context, _ZOE, now=True)
+    _assert_right(played)
+    assert _holding(played.lake.root) == []
+    for table, columns in (
+        ("silver.clickstream", _OTHERS),
+        ("silver.clickstream__quarantine", "record_id, stage"),
+        ("silver.clickstream__late", "record_id"),
+        ("gold.by_hours", "user_id, window_start, events, total"),
+        ("gold.visits", "product_id, session_start, session_end, events, last"),
+    ):
+        assert read(played.lake, table, columns) == read(erased.world.lake, table, columns)
+
+
+@pytest.mark.long
+def test_without_now_old_files_stay_and_are_named_with_when_they_go(
+    filled: World, tmp_path: Path
+) -> None:
+    played = filled.copied(tmp_path / "copy")
+    report = erase(played.context, _ZOE)
+    old = {one.where: one for one in report.remains if one.where.startswith(("bronze", "gold"))}
+    assert {"bronze.clickstream", "bronze.clickstream__requeue", "gold.visits"} <= old.keys()
+    until = old["bronze.clickstream"].until
+    assert until is not None
+    written = last_commit(played.lake.silver("clickstream")).written_at  # type: ignore[union-attr]
+    assert timedelta(days=6, hours=23) < until - written < timedelta(days=7, hours=1)
+    assert _holding(played.lake.root) != []
+
+
+@pytest.mark.long
+def test_a_second_erasure_and_repairs_after_it_count_each_row_once(
+    erased: Erased, tmp_path: Path
+) -> None:
+    played = erased.world.copied(tmp_path / "copy")
+    erase(played.context, Subject("event_id", "e0"))
+    gone = {"erased": 25, "bronze": 49, "silver": 41}
+    _assert_right(played, **gone)
+    for hop in ("bronze", "silver", "gold"):
+        repair(played.context, hop)  # type: ignore[arg-type]
+        _assert_right(played, **gone)
+    played.run()
+    _assert_right(played, **gone)
+
+
+@pytest.mark.long
+def test_a_promotion_cannot_be_rolled_back_any_more(filled: World, tmp_path: Path) -> None:
+    played = filled.copied(tmp_path / "copy")
+    played.run()
+    build(played.context, "bronze")
+    promote(played.context)
+    assert erase(played.context, _ZOE, now=True).rollback_given_up
+    assert verify(played.context).equal
+    assert read_ledger(played.lake, played.pipeline).problems == ()
+    assert _holding(played.lake.root) == []
+    with pytest.raises(UsageError, match="has no backfill"):
+        rollback(played.context)
+
+
+@pytest.mark.long
+def test_rows_that_a_deletion_vector_only_hides_are_purged(filled: World, tmp_path: Path) -> None:
+    played = filled.copied(tmp_path / "copy")
+    for table in played.lake.existing():
+        played.spark.sql(
+            f"ALTER TABLE delta.`{table.path}` "
+            "SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
+        )
+    erase(played.context, _ZOE, now=True)
+    _assert_right(played)
+    assert _holding(played.lake.root) == []
+    assert list(played.lake.root.rglob("deletion_vector*.bin")) == []
+
+
+@pytest.mark.long
+def test_gold_of_every_kind_is_as_if_she_had_never_been_there(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    played, without = (
+        world(spark, tmp_path / name, gold=GOLD, joins=JOINS, quality=None)
+        for name in ("played", "without")
+    )
+    for part in range(2):
+        played.land(f"{part}.jsonl", _lines(part))
+        without.land(f"{part}.jsonl", [one for one in _lines(part) if not _HER.search(one)])
+    for one in (played, without):
+        one.run(*_ARRIVALS[:2])
+    erase(played.context, _ZOE)
+    for one in (played, without):
+        one.land("2.jsonl", [click(n, minute=3 * _DAY - 9 * n) for n in range(700, 720)])
+        one.run(_ARRIVALS[2])
+    for table in (*GOLD, *JOINS):
+        name, columns = f"gold.{table['name']}", ", ".join(columns_of(table))
+        rows = read(without.lake, name, columns)
+        assert rows or table in JOINS
+        assert read(played.lake, name, columns) == rows
+    assert verify(played.context).equal
+    assert read_ledger(played.lake, played.pipeline).problems == ()
+
+
+@pytest.mark.long
+def test_a_subject_of_a_dimension_leaves_its_state_and_its_history(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    played = world(spark, tmp_path, base="products")
+
+    def change(product: str, revision: int) -> bytes:
+        at = (START + timedelta(minutes=revision)).isoformat()
+        return json.dumps(
+            {
+                "change_id": f"{product}@{revision}",
+                "product_id": product,
+                "revision": revision,
+                "changed_at": at,
+                "op": "upsert",
+                "category": f"c{revision}",
+                "price": 1.5,
+            }
+        ).encode()
+
+    played.land("0.jsonl", [change(one, n) for n in range(1, 4) for one in ("zoe", "p2")])
+    played.run()
+    erase(played.context, Subject("product_id", "zoe"), now=True)
+    assert read(played.lake, "dim.products", "product_id, category") == [("p2", "c3")]
+    assert len(read(played.lake, "dim.products__history", "product_id")) == 3
+    assert verify(played.context).equal
+    assert read_ledger(played.lake, played.pipeline).problems == ()
+    assert _holding(played.lake.root) == []
