@@ -13,9 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidelake.config import Environment, Pipeline
-from tidelake.errors import SourceChangedError, TidelakeError
+from tidelake.errors import TidelakeError
+from tidelake.runtime.failures import named
 from tidelake.runtime.progress import Progress
-from tidelake.session import spark_log
 from tidelake.sinks.commits import Position, rewritten_after
 from tidelake.sinks.compaction import compact, is_due
 from tidelake.sinks.generations import CREATION, Fence, open_generation
@@ -169,7 +169,8 @@ class HopQuery(ABC):
                 raise InputGrewError(f"the input of hop {self.hop} has new columns") from error
             if isinstance(self._failure, TidelakeError):
                 raise self._failure from error
-            raise named(self._failure or error, self) from error
+            place = f"{self.run.pipeline.name}, hop {self.hop}"
+            raise named(self._failure or error, place) from error
 
     def finish(self, query: StreamingQuery) -> None:
         """Wait for a query that ends by itself; stop it when interrupted."""
@@ -180,22 +181,3 @@ class HopQuery(ABC):
         finally:
             if query.isActive:
                 query.stop()
-
-
-def named(error: Exception, hop: HopQuery) -> TidelakeError:
-    """Name what stopped a query: the failures that users meet by their own error."""
-    text = str(error)
-    place = f"{hop.run.pipeline.name}, hop {hop.hop}"
-    if "FILE_NOT_EXIST" in text or "FileNotFoundException" in text:
-        return SourceChangedError([f"{place}: {_told(error)}"])
-    return TidelakeError(
-        f"{place} stopped: {_told(error)}\n"
-        "Nothing of the open batch counts; the next run repeats it. "
-        f"Spark's own words: {spark_log()}"
-    )
-
-
-def _told(error: Exception) -> str:
-    """Give an error's kind and its first line."""
-    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {first}"[:400]
