@@ -59,7 +59,7 @@ def _line(row: Sequence[Any]) -> str:
     first, *others = ["" if value is None else str(value) for value in row]
     head, *widths = _WIDTHS
     cells = [text.rjust(width) for text, width in zip(others, widths, strict=True)]
-    return "".join([first[:head].ljust(head), *cells]).rstrip()
+    return "".join([first[: head - 1].ljust(head), *cells]).rstrip()
 
 
 def add_to(file: Path, reports: Sequence[Report]) -> None:
