@@ -111,13 +111,13 @@ def test_deaths_in_recoveries_of_recoveries_change_nothing(
 
 def _own_conf(folder: Path, played: World) -> None:
     """Let processes in a folder find the world's definition, and its small batches."""
-    pipelines = folder / "conf" / "pipelines"
-    pipelines.mkdir(parents=True)
-    shutil.copy(played.folder / "clickstream.yml", pipelines / "clickstream.yml")
-    content = yaml.safe_load((conf_dir() / "environments" / "local.yml").read_text())
+    own = folder / "conf"
+    shutil.copytree(conf_dir(), own)
+    shutil.copy(played.folder / "clickstream.yml", own / "pipelines" / "clickstream.yml")
+    environment = own / "environments" / "local.yml"
+    content = yaml.safe_load(environment.read_text())
     content["limits"] = {"silver_bytes": "1k", "gold_bytes": "1k"}
-    (folder / "conf" / "environments").mkdir()
-    (folder / "conf" / "environments" / "local.yml").write_text(yaml.safe_dump(content))
+    environment.write_text(yaml.safe_dump(content))
 
 
 def _steps() -> Iterator[tuple[str, str]]:
@@ -152,6 +152,7 @@ def test_the_death_of_a_process_at_any_point_changes_nothing(
         fail = f"{name}:{nth or 1}:{mode}" if step else ""
         with started(tmp_path, [*run, "--hop", hop], name="run", fail=fail) as running:
             ended = running.ends_within(600)
+            print(step or hop, "ended" if ended else "reached", flush=True)
             if not step:
                 assert ended and running.process.returncode == 0, running.words
                 continue
