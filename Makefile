@@ -35,15 +35,25 @@ types: setup
 imports: setup
 	$(BIN)/lint-imports
 
-# Long runs. KILLS is the number of times that the process group is killed, EXAMPLES of streams
-# that are drawn for each property.
+# Long runs. KILLS is the number of times that the process group is killed, RACES of two runs at
+# once, CHAINS of deaths in recoveries, LEVELS of fullness of a disk, EXAMPLES of streams that are
+# drawn for each property. RESUME is a folder that keeps the kills, and goes on with them.
 KILLS ?= 100
+RACES ?= 20
+CHAINS ?= 20
+LEVELS ?= 20
 EXAMPLES ?= 50
+RESUME ?=
+REPORT := build/recovery.json
+recovery: export TIDELAKE_REPORT = $(REPORT)
 recovery: setup
-	TIDELAKE_KILLS=$(KILLS) $(BIN)/python -m pytest -s tests/recovery
+	rm -f $(REPORT)
+	TIDELAKE_KILLS=$(KILLS) TIDELAKE_RESUME=$(RESUME) $(BIN)/python -m pytest -s tests/recovery
 	TIDELAKE_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -s tests/streaming/test_properties.py
 	TIDELAKE_GOLD_EXAMPLES=1000 $(BIN)/python -m pytest -s tests/streaming/test_gold_properties.py tests/streaming/test_dimensions.py
-	$(BIN)/python -m pytest -s -m long tests/streaming tests/recovery
+	TIDELAKE_RACES=$(RACES) TIDELAKE_CHAINS=$(CHAINS) TIDELAKE_LEVELS=$(LEVELS) \
+		$(BIN)/python -m pytest -s -m long tests/streaming tests/recovery
+	$(BIN)/python -m tests.recovery.reporting $(REPORT)
 
 bench: setup
 	$(BIN)/python benchmarks/catch_up.py
@@ -55,4 +65,4 @@ lock:
 		pyproject.toml -o requirements.lock
 
 clean:
-	rm -rf .venv lakehouse dist
+	rm -rf .venv lakehouse dist build

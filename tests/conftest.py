@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.recovery.reporting import add_to, reports_of, table
 from tidelake.config import Environment, load_environment
 from tidelake.session import build_session
 from tidelake.tables import Lake
@@ -50,3 +51,17 @@ def lake(environment: Environment) -> Lake:
     """Give the tables of that root."""
     assert environment.root is not None
     return Lake(environment.root)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what the recovery tests tried, and keep it where TIDELAKE_REPORT says."""
+    results = [result for found in terminalreporter.stats.values() for result in found]
+    reports = reports_of(results)
+    if not reports:
+        return
+    terminalreporter.section("recovery")
+    for line in table(reports):
+        terminalreporter.write_line(line)
+    kept = os.environ.get("TIDELAKE_REPORT")
+    if kept:
+        add_to(Path(kept), reports)

@@ -37,7 +37,8 @@ def build_session(env: str | Environment = "local") -> SparkSession:
     if environment.root is None:
         raise NotBuiltError("Running on a catalog", "Give --root DIR to run on paths.")
     try:
-        from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415  heavy, and optional
+        from py4j.protocol import Py4JJavaError  # noqa: PLC0415  heavy, and optional
+        from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415
         from pyspark.sql import SparkSession  # noqa: PLC0415
     except ImportError as error:
         raise MachineError(
@@ -54,12 +55,19 @@ def build_session(env: str | Environment = "local") -> SparkSession:
     try:
         with output_to(log):
             session = builder.getOrCreate()
+    except Py4JJavaError as error:
+        raise _not_started(str(error.java_exception.toString()), log) from error
     except (PySparkRuntimeError, OSError) as error:
-        raise MachineError(
-            f"Spark did not start; its own words are in {log}. Check with: tidelake doctor"
-        ) from error
+        raise _not_started(str(error), log) from error
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def _not_started(why: str, log: Path) -> MachineError:
+    return MachineError(
+        f"Spark did not start: {why.splitlines()[0][:400]}\n"
+        f"Its own words are in {log}. Check with: tidelake doctor"
+    )
 
 
 def spark_log() -> Path:

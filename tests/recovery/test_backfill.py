@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.running import START, click, read, versions
 from tests.worlds import World, world
-from tidelake.errors import GenerationError, LockedError, UsageError
+from tidelake.errors import GenerationError, UsageError
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.maintenance.upkeep import Plan, upkeep
 from tidelake.replay.backfill import install
@@ -25,7 +25,6 @@ from tidelake.replay.backfill.promote import promote
 from tidelake.replay.backfill.rollback import rollback
 from tidelake.replay.late import apply_late
 from tidelake.replay.verify import verify
-from tidelake.runtime.lock import hold
 from tidelake.sinks.commits import last_commit
 from tidelake.sinks.compaction import compact
 from tidelake.tables import Table
@@ -207,16 +206,6 @@ def test_a_swap_that_is_cut_off_goes_on_or_is_taken_back(
     old = played.redefined()
     old.run()
     _assert_right(old, events=63)
-
-
-def test_while_a_run_writes_nothing_is_swapped(built: World) -> None:
-    before = versions(built.lake)
-    with (
-        hold(built.lake.checkpoints("clickstream", "gold"), "gold"),
-        pytest.raises(LockedError, match="clickstream, hop gold"),
-    ):
-        promote(built.context)
-    assert versions(built.lake) == before
 
 
 @pytest.mark.long

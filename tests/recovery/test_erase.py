@@ -307,14 +307,14 @@ def _refused(*_: Any) -> None:
 @pytest.mark.parametrize(
     ("step", "call", "module"),
     [
-        ("run_held", 0, steps),
+        ("run_hops", 0, steps),
         ("begin", 0, steps),
         *[("delete_records", call, steps) for call in range(6)],
         ("name_generation", 0, going_on),
         ("rebuild_gold", 0, steps),
         *[("append", call, rebuild_gold) for call in range(2)],
         ("send", 0, steps),
-        ("run_held", 1, steps),
+        ("run_hops", 1, steps),
         ("copy_books", 0, steps),
         ("end", 0, steps),
         ("purge", 0, steps),

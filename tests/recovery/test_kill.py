@@ -2,86 +2,122 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
-import signal
-import subprocess
-import sys
+import re
 import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from tests.comparing import assert_gold_equals_oracle, distinct_events
-from tests.running import click, land, read
-from tidelake.config import load_environment, load_pipeline
-from tidelake.ops.ledger import read_ledger
-from tidelake.tables import Lake
+import pytest
+
+from tests.recovery.deliveries import arguments, assert_as_delivered, deliver
+from tests.recovery.failpoints import POINTS
+from tests.recovery.processes import Started, race, started
+from tests.recovery.reporting import Report
 
 _KILLS = int(os.environ.get("TIDELAKE_KILLS", "2"))
+_RACES = int(os.environ.get("TIDELAKE_RACES", "20"))
 _SEED = int(os.environ.get("TIDELAKE_SEED", str(time.time_ns() % 1_000_000)))
 # From Spark's start to some time after a run's usual end, so that every step is hit.
 _EARLIEST, _LATEST = 3.0, 24.0
+_LONGEST = 600.0
+# In kills: how long a broken table may stay unnoticed.
+_CHECKED_EVERY = 25
+# Steps of every run that has something to take in.
+_STEPS = [name for name in POINTS if name.split("/")[1] not in ("create", "late", "close")]
 
 
-def _lines(part: int, chance: random.Random) -> list[bytes]:
-    """Write one file's lines, among them copies, garbage and a conflict, none too late."""
-    first = part * 40
-    lines = [click(n, minute=chance.uniform(0, 600)) for n in range(first, first + 40)]
-    lines += [lines[3], b'{"event_id": "cut off', click(first, minute=1, product_id="other")]
-    if part:
-        lines.append(click(first - 1, minute=2, product_id="other"))
-    chance.shuffle(lines)
-    return lines
+@dataclass
+class _State:
+    """How far the kills have come; kept beside the tables, so that they can go on.
+
+    Attributes:
+        seed: What they are drawn from.
+        moments: Where each run was killed; ``end`` for those that were quicker.
+    """
+
+    seed: int
+    moments: list[str] = field(default_factory=list)
+
+    @staticmethod
+    def of(folder: Path) -> _State:
+        file = folder / "kills.json"
+        return _State(**json.loads(file.read_text())) if file.exists() else _State(_SEED)
+
+    def keep(self, folder: Path) -> None:
+        written = folder / ".kills.json"
+        written.write_text(json.dumps(asdict(self)))
+        written.rename(folder / "kills.json")
 
 
-def _start(root: Path, landing: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tidelake.cli", "run", "clickstream"]
-    command += ["--root", str(root), "--source", str(landing)]
-    # Its own group: the JVM dies with Python, or it would go on committing.
-    return subprocess.Popen(
-        command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    )
+def _kill_one(folder: Path, part: int, seed: int) -> str:
+    """Start a run and kill it: at a random time, or in a random step; tell where."""
+    chance = random.Random(f"{seed}/{part}/kill")
+    moment, step = chance.uniform(_EARLIEST, _LATEST), chance.choice(_STEPS)
+    is_in_a_step = part % 2 == 1
+    fail = f"{step}:1:hang" if is_in_a_step else ""
+    with started(folder, arguments(folder), name="run", fail=fail) as run:
+        ended = run.ends_within(_LONGEST if is_in_a_step else moment)
+        assert not ended or run.process.returncode == 0, run.words
+    return "end" if ended else step if is_in_a_step else f"{moment:.1f} s"
 
 
-def test_a_kill_at_any_moment_changes_nothing(tmp_path: Path) -> None:
-    print(f"seed {_SEED}, {_KILLS} kills; repeat with TIDELAKE_SEED={_SEED}")
+def test_a_kill_at_any_moment_changes_nothing(
+    tmp_path: Path, report: Callable[..., Report]
+) -> None:
+    folder = Path(os.environ.get("TIDELAKE_RESUME") or tmp_path).absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    state = _State.of(folder)
+    told = report("1 SIGKILL of the process group", tried=_KILLS, seed=state.seed)
+    print(f"seed {state.seed}, {len(state.moments)} of {_KILLS} kills under {folder}")
+    print(f"repeat with TIDELAKE_SEED={state.seed}, go on with TIDELAKE_RESUME={folder}")
+    while len(state.moments) < _KILLS:
+        part = len(state.moments)
+        deliver(folder, part, state.seed)
+        state.moments.append(_kill_one(folder, part, state.seed))
+        state.keep(folder)
+        if len(state.moments) % _CHECKED_EVERY == 0 and len(state.moments) < _KILLS:
+            _end(folder, state, told)
+            print(f"{len(state.moments)} kills, nothing lost and nothing doubled", flush=True)
+    _end(folder, state, told)
+    print(f"killed at: {', '.join(state.moments)}")
+
+
+def _end(folder: Path, state: _State, told: Report) -> None:
+    """Run to the end, twice at the same moment: one works, the other is refused by name."""
+    _assert_one_worked(*race(folder, arguments(folder)))
+    told.reached = sum(moment != "end" for moment in state.moments)
+    told.refused += 1
+    assert_as_delivered(folder, range(len(state.moments)), state.seed, told)
+
+
+def _assert_one_worked(one: Started, other: Started) -> None:
+    assert one.process.returncode == 0, one.words
+    assert other.process.returncode == 3, other.words
+    assert re.search(
+        rf"^tidelake: clickstream, hop bronze, is being written by process {one.process.pid}\.",
+        other.words,
+        re.MULTILINE,
+    ), other.words
+    # Told at once, before Spark starts.
+    assert "Starting Spark" not in other.words
+    assert "Traceback" not in other.words
+
+
+@pytest.mark.long
+def test_of_two_runs_on_one_root_one_works_and_the_other_is_refused(
+    tmp_path: Path, report: Callable[..., Report]
+) -> None:
+    told = report("7 two runs on one root", tried=_RACES, seed=_SEED)
     chance = random.Random(_SEED)
-    root, landing = tmp_path / "lake", tmp_path / "landing"
-    delivered: list[bytes] = []
-    reached = []
-    for part in range(_KILLS):
-        lines = _lines(part, chance)
-        land(landing, f"part-{part:04d}.jsonl", lines)
-        delivered += lines
-        process = _start(root, landing)
-        moment = chance.uniform(_EARLIEST, _LATEST)
-        try:
-            process.wait(timeout=moment)
-            reached.append("end")
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            reached.append(f"{moment:.1f}s")
-        assert process.stderr is not None
-        process.stderr.close()
-    print(f"killed at: {', '.join(reached)}")
-
-    last = _start(root, landing)
-    _, told = last.communicate()
-    assert last.returncode == 0, told.decode()
-
-    lake = Lake(root)
-    pipeline = load_pipeline(
-        "clickstream", load_environment("local", root=str(root)), source=str(landing)
-    )
-    books = read_ledger(lake, pipeline).to_json()
-    assert books["balanced"]
-    assert books["source"] == books["bronze"] == len(delivered)
-    assert sorted(bytes(row[0]) for row in read(lake, "bronze.clickstream", "payload")) == sorted(
-        delivered
-    )
-    expected = distinct_events(delivered)
-    assert read(lake, "silver.clickstream__late", "event_id") == []
-    assert [row[0] for row in read(lake, "silver.clickstream", "event_id")] == sorted(
-        event["event_id"] for event in expected
-    )
-    assert_gold_equals_oracle(lake, expected)
+    for part in range(_RACES):
+        deliver(tmp_path, part, _SEED)
+        # The first works for about fifteen seconds; at once is the worst of all moments.
+        delay = chance.choice([0, 0, 0.2, 1, 6])
+        _assert_one_worked(*race(tmp_path, arguments(tmp_path), delay=delay))
+        told.reached += 1
+        told.refused += 1
+    assert_as_delivered(tmp_path, range(_RACES), _SEED, told)

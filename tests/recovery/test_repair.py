@@ -150,6 +150,17 @@ def test_what_is_refused_is_mended_by_the_command_it_names(
     assert broken.run() == []
 
 
+def test_a_deleted_checkpoint_is_refused_and_no_table_changes(broken: World) -> None:
+    before = versions(broken.lake)
+    for hop in HOPS:
+        checkpoint = broken.lake.checkpoints("clickstream", hop) / "g1"
+        aside = checkpoint.rename(checkpoint.with_name("aside"))
+        with pytest.raises(GenerationError, match=f"tidelake repair clickstream --hop {hop}"):
+            broken.run()
+        aside.rename(checkpoint)
+    assert versions(broken.lake) == before
+
+
 def test_the_rows_of_a_batch_that_was_open_come_once(broken: World) -> None:
     broken.land("part 3.jsonl", _lines(3))
     with before_silver_closes():
@@ -192,7 +203,8 @@ def test_another_definition_of_gold_is_refused_until_gold_is_rebuilt(
     changed = {**table, **change}
     gold = [changed] if "name" not in change else [table, changed]
     other = broken.redefined(gold=gold, quality=None)
-    with pytest.raises(GenerationError, match="tidelake repair clickstream --hop gold"):
+    why = "is new beside tables" if "name" in change else "was filled under another definition"
+    with pytest.raises(GenerationError, match=f"{why}.* tidelake repair clickstream --hop gold"):
         other.run()
     assert versions(other.lake) == before
     name = f"gold.{changed['name']}"

@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -16,6 +17,7 @@ from tests.oracles.silver import Rules
 from tests.running import START, click, place_of, read
 from tests.worlds import TO_SILVER, World, world
 from tidelake.bronze import BRONZE_DDL, REQUEUE_DDL
+from tidelake.ops.ledger import read_ledger
 from tidelake.runtime.schemas import from_ddl
 from tidelake.sinks.append import append, ensure_table
 
@@ -187,3 +189,22 @@ def test_a_first_arrival_is_first_by_number_and_not_by_text(
     assert found["e50"] == "ninth"
     records = read(played.lake, "silver.clickstream__quarantine", "record_id")
     assert [place_of(row[0])[1] for row in records] == [10]
+
+
+@pytest.mark.long
+def test_a_batch_of_nothing_but_copies_closes_and_the_next_goes_on(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    played = world(spark, tmp_path)
+    first = [click(n, minute=n) for n in range(10)]
+    for name, lines in (
+        ("a", first),
+        ("b", first[:2]),
+        ("c", [click(50, minute=50)]),
+        ("d", []),
+        ("e", [click(51, minute=51)]),
+    ):
+        played.land(f"{name}.jsonl", lines)
+        played.run()
+    told = read_ledger(played.lake, played.pipeline).to_json()
+    assert (told["duplicates"], told["silver"], told["balanced"]) == (2, 12, True)

@@ -48,6 +48,7 @@ def waiting(filled: World, tmp_path: Path) -> World:
     return filled.copied(tmp_path / "copy")
 
 
+@pytest.mark.long
 def test_a_crash_between_any_two_tables_of_a_batch_writes_each_once(waiting: World) -> None:
     before = versions(waiting.lake)
     for held in range(1, len(_TABLES)):

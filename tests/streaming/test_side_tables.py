@@ -14,12 +14,10 @@ from tests.crashes import before_silver_closes
 from tests.fates import assert_books, assert_fates
 from tests.running import START, click, read, versions
 from tests.worlds import TO_SILVER, World, world
-from tidelake.errors import LockedError
 from tidelake.ops.ledger import read_ledger
 from tidelake.replay.late import apply_late
 from tidelake.replay.listing import list_late, list_quarantine
 from tidelake.replay.quarantine import Choice, discard_quarantine, replay_quarantine
-from tidelake.runtime.lock import hold
 
 _DAY = 24 * 60
 _ARRIVAL = START + timedelta(days=6)
@@ -200,19 +198,6 @@ def test_rows_of_a_batch_that_is_not_closed_are_not_sent(cut_off: World, tmp_pat
     played.run(hops=TO_SILVER)
     assert_books(played.lake, played.pipeline, assert_fates(played.lake))
     assert apply_late(played.context) == 6
-
-
-def test_while_silver_is_held_nothing_is_sent_or_given_up(played: World) -> None:
-    before = versions(played.lake)
-    with hold(played.lake.checkpoints("clickstream", "silver"), "clickstream, hop silver,"):
-        for command in (
-            lambda: apply_late(played.context),
-            lambda: replay_quarantine(played.context, Choice()),
-            lambda: discard_quarantine(played.context, Choice(), why="a test"),
-        ):
-            with pytest.raises(LockedError, match="hop silver"):
-                command()
-    assert versions(played.lake) == before
 
 
 @pytest.mark.long

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
 import runpy
 import sys
 import tomllib
@@ -11,9 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.running import land
 from tidelake import __version__
 from tidelake.cli import app
 from tidelake.cli.failures import run_command
+from tidelake.runtime.lock import hold
+from tidelake.tables import Lake
 
 PROJECT = Path(__file__).parents[2]
 JOBS = sorted((PROJECT / "jobs").glob("*.py"))
@@ -265,6 +269,17 @@ def test_an_environment_on_a_catalog_says_how_to_run_on_paths(
     told = mistake(capsys, tmp_path, "run", "clickstream", "--env", "prod")
 
     assert "not built yet. Give --root DIR to run on paths" in told
+
+
+def test_a_run_beside_another_is_refused_before_spark_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    land(tmp_path / "landing", "a.jsonl", [b"{}"])
+    arguments = ["run", "clickstream", "--root", str(tmp_path / "lake")]
+    with hold(Lake(tmp_path / "lake").checkpoints("clickstream", "bronze"), "another run"):
+        assert run_command(app, [*arguments, "--source", str(tmp_path / "landing")]) == 3
+    told = f"tidelake: clickstream, hop bronze, is being written by process {os.getpid()}. "
+    assert capsys.readouterr().err.startswith(told)
 
 
 def test_a_bad_trigger_says_which_are_good(

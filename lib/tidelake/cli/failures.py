@@ -9,6 +9,7 @@ import click
 
 from tidelake.errors import TidelakeError
 
+UNEXPECTED = 1
 INTERRUPTED = 130
 
 
@@ -18,7 +19,7 @@ def say(message: str) -> None:
 
 
 def run_command(command: click.Command, arguments: Sequence[str]) -> int:
-    """Run a command; 0 done, 2 wrong use, 3 refused, 4 the machine, 130 interrupted."""
+    """Run a command; 0 done, 1 unexpected, 2 wrong use, 3 refused, 4 machine, 130 interrupted."""
     try:
         result = command.main(list(arguments), standalone_mode=False)
     except TidelakeError as error:
@@ -30,4 +31,9 @@ def run_command(command: click.Command, arguments: Sequence[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         say("Stopped. What was closed stays; the next run goes on from there.")
         return INTERRUPTED
+    except OSError as error:
+        # A full disk, above all: what the system says is all that there is to say.
+        place = f"{error.filename}: " if error.filename else ""
+        say(f"tidelake: {place}{error.strerror or error}")
+        return UNEXPECTED
     return int(result) if isinstance(result, int) else 0

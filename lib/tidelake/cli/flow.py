@@ -47,6 +47,7 @@ def run_pipeline(
     """
     # Spark takes seconds to load and to start: what can fail without it fails first.
     from tidelake.runtime.landing import check_landing  # noqa: PLC0415
+    from tidelake.runtime.lock import hold_hops  # noqa: PLC0415
     from tidelake.runtime.triggers import parse_trigger  # noqa: PLC0415
 
     when = parse_trigger(trigger)
@@ -54,7 +55,9 @@ def run_pipeline(
         if "bronze" in hops and isinstance(one.source, FilesSource):
             refuse_unbuilt(one)
             check_landing(one.source.path, place.lake.bronze(one.name))
-    with started(place, pipeline) as run:
+    refuse_unbuilt(pipeline)
+    # Held before Spark starts, so that a second run hears of the first at once.
+    with hold_hops(place.lake, pipeline.name, hops), started(place, pipeline) as run:
         from tidelake.runtime.pipeline import run_hops  # noqa: PLC0415
 
         for dimension in first:
@@ -62,7 +65,7 @@ def run_pipeline(
             run_hops(replace(run, pipeline=dimension), HOPS, when)
         if first:
             say(f"{pipeline.name}:")
-        run_hops(run, hops, when)
+        run_hops(run, hops, when, held=True)
 
 
 def refuse_unbuilt(pipeline: Pipeline) -> None:

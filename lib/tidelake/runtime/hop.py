@@ -14,10 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidelake.config import Environment, Pipeline
-from tidelake.errors import RefusedError, SourceChangedError, TidelakeError
+from tidelake.errors import TidelakeError
+from tidelake.runtime.failures import named
 from tidelake.runtime.offsets import planned_positions, planned_tables, unreadable
 from tidelake.runtime.progress import Progress
-from tidelake.session import spark_log
 from tidelake.sinks.commits import (
     BEGINNING,
     Commit,
@@ -243,7 +243,19 @@ class HopQuery(ABC):
                 raise InputGrewError(f"the input of hop {self.hop} has new columns") from error
             if isinstance(self._failure, TidelakeError):
                 raise self._failure from error
-            raise named(self._failure or error, self) from error
+            place = f"{self.run.pipeline.name}, hop {self.hop}"
+            raise named(self._failure or error, place, gone=self._gone()) from error
+
+    def _gone(self) -> str:
+        """Say what it means, and what to do, when a file that is to be read does not exist."""
+        if not self.inputs:
+            return ""
+        name, start = self.run.pipeline.name, " --from silver" if self.hop == "gold" else ""
+        return (
+            "a file of a table that it follows is gone, by a VACUUM with too little retention. "
+            f"Compute the tables anew with: tidelake backfill run {name}{start}, then: "
+            f"tidelake backfill promote {name}"
+        )
 
     def finish(self, query: StreamingQuery) -> None:
         """Wait for a query that ends by itself; stop it when interrupted."""
@@ -254,30 +266,3 @@ class HopQuery(ABC):
         finally:
             if query.isActive:
                 query.stop()
-
-
-def named(error: Exception, hop: HopQuery) -> TidelakeError:
-    """Name what stopped a query: the failures that users meet by their own error."""
-    text = str(error)
-    place = f"{hop.run.pipeline.name}, hop {hop.hop}"
-    if "FILE_NOT_EXIST" in text or "FileNotFoundException" in text:
-        if hop.hop == "bronze":
-            return SourceChangedError([f"{place}: {_told(error)}"], taken=False)
-        return RefusedError(
-            f"{place}: a file of a table that it follows is gone, by a VACUUM with too little "
-            f"retention: {_told(error)}\n"
-            f"Compute the tables anew with: tidelake backfill run {hop.run.pipeline.name}"
-            f"{' --from silver' if hop.hop == 'gold' else ''}, then: "
-            f"tidelake backfill promote {hop.run.pipeline.name}"
-        )
-    return TidelakeError(
-        f"{place} stopped: {_told(error)}\n"
-        "Nothing of the open batch counts; the next run repeats it. "
-        f"Spark's own words: {spark_log()}"
-    )
-
-
-def _told(error: Exception) -> str:
-    """Give an error's kind and its first line."""
-    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {first}"[:400]

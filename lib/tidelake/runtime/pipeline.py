@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -11,12 +12,13 @@ from tidelake.errors import RefusedError
 from tidelake.runtime.books import copy_books
 from tidelake.runtime.bronze_hop import BronzeHop
 from tidelake.runtime.epochs import close_epoch
+from tidelake.runtime.failures import naming
 from tidelake.runtime.gold_hop import GoldHop
 from tidelake.runtime.hop import HopQuery, InputGrewError, Run
 from tidelake.runtime.lock import hold_hops
 from tidelake.runtime.schemas import check_definition
 from tidelake.runtime.silver_hop import SilverHop
-from tidelake.runtime.triggers import AVAILABLE_NOW, Trigger, parse_trigger
+from tidelake.runtime.triggers import Trigger
 from tidelake.tables import HOPS, Hop
 
 # A run that goes on copies its books now and then: the log keeps commits for days, not minutes.
@@ -26,42 +28,30 @@ _EPOCH_SECONDS = 5
 _HOPS: dict[Hop, type[HopQuery]] = {"bronze": BronzeHop, "silver": SilverHop, "gold": GoldHop}
 
 
-def run_hops(run: Run, hops: Sequence[Hop], trigger: Trigger) -> None:
+def run_hops(run: Run, hops: Sequence[Hop], trigger: Trigger, *, held: bool = False) -> None:
     """Run hops in the order of the flow; copy their books and close an epoch when they end.
+
+    Args:
+        run: What it works with.
+        hops: Which.
+        trigger: When batches begin.
+        held: Whether the caller holds the hops' locks.
 
     Raises:
         ConfigError: Spark does not understand an expression; nothing was written.
         LockedError: Another process runs one of them.
-        TidelakeError: Whatever stopped a batch.
+        TidelakeError: Whatever stopped a batch, or a step beside it.
     """
     check_definition(run)
     wanted = [hop for hop in HOPS if hop in hops]
-    with hold_hops(run.lake, run.pipeline.name, wanted):
+    with nullcontext() if held else hold_hops(run.lake, run.pipeline.name, wanted):
         if trigger.ends:
-            run_held(run, wanted)
+            for hop in wanted:
+                _run_to_the_end(run, hop, trigger)
         else:
             _run_together(run, wanted, trigger)
-            _close(run, wanted)
-
-
-def run_held(run: Run, hops: Sequence[Hop]) -> None:
-    """Run hops whose locks the caller holds to the end of what they follow.
-
-    Args:
-        run: What the command works with.
-        hops: In the order of the flow.
-
-    Raises:
-        TidelakeError: Whatever stopped a batch.
-    """
-    for hop in hops:
-        _run_to_the_end(run, hop, parse_trigger(AVAILABLE_NOW))
-    _close(run, hops)
-
-
-def _close(run: Run, hops: Sequence[Hop]) -> None:
-    copy_books(run, hops)
-    close_epoch(run)
+        _copy_books(run, wanted)
+        _close_epoch(run)
 
 
 def refusals(run: Run) -> dict[Hop, str]:
@@ -75,11 +65,21 @@ def refusals(run: Run) -> dict[Hop, str]:
     return found
 
 
+def _copy_books(run: Run, hops: Sequence[Hop]) -> None:
+    with naming(run, "copying the books,"):
+        copy_books(run, hops)
+
+
+def _close_epoch(run: Run) -> None:
+    with naming(run, "closing an epoch,"):
+        close_epoch(run)
+
+
 def _run_to_the_end(run: Run, hop: Hop, trigger: Trigger) -> None:
     while True:
-        query = _HOPS[hop](run)
         try:
-            query.finish(query.start(trigger.options))
+            query, streaming = _start(run, hop, trigger)
+            query.finish(streaming)
         except InputGrewError:
             continue
         return
@@ -99,10 +99,10 @@ def _run_together(run: Run, hops: Sequence[Hop], trigger: Trigger) -> None:
                 except InputGrewError:
                     started[hop] = _start(run, hop, trigger)
             if time.monotonic() - copied_at > _COPY_SECONDS:
-                copy_books(run, hops)
+                _copy_books(run, hops)
                 copied_at = time.monotonic()
             if time.monotonic() - closed_at > _EPOCH_SECONDS:
-                close_epoch(run)
+                _close_epoch(run)
                 closed_at = time.monotonic()
             time.sleep(0.1)
     finally:
@@ -111,5 +111,7 @@ def _run_together(run: Run, hops: Sequence[Hop], trigger: Trigger) -> None:
 
 
 def _start(run: Run, hop: Hop, trigger: Trigger) -> tuple[HopQuery, StreamingQuery]:
-    query = _HOPS[hop](run)
-    return query, query.start(trigger.options)
+    # Tables are created, and the checkpoint begun, before the first batch.
+    with naming(run, f"hop {hop}"):
+        query = _HOPS[hop](run)
+        return query, query.start(trigger.options)

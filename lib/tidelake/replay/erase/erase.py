@@ -34,9 +34,9 @@ from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
 from tidelake.runtime.landing import check_landing
 from tidelake.runtime.lock import hold_hops
-from tidelake.runtime.pipeline import run_held
-from tidelake.runtime.schemas import check_definition
+from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.small_batches import fitted
+from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.sinks.commits import (
     BEGINNING,
     ERASED,
@@ -101,7 +101,7 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
             _delete(run, begun)
             _go_on(run, begun)
             sent = _send_neighbours(run, begun)
-            run_held(run, ["silver", "gold"])
+            run_hops(run, ["silver", "gold"], parse_trigger(AVAILABLE_NOW), held=True)
             copy_books(run, ["bronze"])
             _forget_ids(run)
             gave_up = _give_up_rollback(run)
@@ -137,7 +137,6 @@ def _refuse_backfill(run: Run, begun: Begun | None = None) -> None:
 
 def _drain(run: Run) -> None:
     """Bring every hop to its head."""
-    check_definition(run)
     hops: list[Hop] = list(HOPS)
     source = run.pipeline.source
     if isinstance(source, FilesSource):
@@ -146,7 +145,7 @@ def _drain(run: Run) -> None:
         except SourceError as error:
             run.progress.say(f"bronze stays where it is: {error}")
             hops.remove("bronze")
-    run_held(run, hops)
+    run_hops(run, hops, parse_trigger(AVAILABLE_NOW), held=True)
 
 
 def _begin(run: Run, subject: Subject) -> Begun | None:

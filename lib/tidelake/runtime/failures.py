@@ -1,0 +1,99 @@
+"""Name what stopped a step of a run: which pipeline, which step, what the machine lacked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.errors.exceptions.captured import CapturedException
+
+from tidelake.errors import RefusedError, SourceChangedError, TidelakeError
+from tidelake.session import spark_log
+
+if TYPE_CHECKING:
+    from tidelake.runtime.hop import Run
+
+# What Python, Spark and the JVM raise when the machine lets them down.
+_FOREIGN = (PySparkException, Py4JError, OSError)
+_AGAIN = "Nothing of the open batch counts; the next run repeats it."
+# In the system's words, whichever library passes them on.
+_REMEDIES = {
+    "No space left on device": "Free some space, or move the root to a larger disk",
+    "Disk quota exceeded": "Free some space, or ask for a larger quota",
+    "File too large": "Raise the limit on the size of files (ulimit -f)",
+    "Read-only file system": "Make the file system writable",
+    "Permission denied": "Give this user the right to read and write there",
+    "Operation not permitted": "Give this user the right to read and write there",
+    "Too many open files": "Raise the limit on open files (ulimit -n)",
+}
+_REASON = re.compile("|".join(map(re.escape, _REMEDIES)))
+
+
+@contextmanager
+def naming(run: Run, step: str) -> Iterator[None]:
+    """Let what stops a step outside of its batches be named as well.
+
+    Args:
+        run: Asked to stop, it is cut short anywhere, and nothing is wrong.
+        step: What is done.
+
+    Raises:
+        TidelakeError: Names the step, in place of an error of Spark's or of the system's.
+    """
+    try:
+        yield
+    except _FOREIGN as error:
+        if run.stop.is_set():
+            raise
+        raise named(error, f"{run.pipeline.name}, {step}") from error
+
+
+def named(error: Exception, place: str, *, gone: str = "") -> TidelakeError:
+    """Name what stopped a step: the failures that users meet by their own error.
+
+    Args:
+        error: What was raised.
+        place: The pipeline and its step.
+        gone: What it means when a file does not exist; empty: a file of the source changed.
+    """
+    told = "\n".join(_texts(error))
+    reason = _REASON.search(told)
+    if reason is not None:
+        return TidelakeError(
+            f"{place} stopped: {_around(told, reason)}\n"
+            f"{_REMEDIES[reason[0]]}, then run again. {_AGAIN}"
+        )
+    if "FILE_NOT_EXIST" in told or "FileNotFoundException" in told:
+        if gone:
+            return RefusedError(f"{place}: {gone}\n{_told(error)}")
+        return SourceChangedError([f"{place}: {_told(error)}"], taken=False)
+    return TidelakeError(
+        f"{place} stopped: {_told(error)}\n{_AGAIN} Spark's own words: {spark_log()}"
+    )
+
+
+def _texts(error: BaseException) -> Iterator[str]:
+    """Give what an error says, and what the errors say that caused it."""
+    found: BaseException | None = error
+    while found is not None:
+        # Of Spark's own kinds the text may leave out the causes; the JVM's stack trace has them.
+        yield str(found._stackTrace if isinstance(found, CapturedException) else found)
+        found = found.__cause__
+
+
+def _around(text: str, reason: re.Match[str]) -> str:
+    """Give the line that holds a reason, without the kind of the error in front."""
+    start = text.rfind("\n", 0, reason.start()) + 1
+    end = text.find("\n", reason.end())
+    line = text[start : end if end >= 0 else len(text)]
+    return re.sub(r"^\W*(Caused by: )?([\w.$]+(Exception|Error): )*", "", line).strip()[:400]
+
+
+def _told(error: Exception) -> str:
+    """Give an error's kind and its first line."""
+    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {first}"[:400]

@@ -1,0 +1,189 @@
+"""Where a run can die: a point before or after each step of each hop, found by its name.
+
+The product has no hooks. A point is a real function at the place from which a hop calls it; armed,
+its n-th pass does not come through. ``python -m tests.recovery.failpoints run clickstream …`` is
+the command line, armed by ``TIDELAKE_FAIL=point:nth:mode``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from tidelake import cli
+from tidelake.runtime import books, decision, epochs, gold_hop, hop, pipeline, silver_batch
+from tidelake.runtime import bronze_hop as bronze
+from tidelake.runtime import silver_hop as silver
+from tidelake.runtime.targets import Target
+from tidelake.sinks import compaction
+from tidelake.tables import Table
+
+_KILLED = 137
+
+
+@dataclass(frozen=True)
+class Point:
+    """A step of a hop.
+
+    Attributes:
+        name: ``hop/step/before`` or ``hop/step/after``.
+        owner: The module or class that holds the function.
+        function: Its name there.
+        table: Only calls for a table whose logical name matches.
+    """
+
+    name: str
+    owner: Any
+    function: str
+    table: str = ""
+
+    @property
+    def hop(self) -> str:
+        """Which hop comes by; ``books`` and ``epochs`` come after the last."""
+        return self.name.split("/")[0]
+
+    @property
+    def is_after(self) -> bool:
+        """Whether the step is done when a run dies there."""
+        return self.name.endswith("/after")
+
+    def concerns(self, arguments: tuple[Any, ...]) -> bool:
+        """Tell whether a call comes by."""
+        if not self.table:
+            return True
+        names = [value.table.name for value in arguments if isinstance(value, Target)]
+        names += [value.name for value in arguments if isinstance(value, Table)]
+        return any(re.search(self.table, name) for name in names)
+
+
+def _around(step: str, owner: Any, function: str, table: str = "") -> list[Point]:
+    return [Point(f"{step}/{side}", owner, function, table) for side in ("before", "after")]
+
+
+# In the order of the flow.
+POINTS: dict[str, Point] = {
+    point.name: point
+    for point in [
+        *_around("bronze/create", bronze, "ensure_table"),
+        Point("bronze/read/before", bronze.BronzeHop, "_offered"),
+        *_around("bronze/append", bronze, "append"),
+        Point("bronze/batch/after", bronze.BronzeHop, "write"),
+        *_around("bronze/compact", hop, "compact", r"^bronze\."),
+        *_around("silver/create", silver, "ensure_table"),
+        Point("silver/parse/before", decision, "classify"),
+        Point("silver/decide/after", decision.Decider, "decide"),
+        Point("silver/count/before", silver_batch, "count"),
+        *_around("silver/quarantine", silver_batch, "append", "__quarantine$"),
+        *_around("silver/late", silver_batch, "append", "__late$"),
+        *_around("silver/append", silver_batch, "append", r"^silver\.[a-z]+$"),
+        Point("silver/batch/after", silver.SilverHop, "write"),
+        *_around("silver/compact", hop, "compact", r"^silver\."),
+        *_around("gold/create", gold_hop, "ensure_table"),
+        Point("gold/read/before", gold_hop, "by_input"),
+        *_around("gold/merge", gold_hop.GoldHop, "_merge"),
+        *_around("gold/close", Target, "close_unchanged"),
+        Point("gold/batch/after", gold_hop.GoldHop, "write"),
+        Point("books/copy/before", pipeline, "copy_books"),
+        *_around("books/create", books, "ensure_table"),
+        *_around("books/append", books, "append"),
+        Point("epochs/close/before", pipeline, "close_epoch"),
+        *_around("epochs/create", epochs, "ensure_table"),
+        *_around("epochs/append", epochs, "append"),
+    ]
+}
+
+
+class DiedError(Exception):
+    """What a run dies of at an armed point."""
+
+
+@dataclass
+class Passes:
+    """How often a run came by an armed point.
+
+    Attributes:
+        count: Passes so far.
+        reached: Whether the one came at which it was to die.
+    """
+
+    count: int = 0
+    reached: bool = False
+
+
+@contextmanager
+def armed(name: str, act: Callable[[], None], *, nth: int = 1) -> Iterator[Passes]:
+    """Arm a point.
+
+    Args:
+        name: The point's.
+        act: What happens there.
+        nth: At which pass, from 1.
+
+    Yields:
+        What a run did there.
+    """
+    point, passes = POINTS[name], Passes()
+    real = getattr(point.owner, point.function)
+
+    def come_by(*arguments: Any, **options: Any) -> Any:
+        passes.count += point.concerns(arguments)
+        due = passes.count == nth and not passes.reached
+        passes.reached = passes.reached or due
+        if due and not point.is_after:
+            act()
+        result = real(*arguments, **options)
+        if due and point.is_after:
+            act()
+        return result
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(point.owner, point.function, come_by)
+        if point.function == "compact":
+            # After each batch, and not every fiftieth.
+            patch.setattr(compaction, "EVERY", 1)
+        yield passes
+
+
+def die() -> NoReturn:
+    """End the run by an error."""
+    raise DiedError("cut off")
+
+
+def _exit() -> None:
+    """End Python at once; its JVM hears of it by itself."""
+    os._exit(_KILLED)
+
+
+def _hang() -> None:
+    """Stay until somebody kills the process group."""
+    while True:
+        time.sleep(60)
+
+
+MODES: dict[str, Callable[[], None]] = {"raise": die, "exit": _exit, "hang": _hang}
+
+
+def main() -> None:
+    """Run the command line with a point armed."""
+    name, nth, mode = os.environ["TIDELAKE_FAIL"].split(":")
+    told = os.environ.get("TIDELAKE_FAIL_TOLD")
+
+    def act() -> None:
+        if told:
+            Path(told).touch()
+        MODES[mode]()
+
+    with armed(name, act, nth=int(nth)):
+        cli.main()
+
+
+if __name__ == "__main__":
+    main()
