@@ -107,3 +107,8 @@ class Lake:
         """Give the folder that is there while an erasure has begun and not ended."""
         checked = self.bronze(pipeline).path.name
         return self.root / "erasures" / checked
+
+    def swap(self, pipeline: str) -> Path:
+        """Give the file that is there while the tables of a backfill are swapped."""
+        checked = self.bronze(pipeline).path.name
+        return self.root / "backfill" / checked / "swapping"

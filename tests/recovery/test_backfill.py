@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.running import START, click, read, versions
 from tests.worlds import World, world
-from tidelake.errors import GenerationError, UsageError
+from tidelake.errors import GenerationError, RefusedError, UsageError
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.maintenance.upkeep import Plan, upkeep
 from tidelake.replay.backfill import install
@@ -198,6 +198,8 @@ def test_a_swap_that_is_cut_off_goes_on_or_is_taken_back(
     played = built.copied(tmp_path / "copy")
     with _dying_at(commit):
         promote(played.context)
+    with pytest.raises(RefusedError, match="tidelake backfill promote clickstream, or take it ba"):
+        played.run(hops=["silver"])
     if then == "promote":
         promote(played.context)
         _assert_right(played, events=50)

@@ -26,7 +26,6 @@ from tidelake.runtime.landing import taken_files
 from tidelake.runtime.lock import hold_hops
 from tidelake.sinks.commits import BEGINNING, rewritten_after
 from tidelake.sinks.definitions import changed_parts
-from tidelake.sinks.generations import FIRST_GENERATION
 from tidelake.sinks.notes import SilverNote, positions
 from tidelake.tables import Hop
 
@@ -92,9 +91,9 @@ def _silver(run: Run) -> Repaired:
             "Set it to none, repair, and leave it so.",
         )
     generation = next_generation(run, "silver", [table])
-    if not table.exists and lake.bronze(name).exists and generation != FIRST_GENERATION:
+    if not table.exists and lake.bronze(name).exists:
         rebuild_silver(run, generation)
-        return Repaired("silver", generation, True, f"{table.name} was gone")
+        return Repaired("silver", generation, True, f"{table.name} was not there")
     last = newest_of(run, table, "silver")
     changed = changed_parts(last, run.pipeline).identity
     if changed:
@@ -119,8 +118,6 @@ def _gold(run: Run) -> Repaired:
         if not table.exists:
             raise UsageError(missing(table.name.removeprefix("silver."), "silver"))
     generation = next_generation(run, "gold", tables)
-    if generation == FIRST_GENERATION:
-        raise UsageError(missing(pipeline.name, "gold"))
     why = stands_alike(run)
     if why:
         rebuild_gold(run, generation)

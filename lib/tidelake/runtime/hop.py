@@ -24,6 +24,7 @@ from tidelake.sinks.commits import (
     Position,
     last_commit,
     newest_version,
+    oldest_version,
     rewritten_after,
     table_id,
 )
@@ -168,6 +169,8 @@ class HopQuery(ABC):
         reached = self.reached()
         for key, table in self.inputs.items():
             position = reached.get(key, BEGINNING)
+            if position == BEGINNING and oldest_version(table) > 0:
+                raise self.fence.refusal(f"the first commits of {table.name} are gone")
             version = rewritten_after(table, position) if table.exists else None
             if version is not None:
                 raise self.fence.refusal(

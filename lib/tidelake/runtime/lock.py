@@ -7,14 +7,18 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Literal
 
 from tidelake.errors import LockedError, RefusedError
 from tidelake.tables import Hop, Lake
 
+# What changes several tables, one after the other.
+Work = Literal["erasure", "swap"]
+
 
 @contextmanager
 def hold_hops(
-    lake: Lake, pipeline: str, hops: Sequence[Hop], *, erases: bool = False
+    lake: Lake, pipeline: str, hops: Sequence[Hop], *, goes_on_with: Work | None = None
 ) -> Iterator[None]:
     """Hold the locks of a pipeline's hops.
 
@@ -22,21 +26,28 @@ def hold_hops(
         lake: Where the tables are.
         pipeline: Whose.
         hops: Which.
-        erases: Whether the holder is an erasure, which may go on where one was interrupted.
+        goes_on_with: What the holder may go on with where it was interrupted.
 
     Raises:
         LockedError: Another process writes one of them.
-        RefusedError: An erasure has begun and not ended.
+        RefusedError: Work on several tables has begun and not ended: they do not agree yet.
     """
     with ExitStack() as locks:
         for hop in hops:
             folder = lake.checkpoints(pipeline, hop)
             locks.enter_context(hold(folder, f"{pipeline}, hop {hop},"))
-        if not erases and lake.erasure(pipeline).exists():
+        if goes_on_with != "erasure" and lake.erasure(pipeline).exists():
             raise RefusedError(
                 f"an erasure of {pipeline} was interrupted, and its tables do not agree yet. "
                 "Go on with it, with the same subject: "
                 f"tidelake erase {pipeline} --subject COLUMN=VALUE"
+            )
+        swapped = {"silver", "gold"} & set(hops)
+        if goes_on_with != "swap" and swapped and lake.swap(pipeline).exists():
+            raise RefusedError(
+                f"a swap of {pipeline}'s tables was interrupted, and they do not agree yet. "
+                f"Go on with it: tidelake backfill promote {pipeline}, or take it back: "
+                f"tidelake backfill rollback {pipeline}"
             )
         yield
 

@@ -82,6 +82,6 @@ def _position(line: str) -> Position:
         return BEGINNING
     offset = json.loads(line)
     # Ours begin with the first commit, never with a snapshot.
-    if offset["isStartingVersion"]:
+    if offset.get("isStartingVersion"):
         return _NOWHERE
     return int(offset["reservoirVersion"]), int(offset["index"])

@@ -127,9 +127,13 @@ _NEXT: dict[Stage, str] = {
 
 
 def write_state(lake: Lake, pipeline: Pipeline, state: State) -> None:
-    """Write the state, whole or not at all."""
-    folder = folder_of(lake, pipeline)
+    """Write the state, whole or not at all; while it is that of a swap, nobody else may write."""
+    folder, swap = folder_of(lake, pipeline), lake.swap(pipeline.name)
     folder.mkdir(parents=True, exist_ok=True)
+    if state.stage in ("promoting", "rolling back"):
+        swap.touch()
     written = folder / f".{_STATE}"
     written.write_text(json.dumps(asdict(state), indent=1), encoding="utf-8")
     written.rename(folder / _STATE)
+    if state.stage not in ("promoting", "rolling back"):
+        swap.unlink(missing_ok=True)

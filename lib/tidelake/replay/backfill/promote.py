@@ -52,7 +52,7 @@ def promote(run: Run) -> State:
             f"the definition of {pipeline.name} is not the one that its backfill was filled by. "
             f"Fill it anew with: tidelake backfill run {pipeline.name}"
         )
-    with hold_hops(lake, pipeline.name, ["silver", "gold"]):
+    with hold_hops(lake, pipeline.name, ["silver", "gold"], goes_on_with="swap"):
         fill(run, state.start)
         green = green_run(run, state.start)
         if state.stage == "built":

@@ -32,7 +32,7 @@ def rollback(run: Run) -> State:
     """
     lake, pipeline = run.lake, run.pipeline
     state = need_state(lake, pipeline, "promoting", "promoted", "rolling back")
-    with hold_hops(lake, pipeline.name, ["silver", "gold"]):
+    with hold_hops(lake, pipeline.name, ["silver", "gold"], goes_on_with="swap"):
         state = replace(state, stage="rolling back")
         write_state(lake, pipeline, state)
         for name, version in state.before.items():

@@ -88,7 +88,7 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
             "this compute takes no session settings, and the delete needs one for its note. "
             "Erase on compute that does."
         )
-    with hold_hops(lake, pipeline.name, HOPS, erases=True):
+    with hold_hops(lake, pipeline.name, HOPS, goes_on_with="erasure"):
         begun = read_begun(run, subject)
         if begun is None:
             _refuse_backfill(run)
