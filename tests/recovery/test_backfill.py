@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.running import START, click, read, versions
 from tests.worlds import World, world
-from tidelake.errors import GenerationError, RefusedError, UsageError
+from tidelake.errors import GenerationError, NotBuiltError, RefusedError, UsageError
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.maintenance.upkeep import Plan, upkeep
 from tidelake.replay.backfill import install
@@ -23,6 +24,7 @@ from tidelake.replay.backfill.green import green_run
 from tidelake.replay.backfill.plan import plan
 from tidelake.replay.backfill.promote import promote
 from tidelake.replay.backfill.rollback import rollback
+from tidelake.replay.backfill.span import Span
 from tidelake.replay.late import apply_late
 from tidelake.replay.verify import verify
 from tidelake.sinks.commits import last_commit
@@ -225,6 +227,30 @@ def test_gold_alone_is_filled_from_silver(filled: World, tmp_path: Path) -> None
     _assert_right(played, events=43)
     largest = read(played.lake, "gold.by_hours", "max(most)")
     assert largest == read(played.lake, "silver.clickstream", "max(value)")
+
+
+def test_a_range_is_computed_anew_and_the_rest_stays(filled: World, tmp_path: Path) -> None:
+    played = filled.copied(tmp_path / "copy")
+    hours = DeltaTable.forPath(played.spark, str(played.lake.table("gold.by_hours").path))
+    hours.update(set={"events": "events + 100"})
+    end = START + timedelta(days=3)
+    span = Span(end - timedelta(hours=2), end)
+    with pytest.raises(UsageError, match="a range would leave the rest of it so"):
+        build(played.redefined(gold=_CHANGED["gold"]).context, "silver", span)
+    with pytest.raises(NotBuiltError, match="from bronze"):
+        build(played.context, "bronze", span)
+    build(played.context, "silver", span)
+    promote(played.context)
+    played.run(_ARRIVALS[2])
+    assert read_ledger(played.lake, played.pipeline).balanced is False
+    off = "user_id, window_start, events > 100 AS wrong"
+    inside = f"window_start >= '{span.start:%F %T}+00' AND window_start < '{span.end:%F %T}+00'"
+    rows = read(played.lake, f"(SELECT *, {inside} AS inside FROM gold.by_hours)", f"{off}, inside")
+    assert {(wrong, in_range) for *_, wrong, in_range in rows} >= {(True, False), (False, True)}
+    assert (True, True) not in {(wrong, in_range) for *_, wrong, in_range in rows}
+    told = {one.table.name: one.comparison.equal for one in verify(played.context).tables}
+    assert told["gold.visits"] is True
+    assert told["gold.by_hours"] is False
 
 
 def test_of_another_definition_nothing_is_promoted(built: World) -> None:

@@ -294,6 +294,16 @@ def test_a_bad_trigger_says_which_are_good(
     assert "'soon' is no trigger: write available-now, continuous or" in told
 
 
+@pytest.mark.parametrize(
+    "given", [["--start", "2026-01-05"], ["--start", "2026-01-05", "--end", "2026-01-05"]]
+)
+def test_a_range_of_a_backfill_has_two_ends_in_order(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, given: list[str]
+) -> None:
+    told = mistake(capsys, tmp_path, "backfill", "run", "clickstream", *given)
+    assert "a range needs --start and a later --end" in told
+
+
 def test_sql_on_an_empty_root_says_how_to_fill_it(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tidelake.cli.failures import say
 from tidelake.cli.flow import started
-from tidelake.cli.options import as_json, place, placed
+from tidelake.cli.options import MOMENTS, as_json, place, placed
 from tidelake.cli.render import print_json, print_table
+from tidelake.errors import UsageError
 
 if TYPE_CHECKING:
     from tidelake.replay.backfill.differences import Differences
@@ -67,15 +69,30 @@ def plan(pipeline: str, start: Start, json_: bool, root: str | None, env: str | 
 @backfill.command()
 @click.argument("pipeline", default="clickstream")
 @_from
+@click.option(
+    "--start", "first", type=click.DateTime(MOMENTS), help="Only gold from here on (UTC)."
+)
+@click.option("--end", "last", type=click.DateTime(MOMENTS), help="Gold before this (UTC).")
 @placed
-def run(pipeline: str, start: Start, root: str | None, env: str | None) -> None:
+def run(
+    pipeline: str,
+    start: Start,
+    first: datetime | None,
+    last: datetime | None,
+    root: str | None,
+    env: str | None,
+) -> None:
     """Fill green tables; begun again, it goes on, and takes in what arrived since."""
     where = place(root, env)
     definition = where.pipeline(pipeline)
+    if (first is None) is not (last is None) or (first and last and first >= last):
+        raise UsageError("a range needs --start and a later --end, such as 2026-01-05 2026-01-06")
     with started(where, definition) as context:
         from tidelake.replay.backfill.build import build  # noqa: PLC0415
+        from tidelake.replay.backfill.span import Span  # noqa: PLC0415
 
-        build(context, start)
+        span = Span(first.replace(tzinfo=UTC), last.replace(tzinfo=UTC)) if first and last else None
+        build(context, start, span)
     say(f"Built. Compare with: tidelake backfill compare {pipeline}")
 
 

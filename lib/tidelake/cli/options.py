@@ -13,6 +13,9 @@ from tidelake.config import Environment, Pipeline, load_environment, load_pipeli
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.tables import Lake
 
+# How an instant may be written; always in UTC.
+MOMENTS = ("%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d %H:%M:%S")
+
 
 @dataclass(frozen=True)
 class Place:

@@ -12,7 +12,7 @@ import click
 
 from tidelake.cli.failures import say
 from tidelake.cli.flow import started
-from tidelake.cli.options import as_json, place, placed
+from tidelake.cli.options import MOMENTS, as_json, place, placed
 from tidelake.cli.render import print_json, print_table
 from tidelake.errors import UnequalError
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from tidelake.replay.verify import Verification
     from tidelake.replay.verify.contents import Difference
 
-_MOMENTS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"]
 # A value longer than that says no more.
 _LONGEST = 40
 
@@ -29,7 +28,7 @@ _LONGEST = 40
 @click.argument("pipeline", default="clickstream")
 @click.option(
     "--since",
-    type=click.DateTime(_MOMENTS),
+    type=click.DateTime(MOMENTS),
     help="Judge only what arrived from this instant on (UTC).",
 )
 @click.option(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tidelake.replay.beginning import begin, offsets_of
 from tidelake.runtime.gold_inputs import inputs_of, up_to
 from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import gold_freedom, target_schema
-from tidelake.runtime.targets import OWN, Inputs, stamped, targets_of
+from tidelake.runtime.targets import OWN, Inputs, Target, stamped, targets_of
 from tidelake.sinks.append import append
 from tidelake.sinks.commits import (
     BEGINNING,
@@ -63,17 +66,24 @@ def _rewritten(run: Run, last: Commit) -> str:
     return ""
 
 
-def rebuild_gold(run: Run, generation: str) -> None:
+def rebuild_gold(
+    run: Run,
+    generation: str,
+    *,
+    until: Mapping[str, Position] | None = None,
+    rows_of: Callable[[Target, Inputs], DataFrame] = lambda target, inputs: target.of_all(inputs),
+) -> None:
     """Replace every gold table of the pipeline by what follows from all of silver.
 
     Args:
         run: What the command works with.
         generation: The new one, which goes on after that.
+        until: How far silver is read; None for all of it.
+        rows_of: Computes a table's rows.
     """
     tables = inputs_of(run.lake, run.pipeline)
-    until: dict[str, Position] = {
-        key: (newest_version(table) + 1, -1) for key, table in tables.items()
-    }
+    if until is None:
+        until = {key: (newest_version(table) + 1, -1) for key, table in tables.items()}
     begin(run, "gold", generation, FIRST, offsets_of(run, tables, until))
     read = up_to(run.spark, tables, until)
     inputs = Inputs({}, read)
@@ -91,5 +101,5 @@ def rebuild_gold(run: Run, generation: str) -> None:
             "eligible": events.agg(F.count_if(F.expr(target.eligible or "true"))).collect()[0][0],
             **target.books(until, settled),
         }
-        made = stamped(target.of_all(inputs), generation=generation, batch=FIRST)
+        made = stamped(rows_of(target, inputs), generation=generation, batch=FIRST)
         append(made, target.table, note, surely_filled=False, replaces=True)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tidelake.runtime.hop import Run
 
 # What Python, Spark and the JVM raise when the machine lets them down.
-_FOREIGN = (PySparkException, Py4JError, OSError)
+FOREIGN = (PySparkException, Py4JError, OSError)
 _AGAIN = "Nothing of the open batch counts; the next run repeats it."
 # In the system's words, whichever library passes them on.
 _REMEDIES = {
@@ -46,7 +46,7 @@ def naming(run: Run, step: str) -> Iterator[None]:
     """
     try:
         yield
-    except _FOREIGN as error:
+    except FOREIGN as error:
         if run.stop.is_set():
             raise
         raise named(error, f"{run.pipeline.name}, {step}") from error
@@ -60,7 +60,7 @@ def named(error: Exception, place: str, *, gone: str = "") -> TidelakeError:
         place: The pipeline and its step.
         gone: What it means when a file does not exist; empty: a file of the source changed.
     """
-    told = "\n".join(_texts(error))
+    told = told_by(error)
     reason = _REASON.search(told)
     if reason is not None:
         return TidelakeError(
@@ -76,8 +76,12 @@ def named(error: Exception, place: str, *, gone: str = "") -> TidelakeError:
     )
 
 
-def _texts(error: BaseException) -> Iterator[str]:
+def told_by(error: BaseException) -> str:
     """Give what an error says, and what the errors say that caused it."""
+    return "\n".join(_texts(error))
+
+
+def _texts(error: BaseException) -> Iterator[str]:
     found: BaseException | None = error
     while found is not None:
         # Of Spark's own kinds the text may leave out the causes; the JVM's stack trace has them.

@@ -80,7 +80,7 @@ class GoldHop(HopQuery):
     def write(self, rows: DataFrame, batch: int) -> None:
         """Merge a batch into each table that does not hold it yet."""
         began = time.monotonic()
-        until = self.planned(batch)
+        until = self.standing.planned(batch)
         open_targets = [
             target for target in self._targets if self.fence.admits(target.table, batch, until)
         ]
@@ -95,7 +95,7 @@ class GoldHop(HopQuery):
 
     def _size(self, until: Mapping[str, Position]) -> int:
         """Tell how many rows a batch takes, by Delta's statistics."""
-        reached = self.reached()
+        reached = self.standing.reached()
         return sum(
             rows_between(table, reached.get(key, BEGINNING), until[key])
             for key, table in self._inputs.items()

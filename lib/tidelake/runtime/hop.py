@@ -15,22 +15,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tidelake.config import Environment, Pipeline
 from tidelake.errors import TidelakeError
-from tidelake.runtime.failures import named
-from tidelake.runtime.offsets import planned_positions, planned_tables, unreadable
+from tidelake.runtime.failures import FOREIGN, named, told_by
 from tidelake.runtime.progress import Progress
-from tidelake.sinks.commits import (
-    BEGINNING,
-    Commit,
-    Position,
-    last_commit,
-    newest_version,
-    oldest_version,
-    rewritten_after,
-    table_id,
-)
+from tidelake.runtime.standing import Standing
+from tidelake.sinks.commits import Commit
 from tidelake.sinks.compaction import compact, is_due
 from tidelake.sinks.generations import CREATION, Fence, open_generation
-from tidelake.sinks.notes import positions
 from tidelake.tables import Hop, Lake, Table
 
 _POLL_SECONDS = 1
@@ -85,8 +75,11 @@ class HopQuery(ABC):
             run.pipeline.name, self.hop, self.closing_tables(), self._checkpoints
         )
         self._failure: Exception | None = None
-        self._refuse_rewritten()
-        self._refuse_astray()
+        self.standing = Standing(
+            self.fence, self.checkpoint, tuple(self.closing_tables()), self.inputs
+        )
+        self.standing.refuse_rewritten()
+        self.standing.refuse_astray(self.astray)
         if creates:
             self.create_tables()
 
@@ -112,71 +105,13 @@ class HopQuery(ABC):
         """The tables that the hop follows, in the order in which its stream names them."""
         return {}
 
-    def reached(self) -> dict[str, Position]:
-        """Tell where the hop stands in each input; empty before the first batch."""
-        return positions(last_commit(self.closing_tables()[0]))
-
-    def planned(self, batch: int) -> dict[str, Position]:
-        """Tell how far a batch goes in each input.
-
-        Raises:
-            GenerationError: Behind what the table holds, or past what the input holds: rows would
-                be taken twice, or never.
-        """
-        ends = planned_positions(self.checkpoint, batch, len(self.inputs))
-        until = dict(zip(self.inputs, ends, strict=True))
-        for key, reached in self.reached().items():
-            table, newest = self.inputs.get(key), until.get(key)
-            if table and newest and not reached <= newest <= (newest_version(table) + 1, -1):
-                raise self.fence.refusal(
-                    f"its checkpoint lets batch {batch} end at version {newest[0]} of {table.name}"
-                )
-        return until
-
     def astray(self, closed: Commit) -> str:
         """Say how the checkpoint goes on elsewhere than a batch ended; empty where it does not.
 
         Args:
             closed: The newest batch of a table.
         """
-        told = positions(closed)
-        if not told or set(told) != set(self.inputs):
-            return ""
-        planned = planned_positions(self.checkpoint, closed.batch, len(self.inputs))
-        ids = planned_tables(self.checkpoint, closed.batch)
-        for (key, table), position, known in zip(self.inputs.items(), planned, ids, strict=True):
-            if known and table_id(table) not in (None, known):
-                return f"{table.name} is another table now than the one that was read"
-            if told[key] != position:
-                return (
-                    f"its checkpoint stands at version {position[0]} of {table.name}, "
-                    f"batch {closed.batch} ended at version {told[key][0]}"
-                )
-        return ""
-
-    def _refuse_astray(self) -> None:
-        """Stop where the checkpoint is broken: it would skip rows, or take some twice."""
-        for table in self.closing_tables():
-            closed = last_commit(table)
-            if closed is None or closed.batch <= CREATION:
-                continue
-            problem = unreadable(self.checkpoint, closed.batch) or self.astray(closed)
-            if problem:
-                raise self.fence.refusal(f"{self.run.pipeline.name}, hop {self.hop}: {problem}")
-
-    def _refuse_rewritten(self) -> None:
-        """Stop where rows that were read already may have changed: a stream cannot take it back."""
-        reached = self.reached()
-        for key, table in self.inputs.items():
-            position = reached.get(key, BEGINNING)
-            if position == BEGINNING and oldest_version(table) > 0:
-                raise self.fence.refusal(f"the first commits of {table.name} are gone")
-            version = rewritten_after(table, position) if table.exists else None
-            if version is not None:
-                raise self.fence.refusal(
-                    f"version {version} of {table.name} took out or replaced rows "
-                    f"that hop {self.hop} may have read"
-                )
+        return self.standing.astray(closed)
 
     @abstractmethod
     def create_tables(self) -> None:
@@ -219,15 +154,18 @@ class HopQuery(ABC):
                 raise
 
         name = f"{self.run.pipeline.name}-{self.hop}"
-        return (
+        writer = (
             self.stream()
             # A session knows a name once, and a backfill may go on beside the live hop.
             .writeStream.queryName(f"{name}-backfill" if self.run.replays else name)
             .option("checkpointLocation", str(self.checkpoint))
             .foreachBatch(on_batch)
             .trigger(**trigger)
-            .start()
         )
+        try:
+            return writer.start()
+        except FOREIGN as error:
+            raise self._named(error) from error
 
     def check(self, query: StreamingQuery) -> None:
         """Raise what ended the query, if anything did, as the error that it was.
@@ -246,8 +184,14 @@ class HopQuery(ABC):
                 raise InputGrewError(f"the input of hop {self.hop} has new columns") from error
             if isinstance(self._failure, TidelakeError):
                 raise self._failure from error
-            place = f"{self.run.pipeline.name}, hop {self.hop}"
-            raise named(self._failure or error, place, gone=self._gone()) from error
+            raise self._named(self._failure or error) from error
+
+    def _named(self, error: Exception) -> TidelakeError:
+        """Name what stopped the query, or did not let it start."""
+        place, told = f"{self.run.pipeline.name}, hop {self.hop}", told_by(error)
+        if "ChecksumException" in told and str(self.checkpoint) in told:
+            return self.fence.refusal(f"{place}: a file of its checkpoint was altered")
+        return named(error, place, gone=self._gone())
 
     def _gone(self) -> str:
         """Say what it means, and what to do, when a file that is to be read does not exist."""

@@ -70,10 +70,11 @@ def _broken(file: Path) -> str:
         is_log = file.name != "metadata"
         objects = lines[1:] if is_log else lines
         whole = bool(objects) and (not is_log or lines[0] == _VERSION)
-        found = [json.loads(line) for line in objects if line != _NO_DATA]
+        # What follows the first is each source's own: an object, or a number.
+        first, *_ = [json.loads(line) for line in objects if line != _NO_DATA] or [None]
     except ValueError:
         return "cannot be read"
-    return "" if whole and all(isinstance(one, dict) for one in found) else "cannot be read"
+    return "" if whole and isinstance(first, dict) else "cannot be read"
 
 
 def _position(line: str) -> Position:

@@ -124,7 +124,7 @@ class SilverHop(HopQuery):
     def write(self, rows: DataFrame, batch: int) -> None:
         """Decide a batch and write it."""
         began = time.monotonic()
-        until = self.planned(batch)
+        until = self.standing.planned(batch)
         if not self.fence.admits(self.table, batch, until):
             if self._prefilters:
                 # The operator's state moves on only where its rows are read.

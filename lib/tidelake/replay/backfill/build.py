@@ -15,6 +15,7 @@ from tidelake.replay.backfill.green import (
     what_next,
     write_state,
 )
+from tidelake.replay.backfill.span import Span, live_gold, rows_in
 from tidelake.replay.beginning import next_generation
 from tidelake.replay.rebuild_gold import rebuild_gold
 from tidelake.replay.rebuild_silver import rebuild_silver
@@ -28,7 +29,7 @@ from tidelake.sinks.definitions import hash_of
 from tidelake.sinks.generations import CREATION
 
 
-def build(run: Run, start: Start) -> State:
+def build(run: Run, start: Start, span: Span | None = None) -> State:
     """Fill green tables up to what their input holds now; live hops go on meanwhile.
 
     Nothing is late in it: what a replay of bronze gives depends on bronze and the definition, and
@@ -37,10 +38,12 @@ def build(run: Run, start: Start) -> State:
     Args:
         run: What the command works with.
         start: The layer to read.
+        span: The range of event time whose gold is computed anew; None for all.
 
     Raises:
-        UsageError: The input is not there, or a swap was interrupted.
-        NotBuiltError: The prefilter has a state that cannot be prepared.
+        UsageError: The input is not there, a swap was interrupted, or live tables do not allow
+            that only a range is filled.
+        NotBuiltError: A range of bronze; or the prefilter has a state that cannot be prepared.
         LockedError: Another process fills the same tables.
     """
     lake, pipeline = run.lake, run.pipeline
@@ -53,26 +56,32 @@ def build(run: Run, start: Start) -> State:
         raise NotBuiltError(
             "A backfill of silver with dedup.prefilter: operator", "Set it to none."
         )
+    if start == "bronze" and span is not None:
+        raise NotBuiltError(
+            "A range of time in a backfill from bronze", "Fill all of it, or gold --from silver."
+        )
     state = read_state(lake, pipeline)
     if state is not None and state.stage in ("promoting", "rolling back"):
         raise UsageError(what_next(pipeline, state))
-    wanted = State(start, hash_of(pipeline))
+    told = None if span is None else (span.start.isoformat(), span.end.isoformat())
+    wanted = State(start, hash_of(pipeline), span=told)
     goes_on = (
         state is not None
         and state.stage in ("building", "built")
         and (state.start, state.definition) == (wanted.start, wanted.definition)
+        and tuple(state.span or ()) == tuple(wanted.span or ())
     )
     if not goes_on:
         # Of another definition, or swapped already.
         shutil.rmtree(folder_of(lake, pipeline), ignore_errors=True)
     write_state(lake, pipeline, wanted)
-    fill(run, start)
+    fill(run, start, span)
     built = replace(wanted, stage="built")
     write_state(lake, pipeline, built)
     return built
 
 
-def fill(run: Run, start: Start) -> None:
+def fill(run: Run, start: Start, span: Span | None = None) -> None:
     """Bring green tables up to what their input holds now.
 
     What there is when a table is begun is computed in one batch: the input's first commits and
@@ -85,7 +94,7 @@ def fill(run: Run, start: Start) -> None:
     if start == "bronze":
         _begin_silver(green)
         run_hops(green, ["silver"], now)
-    _begin_gold(green)
+    _begin_gold(green, run, span)
     run_hops(green, ["gold"], now)
 
 
@@ -99,12 +108,19 @@ def _begin_silver(green: Run) -> None:
         rebuild_silver(green, next_generation(green, "silver", [lake.silver(name)]))
 
 
-def _begin_gold(green: Run) -> None:
+def _begin_gold(green: Run, live: Run, span: Span | None) -> None:
     lake, pipeline = green.lake, green.pipeline
     tables = [lake.table(name) for name in pipeline.gold_names]
     with hold_hops(lake, pipeline.name, ["gold"]):
         found = [last_commit(table) for table in tables]
         if None not in found and len({one.generation for one in found if one}) == 1:
             return
-        green.progress.say(f"computing {len(tables)} gold tables from all of silver")
-        rebuild_gold(green, next_generation(green, "gold", tables))
+        generation = next_generation(green, "gold", tables)
+        if span is None:
+            green.progress.say(f"computing {len(tables)} gold tables from all of silver")
+            rebuild_gold(green, generation)
+            return
+        pinned = live_gold(live)
+        rows = rows_in(live, pinned, span)
+        green.progress.say(f"computing {span.start:%F %T} to {span.end:%F %T} (UTC) of gold")
+        rebuild_gold(green, generation, until=pinned.until, rows_of=rows)

@@ -55,6 +55,7 @@ class State:
         stage: How far it has come.
         before: Versions of the live tables before they were swapped, by logical name.
         gold_followed: Whether live gold held all that live silver did then.
+        span: The first instant of its range and the first after it (ISO 8601); None for all.
     """
 
     start: Start
@@ -62,6 +63,7 @@ class State:
     stage: Stage = "building"
     before: Mapping[str, int] = field(default_factory=dict)
     gold_followed: bool = True
+    span: tuple[str, str] | None = None
 
 
 def folder_of(lake: Lake, pipeline: Pipeline) -> Path:

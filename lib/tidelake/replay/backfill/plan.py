@@ -10,10 +10,11 @@ from statistics import median
 from tidelake.config import Pipeline
 from tidelake.errors import UsageError
 from tidelake.ops.books import history
+from tidelake.ops.query import ask
 from tidelake.replay.backfill.green import Start, green_lake
-from tidelake.sinks.commits import BEGINNING, Commit, newest_version, rows_between
+from tidelake.sinks.commits import Commit, newest_version
 from tidelake.sinks.notes import SilverNote
-from tidelake.tables import Hop, Lake
+from tidelake.tables import Hop, Lake, Table
 
 # Commits further apart did not follow one another in a run.
 _ONE_RUN = timedelta(minutes=5)
@@ -60,18 +61,22 @@ def plan(lake: Lake, pipeline: Pipeline, start: Start) -> list[Step]:
     closing = history(lake, silver) if silver.exists else []
     taken = [sum(SilverNote.of(commit).taken.values()) for commit in closing]
     steps = []
-    rows = rows_between(source, BEGINNING)
+    rows = _rows(lake, source)
     if start == "bronze":
         fills = tuple(sorted(table for table in own if table.startswith("silver.")))
         rate = _rate(closing, taken)
         steps.append(Step("silver", bronze.name, newest_version(bronze), rows, fills, rate))
-        rows = rows_between(silver, BEGINNING) if silver.exists else rows
+        rows = _rows(lake, silver) if silver.exists else rows
     gold = lake.table(pipeline.gold_names[0])
     merged = history(lake, gold) if gold.exists else []
     rate = _rate(merged, [int(commit.note.get("rows", 0)) for commit in merged])
     version = newest_version(silver)
     steps.append(Step("gold", silver.name, version, rows, pipeline.gold_names, rate))
     return steps
+
+
+def _rows(lake: Lake, table: Table) -> int:
+    return int(ask(lake, f"SELECT count(*) FROM {table.name}").rows[0][0])
 
 
 def _rate(newest_first: Sequence[Commit], rows: Sequence[int]) -> float | None:

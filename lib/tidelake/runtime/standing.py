@@ -1,0 +1,109 @@
+"""Hold a hop's checkpoint against what its tables say, and both against what the hop follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidelake.runtime.offsets import planned_positions, planned_tables, unreadable
+from tidelake.sinks.commits import (
+    BEGINNING,
+    Commit,
+    Position,
+    last_commit,
+    newest_version,
+    oldest_version,
+    rewritten_after,
+    table_id,
+)
+from tidelake.sinks.generations import CREATION, Fence
+from tidelake.sinks.notes import positions
+from tidelake.tables import Table
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a hop stands.
+
+    Attributes:
+        fence: Of its generation.
+        checkpoint: The folder of that generation's checkpoint.
+        closing: The tables whose commits close a batch.
+        inputs: The tables that it follows, in the order in which its stream names them.
+    """
+
+    fence: Fence
+    checkpoint: Path
+    closing: tuple[Table, ...]
+    inputs: Mapping[str, Table]
+
+    def reached(self) -> dict[str, Position]:
+        """Tell how far the hop has come in each input; empty before the first batch."""
+        return positions(last_commit(self.closing[0]))
+
+    def planned(self, batch: int) -> dict[str, Position]:
+        """Tell how far a batch goes in each input.
+
+        Raises:
+            GenerationError: Behind what the table holds, or past what the input holds: rows would
+                be taken twice, or never.
+        """
+        ends = planned_positions(self.checkpoint, batch, len(self.inputs))
+        if len(ends) != len(self.inputs):
+            raise self.fence.refusal(f"offsets/{batch} of its checkpoint lacks an input")
+        until = dict(zip(self.inputs, ends, strict=True))
+        for key, reached in self.reached().items():
+            table, newest = self.inputs.get(key), until.get(key)
+            if table and newest and not reached <= newest <= (newest_version(table) + 1, -1):
+                raise self.fence.refusal(
+                    f"its checkpoint lets batch {batch} end at version {newest[0]} of {table.name}"
+                )
+        return until
+
+    def astray(self, closed: Commit) -> str:
+        """Say how the checkpoint goes on elsewhere than a batch ended; empty where it does not.
+
+        Args:
+            closed: The newest batch of a table.
+        """
+        told = positions(closed)
+        if not told or set(told) != set(self.inputs):
+            return ""
+        planned = planned_positions(self.checkpoint, closed.batch, len(self.inputs))
+        ids = planned_tables(self.checkpoint, closed.batch)
+        if len(ids) != len(self.inputs):
+            return f"offsets/{closed.batch} of its checkpoint lacks an input"
+        for (key, table), position, known in zip(self.inputs.items(), planned, ids, strict=True):
+            if known and table_id(table) not in (None, known):
+                return f"{table.name} is another table now than the one that was read"
+            if told[key] != position:
+                return (
+                    f"its checkpoint stands at version {position[0]} of {table.name}, "
+                    f"batch {closed.batch} ended at version {told[key][0]}"
+                )
+        return ""
+
+    def refuse_astray(self, astray: Callable[[Commit], str]) -> None:
+        """Stop where the checkpoint is broken: it would skip rows, or take some twice."""
+        for table in self.closing:
+            closed = last_commit(table)
+            if closed is None or closed.batch <= CREATION:
+                continue
+            problem = unreadable(self.checkpoint, closed.batch) or astray(closed)
+            if problem:
+                raise self.fence.refusal(f"{self.fence.pipeline}, hop {self.fence.hop}: {problem}")
+
+    def refuse_rewritten(self) -> None:
+        """Stop where rows that were read already may have changed: a stream cannot take it back."""
+        reached = self.reached()
+        for key, table in self.inputs.items():
+            position = reached.get(key, BEGINNING)
+            if position == BEGINNING and oldest_version(table) > 0:
+                raise self.fence.refusal(f"the first commits of {table.name} are gone")
+            version = rewritten_after(table, position) if table.exists else None
+            if version is not None:
+                raise self.fence.refusal(
+                    f"version {version} of {table.name} took out or replaced rows "
+                    f"that hop {self.fence.hop} may have read"
+                )
