@@ -36,10 +36,12 @@ imports: setup
 	$(BIN)/lint-imports
 
 # Long runs. KILLS is the number of times that the process group is killed, RACES of two runs at
-# once, CHAINS of deaths in recoveries, LEVELS of fullness of a disk, EXAMPLES of streams that are
-# drawn for each property. RESUME is a folder that keeps the kills, and goes on with them.
+# once, CORRUPTIONS of damaged files of checkpoints, CHAINS of deaths in recoveries, LEVELS of
+# fullness of a disk, EXAMPLES of streams that are drawn for each property. RESUME is a folder that
+# keeps the kills, and goes on with them.
 KILLS ?= 100
 RACES ?= 20
+CORRUPTIONS ?= 200
 CHAINS ?= 20
 LEVELS ?= 20
 EXAMPLES ?= 50
@@ -48,7 +50,9 @@ REPORT := build/recovery.json
 recovery: export TIDELAKE_REPORT = $(REPORT)
 recovery: setup
 	rm -f $(REPORT)
-	TIDELAKE_KILLS=$(KILLS) TIDELAKE_RESUME=$(RESUME) $(BIN)/python -m pytest -s tests/recovery
+	$(BIN)/python -m tests.recovery.break_tables
+	TIDELAKE_KILLS=$(KILLS) TIDELAKE_RESUME=$(RESUME) TIDELAKE_CORRUPTIONS=$(CORRUPTIONS) \
+		$(BIN)/python -m pytest -s tests/recovery
 	TIDELAKE_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -s tests/streaming/test_properties.py
 	TIDELAKE_GOLD_EXAMPLES=1000 $(BIN)/python -m pytest -s tests/streaming/test_gold_properties.py tests/streaming/test_dimensions.py
 	TIDELAKE_RACES=$(RACES) TIDELAKE_CHAINS=$(CHAINS) TIDELAKE_LEVELS=$(LEVELS) \
@@ -58,6 +62,7 @@ recovery: setup
 bench: setup
 	$(BIN)/python benchmarks/catch_up.py
 	$(BIN)/python benchmarks/stateful.py --events 50000 --small 6 --repeats 1
+	$(BIN)/python benchmarks/replay.py 300000 2
 
 # Pin anew after a change of pyproject.toml; needs uv.
 lock:

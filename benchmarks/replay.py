@@ -147,7 +147,9 @@ def _batch(filled: Run, root: Path | None) -> None:
     """Do what one would write by hand: parse, deduplicate by the first arrival, aggregate."""
     spark = filled.spark
     stored = spark.read.format("delta").load(str(filled.lake.bronze("clickstream").path))
-    parsed = stored.select("record_id", F.from_json(F.decode("payload", "utf-8"), _DDL).alias("e"))
+    parsed = stored.select(
+        "record_id", F.from_json(F.col("payload").cast("string"), _DDL).alias("e")
+    )
     events = parsed.select("record_id", "e.*").where(
         "event_id IS NOT NULL AND event_time IS NOT NULL AND action IS NOT NULL"
     )
@@ -162,7 +164,9 @@ def _batch(filled: Run, root: Path | None) -> None:
     count = F.count("*").alias("events")
     first_, last = F.min_by("action", "event_time"), F.max_by("action", "event_time")
     for name, table in {
-        "user_activity_1m": tumbling.agg(count, F.count_if("action = 'click'"), F.sum("value")),
+        "user_activity_1m": tumbling.agg(
+            count, F.count_if(F.col("action") == "click"), F.sum("value")
+        ),
         "action_activity_5m": hopping.agg(count, F.max("value"), F.avg("value")),
         "user_sessions": session.agg(count, F.sum("value"), first_, last),
         "product_totals": silver.groupBy("product_id").agg(count, F.sum("value"), F.min("value")),
