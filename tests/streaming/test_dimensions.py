@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from tests.running import START, click, read
 from tests.worlds import World, world
 from tidelake.config import load_pipeline
+from tidelake.errors import UsageError
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.status import read_status
 from tidelake.replay.verify import verify
@@ -250,3 +251,9 @@ def test_a_changed_dimension_does_not_rewrite_the_past(shop: tuple[World, World]
     assert [row[1:] for row in use(clicks)] == [(1, 0), (1, 0)]
     # Each row as of the version that its batch saw.
     assert verify(clicks.context).equal
+    # As after the horizon: Delta reads versions older than this no more.
+    history = clicks.lake.table("dim.products__history").path
+    kept = "'delta.deletedFileRetentionDuration' = 'interval 0 seconds'"
+    clicks.spark.sql(f"ALTER TABLE delta.`{history}` SET TBLPROPERTIES ({kept})")
+    with pytest.raises(UsageError, match=r"cannot be read any more: .* clickstream --since 20"):
+        verify(clicks.context)
