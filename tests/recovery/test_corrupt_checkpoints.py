@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.comparing import assert_gold_equals_oracle, distinct_events
+from tests.recovery.reporting import Report
 from tests.running import click, versions
 from tests.worlds import World, world
 from tidelake.errors import TidelakeError
@@ -116,13 +117,19 @@ def cases_of(filled: World) -> list[Case]:
     return [(*file, damage, kept) for file in files for damage in damages for kept in (True, False)]
 
 
-def test_a_damaged_file_is_refused_by_name_or_harms_nobody(filled: World, tmp_path: Path) -> None:
+def test_a_damaged_file_is_refused_by_name_or_harms_nobody(
+    filled: World, tmp_path: Path, report: Callable[..., Report]
+) -> None:
     cases = cases_of(filled)
+    told = report("9 a damaged file of a checkpoint", seed=_SEED)
     print(f"{len(cases)} cases, seed {_SEED}; repeat with TIDELAKE_SEED={_SEED}")
     drawn = random.Random(_SEED).sample(cases, min(_CASES, len(cases)))
     for number, case in enumerate(drawn):
         folder = tmp_path / str(number)
         outcome = survive(filled, folder, case)
+        told.tried += 1
+        told.reached += 1
+        told.refused += outcome == "refused"
         shutil.rmtree(folder)
         hop, name, damage, has_checksum = case
         print(f"{hop} {name} {damage.__name__}{' beside its checksum' * has_checksum}: {outcome}")
