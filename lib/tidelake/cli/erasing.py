@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import click
@@ -12,7 +14,7 @@ from tidelake.cli.options import as_json, place, placed
 from tidelake.cli.render import print_json, print_table
 
 if TYPE_CHECKING:
-    from tidelake.replay.erase.report import Report
+    from tidelake.replay.erase.report import Remains, Report
 
 
 @click.command()
@@ -69,6 +71,22 @@ def _show_rows(name: str, rows: dict[str, int], *, json_: bool) -> None:
     say("Nothing was erased. Without --look they are; gold is computed anew then.")
 
 
+def _together(remains: Sequence[Remains]) -> list[list[str | None]]:
+    """Give a row for what is left, one for all places in which the same is."""
+    places: dict[tuple[str, datetime | None, str], list[str]] = {}
+    for one in remains:
+        places.setdefault((one.what, one.until, one.remedy), []).append(one.where)
+    return [
+        [
+            what,
+            where[0] if len(where) == 1 else f"{where[0]} and {len(where) - 1} more (--json)",
+            f"{until:%Y-%m-%d %H:%M}Z" if until else None,
+            remedy,
+        ]
+        for (what, until, remedy), where in places.items()
+    ]
+
+
 def _show(report: Report, pipeline: str) -> None:
     rows = [[table, count] for table, count in report.rows.items()]
     title = f"Erased from {report.pipeline}, by {report.column}"
@@ -76,15 +94,7 @@ def _show(report: Report, pipeline: str) -> None:
     if report.remains:
         print_table(
             ["left", "where", "until", "what to do"],
-            [
-                [
-                    one.what,
-                    one.where,
-                    f"{one.until:%Y-%m-%d %H:%M}Z" if one.until else None,
-                    one.remedy,
-                ]
-                for one in report.remains
-            ],
+            _together(report.remains),
             title="What is left",
         )
     if report.sent_again:
