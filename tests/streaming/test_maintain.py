@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from tests.worlds import TO_SILVER, World, world
 from tidelake.errors import RefusedError
 from tidelake.ops.epochs import ask_at_epoch
 from tidelake.ops.ledger import read_ledger
-from tidelake.ops.maintenance.upkeep import plan_upkeep, upkeep
+from tidelake.ops.maintenance.upkeep import Plan, plan_upkeep, upkeep
 from tidelake.replay.verify import verify
+from tidelake.sinks.commits import last_commit
 
 _GOLD: list[dict[str, Any]] = [
     {
@@ -80,3 +82,18 @@ def test_files_are_put_together_and_the_tables_stay_what_they_were(played: World
     assert properties["delta.logRetentionDuration"] == "interval 30 days"
     assert [line for line in played.run() if " 0 rows " not in line] == []
     assert read(played.lake, "silver.clickstream", "count(*)") == [(27,)]
+
+
+def test_the_log_of_a_table_that_rests_reaches_back_to_its_newest_note(
+    played: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bronze = played.lake.bronze("clickstream")
+    last = last_commit(bronze)
+    assert last is not None
+    rested = replace(last, written_at=datetime.now(UTC) - timedelta(days=40))
+    monkeypatch.setattr("tidelake.ops.maintenance.upkeep.last_commit", lambda _: rested)
+    list(upkeep(played.spark, [Plan(bronze, _HORIZON, timedelta(0), ())]))
+    detail = DeltaTable.forPath(played.spark, str(bronze.path)).detail().select("properties")
+    properties = detail.collect()[0]["properties"]
+    assert properties["delta.logRetentionDuration"] == "interval 81 days"
+    assert properties["delta.deletedFileRetentionDuration"] == "interval 7 days"

@@ -167,9 +167,13 @@ def _keep_log(spark: SparkSession, table: DeltaTable, plan: Plan) -> None:
     age = datetime.now(UTC) - last.written_at if last else timedelta(0)
     # Twice as far, so that the property does not change each night.
     noted = 2 * age if age > _LOG / 2 else timedelta(0)
+    needed = {
+        "logRetentionDuration": max(_LOG, plan.keep, noted),
+        "deletedFileRetentionDuration": max(_FILES, plan.keep),
+    }
     wanted = {
-        f"delta.{key}": f"interval {-(-max(least, plan.keep, noted) // timedelta(days=1))} days"
-        for key, least in (("logRetentionDuration", _LOG), ("deletedFileRetentionDuration", _FILES))
+        f"delta.{key}": f"interval {-(-length // timedelta(days=1))} days"
+        for key, length in needed.items()
     }
     stored = table.detail().select("properties").collect()[0]["properties"]
     if any(stored.get(key) != value for key, value in wanted.items()):
