@@ -5,6 +5,7 @@ Usage: python -m tests.recovery.break_tables [EVENTS]
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import tempfile
@@ -17,7 +18,7 @@ from pyspark.sql import DataFrame
 
 from tidelake.cli.failures import say
 from tidelake.cli.render import print_table
-from tidelake.config import Environment, Limits, Pipeline, load_environment, load_pipeline
+from tidelake.config import Environment, Pipeline, load_environment, load_pipeline
 from tidelake.generators import generate
 from tidelake.replay.verify import verify
 from tidelake.runtime.hop import Run
@@ -28,7 +29,14 @@ from tidelake.session import build_session
 from tidelake.tables import HOPS, Lake
 
 _NAME = "clickstream"
-_FILES_A_BATCH = 6
+_LATE = {
+    "event_id": "late",
+    "user_id": "u00001",
+    "event_time": "2026-01-05T00:00:01.000Z",
+    "action": "click",
+    "product_id": "p0000",
+    "value": None,
+}
 Damage = Callable[[DeltaTable, DataFrame], None]
 
 
@@ -107,15 +115,15 @@ def main(events: int = 5_000) -> int:
     """
     with tempfile.TemporaryDirectory() as folder:
         whole = Path(folder) / "whole"
-        # Several batches: what comes in the first is never late.
-        environment = load_environment("local", root=str(whole)).model_copy(
-            update={"limits": Limits(silver_bytes="1k")}
-        )
+        environment = load_environment("local", root=str(whole))
         spark = build_session(environment)
         try:
             for pipeline in _pipelines(Path(folder), environment, events):
                 filled = Run(spark, pipeline, Lake(whole), environment, Progress(say))
                 run_hops(filled, HOPS, parse_trigger(AVAILABLE_NOW))
+            # Of the stream's beginning, and after its end.
+            (Path(folder) / "landing" / _NAME / "late.jsonl").write_text(json.dumps(_LATE) + "\n")
+            run_hops(filled, HOPS, parse_trigger(AVAILABLE_NOW))
             untouched = verify(filled).equal
             say(f"Tables of {events:,} events: {'equal' if untouched else 'NOT EQUAL'}")
             rows = [_tried(filled, whole, Path(folder) / "broken", one) for one in BREAKS]
@@ -134,9 +142,7 @@ def _pipelines(folder: Path, environment: Environment, events: int) -> list[Pipe
     found = []
     for one in (*definition.dimensions.values(), definition):
         generate(one.name, landing / one.name, events=events if one == definition else 0, seed=1)
-        made = load_pipeline(one.name, environment, source=str(landing / one.name))
-        source = made.source.model_copy(update={"max_files_per_trigger": _FILES_A_BATCH})
-        found.append(made.model_copy(update={"source": source}))
+        found.append(load_pipeline(one.name, environment, source=str(landing / one.name)))
     return found
 
 
