@@ -156,9 +156,11 @@ def _tried(filled: Run, whole: Path, copy: Path, way: Break) -> list[str]:
     # Read anew: a merge cannot tell its source from its target by columns of the same ids.
     one = filled.spark.read.format("delta").load(path).limit(1).localCheckpoint()
     way.damage(stored, one)
+    # A row that is in no table is missing in silver, wherever it had been.
     verdict = {judged.table.name: judged.comparison for judged in verify(broken).tables}
-    named = [d for d in verdict[way.table].differences if d.kind == way.kind]
-    said = sorted(str(d.kind) for d in verdict[way.table].differences) or ["equal"]
+    told = [*verdict[way.table].differences, *verdict[_SILVER].differences]
+    named = [d for d in told if d.kind == way.kind]
+    said = sorted(str(d.kind) for d in told) or ["equal"]
     where = (
         ", ".join(f"{k}={str(v).rsplit('/', 1)[-1]}" for k, v in named[0].where.items())
         if named
