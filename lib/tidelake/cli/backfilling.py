@@ -69,9 +69,7 @@ def plan(pipeline: str, start: Start, json_: bool, root: str | None, env: str | 
 @backfill.command()
 @click.argument("pipeline", default="clickstream")
 @_from
-@click.option(
-    "--start", "first", type=click.DateTime(MOMENTS), help="Only gold from here on (UTC)."
-)
+@click.option("--start", "first", type=click.DateTime(MOMENTS), help="Gold from here on (UTC).")
 @click.option("--end", "last", type=click.DateTime(MOMENTS), help="Gold before this (UTC).")
 @placed
 def run(
