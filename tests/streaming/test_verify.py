@@ -21,7 +21,8 @@ from tidelake.replay.quarantine import Choice, replay_quarantine
 from tidelake.replay.verify import Judged, verify
 from tidelake.replay.verify.bronze import judge_bronze
 from tidelake.replay.verify.certificate import certify, changed_since, read_certificate
-from tidelake.replay.verify.silver import judge_silver, read_inputs
+from tidelake.replay.verify.inputs import read_inputs
+from tidelake.replay.verify.silver import judge_silver
 from tidelake.runtime.held import Held
 
 _DAY = 24 * 60

@@ -44,6 +44,7 @@ class Decider:
         batch: Late rows of this batch and later ones are not accepted yet: an interrupted try of
             the same batch wrote them.
         known: Of silver and late, only rows for which this holds count as accepted; None: all.
+        afresh: Whether nothing was accepted before.
     """
 
     spark: SparkSession
@@ -51,6 +52,7 @@ class Decider:
     lake: Lake
     batch: int
     known: Column | None = None
+    afresh: bool = False
 
     def decide(self, rows: DataFrame, *, watermark: datetime | None, hold: Held) -> Decision:
         """Give each row its fate.
@@ -62,9 +64,8 @@ class Decider:
         """
         classified = hold(classify(rows, self.pipeline))
         began = time.monotonic()
-        verdicts = find_verdicts(
-            arrivals(classified), self._accepted, self.pipeline.dedup, hold=hold
-        )
+        accepted = None if self.afresh else self._accepted
+        verdicts = find_verdicts(arrivals(classified), accepted, self.pipeline.dedup, hold=hold)
         decided = decide(
             classified,
             verdicts.rows,

@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from tidelake.runtime.counting import Counted, count
 from tidelake.runtime.decision import Decider
@@ -72,8 +71,7 @@ class SilverBatch:
         run, pipeline = self.run, self.run.pipeline
         mark = None if run.replays else before.watermark
         spark = recovered.rows.sparkSession
-        nothing = F.lit(False) if self.rebuilds else None
-        decider = Decider(spark, pipeline, run.lake, self.number, known=nothing)
+        decider = Decider(spark, pipeline, run.lake, self.number, afresh=self.rebuilds)
         decision = decider.decide(recovered.rows, watermark=mark, hold=hold)
         pinned = lookups(run.lake, pipeline)
         decided = enriched(decision.rows, pipeline, pinned)

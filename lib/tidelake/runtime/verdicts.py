@@ -13,9 +13,16 @@ from tidelake.config import Dedup
 from tidelake.instants import from_micros
 from tidelake.runtime.held import Held
 from tidelake.silver.classify import ROW
-from tidelake.silver.dedup import LEFTOVER, VERDICT, accepted, match_accepted, rank_arrivals
+from tidelake.silver.dedup import (
+    LEFTOVER,
+    VERDICT,
+    accepted,
+    match_accepted,
+    met_again,
+    rank_arrivals,
+)
 
-_BROADCAST = 200_000
+BROADCAST = 200_000
 
 
 @dataclass(frozen=True)
@@ -58,13 +65,17 @@ class Verdicts:
 
 
 def find_verdicts(
-    new: DataFrame, read_accepted: Callable[[Reach], DataFrame], dedup: Dedup, *, hold: Held
+    new: DataFrame,
+    read_accepted: Callable[[Reach], DataFrame] | None,
+    dedup: Dedup,
+    *,
+    hold: Held,
 ) -> Verdicts:
     """Judge every row whose event was accepted before it.
 
     Args:
         new: From :func:`tidelake.silver.dedup.arrivals`.
-        read_accepted: Gives the accepted rows in reach.
+        read_accepted: Gives the accepted rows in reach; None: there are none.
         dedup: The pipeline's rules.
         hold: Keeps what is read more than once until the batch ends.
     """
@@ -77,13 +88,16 @@ def find_verdicts(
     first = from_micros(found["first"])
     if first is None:
         return Verdicts(None, 0)
-    reach = Reach(first - dedup.ttl, tuple(found["days"]), widened)
     searched = Observation()
-    known = read_accepted(reach).observe(searched, F.count(F.lit(1)).alias("rows"))
-    if found["rows"] <= _BROADCAST:
-        ids = F.broadcast(new.select("event_id").distinct())
-        known = F.broadcast(known.join(ids, on="event_id", how="left_semi"))
-    judged = match_accepted(new, known, ttl=dedup.ttl, widened=widened)
+    if read_accepted is None:
+        judged = met_again(new)
+    else:
+        reach = Reach(first - dedup.ttl, tuple(found["days"]), widened)
+        known = read_accepted(reach).observe(searched, F.count(F.lit(1)).alias("rows"))
+        if found["rows"] <= BROADCAST:
+            ids = F.broadcast(new.select("event_id").distinct())
+            known = F.broadcast(known.join(ids, on="event_id", how="left_semi"))
+        judged = match_accepted(new, known, ttl=dedup.ttl, widened=widened)
     verdicts, count, left = _ranked(judged, dedup, hold)
     while left:
         # Rare: an id that comes back past the TTL on another date within one batch.
@@ -92,8 +106,8 @@ def find_verdicts(
         more, _, left = _ranked(again, dedup, hold)
         verdicts = verdicts.where(~lost).unionByName(more)
     # Spark knows no size of what is kept, and would shuffle the wide rows to meet the verdicts.
-    fitting = F.broadcast(verdicts) if count <= _BROADCAST else verdicts
-    return Verdicts(fitting, int(searched.get["rows"]))
+    fitting = F.broadcast(verdicts) if count <= BROADCAST else verdicts
+    return Verdicts(fitting, 0 if read_accepted is None else int(searched.get["rows"]))
 
 
 def _ranked(rows: DataFrame, dedup: Dedup, hold: Held) -> tuple[DataFrame, int, int]:

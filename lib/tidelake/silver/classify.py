@@ -195,7 +195,7 @@ def payload_scope(parsed: DataFrame, pipeline: Pipeline) -> DataFrame:
     )
 
 
-def utc_date(instant: str) -> Column:
+def utc_date(instant: str | Column) -> Column:
     """Give the date in UTC, whatever the session's zone is."""
     days = F.floor(F.unix_seconds(instant) / _SECONDS_A_DAY)
     return F.date_from_unix_date(days.cast("int"))

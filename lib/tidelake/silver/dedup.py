@@ -110,6 +110,17 @@ def match_accepted(new: DataFrame, known: DataFrame, *, ttl: timedelta, widened:
     return met.select("event_id", ROW, *carried, verdict.alias(VERDICT))
 
 
+def met_again(new: DataFrame) -> DataFrame:
+    """Leave of the arrivals those whose id may be among them more than once.
+
+    Few are, and ids are told apart by their hashes here: to sort all rows by their ids, only to
+    find each alone, costs more than counting numbers.
+    """
+    hashed = F.xxhash64("event_id")
+    often = new.groupBy(hashed.alias("_id")).count().where(F.col("count") > 1).select("_id")
+    return new.join(often.hint("shuffle_hash"), on=hashed == F.col("_id"), how="left_semi")
+
+
 def rank_arrivals(new: DataFrame, *, ttl: timedelta, widened: bool) -> DataFrame:
     """Judge rows against the first arrival of their id in the same frame.
 

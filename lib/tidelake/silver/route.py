@@ -95,8 +95,14 @@ def to_silver(
 ) -> DataFrame:
     """Take the accepted events, in silver's columns; ``extra`` are those of unknown fields."""
     return decided.where(F.col(FATE) == SILVER).select(
-        *_event_columns(pipeline), *_unknown_columns(pipeline, extra), *_origin(generation, batch)
+        *silver_columns(pipeline, extra), *_origin(generation, batch)
     )
+
+
+def silver_columns(pipeline: Pipeline, extra: Sequence[str]) -> list[Column]:
+    """Give silver's columns, but for which batch wrote them."""
+    unknown = _unknown_columns(pipeline, extra)
+    return [*_event_columns(pipeline), *unknown, F.col(PAYLOAD_HASH)]
 
 
 def to_late(
@@ -109,30 +115,44 @@ def to_late(
     batch: int,
 ) -> DataFrame:
     """Take the events that came too late, with the watermark that made them so."""
-    behind = F.unix_micros(watermark) - F.unix_micros("event_time")
     return decided.where(F.col(FATE) == LATE).select(
+        *late_columns(pipeline, extra, watermark), *_origin(generation, batch)
+    )
+
+
+def late_columns(pipeline: Pipeline, extra: Sequence[str], watermark: Column) -> list[Column]:
+    """Give the columns of late rows, but for which batch wrote them."""
+    behind = F.unix_micros(watermark) - F.unix_micros("event_time")
+    return [
         *_event_columns(pipeline),
-        "payload",
+        F.col("payload"),
         watermark.alias("watermark"),
         (behind / 1_000_000).cast("double").alias("lateness_seconds"),
         *_unknown_columns(pipeline, extra),
-        REQUEUED_AT,
-        *_origin(generation, batch),
-    )
+        F.col(REQUEUED_AT),
+        F.col(PAYLOAD_HASH),
+    ]
 
 
 def to_quarantine(decided: DataFrame, *, generation: str, batch: int) -> DataFrame:
     """Take the rows that broke a rule: verbatim, with every reason."""
     return decided.where(F.col(FATE) == QUARANTINED).select(
-        "record_id",
-        "payload",
-        "event_id",
+        *quarantine_columns(), *_origin(generation, batch)
+    )
+
+
+def quarantine_columns() -> list[Column]:
+    """Give the columns of quarantined rows, but for which batch wrote them."""
+    return [
+        F.col("record_id"),
+        F.col("payload"),
+        F.col("event_id"),
         reasons_by_stage().alias("reasons"),
         F.col(STAGE).alias("stage"),
-        "ingested_at",
-        REQUEUED_AT,
-        *_origin(generation, batch),
-    )
+        F.col("ingested_at"),
+        F.col(REQUEUED_AT),
+        F.col(PAYLOAD_HASH),
+    ]
 
 
 def _unknown_columns(pipeline: Pipeline, extra: Sequence[str]) -> list[Column]:
@@ -157,7 +177,6 @@ def _event_columns(pipeline: Pipeline) -> list[Column]:
 
 def _origin(generation: str, batch: int) -> list[Column]:
     return [
-        F.col(PAYLOAD_HASH),
         F.lit(generation).alias("_generation"),
         F.lit(batch).cast("bigint").alias("_batch"),
     ]

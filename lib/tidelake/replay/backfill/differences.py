@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from tidelake.replay.backfill.green import State, green_run
 from tidelake.replay.verify.contents import Comparison, compare
 from tidelake.replay.verify.gold import shape_of
-from tidelake.replay.verify.silver import ORIGIN, read_inputs
+from tidelake.replay.verify.inputs import ORIGIN, read_inputs
 from tidelake.runtime.hop import Run
 from tidelake.runtime.targets import targets_of
 from tidelake.sinks.commits import last_commit

@@ -24,7 +24,7 @@ from tidelake.replay.backfill.install import (
     install_gold,
     install_silver,
 )
-from tidelake.replay.verify.silver import ORIGIN, read_inputs
+from tidelake.replay.verify.inputs import ORIGIN, read_inputs
 from tidelake.runtime.gold_inputs import inputs_of
 from tidelake.runtime.hop import Run
 from tidelake.runtime.lock import hold_hops

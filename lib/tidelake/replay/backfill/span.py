@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tidelake.errors import UsageError
-from tidelake.replay.verify.silver import ORIGIN
+from tidelake.replay.verify.inputs import ORIGIN
 from tidelake.runtime.hop import Run
 from tidelake.runtime.targets import Inputs, Target, targets_of
 from tidelake.sinks.commits import Position, last_commit, newest_version

@@ -11,7 +11,8 @@ from tidelake.errors import UsageError
 from tidelake.replay.verify.bronze import judge_bronze, judge_requeue
 from tidelake.replay.verify.contents import Comparison, Difference
 from tidelake.replay.verify.gold import judge_target
-from tidelake.replay.verify.silver import judge_silver, read_inputs
+from tidelake.replay.verify.inputs import read_inputs
+from tidelake.replay.verify.silver import judge_silver
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
 from tidelake.runtime.small_batches import fitted

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -12,13 +13,29 @@ from tidelake.config.names import BRONZE_COLUMNS
 from tidelake.fingerprints import combined, contents, fingerprint
 from tidelake.instants import from_json, from_micros
 from tidelake.ops.books import history
-from tidelake.replay.verify.contents import SHOWN, Comparison, Difference, Shape, compare, sums_of
+from tidelake.replay.verify.contents import (
+    SHOWN,
+    Comparison,
+    Difference,
+    Told,
+    compare,
+    types_in,
+)
+from tidelake.replay.verify.sums import Shape, hash_of, joined, sums_of_hash
 from tidelake.runtime.hop import Run
 from tidelake.sinks.commits import Commit, newest_version
 from tidelake.sinks.erased import Arrival, arrivals_in
 
 SHAPE = Shape(key=("record_id",), moment="ingested_at")
 _Mark = tuple[int, int, int | None]
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The stored rows of one arrival: their mark, and the sum of their hashes."""
+
+    mark: tuple[int, int, int]
+    hashes: int
 
 
 def judge_bronze(run: Run, since: datetime | None) -> tuple[int, Comparison]:
@@ -46,7 +63,8 @@ def judge_bronze(run: Run, since: datetime | None) -> tuple[int, Comparison]:
     for one in arrivals_in(commits):
         gone.setdefault(one.ingested_at, []).append(one)
     told = {arrived: _told(ours, gone.get(arrived, ())) for arrived, ours in written.items()}
-    found = _found(rows)
+    stored = _found(rows)
+    found: dict[datetime, _Mark] = {arrived: one.mark for arrived, one in stored.items()}
     none: _Mark = (0, 0, 0)
     differences = [
         _difference(arrived, told.get(arrived, none), found.get(arrived, none))
@@ -56,7 +74,7 @@ def judge_bronze(run: Run, since: datetime | None) -> tuple[int, Comparison]:
     return version, Comparison(
         sum(rows for rows, _, _ in found.values()),
         BRONZE_COLUMNS,
-        sums_of(rows.select(*BRONZE_COLUMNS), SHAPE),
+        _by_day(stored),
         len(differences),
         tuple(differences[:SHOWN]),
     )
@@ -64,6 +82,8 @@ def judge_bronze(run: Run, since: datetime | None) -> tuple[int, Comparison]:
 
 def judge_requeue(requeued: DataFrame, bronze: DataFrame) -> Comparison:
     """Hold what was sent again against the same records in bronze."""
+    if requeued.isEmpty():
+        return Comparison(0, BRONZE_COLUMNS, {})
     once = requeued.select(*BRONZE_COLUMNS).distinct()
     wanted = bronze.select(*BRONZE_COLUMNS).join(once.select("record_id"), "record_id", "left_semi")
     return compare(wanted, once, SHAPE)
@@ -82,16 +102,27 @@ def _told(commits: Sequence[Commit], gone: Sequence[Arrival]) -> _Mark:
     )
 
 
-def _found(rows: DataFrame) -> dict[datetime, _Mark]:
-    summed = rows.groupBy(F.unix_micros("ingested_at").alias("arrived")).agg(
-        F.count("*").alias("rows"), fingerprint().alias("ids"), contents().alias("contents")
+def _found(rows: DataFrame) -> dict[datetime, _Found]:
+    hashed = hash_of({name: F.col(name) for name in BRONZE_COLUMNS}, types_in(rows))
+    summed = rows.groupBy(F.unix_micros("ingested_at")).agg(
+        F.count("*"), fingerprint(), contents(), *sums_of_hash(hashed)
     )
-    found: dict[datetime, _Mark] = {}
-    for row in summed.collect():
-        arrived = from_micros(row["arrived"])
+    found: dict[datetime, _Found] = {}
+    for micros, count, ids, marks, *hashes in summed.collect():
+        arrived = from_micros(micros)
         if arrived is not None:
-            found[arrived] = int(row["rows"]), int(row["ids"]), int(row["contents"])
+            found[arrived] = _Found((count, ids, marks), joined(hashes))
     return found
+
+
+def _by_day(found: Mapping[datetime, _Found]) -> Told:
+    """Add arrivals up, in the groups of :func:`sums_of`."""
+    days: dict[str, tuple[int, int]] = {}
+    for arrived, one in found.items():
+        day = arrived.astimezone(UTC).date().isoformat()
+        rows, hashes = days.get(day, (0, 0))
+        days[day] = rows + one.mark[0], hashes + one.hashes
+    return days
 
 
 def _agree(told: _Mark, found: _Mark) -> bool:

@@ -22,8 +22,8 @@ from tidelake.instants import from_json
 from tidelake.ops.books import history
 from tidelake.replay.verify import Verification
 from tidelake.replay.verify.bronze import SHAPE as BRONZE
-from tidelake.replay.verify.contents import Difference, Sums, sums_of
-from tidelake.replay.verify.silver import SILVER
+from tidelake.replay.verify.contents import Difference, Told, sums_of
+from tidelake.replay.verify.silver import EVENTS
 from tidelake.runtime.hop import Run
 from tidelake.sinks.definitions import hash_of
 from tidelake.sinks.erased import erasure_of
@@ -108,7 +108,7 @@ def changed_since(run: Run, earlier: Mapping[str, Any]) -> dict[str, list[Differ
     seen = [commit for commit in closing if commit.version <= told[silver.name]["version"]]
     if seen:
         # A rebuilt table has no commit from before.
-        kept[silver] = F.col("_batch") <= seen[0].batch, SILVER
+        kept[silver] = F.col("_batch") <= seen[0].batch, EVENTS
     since = from_json(earlier["since"])
     if since is not None:
         arrived = F.col("ingested_at") >= F.lit(since)
@@ -121,7 +121,7 @@ def changed_since(run: Run, earlier: Mapping[str, Any]) -> dict[str, list[Differ
     return found
 
 
-def _changed(told: Mapping[str, Sequence[Any]], found: Sums) -> list[Difference]:
+def _changed(told: Mapping[str, Sequence[Any]], found: Told) -> list[Difference]:
     then = {group: (int(count), int(total)) for group, (count, total) in told.items()}
     off = [group for group in sorted(then | dict(found)) if then.get(group) != found.get(group)]
     return [

@@ -1,8 +1,7 @@
 """Compare two frames that should hold the same rows: sums of hashes first, rows where they differ.
 
 What a table is made of is its content: neither its files nor their order, nor which batch wrote a
-row. A group of rows is summed up by its count and the sum of its rows' hashes, so that a row that
-is gone, doubled or altered shows, and only groups that differ are looked at row by row.
+row. Only groups of rows whose sums differ are looked at row by row.
 """
 
 from __future__ import annotations
@@ -12,39 +11,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType
 
-from tidelake.silver.classify import utc_date
+from tidelake.replay.verify.sums import GROUP, HASH, Shape, Sums, marks, summed
 
+# By group: count and sum of hashes.
+Told = Mapping[str, tuple[int, int]]
 Kind = Literal["missing", "extra", "doubled", "altered", "changed since"]
-Sums = Mapping[str, tuple[int, int]]
 
 # Rows that are named; the rest is counted.
 SHOWN = 20
-_GROUP, _HASH, _ROW, _COUNT = "_group", "_hash", "_row", "_count"
-_BUCKETS = 64
+_ROW, _COUNT, _EXPECTED = "_row", "_count", "_expected"
 # What may not leave the table: a payload holds whatever its sender put there.
 _UNTOLD = frozenset({"payload"})
-
-
-@dataclass(frozen=True)
-class Shape:
-    """How the rows of a table are told apart and compared.
-
-    Attributes:
-        key: Columns that name a row; equal where both are null.
-        moment: The instant by whose day (UTC) rows are grouped; None: by a hash of the key.
-        near: By column, for values that need not be equal to the last bit: SQL over ``{e.name}``
-            (expected) and ``{s.name}`` (stored); null counts as no.
-        unhashed: Columns that only ``near`` looks into.
-    """
-
-    key: tuple[str, ...]
-    moment: str | None = None
-    near: Mapping[str, str] = field(default_factory=dict)
-    unhashed: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -81,7 +62,7 @@ class Comparison:
 
     rows: int
     columns: tuple[str, ...]
-    sums: Sums
+    sums: Told
     differing: int = 0
     differences: tuple[Difference, ...] = ()
 
@@ -107,58 +88,75 @@ def compare(expected: DataFrame, stored: DataFrame, shape: Shape) -> Comparison:
         stored: The rows of the table; columns that ``expected`` does not have are left alone.
         shape: How to compare.
     """
-    names = expected.columns
-    wanted = _prepared(_typed_like(expected, stored.schema, names), names, shape)
-    found = _prepared(stored, names, shape)
-    both = _sums(wanted), _sums(found)
-    differing = sorted({g for one in both for g in one if both[0].get(g) != both[1].get(g)})
-    rows = sum(count for count, _ in both[1].values())
-    if not differing and not shape.near:
-        return Comparison(rows, tuple(names), both[1])
-    if not shape.near:
-        in_question = F.col(_GROUP).isin(differing)
-        wanted, found = wanted.where(in_question), found.where(in_question)
-    count, told = _rows_that_differ(wanted, found, names, shape)
-    if differing and not count:
+    wanted = typed_like(expected, types_in(stored))
+    found = stored.select(*expected.columns)
+    sides = marked(wanted, shape).withColumn(_EXPECTED, F.lit(True))
+    sides = sides.union(marked(found, shape).withColumn(_EXPECTED, F.lit(False)))
+    sums = summed(sides, F.col(_EXPECTED))
+    return settle(wanted, found, shape, sums.get(True, {}), sums.get(False, {}))
+
+
+def settle(
+    wanted: DataFrame, found: DataFrame, shape: Shape, theirs: Sums, ours: Sums
+) -> Comparison:
+    """Compare rows whose sums are known.
+
+    Args:
+        wanted: The rows computed anew, of the stored types.
+        found: The same columns of the table.
+        shape: How to compare.
+        theirs: Sums of ``wanted``.
+        ours: Sums of ``found``.
+    """
+    names = wanted.columns
+    rows = sum(one.count for one in ours.values())
+    told = {str(group): one.told for group, one in ours.items()}
+    # Values that need not be equal to the last bit mostly are.
+    in_question = [group for group in {**theirs, **ours} if theirs.get(group) != ours.get(group)]
+    if not in_question:
+        return Comparison(rows, tuple(names), told)
+    among = F.col(GROUP).isin(in_question)
+    wanted, found = (marked(side, shape, keep=True).where(among) for side in (wanted, found))
+    count, differences = _rows_that_differ(wanted, found, names, shape)
+    if not count:
+        none = (0, 0)
+        off = sorted(
+            str(group)
+            for group in in_question
+            if (theirs[group].told if group in theirs else none) != told.get(str(group), none)
+        )
         # Equal by every column and yet not by hash: say so rather than call it equal.
-        told = [Difference("altered", {"group": group}) for group in differing[:SHOWN]]
-        count = len(differing)
-    return Comparison(rows, tuple(names), both[1], count, tuple(told))
+        differences = [Difference("altered", {"group": group}) for group in off[:SHOWN]]
+        count = len(off)
+    return Comparison(rows, tuple(names), told, count, tuple(differences))
 
 
-def sums_of(stored: DataFrame, shape: Shape) -> Sums:
+def sums_of(stored: DataFrame, shape: Shape) -> Told:
     """Sum up a table's rows by group, as :func:`compare` does."""
-    return _sums(_prepared(stored, stored.columns, shape))
+    return {str(group): one.told for group, one in summed_up(stored, shape).items()}
 
 
-def _typed_like(rows: DataFrame, schema: StructType, names: Sequence[str]) -> DataFrame:
+def summed_up(rows: DataFrame, shape: Shape) -> Sums:
+    """Sum up rows by group."""
+    return summed(marked(rows, shape), F.lit(0)).get(0, {})
+
+
+def typed_like(rows: DataFrame, types: Mapping[str, DataType]) -> DataFrame:
     """Give columns the stored types: a hash depends on them."""
-    types = {one.name: one.dataType for one in schema.fields}
-    return rows.select(*[F.col(n).cast(types[n]) if n in types else F.col(n) for n in names])
+    return rows.select(*[F.col(n).cast(types[n]) if n in types else F.col(n) for n in rows.columns])
 
 
-def _prepared(rows: DataFrame, names: Sequence[str], shape: Shape) -> DataFrame:
-    inexact = shape.near.keys() | shape.unhashed
-    # By name: two computations may have their columns in different orders.
-    exact = [_hashable(rows, name) for name in sorted(names) if name not in inexact]
-    # A null leaves Spark's hash as it was, so that where it stands must count by itself.
-    hashed = F.xxhash64(*exact, *[column.isNull() for column in exact])
-    if shape.moment is None:
-        group = F.pmod(F.xxhash64(*[F.col(n) for n in shape.key]), F.lit(_BUCKETS)).cast("string")
-    else:
-        group = F.coalesce(utc_date(shape.moment).cast("string"), F.lit("none"))
-    return rows.select(*names, group.alias(_GROUP), hashed.alias(_HASH))
+def types_in(rows: DataFrame) -> dict[str, DataType]:
+    """Give the types of a frame's columns."""
+    return {one.name: one.dataType for one in rows.schema.fields}
 
 
-def _hashable(rows: DataFrame, name: str) -> Column:
-    kind = rows.schema[name].dataType.simpleString()
-    return F.to_json(name) if "map<" in kind or "variant" in kind else F.col(name)
-
-
-def _sums(rows: DataFrame) -> dict[str, tuple[int, int]]:
-    total = F.sum(F.col(_HASH).cast("decimal(20,0)"))
-    grouped = rows.groupBy(_GROUP).agg(F.count("*").alias(_COUNT), total.alias(_HASH))
-    return {row[_GROUP]: (int(row[_COUNT]), int(row[_HASH])) for row in grouped.collect()}
+def marked(rows: DataFrame, shape: Shape, *, keep: bool = False) -> DataFrame:
+    """Give each row's group and hashes, beside its columns or alone."""
+    columns = {name: F.col(name) for name in rows.columns}
+    kept = rows.columns if keep else []
+    of_row = marks(columns, types_in(rows), shape).alias("_of_row")
+    return rows.select(*kept, of_row).select(*kept, "_of_row.*")
 
 
 def _rows_that_differ(
@@ -168,7 +166,7 @@ def _rows_that_differ(
     sides = [
         rows.groupBy(*shape.key).agg(
             F.count("*").alias(_COUNT),
-            F.min(_HASH).alias(_HASH),
+            F.min(HASH).alias(HASH),
             F.first(F.struct(*names)).alias(_ROW),
         )
         for rows in (wanted, found)
@@ -183,8 +181,8 @@ def _rows_that_differ(
         ~F.coalesce(F.expr(_over_rows(sql, names)), F.lit(False)) for sql in shape.near.values()
     ]
     differs = ~F.col(f"e.{_COUNT}").eqNullSafe(F.col(f"s.{_COUNT}")) | ~F.col(
-        f"e.{_HASH}"
-    ).eqNullSafe(F.col(f"s.{_HASH}"))
+        f"e.{HASH}"
+    ).eqNullSafe(F.col(f"s.{HASH}"))
     for column in near:
         differs = differs | column
     differing = joined.where(differs).select(

@@ -9,8 +9,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tidelake.instants import from_micros
-from tidelake.replay.verify.contents import Comparison, Shape, compare
-from tidelake.replay.verify.silver import ORIGIN
+from tidelake.replay.verify.contents import Comparison, compare
+from tidelake.replay.verify.inputs import ORIGIN
+from tidelake.replay.verify.sums import Shape
 from tidelake.runtime.gold_inputs import inputs_of, up_to
 from tidelake.runtime.hop import Run
 from tidelake.runtime.targets import Inputs, Target

@@ -7,8 +7,7 @@ batch that its table says, and looked up in the dimensions' versions of that bat
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import reduce
 
@@ -17,99 +16,35 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidelake.errors import UsageError
-from tidelake.ops.books import history
-from tidelake.ops.side import Closed, still_there
-from tidelake.replay.verify.contents import Comparison, Difference, Shape, compare
-from tidelake.replay.views import query_over
+from tidelake.replay.verify.contents import Comparison, Difference
+from tidelake.replay.verify.inputs import ORIGIN, SilverInputs
+from tidelake.replay.verify.routes import Route, compare_routes
+from tidelake.replay.verify.sums import Shape
 from tidelake.runtime.decision import Decider
 from tidelake.runtime.enrichment import Lookup, enriched, lookups
-from tidelake.runtime.gold_inputs import up_to
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
+from tidelake.runtime.verdicts import BROADCAST
 from tidelake.silver.fields import extra_columns
-from tidelake.silver.route import FATE, to_late, to_quarantine, to_silver, with_lateness
-from tidelake.sinks.commits import Commit, newest_version
+from tidelake.silver.lateness import lateness
+from tidelake.silver.route import (
+    LATE,
+    QUARANTINED,
+    SILVER,
+    late_columns,
+    quarantine_columns,
+    silver_columns,
+    with_lateness,
+)
+from tidelake.sinks.commits import Commit
 from tidelake.sinks.erased import deductions_in, erased_rows
 from tidelake.sinks.evolution import types_of
-from tidelake.sinks.notes import SilverNote, add_up, positions
-from tidelake.tables import Table
+from tidelake.sinks.notes import SilverNote, add_up
 
-SILVER = Shape(key=("record_id",), moment="event_time")
-QUARANTINE = Shape(key=("record_id",), moment="ingested_at")
+EVENTS = Shape(key=("record_id",), moment="event_time")
+_FAILED = Shape(key=("record_id",), moment="ingested_at")
 
 _MARK, _PINS = "_mark", "_pins"
-ORIGIN = ("_generation", "_batch")
-
-
-@dataclass(frozen=True)
-class SilverInputs:
-    """What silver has taken, and what it made of it.
-
-    Attributes:
-        version: Silver's.
-        closing: Its commits, newest first.
-        bronze: Bronze as far as it was taken.
-        requeued: The requeue likewise.
-        silver: Silver as of its newest commit.
-        quarantine: The rows that are still there, of closed batches.
-        late: Likewise.
-    """
-
-    version: int
-    closing: Sequence[Commit]
-    bronze: DataFrame
-    requeued: DataFrame
-    silver: DataFrame
-    quarantine: DataFrame
-    late: DataFrame
-
-    def since(self, instant: datetime | None) -> SilverInputs:
-        """Cut to what arrived from an instant on."""
-        if instant is None:
-            return self
-        arrived = F.col("ingested_at") >= F.lit(instant)
-        # What arrived since was decided since.
-        later = [commit for commit in self.closing if commit.written_at >= instant]
-        return SilverInputs(
-            self.version,
-            later or self.closing[:1],
-            self.bronze.where(arrived),
-            self.requeued.where(arrived),
-            self.silver.where(arrived),
-            self.quarantine.where(arrived),
-            self.late.where(arrived),
-        )
-
-
-def read_inputs(run: Run) -> SilverInputs:
-    """Read the tables as silver's last closed batch left them, also while a run is writing."""
-    spark, lake, name = run.spark, run.lake, run.pipeline.name
-    silver, requeue = lake.silver(name), lake.requeue(name)
-    # The version before the notes: batches that close meanwhile are not looked at.
-    version = newest_version(silver)
-    closing = [commit for commit in history(lake, silver) if commit.version <= version]
-    last = closing[0]
-    inputs = {"bronze": lake.bronze(name), "requeue": requeue}
-    until = {key: positions(last).get(key, (0, -1)) for key in inputs}
-    read = up_to(spark, inputs, until)
-    requeued = read("requeue")
-    closed = Closed(last.generation, last.batch)
-
-    def side(table: Table) -> DataFrame:
-        stored = spark.read.format("delta").load(str(table.path))
-        query = still_there(table, requeue, closed)
-        return query_over(spark, query, {table: stored, requeue: requeued})
-
-    stored = spark.read.format("delta").option("versionAsOf", version)
-    return SilverInputs(
-        version,
-        closing,
-        read("bronze"),
-        requeued,
-        stored.load(str(silver.path)),
-        side(lake.quarantine(name)),
-        side(lake.late(name)),
-    )
 
 
 def judge_silver(
@@ -124,41 +59,37 @@ def judge_silver(
         hold: Keeps what is read more than once.
     """
     lake, pipeline = run.lake, run.pipeline
-    known = F.lit(False) if since is None else F.col("ingested_at") < F.lit(since)
+    known = None if since is None else F.col("ingested_at") < F.lit(since)
     batch = inputs.closing[0].batch + 1
-    decider = Decider(run.spark, pipeline, lake, batch, known=known)
+    decider = Decider(run.spark, pipeline, lake, batch, known=known, afresh=since is None)
     decision = decider.decide(_arrived(inputs), watermark=None, hold=hold)
-    marked = decision.rows.join(_batches_of(run, inputs), on="record_id", how="left")
-    allowed = pipeline.watermark.allowed_lateness
-    judged = with_lateness(marked, F.col(_MARK), allowed)
-    decided = hold(_looked_up(run, judged, inputs.closing))
-    stored_types = types_of(inputs.silver.schema)
-    extra = extra_columns(stored_types, pipeline.defined_columns)
+    marked = decision.rows.join(_seen_by_batches(run, inputs, hold), on="record_id", how="left")
+    judged = with_lateness(marked, F.col(_MARK), pipeline.watermark.allowed_lateness)
+    decided = _looked_up(run, judged, inputs.closing)
+    extra = extra_columns(types_of(inputs.silver.schema), pipeline.defined_columns)
     name = pipeline.name
-    expected = {
-        lake.silver(name): to_silver(decided, pipeline, extra=extra, generation="", batch=0),
-        lake.quarantine(name): to_quarantine(decided, generation="", batch=0),
-        lake.late(name): to_late(
-            decided, pipeline, watermark=F.col(_MARK), extra=extra, generation="", batch=0
+    routes = [
+        Route(SILVER, lake.silver(name), silver_columns(pipeline, extra), inputs.silver, EVENTS),
+        Route(QUARANTINED, lake.quarantine(name), quarantine_columns(), inputs.quarantine, _FAILED),
+        Route(
+            LATE,
+            lake.late(name),
+            late_columns(pipeline, extra, F.col(_MARK)),
+            inputs.late,
+            EVENTS,
         ),
-    }
-    stored = {
-        lake.silver(name): (inputs.silver, SILVER),
-        lake.quarantine(name): (inputs.quarantine, QUARANTINE),
-        lake.late(name): (inputs.late, SILVER),
-    }
-    found = {
-        table.name: compare(rows.drop(*ORIGIN), *stored[table]) for table, rows in expected.items()
-    }
+    ]
+    found, computed = compare_routes(decided, routes)
     if since is None:
-        silver, off = lake.silver(name).name, list(_fates_that_differ(decided, inputs.closing))
+        silver, off = lake.silver(name).name, list(_fates_that_differ(computed, inputs.closing))
         found[silver] = found[silver].with_more(off)
     return found
 
 
-def _fates_that_differ(decided: DataFrame, closing: Sequence[Commit]) -> Iterator[Difference]:
+def _fates_that_differ(
+    computed: Mapping[str, int], closing: Sequence[Commit]
+) -> Iterator[Difference]:
     """Hold the fates that leave no row in a table against the notes."""
-    computed = {row[FATE]: int(row["count"]) for row in decided.groupBy(FATE).count().collect()}
     noted = add_up(count for commit in closing for count in SilverNote.of(commit).counts)
     erased = deductions_in(closing)
     for fate in ("duplicate", "filtered"):
@@ -178,14 +109,28 @@ def _arrived(inputs: SilverInputs) -> DataFrame:
     )
 
 
-def _batches_of(run: Run, inputs: SilverInputs) -> DataFrame:
-    """Tell of each stored record which watermark and which versions its batch saw."""
-    tables = (inputs.silver, inputs.quarantine, inputs.late)
-    stored = reduce(DataFrame.unionByName, [one.select("record_id", *ORIGIN) for one in tables])
-    once = stored.groupBy("record_id").agg(F.min(F.struct(*ORIGIN)).alias("_of"))
-    named = once.select("record_id", *[F.col(f"_of.{name}").alias(name) for name in ORIGIN])
-    facts = _facts(run.spark, inputs.closing)
-    return named.join(F.broadcast(facts), on=list(ORIGIN), how="left").drop(*ORIGIN)
+def _seen_by_batches(run: Run, inputs: SilverInputs, hold: Held) -> DataFrame:
+    """Tell of stored records which watermark and which versions their batch saw.
+
+    Of all those, that is, of which it decides anything: most were on time, and dimensions mostly
+    the same for all. A record that says of itself that it was on time and was not differs by its
+    own columns.
+    """
+    stored = inputs.silver.select("record_id", "event_time", *ORIGIN).union(
+        inputs.late.select("record_id", "event_time", *ORIGIN)
+    )
+    facts = F.broadcast(_facts(run.spark, inputs.closing))
+    seen = stored.join(facts, on=list(ORIGIN), how="left")
+    is_one_of_all = len(_pins_of(inputs.closing)) > 1
+    if not is_one_of_all:
+        allowed = run.pipeline.watermark.allowed_lateness
+        seen = seen.where(lateness(F.col(_MARK), allowed) != "on_time")
+    first = F.min_by(F.struct(_MARK, _PINS), F.struct(*ORIGIN))
+    once = seen.groupBy("record_id").agg(first.alias("_seen")).select("record_id", "_seen.*")
+    if is_one_of_all:
+        return once
+    kept = hold(once)
+    return F.broadcast(kept) if kept.count() <= BROADCAST else kept
 
 
 def _facts(spark: SparkSession, closing: Sequence[Commit]) -> DataFrame:
@@ -223,10 +168,11 @@ def _looked_up(run: Run, rows: DataFrame, closing: Sequence[Commit]) -> DataFram
         return rows
     today = lookups(run.lake, pipeline)
     parts = []
-    for number, versions in enumerate(_pins_of(closing)):
-        mine = F.col(_PINS) == number
+    pins = _pins_of(closing)
+    for number, versions in enumerate(pins):
+        mine = rows.where(F.col(_PINS) == number) if len(pins) > 1 else rows
         try:
-            parts.append(enriched(rows.where(mine), pipeline, _pinned(today, versions)))
+            parts.append(enriched(mine, pipeline, _pinned(today, versions)))
         except PySparkException as error:
             last = max(c.written_at for c in closing if _versions(SilverNote.of(c)) == versions)
             told = ", ".join(f"{table} as of version {version}" for table, version in versions)
@@ -235,7 +181,8 @@ def _looked_up(run: Run, rows: DataFrame, closing: Sequence[Commit]) -> DataFram
                 "than what maintenance keeps. Judge what arrived after that with: "
                 f"tidelake verify {pipeline.name} --since {last:%Y-%m-%dT%H:%M:%SZ}"
             ) from error
-    parts.append(enriched(rows.where(F.col(_PINS).isNull()), pipeline, today))
+    if len(pins) > 1:
+        parts.append(enriched(rows.where(F.col(_PINS).isNull()), pipeline, today))
     return reduce(DataFrame.unionByName, parts)
 
 
