@@ -76,7 +76,7 @@ def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Wor
     bronze = made.lake.bronze("clickstream")
     compact(spark, bronze)
     made.run()
-    (kept,) = upkeep(spark, [Plan(bronze, timedelta(0), timedelta(0), ())])
+    (kept,) = upkeep(made.context, [Plan(bronze, timedelta(0), timedelta(0))])
     assert kept.files == 1 and kept.deleted >= 2
     made.land("2.jsonl", _lines(2))
     return made

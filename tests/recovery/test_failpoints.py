@@ -141,7 +141,7 @@ def test_beside_a_batch_each_writer_is_refused_and_maintenance_harms_nobody(
                 told.refused += 1
             assert versions(played.lake) == before
             plans = plan_upkeep(played.lake, played.pipeline, horizon=timedelta(hours=1))
-            [done] = upkeep(played.spark, [plan for plan in plans if plan.table == silver])
+            [done] = upkeep(played.context, [plan for plan in plans if plan.table == silver])
             assert done.files < done.files_before
     finally:
         file.unlink()

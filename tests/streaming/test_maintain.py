@@ -18,7 +18,9 @@ from tidelake.ops.epochs import ask_at_epoch
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.maintenance.upkeep import Plan, plan_upkeep, upkeep
 from tidelake.replay.verify import verify
+from tidelake.runtime.lock import hold_hops
 from tidelake.sinks.commits import last_commit
+from tidelake.sinks.compaction import clustering_of
 
 _GOLD: list[dict[str, Any]] = [
     {
@@ -26,7 +28,13 @@ _GOLD: list[dict[str, Any]] = [
         "window": {"kind": "global"},
         "keys": ["user_id"],
         "measures": {"events": {"count": "*"}},
-    }
+    },
+    {
+        "name": "hours",
+        "window": {"kind": "tumbling", "size": "1 hour"},
+        "keys": ["user_id"],
+        "measures": {"events": {"count": "*"}},
+    },
 ]
 pytestmark = pytest.mark.long
 _HORIZON = timedelta(days=7)
@@ -68,7 +76,7 @@ def test_less_than_the_horizon_is_refused(played: World) -> None:
 def test_files_are_put_together_and_the_tables_stay_what_they_were(played: World) -> None:
     played.run()
     plans = plan_upkeep(played.lake, played.pipeline, horizon=timedelta(hours=1))
-    done = {one.table.name: one for one in upkeep(played.spark, plans)}
+    done = {one.table.name: one for one in upkeep(played.context, plans)}
     assert (done["silver.clickstream"].files_before, done["silver.clickstream"].files) == (3, 1)
     assert read_ledger(played.lake, played.pipeline).balanced
     assert verify(played.context).equal
@@ -84,6 +92,26 @@ def test_files_are_put_together_and_the_tables_stay_what_they_were(played: World
     assert read(played.lake, "silver.clickstream", "count(*)") == [(27,)]
 
 
+def test_a_table_whose_merges_scatter_rows_is_sorted_unless_a_run_writes_it(played: World) -> None:
+    hours = played.lake.gold("hours")
+    place = f"delta.`{hours.path}`"
+    played.spark.sql(
+        f"ALTER TABLE {place} SET TBLPROPERTIES ('delta.enableDeletionVectors' = true)"
+    )
+    plans = plan_upkeep(played.lake, played.pipeline, horizon=_HORIZON)
+    mine = [plan for plan in plans if plan.table == hours]
+    with hold_hops(played.lake, "clickstream", ["gold"]):
+        list(upkeep(played.context, mine))
+    assert clustering_of(played.spark, hours) == ()
+    list(upkeep(played.context, plans))
+    assert clustering_of(played.spark, hours) == ("window_start",)
+    # Totals has no deletion vectors, and nothing else is filled by merges.
+    assert clustering_of(played.spark, played.lake.gold("totals")) == ()
+    assert clustering_of(played.spark, played.lake.silver("clickstream")) == ()
+    played.run()
+    assert verify(played.context).equal
+
+
 def test_the_log_of_a_table_that_rests_reaches_back_to_its_newest_note(
     played: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,7 +120,7 @@ def test_the_log_of_a_table_that_rests_reaches_back_to_its_newest_note(
     assert last is not None
     rested = replace(last, written_at=datetime.now(UTC) - timedelta(days=40))
     monkeypatch.setattr("tidelake.ops.maintenance.upkeep.last_commit", lambda _: rested)
-    list(upkeep(played.spark, [Plan(bronze, _HORIZON, timedelta(0), ())]))
+    list(upkeep(played.context, [Plan(bronze, _HORIZON, timedelta(0))]))
     detail = DeltaTable.forPath(played.spark, str(bronze.path)).detail().select("properties")
     properties = detail.collect()[0]["properties"]
     assert properties["delta.logRetentionDuration"] == "interval 81 days"

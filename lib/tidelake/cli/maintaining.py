@@ -64,7 +64,7 @@ def maintain(
         return
     done = []
     with started(where, definition) as run:
-        for one in upkeep(run.spark, plans):
+        for one in upkeep(run, plans):
             say(f"{one.table.name}: {one.files_before:,} files, now {one.files:,}")
             done.append([one.table.name, one.files_before, one.files, one.deleted])
     columns = ["table", "files before", "files", "deleted"]

@@ -9,6 +9,7 @@ with which a merge copies nothing, but takes longer on small files.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 
 from delta.exceptions import (
     ConcurrentAppendException,
@@ -32,10 +33,17 @@ CONFLICTS = (
 # In batches. A log's checkpoint comes as often (see append), and finds few files to list.
 EVERY = 50
 _LARGE = str(16 * 1024 * 1024)
+_CUBE = "spark.databricks.delta.optimize.clustering.mergeStrategy.minCubeSize"
 _SETTINGS = {
     "spark.databricks.delta.optimize.minFileSize": _LARGE,
     "spark.databricks.delta.optimize.maxFileSize": _LARGE,
+    # How much of what is sorted already may be sorted again with what came since; Delta's own is
+    # 100 GB, which means the whole table each time.
+    f"{_CUBE}.threshold": str(256 * 1024 * 1024),
+    f"{_CUBE}.targetCubeSize": str(512 * 1024 * 1024),
 }
+# As many as Delta clusters by.
+CLUSTERED_BY = 4
 
 
 # A merge that copies fewer rows is quicker than one with deletion vectors.
@@ -55,6 +63,19 @@ def compact(spark: SparkSession, table: Table) -> None:
     """
     with with_settings(spark, _SETTINGS), contextlib.suppress(*CONFLICTS):
         DeltaTable.forPath(spark, str(table.path)).optimize().executeCompaction()
+
+
+def cluster(spark: SparkSession, table: Table, columns: Sequence[str]) -> None:
+    """Have compactions sort a table by some columns; a writer beside it would fail once."""
+    if clustering_of(spark, table) != tuple(columns):
+        place = f"delta.{quoted(str(table.path))}"
+        spark.sql(f"ALTER TABLE {place} CLUSTER BY ({', '.join(map(quoted, columns))})")
+
+
+def clustering_of(spark: SparkSession, table: Table) -> tuple[str, ...]:
+    """Name the columns that compactions sort a table by."""
+    detail = DeltaTable.forPath(spark, str(table.path)).detail().select("clusteringColumns")
+    return tuple(detail.collect()[0]["clusteringColumns"])
 
 
 def relieve(spark: SparkSession, table: Table) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -13,9 +14,12 @@ from tidelake.config import Pipeline
 from tidelake.config.types import quoted
 from tidelake.errors import RefusedError
 from tidelake.ops.maintenance.needs import Need, needs_of
+from tidelake.runtime.hop import Run
+from tidelake.runtime.lock import hold_hops
+from tidelake.runtime.targets import Target, targets_of
 from tidelake.settings import with_settings
 from tidelake.sinks.commits import last_commit
-from tidelake.sinks.compaction import compact, has_vectors
+from tidelake.sinks.compaction import CLUSTERED_BY, cluster, compact, has_vectors
 from tidelake.tables import Lake, Table
 
 # Clocks differ, and a reader that has just begun may need a moment.
@@ -39,12 +43,14 @@ class Plan:
         keep: How long files that it no longer holds stay.
         least: What the needs ask for; less than ``keep`` as a rule.
         needs: Who reads older versions, the one that reaches back furthest first.
+        sorted_by: What its files are sorted by once its merges scatter rows; empty: they are not.
     """
 
     table: Table
     keep: timedelta
     least: timedelta
-    needs: tuple[Need, ...]
+    needs: tuple[Need, ...] = ()
+    sorted_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -112,6 +118,7 @@ def plan_upkeep(
         )
     tables = tables_of(lake, pipeline)
     needs = needs_of(lake, tables, rollbacks_since=moment - horizon)
+    orders = {target.table: _order_of(target) for target in targets_of(lake, pipeline)}
     plans = []
     for table in tables:
         mine = sorted((n for n in needs if n.table == table), key=lambda n: n.since)
@@ -123,21 +130,41 @@ def plan_upkeep(
                 f"{first.by}. Nothing was deleted. Keep at least {_told(least)}, or first: "
                 f"{first.remedy}"
             )
-        plans.append(Plan(table, keep or max(horizon, least), least, tuple(mine)))
+        order = orders.get(table, ())
+        plans.append(Plan(table, keep or max(horizon, least), least, tuple(mine), order))
     return plans
 
 
-def upkeep(spark: SparkSession, plans: Sequence[Plan]) -> Iterator[Done]:
+def _order_of(target: Target) -> tuple[str, ...]:
+    """Take time where rows have one: merges look for a batch's windows, and analysts for days."""
+    return (target.moment,) if target.moment else target.identity[:CLUSTERED_BY]
+
+
+def upkeep(run: Run, plans: Sequence[Plan]) -> Iterator[Done]:
     """Put small files together, keep the log long enough, delete what nobody needs."""
+    spark = run.spark
     for plan in plans:
         table = DeltaTable.forPath(spark, str(plan.table.path))
         before = _files(table)
-        # Without deletion vectors a merge would copy the large files that this makes.
-        if not plan.table.name.startswith(("gold.", "dim.")) or has_vectors(spark, plan.table):
+        if not plan.sorted_by:
+            # Rows come in the order of time and stay where they are.
+            compact(spark, plan.table)
+        elif has_vectors(spark, plan.table):
+            # Without deletion vectors a merge would copy the large files that this makes.
+            _sort(run, plan)
             compact(spark, plan.table)
         _keep_log(spark, table, plan)
         vacuum(spark, plan.table, hours=-(-plan.keep // timedelta(hours=1)))
         yield Done(plan.table, before, _files(table), _deleted(table))
+
+
+def _sort(run: Run, plan: Plan) -> None:
+    """Set what files are sorted by, unless a run is writing the table: the next time then."""
+    with (
+        contextlib.suppress(RefusedError),
+        hold_hops(run.lake, run.pipeline.name, ["gold"]),
+    ):
+        cluster(run.spark, plan.table, plan.sorted_by)
 
 
 def vacuum(spark: SparkSession, table: Table, *, hours: int) -> None:
