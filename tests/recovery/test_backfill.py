@@ -14,13 +14,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.running import START, click, read, versions
 from tests.worlds import World, world
-from tidelake.errors import GenerationError, NotBuiltError, RefusedError, UsageError
+from tidelake.errors import GenerationError, RefusedError, UsageError
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.maintenance.upkeep import Plan, upkeep
 from tidelake.replay.backfill import install
 from tidelake.replay.backfill.build import build
 from tidelake.replay.backfill.differences import differences
-from tidelake.replay.backfill.green import green_run
+from tidelake.replay.backfill.green import green_run, need_state
 from tidelake.replay.backfill.plan import plan
 from tidelake.replay.backfill.promote import promote
 from tidelake.replay.backfill.rollback import rollback
@@ -237,8 +237,6 @@ def test_a_range_is_computed_anew_and_the_rest_stays(filled: World, tmp_path: Pa
     span = Span(end - timedelta(hours=2), end)
     with pytest.raises(UsageError, match="a range would leave the rest of it so"):
         build(played.redefined(gold=_CHANGED["gold"]).context, "silver", span)
-    with pytest.raises(NotBuiltError, match="from bronze"):
-        build(played.context, "bronze", span)
     build(played.context, "silver", span)
     promote(played.context)
     played.run(_ARRIVALS[2])
@@ -251,6 +249,45 @@ def test_a_range_is_computed_anew_and_the_rest_stays(filled: World, tmp_path: Pa
     told = {one.table.name: one.comparison.equal for one in verify(played.context).tables}
     assert told["gold.visits"] is True
     assert told["gold.by_hours"] is False
+
+
+def test_what_arrived_from_an_instant_on_is_decided_anew_and_the_rest_stays(
+    filled: World, tmp_path: Path
+) -> None:
+    """Under another definition, which leaves bots out: those of the first file stay."""
+    played = filled.copied(tmp_path / "copy")
+    with pytest.raises(UsageError, match="were sent again since"):
+        build(played.context, "bronze", since=_ARRIVALS[2])
+    played.run(_ARRIVALS[2])
+    before = _fates(played)
+    build(played.context, "bronze", since=_ARRIVALS[1])
+    found = differences(played.context, need_state(played.lake, played.pipeline, "built"))
+    assert {(one.cause, one.rows) for one in found.silver} == {("late rows", 3)}
+    promote(played.context)
+    _assert_right(played, events=66)
+    changed = played.redefined(**_CHANGED)
+    build(changed.context, "bronze", since=_ARRIVALS[1])
+    promote(changed.context)
+    after = _fates(changed)
+    assert {row for row in before if row[1] < _ARRIVALS[1]} == {
+        row for row in after if row[1] < _ARRIVALS[1]
+    }
+    whole = changed.copied(tmp_path / "whole")
+    build(whole.context, "bronze")
+    promote(whole.context)
+    assert {row for row in after if row[1] >= _ARRIVALS[1]} == {
+        row for row in _fates(whole) if row[1] >= _ARRIVALS[1]
+    }
+    assert read_ledger(changed.lake, changed.pipeline).problems == ()
+    assert [line for line in changed.run() if " 0 rows " not in line] == []
+
+
+def _fates(played: World) -> set[tuple[Any, ...]]:
+    return {
+        (*row, table)
+        for table in ("silver.clickstream", "silver.clickstream__quarantine")
+        for row in read(played.lake, table, "record_id, ingested_at")
+    }
 
 
 def test_of_another_definition_nothing_is_promoted(built: World) -> None:

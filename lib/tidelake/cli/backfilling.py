@@ -18,6 +18,7 @@ from tidelake.errors import UsageError
 if TYPE_CHECKING:
     from tidelake.replay.backfill.differences import Differences
     from tidelake.replay.backfill.green import Start
+    from tidelake.replay.backfill.span import Span
 
 
 @click.group()
@@ -69,8 +70,15 @@ def plan(pipeline: str, start: Start, json_: bool, root: str | None, env: str | 
 @backfill.command()
 @click.argument("pipeline", default="clickstream")
 @_from
-@click.option("--start", "first", type=click.DateTime(MOMENTS), help="Gold from here on (UTC).")
-@click.option("--end", "last", type=click.DateTime(MOMENTS), help="Gold before this (UTC).")
+@click.option(
+    "--start",
+    "first",
+    type=click.DateTime(MOMENTS),
+    help="From bronze: what arrived from here on. From silver: gold from here on (UTC).",
+)
+@click.option(
+    "--end", "last", type=click.DateTime(MOMENTS), help="From silver: gold before this (UTC)."
+)
 @placed
 def run(
     pipeline: str,
@@ -83,14 +91,11 @@ def run(
     """Fill green tables; begun again, it goes on, and takes in what arrived since."""
     where = place(root, env)
     definition = where.pipeline(pipeline)
-    if (first is None) is not (last is None) or (first and last and first >= last):
-        raise UsageError("a range needs --start and a later --end, such as 2026-01-05 2026-01-06")
+    since, span = _part(start, first, last)
     with started(where, definition) as context:
         from tidelake.replay.backfill.build import build  # noqa: PLC0415
-        from tidelake.replay.backfill.span import Span  # noqa: PLC0415
 
-        span = Span(first.replace(tzinfo=UTC), last.replace(tzinfo=UTC)) if first and last else None
-        build(context, start, span)
+        build(context, start, span, since=since)
     say(f"Built. Compare with: tidelake backfill compare {pipeline}")
 
 
@@ -148,6 +153,26 @@ def rollback(pipeline: str, root: str | None, env: str | None) -> None:
         "Rolled back. Restore the definition too if the backfill came with another one.\n"
         f"Take in what arrived since with: tidelake run {pipeline}"
     )
+
+
+def _part(
+    start: Start, first: datetime | None, last: datetime | None
+) -> tuple[datetime | None, Span | None]:
+    """Tell from when on bronze is decided anew, or of which range gold is computed."""
+    from tidelake.replay.backfill.span import Span  # noqa: PLC0415
+
+    if start == "bronze":
+        if last:
+            raise UsageError(
+                "a backfill from bronze has no --end: whether a row is a copy depends on what "
+                "arrived before it. Give --start alone, or gold's range with --from silver"
+            )
+        return first.replace(tzinfo=UTC) if first else None, None
+    if (first is None) is not (last is None) or (first and last and first >= last):
+        raise UsageError("a range needs --start and a later --end, such as 2026-01-05 2026-01-06")
+    if first and last:
+        return None, Span(first.replace(tzinfo=UTC), last.replace(tzinfo=UTC))
+    return None, None
 
 
 def _minutes(seconds: float | None) -> str:

@@ -7,6 +7,7 @@ from delta.tables import DeltaTable
 from tidelake.bronze import REQUEUE_DDL, as_never_requeued
 from tidelake.replay.beginning import begin, offsets_of
 from tidelake.replay.rebuild_gold import FIRST
+from tidelake.replay.stays import Stays
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
 from tidelake.runtime.prefilter import Recovered
@@ -20,7 +21,7 @@ from tidelake.sinks.generations import CREATION
 from tidelake.sinks.notes import SilverNote
 
 
-def rebuild_silver(run: Run, generation: str) -> None:
+def rebuild_silver(run: Run, generation: str, stays: Stays | None = None) -> None:
     """Replace silver, quarantine and late by what follows from bronze as it is now.
 
     Bronze is read as a table, not commit by commit: its oldest files and commits may be gone.
@@ -29,6 +30,7 @@ def rebuild_silver(run: Run, generation: str) -> None:
     Args:
         run: What the command works with; tables beside bronze that do not exist are made.
         generation: The new one, which goes on after that.
+        stays: What is not decided anew; None: nothing.
     """
     lake, name = run.lake, run.pipeline.name
     bronze, requeue = lake.bronze(name), lake.requeue(name)
@@ -47,7 +49,9 @@ def rebuild_silver(run: Run, generation: str) -> None:
     begin(run, "silver", generation, FIRST, offsets_of(run, inputs, until))
     count = rows.count()
     reached = Reached(until, {"bronze": count, "requeue": 0})
-    batch = SilverBatch(run, generation, FIRST, rebuilds=True)
+    batch = SilverBatch(run, generation, FIRST, rebuilds=True, kept=stays.kept if stays else None)
     with fitted(spark, count), Held() as keep:
-        recovered = Recovered(as_never_requeued(rows), [], None)
+        undecided = stays.others(rows) if stays else rows
+        counted = stays.counted() if stays else []
+        recovered = Recovered(as_never_requeued(undecided), counted, None)
         batch.write(recovered, SilverNote(), reached, keep)

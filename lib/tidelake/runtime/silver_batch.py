@@ -15,6 +15,7 @@ from tidelake.runtime.enrichment import enriched, lookups
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
 from tidelake.runtime.prefilter import Recovered
+from tidelake.runtime.targets import stamped
 from tidelake.silver.fields import extra_columns, new_columns
 from tidelake.silver.lateness import marked
 from tidelake.silver.route import LATE, QUARANTINED, SILVER, to_late, to_quarantine, to_silver
@@ -41,6 +42,21 @@ class Reached:
 
 
 @dataclass(frozen=True)
+class Kept:
+    """Rows that stay as they are where a batch stands for all of silver.
+
+    Attributes:
+        decider: Knows them as accepted.
+        silver: Accepted rows, without the columns of a batch.
+        quarantine: Quarantined rows, likewise.
+    """
+
+    decider: Decider
+    silver: DataFrame
+    quarantine: DataFrame
+
+
+@dataclass(frozen=True)
 class SilverBatch:
     """Writes one batch into silver and its side tables.
 
@@ -50,12 +66,14 @@ class SilverBatch:
         number: The batch.
         rebuilds: Whether it stands for all of silver: nothing was accepted before it, and its
             rows replace those of the tables.
+        kept: What stays beside them, and is counted among what the batch recovered.
     """
 
     run: Run
     generation: str
     number: int
     rebuilds: bool = False
+    kept: Kept | None = None
 
     def write(
         self, recovered: Recovered, before: SilverNote, reached: Reached, hold: Held
@@ -71,7 +89,12 @@ class SilverBatch:
         run, pipeline = self.run, self.run.pipeline
         mark = None if run.replays else before.watermark
         spark = recovered.rows.sparkSession
-        decider = Decider(spark, pipeline, run.lake, self.number, afresh=self.rebuilds)
+        kept = self.kept
+        decider = (
+            kept.decider
+            if kept
+            else Decider(spark, pipeline, run.lake, self.number, afresh=self.rebuilds)
+        )
         decision = decider.decide(recovered.rows, watermark=mark, hold=hold)
         pinned = lookups(run.lake, pipeline)
         decided = enriched(decision.rows, pipeline, pinned)
@@ -105,12 +128,19 @@ class SilverBatch:
         filled = (*extra, *new)
         name = pipeline.name
         if total[QUARANTINED] or self.rebuilds:
-            self._append_side(to_quarantine(decided, **stamp), run.lake.quarantine(name))
+            failed = to_quarantine(decided, **stamp)
+            if kept:
+                failed = failed.unionByName(stamped(kept.quarantine, **stamp))
+            self._append_side(failed, run.lake.quarantine(name))
         if total[LATE] or self.rebuilds:
             late = to_late(decided, pipeline, watermark=marked(mark), extra=filled, **stamp)
             self._append_side(late, run.lake.late(name), may_add_columns=bool(filled))
+        accepted = to_silver(decided, pipeline, extra=filled, **stamp)
+        if kept:
+            theirs = stamped(kept.silver, **stamp)
+            accepted = theirs.unionByName(accepted, allowMissingColumns=True)
         append(
-            to_silver(decided, pipeline, extra=filled, **stamp),
+            accepted,
             run.lake.silver(name),
             {**self._stamp(), **note.to_json(), **silver_note(pipeline)},
             surely_filled=total[SILVER] > 0,

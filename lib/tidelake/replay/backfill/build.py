@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from datetime import datetime
 
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.replay.backfill.green import (
@@ -19,6 +20,7 @@ from tidelake.replay.backfill.span import Span, live_gold, rows_in
 from tidelake.replay.beginning import next_generation
 from tidelake.replay.rebuild_gold import rebuild_gold
 from tidelake.replay.rebuild_silver import rebuild_silver
+from tidelake.replay.stays import what_stays
 from tidelake.runtime.hop import Run
 from tidelake.runtime.lock import hold_hops
 from tidelake.runtime.pipeline import run_hops
@@ -29,7 +31,9 @@ from tidelake.sinks.definitions import hash_of
 from tidelake.sinks.generations import CREATION
 
 
-def build(run: Run, start: Start, span: Span | None = None) -> State:
+def build(
+    run: Run, start: Start, span: Span | None = None, *, since: datetime | None = None
+) -> State:
     """Fill green tables up to what their input holds now; live hops go on meanwhile.
 
     Nothing is late in it: what a replay of bronze gives depends on bronze and the definition, and
@@ -38,12 +42,13 @@ def build(run: Run, start: Start, span: Span | None = None) -> State:
     Args:
         run: What the command works with.
         start: The layer to read.
-        span: The range of event time whose gold is computed anew; None for all.
+        span: The range of event time whose gold is computed anew from silver; None for all.
+        since: When what is decided anew from bronze arrived (UTC); None for all.
 
     Raises:
         UsageError: The input is not there, a swap was interrupted, or live tables do not allow
-            that only a range is filled.
-        NotBuiltError: A range of bronze; or the prefilter has a state that cannot be prepared.
+            that only a part is filled.
+        NotBuiltError: The prefilter has a state that cannot be prepared.
         LockedError: Another process fills the same tables.
     """
     lake, pipeline = run.lake, run.pipeline
@@ -56,32 +61,31 @@ def build(run: Run, start: Start, span: Span | None = None) -> State:
         raise NotBuiltError(
             "A backfill of silver with dedup.prefilter: operator", "Set it to none."
         )
-    if start == "bronze" and span is not None:
-        raise NotBuiltError(
-            "A range of time in a backfill from bronze", "Fill all of it, or gold --from silver."
-        )
     state = read_state(lake, pipeline)
     if state is not None and state.stage in ("promoting", "rolling back"):
         raise UsageError(what_next(pipeline, state))
     told = None if span is None else (span.start.isoformat(), span.end.isoformat())
-    wanted = State(start, hash_of(pipeline), span=told)
+    arrived = None if since is None else since.isoformat()
+    wanted = State(start, hash_of(pipeline), span=told, since=arrived)
     goes_on = (
         state is not None
         and state.stage in ("building", "built")
-        and (state.start, state.definition) == (wanted.start, wanted.definition)
+        and (state.start, state.definition, state.since) == (start, wanted.definition, arrived)
         and tuple(state.span or ()) == tuple(wanted.span or ())
     )
     if not goes_on:
         # Of another definition, or swapped already.
         shutil.rmtree(folder_of(lake, pipeline), ignore_errors=True)
     write_state(lake, pipeline, wanted)
-    fill(run, start, span)
+    fill(run, start, span, since=since)
     built = replace(wanted, stage="built")
     write_state(lake, pipeline, built)
     return built
 
 
-def fill(run: Run, start: Start, span: Span | None = None) -> None:
+def fill(
+    run: Run, start: Start, span: Span | None = None, *, since: datetime | None = None
+) -> None:
     """Bring green tables up to what their input holds now.
 
     What there is when a table is begun is computed in one batch: the input's first commits and
@@ -92,20 +96,22 @@ def fill(run: Run, start: Start, span: Span | None = None) -> None:
     now = parse_trigger(AVAILABLE_NOW)
     check_definition(green)
     if start == "bronze":
-        _begin_silver(green)
+        _begin_silver(green, run, since)
         run_hops(green, ["silver"], now)
     _begin_gold(green, run, span)
     run_hops(green, ["gold"], now)
 
 
-def _begin_silver(green: Run) -> None:
+def _begin_silver(green: Run, live: Run, since: datetime | None) -> None:
     lake, name = green.lake, green.pipeline.name
     with hold_hops(lake, name, ["silver"]):
         last = last_commit(lake.silver(name))
         if last is not None and last.batch > CREATION:
             return
-        green.progress.say(f"deciding all of {lake.bronze(name).name} in one batch")
-        rebuild_silver(green, next_generation(green, "silver", [lake.silver(name)]))
+        what = "all of" if since is None else f"what arrived from {since:%F %T} (UTC) on in"
+        green.progress.say(f"deciding {what} {lake.bronze(name).name} in one batch")
+        generation = next_generation(green, "silver", [lake.silver(name)])
+        rebuild_silver(green, generation, what_stays(live, since) if since else None)
 
 
 def _begin_gold(green: Run, live: Run, span: Span | None) -> None:

@@ -56,6 +56,7 @@ class State:
         before: Versions of the live tables before they were swapped, by logical name.
         gold_followed: Whether live gold held all that live silver did then.
         span: The first instant of its range and the first after it (ISO 8601); None for all.
+        since: When what it decides anew began to arrive (ISO 8601); None for all.
     """
 
     start: Start
@@ -64,6 +65,7 @@ class State:
     before: Mapping[str, int] = field(default_factory=dict)
     gold_followed: bool = True
     span: tuple[str, str] | None = None
+    since: str | None = None
 
 
 def folder_of(lake: Lake, pipeline: Pipeline) -> Path:
