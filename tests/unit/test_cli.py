@@ -300,8 +300,15 @@ def test_a_bad_trigger_says_which_are_good(
 def test_a_range_of_a_backfill_has_two_ends_in_order(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, given: list[str]
 ) -> None:
-    told = mistake(capsys, tmp_path, "backfill", "run", "clickstream", *given)
+    told = mistake(capsys, tmp_path, "backfill", "run", "--from", "silver", *given)
     assert "a range needs --start and a later --end" in told
+
+
+def test_a_backfill_from_bronze_has_no_end(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    told = mistake(capsys, tmp_path, "backfill", "run", "--end", "2026-01-05")
+    assert "a backfill from bronze has no --end" in told
 
 
 def test_sql_on_an_empty_root_says_how_to_fill_it(
