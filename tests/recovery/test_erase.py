@@ -248,7 +248,7 @@ def test_streams_go_on_and_a_row_that_is_really_lost_is_found(
     erased: Erased, tmp_path: Path
 ) -> None:
     played = erased.world.copied(tmp_path / "copy")
-    assert [line for line in played.run() if " 0 rows " not in line] == []
+    assert played.run() == []
     new = [click(number, minute=3 * _DAY) for number in (700, 701)]
     file = played.land("3.jsonl", [*_lines(0)[:3], *new])
     try:

@@ -218,7 +218,7 @@ def test_another_definition_of_gold_is_refused_until_gold_is_rebuilt(
     assert told[name].standing == "continues"
     assert all(verdict.may_continue for verdict in told.values())
     # The first plan after a rebuild may find nothing in it.
-    assert [line for line in other.run() if " 0 rows " not in line] == []
+    assert other.run() == []
     keys, where = changed.get("keys", ["product_id"])[0], changed.get("where", "true")
     found = read(other.lake, f"gold.{changed['name']}", f"{keys}, events")
     assert found == read(

@@ -88,7 +88,7 @@ def test_files_are_put_together_and_the_tables_stay_what_they_were(played: World
     stored = DeltaTable.forPath(played.spark, str(played.lake.silver("clickstream").path))
     properties = stored.detail().select("properties").collect()[0]["properties"]
     assert properties["delta.logRetentionDuration"] == "interval 30 days"
-    assert [line for line in played.run() if " 0 rows " not in line] == []
+    assert played.run() == []
     assert read(played.lake, "silver.clickstream", "count(*)") == [(27,)]
 
 

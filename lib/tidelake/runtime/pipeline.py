@@ -78,8 +78,9 @@ def _close_epoch(run: Run) -> None:
 def _run_to_the_end(run: Run, hop: Hop, trigger: Trigger) -> None:
     while True:
         try:
-            query, streaming = _start(run, hop, trigger)
-            query.finish(streaming)
+            query = _opened(run, hop)
+            if not query.standing.is_at_the_end():
+                query.finish(_started(query, trigger))
         except InputGrewError:
             continue
         return
@@ -91,13 +92,13 @@ def _run_together(run: Run, hops: Sequence[Hop], trigger: Trigger) -> None:
     copied_at = closed_at = time.monotonic()
     try:
         for hop in hops:
-            started[hop] = _start(run, hop, trigger)
+            started[hop] = _begun(run, hop, trigger)
         while True:
             for hop, (query, streaming) in started.items():
                 try:
                     query.check(streaming)
                 except InputGrewError:
-                    started[hop] = _start(run, hop, trigger)
+                    started[hop] = _begun(run, hop, trigger)
             if time.monotonic() - copied_at > _COPY_SECONDS:
                 _copy_books(run, hops)
                 copied_at = time.monotonic()
@@ -110,8 +111,18 @@ def _run_together(run: Run, hops: Sequence[Hop], trigger: Trigger) -> None:
             streaming.stop()
 
 
-def _start(run: Run, hop: Hop, trigger: Trigger) -> tuple[HopQuery, StreamingQuery]:
-    # Tables are created, and the checkpoint begun, before the first batch.
+def _begun(run: Run, hop: Hop, trigger: Trigger) -> tuple[HopQuery, StreamingQuery]:
+    query = _opened(run, hop)
+    return query, _started(query, trigger)
+
+
+def _opened(run: Run, hop: Hop) -> HopQuery:
+    # Tables are created before the first batch.
     with naming(run, f"hop {hop}"):
-        query = _HOPS[hop](run)
-        return query, query.start(trigger.options)
+        return _HOPS[hop](run)
+
+
+def _started(query: HopQuery, trigger: Trigger) -> StreamingQuery:
+    # The checkpoint is begun here.
+    with naming(query.run, f"hop {query.hop}"):
+        return query.start(trigger.options)

@@ -15,6 +15,7 @@ from tidelake.sinks.commits import (
     newest_version,
     oldest_version,
     rewritten_after,
+    rows_between,
     table_id,
 )
 from tidelake.sinks.generations import CREATION, Fence
@@ -41,6 +42,19 @@ class Standing:
     def reached(self) -> dict[str, Position]:
         """Tell how far the hop has come in each input; empty before the first batch."""
         return positions(last_commit(self.closing[0]))
+
+    def is_at_the_end(self) -> bool:
+        """Tell whether there is nothing to take in: no row, and no batch of those it follows.
+
+        A stream would close a batch without rows for a mere compaction, in every table.
+        """
+        notes = [last_commit(table) for table in self.closing]
+        reached = positions(notes[0])
+        if not self.inputs or any(positions(note) != reached for note in notes):
+            return False
+        return set(reached) >= set(self.inputs) and all(
+            _has_all(table, reached[key]) for key, table in self.inputs.items()
+        )
 
     def planned(self, batch: int) -> dict[str, Position]:
         """Tell how far a batch goes in each input.
@@ -107,3 +121,9 @@ class Standing:
                     f"version {version} of {table.name} took out or replaced rows "
                     f"that hop {self.fence.hop} may have read"
                 )
+
+
+def _has_all(table: Table, position: Position) -> bool:
+    last = last_commit(table)
+    is_behind = last is not None and last.version >= position[0]
+    return not is_behind and not rows_between(table, position)

@@ -13,7 +13,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from tidelake.ops.query import ask
-from tidelake.sinks.commits import BEGINNING, last_commit, newest_version, written_at
+from tidelake.sinks.commits import (
+    BEGINNING,
+    last_commit,
+    newest_version,
+    version_at,
+    written_at,
+)
 from tidelake.sinks.notes import positions
 from tidelake.tables import Lake, Table
 
@@ -64,7 +70,10 @@ def _readers(lake: Lake) -> Iterator[Need]:
         reached = positions(last)
         followed |= {key: lake.table(key) for key in reached if key.startswith("silver.")}
         for key, table in followed.items():
-            version = reached.get(key, BEGINNING)[0] - 1
+            position = reached.get(key, BEGINNING)
+            # A reader that has all rows is not started for a compaction alone.
+            version = version_at(table, position) if table.exists else None
+            version = position[0] - 1 if version is None else version
             command = f"tidelake run {pipeline} --hop {hop}"
             yield from _need(table, version, f"{filled.name} has not read further", command)
 
