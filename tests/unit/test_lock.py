@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
@@ -44,6 +46,23 @@ def test_the_name_of_a_holder_that_was_killed_is_overwritten(tmp_path: Path) -> 
 
     with hold(tmp_path, "shop"):
         assert (tmp_path / ".lock").read_text() == str(os.getpid())
+
+
+@pytest.mark.parametrize("before", ["", "99999999"])
+def test_a_holder_that_has_not_written_its_name_yet_is_waited_for(
+    tmp_path: Path, before: str
+) -> None:
+    """Taken this moment: the file is empty, or names one that was killed."""
+    with (tmp_path / ".lock").open("a+", encoding="utf-8") as taken:
+        fcntl.flock(taken, fcntl.LOCK_EX)
+        (tmp_path / ".lock").write_text(before)
+        writes = Timer(0.2, (tmp_path / ".lock").write_text, [str(os.getpid())])
+        writes.start()
+        with (
+            pytest.raises(LockedError, match=f"by process {os.getpid()}"),
+            hold(tmp_path, "shop"),
+        ):
+            pass
 
 
 def test_two_folders_are_held_side_by_side_and_made_where_missing(tmp_path: Path) -> None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TextIO
 
 from tidelake.errors import LockedError, RefusedError
 from tidelake.tables import Hop, Lake
 
 # What changes several tables, one after the other.
 Work = Literal["erasure", "swap"]
+_LOOKS, _LOOK_SECONDS = 20, 0.05
 
 
 @contextmanager
@@ -69,13 +71,33 @@ def hold(folder: Path, what: str, *, waits: bool = False) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
         except BlockingIOError as error:
-            file.seek(0)
-            holder = file.read().strip() or "unknown"
             raise LockedError(
-                f"{what} is being written by process {holder}. "
+                f"{what} is being written by process {_holder(file)}. "
                 "Wait for it to end, or stop it, then run again."
             ) from error
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
         yield
+
+
+def _holder(file: TextIO) -> str:
+    """Read who holds a lock; whoever took it this moment has not written it down yet."""
+    told = ""
+    for _ in range(_LOOKS):
+        file.seek(0)
+        told = file.read().strip()
+        if told and _lives(told):
+            break
+        time.sleep(_LOOK_SECONDS)
+    return told or "unknown"
+
+
+def _lives(process: str) -> bool:
+    try:
+        os.kill(int(process), 0)
+    except PermissionError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return True
