@@ -7,6 +7,7 @@ TidelakeError                    1  unexpected, but named
 │   └── SourceError                 the source is missing, empty or unreadable
 ├── RefusedError                 3  a check said no; no table was changed
 │   ├── SourceChangedError          a file changed after it was read, or while it was
+│   ├── LostError                   records of a topic are gone that were not taken
 │   ├── GenerationError             table and checkpoint do not belong together
 │   ├── LockedError                 another process writes this hop
 │   ├── UnbalancedError             the books do not add up
@@ -101,6 +102,17 @@ class SourceChangedError(RefusedError):
             what = "while they were read, and nothing of them was taken"
             remedy = "Wait until their writer is done, or put them back, then run again."
         super().__init__(f"files changed {what}:\n{shown}{more}\n{remedy}")
+
+
+class LostError(RefusedError):
+    """Records of a topic are gone that were not taken, or the topic is another one."""
+
+    def __init__(self, what: str) -> None:
+        """Say what is gone, and that nobody passes over it unasked."""
+        super().__init__(
+            f"{what}. Nothing was written. Bring the records back, or follow what is left from "
+            "its beginning into tables of their own, with another --root."
+        )
 
 
 class GenerationError(RefusedError):

@@ -11,8 +11,8 @@ import os
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidelake.config import DeltaSource, FilesSource, RateSource, Source
-from tidelake.errors import NotBuiltError
+from tidelake.config import DeltaSource, FilesSource, KafkaSource, RateSource, Source
+from tidelake.kafka.source import read_topics
 
 RECORD = ("record_id", "key", "payload", "headers", "source", "source_timestamp")
 HEADERS_DDL = "array<struct<key: string, value: binary>>"
@@ -31,9 +31,6 @@ def read_stream(spark: SparkSession, source: Source) -> DataFrame:
     Returns:
         ``key``, ``payload``, ``headers``, ``source``, ``source_timestamp`` and ``_position``,
         null unless the source numbers its records itself.
-
-    Raises:
-        NotBuiltError: A source kind that this version cannot read.
     """
     if isinstance(source, FilesSource):
         return _read_files(spark, source)
@@ -41,7 +38,7 @@ def read_stream(spark: SparkSession, source: Source) -> DataFrame:
         return _read_delta(spark, source)
     if isinstance(source, RateSource):
         return _read_rate(spark, source)
-    raise NotBuiltError(f"A {source.kind} source")
+    return _read_kafka(spark, source)
 
 
 def identify(rows: DataFrame, source: Source, batch: int) -> DataFrame:
@@ -108,20 +105,34 @@ def _read_rate(spark: SparkSession, source: RateSource) -> DataFrame:
     )
 
 
+def _read_kafka(spark: SparkSession, source: KafkaSource) -> DataFrame:
+    return _records(
+        read_topics(spark, source),
+        key=F.col("key"),
+        payload=F.col("value"),
+        headers=F.col("headers"),
+        source=F.col("topic"),
+        timestamp=F.col("timestamp"),
+        position=F.concat_ws(":", F.col("partition"), F.col("offset")),
+    )
+
+
 def _records(
     rows: DataFrame,
     *,
     payload: Column,
     source: Column,
     timestamp: Column,
+    key: Column | None = None,
+    headers: Column | None = None,
     position: Column | None = None,
 ) -> DataFrame:
     nothing = F.lit(None)
     return rows.select(
-        nothing.cast("binary").alias("key"),
+        (nothing if key is None else key).cast("binary").alias("key"),
         payload.alias("payload"),
-        nothing.cast(HEADERS_DDL).alias("headers"),
+        (nothing if headers is None else headers).cast(HEADERS_DDL).alias("headers"),
         source.alias("source"),
         timestamp.cast("timestamp").alias("source_timestamp"),
-        (nothing if position is None else position).cast("long").alias("_position"),
+        (nothing if position is None else position).cast("string").alias("_position"),
     )

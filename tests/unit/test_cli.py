@@ -37,10 +37,11 @@ BUILT = [
 ]
 GROUPS = {
     "backfill": ["compare", "plan", "promote", "rollback", "run"],
+    "kafka": ["down", "status", "up"],
     "late": ["apply", "list"],
     "quarantine": ["discard", "list", "replay"],
 }
-UNBUILT = ["init", "kafka", "ui"]
+UNBUILT = ["init", "ui"]
 
 
 @pytest.fixture(autouse=True)
@@ -128,7 +129,9 @@ def test_the_version_goes_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
         (["demo", "--events", "0"], "0 is not in the range x>=1"),
         (["demo", "--seed", "x"], "'x' is not a valid integer"),
         (["generate", "clickstream"], "Missing option '--to'"),
-        (["generate", "clickstream", "--to", "kafka://h:1/t"], "not built yet"),
+        (["generate", "clickstream", "--to", "kafka://h:1"], "write kafka://HOST:PORT/TOPIC"),
+        (["generate", "clickstream", "--to", "kafka://127.0.0.1:1/t"], "tidelake kafka up"),
+        (["run", "clickstream", "--source", "kafka:///t"], "write kafka://HOST:PORT/TOPIC"),
         (["late", "nope"], "No such command 'nope'"),
         (["late", "apply", "--event-date", "5.1.2026"], "'5.1.2026' does not match the format"),
         (["quarantine", "discard"], "Missing option '--reason'"),

@@ -140,11 +140,52 @@ def test_a_kafka_source_takes_its_keys_directly(tmp_path: Path) -> None:
         "kind": "kafka",
         "bootstrap": "localhost:9092",
         "topic": "clicks",
-        "options": {"kafka.ssl.keystore.password": "env:STORE", "failOnDataLoss": False},
+        "options": {"kafka.ssl.keystore.password": "env:STORE", "kafka.check.crcs": False},
     }
     pipeline = load_pipeline(write(tmp_path, changed(source=source)), LAPTOP)
     assert isinstance(pipeline.source, KafkaSource)
-    assert pipeline.source.options["failOnDataLoss"] == "false"
+    assert pipeline.source.options["kafka.check.crcs"] == "false"
+
+
+def test_an_address_makes_a_topic_the_source(tmp_path: Path) -> None:
+    file = write(tmp_path, changed())
+    source = load_pipeline(file, LAPTOP, source="kafka://h:1/clicks").source
+    assert source == KafkaSource(kind="kafka", bootstrap="h:1", topic="clicks")
+
+
+@pytest.mark.parametrize(
+    ("given", "path", "message"),
+    [
+        ({"pattern": "c.*"}, "source.topic", "either topic or pattern"),
+        ({"topic": None}, "source.topic", "either topic or pattern"),
+        ({"starting": "yesterday"}, "source.starting", "earliest, latest or an instant"),
+        ({"starting": "2026-01-05T00:00:00"}, "source.starting", "an instant such as"),
+        ({"options": {"failOnDataLoss": "false"}}, "source.options", "always stop a run"),
+        ({"options": {"subscribe": "x"}}, "source.options", "write topic"),
+        ({"options": {"acks": "all"}}, "source.options", "begin with kafka."),
+    ],
+)
+def test_what_a_kafka_source_cannot_be_is_named(
+    tmp_path: Path, given: dict[str, Any], path: str, message: str
+) -> None:
+    source = {"kind": "kafka", "bootstrap": "h:1", "topic": "clicks", **given}
+    kept = {key: value for key, value in source.items() if value is not None}
+    with pytest.raises(ConfigError, match=message) as refused:
+        load_pipeline(write(tmp_path, changed(source=kept)), LAPTOP)
+    assert path in {one.path for one in refused.value.violations}
+
+
+@pytest.mark.parametrize("protocol", [None, "PLAINTEXT", "SASL_PLAINTEXT", "SSL"])
+def test_in_production_nothing_goes_in_plain_text(tmp_path: Path, protocol: str | None) -> None:
+    options = {"kafka.security.protocol": protocol} if protocol else {}
+    source = {"kind": "kafka", "bootstrap": "h:1", "topic": "clicks", "options": options}
+    file, prod = write(tmp_path, changed(source=source)), LAPTOP.model_copy(update={"name": "prod"})
+    if protocol == "SSL":
+        load_pipeline(file, prod)
+        return
+    with pytest.raises(ConfigError, match="must be SSL or SASL_SSL in prod"):
+        load_pipeline(file, prod)
+    load_pipeline(file, LAPTOP)
 
 
 @pytest.mark.parametrize(
@@ -503,7 +544,6 @@ def test_a_source_without_a_path_cannot_be_overridden(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "feature"),
     [
-        ({"source": {"kind": "kafka", "bootstrap": "h:1", "topic": "t"}}, "source.kind: kafka"),
         ({"source__format": "avro"}, "source.format: avro"),
         ({"transform": "shop.silver:clean"}, "transform"),
     ],

@@ -13,6 +13,7 @@ import click
 
 from tidelake import __version__
 from tidelake.cli.backfilling import backfill
+from tidelake.cli.broker import kafka
 from tidelake.cli.checking import check
 from tidelake.cli.erasing import erase
 from tidelake.cli.failures import say
@@ -25,7 +26,8 @@ from tidelake.cli.reports import show_batches, show_gold, show_ledger, show_stat
 from tidelake.cli.sides import late, quarantine
 from tidelake.cli.unbuilt import unbuilt_commands
 from tidelake.cli.verifying import verify
-from tidelake.errors import NotBuiltError, UnbalancedError
+from tidelake.config.addresses import address_of, is_address
+from tidelake.errors import UnbalancedError
 from tidelake.tables import HOPS, Hop
 
 _DEMO_EVENTS = {"clickstream": 200_000}
@@ -76,7 +78,13 @@ def demo(pipeline: str, events: int | None, seed: int, root: str | None, env: st
 
 @app.command()
 @click.argument("pipeline")
-@click.option("--to", "target", required=True, metavar="DIR", help="Where to write the files.")
+@click.option(
+    "--to",
+    "target",
+    required=True,
+    metavar="DIR|kafka://HOST:PORT/TOPIC",
+    help="Where to write: files into a folder, or records into a topic.",
+)
 @click.option("--events", type=click.IntRange(min=1), help="How many records.")
 @click.option("--seed", default=1, show_default=True, help="Chooses one stream among many.")
 @placed
@@ -88,23 +96,29 @@ def generate(
     root: str | None,
     env: str | None,
 ) -> None:
-    """Write a reference pipeline's stream as JSON lines."""
+    """Write a reference pipeline's stream as JSON."""
     from tidelake.generators import generate as write_stream  # noqa: PLC0415
 
-    if target.startswith("kafka://"):
-        raise NotBuiltError("Generating into Kafka", "Write files with --to DIR.")
     count = events or _DEMO_EVENTS.get(pipeline, 0)
-    summary = write_stream(pipeline, Path(target), events=count, seed=seed, progress=say)
-    say(
-        f"{summary.records:,} records in {summary.files} files under {target}. "
-        f"Run them with: tidelake run {pipeline} --source {target}"
-    )
+    if is_address(target):
+        from tidelake.kafka.generating import generate_into  # noqa: PLC0415
+
+        summary = generate_into(pipeline, address_of(target), events=count, seed=seed, progress=say)
+        written = f"{summary.records:,} records to {target}"
+    else:
+        summary = write_stream(pipeline, Path(target), events=count, seed=seed, progress=say)
+        written = f"{summary.records:,} records in {summary.files} files under {target}"
+    say(f"{written}. Run them with: tidelake run {pipeline} --source {target}")
     print_table(["kind", "records"], sorted(summary.kinds.items()))
 
 
 @app.command()
 @click.argument("pipeline")
-@click.option("--source", metavar="PATH", help="Read from here instead of the file's source.")
+@click.option(
+    "--source",
+    metavar="PATH|kafka://HOST:PORT/TOPIC",
+    help="Read from here instead of the file's source.",
+)
 @click.option("--hop", type=click.Choice([*HOPS, "all"]), default="all", show_default=True)
 @click.option(
     "--trigger",
@@ -235,6 +249,6 @@ def _refuse_unbalanced(problems: Sequence[str], pipeline: str) -> None:
         )
 
 
-_BESIDE = (late, quarantine, check, repair, verify, backfill, maintain, erase)
+_BESIDE = (late, quarantine, check, repair, verify, backfill, maintain, erase, kafka)
 for _command in (*_BESIDE, *unbuilt_commands()):
     app.add_command(_command)

@@ -10,7 +10,6 @@ from tidelake.errors import NotBuiltError
 
 _UNBUILT = {
     "ui": "Show a live page.",
-    "kafka": "Run a local broker.",
     "init": "Start a new pipeline.",
 }
 

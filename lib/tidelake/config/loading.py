@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from tidelake.config.addresses import address_of
 from tidelake.config.checks import check, dimension_findings, prefilter_findings
 from tidelake.config.document import Document, Finding, KeyPath, read_document
 from tidelake.config.environment import Environment
@@ -17,6 +18,7 @@ from tidelake.config.names import SILVER_RESERVED
 from tidelake.config.parts import sound_parts
 from tidelake.config.pipeline import Pipeline, selected_columns
 from tidelake.config.places import SUFFIXES, conf_dir, find_file
+from tidelake.config.source_checks import source_findings
 from tidelake.config.violations import findings_of
 from tidelake.errors import UsageError
 
@@ -33,14 +35,15 @@ def load_pipeline(
         name_or_path: A name in the conf folder's ``pipelines``; or a path, told by a slash or by
             ending in ``.yml`` or ``.yaml``.
         environment: Its root stands for ``${root}``.
-        source: Overrides ``source.path``.
+        source: Overrides ``source.path``; ``kafka://host:port/topic`` makes a topic the source.
 
     Returns:
         The pipeline. What this version cannot run yet is not refused here; see
         ``unbuilt_features``.
 
     Raises:
-        UsageError: There is no such pipeline, or its source has no path to override.
+        UsageError: There is no such pipeline, its source has no path to override, or ``source``
+            is no topic's address.
         ConfigError: The file breaks the contract; all violations at once.
     """
     is_path = "/" in name_or_path or name_or_path.endswith(SUFFIXES)
@@ -57,6 +60,7 @@ def load_pipeline(
         findings += findings_of(error, Pipeline, raw)
     findings += check(sound_parts(raw))
     findings += _combination_findings(raw)
+    findings += source_findings(raw.get("source"), environment)
     findings += _duplicate_tables(raw)
     if pipeline is not None and not findings:
         findings += prefilter_findings(pipeline)
@@ -119,6 +123,13 @@ def _override(document: Document, path: str) -> None:
     source = document.content.get("source")
     if not isinstance(source, dict):
         return
+    if path.startswith("kafka://"):
+        to = address_of(path)
+        kept = {key: value for key, value in source.items() if key in ("format", "registry")}
+        ours = {"kind": "kafka", "bootstrap": to.bootstrap, "topic": to.topic}
+        mine = {k: v for k, v in source.items() if k not in ("topic", "pattern")}
+        document.content["source"] = {**(mine if source.get("kind") == "kafka" else kept), **ours}
+        return
     kind = source.get("kind")
     if kind in _WITHOUT_PATH:
         raise UsageError(
@@ -175,9 +186,6 @@ def _combination_findings(raw: dict[str, Any]) -> Iterator[Finding]:
         for key in ("gold", "joins", "enrich"):
             if raw.get(key):
                 yield Finding((key,), "goes with kind: events only")
-    source = raw.get("source")
-    if isinstance(source, dict) and "registry" in source and source.get("format") != "avro":
-        yield Finding(("source", "registry"), "goes with format: avro only")
 
 
 def _duplicate_tables(raw: dict[str, Any]) -> Iterator[Finding]:

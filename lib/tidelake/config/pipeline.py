@@ -146,7 +146,6 @@ def selected_columns(event: Event) -> dict[str, str]:
 def unbuilt_features(pipeline: Pipeline) -> list[str]:
     """Name what a pipeline uses and this version cannot run; alerts are taken without a word."""
     present = {
-        "source.kind: kafka": pipeline.source.kind == "kafka",
         "source.format: avro": getattr(pipeline.source, "format", "json") == "avro",
         "transform": pipeline.transform is not None,
     }

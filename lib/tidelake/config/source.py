@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -11,6 +12,32 @@ from tidelake.config.model import Model, PositiveInt, Problems
 
 Format = Literal["json", "avro"]
 REFERENCE = re.compile(r"(env:[A-Za-z_][A-Za-z0-9_]*|secret:[A-Za-z0-9_.@-]+(/[A-Za-z0-9_.@-]+)?)")
+_OURS = frozenset(
+    {
+        "kafka.bootstrap.servers",
+        "kafka.isolation.level",
+        "assign",
+        "subscribe",
+        "subscribePattern",
+        "startingOffsets",
+        "startingTimestamp",
+        "startingOffsetsByTimestamp",
+        "maxOffsetsPerTrigger",
+        "minPartitions",
+        "includeHeaders",
+        "failOnDataLoss",
+    }
+)
+_INSTEAD = {
+    "kafka.bootstrap.servers": ": write bootstrap",
+    "subscribe": ": write topic",
+    "subscribePattern": ": write pattern",
+    "startingOffsets": ": write starting",
+    "startingTimestamp": ": write starting",
+    "maxOffsetsPerTrigger": ": write max_offsets_per_trigger",
+    "minPartitions": ": write min_partitions",
+    "failOnDataLoss": ": records that are gone always stop a run",
+}
 _SENSITIVE = re.compile(
     r"password|passphrase|secret|jaas|token|credential|api\.?key", re.IGNORECASE
 )
@@ -64,13 +91,43 @@ class FilesSource(Model):
     registry: Registry | None = None
 
 
+def _not_ours(options: dict[str, str]) -> dict[str, str]:
+    problems = [
+        f"option {name} is set by Tidelake{_INSTEAD.get(name, '')}"
+        for name in options
+        if name in _OURS
+    ]
+    problems += [
+        f"option {name} is no setting of a Kafka client: those begin with kafka."
+        for name in options
+        if name not in _OURS and not name.startswith("kafka.")
+    ]
+    if problems:
+        raise Problems(problems)
+    return options
+
+
+def _beginning(text: str) -> str:
+    if text in ("earliest", "latest"):
+        return text
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError:
+        instant = None
+    if instant is None or instant.tzinfo is None:
+        raise ValueError("write earliest, latest or an instant such as 2026-01-05T00:00:00Z")
+    return text
+
+
 class KafkaSource(Model):
-    """A Kafka topic."""
+    """Kafka topics: one by its name, or all that match a pattern, new ones included."""
 
     kind: Literal["kafka"]
     bootstrap: Text
-    topic: Text
-    options: Options = Field(default_factory=dict)
+    topic: Text | None = None
+    pattern: Text | None = None
+    starting: Annotated[str, AfterValidator(_beginning)] = "earliest"
+    options: Annotated[Options, AfterValidator(_not_ours)] = Field(default_factory=dict)
     format: Format = "json"
     registry: Registry | None = None
     max_offsets_per_trigger: PositiveInt | None = None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from tidelake.config import FilesSource
+from tidelake.config import FilesSource, KafkaSource
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.ops.books import history
 from tidelake.replay.beginning import begin, next_generation
@@ -70,15 +72,21 @@ def repair(run: Run, hop: Hop) -> Repaired:
 def _bronze(run: Run) -> Repaired:
     source, table = run.pipeline.source, run.lake.bronze(run.pipeline.name)
     last = newest_of(run, table, "bronze")
-    if not isinstance(source, FilesSource):
+    files: list[str] = []
+    place: dict[str, Any] = {}
+    if isinstance(source, FilesSource):
+        offset: dict[str, Any] = {"logOffset": 0}
+        taken = taken_files(history(run.lake, table)).values()
+        files = [file_entry(_listed(run, file.path), file) for file in taken]
+    elif isinstance(source, KafkaSource):
+        place = {key: last.note.get(key, {}) for key in ("offsets", "topics")}
+        offset = place["offsets"]
+    else:
         raise NotBuiltError(f"Repairing bronze of a {source.kind} source")
     generation = next_generation(run, "bronze", [table])
-    files = [
-        file_entry(_listed(run, file.path), file)
-        for file in taken_files(history(run.lake, table)).values()
-    ]
-    begin(run, "bronze", generation, numbered(last), ['{"logOffset":0}'], files)
-    name_generation(run, table, last, generation, records=0, fingerprint=0, contents=0, files=[])
+    begin(run, "bronze", generation, numbered(last), [json.dumps(offset)], files)
+    books = {"records": 0, "fingerprint": 0, "contents": 0, "files": [], **place}
+    name_generation(run, table, last, generation, **books)
     return Repaired("bronze", generation, rebuilt=False)
 
 

@@ -6,16 +6,20 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from tidelake.bronze import BRONZE_DDL, REQUEUE_DDL, to_bronze
-from tidelake.config import DeltaSource, FilesSource
-from tidelake.errors import SourceError
+from tidelake.config import DeltaSource, FilesSource, KafkaSource
+from tidelake.errors import LostError, SourceError
 from tidelake.fingerprints import combined, contents, fingerprint
+from tidelake.kafka.reach import refuse_unreachable
+from tidelake.kafka.source import behind, planned_offsets
+from tidelake.kafka.topics import look_at, lost
 from tidelake.runtime.arrival import in_order
-from tidelake.runtime.hop import HopQuery
+from tidelake.runtime.hop import HopQuery, Run
 from tidelake.runtime.landing import (
     LandedFile,
     batch_files,
@@ -42,6 +46,12 @@ class BronzeHop(HopQuery):
 
     hop = "bronze"
 
+    def __init__(self, run: Run, *, creates: bool = True) -> None:
+        """Know no topic yet; then as every hop."""
+        # Ids of the topics that are followed, by name.
+        self._topics: dict[str, str] = {}
+        super().__init__(run, creates=creates)
+
     @property
     def table(self) -> Table:
         """Bronze itself."""
@@ -57,6 +67,8 @@ class BronzeHop(HopQuery):
         was = closed.note.get("source", kind)
         if was != kind:
             return f"bronze was filled from a source of kind {was}, now it is {kind}"
+        if kind == "kafka":
+            return behind(planned_offsets(self.checkpoint, closed.batch), closed.note["offsets"])
         if kind != "files":
             return ""
         taken = taken_files(commits(self.table))
@@ -76,6 +88,9 @@ class BronzeHop(HopQuery):
         source = self.run.pipeline.source
         if isinstance(source, FilesSource):
             check_landing(source.path, self.table)
+        if isinstance(source, KafkaSource):
+            refuse_unreachable(source.bootstrap)
+            self._refuse_lost(source)
         if isinstance(source, DeltaSource) and not Table("source", Path(source.path)).exists:
             raise SourceError(f"the source {source.path} is no Delta table.")
         spark = self.run.spark
@@ -110,12 +125,35 @@ class BronzeHop(HopQuery):
             fingerprint=combined(row["fingerprint"] for row in offered),
             contents=combined(row["contents"] for row in offered),
             files=[[file.path, file.size, file.modified, count] for file, count in files],
+            **self._offsets(batch),
         )
         append(records, self.table, note, surely_filled=count > 0)
         last = last_commit(self.table)
         written = (last.rows if last else None) or 0
         detail = f"{len(files)} files" if files else ""
         self.run.progress.closed(self.hop, batch, written, began, detail=detail)
+
+    def _refuse_lost(self, source: KafkaSource) -> None:
+        last = last_commit(self.table)
+        reached = last.note.get("offsets", {}) if last else {}
+        topics = look_at(self.run.spark, source, reached)
+        if last is None or topics is None:
+            return
+        ids = last.note.get("topics", {})
+        gone = lost(reached, ids, topics)
+        if gone:
+            raise LostError(f"{self.run.pipeline.name}, hop bronze: {gone}")
+        self._topics.update({name: one.id for name, one in topics.items()})
+
+    def _offsets(self, batch: int) -> dict[str, Any]:
+        """Tell up to where a batch goes in which topics."""
+        source = self.run.pipeline.source
+        if not isinstance(source, KafkaSource):
+            return {}
+        offsets = planned_offsets(self.checkpoint, batch)
+        new = look_at(self.run.spark, source, offsets.keys() - self._topics.keys()) or {}
+        self._topics.update({name: one.id for name, one in new.items()})
+        return {"offsets": offsets, "topics": self._topics}
 
     def _offered(self, identified: DataFrame) -> list[Row]:
         """Count what the source holds, in a read of its own: the books' first term."""

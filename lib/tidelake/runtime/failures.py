@@ -11,7 +11,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.captured import CapturedException
 
-from tidelake.errors import RefusedError, SourceChangedError, TidelakeError
+from tidelake.errors import LostError, RefusedError, SourceChangedError, TidelakeError
 from tidelake.session import spark_log
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ _REMEDIES = {
     "Operation not permitted": "Give this user the right to read and write there",
     "Too many open files": "Raise the limit on open files (ulimit -n)",
 }
+# What Spark's Kafka source says when it finds fewer records than it was told of.
+_LOST = re.compile(r"Some data may have been lost[^\n]*\n\s*(?:Reason: )?([^\n]*)")
 _REASON = re.compile("|".join(map(re.escape, _REMEDIES)))
 
 
@@ -67,6 +69,9 @@ def named(error: Exception, place: str, *, gone: str = "") -> TidelakeError:
             f"{place} stopped: {_around(told, reason)}\n"
             f"{_REMEDIES[reason[0]]}, then run again. {_AGAIN}"
         )
+    records = _LOST.search(told)
+    if records is not None:
+        return LostError(f"{place}: records of a topic are gone. {records[1]}")
     if "FILE_NOT_EXIST" in told or "FileNotFoundException" in told:
         if gone:
             return RefusedError(f"{place}: {gone}\n{_told(error)}")

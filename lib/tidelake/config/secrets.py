@@ -1,0 +1,34 @@
+"""Resolve references to secrets at the moment of use; the values are kept nowhere."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from tidelake.config.source import REFERENCE
+from tidelake.errors import NotBuiltError, UsageError
+
+
+def resolved(options: Mapping[str, str]) -> dict[str, str]:
+    """Put values in the place of references.
+
+    Args:
+        options: Settings, among them references such as ``env:NAME``.
+
+    Raises:
+        UsageError: A variable is not set; the message names it and the option.
+        NotBuiltError: A reference into a workspace's secrets.
+    """
+    return {name: _value(name, text) for name, text in options.items()}
+
+
+def _value(option: str, text: str) -> str:
+    if not REFERENCE.fullmatch(text):
+        return text
+    kind, _, name = text.partition(":")
+    if kind == "secret":
+        raise NotBuiltError(f"option {option}: secret:", "Write env:NAME.")
+    value = os.environ.get(name)
+    if value is None:
+        raise UsageError(f"option {option} stands for the variable {name}, which is not set.")
+    return value

@@ -1,0 +1,1 @@
+"""Kafka: a broker of one's own for laptop and tests."""

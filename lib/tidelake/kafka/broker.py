@@ -1,0 +1,279 @@
+"""Run Apache Kafka as one process on the loopback: broker and controller in one, no container.
+
+A broker lives in a folder: its settings, its log and its topics, which stay when it is stopped or
+killed. It is a process of its own that outlives the one that started it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import uuid
+from base64 import urlsafe_b64encode
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tidelake.config import conf_dir
+from tidelake.errors import MachineError, UsageError
+from tidelake.jars import ensure_jars, read_lock
+
+HOST = "127.0.0.1"
+_LOCK, _STATE = "kafka-broker.lock", "broker.json"
+_SETTINGS, _LOG = "server.properties", "kafka.log"
+_MAIN, _FORMAT = "kafka.Kafka", "kafka.tools.StorageTool"
+_START_SECONDS, _STOP_SECONDS, _LOOK_SECONDS = 60.0, 30.0, 0.2
+_FREED_SECONDS = 3.0
+# Enough for a laptop's topics; the operating system's cache does the rest.
+_HEAP = ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC")
+_QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+# A request of Kafka's protocol that asks which versions a broker speaks.
+_API_VERSIONS = bytes.fromhex("0000000d 0012 0000 00000001 0003 746c6b".replace(" ", ""))
+
+
+@dataclass(frozen=True)
+class Broker:
+    """A broker that was started.
+
+    Attributes:
+        folder: Where it keeps everything.
+        port: Where it listens, on the loopback.
+        process: Its process id.
+    """
+
+    folder: str
+    port: int
+    process: int
+
+    @property
+    def bootstrap(self) -> str:
+        """Give the address that clients take."""
+        return f"{HOST}:{self.port}"
+
+    @property
+    def runs(self) -> bool:
+        """Tell whether its process lives, and is a broker still."""
+        try:
+            words = Path(f"/proc/{self.process}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            return _lives(self.process) and not Path("/proc/self").exists()
+        return _MAIN.encode() in words and str(Path(self.folder) / _SETTINGS).encode() in words
+
+    @property
+    def answers(self) -> bool:
+        """Tell whether it speaks Kafka's protocol."""
+        try:
+            with socket.create_connection((HOST, self.port), timeout=1) as link:
+                link.settimeout(2)
+                link.sendall(_API_VERSIONS)
+                return len(link.recv(8)) == 8
+        except OSError:
+            return False
+
+
+def find(folder: Path) -> Broker | None:
+    """Read which broker was last started in a folder; None where none was."""
+    file = folder.absolute() / _STATE
+    return Broker(**json.loads(file.read_text(encoding="utf-8"))) if file.exists() else None
+
+
+def up(folder: Path, port: int) -> Broker:
+    """Start a broker in a folder, and wait until it answers; one that runs there stays.
+
+    Args:
+        folder: Where it keeps its topics; what is there is used again.
+        port: Where it listens; 0 takes a free one.
+
+    Raises:
+        UsageError: The port is taken, or another one runs in the folder on another port.
+        MachineError: Java is missing, or the broker does not start.
+        JarError: A jar cannot be fetched, or its hash differs from the lock.
+    """
+    folder = folder.absolute()
+    running = find(folder)
+    if running is not None and running.runs:
+        if port not in (0, running.port):
+            raise UsageError(
+                f"a broker runs in {folder} on port {running.port}. "
+                f"Stop it first: tidelake kafka down --dir {folder}"
+            )
+        return running
+    port = port or _free_port()
+    if not _gets_free(port):
+        raise UsageError(f"port {port} is taken. Name another: tidelake kafka up --port {port + 1}")
+    java = _java()
+    jars = os.pathsep.join(map(str, [*ensure_jars(read_lock(conf_dir() / _LOCK)), *_scala()]))
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_settings(folder, port)
+    with (folder / _LOG).open("ab") as log:
+        _format(folder, [java, "-cp", jars, _FORMAT], log.fileno())
+        started = subprocess.Popen(
+            [java, *_HEAP, _QUIET, "-cp", jars, _MAIN, str(folder / _SETTINGS)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=folder,
+            # It outlives us, and a Ctrl-C that is meant for us.
+            start_new_session=True,
+        )
+    broker = Broker(str(folder), port, started.pid)
+    (folder / _STATE).write_text(json.dumps(asdict(broker)), encoding="utf-8")
+    _wait_for(broker, started)
+    return broker
+
+
+def down(folder: Path) -> bool:
+    """Stop the broker of a folder; tell whether one ran. Its topics stay."""
+    broker = find(folder)
+    if broker is None or not broker.runs:
+        return False
+    os.kill(broker.process, signal.SIGTERM)
+    if not _ends(broker, _STOP_SECONDS):
+        kill(broker)
+    return True
+
+
+def kill(broker: Broker) -> None:
+    """End a broker's process at once, as a power cut would."""
+    if broker.runs:
+        os.kill(broker.process, signal.SIGKILL)
+        _ends(broker, _STOP_SECONDS)
+
+
+def words_of(folder: Path, lines: int = 20) -> str:
+    """Give the end of what a broker wrote into its log."""
+    file = folder.absolute() / _LOG
+    text = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
+    return "\n".join(text.splitlines()[-lines:])
+
+
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if found is None or not Path(found).exists():
+        raise MachineError("Java was not found. Check with: tidelake doctor")
+    return found
+
+
+def _scala() -> list[Path]:
+    """Give Scala's library, which Spark's resolver leaves out: Spark brings its own."""
+    try:
+        import pyspark  # noqa: PLC0415  heavy, and optional
+    except ImportError as error:
+        raise MachineError(
+            "PySpark is not installed. Install it with: pip install 'tidelake[local]'"
+        ) from error
+    return list((Path(pyspark.__file__).parent / "jars").glob("scala-library-*.jar"))
+
+
+def _write_settings(folder: Path, port: int) -> None:
+    controller = _free_port()
+    settings = {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.voters": f"1@{HOST}:{controller}",
+        "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller}",
+        "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
+        "controller.listener.names": "CONTROLLER",
+        "log.dirs": str(folder / "topics"),
+        "num.partitions": "4",
+        "offsets.topic.replication.factor": "1",
+        "offsets.topic.num.partitions": "4",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "transaction.state.log.num.partitions": "4",
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
+        "group.initial.rebalance.delay.ms": "0",
+    }
+    lines = [f"{key}={value}" for key, value in settings.items()]
+    (folder / _SETTINGS).write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _format(folder: Path, command: list[str], log: int) -> None:
+    """Prepare an empty folder for topics."""
+    if (folder / "topics" / "meta.properties").exists():
+        return
+    cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    # An id that began with a dash would be taken for an option.
+    told = subprocess.run(
+        [*command, "format", f"--cluster-id={cluster}", "-c", str(folder / _SETTINGS)],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        check=False,
+    )
+    if told.returncode:
+        raise _not_started(folder)
+
+
+def _wait_for(broker: Broker, started: subprocess.Popen[bytes]) -> None:
+    until = time.monotonic() + _START_SECONDS
+    while not broker.answers:
+        if started.poll() is not None:
+            raise _not_started(Path(broker.folder))
+        if time.monotonic() > until:
+            kill(broker)
+            raise _not_started(Path(broker.folder))
+        time.sleep(_LOOK_SECONDS)
+
+
+def _not_started(folder: Path) -> MachineError:
+    last = words_of(folder, 3)
+    return MachineError(f"the broker did not start. Its own words are in {folder / _LOG}:\n{last}")
+
+
+def _ends(broker: Broker, seconds: float) -> bool:
+    until = time.monotonic() + seconds
+    while broker.runs:
+        _reap(broker.process)
+        if time.monotonic() > until:
+            return False
+        time.sleep(_LOOK_SECONDS)
+    return True
+
+
+def _reap(process: int) -> None:
+    """Take the end of a broker that is our own child; others have their own parent."""
+    try:
+        os.waitpid(process, os.WNOHANG)
+    except ChildProcessError:
+        return
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except OSError:
+        return False
+    return True
+
+
+def _gets_free(port: int) -> bool:
+    """Wait a moment: a broker that was killed just now lets go of its port a little later."""
+    until = time.monotonic() + _FREED_SECONDS
+    while _is_taken(port):
+        if time.monotonic() > until:
+            return False
+        time.sleep(_LOOK_SECONDS)
+    return True
+
+
+def _is_taken(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return True
+    return False
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,74 @@
+"""Read Kafka topics as a stream: what Spark is told, and where each batch begins and ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tidelake.config import KafkaSource
+from tidelake.config.secrets import resolved
+
+# By topic and partition: the offset after the last record that was taken.
+Offsets = dict[str, dict[str, int]]
+
+_FIRST_INPUT = 2
+
+
+def read_topics(spark: SparkSession, source: KafkaSource) -> DataFrame:
+    """Open topics as a stream of Kafka's own columns.
+
+    Raises:
+        UsageError: An option refers to a variable that is not set.
+    """
+    return spark.readStream.format("kafka").options(**options_of(source)).load()
+
+
+def options_of(source: KafkaSource) -> dict[str, str]:
+    """Say to Spark what to read and from where.
+
+    Aborted transactions are not read, and records that are gone stop the stream.
+    """
+    told = {"subscribe": source.topic} if source.topic else {"subscribePattern": source.pattern}
+    if source.starting in ("earliest", "latest"):
+        told["startingOffsets"] = source.starting
+    else:
+        instant = datetime.fromisoformat(source.starting)
+        told["startingTimestamp"] = str(int(instant.timestamp() * 1000))
+        # A partition without a record since then begins with the next one.
+        told["startingOffsetsByTimestampStrategy"] = "latest"
+    if source.max_offsets_per_trigger:
+        told["maxOffsetsPerTrigger"] = str(source.max_offsets_per_trigger)
+    if source.min_partitions:
+        told["minPartitions"] = str(source.min_partitions)
+    ours = {
+        "kafka.bootstrap.servers": source.bootstrap,
+        "kafka.isolation.level": "read_committed",
+        "includeHeaders": "true",
+        "failOnDataLoss": "true",
+    }
+    return {name: value for name, value in told.items() if value} | ours | resolved(source.options)
+
+
+def planned_offsets(checkpoint: Path, batch: int) -> Offsets:
+    """Read up to where a planned micro-batch goes; empty before the first."""
+    file = checkpoint / "offsets" / str(batch)
+    if not file.exists():
+        return {}
+    return dict(json.loads(file.read_text(encoding="utf-8").splitlines()[_FIRST_INPUT]))
+
+
+def behind(reached: Offsets, known: Mapping[str, Mapping[str, int]]) -> str:
+    """Say where two lists of offsets differ; empty where they are the same."""
+    for topic in sorted(reached.keys() | known.keys()):
+        ours, theirs = reached.get(topic, {}), known.get(topic, {})
+        for partition in sorted(ours.keys() | theirs.keys(), key=int):
+            if ours.get(partition) != theirs.get(partition):
+                return (
+                    f"{topic} partition {partition} at offset {ours.get(partition)}, "
+                    f"bronze at {theirs.get(partition)}"
+                )
+    return ""

@@ -1,0 +1,188 @@
+"""A Kafka broker of its own for tests, and pipelines that follow its topics."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: ignore[attr-defined]
+from pyspark.sql import SparkSession
+
+from tests.running import run
+from tidelake.config import Environment, Pipeline, load_environment, load_pipeline
+from tidelake.kafka.broker import Broker, kill, up
+from tidelake.runtime.hop import Run
+from tidelake.runtime.progress import Progress
+from tidelake.tables import HOPS, Hop, Lake
+
+_SECONDS = 30
+# In polls of half a second.
+_PATIENCE = 6
+_CLICKS: dict[str, Any] = {
+    "name": "clicks",
+    "event": {
+        "schema": "event_id STRING, user_id STRING, event_time TIMESTAMP, action STRING",
+        "id": "event_id",
+        "time": "event_time",
+    },
+    "gold": [
+        {
+            "name": "by_user",
+            "window": {"kind": "global"},
+            "keys": ["user_id"],
+            "measures": {"events": {"count": "*"}},
+        }
+    ],
+}
+
+
+@dataclass
+class Kafka:
+    """A broker in a folder, and clients of it that know nothing of Tidelake.
+
+    Attributes:
+        folder: The broker's.
+        broker: As it runs now.
+    """
+
+    folder: Path
+    broker: Broker
+
+    @property
+    def bootstrap(self) -> str:
+        """Give the address that clients take."""
+        return self.broker.bootstrap
+
+    def topic(self, *, partitions: int = 2, name: str = "") -> str:
+        """Make a topic, by default of a name that no other test has."""
+        name = name or f"t{uuid.uuid4().hex[:12]}"
+        made = self._admin.create_topics([NewTopic(name, partitions, 1)])
+        made[name].result(_SECONDS)
+        return name
+
+    def send(self, topic: str, values: Sequence[bytes | None], **more: Any) -> None:
+        """Write values in turns over the topic's partitions."""
+        producer = Producer({"bootstrap.servers": self.bootstrap, "acks": "all"})
+        count = len(self._admin.list_topics(topic).topics[topic].partitions)
+        for number, value in enumerate(values):
+            producer.produce(topic, value, partition=number % count, **more)
+        assert producer.flush(_SECONDS) == 0
+
+    def send_and_abort(self, topic: str, values: Sequence[bytes]) -> None:
+        """Write values in a transaction that is given up."""
+        told = {"bootstrap.servers": self.bootstrap, "transactional.id": uuid.uuid4().hex}
+        producer = Producer(told)
+        producer.init_transactions(_SECONDS)
+        producer.begin_transaction()
+        for value in values:
+            producer.produce(topic, value)
+        producer.flush(_SECONDS)
+        producer.abort_transaction(_SECONDS)
+
+    def records(self, topic: str) -> list[tuple[Any, ...]]:
+        """Read a topic from its beginning: id, key, value, headers of each committed record."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "group.id": uuid.uuid4().hex,
+                "isolation.level": "read_committed",
+                "enable.partition.eof": False,
+            }
+        )
+        found = []
+        try:
+            for partition in self._admin.list_topics(topic).topics[topic].partitions:
+                place = TopicPartition(topic, partition, 0)
+                _, end = consumer.get_watermark_offsets(place, timeout=_SECONDS)
+                consumer.assign([place])
+                idle = 0
+                # What stays unread are the markers of transactions.
+                while consumer.position([place])[0].offset < end and idle < _PATIENCE:
+                    message = consumer.poll(0.5)
+                    if message is None:
+                        idle += 1
+                        continue
+                    idle = 0
+                    found.append(
+                        (
+                            f"{topic}:{partition}:{message.offset()}",
+                            message.key(),
+                            message.value(),
+                            message.headers(),
+                        )
+                    )
+        finally:
+            consumer.close()
+        return sorted(found, key=repr)
+
+    def forget(self, topic: str, offset: int) -> None:
+        """Delete what lies before an offset, as retention does."""
+        partitions = self._admin.list_topics(topic).topics[topic].partitions
+        places = [TopicPartition(topic, partition, offset) for partition in partitions]
+        for done in self._admin.delete_records(places).values():
+            done.result(_SECONDS)
+
+    def widen(self, topic: str, partitions: int) -> None:
+        """Give a topic more partitions."""
+        done = self._admin.create_partitions([NewPartitions(topic, partitions)])
+        done[topic].result(_SECONDS)
+
+    def drop(self, topic: str) -> None:
+        """Delete a topic."""
+        self._admin.delete_topics([topic])[topic].result(_SECONDS)
+
+    def restart(self) -> None:
+        """Kill the broker as a power cut would, and start it on the same topics."""
+        kill(self.broker)
+        self.broker = up(self.folder, self.broker.port)
+
+    @cached_property
+    def _admin(self) -> AdminClient:
+        # Kept: a client that is let go of gives up what it was asked.
+        return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+
+
+@dataclass(frozen=True)
+class Followed:
+    """A pipeline that follows topics.
+
+    Attributes:
+        spark: The session.
+        environment: With the root of the tables.
+        pipeline: The definition.
+    """
+
+    spark: SparkSession
+    environment: Environment
+    pipeline: Pipeline
+
+    @property
+    def lake(self) -> Lake:
+        """The tables."""
+        assert self.environment.root is not None
+        return Lake(self.environment.root)
+
+    @property
+    def context(self) -> Run:
+        """What a command works with."""
+        return Run(self.spark, self.pipeline, self.lake, self.environment, Progress(lambda _: None))
+
+    def run(self, hops: Sequence[Hop] = HOPS) -> list[str]:
+        """Run hops until the topics are exhausted."""
+        return run(self.spark, self.environment, self.pipeline, hops=hops)
+
+
+def following(spark: SparkSession, folder: Path, kafka: Kafka, **source: Any) -> Followed:
+    """Define a pipeline whose source has these keys beside the broker's address."""
+    folder.mkdir(parents=True, exist_ok=True)
+    environment = load_environment("local", root=str(folder / "lake"))
+    content = {**_CLICKS, "source": {"kind": "kafka", "bootstrap": kafka.bootstrap, **source}}
+    file = folder / "clicks.yml"
+    file.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+    return Followed(spark, environment, load_pipeline(str(file), environment))

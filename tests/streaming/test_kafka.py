@@ -1,0 +1,148 @@
+"""A real broker: each record once and verbatim, and what is gone is never passed over."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.brokers import Kafka, following
+from tests.running import click, read
+from tidelake.errors import GenerationError, RefusedError, SourceError
+from tidelake.kafka.broker import down, up
+from tidelake.ops.ledger import read_ledger
+from tidelake.replay.repair import repair
+from tidelake.tables import Hop
+
+_BRONZE: tuple[Hop, ...] = ("bronze",)
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    """Run a broker on a free port; nothing of it stays."""
+    folder = tmp_path_factory.mktemp("kafka")
+    try:
+        yield Kafka(folder, up(folder, 0))
+    finally:
+        down(folder)
+
+
+def _clicks(first: int, count: int) -> list[bytes]:
+    return [click(n, minute=n) for n in range(first, first + count)]
+
+
+def test_each_record_comes_once_and_verbatim_also_through_a_broker_s_death(
+    spark: SparkSession, tmp_path: Path, kafka: Kafka
+) -> None:
+    topic = kafka.topic()
+    headers = [("trace", b"\x00\xff"), ("empty", None)]
+    kafka.send(topic, _clicks(0, 20), key=b"k\xfe", headers=headers)
+    kafka.send(topic, [b"no json", None, b""])
+    kafka.send_and_abort(topic, [b"never"] * 10)
+    clicks = following(spark, tmp_path, kafka, topic=topic)
+    clicks.run()
+    kafka.restart()
+    kafka.send(topic, _clicks(10, 20))
+    clicks.run()
+    # The broker's own client says what the topic holds.
+    held = kafka.records(topic)
+    assert len(held) == 43
+    stored = read(clicks.lake, "bronze.clicks", "record_id, key, payload, headers")
+    assert [(i, k, p) for i, k, p, _ in stored] == [(i, k, p) for i, k, p, _ in held]
+    told = [None if h is None else [(one["key"], one["value"]) for one in h] for *_, h in stored]
+    assert told == [h for *_, h in held]
+    books = read_ledger(clicks.lake, clicks.pipeline).to_json()
+    assert books["balanced"], books["problems"]
+    assert (books["bronze"], books["silver"], books["duplicates"]) == (43, 30, 10)
+    assert read(clicks.lake, "gold.by_user", "sum(events)") == [(30,)]
+
+
+def test_a_pattern_takes_new_topics_and_new_partitions(
+    spark: SparkSession, tmp_path: Path, kafka: Kafka
+) -> None:
+    first = kafka.topic(name="orders-eu", partitions=1)
+    kafka.send(first, _clicks(0, 5))
+    orders = following(spark, tmp_path, kafka, pattern="orders-.*", max_offsets_per_trigger=2)
+    orders.run(_BRONZE)
+    second = kafka.topic(name="orders-us", partitions=1)
+    kafka.send(second, _clicks(5, 3))
+    kafka.widen(first, 3)
+    kafka.send(first, _clicks(8, 6))
+    orders.run(_BRONZE)
+    held = [row[0] for topic in (first, second) for row in kafka.records(topic)]
+    assert [row[0] for row in read(orders.lake, "bronze.clicks", "record_id")] == sorted(held)
+
+
+@pytest.mark.parametrize(("starting", "taken"), [("latest", 0), ("2999-01-01T00:00:00Z", 0)])
+def test_what_came_before_the_start_is_left(
+    spark: SparkSession, tmp_path: Path, kafka: Kafka, starting: str, taken: int
+) -> None:
+    topic = kafka.topic()
+    kafka.send(topic, _clicks(0, 4))
+    clicks = following(spark, tmp_path, kafka, topic=topic, starting=starting)
+    clicks.run(_BRONZE)
+    assert len(read(clicks.lake, "bronze.clicks", "record_id")) == taken
+    kafka.send(topic, _clicks(4, 2))
+    clicks.run(_BRONZE)
+    assert len(read(clicks.lake, "bronze.clicks", "record_id")) == taken + 2
+
+
+@pytest.mark.parametrize("fault", ["retention", "recreated", "deleted"])
+def test_records_that_are_gone_stop_the_run_by_topic_partition_and_offset(
+    spark: SparkSession, tmp_path: Path, kafka: Kafka, fault: str
+) -> None:
+    topic = kafka.topic(partitions=1)
+    kafka.send(topic, _clicks(0, 6))
+    clicks = following(spark, tmp_path, kafka, topic=topic)
+    clicks.run(_BRONZE)
+    before = read(clicks.lake, "bronze.clicks", "record_id")
+    if fault == "retention":
+        kafka.send(topic, _clicks(6, 6))
+        kafka.forget(topic, 9)
+        told = f"{topic} partition 0: offsets 6 to 8 are gone, and were not taken"
+    else:
+        kafka.drop(topic)
+        told = f"{topic} does not exist any more"
+    if fault == "recreated":
+        kafka.topic(name=topic, partitions=1)
+        # More than the old one held: by its offsets alone nothing would be wrong.
+        kafka.send(topic, _clicks(20, 8))
+        told = f"{topic} was deleted and made anew"
+    for _ in range(2):
+        with pytest.raises(RefusedError, match=told):
+            clicks.run(_BRONZE)
+    assert read(clicks.lake, "bronze.clicks", "record_id") == before
+
+
+def test_a_checkpoint_that_is_gone_or_old_is_refused_and_repaired(
+    spark: SparkSession, tmp_path: Path, kafka: Kafka
+) -> None:
+    topic = kafka.topic()
+    kafka.send(topic, _clicks(0, 6))
+    clicks = following(spark, tmp_path, kafka, topic=topic, max_offsets_per_trigger=4)
+    clicks.run(_BRONZE)
+    checkpoint = clicks.lake.checkpoints("clicks", "bronze") / "g1"
+    newest = max((checkpoint / "offsets").glob("[0-9]*"), key=lambda file: int(file.name))
+    (checkpoint / "offsets" / f".{newest.name}.crc").unlink(missing_ok=True)
+    newest.write_text(newest.read_text().replace(":3", ":2"))
+    with pytest.raises(GenerationError, match=f"{topic} partition 0 at offset 2, bronze at 3"):
+        clicks.run(_BRONZE)
+    shutil.rmtree(checkpoint)
+    with pytest.raises(GenerationError, match="tidelake repair clicks --hop bronze"):
+        clicks.run(_BRONZE)
+    assert repair(clicks.context, "bronze").rebuilt is False
+    kafka.send(topic, _clicks(6, 2))
+    clicks.run()
+    held = [row[0] for row in kafka.records(topic)]
+    assert [row[0] for row in read(clicks.lake, "bronze.clicks", "record_id")] == held
+    assert read_ledger(clicks.lake, clicks.pipeline).balanced
+
+
+def test_no_broker_is_told_at_once(spark: SparkSession, tmp_path: Path, kafka: Kafka) -> None:
+    clicks = following(spark, tmp_path, kafka, topic="t", bootstrap="127.0.0.1:1")
+    with pytest.raises(SourceError, match=r"127\.0\.0\.1:1: .*refused.*tidelake kafka up"):
+        clicks.run(_BRONZE)
+    assert not clicks.lake.bronze("clicks").exists

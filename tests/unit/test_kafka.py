@@ -1,0 +1,122 @@
+"""What a Kafka source means: Spark's options, offsets that are held against each other, loss."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tidelake.config import KafkaSource
+from tidelake.config.addresses import Address, address_of, is_address
+from tidelake.config.secrets import resolved
+from tidelake.errors import NotBuiltError, UsageError
+from tidelake.kafka.broker import down, find, words_of
+from tidelake.kafka.source import behind, options_of, planned_offsets
+from tidelake.kafka.topics import Topic, lost
+
+
+def _source(**more: object) -> KafkaSource:
+    return KafkaSource.model_validate(
+        {"kind": "kafka", "bootstrap": "h:1", "topic": "clicks", **more}
+    )
+
+
+def test_records_that_are_gone_always_stop_a_stream_and_aborted_ones_are_not_read() -> None:
+    told = options_of(_source())
+    assert told["failOnDataLoss"] == "true"
+    assert told["kafka.isolation.level"] == "read_committed"
+    assert (told["subscribe"], told["startingOffsets"]) == ("clicks", "earliest")
+    assert "maxOffsetsPerTrigger" not in told
+
+
+def test_a_pattern_limits_and_an_instant_reach_spark() -> None:
+    told = options_of(
+        _source(
+            topic=None,
+            pattern="c.*",
+            starting="2026-01-05T01:00:00+01:00",
+            max_offsets_per_trigger=10,
+            min_partitions=8,
+        )
+    )
+    assert told["subscribePattern"] == "c.*" and "subscribe" not in told
+    assert told["startingTimestamp"] == "1767571200000" and "startingOffsets" not in told
+    assert (told["maxOffsetsPerTrigger"], told["minPartitions"]) == ("10", "8")
+
+
+def test_a_reference_becomes_its_value_at_the_moment_of_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    option = "kafka.ssl.keystore.password"
+    source = _source(options={option: "env:STORE", "kafka.ssl.keystore.type": "PEM"})
+    with pytest.raises(UsageError, match=f"option {option} stands for the variable STORE"):
+        options_of(source)
+    monkeypatch.setenv("STORE", "hunter2")
+    assert options_of(source)[option] == "hunter2"
+    assert "hunter2" not in repr(source)
+    with pytest.raises(NotBuiltError, match="env:NAME"):
+        resolved({option: "secret:scope/key"})
+
+
+@pytest.mark.parametrize(
+    ("held", "told"),
+    [
+        ({"0": (0, 9), "1": (3, 3)}, ""),
+        ({"0": (7, 9), "1": (0, 3)}, "clicks partition 0: offsets 5 to 6 are gone"),
+        ({"0": (0, 4), "1": (0, 3)}, "clicks partition 0: ends at offset 4, and was taken up to 5"),
+        ({"0": (0, 5)}, "clicks partition 1: ends at offset 0"),
+    ],
+)
+def test_what_is_gone_is_told_by_partition_and_offset(
+    held: dict[str, tuple[int, int]], told: str
+) -> None:
+    reached = {"clicks": {"0": 5, "1": 3}}
+    found = lost(reached, {"clicks": "a"}, {"clicks": Topic("a", held)})
+    assert found.startswith(told) and bool(found) is bool(told)
+
+
+def test_a_topic_of_another_id_is_another_topic() -> None:
+    reached = {"clicks": {"0": 5}}
+    now = {"clicks": Topic("b", {"0": (0, 50)})}
+    assert "was deleted and made anew" in lost(reached, {"clicks": "a"}, now)
+    assert "does not exist any more" in lost(reached, {"clicks": "a"}, {})
+    # Of a note from before ids were noted nothing more can be said.
+    assert lost(reached, {}, now) == ""
+
+
+def test_a_checkpoint_that_is_not_where_bronze_ends_is_told(tmp_path: Path) -> None:
+    (tmp_path / "offsets").mkdir()
+    planned = {"clicks": {"0": 5, "10": 7}}
+    (tmp_path / "offsets" / "3").write_text("v1\n{}\n" + json.dumps(planned))
+    assert planned_offsets(tmp_path, 3) == planned
+    assert planned_offsets(tmp_path, 4) == {}
+    assert behind(planned, planned) == ""
+    told = behind(planned, {"clicks": {"0": 5, "10": 9}})
+    assert told == "clicks partition 10 at offset 7, bronze at 9"
+
+
+@pytest.mark.parametrize("text", ["kafka://h:1", "kafka:///t", "kafka://h:1/a/b", "files/x"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="write kafka://HOST:PORT/TOPIC"):
+        address_of(text)
+
+
+def test_an_address_names_brokers_and_topic() -> None:
+    assert is_address("kafka://a:1,b:2/clicks") and not is_address("/kafka")
+    assert address_of("kafka://a:1,b:2/clicks") == Address("a:1,b:2", "clicks")
+
+
+def test_where_no_broker_was_started_none_is_found(tmp_path: Path) -> None:
+    assert find(tmp_path) is None
+    assert down(tmp_path) is False
+    assert words_of(tmp_path) == ""
+
+
+def test_a_process_that_is_no_broker_is_left_alone(tmp_path: Path) -> None:
+    """After a restart of the machine another process may have the number."""
+    state = {"folder": str(tmp_path), "port": 1, "process": 1}
+    (tmp_path / "broker.json").write_text(json.dumps(state))
+    broker = find(tmp_path)
+    assert broker is not None and not broker.runs
+    assert down(tmp_path) is False
