@@ -18,6 +18,7 @@ from tidelake.silver.dedup import (
     accepted,
     arrivals,
     match_accepted,
+    met_again,
     rank_arrivals,
 )
 
@@ -77,6 +78,19 @@ def test_the_first_arrival_wins_by_instant_then_source_then_numeric_position(
         "f:10": DUPLICATE,
         "topic:7:100": CONFLICT,
     }
+
+
+def test_an_id_that_is_there_once_needs_no_rank(spark: SparkSession) -> None:
+    rows: list[New] = [
+        ("twice", "f:1", MONDAY, NOON, 1),
+        ("twice", "f:2", MONDAY, NOON, 1),
+        *[(f"once {n}", f"f:{n}", MONDAY, NOON, 1) for n in range(3, 9)],
+    ]
+    new = arrivals(classified(spark, rows))
+    again = met_again(new)
+    assert again.columns == new.columns
+    assert sorted(row["event_id"] for row in again.collect()) == ["twice", "twice"]
+    assert verdicts(rank_arrivals(again, ttl=TTL, widened=False)) == {"f:2": DUPLICATE}
 
 
 def test_rows_that_have_a_fate_already_take_no_part(spark: SparkSession) -> None:

@@ -1,0 +1,43 @@
+"""Sums of hashes: exact however large, and changed by whatever changes in a group."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tidelake.replay.verify.contents import sums_of, types_in
+from tidelake.replay.verify.sums import Shape, hash_of, joined, sums_of_hash
+
+_ROWS = [("a", 1, None), ("a", 1, None), ("b", None, 2), ("c", 3, 3)]
+_DDL = "k string, x int, y int"
+_SHAPE = Shape(key=("k",), moment="at")
+_DAYS = [datetime(2026, 1, day, 23, 59, 59, tzinfo=UTC) for day in (5, 6)]
+
+
+def _frame(spark: SparkSession, rows: list[tuple[str, int | None, int | None]]) -> DataFrame:
+    late = [(*row, _DAYS[n % 2]) for n, row in enumerate(rows)]
+    return spark.createDataFrame(late, f"{_DDL}, at timestamp")
+
+
+def test_the_sum_of_three_parts_is_the_sum_of_the_hashes(spark: SparkSession) -> None:
+    hashed = spark.range(1000).select(F.xxhash64("id").alias("h"))
+    least, greatest = -(1 << 63), (1 << 63) - 1
+    edges = spark.createDataFrame([(least,), (least,), (greatest,), (-1,)], "h long")
+    for rows in (hashed, edges):
+        expected = sum(row["h"] for row in rows.collect())
+        assert joined(rows.agg(*sums_of_hash(F.col("h"))).collect()[0]) == expected
+    assert joined(hashed.limit(0).agg(*sums_of_hash(F.col("h"))).collect()[0]) == 0
+
+
+def test_rows_are_summed_by_their_day_in_utc(spark: SparkSession) -> None:
+    sums = sums_of(_frame(spark, _ROWS), _SHAPE)
+    assert {day: count for day, (count, _) in sums.items()} == {"2026-01-05": 2, "2026-01-06": 2}
+
+
+def test_where_a_null_stands_counts(spark: SparkSession) -> None:
+    rows = spark.createDataFrame([("a", 1, None), ("a", None, 1)], _DDL)
+    columns = {name: F.col(name) for name in rows.columns}
+    one, other = rows.select(hash_of(columns, types_in(rows))).collect()
+    assert one != other
