@@ -39,6 +39,7 @@ from tidelake.silver.route import (
 from tidelake.sinks.commits import Commit
 from tidelake.sinks.erased import deductions_in, erased_rows
 from tidelake.sinks.evolution import types_of
+from tidelake.sinks.generations import CREATION
 from tidelake.sinks.notes import SilverNote, add_up
 
 EVENTS = Shape(key=("record_id",), moment="event_time")
@@ -144,6 +145,7 @@ def _facts(spark: SparkSession, closing: Sequence[Commit]) -> DataFrame:
             _PINS: pins[_versions(note)],
         }
         for commit in closing
+        if commit.batch > CREATION
         for note in [SilverNote.of(commit)]
         for mark in [note.watermark_in]
     ]
@@ -158,7 +160,8 @@ def _versions(note: SilverNote) -> tuple[tuple[str, int], ...]:
 
 def _pins_of(closing: Sequence[Commit]) -> list[tuple[tuple[str, int], ...]]:
     """List the sets of versions that batches saw, each once, in a certain order."""
-    return sorted({_versions(SilverNote.of(commit)) for commit in closing})
+    closed = [commit for commit in closing if commit.batch > CREATION]
+    return sorted({_versions(SilverNote.of(commit)) for commit in closed}) or [()]
 
 
 def _looked_up(run: Run, rows: DataFrame, closing: Sequence[Commit]) -> DataFrame:
