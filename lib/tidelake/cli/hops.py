@@ -1,4 +1,4 @@
-"""Entry points of the scheduled jobs, one a hop; each takes what ``tidelake run`` takes."""
+"""Entry points of the scheduled jobs: one a hop, and the steps of a backfill."""
 
 from __future__ import annotations
 
@@ -22,6 +22,11 @@ def refine() -> None:
 def publish() -> None:
     """Run silver to gold."""
     _run("gold")
+
+
+def backfill() -> None:
+    """Do a step of a backfill; a schedule passes its range as ``--start`` and ``--end``."""
+    sys.exit(run_command(app, ["backfill", *sys.argv[1:]]))
 
 
 def _run(hop: Hop) -> None:
