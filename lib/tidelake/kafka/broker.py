@@ -8,29 +8,19 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import time
-import uuid
-from base64 import urlsafe_b64encode
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tidelake.config import conf_dir
 from tidelake.errors import MachineError, UsageError
-from tidelake.jars import ensure_jars, read_lock
+from tidelake.kafka.server import HOST, MAIN, SETTINGS, free_port, java_command, prepare
 
-HOST = "127.0.0.1"
-_LOCK, _STATE = "kafka-broker.lock", "broker.json"
-_SETTINGS, _LOG = "server.properties", "kafka.log"
-_MAIN, _FORMAT = "kafka.Kafka", "kafka.tools.StorageTool"
+_STATE, _LOG = "broker.json", "kafka.log"
 _START_SECONDS, _STOP_SECONDS, _LOOK_SECONDS = 60.0, 30.0, 0.2
 _FREED_SECONDS = 3.0
-# Enough for a laptop's topics; the operating system's cache does the rest.
-_HEAP = ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC")
-_QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 # A request of Kafka's protocol that asks which versions a broker speaks.
 _API_VERSIONS = bytes.fromhex("0000000d 0012 0000 00000001 0003 746c6b".replace(" ", ""))
 
@@ -61,7 +51,7 @@ class Broker:
             words = Path(f"/proc/{self.process}/cmdline").read_bytes().split(b"\0")
         except OSError:
             return _lives(self.process) and not Path("/proc/self").exists()
-        return _MAIN.encode() in words and str(Path(self.folder) / _SETTINGS).encode() in words
+        return MAIN.encode() in words and str(Path(self.folder) / SETTINGS).encode() in words
 
     @property
     def answers(self) -> bool:
@@ -102,17 +92,16 @@ def up(folder: Path, port: int) -> Broker:
                 f"Stop it first: tidelake kafka down --dir {folder}"
             )
         return running
-    port = port or _free_port()
+    port = port or free_port()
     if not _gets_free(port):
         raise UsageError(f"port {port} is taken. Name another: tidelake kafka up --port {port + 1}")
-    java = _java()
-    jars = os.pathsep.join(map(str, [*ensure_jars(read_lock(conf_dir() / _LOCK)), *_scala()]))
+    command = java_command()
     folder.mkdir(parents=True, exist_ok=True)
-    _write_settings(folder, port)
     with (folder / _LOG).open("ab") as log:
-        _format(folder, [java, "-cp", jars, _FORMAT], log.fileno())
+        if not prepare(folder, port, command, log.fileno()):
+            raise _not_started(folder)
         started = subprocess.Popen(
-            [java, *_HEAP, _QUIET, "-cp", jars, _MAIN, str(folder / _SETTINGS)],
+            [*command, MAIN, str(folder / SETTINGS)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -149,66 +138,6 @@ def words_of(folder: Path, lines: int = 20) -> str:
     file = folder.absolute() / _LOG
     text = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
     return "\n".join(text.splitlines()[-lines:])
-
-
-def _java() -> str:
-    home = os.environ.get("JAVA_HOME")
-    found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if found is None or not Path(found).exists():
-        raise MachineError("Java was not found. Check with: tidelake doctor")
-    return found
-
-
-def _scala() -> list[Path]:
-    """Give Scala's library, which Spark's resolver leaves out: Spark brings its own."""
-    try:
-        import pyspark  # noqa: PLC0415  heavy, and optional
-    except ImportError as error:
-        raise MachineError(
-            "PySpark is not installed. Install it with: pip install 'tidelake[local]'"
-        ) from error
-    return list((Path(pyspark.__file__).parent / "jars").glob("scala-library-*.jar"))
-
-
-def _write_settings(folder: Path, port: int) -> None:
-    controller = _free_port()
-    settings = {
-        "process.roles": "broker,controller",
-        "node.id": "1",
-        "controller.quorum.voters": f"1@{HOST}:{controller}",
-        "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller}",
-        "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
-        "controller.listener.names": "CONTROLLER",
-        "log.dirs": str(folder / "topics"),
-        "num.partitions": "4",
-        "offsets.topic.replication.factor": "1",
-        "offsets.topic.num.partitions": "4",
-        "transaction.state.log.replication.factor": "1",
-        "transaction.state.log.min.isr": "1",
-        "transaction.state.log.num.partitions": "4",
-        "share.coordinator.state.topic.replication.factor": "1",
-        "share.coordinator.state.topic.min.isr": "1",
-        "group.initial.rebalance.delay.ms": "0",
-    }
-    lines = [f"{key}={value}" for key, value in settings.items()]
-    (folder / _SETTINGS).write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def _format(folder: Path, command: list[str], log: int) -> None:
-    """Prepare an empty folder for topics."""
-    if (folder / "topics" / "meta.properties").exists():
-        return
-    cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    # An id that began with a dash would be taken for an option.
-    told = subprocess.run(
-        [*command, "format", f"--cluster-id={cluster}", "-c", str(folder / _SETTINGS)],
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        check=False,
-    )
-    if told.returncode:
-        raise _not_started(folder)
 
 
 def _wait_for(broker: Broker, started: subprocess.Popen[bytes]) -> None:
@@ -271,9 +200,3 @@ def _is_taken(port: int) -> bool:
         except OSError:
             return True
     return False
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
