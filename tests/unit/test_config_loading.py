@@ -78,7 +78,9 @@ def violations(folder: Path, raw: dict[str, Any] | str) -> tuple[Violation, ...]
     return caught.value.violations
 
 
-@pytest.mark.parametrize("name", ["clickstream", "flights", "products", "airlines", "planes"])
+@pytest.mark.parametrize(
+    "name", ["clickstream", "flights", "products", "airlines", "planes", "payments"]
+)
 def test_the_pipelines_of_the_repository_load_and_can_run(name: str) -> None:
     pipeline = load_pipeline(name, LAPTOP)
     assert pipeline.name == name

@@ -55,7 +55,7 @@ def year() -> pd.DataFrame:
 
 def test_an_unknown_pipeline_is_refused_with_the_names_that_exist(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="clickstream, flights, products"):
-        generate("payments", tmp_path, events=10, seed=1)
+        generate("invoices", tmp_path, events=10, seed=1)
 
 
 def test_the_same_seed_gives_the_same_bytes(stream: tuple[Path, Summary], tmp_path: Path) -> None:
@@ -330,3 +330,19 @@ def test_an_oracle_session_takes_in_an_event_exactly_one_gap_later() -> None:
         ((start, start + timedelta(minutes=30)), 2, "b"),
         ((start + timedelta(minutes=61), start + timedelta(minutes=61)), 1, "c"),
     ]
+
+
+def test_payments_are_the_same_for_a_seed_and_tell_which_are_frauds(tmp_path: Path) -> None:
+    first = generate("payments", tmp_path / "a", events=2_000, seed=4)
+    generate("payments", tmp_path / "b", events=2_000, seed=4)
+    generate("payments", tmp_path / "c", events=2_000, seed=5)
+    a, b, c = (
+        b"".join(file.read_bytes() for file in sorted((tmp_path / one).iterdir())) for one in "abc"
+    )
+    assert a == b != c
+    lines = a.decode(errors="replace").splitlines()
+    assert len(lines) == first.records == sum(first.kinds.values()) == 2_000
+    labelled = [line for line in lines if '"fraud_case":"' in line]
+    assert len(labelled) == sum(
+        first.kinds[rule] for rule in ("unusual_amount", "burst", "impossible_travel")
+    )

@@ -5,6 +5,7 @@ Knows the whole contract of a pipeline file, with what is not built yet; imports
 
 from __future__ import annotations
 
+from tidelake.config.detections import Burst, Detection, ImpossibleTravel, UnusualAmount
 from tidelake.config.durations import Duration, PositiveDuration, parse_duration
 from tidelake.config.environment import Environment, Limits, load_environment
 from tidelake.config.event import Dedup, Event, Watermark
@@ -33,8 +34,10 @@ from tidelake.config.types import Field, FieldType
 
 __all__ = [
     "Alerts",
+    "Burst",
     "Dedup",
     "DeltaSource",
+    "Detection",
     "DimensionSpec",
     "Duration",
     "Enrich",
@@ -46,6 +49,7 @@ __all__ = [
     "GlobalWindow",
     "GoldTable",
     "HoppingWindow",
+    "ImpossibleTravel",
     "Join",
     "KafkaSource",
     "LeftSide",
@@ -60,6 +64,7 @@ __all__ = [
     "SessionWindow",
     "Source",
     "TumblingWindow",
+    "UnusualAmount",
     "Watermark",
     "Window",
     "conf_dir",

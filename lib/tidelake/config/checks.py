@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 
+from tidelake.config.detections import Detection
 from tidelake.config.document import Finding, KeyPath
 from tidelake.config.event import Event
 from tidelake.config.expressions import columns_in, expression_problems
@@ -16,6 +17,7 @@ from tidelake.config.joins import Enrich, Join
 from tidelake.config.model import suggestion
 from tidelake.config.names import (
     BRONZE_COLUMNS,
+    DETECTION_RESERVED,
     DIMENSION_RESERVED,
     GOLD_RESERVED,
     SILVER_RESERVED,
@@ -37,6 +39,8 @@ def check(parts: Parts) -> Iterator[Finding]:
         yield from _gold_findings(table, ("gold", index), columns)
     for index, join in parts.joins.items():
         yield from _join_findings(join, ("joins", index), columns, parts.name)
+    for index, detection in parts.detections.items():
+        yield from _detection_findings(detection, ("detections", index), columns)
 
 
 def prefilter_findings(pipeline: Pipeline) -> Iterator[Finding]:
@@ -177,6 +181,29 @@ def _join_findings(
     for position, name in enumerate(join.on):
         if columns is not None:
             yield from _name_findings((*path, "on", position), name, columns)
+
+
+def _detection_findings(
+    detection: Detection, path: KeyPath, columns: Collection[str] | None
+) -> Iterator[Finding]:
+    taken = {name: "a name that alerts fill themselves" for name in DETECTION_RESERVED}
+    for position, key in enumerate(detection.keys):
+        if columns is not None:
+            yield from _name_findings((*path, "keys", position), key, columns)
+        if key.lower() in {*taken, *detection.hours.columns} - set(detection.keys):
+            yield Finding((*path, "keys", position), f"{key} is a name that the table fills itself")
+        taken.setdefault(key.lower(), "a key of this table already")
+    for name, sql in detection.columns.items():
+        if name.lower() in taken:
+            message = f"is {taken[name.lower()]}; choose another name"
+            yield Finding((*path, "columns", name), message)
+        yield from _sql((*path, "columns", name), sql, columns)
+    if detection.unusual_amount:
+        yield from _sql((*path, "unusual_amount", "value"), detection.unusual_amount.value, columns)
+    if detection.impossible_travel:
+        travel = detection.impossible_travel
+        yield from _sql((*path, "impossible_travel", "latitude"), travel.latitude, columns)
+        yield from _sql((*path, "impossible_travel", "longitude"), travel.longitude, columns)
 
 
 def _name_findings(path: KeyPath, name: str, known: Collection[str]) -> Iterator[Finding]:

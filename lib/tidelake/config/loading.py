@@ -24,6 +24,8 @@ from tidelake.errors import UsageError
 
 _REFERENCE = re.compile(r"\$\{([^}]*)\}")
 _WITHOUT_PATH = ("kafka", "rate")
+_TABLES = (("gold", "name"), ("joins", "name"), ("detections", "name"), ("detections", "features"))
+_TABLES = (("gold", "name"), ("joins", "name"), ("detections", "name"), ("detections", "features"))
 
 
 def load_pipeline(
@@ -74,7 +76,8 @@ def load_pipeline(
     pipeline = pipeline.with_dimensions(dimensions)
     if suite is None:
         return pipeline
-    gold = {table.name: table.columns for table in pipeline.gold}
+    gold = {table.name: table.columns for table in pipeline.aggregates}
+    gold |= {one.name: one.shown for one in pipeline.detections}
     # Rules judge rows before dimensions are looked up.
     columns = (*SILVER_RESERVED, *selected_columns(pipeline.event))
     return pipeline.with_suite(load_suite(suite, columns=columns, gold=gold))
@@ -171,7 +174,7 @@ def _combination_findings(raw: dict[str, Any]) -> Iterator[Finding]:
     event = event if isinstance(event, dict) else {}
     kind = raw.get("kind", "events")
     if kind == "events":
-        if not raw.get("gold") and not raw.get("joins"):
+        if not any(raw.get(part) for part in ("gold", "joins", "detections")):
             yield Finding(("gold",), "at least one gold table or join is required")
         if "dimension" in raw:
             yield Finding(("dimension",), "goes with kind: dimension only")
@@ -183,19 +186,24 @@ def _combination_findings(raw: dict[str, Any]) -> Iterator[Finding]:
             yield Finding(("dimension",), "required key is missing (kind: dimension)")
         if event.get("sequence") is None:
             yield Finding(("event", "sequence"), "required key is missing (kind: dimension)")
-        for key in ("gold", "joins", "enrich"):
+        for key in ("gold", "joins", "detections", "enrich"):
             if raw.get(key):
                 yield Finding((key,), "goes with kind: events only")
 
 
 def _duplicate_tables(raw: dict[str, Any]) -> Iterator[Finding]:
     first: dict[str, str] = {}
-    for part in ("gold", "joins"):
+    for part, key in (
+        ("gold", "name"),
+        ("joins", "name"),
+        ("detections", "name"),
+        ("detections", "features"),
+    ):
         items = raw.get(part)
         for index, item in enumerate(items if isinstance(items, list) else []):
-            name = item.get("name") if isinstance(item, dict) else None
+            name = item.get(key) if isinstance(item, dict) else None
             if not isinstance(name, str):
                 continue
             if name in first:
-                yield Finding((part, index, "name"), f"{name} is the name of {first[name]} already")
+                yield Finding((part, index, key), f"{name} is the name of {first[name]} already")
             first.setdefault(name, f"{part}[{index}]")

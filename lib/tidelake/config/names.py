@@ -25,6 +25,8 @@ SILVER_RESERVED = (
     "ingested_at",
     "event_date",
 )
+# What a table of alerts fills itself.
+DETECTION_RESERVED = ("rule", "event_id", "event_time", "evidence")
 GOLD_RESERVED = (
     "window_start",
     "window_end",

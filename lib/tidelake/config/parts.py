@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from tidelake.config.detections import Detection
 from tidelake.config.event import Event
 from tidelake.config.gold import GoldTable
 from tidelake.config.joins import Enrich, Join
@@ -33,6 +34,7 @@ class Parts:
     enrich_is_whole: bool
     gold: dict[int, GoldTable]
     joins: dict[int, Join]
+    detections: dict[int, Detection]
     dimension: DimensionSpec | None
 
     def columns(self) -> tuple[str, ...] | None:
@@ -54,6 +56,7 @@ def sound_parts(raw: Mapping[str, Any]) -> Parts:
         enrich_is_whole=isinstance(written, list) and len(enrich) == len(written),
         gold=_sound_items(GoldTable, raw.get("gold")),
         joins=_sound_items(Join, raw.get("joins")),
+        detections=_sound_items(Detection, raw.get("detections")),
         dimension=_sound(DimensionSpec, raw.get("dimension")),
     )
 

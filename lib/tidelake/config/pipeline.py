@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr
 
+from tidelake.config.detections import Detection
 from tidelake.config.durations import PositiveDuration
 from tidelake.config.event import Dedup, Event, Watermark
 from tidelake.config.expectations import Expectation, Suite
@@ -52,6 +53,7 @@ class Pipeline(Model):
     enrich: tuple[Enrich, ...] = ()
     gold: tuple[GoldTable, ...] = ()
     joins: tuple[Join, ...] = ()
+    detections: tuple[Detection, ...] = ()
     alerts: Alerts | None = None
     transform: (
         Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$")] | None
@@ -120,7 +122,14 @@ class Pipeline(Model):
             history = (f"dim.{self.name}__history",) if self.dimension.history else ()
             return (f"dim.{self.name}", *history)
         names = [table.name for table in self.gold] + [join.name for join in self.joins]
+        for detection in self.detections:
+            names += [detection.features, detection.name]
         return tuple(f"gold.{name}" for name in names)
+
+    @property
+    def aggregates(self) -> tuple[GoldTable, ...]:
+        """The gold tables of windows and measures, those that detections look back at included."""
+        return (*self.gold, *(detection.hours for detection in self.detections))
 
     @property
     def silver_columns(self) -> tuple[str, ...]:

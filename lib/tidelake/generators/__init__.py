@@ -13,6 +13,7 @@ from tidelake.errors import UsageError
 from tidelake.generators.clickstream import generate_clickstream
 from tidelake.generators.flights import generate_flights
 from tidelake.generators.landing import Summary
+from tidelake.generators.payments import generate_payments
 from tidelake.generators.reference import (
     generate_airlines,
     generate_planes,
@@ -26,7 +27,8 @@ _DIMENSIONS = {
     "airlines": generate_airlines,
     "planes": generate_planes,
 }
-GENERATED = ("clickstream", "flights", *_DIMENSIONS)
+_SEEDED = {"clickstream": generate_clickstream, "payments": generate_payments}
+GENERATED = (*_SEEDED, "flights", *_DIMENSIONS)
 
 
 def generate(
@@ -44,7 +46,8 @@ def generate(
         to: The folder, made if it is missing.
         events: Number of records. For flights and dimensions at most this many; 0 for all, of
             flights for all of January.
-        seed: Chooses one clickstream among many. The others are the same for every seed.
+        seed: Chooses one clickstream or stream of payments among many. The others are the same
+            for every seed.
         progress: Called with a line of text now and then.
 
     Returns:
@@ -55,8 +58,8 @@ def generate(
             already there with other bytes.
         MachineError: The package that holds the flights is not installed.
     """
-    if pipeline_name == "clickstream":
-        return generate_clickstream(to, events=events, seed=seed, progress=progress)
+    if pipeline_name in _SEEDED:
+        return _SEEDED[pipeline_name](to, events=events, seed=seed, progress=progress)
     if pipeline_name == "flights":
         return generate_flights(to, months=(1,), events=events, progress=progress)
     if pipeline_name in _DIMENSIONS:

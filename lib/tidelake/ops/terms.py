@@ -94,7 +94,7 @@ def source_books(taken: Sequence[Commit], pipeline: Pipeline) -> SourceBooks:
 def gold_books(lake: Lake, pipeline: Pipeline) -> dict[str, GoldBooks]:
     """Hold what gold's commits found eligible beside what its tables count."""
     books = {}
-    for gold in pipeline.gold:
+    for gold in pipeline.aggregates:
         counter = _counter(gold)
         table = lake.gold(gold.name)
         if counter is None or not table.exists:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from tidelake.config import Pipeline
+from tidelake.config import Detection, Pipeline
 from tidelake.config.pipeline import selected_columns
 from tidelake.runtime.targets.aggregated import Aggregated
+from tidelake.runtime.targets.detected import Detected
 from tidelake.runtime.targets.dimension import Latest, Versions
 from tidelake.runtime.targets.joined import Joined
 from tidelake.runtime.targets.target import OWN, Inputs, Target, stamped
@@ -32,4 +33,18 @@ def targets_of(lake: Lake, pipeline: Pipeline) -> list[Target]:
             Joined(lake.gold(join.name), f"joins[{number}]", join, pipeline.name)
             for number, join in enumerate(pipeline.joins)
         ],
+        *[
+            target
+            for number, detection in enumerate(pipeline.detections)
+            for target in _detecting(lake, detection, f"detections[{number}]")
+        ],
+    ]
+
+
+def _detecting(lake: Lake, detection: Detection, place: str) -> list[Target]:
+    """List the features and, after them, the alerts that look back at them."""
+    features = lake.gold(detection.features)
+    return [
+        Aggregated(features, f"{place}.features", detection.hours),
+        Detected(lake.gold(detection.name), place, detection, features),
     ]

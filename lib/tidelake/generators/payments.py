@@ -1,0 +1,205 @@
+"""Payments by card: ordinary ones, frauds that are known, and what goes wrong on their way.
+
+A fraud carries the name of its case, so that alerts can be held against the truth. The rest of a
+card's payments lie near its home, around its usual amount and far apart in time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from tidelake.errors import UsageError
+from tidelake.generators.cities import CITIES, City, far_from
+from tidelake.generators.landing import Summary, land
+
+START = datetime(2026, 1, 5)
+_SECOND = 1000
+_MINUTE, _HOUR = 60 * _SECOND, 3600 * _SECOND
+_SPAN = 72 * _HOUR
+_PER_CARD, _MERCHANTS, _FILES = 60, 400, 20
+_CASES = ("unusual_amount", "burst", "impossible_travel")
+_BURST = 6
+_NEAR = 0.05
+# Shares of all lines; a case of fraud is one line, a burst several.
+_DUPLICATE, _BROKEN, _LATE, _CASE = 0.03, 0.01, 0.01, 0.004
+
+
+@dataclass(frozen=True)
+class Card:
+    """A card: where it is used, and for how much (the middle of its amounts)."""
+
+    name: str
+    home: City
+    usual: float
+
+
+@dataclass(frozen=True)
+class Payment:
+    """A payment, in milliseconds since the stream began."""
+
+    at: int
+    card: Card
+    amount: float
+    city: City
+    case: str | None = None
+
+
+@dataclass(frozen=True)
+class _Delivery:
+    at: int
+    line: bytes
+
+
+def generate_payments(
+    to: Path, *, events: int, seed: int, progress: Callable[[str], None] | None = None
+) -> Summary:
+    """Write a stream of payments over three days.
+
+    Args:
+        to: The folder, made if it is missing.
+        events: Number of lines, at least 1.
+        seed: Chooses the stream.
+        progress: Called with a line of text now and then.
+
+    Returns:
+        What the folder now holds of this stream: ``valid`` lines, those of each case of fraud,
+        ``duplicate``, ``malformed`` and ``late`` ones.
+
+    Raises:
+        UsageError: ``events`` is below 1, or a file is there with other bytes.
+    """
+    if events < 1:
+        raise UsageError(f"a stream of payments needs at least 1 event, not {events}")
+    stream = f"payments/{seed}/{events}"
+    rng = random.Random(stream)
+    prefix = hashlib.sha256(stream.encode()).hexdigest()[:8]
+    copies, broken = round(_DUPLICATE * events), round(_BROKEN * events)
+    paid = _paid(rng, prefix, events - copies)
+    if progress is not None:
+        progress(f"drew {len(paid):,} payments over {_SPAN / _HOUR:.0f} hours")
+    lines = [line_of(payment, f"{prefix}-{n:08d}").encode() for n, payment in enumerate(paid)]
+    # Frauds arrive whole and at once, so that each is there to be found.
+    ordinary = [n for n, payment in enumerate(paid) if payment.case is None]
+    chosen = rng.sample(ordinary, min(len(ordinary), broken + round(_LATE * events)))
+    damaged, late = set(chosen[:broken]), set(chosen[broken:])
+    sent = []
+    for n, (payment, line) in enumerate(zip(paid, lines, strict=True)):
+        wait = 10 * _MINUTE + int(rng.random() * 18 * _HOUR) if n in late else _SECOND
+        bytes_sent = _damaged(rng, line) if n in damaged else line
+        sent.append(_Delivery(payment.at + int(rng.expovariate(1 / wait)), bytes_sent))
+    whole = [n for n in ordinary if n not in damaged] or list(range(len(paid)))
+    for _ in range(copies):
+        n = whole[int(rng.random() * len(whole))]
+        sent.append(_Delivery(sent[n].at + 1 + int(rng.expovariate(1 / _MINUTE)), lines[n]))
+    tally = {"valid": len(ordinary) - len(chosen), "duplicate": copies, "malformed": len(damaged)}
+    tally |= {"late": len(late)} | dict.fromkeys(_CASES, 0)
+    for payment in paid:
+        if payment.case is not None:
+            tally[payment.case.partition(":")[0]] += 1
+    files = _sliced(sent, name=f"payments-s{seed}-{events}")
+    return Summary(len(files), land(to, files, progress=progress), len(sent), tally)
+
+
+def cards_of(rng: random.Random, prefix: str, count: int) -> list[Card]:
+    """Draw cards, each with a home and a usual amount."""
+    return [
+        Card(
+            f"card-{prefix}-{n:06d}", CITIES[int(rng.random() * len(CITIES))], 5 + 75 * rng.random()
+        )
+        for n in range(count)
+    ]
+
+
+def ordinary(rng: random.Random, card: Card, at: int) -> Payment:
+    """Draw a payment at home, about as high as ever."""
+    return Payment(at, card, card.usual * (0.4 + 1.4 * rng.random()), _near(rng, card.home))
+
+
+def frauds(rng: random.Random, card: Card, at: int, *, rule: str, case: str) -> list[Payment]:
+    """Draw a case of fraud: the payments that are to be found."""
+    if rule == "unusual_amount":
+        amount = card.usual * (15 + 20 * rng.random())
+        return [Payment(at, card, amount, _near(rng, card.home), case)]
+    if rule == "burst":
+        times = sorted(at + int(rng.random() * 50 * _SECOND) for _ in range(_BURST))
+        return [Payment(when, card, card.usual, _near(rng, card.home), case) for when in times]
+    away = far_from(card.home, draw=rng.random())
+    return [Payment(at, card, card.usual, _near(rng, away), case)]
+
+
+def line_of(payment: Payment, payment_id: str, *, time: str | None = None) -> str:
+    """Write a payment as a line of JSON.
+
+    Args:
+        payment: The payment.
+        payment_id: Its id.
+        time: When it was made; None: ``payment.at`` after the stream's beginning.
+    """
+    if time is None:
+        stamp = START + timedelta(milliseconds=payment.at)
+        time = stamp.isoformat(timespec="milliseconds") + "Z"
+    told = {
+        "payment_id": payment_id,
+        "card_id": payment.card.name,
+        "paid_at": time,
+        "amount": f"{payment.amount:.2f}",
+        "merchant_id": f"m{int(payment.at * 7919 % _MERCHANTS):04d}",
+        "city": payment.city.name,
+        "latitude": payment.city.latitude,
+        "longitude": payment.city.longitude,
+        "fraud_case": payment.case,
+    }
+    return json.dumps(told, separators=(",", ":"))
+
+
+def _paid(rng: random.Random, prefix: str, count: int) -> list[Payment]:
+    """Draw all payments in the order of their times; cases begin when cards have a past."""
+    cards = cards_of(rng, prefix, max(5, count // _PER_CARD))
+    cases: list[Payment] = []
+    for number in range(round(_CASE * count)):
+        rule = _CASES[number % len(_CASES)]
+        card, at = cards[int(rng.random() * len(cards))], int(_SPAN * (0.5 + 0.45 * rng.random()))
+        cases += frauds(rng, card, at, rule=rule, case=f"{rule}:{number}")
+        if rule == "impossible_travel":
+            before = at - 5 * _MINUTE - int(rng.random() * 25 * _MINUTE)
+            cases.append(ordinary(rng, card, before))
+    cases = cases[:count]
+    times = (int(rng.random() * _SPAN) for _ in range(count - len(cases)))
+    drawn = [ordinary(rng, cards[int(rng.random() * len(cards))], at) for at in times]
+    return sorted([*drawn, *cases], key=lambda payment: payment.at)
+
+
+def _near(rng: random.Random, city: City) -> City:
+    """Move within a city: at most about 8 km from its middle."""
+    return City(
+        city.name,
+        round(city.latitude + _NEAR * (2 * rng.random() - 1), 5),
+        round(city.longitude + _NEAR * (2 * rng.random() - 1), 5),
+    )
+
+
+def _damaged(rng: random.Random, line: bytes) -> bytes:
+    ways = (
+        line[: len(line) // 2],
+        line.replace(b'"amount":"', b'"amount":"1,', 1),
+        line.replace(b'"payment_id"', b'"payment"', 1),
+        line.replace(b'"paid_at":"2026', b'"paid_at":"26', 1),
+    )
+    return ways[int(rng.random() * len(ways))]
+
+
+def _sliced(deliveries: list[_Delivery], *, name: str) -> dict[str, bytes]:
+    return dict(_files(sorted(deliveries, key=lambda delivery: delivery.at), name))
+
+
+def _files(deliveries: list[_Delivery], name: str) -> Iterator[tuple[str, bytes]]:
+    size = -(-len(deliveries) // _FILES)
+    for start in range(0, len(deliveries), size):
+        lines = (delivery.line + b"\n" for delivery in deliveries[start : start + size])
+        yield f"{name}-{start // size:04d}.jsonl", b"".join(lines)

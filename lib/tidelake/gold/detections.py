@@ -1,0 +1,208 @@
+"""Hold events against what their keys did before: unusual amounts, bursts, impossible travel.
+
+An alert follows from silver alone, in whatever order events came. What lies before an event's hour
+is taken from hours, one row a key and hour, so that months of history are few rows; what lies in
+the hour itself from the events.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from tidelake.config.detections import (
+    HOUR,
+    LAST_PLACE,
+    TOTAL,
+    VALUES,
+    Burst,
+    Detection,
+    ImpossibleTravel,
+    UnusualAmount,
+    place_of,
+)
+
+RECORD, RULE, EVIDENCE = "_record", "rule", "evidence"
+_HOUR, _PLACE, _VALUE = "_hour", "_place", "_value"
+_COUNT, _SUM, _BEFORE = "_count", "_sum", "_before"
+_FOUND = "_found"
+_EARTH_KM = 6371.0088
+_SECONDS_AN_HOUR = 3600
+
+
+def keyed(events: DataFrame, detection: Detection) -> DataFrame:
+    """Leave out the events without a key."""
+    for key in detection.keys:
+        events = events.where(F.col(key).isNotNull())
+    return events
+
+
+def looked_at(events: DataFrame, detection: Detection) -> DataFrame:
+    """Take of events what the rules look at.
+
+    Args:
+        events: Rows of silver, each with its keys.
+        detection: The definition.
+
+    Returns:
+        ``_record`` (unique in silver), ``event_id``, ``event_time``, the keys, the told columns,
+        ``_hour`` (its beginning), ``_value`` and ``_place``, null where there is no such rule.
+    """
+    amount, travel = detection.unusual_amount, detection.impossible_travel
+    return events.select(
+        F.col("record_id").alias(RECORD),
+        "event_id",
+        "event_time",
+        *detection.keys,
+        *[F.expr(sql).alias(name) for name, sql in detection.columns.items()],
+        hour_of(F.col("event_time")).alias(_HOUR),
+        F.expr(amount.value if amount else "NULL").alias(_VALUE),
+        F.expr(place_of(travel) if travel else "NULL").alias(_PLACE),
+    )
+
+
+def hour_of(instant: Column) -> Column:
+    """Give the beginning of an instant's hour in UTC, whatever the session's zone is."""
+    micros = F.unix_micros(instant)
+    return F.timestamp_micros(micros - F.pmod(micros, F.lit(HOUR // timedelta(microseconds=1))))
+
+
+def summed_up(hours: DataFrame, detection: Detection) -> DataFrame:
+    """Say for each key and hour what came before the hour.
+
+    Args:
+        hours: Rows of the features table, all that :attr:`Detection.lookback` reaches.
+        detection: The definition.
+
+    Returns:
+        The keys, ``_hour``, ``_count`` and ``_sum`` of the values in the history, ``_before``
+        (the last place).
+    """
+    amount, travel = detection.unusual_amount, detection.impossible_travel
+    told = [F.lit(None).alias(name) for name in (_COUNT, _SUM, _BEFORE)]
+    by_time = Window.partitionBy(*detection.keys).orderBy(F.unix_seconds("window_start"))
+    if amount:
+        history = by_time.rangeBetween(-int(amount.history.total_seconds()), -1)
+        told[0] = F.sum(VALUES).over(history).alias(_COUNT)
+        told[1] = F.sum(TOTAL).over(history).alias(_SUM)
+    if travel:
+        earlier = by_time.rangeBetween(Window.unboundedPreceding, -1)
+        told[2] = F.max(LAST_PLACE).over(earlier).alias(_BEFORE)
+    return hours.select(*detection.keys, F.col("window_start").alias(_HOUR), *told)
+
+
+def judged(events: DataFrame, before: DataFrame, detection: Detection) -> DataFrame:
+    """Find what each event breaks.
+
+    Args:
+        events: From :func:`looked_at`: of each key all events since the beginning of some hour,
+            and of the hours before it that a burst may reach into.
+        before: From :func:`summed_up`, for all hours of ``events``.
+        detection: The definition.
+
+    Returns:
+        ``events`` plus ``_found`` (array of ``rule`` and ``evidence``, a JSON object; empty for
+        most).
+    """
+    keys = list(detection.keys)
+    known = events.join(before, on=[*keys, _HOUR], how="left")
+    findings = []
+    if detection.unusual_amount:
+        findings.append(_unusual(detection.unusual_amount))
+    if detection.burst:
+        findings.append(_burst(detection.burst, keys))
+    if detection.impossible_travel:
+        order = Window.partitionBy(*keys, _HOUR).orderBy("event_time", "event_id")
+        earlier = F.max(_PLACE).over(order.rowsBetween(Window.unboundedPreceding, -1))
+        known = known.withColumn(_BEFORE, F.coalesce(earlier, F.col(_BEFORE)))
+        findings.append(impossible(detection.impossible_travel, F.col(_BEFORE), F.col(_PLACE)))
+    return known.withColumn(_FOUND, F.array_compact(F.array(*findings)))
+
+
+def to_alerts(judged_events: DataFrame, detection: Detection) -> DataFrame:
+    """Give a row for each rule that an event broke.
+
+    Returns:
+        ``rule``, ``event_id``, ``event_time``, the keys, the told columns, ``evidence`` and
+        ``_record``.
+    """
+    one = F.col("_one")
+    return (
+        judged_events.where(F.size(_FOUND) > 0)
+        .select("*", F.explode(_FOUND).alias("_one"))
+        .select(
+            one.getField(RULE).alias(RULE),
+            "event_id",
+            "event_time",
+            *detection.keys,
+            *detection.columns,
+            one.getField(EVIDENCE).alias(EVIDENCE),
+            RECORD,
+        )
+    )
+
+
+def finding(rule: str, broken: Column, **evidence: Column) -> Column:
+    """Name a rule and why, where it is broken; null elsewhere."""
+    why = F.to_json(F.struct(*[column.alias(name) for name, column in evidence.items()]))
+    return F.when(broken, F.struct(F.lit(rule).alias(RULE), why.alias(EVIDENCE)))
+
+
+def exceeds(rule: UnusualAmount, value: Column, count: Column, total: Column) -> Column:
+    """Find a value far above the mean of ``count`` values whose sum is ``total``."""
+    many = count.cast("int")
+    enough = many >= rule.at_least
+    # Multiplied out: a mean would be rounded.
+    above = value * many > total * F.lit(rule.times)
+    return finding(
+        "unusual_amount",
+        enough & above,
+        value=value,
+        mean=F.round(total / many, 2),
+        values=many,
+    )
+
+
+def impossible(rule: ImpossibleTravel, origin: Column, place: Column) -> Column:
+    """Find two places that are too far apart for the time between them."""
+    km = _distance(origin, place)
+    micros = F.unix_micros(place.getField("at")) - F.unix_micros(origin.getField("at"))
+    hours = micros / F.lit(1e6 * _SECONDS_AN_HOUR)
+    too_far = (km >= rule.at_least_km) & (km > hours * F.lit(float(rule.kmh)))
+    return finding(
+        "impossible_travel",
+        too_far & (micros >= 0),
+        km=F.round(km).cast("int"),
+        seconds=F.round(micros / F.lit(1e6)).cast("int"),
+        since=origin.getField("at"),
+        latitude=origin.getField("latitude"),
+        longitude=origin.getField("longitude"),
+    )
+
+
+def frequent(rule: Burst, count: Column, since: Column) -> Column:
+    """Find the event with which there are too many in a short time."""
+    return finding("burst", count >= rule.events, events=count, since=since)
+
+
+def _unusual(rule: UnusualAmount) -> Column:
+    return exceeds(rule, F.col(_VALUE), F.col(_COUNT), F.col(_SUM))
+
+
+def _burst(rule: Burst, keys: list[str]) -> Column:
+    within = int(rule.within / timedelta(microseconds=1))
+    recent = (
+        Window.partitionBy(*keys).orderBy(F.unix_micros("event_time")).rangeBetween(1 - within, 0)
+    )
+    return frequent(rule, F.count("*").over(recent), F.min("event_time").over(recent))
+
+
+def _distance(one: Column, other: Column) -> Column:
+    """Great-circle distance in km by the haversine formula (R. W. Sinnott, 1984)."""
+    first, second = (F.radians(place.getField("latitude")) for place in (one, other))
+    across = F.radians(other.getField("longitude")) - F.radians(one.getField("longitude"))
+    half = F.pow(F.sin((second - first) / 2), F.lit(2))
+    half = half + F.cos(first) * F.cos(second) * F.pow(F.sin(across / 2), F.lit(2))
+    return F.lit(2 * _EARTH_KM) * F.asin(F.sqrt(F.least(half, F.lit(1.0))))

@@ -1,0 +1,129 @@
+"""Where each rule begins to hold, and what it passes over."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from tidelake.config import Detection
+from tidelake.gold.detections import judged, keyed, looked_at, summed_up, to_alerts
+from tidelake.gold.windows import to_partials
+
+_DDL = (
+    "record_id string, event_id string, event_time timestamp, card string, "
+    "amount decimal(12,2), latitude double, longitude double"
+)
+_NOON = datetime(2026, 1, 10, 12)
+_AMOUNT = {"value": "amount", "times": 5, "history": "2 hours", "at_least": 2}
+_TRAVEL = {"latitude": "latitude", "longitude": "longitude", "kmh": 900, "at_least_km": 50}
+_PARIS, _LONDON = (48.8566, 2.3522), (51.5074, -0.1278)
+
+Row = tuple[timedelta, str | None, str | None, tuple[float | None, float | None]]
+
+
+def found(spark: SparkSession, rules: dict[str, Any], *rows: Row) -> list[tuple[int, Any]]:
+    """Judge rows; give the number of each that breaks the rule, and why."""
+    detection = Detection.model_validate(
+        {"name": "alerts", "features": "hours", "keys": ["card"], **rules}
+    )
+    table = ", ".join(
+        f"('{n}', '{n:03d}', timestamp'{(_NOON + after).isoformat(sep=' ')}', {_sql(card)}, "
+        f"{amount or 'NULL'}, {latitude or 'NULL'}, {longitude or 'NULL'})"
+        for n, (after, card, amount, (latitude, longitude)) in enumerate(rows)
+    )
+    types = [column.strip().split(" ", 1) for column in _DDL.replace("(12,2)", "(12;2)").split(",")]
+    events = spark.sql(f"SELECT * FROM VALUES {table}").toDF(*[name for name, _ in types])
+    events = events.select(
+        *[F.col(name).cast(kind.replace(";", ",")).alias(name) for name, kind in types]
+    )
+    events = keyed(events, detection)
+    before = summed_up(to_partials(events, detection.hours), detection)
+    alerts = to_alerts(judged(looked_at(events, detection), before, detection), detection)
+    return sorted((int(row["_record"]), json.loads(row["evidence"])) for row in alerts.collect())
+
+
+def _sql(text: str | None) -> str:
+    return "NULL" if text is None else f"'{text}'"
+
+
+def paid(minutes: float, amount: str | None, card: str | None = "a") -> Row:
+    return timedelta(minutes=minutes), card, amount, (None, None)
+
+
+def at(seconds: float, place: tuple[float | None, float | None]) -> Row:
+    return timedelta(seconds=seconds), "a", None, place
+
+
+def test_an_amount_is_unusual_above_so_many_means_and_not_at_them(spark: SparkSession) -> None:
+    rows = [paid(-60, "1.00"), paid(-59, "1.01"), paid(0, "5.02"), paid(1, "5.03")]
+    # The mean is 1.005, five times that 5.025.
+    assert found(spark, {"unusual_amount": _AMOUNT}, *rows) == [
+        (3, {"value": 5.03, "mean": 1.01, "values": 2})
+    ]
+
+
+def test_an_amount_is_held_against_whole_hours_of_its_own_key(spark: SparkSession) -> None:
+    in_its_hour = [paid(-60, "1"), paid(0, "1"), paid(1, "9")]
+    too_old = [paid(-121, "1"), paid(-60, "1"), paid(0, "9")]
+    of_others = [paid(-60, "1"), paid(-60, "1", "b"), paid(0, "9")]
+    without = [paid(-60, "1"), paid(-60, None), paid(0, "9")]
+    for rows in (in_its_hour, too_old, of_others, without):
+        assert found(spark, {"unusual_amount": _AMOUNT}, *rows) == []
+    oldest = [paid(-120, "1"), paid(-1, "1"), paid(59, "9")]
+    assert [n for n, _ in found(spark, {"unusual_amount": _AMOUNT}, *oldest)] == [2]
+
+
+def test_a_burst_counts_the_event_itself_and_ends_where_its_time_does(spark: SparkSession) -> None:
+    rules = {"burst": {"events": 3, "within": "1 minute"}}
+    second = 1 / 60
+    assert found(spark, rules, paid(0, None), paid(0.5, None), paid(1, None)) == []
+    rows = [paid(0, None), paid(0.5, None), paid(1 - second / 1000, None)]
+    assert found(spark, rules, *rows) == [(2, {"events": 3, "since": "2026-01-10T12:00:00.000Z"})]
+    # Events of one instant count for one another, across the hour as well.
+    same = [paid(-second, None), paid(0, None), paid(0, None)]
+    assert [n for n, _ in found(spark, rules, *same)] == [1, 2]
+
+
+@pytest.mark.parametrize("minutes", [22, 24])
+def test_travel_is_impossible_above_the_speed_alone(spark: SparkSession, minutes: float) -> None:
+    # Paris to London is 343.6 km along the great circle: 22 min 54 s at 900 km/h.
+    answer = found(spark, {"impossible_travel": _TRAVEL}, at(0, _PARIS), at(60 * minutes, _LONDON))
+    why = {
+        "km": 344,
+        "seconds": 1320,
+        "since": "2026-01-10T12:00:00.000Z",
+        "latitude": 48.8566,
+        "longitude": 2.3522,
+    }
+    assert answer == ([(1, why)] if minutes == 22 else [])
+
+
+def test_travel_passes_over_events_without_a_place_and_short_ways(spark: SparkSession) -> None:
+    near = (_PARIS[0] + 0.4, _PARIS[1])
+    nowhere = [at(0, _PARIS), at(1, (None, 2.0)), at(2, (48.0, None)), at(3, near)]
+    assert found(spark, {"impossible_travel": _TRAVEL}, *nowhere) == []
+    back = [at(-7200, _PARIS), at(-10, (None, None)), at(0, _LONDON), at(1, _PARIS)]
+    assert [n for n, _ in found(spark, {"impossible_travel": _TRAVEL}, *back)] == [3]
+    # From one hour into the next, and twice in one instant.
+    hours = [at(-1, _PARIS), at(0, _LONDON), at(0, _PARIS)]
+    assert [n for n, _ in found(spark, {"impossible_travel": _TRAVEL}, *hours)] == [1, 2]
+
+
+def test_events_without_a_key_break_no_rule(spark: SparkSession) -> None:
+    rules = {"burst": {"events": 2, "within": "1 minute"}}
+    assert found(spark, rules, paid(0, None, None), paid(0, None, None)) == []
+
+
+def test_what_a_longest_way_takes_bounds_how_far_back_places_are_looked_for() -> None:
+    rules = {"name": "alerts", "features": "hours", "keys": ["card"]}
+    travel = Detection.model_validate({**rules, "impossible_travel": _TRAVEL})
+    assert travel.lookback == timedelta(hours=24)
+    both = Detection.model_validate(
+        {**rules, "impossible_travel": _TRAVEL, "unusual_amount": {"value": "amount"}}
+    )
+    assert both.lookback == timedelta(days=30)
