@@ -103,6 +103,10 @@ class Lake:
         checked = self.bronze(pipeline).path.name
         return self.root / "checkpoints" / checked / hop
 
+    def fast(self, name: str) -> Path:
+        """Give the folder of a fast lane: its checkpoint, and what it writes without a broker."""
+        return self.root / "fast" / self.gold(name).path.name
+
     def erasure(self, pipeline: str) -> Path:
         """Give the folder that is there while an erasure has begun and not ended."""
         checked = self.bronze(pipeline).path.name

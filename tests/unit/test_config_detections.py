@@ -59,7 +59,7 @@ def test_a_detection_gives_two_gold_tables_and_hours_of_what_its_rules_need(tmp_
         ),
         ({"features": "merchant_takings_1h"}, "features", "is the name of gold[0] already"),
         ({"features": "payment_alerts"}, "features", "is the name of detections[0] already"),
-        ({"fast": {"topic": "a b"}}, "fast.topic", "no name for a topic"),
+        ({"fast": {"topic": "a b", "pipeline": "p"}}, "fast.topic", "no name for a topic"),
         (
             {"unusual_amount": None, "burst": None, "impossible_travel": None},
             "",

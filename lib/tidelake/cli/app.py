@@ -17,6 +17,7 @@ from tidelake.cli.broker import kafka
 from tidelake.cli.checking import check
 from tidelake.cli.erasing import erase
 from tidelake.cli.failures import say
+from tidelake.cli.fast import fast
 from tidelake.cli.flow import run_pipeline
 from tidelake.cli.maintaining import maintain
 from tidelake.cli.options import as_json, place, placed
@@ -249,6 +250,6 @@ def _refuse_unbalanced(problems: Sequence[str], pipeline: str) -> None:
         )
 
 
-_BESIDE = (late, quarantine, check, repair, verify, backfill, maintain, erase, kafka)
+_BESIDE = (late, quarantine, check, repair, verify, backfill, maintain, erase, kafka, fast)
 for _command in (*_BESIDE, *unbuilt_commands()):
     app.add_command(_command)

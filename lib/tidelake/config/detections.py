@@ -82,10 +82,12 @@ class FastLane(Model):
 
     Attributes:
         topic: Where they go, at the source's broker.
+        pipeline: Takes them into tables, where they are held against the exact ones.
         refresh: How often what the rules look back at is read anew.
     """
 
     topic: Annotated[str, AfterValidator(_topic)]
+    pipeline: TableName
     refresh: PositiveDuration = timedelta(minutes=5)
 
 

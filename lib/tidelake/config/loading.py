@@ -23,7 +23,6 @@ from tidelake.config.violations import findings_of
 from tidelake.errors import UsageError
 
 _REFERENCE = re.compile(r"\$\{([^}]*)\}")
-_WITHOUT_PATH = ("kafka", "rate")
 _TABLES = (("gold", "name"), ("joins", "name"), ("detections", "name"), ("detections", "features"))
 _TABLES = (("gold", "name"), ("joins", "name"), ("detections", "name"), ("detections", "features"))
 
@@ -134,10 +133,14 @@ def _override(document: Document, path: str) -> None:
         document.content["source"] = {**(mine if source.get("kind") == "kafka" else kept), **ours}
         return
     kind = source.get("kind")
-    if kind in _WITHOUT_PATH:
+    if kind == "kafka":
+        kept = {key: value for key, value in source.items() if key in ("format", "registry")}
+        document.content["source"] = {**kept, "kind": "files", "path": path}
+        return
+    if kind == "rate":
         raise UsageError(
-            f"{document.file}: --source replaces source.path, which a source of kind {kind} does "
-            "not have (files and delta do)"
+            f"{document.file}: --source replaces where records come from, and a source of kind "
+            "rate makes its own"
         )
     source["path"] = path
 

@@ -26,7 +26,7 @@ SILVER_RESERVED = (
     "event_date",
 )
 # What a table of alerts fills itself.
-DETECTION_RESERVED = ("rule", "event_id", "event_time", "evidence")
+DETECTION_RESERVED = ("rule", "event_id", "event_time", "evidence", "sent_at")
 GOLD_RESERVED = (
     "window_start",
     "window_end",

@@ -28,7 +28,7 @@ _DIMENSIONS = {
     "planes": generate_planes,
 }
 _SEEDED = {"clickstream": generate_clickstream, "payments": generate_payments}
-GENERATED = (*_SEEDED, "flights", *_DIMENSIONS)
+GENERATED = ("clickstream", "flights", *_DIMENSIONS, "payments")
 
 
 def generate(

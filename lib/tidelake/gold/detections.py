@@ -25,9 +25,9 @@ from tidelake.config.detections import (
 )
 
 RECORD, RULE, EVIDENCE = "_record", "rule", "evidence"
-_HOUR, _PLACE, _VALUE = "_hour", "_place", "_value"
+HOUR_OF, PLACE, VALUE = "_hour", "_place", "_value"
 _COUNT, _SUM, _BEFORE = "_count", "_sum", "_before"
-_FOUND = "_found"
+FOUND = "_found"
 _EARTH_KM = 6371.0088
 _SECONDS_AN_HOUR = 3600
 
@@ -39,12 +39,13 @@ def keyed(events: DataFrame, detection: Detection) -> DataFrame:
     return events
 
 
-def looked_at(events: DataFrame, detection: Detection) -> DataFrame:
+def looked_at(events: DataFrame, detection: Detection, *more: str) -> DataFrame:
     """Take of events what the rules look at.
 
     Args:
         events: Rows of silver, each with its keys.
         detection: The definition.
+        more: Columns to keep beside them.
 
     Returns:
         ``_record`` (unique in silver), ``event_id``, ``event_time``, the keys, the told columns,
@@ -57,9 +58,10 @@ def looked_at(events: DataFrame, detection: Detection) -> DataFrame:
         "event_time",
         *detection.keys,
         *[F.expr(sql).alias(name) for name, sql in detection.columns.items()],
-        hour_of(F.col("event_time")).alias(_HOUR),
-        F.expr(amount.value if amount else "NULL").alias(_VALUE),
-        F.expr(place_of(travel) if travel else "NULL").alias(_PLACE),
+        hour_of(F.col("event_time")).alias(HOUR_OF),
+        F.expr(amount.value if amount else "NULL").alias(VALUE),
+        F.expr(place_of(travel) if travel else "NULL").alias(PLACE),
+        *more,
     )
 
 
@@ -90,7 +92,7 @@ def summed_up(hours: DataFrame, detection: Detection) -> DataFrame:
     if travel:
         earlier = by_time.rangeBetween(Window.unboundedPreceding, -1)
         told[2] = F.max(LAST_PLACE).over(earlier).alias(_BEFORE)
-    return hours.select(*detection.keys, F.col("window_start").alias(_HOUR), *told)
+    return hours.select(*detection.keys, F.col("window_start").alias(HOUR_OF), *told)
 
 
 def judged(events: DataFrame, before: DataFrame, detection: Detection) -> DataFrame:
@@ -107,18 +109,18 @@ def judged(events: DataFrame, before: DataFrame, detection: Detection) -> DataFr
         most).
     """
     keys = list(detection.keys)
-    known = events.join(before, on=[*keys, _HOUR], how="left")
+    known = events.join(before, on=[*keys, HOUR_OF], how="left")
     findings = []
     if detection.unusual_amount:
         findings.append(_unusual(detection.unusual_amount))
     if detection.burst:
         findings.append(_burst(detection.burst, keys))
     if detection.impossible_travel:
-        order = Window.partitionBy(*keys, _HOUR).orderBy("event_time", "event_id")
-        earlier = F.max(_PLACE).over(order.rowsBetween(Window.unboundedPreceding, -1))
+        order = Window.partitionBy(*keys, HOUR_OF).orderBy("event_time", "event_id")
+        earlier = F.max(PLACE).over(order.rowsBetween(Window.unboundedPreceding, -1))
         known = known.withColumn(_BEFORE, F.coalesce(earlier, F.col(_BEFORE)))
-        findings.append(impossible(detection.impossible_travel, F.col(_BEFORE), F.col(_PLACE)))
-    return known.withColumn(_FOUND, F.array_compact(F.array(*findings)))
+        findings.append(impossible(detection.impossible_travel, F.col(_BEFORE), F.col(PLACE)))
+    return known.withColumn(FOUND, F.array_compact(F.array(*findings)))
 
 
 def to_alerts(judged_events: DataFrame, detection: Detection) -> DataFrame:
@@ -130,8 +132,8 @@ def to_alerts(judged_events: DataFrame, detection: Detection) -> DataFrame:
     """
     one = F.col("_one")
     return (
-        judged_events.where(F.size(_FOUND) > 0)
-        .select("*", F.explode(_FOUND).alias("_one"))
+        judged_events.where(F.size(FOUND) > 0)
+        .select("*", F.explode(FOUND).alias("_one"))
         .select(
             one.getField(RULE).alias(RULE),
             "event_id",
@@ -188,7 +190,7 @@ def frequent(rule: Burst, count: Column, since: Column) -> Column:
 
 
 def _unusual(rule: UnusualAmount) -> Column:
-    return exceeds(rule, F.col(_VALUE), F.col(_COUNT), F.col(_SUM))
+    return exceeds(rule, F.col(VALUE), F.col(_COUNT), F.col(_SUM))
 
 
 def _burst(rule: Burst, keys: list[str]) -> Column:

@@ -45,12 +45,20 @@ def options_of(source: KafkaSource) -> dict[str, str]:
     if source.min_partitions:
         told["minPartitions"] = str(source.min_partitions)
     ours = {
-        "kafka.bootstrap.servers": source.bootstrap,
         "kafka.isolation.level": "read_committed",
         "includeHeaders": "true",
         "failOnDataLoss": "true",
     }
-    return {name: value for name, value in told.items() if value} | ours | resolved(source.options)
+    return {name: value for name, value in told.items() if value} | ours | client_options(source)
+
+
+def client_options(source: KafkaSource) -> dict[str, str]:
+    """Say to a client of Kafka's which broker to ask, and how to be let in.
+
+    Raises:
+        UsageError: An option refers to a variable that is not set.
+    """
+    return {"kafka.bootstrap.servers": source.bootstrap, **resolved(source.options)}
 
 
 def planned_offsets(checkpoint: Path, batch: int) -> Offsets:

@@ -1,0 +1,251 @@
+"""How long an alert takes in the fast lane, from a producer to a consumer outside Spark.
+
+A broker of its own, a lake with a history for each card, the lane as a process of its own. Every
+second payment is far above its card's mean, so that it must alert; each alert's time is from the
+moment before it is handed to the producer until a consumer has it in its hands.
+
+Usage: python benchmarks/latency.py [--minutes 10] [--rate 200] [--refresh "5 minutes"]
+       [--json FILE] [--plot FILE.svg]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import yaml
+from benchmarks.histogram import plotted
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tidelake.config.places import conf_dir, find_file
+from tidelake.generators.payments import Card, Payment, cards_of, line_of, ordinary
+from tidelake.kafka.broker import down, up
+
+_CARDS, _HISTORY, _PARTITIONS = 500, 10, 2
+_TOPIC, _ALERTS = "payments", "payment-alerts"
+_PATIENCE, _WARM_SECONDS = 120.0, 20.0
+# Far above the mean, whatever the card's usual amount is.
+_TIMES = 20
+
+
+def main() -> None:
+    """Measure, and print what was found."""
+    asked = argparse.ArgumentParser(description=__doc__)
+    asked.add_argument("--minutes", type=float, default=10)
+    asked.add_argument("--rate", type=int, default=200)
+    asked.add_argument("--refresh", default="5 minutes")
+    asked.add_argument("--json", type=Path)
+    asked.add_argument("--plot", type=Path)
+    told = asked.parse_args()
+    with tempfile.TemporaryDirectory(prefix="tidelake-latency-") as name:
+        folder = Path(name)
+        broker = up(folder / "kafka", 0)
+        try:
+            found = _measured(folder, broker.bootstrap, told)
+        finally:
+            down(folder / "kafka")
+    report = _report(found, told)
+    print(json.dumps(report, indent=1))
+    if told.json:
+        told.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    if told.plot:
+        title = f"{told.rate} payments a second for {told.minutes:g} minutes, milliseconds"
+        told.plot.write_text(plotted([ms for _, ms in found["latencies"]], title), encoding="utf-8")
+
+
+def _measured(folder: Path, bootstrap: str, told: argparse.Namespace) -> dict[str, Any]:
+    """Fill the tables, start the lane, wait until it alerts, then send at the rate."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    for made in admin.create_topics(
+        [NewTopic(_TOPIC, _PARTITIONS, 1), NewTopic(_ALERTS, 1, 1)]
+    ).values():
+        made.result(30)
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0})
+    cards = cards_of(random.Random(1), "latency", _CARDS)
+    _send_history(producer, cards)
+    definition = _definition(folder, bootstrap, told.refresh)
+    command = [sys.executable, "-m", "tidelake.cli"]
+    place = ["--root", str(folder / "lake")]
+    subprocess.run([*command, "run", str(definition), *place], check=True)
+    seen = _Seen(bootstrap)
+    with seen.listening(), _lane([*command, "fast", "run", str(definition), *place]) as lane:
+        sender = _Sender(producer, cards, lane)
+        began = time.monotonic()
+        while not seen.at:
+            if time.monotonic() - began > _PATIENCE:
+                raise SystemExit("the lane did not alert")
+            sender.send(2, rate=2)
+        print(f"first alert after {time.monotonic() - began:.1f} s", file=sys.stderr)
+        sender.send(int(_WARM_SECONDS * told.rate), rate=told.rate)
+        sender.sent.clear()
+        count = int(told.minutes * 60 * told.rate)
+        late = sender.send(count, rate=told.rate)
+        wanted = {name for name in sender.sent if name.endswith("-fraud")}
+        ends = time.monotonic() + _PATIENCE / 4
+        while wanted - seen.at.keys() and time.monotonic() < ends:
+            time.sleep(0.5)
+    first = min(sender.sent.values())
+    latencies = [
+        (sender.sent[name] - first, (seen.at[name] - sender.sent[name]) * 1000)
+        for name in sorted(wanted & seen.at.keys(), key=sender.sent.__getitem__)
+    ]
+    missing = len(wanted - seen.at.keys())
+    return {"sent": count, "missing": missing, "latencies": latencies, "behind_ms": late * 1000}
+
+
+class _Sender:
+    """Sends payments at even distances, every second one a fraud."""
+
+    def __init__(
+        self, producer: Producer, cards: list[Card], lane: subprocess.Popen[bytes]
+    ) -> None:
+        self.sent: dict[str, float] = {}
+        self._producer, self._cards, self._lane = producer, cards, lane
+        self._chance, self._count = random.Random(2), 0
+
+    def send(self, count: int, *, rate: int) -> float:
+        """Send, and tell by how many seconds the sender itself fell behind at most."""
+        began, worst = time.monotonic(), 0.0
+        for number in range(count):
+            due = began + number / rate
+            now = time.monotonic()
+            if now < due:
+                self._producer.poll(due - now)
+            worst = max(worst, time.monotonic() - due)
+            if self._lane.poll() is not None:
+                raise SystemExit("the lane ended")
+            self._send_one()
+        self._producer.flush(30)
+        return worst
+
+    def _send_one(self) -> None:
+        number, self._count = self._count, self._count + 1
+        card = self._cards[number % len(self._cards)]
+        # Not twice within a minute, nor in another city: one rule at a time.
+        payment = ordinary(self._chance, card, number)
+        fraud = number % 2 == 0
+        if fraud:
+            payment = Payment(number, card, _TIMES * card.usual, payment.city)
+        name = f"p{number:08d}-{'fraud' if fraud else 'plain'}"
+        line = line_of(payment, name, time=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}")
+        self.sent[name] = time.monotonic()
+        self._producer.produce(_TOPIC, line.encode(), partition=number // 2 % _PARTITIONS)
+        self._producer.poll(0)
+
+
+class _Seen:
+    """Listens for alerts, and notes when each came first."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.at: dict[str, float] = {}
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": "latency",
+                "auto.offset.reset": "earliest",
+                "fetch.wait.max.ms": 5,
+                "log_level": 0,
+            }
+        )
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Listen in a thread of its own."""
+        ended = threading.Event()
+
+        def listen() -> None:
+            self._consumer.subscribe([_ALERTS])
+            while not ended.is_set():
+                message = self._consumer.poll(0.1)
+                if message is None or message.error():
+                    continue
+                now, value = time.monotonic(), message.value()
+                told = json.loads(value) if value else {}
+                if told.get("rule") == "unusual_amount":
+                    self.at.setdefault(told["event_id"], now)
+            self._consumer.close()
+
+        thread = threading.Thread(target=listen)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+
+@contextmanager
+def _lane(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+    lane = subprocess.Popen(command, start_new_session=True)
+    try:
+        yield lane
+    finally:
+        lane.send_signal(signal.SIGINT)
+        lane.wait(60)
+
+
+def _send_history(producer: Producer, cards: list[Card]) -> None:
+    """Give each card some payments in the hours before this one."""
+    chance, now = random.Random(3), datetime.now(UTC)
+    for card in cards:
+        for number in range(_HISTORY):
+            when = now - timedelta(hours=1 + number / 2, minutes=30)
+            line = line_of(
+                ordinary(chance, card, number),
+                f"{card.name}-{number}",
+                time=f"{when:%Y-%m-%dT%H:%M:%S.%fZ}",
+            )
+            producer.produce(_TOPIC, line.encode(), partition=number % _PARTITIONS)
+        producer.poll(0)
+    producer.flush(30)
+
+
+def _definition(folder: Path, bootstrap: str, refresh: str) -> Path:
+    """Write the reference pipeline with the broker as its source."""
+    raw = yaml.safe_load(find_file("payments", "pipeline").read_text(encoding="utf-8"))
+    raw["source"] = {"kind": "kafka", "bootstrap": bootstrap, "topic": _TOPIC}
+    raw["detections"][0]["fast"]["refresh"] = refresh
+    suite = folder / "expectations" / "payments.yml"
+    suite.parent.mkdir(parents=True)
+    suite.write_bytes((conf_dir() / "expectations" / "payments.yml").read_bytes())
+    written = folder / "pipelines" / "payments.yml"
+    written.parent.mkdir()
+    written.write_text(yaml.safe_dump(raw, sort_keys=False), encoding="utf-8")
+    return written
+
+
+def _report(found: dict[str, Any], told: argparse.Namespace) -> dict[str, Any]:
+    ordered = sorted(ms for _, ms in found["latencies"])
+    quantiles = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
+    slow = Counter(int(at) for at, ms in found["latencies"] if ms > 100)
+    return {
+        "rate": told.rate,
+        "minutes": told.minutes,
+        "refresh": told.refresh,
+        "alerts": len(ordered),
+        "missing": found["missing"],
+        "sender_behind_ms": round(found["behind_ms"], 1),
+        "ms": {
+            name: round(ordered[min(len(ordered) - 1, int(len(ordered) * share))], 2)
+            for name, share in quantiles.items()
+        },
+        "alerts_over_100_ms_by_second": dict(sorted(slow.items())),
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""Stream alerts from the source at once, beside the hops."""
+
+from __future__ import annotations
+
+import inspect
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from tidelake.bronze import as_never_requeued
+from tidelake.config import Detection, FilesSource, KafkaSource
+from tidelake.config.detections import FastLane
+from tidelake.errors import NotBuiltError, UsageError
+from tidelake.gold.fast import to_fast_alerts
+from tidelake.kafka.reach import refuse_unreachable
+from tidelake.kafka.source import client_options
+from tidelake.runtime.failures import FOREIGN, named
+from tidelake.runtime.fast.knowledge import Knowledge
+from tidelake.runtime.hop import Run
+from tidelake.silver.classify import SELECTED, STAGE, classify
+from tidelake.sources import read_stream
+
+_POLL_SECONDS = 1
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One stream of alerts.
+
+    Attributes:
+        run: What the command works with.
+        detection: The definition.
+        fast: Its fast lane.
+    """
+
+    run: Run
+    detection: Detection
+    fast: FastLane
+
+    @property
+    def folder(self) -> Path:
+        """What the lane keeps."""
+        return self.run.lake.fast(self.detection.name)
+
+    @property
+    def target(self) -> str:
+        """Where alerts go, in words."""
+        source = self.run.pipeline.source
+        if isinstance(source, KafkaSource):
+            return f"topic {self.fast.topic} at {source.bootstrap}"
+        return f"files under {self.folder / 'alerts'}"
+
+    def go(self) -> None:
+        """Run until asked to stop.
+
+        Raises:
+            UsageError: There is nothing to look back at yet, or the source is of another kind.
+            NotBuiltError: The rules need what a fast lane does not have.
+            KeyboardInterrupt: It was asked to stop.
+            TidelakeError: Names what stopped it.
+        """
+        knowledge = Knowledge(self.run, self.detection, self.folder / "known")
+        self._refuse(knowledge)
+        try:
+            knowledge.refresh()
+            with knowledge.kept_fresh(self.fast.refresh / 2):
+                self._follow(self._started(knowledge))
+        except FOREIGN as error:
+            if self.run.stop.is_set():
+                raise KeyboardInterrupt from None
+            raise self._named(error) from error
+        finally:
+            # The next one begins with its own; nothing of a key stays behind.
+            shutil.rmtree(knowledge.path, ignore_errors=True)
+
+    def _refuse(self, knowledge: Knowledge) -> None:
+        pipeline = self.run.pipeline
+        if pipeline.enrich:
+            raise NotBuiltError(f"{pipeline.file}: a fast lane beside enrich")
+        if isinstance(pipeline.source, KafkaSource):
+            refuse_unreachable(pipeline.source.bootstrap)
+        elif not isinstance(pipeline.source, FilesSource):
+            raise UsageError(
+                f"a fast lane follows topics or files, and the source of {pipeline.name} is "
+                f"{pipeline.source.kind}"
+            )
+        knowledge.refuse_missing()
+
+    def _started(self, knowledge: Knowledge) -> StreamingQuery:
+        alerts = to_fast_alerts(self._events(), knowledge.read(), self.detection)
+        writer = (
+            self._into(alerts)
+            .queryName(f"{self.run.pipeline.name}-fast")
+            .option("checkpointLocation", str(self.folder / "checkpoint"))
+        )
+        if self.why_not():
+            self.run.progress.say(f"{self.why_not()}: short micro-batches instead")
+            trigger: dict[str, Any] = {"processingTime": "0 seconds"}
+        else:
+            trigger = {"realTime": f"{round(self.fast.refresh.total_seconds())} seconds"}
+        query = writer.trigger(**trigger).start()
+        self.run.progress.say(f"Fast lane of {self.detection.name}: alerts go to {self.target}")
+        return query
+
+    def why_not(self) -> str:
+        """Say why Spark's real-time mode is not to be had; empty where it is."""
+        if not isinstance(self.run.pipeline.source, KafkaSource):
+            return "Real-time mode needs Kafka"
+        if "realTime" not in inspect.signature(DataStreamWriter.trigger).parameters:
+            return f"Real-time mode needs Spark 4.2, and this is {self.run.spark.version}"
+        return ""
+
+    def _events(self) -> DataFrame:
+        """Read the source as silver would, each event by itself; it begins with the newest."""
+        source = self.run.pipeline.source
+        if isinstance(source, KafkaSource):
+            newest = {"starting": "latest", "max_offsets_per_trigger": None, "min_partitions": None}
+            source = source.model_copy(update=newest)
+        records = read_stream(self.run.spark, source).withColumns(
+            {
+                "record_id": F.lit(None).cast("string"),
+                # When it arrived at the source: a batch may last for minutes.
+                "ingested_at": F.col("source_timestamp"),
+                "ingest_date": F.to_date("source_timestamp"),
+            }
+        )
+        judged = classify(as_never_requeued(records), self.run.pipeline)
+        return judged.where(F.col(STAGE).isNull()).select(
+            "record_id",
+            "event_id",
+            "event_time",
+            F.col("ingested_at").alias("sent_at"),
+            f"{SELECTED}.*",
+        )
+
+    def _into(self, alerts: DataFrame) -> DataStreamWriter:
+        source = self.run.pipeline.source
+        message = F.to_json(F.struct("*"), {"ignoreNullFields": "false"})
+        if isinstance(source, KafkaSource):
+            key = F.concat_ws("/", *self.detection.keys)
+            rows = alerts.select(key.alias("key"), message.alias("value"))
+            to = {"topic": self.fast.topic, **client_options(source)}
+            return rows.writeStream.format("kafka").outputMode("update").options(**to)
+        rows = alerts.select(message.alias("value"))
+        return rows.writeStream.format("text").option("path", str(self.folder / "alerts"))
+
+    def _follow(self, query: StreamingQuery) -> None:
+        """Wait, and tell what each batch took."""
+        told = -1
+        try:
+            while not self.run.stop.is_set():
+                if query.awaitTermination(_POLL_SECONDS):
+                    return
+                progress = query.lastProgress
+                if progress is not None and progress["batchId"] > told and progress["numInputRows"]:
+                    told = progress["batchId"]
+                    self.run.progress.say(
+                        f"fast    batch {told:4}  {progress['numInputRows']:>9,} rows"
+                    )
+            raise KeyboardInterrupt
+        except StreamingQueryException as error:
+            raise self._named(error) from error
+        finally:
+            if query.isActive:
+                query.stop()
+
+    def _named(self, error: Exception) -> Exception:
+        return named(error, f"{self.run.pipeline.name}, fast lane,")

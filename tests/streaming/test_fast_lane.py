@@ -1,0 +1,212 @@
+"""The fast lane on a real broker: alerts at once, each confirmed or retracted by the tables."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from tests.brokers import Followed, Kafka
+from tests.running import land, read
+from tidelake.cli.fast import fast_lane
+from tidelake.config import Environment, load_environment, load_pipeline
+from tidelake.errors import UsageError
+from tidelake.kafka.broker import down, up
+from tidelake.runtime.fast.lane import Lane
+from tidelake.runtime.fast.reconcile import reconcile
+from tidelake.runtime.hop import Run
+from tidelake.runtime.progress import Progress
+
+_NOW = datetime.now(UTC).replace(minute=30, second=0, microsecond=0)
+_SECONDS = 180
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    """Run a broker on a free port; nothing of it stays."""
+    folder = tmp_path_factory.mktemp("kafka")
+    try:
+        yield Kafka(folder, up(folder, 0))
+    finally:
+        down(folder)
+
+
+def payment(name: str, *, amount: str = "10.00", ago: timedelta = timedelta(0)) -> bytes:
+    """Write a payment of a card that is called as the payment begins, at its home."""
+    told = {
+        "payment_id": name,
+        "card_id": name[0],
+        "paid_at": (_NOW - ago).isoformat(),
+        "amount": amount,
+        "latitude": 52.37,
+        "longitude": 4.9,
+    }
+    return json.dumps(told).encode()
+
+
+def history(card: str) -> list[bytes]:
+    """Write what a card paid in the hours before."""
+    return [payment(f"{card}-{n}", ago=timedelta(hours=n + 1)) for n in range(6)]
+
+
+def payments(spark: SparkSession, environment: Environment, source: str) -> Followed:
+    """Give the reference pipeline on a source, its lane renewed as often as Spark allows."""
+    pipeline = load_pipeline("payments", environment, source=source)
+    detection, fast = fast_lane(pipeline)
+    quick = fast.model_copy(update={"refresh": timedelta(seconds=5)})
+    detection = detection.model_copy(update={"fast": quick})
+    changed = {"detections": (detection,), "gold": ()}
+    return Followed(spark, environment, pipeline.model_copy(update=changed))
+
+
+@contextmanager
+def lane(followed: Followed) -> Iterator[list[str]]:
+    """Run the lane in a thread; give what it says."""
+    said: list[str] = []
+    stop, failed = threading.Event(), []
+    context = Run(
+        followed.spark,
+        followed.pipeline,
+        followed.lake,
+        followed.environment,
+        Progress(said.append),
+        stop,
+    )
+
+    def go() -> None:
+        try:
+            Lane(context, *fast_lane(followed.pipeline)).go()
+        except KeyboardInterrupt:
+            pass
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=go)
+    thread.start()
+    try:
+        yield said
+    finally:
+        stop.set()
+        thread.join(_SECONDS)
+        assert not thread.is_alive()
+        assert not failed, failed
+
+
+def until(happened: Callable[[], Any], *, each: Callable[[int], None] = lambda _: None) -> Any:
+    """Wait until something has happened; give it."""
+    ends, turn = time.monotonic() + _SECONDS, 0
+    while time.monotonic() < ends:
+        each(turn)
+        found = happened()
+        if found:
+            return found
+        turn += 1
+        time.sleep(0.5)
+    raise AssertionError("it did not happen")
+
+
+def test_each_fast_alert_is_confirmed_or_retracted_and_what_was_missed_is_listed(
+    spark: SparkSession, environment: Environment, kafka: Kafka
+) -> None:
+    kafka.topic(partitions=1, name="payments")
+    kafka.topic(partitions=1, name="payment-alerts")
+    followed = payments(spark, environment, f"kafka://{kafka.bootstrap}/payments")
+    # Card b is known by one payment too few, as far as the tables know yet.
+    kafka.send("payments", [*history("a"), *history("b")[:4], *history("c")])
+    followed.run()
+    frauds = [payment("a-fraud", amount="99.00"), payment("b-fraud", amount="99.00")]
+    with lane(followed) as said:
+
+        def alerts() -> list[dict[str, Any]]:
+            return [json.loads(value) for _, _, value, _ in kafka.records("payment-alerts")]
+
+        # It begins with what is newest when it is ready.
+        probes = until(
+            alerts,
+            each=lambda n: kafka.send("payments", [payment(f"c-{n}-probe", amount="77.00")]),
+        )
+        assert {one["event_id"][:2] for one in probes} == {"c-"}
+        kafka.send("payments", [*history("b"), b"broken", *frauds])
+        until(lambda: any(one["event_id"] == "a-fraud" for one in alerts()))
+        assert not any(one["event_id"] == "b-fraud" for one in alerts())
+    assert said[0].endswith(f"alerts go to topic payment-alerts at {kafka.bootstrap}")
+    alert = next(one for one in alerts() if one["event_id"] == "a-fraud")
+    assert (alert["rule"], alert["card_id"], alert["amount"]) == ("unusual_amount", "a", 99.0)
+    assert json.loads(alert["evidence"]) == {"value": 99.0, "mean": 10.0, "values": 6}
+    # Two that nothing speaks for: of an event that the tables know, and of one that they do not.
+    for name in ("a-0", "z-9"):
+        kafka.send("payment-alerts", [json.dumps({**alert, "event_id": name}).encode()])
+    taken = load_pipeline(
+        "payment_fast_alerts", environment, source=f"kafka://{kafka.bootstrap}/payment-alerts"
+    )
+    replace(followed, pipeline=taken).run()
+    followed.run()
+    found = reconcile(followed.context, *fast_lane(followed.pipeline))
+    rows = read(followed.lake, found.table, "event_id, rule, verdict")
+    verdicts = {one: verdict for one, rule, verdict in rows if rule == "unusual_amount"}
+    assert verdicts["a-fraud"] == "confirmed"
+    assert verdicts["b-fraud"] == "missed"
+    assert verdicts["a-0"] == "retracted"
+    assert verdicts["z-9"] == "open"
+    assert sum(found.counts["unusual_amount"].values()) == len(verdicts)
+    assert not (environment.root or Path()).joinpath("fast", "payment_alerts", "known").exists()
+
+
+def test_without_a_broker_alerts_are_files_in_short_micro_batches_and_the_lane_says_so(
+    spark: SparkSession, environment: Environment, tmp_path: Path
+) -> None:
+    landing = tmp_path / "landing"
+    land(landing, "0.jsonl", history("a"))
+    followed = payments(spark, environment, str(landing))
+    followed.run()
+    folder = followed.lake.fast("payment_alerts") / "alerts"
+    with lane(followed) as said:
+        until(lambda: any(line.startswith("Fast lane") for line in said))
+        land(landing, "1.jsonl", [payment("a-fraud", amount="99.00"), *history("a")])
+
+        def written() -> list[str]:
+            files = folder.glob("part-*") if folder.exists() else ()
+            return [line for file in files for line in file.read_text().splitlines()]
+
+        lines = until(written)
+    assert [json.loads(line)["event_id"] for line in lines] == ["a-fraud"]
+    assert said[0] == "Real-time mode needs Kafka: short micro-batches instead"
+    taken = load_pipeline("payment_fast_alerts", environment, source=str(folder))
+    replace(followed, pipeline=taken).run()
+    followed.run()
+    found = reconcile(followed.context, *fast_lane(followed.pipeline))
+    assert found.counts["unusual_amount"]["confirmed"] == 1
+
+
+def test_spark_before_real_time_mode_is_told(
+    spark: SparkSession, environment: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed = payments(spark, environment, "kafka://127.0.0.1:9/payments")
+    old = Lane(followed.context, *fast_lane(followed.pipeline))
+    assert old.why_not() == ""
+    monkeypatch.setattr(DataStreamWriter, "trigger", lambda self, *, processingTime: self)
+    assert old.why_not().startswith("Real-time mode needs Spark 4.2")
+
+
+def test_a_lane_wants_tables_to_look_back_at(
+    spark: SparkSession, environment: Environment, tmp_path: Path
+) -> None:
+    followed = payments(spark, environment, str(tmp_path / "landing"))
+    with pytest.raises(UsageError, match=r"card_hours does not exist yet.*tidelake run payments"):
+        Lane(followed.context, *fast_lane(followed.pipeline)).go()
+
+
+def test_a_pipeline_without_a_fast_lane_is_told_how_to_get_one() -> None:
+    flights = load_pipeline("clickstream", load_environment("local", root="/lake"))
+    with pytest.raises(UsageError, match="0 detections have a fast lane"):
+        fast_lane(flights)
