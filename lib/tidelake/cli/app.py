@@ -31,7 +31,7 @@ from tidelake.config.addresses import address_of, is_address
 from tidelake.errors import UnbalancedError
 from tidelake.tables import HOPS, Hop
 
-_DEMO_EVENTS = {"clickstream": 200_000}
+_DEMO_EVENTS = {"clickstream": 200_000, "payments": 50_000}
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
