@@ -15,6 +15,7 @@ from tidelake.bronze import as_never_requeued
 from tidelake.replay.erase.subject import EVENT_ID, Subject
 from tidelake.replay.requeue import kept_in
 from tidelake.runtime.hop import Run
+from tidelake.runtime.writer_schemas import remembered
 from tidelake.silver.classify import FILTERED, REASONS, SELECTED, STAGE, classify
 from tidelake.tables import Table
 
@@ -30,7 +31,9 @@ def find_records(run: Run, subject: Subject) -> DataFrame:
         the definition's ``where``; each record once.
     """
     bronze = read(run, run.lake.bronze(run.pipeline.name))
-    rows = classify(as_never_requeued(bronze), run.pipeline)
+    # Whatever was refused once: what can be read now is read.
+    schemas = remembered(run, stands=F.lit(False))
+    rows = classify(as_never_requeued(bronze), run.pipeline, schemas)
     if subject.column == EVENT_ID:
         column = F.col(EVENT_ID)
     else:
