@@ -12,7 +12,7 @@ from tidelake.config.secrets import resolved
 from tidelake.errors import MachineError, SourceError
 
 _SECONDS = 10
-_NOT_FOUND = 404
+_NOT_FOUND, _WHO = 404, (401, 403)
 
 
 class Version(NamedTuple):
@@ -76,22 +76,22 @@ def _client(registry: Registry) -> Any:
 
 
 def _asked(registry: Registry, ask: Callable[[], Any]) -> Any:
-    place = f"the schema registry at {registry.url}"
     try:
         return ask()
     except Exception as error:  # The client lets through whatever its transport raises.
         status = getattr(error, "http_status_code", None)
         if status == _NOT_FOUND:
             raise SourceError(
-                f"{place} has no subject {registry.subject}. Nothing was written. "
-                "Check source.registry.subject."
+                f"the schema registry at {registry.url} has no subject {registry.subject}. "
+                "No row was decided. Check source.registry.subject."
             ) from error
         if status is not None:
+            remedy = "Check source.registry.credentials" if status in _WHO else "Look at it"
             raise SourceError(
-                f"{place} answered {status}. Nothing was written. "
-                "Check source.registry.credentials."
+                f"the schema registry at {registry.url} answered {status}. "
+                f"No row was decided. {remedy}, then run again."
             ) from error
         raise SourceError(
-            f"{place} cannot be reached ({type(error).__name__}). Nothing was written. "
-            "Check source.registry.url, then run again."
+            f"the schema registry at {registry.url} cannot be reached ({type(error).__name__}). "
+            "No row was decided. Check source.registry.url, then run again."
         ) from error
