@@ -191,6 +191,13 @@ def test_every_type_comes_through_exactly(spark: SparkSession, tmp_path: Path) -
 CASES: list[tuple[Any, bytes, str, Any]] = [
     # Digits beyond the precision that the schema declares: the value of the bytes.
     (decimal(5, 2), b"\x08\x7f\xff\xff\xff", "DECIMAL(18,2)", Decimal("21474836.47")),
+    # Whose lower 64 bits are 5.
+    (
+        decimal(5, 2),
+        b"\x12\x01" + bytes(7) + b"\x05",
+        "DECIMAL(38,2)",
+        Decimal("184467440737095516.21"),
+    ),
     (decimal(5, 3), b"\x04\x30\x39", "DECIMAL(18,2)", "not exactly DECIMAL(18,2)"),
     ("double", _NAN, "DOUBLE", "not exactly DOUBLE"),
     ("double", _NAN, "STRING", "NaN"),
