@@ -23,6 +23,14 @@ _WHOLE_FILES = {
     "spark.sql.files.openCostInBytes": str(1 << 40),
 }
 
+# Lengths that a broken Avro record may announce: the reader makes room before it looks.
+AVRO_LIMITS = (
+    "-Dorg.apache.avro.limits.string.maxLength",
+    "-Dorg.apache.avro.limits.bytes.maxLength",
+    "-Dorg.apache.avro.limits.collectionItems.maxLength",
+)
+_LIMITS = " ".join(f"{limit}={1 << 26}" for limit in AVRO_LIMITS)
+
 
 def build_session(env: str | Environment = "local") -> SparkSession:
     """Start Spark with Delta for an environment.
@@ -91,7 +99,8 @@ def _settings(environment: Environment, jars: list[Path]) -> dict[str, str]:
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.session.timeZone": "UTC",
-        "spark.driver.extraJavaOptions": "-Duser.timezone=UTC",
+        "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC {_LIMITS}",
+        "spark.executor.extraJavaOptions": f"-Duser.timezone=UTC {_LIMITS}",
         "spark.driver.host": "localhost",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",

@@ -59,6 +59,10 @@ class Lake:
         """Rows sent into silver once more."""
         return self.table(f"bronze.{pipeline}__requeue")
 
+    def schemas(self, pipeline: str) -> Table:
+        """What is known of the schemas that writers of Avro used."""
+        return self.table(f"bronze.{pipeline}__schemas")
+
     def silver(self, pipeline: str) -> Table:
         """Accepted events, each once."""
         return self.table(f"silver.{pipeline}")

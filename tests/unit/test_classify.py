@@ -22,7 +22,7 @@ from tidelake.silver.classify import (
     classify,
     reasons_by_stage,
 )
-from tidelake.silver.parse import UNKNOWN
+from tidelake.silver.parse import REFUSAL, UNKNOWN
 
 GOOD = {"event_id": "e1", "event_time": "2024-01-01T12:00:00Z", "user_id": "u", "value": 1.5}
 
@@ -171,6 +171,7 @@ def test_classification_carries_what_later_steps_need(spark: SparkSession, tmp_p
         REQUEUED_AT,
         STAGE,
         REASONS,
+        REFUSAL,
         WARNINGS,
     ]
     [row] = classified.select(

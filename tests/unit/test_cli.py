@@ -26,6 +26,7 @@ BUILT = [
     "demo",
     "doctor",
     "erase",
+        "fast",
     "generate",
     "ledger",
     "maintain",

@@ -213,7 +213,11 @@ def test_in_production_nothing_goes_in_plain_text(tmp_path: Path, protocol: str 
         ({"source__path": "${home}/x"}, "source.path", "only ${root}"),
         ({"source__max_files_per_trigger": 0}, "source.max_files_per_trigger", "greater than 0"),
         ({"source__max_files_per_trigger": True}, "source.max_files_per_trigger", "whole number"),
-        ({"source__registry": {"url": "u", "subject": "s"}}, "source.registry", "avro only"),
+        (
+            {"source__registry": {"url": "http://u", "subject": "s"}},
+            "source.registry",
+            "avro only",
+        ),
         ({"event__schema": "event_id STRNG"}, "event.schema", "did you mean STRING"),
         ({"event__evolution": "open"}, "event.evolution", "strict, additive, rescue"),
         ({"event__id": "evnt_id"}, "event.id", "did you mean event_id?"),
@@ -546,7 +550,7 @@ def test_a_source_without_a_path_cannot_be_overridden(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "feature"),
     [
-        ({"source__format": "avro"}, "source.format: avro"),
+        ({"source__format": "avro"}, "source.format: avro with kind: files"),
         ({"transform": "shop.silver:clean"}, "transform"),
     ],
 )

@@ -8,10 +8,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
+from tests.pipelines import bronze, shop
 from tests.unit.handmade import write_commit
 from tidelake.config import load_environment, load_pipeline
 from tidelake.errors import UsageError
+from tidelake.replay.erase.records import mentions
 from tidelake.replay.erase.remains import _others
 from tidelake.replay.erase.subject import Subject, parse_subject
 from tidelake.tables import Lake
@@ -43,6 +46,28 @@ def test_a_value_is_found_in_a_broken_payload_as_a_whole_word(
     value: str, text: str, found: bool
 ) -> None:
     assert bool(re.search(Subject("user_id", value).pattern, text)) is found
+
+
+def test_a_value_is_found_in_broken_avro_by_the_length_that_stands_before_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source = {"kind": "kafka", "bootstrap": "b:1", "topic": "t", "format": "avro"}
+    (tmp_path / "click.avsc").write_text("{}")
+    pipeline = shop(tmp_path, source=source | {"schema": "click.avsc"})
+    of_24 = "customer-0123456789-abcd"
+    cases = [
+        # The length of 24 letters is written as the digit 0.
+        (of_24, b"\x00\x07\x30" + of_24.encode() + b"zz", True),
+        (of_24, b"\x32" + of_24.encode() + b"zz", False),
+        ("u1", b"\xff\x04u1next", True),
+        ("u1", b"\xff\x06u10", False),
+        ("Zoë", b"\x08Zo\xc3\xabx", True),
+        ("x" * 100, b"\xc8\x01" + b"x" * 100 + b"x", True),
+    ]
+    for value, payload, found in cases:
+        frame = bronze(spark, [{"record_id": "r", "payload": payload}])
+        told = frame.select(mentions(Subject("user_id", value), pipeline).alias("found"))
+        assert told.collect()[0]["found"] is found, value
 
 
 def test_a_subject_is_a_column_of_silver_and_a_value(tmp_path: Path) -> None:

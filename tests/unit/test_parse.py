@@ -7,7 +7,7 @@ from pyspark.sql import functions as F
 
 from tests.pipelines import bronze
 from tidelake.config import Event
-from tidelake.silver.parse import BROKEN, PARSED, UNKNOWN, VALUES, parse
+from tidelake.silver.parse import BROKEN, PARSED, REFUSAL, UNKNOWN, VALUES, parse
 
 SCHEMA = (
     "a STRING, n DECIMAL(38,20), i DECIMAL(38,0), d DOUBLE, m DECIMAL(18,2), "
@@ -151,4 +151,4 @@ def test_a_number_that_does_not_fit_is_named_with_its_type(spark: SparkSession) 
 def test_the_rows_other_columns_stay_as_they_are(spark: SparkSession) -> None:
     rows = bronze(spark, [{"record_id": "f:0", "payload": "{}"}])
     read = parse(rows, EVENT)
-    assert read.columns == [*rows.columns, PARSED, VALUES, BROKEN, UNKNOWN]
+    assert read.columns == [*rows.columns, PARSED, REFUSAL, VALUES, BROKEN, UNKNOWN]

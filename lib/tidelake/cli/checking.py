@@ -13,7 +13,7 @@ from tidelake.cli.flow import started
 from tidelake.cli.options import as_json, place, placed
 from tidelake.cli.render import print_json, print_table
 from tidelake.config import Pipeline
-from tidelake.errors import RefusedError, UsageError
+from tidelake.errors import RefusedError, SourceError, UsageError
 
 if TYPE_CHECKING:
     from tidelake.ops.gate import GateReport
@@ -58,6 +58,7 @@ def check(pipeline: str, tables: bool, json_: bool, root: str | None, env: str |
         verdicts = judge_tables(run)
         refused = refusals(run)
         drift = payload_drift(where.lake, definition)
+        registry = registry_of(definition)
         if tables and definition.suite is not None:
             docs = where.lake.root / "data_docs" / definition.name
             report = judge_by_suite(
@@ -71,9 +72,12 @@ def check(pipeline: str, tables: bool, json_: bool, root: str | None, env: str |
     may_continue = all(verdict.may_continue for verdict in verdicts)
     if json_:
         told = _as_json(definition.name, may_continue and not refused, verdicts, drift, report)
+        told |= {"registry": registry} if registry else {}
         print_json(told | {"checkpoints": refused})
     else:
         _show(definition.name, verdicts, drift)
+        if registry:
+            say(registry)
         if report is not None:
             _show_gate(report)
     if not may_continue:
@@ -85,6 +89,22 @@ def check(pipeline: str, tables: bool, json_: bool, root: str | None, env: str |
         raise RefusedError("\n".join(refused.values()))
     if report is not None and not report.passed:
         raise RefusedError(f"the gate of {definition.name} is closed. Details: {report.docs}")
+
+
+def registry_of(definition: Pipeline) -> str:
+    """Say whether the registry answers; empty where the pipeline has none.
+
+    A run whose schemas are all known does without it, so this alone stops nothing.
+    """
+    from tidelake.kafka.registry import versions_of  # noqa: PLC0415
+
+    if definition.registry is None:
+        return ""
+    try:
+        count = len(versions_of(definition.registry))
+    except SourceError as error:
+        return str(error)
+    return f"the registry answers: {definition.registry.subject} has {count} versions"
 
 
 def _remedy(definition: Pipeline, verdicts: list[TableVerdict]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,8 +24,7 @@ from tidelake.config.violations import findings_of
 from tidelake.errors import UsageError
 
 _REFERENCE = re.compile(r"\$\{([^}]*)\}")
-_TABLES = (("gold", "name"), ("joins", "name"), ("detections", "name"), ("detections", "features"))
-_TABLES = (("gold", "name"), ("joins", "name"), ("detections", "name"), ("detections", "features"))
+_OF_THE_PAYLOAD = ("format", "registry", "schema")
 
 
 def load_pipeline(
@@ -70,9 +70,12 @@ def load_pipeline(
         dimensions, found = _dimensions(pipeline, file, environment)
         findings += found
     suite = None if pipeline is None else _suite_file(pipeline, file, findings)
+    avro = None if pipeline is None else _avro_schema(pipeline, file, findings)
     if findings or pipeline is None:
         raise document.error(findings)
     pipeline = pipeline.with_dimensions(dimensions)
+    if avro is not None:
+        pipeline = pipeline.with_avro_schema(avro)
     if suite is None:
         return pipeline
     gold = {table.name: table.columns for table in pipeline.aggregates}
@@ -107,17 +110,34 @@ def _dimensions(
 
 
 def _suite_file(pipeline: Pipeline, file: Path, findings: list[Finding]) -> Path | None:
-    """Find the suite beside the pipeline's folder, beside its file or in the conf folder."""
     if pipeline.quality is None:
         return None
-    name = pipeline.quality.suite
+    return _named_file(pipeline.quality.suite, ("quality", "suite"), file, findings)
+
+
+def _avro_schema(pipeline: Pipeline, file: Path, findings: list[Finding]) -> str | None:
+    """Read the Avro schema that a source names."""
+    name = getattr(pipeline.source, "schema_file", None)
+    place = ("source", "schema")
+    found = None if name is None else _named_file(name, place, file, findings)
+    if found is None:
+        return None
+    try:
+        text = found.read_text(encoding="utf-8")
+        json.loads(text)
+    except (OSError, ValueError) as error:
+        findings.append(Finding(place, f"{found} holds no Avro schema: {error}"))
+        return None
+    return text
+
+
+def _named_file(name: str, place: KeyPath, file: Path, findings: list[Finding]) -> Path | None:
+    """Find a file beside the pipeline's folder, beside its file or in the conf folder."""
     places = [folder / name for folder in (file.parent.parent, file.parent, conf_dir())]
-    for place in places:
-        if place.is_file():
-            return place
-    findings.append(
-        Finding(("quality", "suite"), f"there is no file {name}; looked at {places[0]}")
-    )
+    for candidate in places:
+        if candidate.is_file():
+            return candidate
+    findings.append(Finding(place, f"there is no file {name}; looked at {places[0]}"))
     return None
 
 
@@ -127,14 +147,14 @@ def _override(document: Document, path: str) -> None:
         return
     if path.startswith("kafka://"):
         to = address_of(path)
-        kept = {key: value for key, value in source.items() if key in ("format", "registry")}
+        kept = {key: value for key, value in source.items() if key in _OF_THE_PAYLOAD}
         ours = {"kind": "kafka", "bootstrap": to.bootstrap, "topic": to.topic}
         mine = {k: v for k, v in source.items() if k not in ("topic", "pattern")}
         document.content["source"] = {**(mine if source.get("kind") == "kafka" else kept), **ours}
         return
     kind = source.get("kind")
     if kind == "kafka":
-        kept = {key: value for key, value in source.items() if key in ("format", "registry")}
+        kept = {key: value for key, value in source.items() if key == "format"}
         document.content["source"] = {**kept, "kind": "files", "path": path}
         return
     if kind == "rate":

@@ -15,7 +15,7 @@ from tidelake.config.gold import GoldTable
 from tidelake.config.joins import Enrich, Join
 from tidelake.config.model import Model
 from tidelake.config.names import IS_DELETE, SEQUENCE, SILVER_RESERVED, ColumnName, TableName
-from tidelake.config.source import Source, Text
+from tidelake.config.source import KafkaSource, Registry, Source, Text
 from tidelake.config.types import quoted
 
 
@@ -63,6 +63,7 @@ class Pipeline(Model):
     _file: str = PrivateAttr(default="")
     _expectations: Suite | None = PrivateAttr(default=None)
     _dimensions: dict[str, Pipeline] = PrivateAttr(default_factory=dict)
+    _avro_schema: str | None = PrivateAttr(default=None)
 
     def model_post_init(self, context: Any, /) -> None:
         """Take the file's path from the loader; it is no key of the file."""
@@ -75,6 +76,12 @@ class Pipeline(Model):
         pipeline._expectations = suite
         return pipeline
 
+    def with_avro_schema(self, text: str) -> Pipeline:
+        """Give the pipeline the content of the Avro schema that its source names."""
+        pipeline = self.model_copy()
+        pipeline._avro_schema = text
+        return pipeline
+
     def with_dimensions(self, dimensions: Mapping[str, Pipeline]) -> Pipeline:
         """Give the pipeline the definitions of the dimensions that it names."""
         pipeline = self.model_copy()
@@ -85,6 +92,21 @@ class Pipeline(Model):
     def dimensions(self) -> Mapping[str, Pipeline]:
         """The definitions of the dimensions in ``enrich``, by name."""
         return self._dimensions
+
+    @property
+    def reads_avro(self) -> bool:
+        """Whether payloads are Avro, not JSON."""
+        return isinstance(self.source, KafkaSource) and self.source.format == "avro"
+
+    @property
+    def registry(self) -> Registry | None:
+        """Where the writers' schemas of Avro payloads are; None where there is no such place."""
+        return self.source.registry if isinstance(self.source, KafkaSource) else None
+
+    @property
+    def avro_schema(self) -> str | None:
+        """The content of ``source.schema``."""
+        return self._avro_schema
 
     @property
     def suite(self) -> Suite | None:
@@ -155,7 +177,9 @@ def selected_columns(event: Event) -> dict[str, str]:
 def unbuilt_features(pipeline: Pipeline) -> list[str]:
     """Name what a pipeline uses and this version cannot run; alerts are taken without a word."""
     present = {
-        "source.format: avro": getattr(pipeline.source, "format", "json") == "avro",
+        "source.format: avro with kind: files": (
+            pipeline.source.kind == "files" and pipeline.source.format == "avro"
+        ),
         "transform": pipeline.transform is not None,
     }
     return [name for name, is_present in present.items() if is_present]

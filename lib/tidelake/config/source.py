@@ -73,12 +73,30 @@ Setting = Annotated[str, BeforeValidator(text_of)]
 Options = Annotated[dict[str, Setting], AfterValidator(_only_references)]
 
 
+def _a_reference(text: str) -> str:
+    # The text itself is kept out of the message: it may be the secret.
+    if not REFERENCE.fullmatch(text):
+        raise ValueError("must be a reference such as env:NAME, never the value")
+    return text
+
+
+Compatibility = Literal["backward", "forward", "full", "none"]
+
+
 class Registry(Model):
-    """A schema registry, for Avro."""
+    """A schema registry, for Avro.
+
+    Attributes:
+        url: Where it answers.
+        subject: Whose versions are the writers' schemas.
+        compatibility: What a version must be to the one before it.
+        credentials: A reference to ``user:password``.
+    """
 
     url: Text
     subject: Text
-    compatibility: Literal["backward", "forward", "full", "none"] = "backward"
+    compatibility: Compatibility = "backward"
+    credentials: Annotated[str, AfterValidator(_a_reference)] | None = None
 
 
 class FilesSource(Model):
@@ -130,6 +148,7 @@ class KafkaSource(Model):
     options: Annotated[Options, AfterValidator(_not_ours)] = Field(default_factory=dict)
     format: Format = "json"
     registry: Registry | None = None
+    schema_file: Text | None = Field(default=None, alias="schema")
     max_offsets_per_trigger: PositiveInt | None = None
     min_partitions: PositiveInt | None = None
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from tidelake.config.document import Finding
 from tidelake.config.environment import Environment
@@ -21,12 +22,19 @@ def source_findings(source: Any, environment: Environment) -> Iterator[Finding]:
     """
     if not isinstance(source, dict):
         return
-    if "registry" in source and source.get("format") != "avro":
-        yield Finding(("source", "registry"), "goes with format: avro only")
+    for key in ("registry", "schema"):
+        if key in source and source.get("format") != "avro":
+            yield Finding(("source", key), "goes with format: avro only")
+    yield from _registry_findings(source.get("registry"), environment)
     if source.get("kind") != "kafka":
         return
     if ("topic" in source) == ("pattern" in source):
         yield Finding(("source", "topic"), "write either topic or pattern")
+    if source.get("format") == "avro" and ("registry" in source) == ("schema" in source):
+        yield Finding(
+            ("source", "format"),
+            "avro: write either registry, where records name their schema, or schema: FILE",
+        )
     options = source.get("options")
     options = options if isinstance(options, dict) else {}
     protocol = str(options.get(_PROTOCOL, "PLAINTEXT")).upper()
@@ -35,3 +43,18 @@ def source_findings(source: Any, environment: Environment) -> Iterator[Finding]:
             ("source", "options"),
             f"{_PROTOCOL} must be {' or '.join(_ENCRYPTED)} in prod, and is {protocol}",
         )
+
+
+def _registry_findings(registry: Any, environment: Environment) -> Iterator[Finding]:
+    url = registry.get("url") if isinstance(registry, Mapping) else None
+    if not isinstance(url, str):
+        return
+    place = ("source", "registry", "url")
+    address = urlsplit(url)
+    if address.scheme not in ("http", "https") or not address.hostname:
+        # It may hold a password.
+        yield Finding(place, "is no address: write https://HOST:PORT")
+    elif "@" in address.netloc:
+        yield Finding(place, "holds a user: write credentials: env:NAME instead")
+    elif environment.name == "prod" and address.scheme != "https":
+        yield Finding(place, "must begin with https:// in prod")

@@ -15,6 +15,7 @@ from tidelake.runtime.decision import Decider
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import from_ddl
+from tidelake.runtime.writer_schemas import schemas_for
 from tidelake.silver.classify import STAGE
 from tidelake.silver.route import FATE, QUARANTINED
 from tidelake.sinks.append import append, ensure_table
@@ -105,9 +106,10 @@ def replay_quarantine(run: Run, choice: Choice, *, look_only: bool = False) -> R
         rows = keep(as_requeued(run, failed, "quarantine"))
         mark = SilverNote.of(last_commit(lake.silver(name))).watermark
         decider = Decider(run.spark, run.pipeline, lake, closed_batch(lake, name).batch + 1)
-        decided = keep(
-            decider.decide(rows, watermark=mark, hold=keep).rows.select("record_id", FATE, STAGE)
-        )
+        # Only looked at: the run that takes the rows asks for itself.
+        schemas = schemas_for(run, rows, keeps=False)
+        decision = decider.decide(rows, watermark=mark, hold=keep, schemas=schemas)
+        decided = keep(decision.rows.select("record_id", FATE, STAGE))
         told = (
             decided.join(failed, on="record_id", how="inner")
             .groupBy("failed", FATE, STAGE)

@@ -13,6 +13,7 @@ from tidelake.config import Pipeline
 from tidelake.runtime.held import Held
 from tidelake.runtime.verdicts import Reach, find_verdicts
 from tidelake.silver.classify import classify
+from tidelake.silver.decode import WriterSchemas
 from tidelake.silver.dedup import arrivals
 from tidelake.silver.route import decide
 from tidelake.tables import Lake
@@ -54,15 +55,23 @@ class Decider:
     known: Column | None = None
     afresh: bool = False
 
-    def decide(self, rows: DataFrame, *, watermark: datetime | None, hold: Held) -> Decision:
+    def decide(
+        self,
+        rows: DataFrame,
+        *,
+        watermark: datetime | None,
+        hold: Held,
+        schemas: WriterSchemas | None,
+    ) -> Decision:
         """Give each row its fate.
 
         Args:
             rows: Bronze's columns plus ``reason`` and ``requeued_at``.
             watermark: Before the rows (UTC).
             hold: Keeps what is read more than once.
+            schemas: Of a pipeline with a registry.
         """
-        classified = hold(classify(rows, self.pipeline))
+        classified = hold(classify(rows, self.pipeline, schemas))
         began = time.monotonic()
         accepted = None if self.afresh else self._accepted
         verdicts = find_verdicts(arrivals(classified), accepted, self.pipeline.dedup, hold=hold)

@@ -14,13 +14,14 @@ from tidelake.config import Pipeline
 from tidelake.config.names import IS_DELETE, SEQUENCE
 from tidelake.errors import ConfigError, Violation
 from tidelake.reuse import reused
+from tidelake.runtime.avro import reading_problem
 from tidelake.runtime.enrichment import enriched
 from tidelake.runtime.gold_inputs import inputs_of
 from tidelake.runtime.hop import Run
 from tidelake.runtime.targets import OWN, Inputs, Target, stamped, targets_of
 from tidelake.silver.classify import classify, payload_scope
+from tidelake.silver.decode import read_payloads
 from tidelake.silver.lateness import marked
-from tidelake.silver.parse import parse
 from tidelake.silver.route import decide, to_late, to_silver
 from tidelake.sinks.evolution import Freedom
 
@@ -97,8 +98,12 @@ def check_definition(run: Run) -> None:
         ConfigError: Lists every expression that Spark does not understand.
     """
     spark, pipeline = run.spark, run.pipeline
+    if pipeline.avro_schema is not None:
+        problem = reading_problem(spark, pipeline.avro_schema)
+        if problem:
+            raise ConfigError(pipeline.file, [Violation("source.schema", problem)])
     rows = spark.createDataFrame([], REQUEUE_DDL)
-    scope = payload_scope(parse(rows, pipeline.event), pipeline)
+    scope = payload_scope(read_payloads(rows, pipeline), pipeline)
     violations = _refused(scope, _event_expressions(pipeline))
     if not violations:
         inputs = _empty_inputs(run)

@@ -16,6 +16,7 @@ from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
 from tidelake.runtime.prefilter import Recovered
 from tidelake.runtime.targets import stamped
+from tidelake.runtime.writer_schemas import schemas_for
 from tidelake.silver.fields import extra_columns, new_columns
 from tidelake.silver.lateness import marked
 from tidelake.silver.route import LATE, QUARANTINED, SILVER, to_late, to_quarantine, to_silver
@@ -95,7 +96,9 @@ class SilverBatch:
             if kept
             else Decider(spark, pipeline, run.lake, self.number, afresh=self.rebuilds)
         )
-        decision = decider.decide(recovered.rows, watermark=mark, hold=hold)
+        # Before anything is decided: a retry reads the same schemas.
+        schemas = schemas_for(run, recovered.rows, anew=self.rebuilds)
+        decision = decider.decide(recovered.rows, watermark=mark, hold=hold, schemas=schemas)
         pinned = lookups(run.lake, pipeline)
         decided = enriched(decision.rows, pipeline, pinned)
         counted = count(decided, pipeline, before.partitions, recovered.copies)

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame
 
 from tidelake.bronze import as_never_requeued
 from tidelake.errors import GenerationError, UsageError
+from tidelake.runtime.avro import refuse_unlimited
 from tidelake.runtime.decision import Decider
 from tidelake.runtime.enrichment import lookups
 from tidelake.runtime.held import Held
@@ -63,6 +64,8 @@ class SilverHop(HopQuery):
                 f"bronze.{name} does not exist yet. Fill it with: tidelake run {name} --hop bronze"
             )
         self._refuse_other_prefilter()
+        if self.run.pipeline.reads_avro:
+            refuse_unlimited(self.run.spark)
         changed = changed_parts(last_commit(self.table), self.run.pipeline).identity
         if changed:
             raise self.fence.refusal(

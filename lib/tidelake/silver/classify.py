@@ -15,7 +15,8 @@ from tidelake.config import Pipeline
 from tidelake.config.names import BRONZE_COLUMNS, SEQUENCE
 from tidelake.reuse import reused
 from tidelake.silver.attempt import VALUE, attempt
-from tidelake.silver.parse import BROKEN, PARSED, UNKNOWN, VALUES, parse, texts_where
+from tidelake.silver.decode import WriterSchemas, read_payloads
+from tidelake.silver.parse import BROKEN, PARSED, REFUSAL, UNKNOWN, VALUES, texts_where
 from tidelake.silver.quality import compile_rules
 
 STAGE = "_stage"
@@ -33,22 +34,27 @@ _YEARS_1_TO_9999 = (-62_135_596_800, 253_402_300_799)
 _SECONDS_A_DAY = 86_400
 
 
-def classify(rows: DataFrame, pipeline: Pipeline) -> DataFrame:
+def classify(
+    rows: DataFrame, pipeline: Pipeline, schemas: WriterSchemas | None = None
+) -> DataFrame:
     """Give every row its event and, where it already has one, its fate.
 
     Args:
         rows: Bronze's columns plus ``reason`` and ``requeued_at``, null unless requeued.
         pipeline: The definition.
+        schemas: Of a pipeline with a registry; None where there are no rows.
 
     Returns:
         ``record_id``, ``payload``, ``source``, ``ingested_at``, ``event_id``, ``event_time``,
         ``event_date``, ``_selected`` (struct), ``_unknown`` (map of payload fields that the
         schema does not hold), ``_payload_hash``, ``_row`` (unique), ``_origin`` (``bronze``, or
         the reason for the requeue), ``_requeued_at``, ``_stage`` (null: still in the running),
-        ``_reasons`` and ``_warnings`` (texts of failing rules).
+        ``_reasons``, ``_refusal`` (why it was not read) and ``_warnings`` (texts of failing rules).
     """
     steps = _steps(pipeline)
-    attempted = payload_scope(parse(rows, pipeline.event), pipeline).select(*steps.attempted)
+    attempted = payload_scope(read_payloads(rows, pipeline, schemas), pipeline).select(
+        *steps.attempted
+    )
     judged = attempted.select(*steps.judged).withColumn(REASONS, steps.reasons)
     return _with_rules(judged, pipeline).select(*steps.told)
 
@@ -80,7 +86,7 @@ def _steps(pipeline: Pipeline) -> _Steps:
     out = F.col(_tried("event.where")).isNotNull() if event.where else F.lit(True)
     failed = [(F.col(_tried(name)).isNull(), f"{name}: cannot be computed") for name in tried]
     selected = [value(f"select.{name}").alias(name) for name in pipeline.selected]
-    kept = [F.col(name) for name in (REQUEUED_AT, ORIGIN, PARSED, BROKEN, UNKNOWN)]
+    kept = [F.col(name) for name in (REQUEUED_AT, ORIGIN, PARSED, REFUSAL, BROKEN, UNKNOWN)]
     contract = F.size(REASONS) > 0
     return _Steps(
         attempted=[
@@ -90,7 +96,7 @@ def _steps(pipeline: Pipeline) -> _Steps:
             ],
             F.col("_in_requeued_at").alias(REQUEUED_AT),
             F.coalesce("_in_reason", F.lit("bronze")).alias(ORIGIN),
-            *[F.col(name) for name in (PARSED, BROKEN, UNKNOWN)],
+            *[F.col(name) for name in (PARSED, REFUSAL, BROKEN, UNKNOWN)],
             *[attempt(sql, casts.get(name)).alias(_tried(name)) for name, sql in tried.items()],
         ],
         judged=[
@@ -116,6 +122,7 @@ def _steps(pipeline: Pipeline) -> _Steps:
             F.col(REQUEUED_AT),
             _stage(pipeline.watermark.max_future_skew).alias(STAGE),
             F.when(contract, F.col(REASONS)).otherwise(F.col(FAILED_RULES)).alias(REASONS),
+            F.col(REFUSAL),
             F.col(WARNINGS),
         ],
     )
@@ -164,7 +171,7 @@ def _tried(name: str) -> str:
 def reasons_by_stage() -> Column:
     """Give the texts for a quarantined row: the contract's, or the one its stage implies."""
     return (
-        F.when(F.col(STAGE) == "parse", F.array(F.lit("payload: not one JSON object")))
+        F.when(F.col(STAGE) == "parse", F.array(REFUSAL))
         .when(F.col(STAGE) == "future_event_time", F.array(F.lit("event_time: in the future")))
         .when(
             F.col(STAGE) == "conflicting_duplicate",
@@ -180,7 +187,7 @@ def payload_scope(parsed: DataFrame, pipeline: Pipeline) -> DataFrame:
     A payload field hides the bronze column of its name.
 
     Args:
-        parsed: Rows from :func:`tidelake.silver.parse.parse`.
+        parsed: Rows from :func:`tidelake.silver.decode.read_payloads`.
         pipeline: The definition.
     """
     fields = [field.name for field in pipeline.event.fields]
@@ -189,6 +196,7 @@ def payload_scope(parsed: DataFrame, pipeline: Pipeline) -> DataFrame:
         *[F.col(name).alias(f"_in_{name}") for name in (*BRONZE_COLUMNS, "reason", "requeued_at")],
         *[name for name in BRONZE_COLUMNS if name not in hidden],
         PARSED,
+        REFUSAL,
         BROKEN,
         UNKNOWN,
         *[F.col(VALUES).getField(name).alias(name) for name in fields],

@@ -26,6 +26,12 @@ PARSED = "_parsed"
 BROKEN = "_broken"
 VALUES = "_values"
 UNKNOWN = "_unknown"
+# Why a payload was not read.
+REFUSAL = "_refusal"
+# Of a payload that is not JSON itself: what it says, as JSON.
+TEXT = "_text"
+
+_NO_JSON = "payload: not one JSON object"
 
 # What fast parsing could get wrong: 17 characters of a fraction or an exponent's mantissa (a
 # double holds 15 digits for certain), an escaped surrogate, an escape that is cut off (its parser
@@ -37,29 +43,31 @@ _CLOSING = r"\}\s*\]"
 _NESTED = frozenset({"array", "map", "struct"})
 
 
-def parse(rows: DataFrame, event: Event) -> DataFrame:
+def parse(rows: DataFrame, event: Event, *, decoded: bool = False) -> DataFrame:
     """Read each payload's fields.
 
     Args:
         rows: Rows with a binary ``payload``.
         event: Its declared fields, and what to do about others.
+        decoded: Whether ``_text`` holds what the payload says, and ``_refusal`` why it may not.
 
     Returns:
         ``rows`` plus ``_parsed`` (boolean), ``_values`` (struct of typed fields, a broken value
         null), ``_broken`` (array of texts, one for each field whose value would change or that
-        is refused) and ``_unknown`` (the other fields, ``map<string, variant>``; null for none).
+        is refused), ``_unknown`` (the other fields, ``map<string, variant>``; null for none) and
+        ``_refusal`` (why the payload was not read; null where it was).
     """
     read = rows
-    for name, column in _steps(event):
+    for name, column in _steps(event, decoded):
         read = read.withColumn(name, column)
-    return read.drop("_objects", "_fast", "_care", "_others", "_twice", "_variant", "_texts")
+    return read.drop("_objects", "_fast", "_care", "_others", "_twice", "_variant", "_texts", TEXT)
 
 
 @reused
-def _steps(event: Event) -> list[tuple[str, Column]]:
+def _steps(event: Event, decoded: bool) -> list[tuple[str, Column]]:
     """Name the columns of the parse, each over those before it."""
     fields = event.fields
-    text = F.col("payload").cast("string")
+    text = F.col(TEXT) if decoded else F.col("payload").cast("string")
     texts = ", ".join(f"`{field.name}`: string" for field in fields)
     twice = F.col("_care")
     for field in fields:
@@ -92,6 +100,7 @@ def _steps(event: Event) -> list[tuple[str, Column]]:
         ("_twice", F.coalesce(twice, F.lit(False))),
         ("_variant", F.when(F.col("_twice"), json_variant(text))),
         (PARSED, F.col("_fast").isNotNull() & unread),
+        (REFUSAL, F.when(~F.col(PARSED), F.col(REFUSAL) if decoded else F.lit(_NO_JSON))),
         ("_texts", F.when(F.col(PARSED), F.struct(*chosen))),
         (VALUES, F.struct(*typed)),
         (BROKEN, reasons),

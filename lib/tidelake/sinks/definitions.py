@@ -68,7 +68,9 @@ def _parts(pipeline: Pipeline) -> dict[str, Any]:
     event = pipeline.event.model_dump(mode="json", by_alias=True)
     whole = pipeline.model_dump(mode="json", include={"watermark", "dedup", "enrich", "transform"})
     rules = [rule.model_dump(mode="json") for rule in pipeline.rules]
-    return {f"event.{name}": value for name, value in event.items()} | whole | {"quality": rules}
+    parts = {f"event.{name}": value for name, value in event.items()} | whole | {"quality": rules}
+    # Not there for others, or their stored notes would say that something changed.
+    return parts | ({"source.schema": pipeline.avro_schema} if pipeline.avro_schema else {})
 
 
 def _short(value: object) -> str:

@@ -76,6 +76,7 @@ def tables_of(lake: Lake, pipeline: Pipeline) -> list[Table]:
     known = [
         lake.bronze(name),
         lake.requeue(name),
+        lake.schemas(name),
         lake.silver(name),
         lake.quarantine(name),
         lake.late(name),

@@ -12,9 +12,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidelake.bronze import as_never_requeued
+from tidelake.config import Pipeline
 from tidelake.replay.erase.subject import EVENT_ID, Subject
 from tidelake.replay.requeue import kept_in
 from tidelake.runtime.hop import Run
+from tidelake.runtime.writer_schemas import remembered
 from tidelake.silver.classify import FILTERED, REASONS, SELECTED, STAGE, classify
 from tidelake.tables import Table
 
@@ -30,12 +32,14 @@ def find_records(run: Run, subject: Subject) -> DataFrame:
         the definition's ``where``; each record once.
     """
     bronze = read(run, run.lake.bronze(run.pipeline.name))
-    rows = classify(as_never_requeued(bronze), run.pipeline)
+    # Whatever was refused once: what can be read now is read.
+    schemas = remembered(run, stands=F.lit(False))
+    rows = classify(as_never_requeued(bronze), run.pipeline, schemas)
     if subject.column == EVENT_ID:
         column = F.col(EVENT_ID)
     else:
         column = F.col(SELECTED).getField(subject.column)
-    found = F.coalesce(_same(column, subject), _unreadable() & _mentions(subject))
+    found = F.coalesce(_same(column, subject), _unreadable() & mentions(subject, run.pipeline))
     stored = _stored(run, subject)
     if stored is not None:
         rows = rows.join(F.broadcast(stored), on="record_id", how="left")
@@ -92,8 +96,13 @@ def _unreadable() -> Column:
     return broken | ((F.col(STAGE) == FILTERED) & (F.size(REASONS) > 0))
 
 
-def _mentions(subject: Subject) -> Column:
-    return F.col("payload").cast("string").rlike(subject.pattern)
+def mentions(subject: Subject, pipeline: Pipeline) -> Column:
+    """Tell whether a payload that cannot be read holds a subject's value as a whole word."""
+    as_word = F.col("payload").cast("string").rlike(subject.pattern)
+    if not pipeline.reads_avro:
+        return as_word
+    # What stands before and behind a text may look like a letter of it.
+    return as_word | F.contains(F.col("payload"), F.lit(subject.avro))
 
 
 def _stored(run: Run, subject: Subject) -> DataFrame | None:

@@ -43,6 +43,17 @@ class Subject:
         ways = "|".join(re.escape(one) for one in dict.fromkeys([self.value, *spelled]))
         return f"(?<!{_WORD})(?:{ways})(?!{_WORD})"
 
+    @property
+    def avro(self) -> bytes:
+        """Give the value as Avro writes a text: its length in bytes, then its bytes."""
+        written = self.value.encode()
+        # Zigzag, seven bits a byte.
+        length, left = bytearray(), 2 * len(written)
+        while left > 0x7F:
+            length.append(left & 0x7F | 0x80)
+            left >>= 7
+        return bytes([*length, left]) + written
+
 
 def parse_subject(text: str, pipeline: Pipeline) -> Subject:
     """Read ``COLUMN=VALUE``.

@@ -25,6 +25,8 @@ from tidelake.runtime.enrichment import Lookup, enriched, lookups
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
 from tidelake.runtime.verdicts import BROADCAST
+from tidelake.runtime.writer_schemas import remembered
+from tidelake.silver.decode import WriterSchemas
 from tidelake.silver.fields import extra_columns
 from tidelake.silver.lateness import lateness
 from tidelake.silver.route import (
@@ -46,6 +48,7 @@ EVENTS = Shape(key=("record_id",), moment="event_time")
 _FAILED = Shape(key=("record_id",), moment="ingested_at")
 
 _MARK, _PINS = "_mark", "_pins"
+_UNREAD = "_quarantined_unread"
 
 
 def judge_silver(
@@ -63,7 +66,9 @@ def judge_silver(
     known = None if since is None else F.col("ingested_at") < F.lit(since)
     batch = inputs.closing[0].batch + 1
     decider = Decider(run.spark, pipeline, lake, batch, known=known, afresh=since is None)
-    decision = decider.decide(_arrived(inputs), watermark=None, hold=hold)
+    schemas = remembered(run, stands=F.col(_UNREAD))
+    arrived = _with_unread(_arrived(inputs), inputs, schemas)
+    decision = decider.decide(arrived, watermark=None, hold=hold, schemas=schemas)
     marked = decision.rows.join(_seen_by_batches(run, inputs, hold), on="record_id", how="left")
     judged = with_lateness(marked, F.col(_MARK), pipeline.watermark.allowed_lateness)
     decided = _looked_up(run, judged, inputs.closing)
@@ -108,6 +113,22 @@ def _arrived(inputs: SilverInputs) -> DataFrame:
     return inputs.bronze.join(again, on="record_id", how="left").select(
         *inputs.bronze.columns, "reason", "requeued_at"
     )
+
+
+def _with_unread(
+    arrived: DataFrame, inputs: SilverInputs, schemas: WriterSchemas | None
+) -> DataFrame:
+    """Tell which rows are in quarantine because their schema was refused, and accepted later.
+
+    Others of such a schema were sent again, or decided anew, since. The refusal itself must be
+    one that the table of schemas holds, for rows that had arrived.
+    """
+    texts = schemas.texts_overruled() if schemas else []
+    if not texts:
+        return arrived.withColumn(_UNREAD, F.lit(False))
+    refused = (F.col("stage") == "parse") & F.get("reasons", F.lit(0)).isin(texts)
+    unread = inputs.quarantine.where(refused).select("record_id").distinct()
+    return arrived.join(unread.withColumn(_UNREAD, F.lit(True)), on="record_id", how="left")
 
 
 def _seen_by_batches(run: Run, inputs: SilverInputs, hold: Held) -> DataFrame:

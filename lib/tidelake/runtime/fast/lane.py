@@ -84,6 +84,8 @@ class Lane:
         pipeline = self.run.pipeline
         if pipeline.enrich:
             raise NotBuiltError(f"{pipeline.file}: a fast lane beside enrich")
+        if pipeline.registry:
+            raise NotBuiltError(f"{pipeline.file}: a fast lane over schemas of a registry")
         if isinstance(pipeline.source, KafkaSource):
             refuse_unreachable(pipeline.source.bootstrap)
         elif not isinstance(pipeline.source, FilesSource):

@@ -1,0 +1,215 @@
+"""Turn Avro payloads into the JSON text that says the same, for the one strict way of reading.
+
+A record in Confluent's framing begins with a zero byte and the id of its writer's schema; each
+is read with that schema. What it says goes through :mod:`tidelake.silver.parse`, so that types,
+unknown fields and rules mean what they mean for JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.avro.functions import from_avro
+
+from tidelake.config import Pipeline
+from tidelake.silver.avro_schema import DATUM, END, framed
+from tidelake.silver.parse import REFUSAL, TEXT, parse
+
+_HEAD_BYTES = 5
+_LONGEST = (1 << 31) - 1
+_READING = {"mode": "PERMISSIVE", "enableStableIdentifiersForUnionType": "true"}
+# The defaults cut microseconds and leave out what is null.
+_WRITING = {
+    "ignoreNullFields": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+    "dateFormat": "yyyy-MM-dd",
+    "timeZone": "UTC",
+}
+_REPLACED = "\ufffd"
+
+
+class Refusal(NamedTuple):
+    """Why rows of a schema are not read.
+
+    Attributes:
+        schema_id: The schema's.
+        reason: In the words of quarantine.
+        through: It holds for rows that arrived up to then, in microseconds since the epoch.
+    """
+
+    schema_id: int
+    reason: str
+    through: int
+
+
+@dataclass(frozen=True)
+class WriterSchemas:
+    """What is known of the schemas that payloads were written with.
+
+    Attributes:
+        subject: Where the schemas are registered.
+        accepted: Schemas by id.
+        refusals: Of ids, some of which may have been accepted later.
+        stands: For which rows a refusal holds although its schema was accepted later; None: for
+            all that arrived up to ``through``.
+    """
+
+    subject: str
+    accepted: Mapping[int, str]
+    refusals: Sequence[Refusal] = ()
+    stands: Column | None = None
+
+    def texts_overruled(self) -> list[str]:
+        """List the refusals of schemas that were accepted later."""
+        return sorted({one.reason for one in self.refusals if one.schema_id in self.accepted})
+
+    def of(self, ids: Iterable[int]) -> WriterSchemas:
+        """Cut to some ids."""
+        wanted = set(ids)
+        return replace(
+            self,
+            accepted={key: text for key, text in self.accepted.items() if key in wanted},
+            refusals=[one for one in self.refusals if one.schema_id in wanted],
+        )
+
+
+def read_payloads(
+    rows: DataFrame, pipeline: Pipeline, schemas: WriterSchemas | None = None
+) -> DataFrame:
+    """Read each payload's fields, whatever its format.
+
+    Args:
+        rows: Bronze's columns plus ``requeued_at``.
+        pipeline: The definition.
+        schemas: Of a pipeline with a registry; None where there are no rows.
+
+    Returns:
+        What :func:`tidelake.silver.parse.parse` gives.
+    """
+    if not pipeline.reads_avro:
+        return parse(rows, pipeline.event)
+    if pipeline.registry is None:
+        read = _decode_plain(rows, pipeline.avro_schema or "")
+    else:
+        known = schemas or WriterSchemas(pipeline.registry.subject, {})
+        read = _decode_framed(rows, known)
+    return parse(read, pipeline.event, decoded=True)
+
+
+def schema_id() -> Column:
+    """Give the id of the schema that a payload names; null where it is not so framed."""
+    is_framed = (F.substring("payload", 1, 1) == F.lit(b"\x00")) & (
+        F.octet_length("payload") >= _HEAD_BYTES
+    )
+    number = F.conv(F.hex(F.substring("payload", 2, 4)), 16, 10)
+    return F.when(is_framed, number.cast("bigint"))
+
+
+def arrival() -> Column:
+    """Give when a row came to silver: by itself, or when it was sent again."""
+    return F.coalesce("requeued_at", "ingested_at")
+
+
+def not_registered(schema: object, subject: str) -> str:
+    """Say why rows of a schema that the subject does not have are not read."""
+    return f"payload: schema {schema} is not in subject {subject}"
+
+
+def trial(schema: str) -> Column:
+    """Give what Spark must understand to read a schema's data."""
+    return F.to_json(from_avro(F.lit(b""), framed(schema), _READING).getField(DATUM), _WRITING)
+
+
+def _decode_plain(rows: DataFrame, schema: str) -> DataFrame:
+    read = _sealed(rows, F.col("payload")).withColumn("_read", _read(schema))
+    return _told(read, F.col("_read"), F.lit("payload: not one Avro datum of source.schema"))
+
+
+def _decode_framed(rows: DataFrame, schemas: WriterSchemas) -> DataFrame:
+    body = F.substring("payload", _HEAD_BYTES + 1, _LONGEST)
+    read = _sealed(rows.withColumn("_schema_id", schema_id()), body)
+    read = read.withColumn("_unread", _refused(schemas))
+    own = {f"_read_{key}": (key, text) for key, text in sorted(schemas.accepted.items())}
+    text = F.lit(None).cast("string")
+    for name, (key, schema) in own.items():
+        mine = F.col("_unread").isNull() & (F.col("_schema_id") == key)
+        # A column of its own: as part of two expressions it would be read twice.
+        read = read.withColumn(name, F.when(mine, _read(schema)))
+        text = F.when(F.col("_schema_id") == key, _text(F.col(name))).otherwise(text)
+    broken = F.concat(
+        F.lit("payload: not one Avro datum of schema "), F.col("_schema_id").cast("string")
+    )
+    told = read.withColumn(TEXT, text).withColumn(REFUSAL, F.coalesce("_unread", broken))
+    return told.drop(*own, "_schema_id", "_unread", "_datum", "_digest")
+
+
+def _told(read: DataFrame, datum: Column, broken: Column) -> DataFrame:
+    told = read.withColumn(TEXT, _text(datum)).withColumn(REFUSAL, broken)
+    return told.drop("_read", "_datum", "_digest")
+
+
+def _sealed(rows: DataFrame, body: Column) -> DataFrame:
+    """Put a digest of each datum behind it: what follows a datum can be no such digest."""
+    digest = F.unhex(F.md5(body))
+    sealed = rows.withColumn("_digest", digest)
+    return sealed.withColumn("_datum", F.concat(body, F.col("_digest")))
+
+
+def _read(schema: str) -> Column:
+    return from_avro(F.col("_datum"), framed(schema), _READING)
+
+
+def _text(read: Column) -> Column:
+    text = F.to_json(read.getField(DATUM), _WRITING)
+    return F.when((read.getField(END) == F.col("_digest")) & _kept_letters(text), text)
+
+
+def _kept_letters(text: Column) -> Column:
+    """Tell whether no byte was replaced, because it was no UTF-8, on the way to a text."""
+    bytes_of_it = F.decode("payload", "ISO-8859-1")
+    as_written = F.lit(_REPLACED.encode().decode("latin-1"))
+    return ~F.contains(text, F.lit(_REPLACED)) | (
+        F.length(text) - F.length(F.replace(text, F.lit(_REPLACED), F.lit("")))
+        <= (F.length(bytes_of_it) - F.length(F.replace(bytes_of_it, as_written, F.lit("")))) / 3
+    )
+
+
+def _refused(schemas: WriterSchemas) -> Column:
+    """Say why a row is not to be read at all; null where it is."""
+    number = F.col("_schema_id")
+    before, after = not_registered("\n", schemas.subject).split("\n")
+    reason = F.concat(F.lit(before), number.cast("string"), F.lit(after))
+    for key in schemas.accepted:
+        reason = F.when(number == key, F.lit(None).cast("string")).otherwise(reason)
+    stands = F.lit(True) if schemas.stands is None else F.coalesce(schemas.stands, F.lit(False))
+    for key, lines in _by_id(schemas).items():
+        accepted = key in schemas.accepted
+        # Beyond the last one nobody asked: what was said last is said again.
+        told = F.lit(None if accepted else lines[-1].reason)
+        for line in reversed(lines):
+            holds = F.unix_micros(arrival()) <= F.lit(line.through)
+            told = F.when(holds & stands if accepted else holds, F.lit(line.reason)).otherwise(told)
+        reason = F.when(number == key, told).otherwise(reason)
+    return F.when(F.col("payload").isNull(), F.lit("payload: missing")).otherwise(
+        F.when(
+            number.isNull(), F.lit("payload: not framed as Avro: a zero byte, a schema's id")
+        ).otherwise(reason)
+    )
+
+
+def _by_id(schemas: WriterSchemas) -> dict[int, list[Refusal]]:
+    """Group refusals, those out that say what would be said anyway, each group by time."""
+    grouped: dict[int, list[Refusal]] = {}
+    for one in sorted(schemas.refusals, key=lambda one: one.through):
+        grouped.setdefault(one.schema_id, []).append(one)
+    return {
+        key: lines
+        for key, lines in grouped.items()
+        if key in schemas.accepted
+        or any(one.reason != not_registered(key, schemas.subject) for one in lines)
+    }
