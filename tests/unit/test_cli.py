@@ -26,7 +26,6 @@ BUILT = [
     "demo",
     "doctor",
     "erase",
-        "fast",
     "generate",
     "ledger",
     "maintain",
@@ -38,6 +37,7 @@ BUILT = [
 ]
 GROUPS = {
     "backfill": ["compare", "plan", "promote", "rollback", "run"],
+    "fast": ["reconcile", "run"],
     "kafka": ["down", "status", "up"],
     "late": ["apply", "list"],
     "quarantine": ["discard", "list", "replay"],
