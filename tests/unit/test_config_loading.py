@@ -541,6 +541,13 @@ def test_a_catalog_has_no_root_to_stand_in(tmp_path: Path) -> None:
     assert pipeline.source.path == "/Volumes/landing"
 
 
+def test_a_folder_may_stand_in_for_a_topic(tmp_path: Path) -> None:
+    kafka = {"kind": "kafka", "bootstrap": "h:1", "topic": "clicks", "min_partitions": 2}
+    source = load_pipeline(write(tmp_path, changed(source=kafka)), LAPTOP, source="/x").source
+    assert isinstance(source, FilesSource)
+    assert source.path == "/x"
+
+
 def test_a_source_without_a_path_cannot_be_overridden(tmp_path: Path) -> None:
     file = write(tmp_path, changed(source={"kind": "rate"}))
     with pytest.raises(UsageError, match="source of kind rate"):
