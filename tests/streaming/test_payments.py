@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from tests.oracles.payments import alerts, consumed_payments
 from tests.running import START, read
 from tests.worlds import World, world
+from tidelake.errors import TidelakeError
 from tidelake.generators import generate
 from tidelake.ops.ledger import read_ledger
 from tidelake.replay.verify.gold import judge_target
@@ -24,6 +25,7 @@ from tidelake.runtime.hop import Run
 from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.targets import targets_of
+from tidelake.runtime.targets.detected import Detected
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.sinks.commits import last_commit
 from tidelake.tables import HOPS
@@ -74,6 +76,31 @@ def test_after_each_batch_alerts_are_what_the_rules_say_of_the_payments_so_far(
     names = [{alert[:2] for alert in now} for now in seen]
     assert any(earlier - later for earlier, later in pairwise(names))
     assert len(seen) == 3
+
+
+def test_a_batch_that_reached_the_features_alone_gives_the_same_alerts_when_repeated(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = payments(spark, tmp_path)
+    first, second, _ = _files(random.Random(7))
+    played.land("0.jsonl", first)
+    played.run()
+    played.land("1.jsonl", second)
+    with monkeypatch.context() as broken:
+        broken.setattr(Detected, "merge", _refused)
+        with pytest.raises(TidelakeError, match="cut off"):
+            played.run()
+    lake = played.lake
+    features, alerted = (last_commit(lake.gold(one)) for one in ("card_hours", "payment_alerts"))
+    assert features is not None
+    assert alerted is not None
+    assert features.batch > alerted.batch
+    played.run()
+    assert told(played) == expected(played)
+
+
+def _refused(*_: object) -> None:
+    raise TidelakeError("cut off")
 
 
 def _files(chance: random.Random) -> list[list[bytes]]:
