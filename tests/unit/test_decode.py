@@ -8,6 +8,7 @@ import struct
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fastavro
@@ -16,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.pipelines import bronze, shop
 from tidelake.config import Pipeline
+from tidelake.errors import UsageError
 from tidelake.runtime.avro import reading_problem, refuse_unlimited
 from tidelake.silver.avro_schema import problem_of
 from tidelake.silver.decode import Refusal, WriterSchemas, read_payloads
@@ -387,3 +389,6 @@ def test_one_type_may_stand_in_two_fields() -> None:
 
 def test_sessions_of_tidelake_bound_what_a_record_may_announce(spark: SparkSession) -> None:
     refuse_unlimited(spark)
+    bare: Any = SimpleNamespace(conf=SimpleNamespace(get=lambda key, default: default))
+    with pytest.raises(UsageError, match=r"Add to spark\.driver\.extraJavaOptions and"):
+        refuse_unlimited(bare)

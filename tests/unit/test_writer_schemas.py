@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.pipelines import bronze, shop
 from tests.registries import Standin, registry
 from tests.running import read
+from tidelake.cli.checking import registry_of
 from tidelake.config import Registry, load_environment
-from tidelake.errors import SourceError, UsageError
+from tidelake.errors import ConfigError, SourceError, UsageError
 from tidelake.kafka.registry import versions_of
 from tidelake.kafka.resolution import incompatibility
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
+from tidelake.runtime.schemas import check_definition
 from tidelake.runtime.writer_schemas import remembered, schemas_for
 from tidelake.tables import Lake
 
@@ -208,6 +211,29 @@ def test_a_registry_that_cannot_be_asked_is_named_and_no_secret_is(
     monkeypatch.delenv("REGISTRY_USER")
     with pytest.raises(UsageError, match="the variable REGISTRY_USER, which is not set"):
         versions_of(mine)
+
+
+def test_check_says_whether_the_registry_answers(
+    spark: SparkSession, tmp_path: Path, standin: Standin
+) -> None:
+    run = context(spark, tmp_path, standin)
+    assert "has no subject clicks-value" in registry_of(run.pipeline)
+    standin.register(SUBJECT, 1, click(a="string"))
+    told = "the registry answers: clicks-value has 1 version"
+    assert registry_of(run.pipeline) == told
+    assert registry_of(shop(tmp_path)) == ""
+
+
+def test_a_schema_of_the_file_that_cannot_be_read_is_an_error_of_the_file(
+    spark: SparkSession, tmp_path: Path, standin: Standin
+) -> None:
+    (tmp_path / "click.avsc").write_text(json.dumps(click(a=["null", "Click"])))
+    source = {"kind": "kafka", "bootstrap": "b:1", "topic": "t", "format": "avro"}
+    run = context(spark, tmp_path, standin)
+    plain = replace(run, pipeline=shop(tmp_path, source=source | {"schema": "click.avsc"}))
+    check_definition(run)
+    with pytest.raises(ConfigError, match=r"source\.schema: is recursive: Click holds itself"):
+        check_definition(plain)
 
 
 OLD = json.dumps(click(a="string"))

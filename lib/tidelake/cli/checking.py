@@ -104,7 +104,8 @@ def registry_of(definition: Pipeline) -> str:
         count = len(versions_of(definition.registry))
     except SourceError as error:
         return str(error)
-    return f"the registry answers: {definition.registry.subject} has {count} versions"
+    told = f"{count} version{'' if count == 1 else 's'}"
+    return f"the registry answers: {definition.registry.subject} has {told}"
 
 
 def _remedy(definition: Pipeline, verdicts: list[TableVerdict]) -> str:

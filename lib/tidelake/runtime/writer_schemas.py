@@ -61,13 +61,13 @@ def remembered(run: Run, *, stands: Column | None = None) -> WriterSchemas | Non
     registry = run.pipeline.registry
     if registry is None:
         return None
+    nothing = WriterSchemas(registry.subject, {}, stands=stands)
     table = run.lake.schemas(run.pipeline.name)
     if not table.exists:
-        return WriterSchemas(registry.subject, {}, stands=stands)
+        return nothing
     stored = run.spark.read.format("delta").load(str(table.path))
     through = F.unix_micros("refused_through").alias("refused_through")
     rows = stored.select("schema_id", "schema", "refusal", through).collect()
-    nothing = WriterSchemas(registry.subject, {}, stands=stands)
     return _with_lines(nothing, [_Line(*row) for row in rows])
 
 

@@ -127,7 +127,8 @@ def trial(schema: str) -> Column:
 
 def _decode_plain(rows: DataFrame, schema: str) -> DataFrame:
     read = _sealed(rows, F.col("payload")).withColumn("_read", _read(schema))
-    return _told(read, F.col("_read"), F.lit("payload: not one Avro datum of source.schema"))
+    said = read.withColumn("_said", _said(F.col("_read"))).drop("_read")
+    return _told(said, F.lit("payload: not one Avro datum of source.schema"))
 
 
 def _decode_framed(rows: DataFrame, schemas: WriterSchemas) -> DataFrame:
@@ -140,23 +141,17 @@ def _decode_framed(rows: DataFrame, schemas: WriterSchemas) -> DataFrame:
         mine = F.col("_unread").isNull() & (F.col("_schema_id") == key)
         # A column of its own: as part of two expressions it would be read twice.
         read = read.withColumn(name, F.when(mine, _read(schema)))
-        text = F.when(F.col("_schema_id") == key, _text(F.col(name))).otherwise(text)
+        text = F.when(F.col("_schema_id") == key, _said(F.col(name))).otherwise(text)
     broken = F.concat(
         F.lit("payload: not one Avro datum of schema "), F.col("_schema_id").cast("string")
     )
-    told = read.withColumn(TEXT, text).withColumn(REFUSAL, F.coalesce("_unread", broken))
-    return told.drop(*own, "_schema_id", "_unread", "_datum", "_digest")
-
-
-def _told(read: DataFrame, datum: Column, broken: Column) -> DataFrame:
-    told = read.withColumn(TEXT, _text(datum)).withColumn(REFUSAL, broken)
-    return told.drop("_read", "_datum", "_digest")
+    told = _told(read.withColumn("_said", text), F.coalesce("_unread", broken))
+    return told.drop(*own, "_schema_id", "_unread")
 
 
 def _sealed(rows: DataFrame, body: Column) -> DataFrame:
     """Put a digest of each datum behind it: what follows a datum can be no such digest."""
-    digest = F.unhex(F.md5(body))
-    sealed = rows.withColumn("_digest", digest)
+    sealed = rows.withColumn("_digest", F.unhex(F.md5(body)))
     return sealed.withColumn("_datum", F.concat(body, F.col("_digest")))
 
 
@@ -164,19 +159,30 @@ def _read(schema: str) -> Column:
     return from_avro(F.col("_datum"), framed(schema), _READING)
 
 
-def _text(read: Column) -> Column:
-    text = F.to_json(read.getField(DATUM), _WRITING)
-    return F.when((read.getField(END) == F.col("_digest")) & _kept_letters(text), text)
+def _said(read: Column) -> Column:
+    """Write a datum as JSON; null unless its digest followed it."""
+    whole = read.getField(END) == F.col("_digest")
+    return F.when(whole, F.to_json(read.getField(DATUM), _WRITING))
+
+
+def _told(rows: DataFrame, broken: Column) -> DataFrame:
+    text = F.when(_kept_letters(F.col("_said")), F.col("_said"))
+    told = rows.withColumn(TEXT, text).withColumn(REFUSAL, broken)
+    return told.drop("_said", "_datum", "_digest")
 
 
 def _kept_letters(text: Column) -> Column:
     """Tell whether no byte was replaced, because it was no UTF-8, on the way to a text."""
-    bytes_of_it = F.decode("payload", "ISO-8859-1")
-    as_written = F.lit(_REPLACED.encode().decode("latin-1"))
-    return ~F.contains(text, F.lit(_REPLACED)) | (
-        F.length(text) - F.length(F.replace(text, F.lit(_REPLACED), F.lit("")))
-        <= (F.length(bytes_of_it) - F.length(F.replace(bytes_of_it, as_written, F.lit("")))) / 3
-    )
+    as_bytes = F.decode("payload", "ISO-8859-1")
+    replaced = _times(_REPLACED, text)
+    written = _times(_REPLACED.encode().decode("latin-1"), as_bytes)
+    return ~F.contains(text, F.lit(_REPLACED)) | (replaced <= written)
+
+
+def _times(letters: str, text: Column) -> Column:
+    """Count how often letters occur in a text."""
+    without = F.replace(text, F.lit(letters), F.lit(""))
+    return (F.length(text) - F.length(without)) / len(letters)
 
 
 def _refused(schemas: WriterSchemas) -> Column:
