@@ -10,6 +10,7 @@ from tidelake.config.environment import Environment
 
 _PROTOCOL = "kafka.security.protocol"
 _ENCRYPTED = ("SSL", "SASL_SSL")
+_FILES, _BYTES = "max_files_per_trigger", "max_bytes_per_trigger"
 
 
 def source_findings(source: Any, environment: Environment) -> Iterator[Finding]:
@@ -23,6 +24,8 @@ def source_findings(source: Any, environment: Environment) -> Iterator[Finding]:
         return
     if "registry" in source and source.get("format") != "avro":
         yield Finding(("source", "registry"), "goes with format: avro only")
+    if source.get("kind") == "files" and {_FILES, _BYTES} <= source.keys():
+        yield Finding(("source", _BYTES), f"stands beside {_FILES}; a folder takes one of them")
     if source.get("kind") != "kafka":
         return
     if ("topic" in source) == ("pattern" in source):
