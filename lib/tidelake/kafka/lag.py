@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from tidelake.kafka.source import Offsets
-from tidelake.kafka.topics import Topic
 
 
-def behind(reached: Offsets, topics: Mapping[str, Topic]) -> Offsets:
+def behind(reached: Offsets, ends: Offsets) -> Offsets:
     """Tell how many offsets of each partition come after those that were taken.
 
     Offsets are not all records: a transaction's marker has one, and one that was compacted away.
 
     Args:
         reached: The offset after the last that was taken.
-        topics: What the broker holds; a topic that it left out is left out.
+        ends: The offset after the last that the broker has; a topic that it left out is left out.
     """
     return {
         name: {
-            partition: max(topics[name].held.get(partition, (0, taken))[1] - taken, 0)
+            partition: max(ends[name].get(partition, taken) - taken, 0)
             for partition, taken in partitions.items()
         }
         for name, partitions in reached.items()
-        if name in topics
+        if name in ends
     }
 
 

@@ -181,7 +181,7 @@ class BronzeHop(HopQuery):
             "topics": self._topics,
             "bootstrap": source.bootstrap,
             "limit": self.limit,
-            "behind": behind(offsets, topics),
+            "behind": behind(offsets, {name: one.ends for name, one in topics.items()}),
             "looked_at": datetime.now(UTC).isoformat(),
         }
 
