@@ -14,6 +14,7 @@ from tests.running import click, read
 from tidelake.errors import GenerationError, RefusedError, SourceError
 from tidelake.kafka.broker import down, up
 from tidelake.ops.ledger import read_ledger
+from tidelake.ops.status import read_status
 from tidelake.replay.repair import repair
 from tidelake.runtime import pace
 from tidelake.sinks.commits import commits
@@ -164,6 +165,12 @@ def test_a_limit_that_changes_while_a_run_goes_on_loses_and_doubles_nothing(
     clicks.run()
     assert read(clicks.lake, "gold.by_user", "sum(events)") == [(24,)]
     assert read_ledger(clicks.lake, clicks.pipeline).balanced
+    # Three for one partition, two for the other.
+    kafka.send(topic, _clicks(24, 5))
+    lag = read_status(clicks.lake, clicks.pipeline).source
+    assert lag is not None and (lag.not_asked, lag.lag) == ("", 5)
+    told = [(one.partition, one.taken, one.end, one.trend) for one in lag.partitions]
+    assert told == [(0, 12, 15, "growing"), (1, 12, 14, "growing")]
 
 
 def test_no_broker_is_told_at_once(spark: SparkSession, tmp_path: Path, kafka: Kafka) -> None:
