@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import fill
 
 from tidelake.cli.render import print_table
 from tidelake.config import Pipeline
@@ -118,7 +119,8 @@ def _show_lag(source: SourceLag) -> None:
     if len(source.partitions) > len(shown):
         print(f"  and {len(source.partitions) - len(shown)} partitions more, with --json")
     if source.not_asked:
-        print(f"  as the last batch saw it; the broker was not asked: {source.not_asked}")
+        told = f"as the last batch saw it; the broker was not asked: {source.not_asked}"
+        print(fill(told, width=100, initial_indent="  ", subsequent_indent="  "))
     if source.rows_per_second is not None and source.arriving_per_second is not None:
         lasts = source.catch_up_seconds
         print(
