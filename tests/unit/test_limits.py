@@ -74,6 +74,12 @@ def test_a_few_batches_that_take_too_long_lower_the_limit() -> None:
     assert _next(loads, None) == 375
 
 
+def test_a_backlog_that_is_taken_already_lowers_nothing() -> None:
+    """After a burst the long batches are over; a new query would only cost its start."""
+    loads = _loads(1000, 1000, 1000, seconds=20, waiting=3400)
+    assert _next(loads, 1000, 1000) == 1000
+
+
 def test_one_slow_batch_among_others_changes_nothing() -> None:
     loads = [replace(load, seconds=9) for load in _loads(1000, 1000, 1000, seconds=20)]
     assert _next([*loads[:2], replace(loads[2], seconds=60)], 1000, 1000) == 1000

@@ -97,7 +97,8 @@ def next_limit(
     if all(batch.seconds > target for batch in recent):
         least = max(cost.least_for(_LOWERED * rate), cost.least_with(1 / 2))
         lower = max(fitting, least, size / _STEP, 1)
-        if lower * _WORTH < min(size, limit or size):
+        # A limit above what waits would not change the next batch.
+        if lower * _WORTH < min(size, limit or size, recent[-1].waiting):
             return int(lower)
     if limit is None or not _is_full(recent, limit):
         return limit
