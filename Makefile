@@ -63,6 +63,7 @@ bench: setup
 	$(BIN)/python benchmarks/catch_up.py
 	$(BIN)/python benchmarks/stateful.py --events 50000 --small 6 --repeats 1
 	$(BIN)/python benchmarks/replay.py 1500000 1
+	$(BIN)/python benchmarks/burst.py
 
 # Pin anew after a change of pyproject.toml; needs uv.
 lock:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,10 +21,14 @@ from tests.running import run
 from tidelake.config import Environment, Pipeline, load_environment, load_pipeline
 from tidelake.kafka.broker import Broker, kill, up
 from tidelake.runtime.hop import Run
+from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.progress import Progress
+from tidelake.runtime.triggers import parse_trigger
+from tidelake.sinks.commits import commits
 from tidelake.tables import HOPS, Hop, Lake
 
 _SECONDS = 30
+_LONGEST = 120
 # In polls of half a second.
 _PATIENCE = 6
 _CLICKS: dict[str, Any] = {
@@ -176,6 +183,27 @@ class Followed:
     def run(self, hops: Sequence[Hop] = HOPS) -> list[str]:
         """Run hops until the topics are exhausted."""
         return run(self.spark, self.environment, self.pipeline, hops=hops)
+
+
+def until_decided(followed: Followed, events: int, lines: list[str]) -> None:
+    """Run without an end until silver has so many events; take down the progress lines."""
+    context = replace(followed.context, progress=Progress(lines.append))
+
+    def watch() -> None:
+        ends = time.monotonic() + _LONGEST
+        while time.monotonic() < ends and _decided(followed.lake) < events:
+            time.sleep(0.2)
+        context.stop.set()
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    with contextlib.suppress(KeyboardInterrupt):
+        run_hops(context, ("bronze", "silver"), parse_trigger("continuous"))
+    watcher.join()
+
+
+def _decided(lake: Lake) -> int:
+    return sum(commit.brought for commit in commits(lake.silver("clicks")))
 
 
 def following(spark: SparkSession, folder: Path, kafka: Kafka, **source: Any) -> Followed:

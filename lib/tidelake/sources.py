@@ -12,10 +12,14 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidelake.config import DeltaSource, FilesSource, KafkaSource, RateSource, Source
+from tidelake.config.sizes import bytes_of
 from tidelake.kafka.source import read_topics
 
 RECORD = ("record_id", "key", "payload", "headers", "source", "source_timestamp")
 HEADERS_DDL = "array<struct<key: string, value: binary>>"
+
+# How many files a batch takes where the pipeline file says nothing.
+_FILES = 1000
 
 # monotonically_increasing_id() holds the partition in its upper bits, the row in the lower 33.
 _ROW_IN_PARTITION = (1 << 33) - 1
@@ -67,7 +71,7 @@ def _read_files(spark: SparkSession, source: FilesSource) -> DataFrame:
         .option("recursiveFileLookup", True)
         # Without it, a file seven days older than the newest is never read.
         .option("maxFileAge", "36500d")
-        .option("maxFilesPerTrigger", source.max_files_per_trigger)
+        .options(**_limits(source))
         .load(os.path.abspath(source.path))
     )
     return _records(
@@ -79,11 +83,7 @@ def _read_files(spark: SparkSession, source: FilesSource) -> DataFrame:
 
 
 def _read_delta(spark: SparkSession, source: DeltaSource) -> DataFrame:
-    table = (
-        spark.readStream.format("delta")
-        .option("maxFilesPerTrigger", source.max_files_per_trigger)
-        .load(source.path)
-    )
+    table = spark.readStream.format("delta").options(**_limits(source)).load(source.path)
     names = [field.name for field in table.schema.fields]
     row = F.to_json(F.struct(*[F.col(f"`{name}`") for name in names]))
     return _records(
@@ -92,6 +92,19 @@ def _read_delta(spark: SparkSession, source: DeltaSource) -> DataFrame:
         source=F.lit(source.path),
         timestamp=F.lit(None),
     )
+
+
+def _limits(source: FilesSource | DeltaSource) -> dict[str, str]:
+    """Say to Spark how much a batch takes at most; the first file always comes whole."""
+    files, size = source.max_files_per_trigger, source.max_bytes_per_trigger
+    if files is None and size is None:
+        files = _FILES
+    told = {
+        "maxFilesPerTrigger": files,
+        # For files Spark wants the plain number.
+        "maxBytesPerTrigger": None if size is None else bytes_of(size),
+    }
+    return {name: str(value) for name, value in told.items() if value is not None}
 
 
 def _read_rate(spark: SparkSession, source: RateSource) -> DataFrame:

@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.brokers import Kafka, following
+from tests.brokers import Kafka, following, until_decided
 from tests.running import click, read
 from tidelake.errors import GenerationError, RefusedError, SourceError
 from tidelake.kafka.broker import down, up
 from tidelake.ops.ledger import read_ledger
+from tidelake.ops.status import read_status
 from tidelake.replay.repair import repair
+from tidelake.runtime import pace
+from tidelake.sinks.commits import commits
 from tidelake.tables import Hop
 
 _BRONZE: tuple[Hop, ...] = ("bronze",)
@@ -139,6 +142,35 @@ def test_a_checkpoint_that_is_gone_or_old_is_refused_and_repaired(
     held = [row[0] for row in kafka.records(topic)]
     assert [row[0] for row in read(clicks.lake, "bronze.clicks", "record_id")] == held
     assert read_ledger(clicks.lake, clicks.pipeline).balanced
+
+
+def test_a_limit_that_changes_while_a_run_goes_on_loses_and_doubles_nothing(
+    spark: SparkSession, tmp_path: Path, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = kafka.topic()
+    kafka.send(topic, _clicks(0, 24))
+    clicks = following(spark, tmp_path, kafka, topic=topic, max_offsets_per_trigger=8)
+    # Each hop learns once, from its second batch.
+    lower = {8: 4, 1 << 20: 1 << 18}
+    monkeypatch.setattr(pace, "next_limit", lambda *_, limit, **__: lower.get(limit, limit))
+    lines: list[str] = []
+    until_decided(clicks, 24, lines)
+    notes = [commit.note for commit in commits(clicks.lake.bronze("clicks"))][-2::-1]
+    assert [note["limit"] for note in notes] == [8, 8, 4, 4]
+    assert [note["behind"][topic] for note in notes] == [{"0": n, "1": n} for n in (8, 4, 2, 0)]
+    assert [line[:30] for line in lines if "limit 8" in line] == ["bronze  limit 8 -> 4 records a"]
+    assert any("limit 1,048,576 -> 262,144 bytes a batch" in line for line in lines)
+    held = [row[0] for row in kafka.records(topic)]
+    assert [row[0] for row in read(clicks.lake, "bronze.clicks", "record_id")] == held
+    clicks.run()
+    assert read(clicks.lake, "gold.by_user", "sum(events)") == [(24,)]
+    assert read_ledger(clicks.lake, clicks.pipeline).balanced
+    # Three for one partition, two for the other.
+    kafka.send(topic, _clicks(24, 5))
+    lag = read_status(clicks.lake, clicks.pipeline).source
+    assert lag is not None and (lag.not_asked, lag.lag) == ("", 5)
+    told = [(one.partition, one.taken, one.end, one.trend) for one in lag.partitions]
+    assert told == [(0, 12, 15, "growing"), (1, 12, 14, "growing")]
 
 
 def test_no_broker_is_told_at_once(spark: SparkSession, tmp_path: Path, kafka: Kafka) -> None:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
+from typing import Any
 
+import duckdb
+import pytest
+from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
-from tests.running import read, run
-from tidelake.config import Environment, load_pipeline
+from tests.running import land, read, run
+from tidelake.config import DeltaSource, Environment, FilesSource, load_pipeline
 from tidelake.ops.ledger import read_ledger
+from tidelake.sources import read_stream
 from tidelake.tables import Lake
 
 _PIPELINE = """
@@ -78,3 +84,38 @@ def test_the_rate_source_counts_on_from_run_to_run(
     values = sorted(row[0] for row in read(lake, "silver.other", "value"))
     assert values == list(range(len(values)))
     assert read_ledger(lake, pipeline).balanced
+
+
+@pytest.mark.parametrize(
+    ("kind", "limit", "taken"),
+    [
+        ("files", {"max_bytes_per_trigger": "1k"}, [1, 1, 1, 1]),
+        ("files", {"max_bytes_per_trigger": "7k"}, [2, 2]),
+        ("files", {"max_files_per_trigger": 3}, [3, 1]),
+        ("files", {}, [4]),
+        ("delta", {"max_bytes_per_trigger": "1k"}, [1, 1, 1, 1]),
+        ("delta", {"max_bytes_per_trigger": "1g", "max_files_per_trigger": 3}, [3, 1]),
+    ],
+)
+def test_a_batch_takes_so_many_files_or_bytes_and_its_first_file_whole(
+    spark: SparkSession, tmp_path: Path, kind: str, limit: dict[str, Any], taken: list[int]
+) -> None:
+    folder = tmp_path / "in"
+    for number in range(4):
+        line = random.Random(number).randbytes(1500).hex()
+        if kind == "files":
+            land(folder, f"{number}.jsonl", [line.encode()])
+        else:
+            write_deltalake(str(folder), duckdb.sql(f"SELECT '{line}' AS text"), mode="append")
+    told = {"kind": kind, "path": str(folder), **limit}
+    source = (FilesSource if kind == "files" else DeltaSource).model_validate(told)
+    query = (
+        read_stream(spark, source)
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    rows = [one["numInputRows"] for one in query.recentProgress]
+    assert [count for count in rows if count] == taken

@@ -45,7 +45,9 @@ def write_commit(
     for number, (records, changes) in enumerate(adds):
         stats = json.dumps({"numRecords": records})
         path = f"part-{version}-{number}.parquet"
-        actions.append({"add": {"path": path, "dataChange": changes, "stats": stats}})
+        size = 100 * records
+        add = {"path": path, "dataChange": changes, "stats": stats, "size": size}
+        actions.append({"add": add})
     log = table.path / "_delta_log"
     log.mkdir(parents=True, exist_ok=True)
     text = "".join(json.dumps(action) + "\n" for action in actions)

@@ -12,7 +12,7 @@ from tidelake.config.addresses import Address, address_of, is_address
 from tidelake.config.secrets import resolved
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.kafka.broker import down, find, words_of
-from tidelake.kafka.source import behind, options_of, planned_offsets
+from tidelake.kafka.source import differs, options_of, planned_offsets
 from tidelake.kafka.topics import Topic, lost
 
 
@@ -91,8 +91,8 @@ def test_a_checkpoint_that_is_not_where_bronze_ends_is_told(tmp_path: Path) -> N
     (tmp_path / "offsets" / "3").write_text("v1\n{}\n" + json.dumps(planned))
     assert planned_offsets(tmp_path, 3) == planned
     assert planned_offsets(tmp_path, 4) == {}
-    assert behind(planned, planned) == ""
-    told = behind(planned, {"clicks": {"0": 5, "10": 9}})
+    assert differs(planned, planned) == ""
+    told = differs(planned, {"clicks": {"0": 5, "10": 9}})
     assert told == "clicks partition 10 at offset 7, bronze at 9"
 
 

@@ -14,13 +14,25 @@ def test_available_now_ends_by_itself() -> None:
 
 def test_continuous_starts_each_batch_after_the_last() -> None:
     assert parse_trigger("continuous") == Trigger(
-        ends=False, options={"processingTime": "0 seconds"}
+        ends=False, options={"processingTime": "0 seconds"}, seconds=60
     )
 
 
-@pytest.mark.parametrize("text", ["10 seconds", "1 second", "5 minutes", "2 hours", "1 minute"])
-def test_an_interval_goes_to_spark_as_it_is(text: str) -> None:
-    assert parse_trigger(text) == Trigger(ends=False, options={"processingTime": text})
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("10 seconds", 10),
+        ("1 second", 1),
+        ("5 minutes", 300),
+        ("2 hours", 7200),
+        ("1 minute", 60),
+        ("500 milliseconds", 0.5),
+        ("0 seconds", 60),
+    ],
+)
+def test_an_interval_goes_to_spark_as_it_is_and_bounds_a_batch(text: str, seconds: float) -> None:
+    options = {"processingTime": text}
+    assert parse_trigger(text) == Trigger(ends=False, options=options, seconds=seconds)
 
 
 @pytest.mark.parametrize(

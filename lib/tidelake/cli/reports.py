@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import fill
 
 from tidelake.cli.render import print_table
 from tidelake.config import Pipeline
 from tidelake.config.pipeline import selected_columns
+from tidelake.ops.lag import SourceLag
 from tidelake.ops.ledger import Ledger
 from tidelake.ops.lines import BooksLine
 from tidelake.ops.query import ask
@@ -14,6 +16,8 @@ from tidelake.ops.status import Status
 from tidelake.tables import Lake
 
 _TOP = 3
+# The others would push the rest off the screen.
+_PARTITIONS = 20
 
 
 def show_ledger(books: Ledger) -> None:
@@ -69,6 +73,7 @@ def show_batches(books: Ledger, lines: Sequence[BooksLine]) -> None:
 
 def show_status(status: Status) -> None:
     """Print each hop, the watermark and what holds it back."""
+    offered = "files" if status.source is None else "records"
     mark = f"{status.watermark:%Y-%m-%d %H:%M:%SZ}" if status.watermark else "none yet"
     print_table(
         ["hop", "generation", "batch", "rows", "waiting", "last commit"],
@@ -80,7 +85,7 @@ def show_status(status: Status) -> None:
                 hop.rows,
                 None
                 if hop.waiting is None
-                else f"{hop.waiting:,} {'files' if hop.hop == 'bronze' else 'rows'}",
+                else f"{hop.waiting:,} {'rows' if hop.hop != 'bronze' else offered}",
                 f"{hop.last_commit:%Y-%m-%d %H:%M:%SZ}" if hop.last_commit else None,
             ]
             for hop in status.hops
@@ -99,6 +104,31 @@ def show_status(status: Status) -> None:
         print(f"  {dimension.table} {at}; {dimension.unmatched:,} rows of silver found nothing")
     for rule, rows in status.warnings.items():
         print(f"  warning: {rows:,} rows of silver fail {rule}")
+    if status.source is not None:
+        _show_lag(status.source)
+
+
+def _show_lag(source: SourceLag) -> None:
+    """Print the partitions, the largest lag first, and what to do."""
+    shown = source.partitions[:_PARTITIONS]
+    print_table(
+        ["partition", "taken up to", "ends at", "lag", ""],
+        [[f"{one.topic}:{one.partition}", one.taken, one.end, one.lag, one.trend] for one in shown],
+        title=f"Kafka at {source.checked_at:%Y-%m-%d %H:%M:%SZ}: {source.lag:,} records wait",
+    )
+    if len(source.partitions) > len(shown):
+        print(f"  and {len(source.partitions) - len(shown)} partitions more, with --json")
+    if source.not_asked:
+        told = f"as the last batch saw it; the broker was not asked: {source.not_asked}"
+        print(fill(told, width=100, initial_indent="  ", subsequent_indent="  "))
+    if source.rows_per_second is not None and source.arriving_per_second is not None:
+        lasts = source.catch_up_seconds
+        print(
+            f"  bronze takes {source.rows_per_second:,.0f} rows/s while it works, "
+            f"{source.arriving_per_second:,.0f} rows/s arrive: "
+            + ("never caught up" if lasts is None else f"caught up in {lasts:,.0f} s")
+        )
+    print(f"  {source.advice.text}")
 
 
 def show_gold(lake: Lake, pipeline: Pipeline) -> None:

@@ -13,10 +13,10 @@ from tidelake.config.document import Document, Finding, read_document
 from tidelake.config.durations import PositiveDuration
 from tidelake.config.model import Model
 from tidelake.config.places import find_file
+from tidelake.config.sizes import ByteSize
 from tidelake.config.source import Setting, Text
 from tidelake.config.violations import findings_of
 
-ByteSize = Annotated[str, Field(pattern=r"^[1-9]\d*[bkmgtBKMGT]?$")]
 Reference = Annotated[
     str, Field(pattern=r"^(env:[A-Za-z_]\w*|secret:[A-Za-z0-9_.@-]+(/[A-Za-z0-9_.@-]+)?)$")
 ]
@@ -112,7 +112,6 @@ def _worded(finding: Finding) -> Finding:
     """Say what a pattern means; a secret's value stays out of the message."""
     words = {
         "secrets": "must be a reference such as env:NAME or secret:SCOPE/KEY, never the value",
-        "limits": "must be a number of bytes such as 256m",
         "catalog": "must be a catalog's name: letters, digits, _ and -",
         "root": "must be the path of a folder",
     }

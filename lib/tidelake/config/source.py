@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from tidelake.config.model import Model, PositiveInt, Problems
+from tidelake.config.sizes import ByteSize
 
 Format = Literal["json", "avro"]
 REFERENCE = re.compile(r"(env:[A-Za-z_][A-Za-z0-9_]*|secret:[A-Za-z0-9_.@-]+(/[A-Za-z0-9_.@-]+)?)")
@@ -100,12 +101,16 @@ class Registry(Model):
 
 
 class FilesSource(Model):
-    """A folder of files, read recursively; JSON holds one record a line."""
+    """A folder of files, read recursively; JSON holds one record a line.
+
+    Spark takes one of the limits, not both; without either a batch takes 1000 files at most.
+    """
 
     kind: Literal["files"]
     format: Format = "json"
     path: Text
-    max_files_per_trigger: PositiveInt = 1000
+    max_files_per_trigger: PositiveInt | None = None
+    max_bytes_per_trigger: ByteSize | None = None
     registry: Registry | None = None
 
 
@@ -154,11 +159,12 @@ class KafkaSource(Model):
 
 
 class DeltaSource(Model):
-    """An append-only Delta table."""
+    """An append-only Delta table; of two limits the one that is reached first ends a batch."""
 
     kind: Literal["delta"]
     path: Text
-    max_files_per_trigger: PositiveInt = 1000
+    max_files_per_trigger: PositiveInt | None = None
+    max_bytes_per_trigger: ByteSize | None = None
 
 
 class RateSource(Model):

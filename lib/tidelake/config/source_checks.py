@@ -11,6 +11,7 @@ from tidelake.config.environment import Environment
 
 _PROTOCOL = "kafka.security.protocol"
 _ENCRYPTED = ("SSL", "SASL_SSL")
+_FILES, _BYTES = "max_files_per_trigger", "max_bytes_per_trigger"
 
 
 def source_findings(source: Any, environment: Environment) -> Iterator[Finding]:
@@ -26,6 +27,8 @@ def source_findings(source: Any, environment: Environment) -> Iterator[Finding]:
         if key in source and source.get("format") != "avro":
             yield Finding(("source", key), "goes with format: avro only")
     yield from _registry_findings(source.get("registry"), environment)
+    if source.get("kind") == "files" and {_FILES, _BYTES} <= source.keys():
+        yield Finding(("source", _BYTES), f"stands beside {_FILES}; a folder takes one of them")
     if source.get("kind") != "kafka":
         return
     if ("topic" in source) == ("pattern" in source):

@@ -65,7 +65,12 @@ def produce(
     return count
 
 
-def _library() -> Any:
+def library() -> Any:
+    """Load the client.
+
+    Raises:
+        MachineError: It is not installed.
+    """
     try:
         import confluent_kafka  # noqa: PLC0415  optional
     except ImportError as error:
@@ -76,7 +81,7 @@ def _library() -> Any:
 
 
 def _client(to: Address) -> Any:
-    return _library().Producer(
+    return library().Producer(
         {
             "bootstrap.servers": to.bootstrap,
             "enable.idempotence": True,
@@ -89,7 +94,7 @@ def _client(to: Address) -> Any:
 
 def _ensure_topic(to: Address) -> int:
     """Make the topic unless it is there; give the number of its partitions."""
-    library = _library()
+    kafka = library()
     administration: Any = import_module("confluent_kafka.admin")
     admin = administration.AdminClient({"bootstrap.servers": to.bootstrap, "log_level": 0})
     try:
@@ -97,8 +102,8 @@ def _ensure_topic(to: Address) -> int:
             [administration.NewTopic(to.topic, _PARTITIONS, 1)], request_timeout=_SECONDS
         )
         made[to.topic].result(_SECONDS)
-    except library.KafkaException as error:
-        if error.args[0].code() != library.KafkaError.TOPIC_ALREADY_EXISTS:
+    except kafka.KafkaException as error:
+        if error.args[0].code() != kafka.KafkaError.TOPIC_ALREADY_EXISTS:
             raise TidelakeError(
                 f"{to.bootstrap} did not make the topic {to.topic}: {error.args[0].str()}"
             ) from error

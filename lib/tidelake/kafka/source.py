@@ -69,7 +69,7 @@ def planned_offsets(checkpoint: Path, batch: int) -> Offsets:
     return dict(json.loads(file.read_text(encoding="utf-8").splitlines()[_FIRST_INPUT]))
 
 
-def behind(reached: Offsets, known: Mapping[str, Mapping[str, int]]) -> str:
+def differs(reached: Offsets, known: Mapping[str, Mapping[str, int]]) -> str:
     """Say where two lists of offsets differ; empty where they are the same."""
     for topic in sorted(reached.keys() | known.keys()):
         ours, theirs = reached.get(topic, {}), known.get(topic, {})

@@ -35,6 +35,11 @@ class Topic:
     id: str
     held: Mapping[str, tuple[int, int]]
 
+    @property
+    def ends(self) -> dict[str, int]:
+        """Give the offset after the last, by partition."""
+        return {partition: end for partition, (_, end) in self.held.items()}
+
 
 def look_at(
     spark: SparkSession, source: KafkaSource, names: Collection[str]

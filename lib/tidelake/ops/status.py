@@ -12,6 +12,8 @@ from tidelake.config import FilesSource, Pipeline
 from tidelake.errors import SourceError
 from tidelake.instants import to_json
 from tidelake.ops.books import history, require_tables
+from tidelake.ops.lag import SourceLag
+from tidelake.ops.topics import source_lag
 from tidelake.runtime.landing import list_files, taken_files
 from tidelake.silver.watermark import held_back_by
 from tidelake.sinks.commits import Commit, last_commit, rows_between
@@ -28,7 +30,8 @@ class HopStatus:
         generation: The generation of its tables; None before the first run.
         batch: The last closed batch, -1 for none.
         rows: Rows taken in so far.
-        waiting: What it has still to take: rows, or files for bronze; None where unknown.
+        waiting: What it has still to take: rows, for bronze files or records of Kafka; None where
+            unknown.
         last_commit: When the last batch was closed (UTC).
     """
 
@@ -81,6 +84,7 @@ class Status:
         held_back_by: The source partition that the watermark waits for.
         idle: Partitions that it does not wait for.
         dedup: What deduplication looked through.
+        source: How far bronze lags behind Kafka; None for other sources.
         warnings: Silver's rows by the rule of severity ``warning`` that they fail.
         dimensions: What silver looked up.
         hops: In the order of the flow.
@@ -92,6 +96,7 @@ class Status:
     held_back_by: str | None
     idle: tuple[str, ...]
     dedup: DedupStatus
+    source: SourceLag | None
     warnings: Mapping[str, int]
     dimensions: tuple[DimensionStatus, ...]
     hops: tuple[HopStatus, ...]
@@ -100,6 +105,8 @@ class Status:
         """Give the status with instants as ISO 8601."""
         data = asdict(self)
         data["watermark"] = to_json(self.watermark)
+        if self.source is not None:
+            data["source"]["checked_at"] = to_json(self.source.checked_at)
         for hop in data["hops"]:
             hop["last_commit"] = to_json(hop["last_commit"])
         return data
@@ -123,9 +130,11 @@ def read_status(lake: Lake, pipeline: Pipeline, *, now: datetime | None = None) 
     warnings: Counter[str] = Counter()
     for one in notes:
         warnings.update(one.warnings)
-    records = sum(commit.brought for commit in history(lake, bronze))
+    arrived = history(lake, bronze)
+    lag = source_lag(pipeline, arrived, now=now or datetime.now(UTC))
+    waiting = _files(pipeline, arrived) if lag is None else lag.lag
     hops = [
-        _hop("bronze", bronze, records, _files(lake, pipeline)),
+        _hop("bronze", bronze, sum(commit.brought for commit in arrived), waiting),
         _hop(
             "silver",
             silver,
@@ -144,6 +153,7 @@ def read_status(lake: Lake, pipeline: Pipeline, *, now: datetime | None = None) 
         event_time_lag_seconds=_lag(note.watermark, now),
         held_back_by=slow,
         idle=idle,
+        source=lag,
         dedup=DedupStatus(note.searched, note.seconds, note.prefiltered),
         warnings=dict(warnings),
         dimensions=_dimensions(notes),
@@ -170,7 +180,7 @@ def _batch(table: Table) -> int:
     return -1 if last is None else last.batch
 
 
-def _files(lake: Lake, pipeline: Pipeline) -> int | None:
+def _files(pipeline: Pipeline, arrived: Sequence[Commit]) -> int | None:
     if not isinstance(pipeline.source, FilesSource):
         return None
     try:
@@ -178,7 +188,7 @@ def _files(lake: Lake, pipeline: Pipeline) -> int | None:
     except SourceError:
         # The status of the tables is of use even where the landing folder is gone.
         return None
-    taken = taken_files(history(lake, lake.bronze(pipeline.name)))
+    taken = taken_files(arrived)
     return len(offered.keys() - taken.keys())
 
 

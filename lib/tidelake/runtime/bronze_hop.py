@@ -15,8 +15,9 @@ from tidelake.bronze import BRONZE_DDL, REQUEUE_DDL, to_bronze
 from tidelake.config import DeltaSource, FilesSource, KafkaSource
 from tidelake.errors import LostError, SourceError
 from tidelake.fingerprints import combined, contents, fingerprint
+from tidelake.kafka.lag import behind, between, total
 from tidelake.kafka.reach import refuse_unreachable
-from tidelake.kafka.source import behind, planned_offsets
+from tidelake.kafka.source import differs, planned_offsets
 from tidelake.kafka.topics import look_at, lost
 from tidelake.runtime.arrival import in_order
 from tidelake.runtime.hop import HopQuery, Run
@@ -45,6 +46,7 @@ class BronzeHop(HopQuery):
     """Appends the source's records to bronze."""
 
     hop = "bronze"
+    unit = "records"
 
     def __init__(self, run: Run, *, creates: bool = True) -> None:
         """Know no topic yet; then as every hop."""
@@ -61,6 +63,21 @@ class BronzeHop(HopQuery):
         """Bronze's commit closes a batch."""
         return [self.table]
 
+    @property
+    def most(self) -> int | None:
+        """Of Kafka the source's limit; other sources keep to theirs, and none is adapted."""
+        source = self.run.pipeline.source
+        return source.max_offsets_per_trigger if isinstance(source, KafkaSource) else None
+
+    def taken(self, before: Commit | None, batch: int) -> tuple[int, int] | None:
+        """Count offsets, which is what Kafka's limit counts."""
+        if not isinstance(self.run.pipeline.source, KafkaSource):
+            return None
+        last = last_commit(self.table)
+        was, now = (commit.note if commit else {} for commit in (before, last))
+        took = between(was.get("offsets", {}), now.get("offsets", {}))
+        return took, total(now.get("behind", {}))
+
     def astray(self, closed: Commit) -> str:
         """Hold Spark's log of the files that it took against those that bronze's commits name."""
         kind = self.run.pipeline.source.kind
@@ -68,7 +85,7 @@ class BronzeHop(HopQuery):
         if was != kind:
             return f"bronze was filled from a source of kind {was}, now it is {kind}"
         if kind == "kafka":
-            return behind(planned_offsets(self.checkpoint, closed.batch), closed.note["offsets"])
+            return differs(planned_offsets(self.checkpoint, closed.batch), closed.note["offsets"])
         if kind != "files":
             return ""
         taken = taken_files(commits(self.table))
@@ -100,11 +117,14 @@ class BronzeHop(HopQuery):
 
     def stream(self) -> DataFrame:
         """Read the source, each file whole in a partition of its own."""
-        return read_stream(whole_file_session(self.run.spark), self.run.pipeline.source)
+        source = self.run.pipeline.source
+        if isinstance(source, KafkaSource):
+            source = source.model_copy(update={"max_offsets_per_trigger": self.limit})
+        return read_stream(whole_file_session(self.run.spark), source)
 
     def write(self, rows: DataFrame, batch: int) -> None:
         """Append a batch, after its bytes were held against the files' sizes."""
-        began = time.monotonic()
+        began, begun_at = time.monotonic(), datetime.now(UTC)
         if not self.fence.admits(self.table, batch):
             return
         identified = identify(rows, self.run.pipeline.source, batch)
@@ -124,6 +144,8 @@ class BronzeHop(HopQuery):
             records=count,
             fingerprint=combined(row["fingerprint"] for row in offered),
             contents=combined(row["contents"] for row in offered),
+            began=begun_at.isoformat(),
+            slots=slots,
             files=[[file.path, file.size, file.modified, count] for file, count in files],
             **self._offsets(batch),
         )
@@ -146,14 +168,22 @@ class BronzeHop(HopQuery):
         self._topics.update({name: one.id for name, one in topics.items()})
 
     def _offsets(self, batch: int) -> dict[str, Any]:
-        """Tell up to where a batch goes in which topics."""
+        """Tell up to where a batch goes in which topics, and how much of them waits now."""
         source = self.run.pipeline.source
         if not isinstance(source, KafkaSource):
             return {}
         offsets = planned_offsets(self.checkpoint, batch)
-        new = look_at(self.run.spark, source, offsets.keys() - self._topics.keys()) or {}
-        self._topics.update({name: one.id for name, one in new.items()})
-        return {"offsets": offsets, "topics": self._topics}
+        topics = look_at(self.run.spark, source, offsets.keys()) or {}
+        # The first id stays: a topic that is made anew during a run is told by the next one.
+        self._topics = {name: one.id for name, one in topics.items()} | self._topics
+        return {
+            "offsets": offsets,
+            "topics": self._topics,
+            "bootstrap": source.bootstrap,
+            "limit": self.limit,
+            "behind": behind(offsets, {name: one.ends for name, one in topics.items()}),
+            "looked_at": datetime.now(UTC).isoformat(),
+        }
 
     def _offered(self, identified: DataFrame) -> list[Row]:
         """Count what the source holds, in a read of its own: the books' first term."""

@@ -9,6 +9,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from tidelake.config.sizes import bytes_of
 from tidelake.errors import UsageError
 from tidelake.runtime.gold_inputs import by_input, inputs_of, open_stream, up_to
 from tidelake.runtime.held import Held
@@ -37,6 +38,11 @@ class GoldHop(HopQuery):
         self._targets = targets_of(run.lake, run.pipeline)
         self._inputs = inputs_of(run.lake, run.pipeline)
         super().__init__(run, creates=creates)
+
+    @property
+    def most(self) -> int:
+        """The environment's limit."""
+        return bytes_of(self.run.environment.limits.gold_bytes)
 
     def closing_tables(self) -> list[Table]:
         """Each gold table closes a batch for itself."""
@@ -74,8 +80,7 @@ class GoldHop(HopQuery):
 
     def stream(self) -> DataFrame:
         """Follow silver from its first commit on."""
-        limit = self.run.environment.limits.gold_bytes
-        return open_stream(self.run.spark, self._inputs, max_bytes=limit)
+        return open_stream(self.run.spark, self._inputs, max_bytes=self.limit)
 
     def write(self, rows: DataFrame, batch: int) -> None:
         """Merge a batch into each table that does not hold it yet."""

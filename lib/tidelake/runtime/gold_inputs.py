@@ -23,7 +23,9 @@ def inputs_of(lake: Lake, pipeline: Pipeline) -> dict[str, Table]:
     return {OWN: own} | {table.name: table for table in others if table != own}
 
 
-def open_stream(spark: SparkSession, inputs: Mapping[str, Table], *, max_bytes: str) -> DataFrame:
+def open_stream(
+    spark: SparkSession, inputs: Mapping[str, Table], *, max_bytes: int | None
+) -> DataFrame:
     """Follow each table from its first commit on.
 
     Args:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,16 +16,18 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tidelake.config import Environment, Pipeline
 from tidelake.errors import TidelakeError
+from tidelake.runtime.again import InputGrewError, LimitChangedError, has_grown
 from tidelake.runtime.failures import FOREIGN, named, told_by
+from tidelake.runtime.limits import Load
+from tidelake.runtime.pace import Pace
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.standing import Standing
-from tidelake.sinks.commits import Commit
+from tidelake.sinks.commits import Commit, last_commit
 from tidelake.sinks.compaction import compact, is_due
 from tidelake.sinks.generations import CREATION, Fence, open_generation
 from tidelake.tables import Hop, Lake, Table
 
 _POLL_SECONDS = 1
-_SCHEMA_CHANGED = "DELTA_SCHEMA_CHANGED"
 
 
 @dataclass(frozen=True)
@@ -50,14 +53,14 @@ class Run:
     replays: bool = False
 
 
-class InputGrewError(TidelakeError):
-    """The table that a query follows got columns while it ran; a new query goes on with them."""
-
-
 class HopQuery(ABC):
     """One arrow of the pipeline: a streaming query that writes through ``foreachBatch``."""
 
     hop: ClassVar[Hop]
+    # Of the limit of a batch.
+    unit: ClassVar[str] = "bytes"
+    # Where a run that goes on keeps its batches under an interval.
+    pace: Pace | None = None
 
     def __init__(self, run: Run, *, creates: bool = True) -> None:
         """Find the generation and create the tables that do not exist yet.
@@ -113,6 +116,20 @@ class HopQuery(ABC):
         """
         return self.standing.astray(closed)
 
+    @property
+    def most(self) -> int | None:
+        """What a batch takes at most, by the configuration; None for no limit."""
+        return None
+
+    @property
+    def limit(self) -> int | None:
+        """The same, of this query."""
+        return self.most if self.pace is None else self.pace.limit
+
+    def taken(self, before: Commit | None, batch: int) -> tuple[int, int] | None:
+        """Tell what a closed batch took and what waits still; None where nothing adapts a limit."""
+        return self.standing.taken(before, batch)
+
     @abstractmethod
     def create_tables(self) -> None:
         """Create what does not exist, and check what does."""
@@ -141,13 +158,19 @@ class HopQuery(ABC):
 
     def start(self, trigger: dict[str, Any]) -> StreamingQuery:
         """Start the query."""
+        if self.pace is not None:
+            self.pace.begin()
 
         def on_batch(rows: DataFrame, batch: int) -> None:
+            began = time.monotonic()
+            before = None if self.pace is None else last_commit(self.closing_tables()[0])
             try:
                 self.write(rows, batch)
                 if is_due(batch):
                     for table in self.compacted(rows.sparkSession):
                         compact(rows.sparkSession, table)
+                if self.pace is not None:
+                    self._keep_pace(self.pace, before, batch, began)
             except Exception as error:
                 # Py4J hands only a text across the JVM; the error itself waits here.
                 self._failure = error
@@ -167,12 +190,27 @@ class HopQuery(ABC):
         except FOREIGN as error:
             raise self._named(error) from error
 
+    def _keep_pace(self, pace: Pace, before: Commit | None, batch: int, began: float) -> None:
+        """Let a closed batch teach how large the next ones should be.
+
+        Spark cannot change the limit of a query that runs, nor stop one between two batches. So
+        the batch fails after it was closed: the next query passes over it, and has another limit.
+        """
+        taken = self.taken(before, batch)
+        if taken is None:
+            return
+        ended = time.monotonic()
+        changed = pace.closed(Load(taken[0], ended - began, taken[1], ended))
+        if changed:
+            self.run.progress.say(f"{self.hop:<7} {changed}")
+            raise LimitChangedError(f"hop {self.hop}: {changed}")
+
     def check(self, query: StreamingQuery) -> None:
         """Raise what ended the query, if anything did, as the error that it was.
 
         Raises:
             KeyboardInterrupt: The run was asked to stop.
-            InputGrewError: The hop's input has new columns; start it again.
+            InputGrewError, LimitChangedError: Start the hop again.
             TidelakeError: The batch's own error, or one that names the query's failure.
         """
         if self.run.stop.is_set():
@@ -180,7 +218,7 @@ class HopQuery(ABC):
         try:
             query.awaitTermination(_POLL_SECONDS)
         except StreamingQueryException as error:
-            if _SCHEMA_CHANGED in str(error):
+            if has_grown(str(error)):
                 raise InputGrewError(f"the input of hop {self.hop} has new columns") from error
             if isinstance(self._failure, TidelakeError):
                 raise self._failure from error

@@ -9,13 +9,15 @@ from contextlib import nullcontext
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidelake.errors import RefusedError
+from tidelake.runtime.again import InputGrewError, LimitChangedError
 from tidelake.runtime.books import copy_books
 from tidelake.runtime.bronze_hop import BronzeHop
 from tidelake.runtime.epochs import close_epoch
 from tidelake.runtime.failures import naming
 from tidelake.runtime.gold_hop import GoldHop
-from tidelake.runtime.hop import HopQuery, InputGrewError, Run
+from tidelake.runtime.hop import HopQuery, Run
 from tidelake.runtime.lock import hold_hops
+from tidelake.runtime.pace import Pace
 from tidelake.runtime.schemas import check_definition
 from tidelake.runtime.silver_hop import SilverHop
 from tidelake.runtime.triggers import Trigger
@@ -97,8 +99,8 @@ def _run_together(run: Run, hops: Sequence[Hop], trigger: Trigger) -> None:
             for hop, (query, streaming) in started.items():
                 try:
                     query.check(streaming)
-                except InputGrewError:
-                    started[hop] = _begun(run, hop, trigger)
+                except (InputGrewError, LimitChangedError):
+                    started[hop] = _begun(run, hop, trigger, query.pace)
             if time.monotonic() - copied_at > _COPY_SECONDS:
                 _copy_books(run, hops)
                 copied_at = time.monotonic()
@@ -111,8 +113,13 @@ def _run_together(run: Run, hops: Sequence[Hop], trigger: Trigger) -> None:
             streaming.stop()
 
 
-def _begun(run: Run, hop: Hop, trigger: Trigger) -> tuple[HopQuery, StreamingQuery]:
+def _begun(
+    run: Run, hop: Hop, trigger: Trigger, pace: Pace | None = None
+) -> tuple[HopQuery, StreamingQuery]:
+    """Start a hop of a run that goes on; a pace that it had before knows what its batches cost."""
     query = _opened(run, hop)
+    if trigger.seconds is not None:
+        query.pace = pace or Pace(trigger.seconds, query.most, query.unit)
     return query, _started(query, trigger)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from tidelake.bronze import as_never_requeued
+from tidelake.config.sizes import bytes_of
 from tidelake.errors import GenerationError, UsageError
 from tidelake.runtime.avro import refuse_unlimited
 from tidelake.runtime.decision import Decider
@@ -45,6 +46,11 @@ class SilverHop(HopQuery):
     @property
     def _prefilters(self) -> bool:
         return self.run.pipeline.dedup.prefilter == "operator"
+
+    @property
+    def most(self) -> int:
+        """The environment's limit."""
+        return bytes_of(self.run.environment.limits.silver_bytes)
 
     def closing_tables(self) -> list[Table]:
         """Silver's commit closes a batch."""
@@ -120,7 +126,7 @@ class SilverHop(HopQuery):
         return (
             self.run.spark.readStream.format("delta")
             .option("startingVersion", 0)
-            .option("maxBytesPerTrigger", self.run.environment.limits.silver_bytes)
+            .option("maxBytesPerTrigger", self.limit)
             .load(str(table.path))
         )
 

@@ -11,6 +11,7 @@ from tidelake.sinks.commits import (
     BEGINNING,
     Commit,
     Position,
+    bytes_between,
     last_commit,
     newest_version,
     oldest_version,
@@ -74,6 +75,26 @@ class Standing:
                     f"its checkpoint lets batch {batch} end at version {newest[0]} of {table.name}"
                 )
         return until
+
+    def taken(self, before: Commit | None, batch: int) -> tuple[int, int] | None:
+        """Tell how many bytes a closed batch took, and how many wait still.
+
+        Args:
+            before: The newest commit from before the batch.
+            batch: The batch.
+
+        Returns:
+            Of the largest input, since Delta's limit holds for each; None without any.
+        """
+        if not self.inputs:
+            return None
+        was, until = positions(before), self.planned(batch)
+        sizes = [
+            bytes_between(table, was.get(key, BEGINNING), until[key])
+            for key, table in self.inputs.items()
+        ]
+        waiting = [bytes_between(table, until[key]) for key, table in self.inputs.items()]
+        return max(sizes), max(waiting)
 
     def astray(self, closed: Commit) -> str:
         """Say how the checkpoint goes on elsewhere than a batch ended; empty where it does not.

@@ -199,6 +199,14 @@ def rows_between(table: Table, after: Position, until: Position | None = None) -
     )
 
 
+def bytes_between(table: Table, after: Position, until: Position | None = None) -> int:
+    """Add up the sizes of the files that came into a table between two positions.
+
+    This is what Delta's limit on a batch counts. Arguments as for :func:`rows_between`.
+    """
+    return sum(int(add["size"]) for add in _added_between(table, after, until))
+
+
 def files_between(table: Table, after: Position, until: Position) -> list[Path]:
     """List the data files that came into a table between two positions."""
     return [table.path / unquote(add["path"]) for add in _added_between(table, after, until)]

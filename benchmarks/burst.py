@@ -1,0 +1,378 @@
+"""A burst of 50 times the usual rate: absorbed, caught up, nothing lost, memory flat.
+
+A real broker, and ``tidelake run clickstream`` with an interval as a process of its own, on two of
+its gold tables so that two processors can follow. Prints how lag, batches and memory went, or JSON
+with ``--json``; ends with an error where a record is missing or doubled, the books do not balance,
+the lag stays, or memory grew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import yaml
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tidelake.config import load_environment, load_pipeline
+from tidelake.config.places import find_file
+from tidelake.kafka.broker import down, up
+from tidelake.kafka.lag import total
+from tidelake.ops.ledger import read_ledger
+from tidelake.ops.query import ask
+from tidelake.ops.status import read_status
+from tidelake.sinks.commits import last_commit, rows_between
+from tidelake.sinks.notes import position
+from tidelake.tables import Lake
+
+_PARTITIONS = 4
+_GOLD = ("user_activity_1m", "product_totals")
+_LEFT_OUT = ("enrich", "joins", "quality")
+_TICK = 0.1
+# So many seconds of the usual rate may wait for bronze, and for silver and gold, at any time.
+_USUAL_LAG, _USUAL_PENDING = 30, 120
+# Session, tables and the first batches of each hop; others may use the machine.
+_STARTS = 400
+# One row of a hop's progress: its name, rows, rows a second.
+_BATCH = re.compile(r"(bronze|silver|gold) +batch +\d+ +([\d,]+) rows +([\d,]+) rows/s")
+_ACTIONS = ("view", "click", "purchase", "bot")
+
+
+@dataclass
+class Stream:
+    """Events on their way into a topic, so many a second.
+
+    Attributes:
+        bootstrap: The broker's address.
+        topic: Where to.
+        rate: Events a second; may be changed while it flows.
+        sent: How many so far; they are numbered from 0.
+    """
+
+    bootstrap: str
+    topic: str
+    rate: float
+    sent: int = 0
+    _ends: threading.Event = field(default_factory=threading.Event)
+
+    @contextmanager
+    def flowing(self) -> Iterator[None]:
+        """Send until the block ends."""
+        thread = threading.Thread(target=self._send)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._ends.set()
+            thread.join()
+
+    def _send(self) -> None:
+        settings = {"bootstrap.servers": self.bootstrap, "enable.idempotence": True}
+        producer = Producer(settings | {"log_level": 0})
+        began, due = time.monotonic(), 0.0
+        while not self._ends.wait(_TICK):
+            now = time.monotonic()
+            due += (now - began) * self.rate
+            began = now
+            while self.sent < int(due):
+                producer.produce(self.topic, _event(self.sent), partition=self.sent % _PARTITIONS)
+                self.sent += 1
+            producer.poll(0)
+        if producer.flush(30):
+            raise SystemExit("the broker did not take all events")
+
+
+def _event(number: int) -> bytes:
+    return json.dumps(
+        {
+            "event_id": f"e{number}",
+            "user_id": f"u{number % 997}",
+            "event_time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "action": _ACTIONS[number % 4],
+            "product_id": f"p{number % 101}",
+            "value": 12.5 if number % 4 == 2 else None,
+        }
+    ).encode()
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was seen at one moment.
+
+    Attributes:
+        seconds: Since the beginning.
+        phase: ``calm``, ``burst`` or ``after``.
+        lag: Records that bronze has not taken.
+        pending: Rows that wait for silver and for gold.
+        java: Resident memory of the run's JVM, in MB.
+        python: Of its Python processes.
+    """
+
+    seconds: float
+    phase: str
+    lag: int
+    pending: int
+    java: int
+    python: int
+
+
+def look(began: float, phase: str, lake: Lake, sent: int, process: int) -> Look:
+    """Read the logs of the tables, and the memory of a process and of its children."""
+    bronze, silver = lake.bronze("clickstream"), lake.silver("clickstream")
+    last = last_commit(bronze)
+    taken = total(last.note.get("offsets", {})) if last else 0
+    golds = [table for table in lake.existing() if table.name.startswith("gold.")]
+    reached = [position(last_commit(table), "silver") for table in golds]
+    for_silver = rows_between(bronze, position(last_commit(silver), "bronze"))
+    for_gold = rows_between(silver, min(reached)) if reached else 0
+    memory = _memory(process)
+    seconds = round(time.monotonic() - began, 1)
+    return Look(seconds, phase, sent - taken, for_silver + for_gold, *memory)
+
+
+def _memory(process: int) -> tuple[int, int]:
+    """Add up resident memory in MB: of Java, and of what is not Java."""
+    parents: dict[int, int] = {}
+    sizes: dict[int, int] = {}
+    java: set[int] = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            told = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
+        except (OSError, ValueError):
+            continue
+        number = int(folder.name)
+        parents[number] = int(told["PPid"])
+        sizes[number] = int(told.get("VmRSS", "0 kB").split()[0]) // 1024
+        if told["Name"].strip() == "java":
+            java.add(number)
+    ours = {process}
+    while more := {n for n, parent in parents.items() if parent in ours} - ours:
+        ours |= more
+    # A JVM that starts a command is there twice for a moment, in the same memory.
+    counted = {n for n in ours & sizes.keys() if parents[n] not in java}
+    return sum(sizes[n] for n in counted & java), sum(sizes[n] for n in counted - java)
+
+
+@contextmanager
+def running(folder: Path, source: str, interval: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run the pipeline until the block ends; its words go to a file."""
+    arguments = ["run", "clickstream", "--source", source, "--trigger", interval]
+    with (folder / "run.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tidelake.cli", *arguments, "--root", str(folder / "lake")],
+            cwd=folder,
+            stderr=log,
+            stdout=log,
+            start_new_session=True,
+        )
+        try:
+            yield process
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def play(folder: Path, told: argparse.Namespace) -> dict[str, Any]:
+    """Let the stream flow and burst, and give what was seen."""
+    broker = up(folder / "kafka", 0)
+    try:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+        admin.create_topics([NewTopic("clicks", _PARTITIONS, 1)])["clicks"].result(30)
+        stream = Stream(broker.bootstrap, "clicks", told.rate)
+        lake = Lake(folder / "lake")
+        source = f"kafka://{broker.bootstrap}/clicks"
+        with running(folder, source, told.interval) as process:
+            with stream.flowing():
+                looks, status = _watch(folder, lake, stream, process, told)
+            # What came last is taken, too.
+            _until(lambda: look(0, "", lake, stream.sent, process.pid).lag == 0, process, 60)
+        return _result(folder, lake, stream, looks, status, told)
+    finally:
+        down(folder / "kafka")
+
+
+def _watch(
+    folder: Path,
+    lake: Lake,
+    stream: Stream,
+    process: subprocess.Popen[bytes],
+    told: argparse.Namespace,
+) -> tuple[list[Look], dict[str, Any]]:
+    totals = lake.gold("product_totals")
+    _until(lambda: (last := last_commit(totals)) is not None and last.batch >= 2, process, _STARTS)
+    looks: list[Look] = []
+    began = time.monotonic()
+    status: dict[str, Any] = {}
+    phases = [
+        ("calm", told.rate, told.calm),
+        ("burst", told.rate * told.times, told.burst),
+        ("after", told.rate, told.patience),
+    ]
+    for phase, rate, seconds in phases:
+        stream.rate = rate
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends:
+            if process.poll() is not None:
+                raise SystemExit("the run ended: see its log")
+            looks.append(look(began, phase, lake, stream.sent, process.pid))
+            if phase == "after" and _is_calm(looks, told):
+                break
+            time.sleep(1)
+        if phase == "burst":
+            pipeline = load_pipeline(
+                str(folder / "conf" / "pipelines" / "clickstream.yml"),
+                load_environment(root=str(lake.root)),
+            )
+            status = read_status(lake, pipeline).to_json()["source"]
+    return looks, status
+
+
+def _is_calm(looks: list[Look], told: argparse.Namespace) -> bool:
+    """Tell whether ten looks after the burst saw no more than the calm did, or than is usual."""
+    before = [one for one in looks if one.phase == "calm"]
+    lag = max(told.rate * _USUAL_LAG, *(one.lag for one in before))
+    pending = max(told.rate * _USUAL_PENDING, *(one.pending for one in before))
+    lately = [one for one in looks if one.phase == "after"][-10:]
+    return len(lately) == 10 and all(one.lag <= lag and one.pending <= pending for one in lately)
+
+
+def _until(done: Any, process: subprocess.Popen[bytes], seconds: float) -> None:
+    ends = time.monotonic() + seconds
+    while not done():
+        if process.poll() is not None or time.monotonic() > ends:
+            raise SystemExit("the run does not get there: see its log")
+        time.sleep(0.5)
+
+
+def _result(
+    folder: Path,
+    lake: Lake,
+    stream: Stream,
+    looks: list[Look],
+    status: dict[str, Any],
+    told: argparse.Namespace,
+) -> dict[str, Any]:
+    words = (folder / "run.log").read_text(encoding="utf-8")
+    batches: dict[str, list[float]] = {"bronze": [], "silver": [], "gold": []}
+    for hop, rows, rate in _BATCH.findall(words):
+        if rate != "0":
+            batches[hop].append(int(rows.replace(",", "")) / int(rate.replace(",", "")))
+    payloads = ask(lake, "SELECT payload FROM bronze.clickstream").rows
+    found = Counter(json.loads(bytes(row[0]))["event_id"] for row in payloads)
+    pipeline = load_pipeline(
+        str(folder / "conf" / "pipelines" / "clickstream.yml"),
+        load_environment(root=str(lake.root)),
+    )
+    books = read_ledger(lake, pipeline).to_json()
+    memory = {
+        phase: max(one.java + one.python for one in looks if one.phase == phase)
+        for phase in ("calm", "burst", "after")
+    }
+    grown = max(memory.values()) / memory["calm"]
+    problems = {
+        "events are missing or doubled": found != Counter(f"e{n}" for n in range(stream.sent)),
+        "the books do not balance": not books["balanced"],
+        "the lag stayed": not _is_calm(looks, told),
+        f"memory grew {grown:.2f} times": grown > told.memory,
+    }
+    return {
+        "events": stream.sent,
+        "burst_events": int(told.rate * told.times * told.burst),
+        "largest_lag": max(one.lag for one in looks),
+        "largest_pending": max(one.pending for one in looks),
+        "caught_up_seconds": round(
+            looks[-10].seconds - max(one.seconds for one in looks if one.phase == "burst"), 1
+        ),
+        "batch_seconds": {
+            hop: {"median": round(median(took), 2), "longest": round(max(took), 2)}
+            for hop, took in batches.items()
+        },
+        "limits": re.findall(r"(?:bronze|silver|gold) +limit .*", words),
+        "memory_mb": memory,
+        "memory_grew": round(grown, 2),
+        "status_at_the_end_of_the_burst": status,
+        "lag": [
+            [one.seconds, one.phase, one.lag, one.pending, one.java + one.python] for one in looks
+        ],
+        "problems": [problem for problem, is_so in problems.items() if is_so],
+    }
+
+
+def _conf(folder: Path, heap: str) -> None:
+    """Give the run a heap that a calm minute fills: in a larger one nothing would be flat."""
+    shutil.copytree(find_file("clickstream", "pipeline").parents[1], folder / "conf")
+    definition = folder / "conf" / "pipelines" / "clickstream.yml"
+    content = yaml.safe_load(definition.read_text())
+    kept = {key: value for key, value in content.items() if key not in _LEFT_OUT}
+    kept["gold"] = [table for table in content["gold"] if table["name"] in _GOLD]
+    definition.write_text(yaml.safe_dump(kept, sort_keys=False))
+    file = folder / "conf" / "environments" / "local.yml"
+    content = yaml.safe_load(file.read_text())
+    content["spark"]["spark.driver.memory"] = heap
+    file.write_text(yaml.safe_dump(content))
+
+
+def main() -> None:
+    """Play a burst and judge it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rate", type=float, default=40, help="events a second")
+    parser.add_argument("--times", type=float, default=50, help="the burst's multiple of it")
+    parser.add_argument("--calm", type=float, default=60, help="seconds before the burst")
+    parser.add_argument("--burst", type=float, default=30, help="seconds of it")
+    parser.add_argument("--patience", type=float, default=150, help="seconds to catch up in")
+    parser.add_argument("--interval", default="2 seconds")
+    parser.add_argument("--heap", default="1g")
+    parser.add_argument("--memory", type=float, default=1.3, help="how much it may grow")
+    parser.add_argument("--json", action="store_true")
+    told = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="tidelake-burst-"))
+    try:
+        _conf(folder, told.heap)
+        result = play(folder, told)
+    except BaseException:
+        log = folder / "run.log"
+        print(log.read_text()[-3000:] if log.exists() else "", file=sys.stderr)
+        raise
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    if told.json:
+        print(json.dumps(result))
+    else:
+        _print(result)
+    if result["problems"]:
+        raise SystemExit("; ".join(result["problems"]))
+
+
+def _print(result: dict[str, Any]) -> None:
+    print(" second  phase      lag  pending   MB")
+    for seconds, phase, lag, pending, memory in result["lag"][::5]:
+        print(f"{seconds:7.1f}  {phase:<6} {lag:8,} {pending:8,} {memory:5,}")
+    for key, value in result.items():
+        if key not in ("lag", "status_at_the_end_of_the_burst"):
+            print(f"{key}: {value}")
+    print(f"advice: {result['status_at_the_end_of_the_burst']['advice']}")
+
+
+if __name__ == "__main__":
+    main()

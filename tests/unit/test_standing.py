@@ -1,0 +1,36 @@
+"""What a closed batch took of its inputs, and what waits for the next one, in bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.unit.handmade import write_commit, write_offset
+from tidelake.runtime.standing import Standing
+from tidelake.sinks.commits import last_commit
+from tidelake.sinks.generations import Fence
+from tidelake.tables import Lake
+
+
+def test_a_batch_took_the_files_up_to_its_end_and_those_behind_it_wait(tmp_path: Path) -> None:
+    lake, checkpoint = Lake(tmp_path), tmp_path / "checkpoint"
+    bronze, requeue, silver = lake.bronze("c"), lake.requeue("c"), lake.silver("c")
+    # A file is 100 bytes a row; what a compaction wrote again is nobody's input.
+    write_commit(bronze, 0, adds=[(10, True), (20, True)])
+    write_commit(bronze, 1, adds=[(90, False)])
+    write_commit(bronze, 2, adds=[(5, True), (7, True), (8, True)])
+    write_commit(requeue, 0, adds=[(1, True)])
+    ids = {"reservoirId": "x"}
+    write_offset(
+        checkpoint,
+        4,
+        {"reservoirVersion": 2, "index": 0, **ids},
+        {"reservoirVersion": 1, "index": -1, **ids},
+    )
+    until = {"bronze": [0, 0], "requeue": [0, -1]}
+    note = {"generation": "g1", "batch": 3, "until": until}
+    write_commit(silver, 0, note=note)
+    fence = Fence("c", "silver", "g1")
+    standing = Standing(fence, checkpoint, (silver,), {"bronze": bronze, "requeue": requeue})
+    before = last_commit(silver)
+    assert standing.taken(before, 4) == (2_500, 1_500)
+    assert Standing(fence, checkpoint, (silver,), {}).taken(before, 4) is None
