@@ -37,14 +37,20 @@ imports: setup
 
 # Long runs. KILLS is the number of times that the process group is killed, RACES of two runs at
 # once, CORRUPTIONS of damaged files of checkpoints, CHAINS of deaths in recoveries, LEVELS of
-# fullness of a disk, EXAMPLES of streams that are drawn for each property. RESUME is a folder that
-# keeps the kills, and goes on with them.
+# fullness of a disk, EXAMPLES of streams that are drawn for each property, OUTAGES of a broker,
+# LOST of topics that lost records, TRANSACTIONS in a topic, KAFKA_EVENTS of records that come
+# through the death of broker and driver. RESUME is a folder that keeps the kills, and goes on with
+# them.
 KILLS ?= 100
 RACES ?= 20
 CORRUPTIONS ?= 200
 CHAINS ?= 20
 LEVELS ?= 20
 EXAMPLES ?= 50
+OUTAGES ?= 50
+LOST ?= 20
+TRANSACTIONS ?= 1000
+KAFKA_EVENTS ?= 1000000
 RESUME ?=
 REPORT := build/recovery.json
 recovery: export TIDELAKE_REPORT = $(REPORT)
@@ -52,10 +58,12 @@ recovery: setup
 	rm -f $(REPORT)
 	$(BIN)/python -m tests.recovery.break_tables
 	TIDELAKE_KILLS=$(KILLS) TIDELAKE_RESUME=$(RESUME) TIDELAKE_CORRUPTIONS=$(CORRUPTIONS) \
+		TIDELAKE_OUTAGES=$(OUTAGES) TIDELAKE_LOST=$(LOST) TIDELAKE_TRANSACTIONS=$(TRANSACTIONS) \
 		$(BIN)/python -m pytest -s tests/recovery
 	TIDELAKE_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -s tests/streaming/test_properties.py
 	TIDELAKE_GOLD_EXAMPLES=1000 $(BIN)/python -m pytest -s tests/streaming/test_gold_properties.py tests/streaming/test_dimensions.py
 	TIDELAKE_RACES=$(RACES) TIDELAKE_CHAINS=$(CHAINS) TIDELAKE_LEVELS=$(LEVELS) \
+		TIDELAKE_KAFKA_EVENTS=$(KAFKA_EVENTS) \
 		$(BIN)/python -m pytest -s -m long tests/streaming tests/recovery
 	$(BIN)/python -m tests.recovery.reporting $(REPORT)
 

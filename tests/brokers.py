@@ -6,17 +6,24 @@ import contextlib
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import yaml
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+)
 from pyspark.sql import SparkSession
 
+from tests.caretaker import clearing_up
 from tests.running import run
 from tidelake.config import Environment, Pipeline, load_environment, load_pipeline
 from tidelake.kafka.broker import Broker, kill, up
@@ -71,12 +78,16 @@ class Kafka:
         name = name or f"t{uuid.uuid4().hex[:12]}"
         made = self._admin.create_topics([NewTopic(name, partitions, 1)])
         made[name].result(_SECONDS)
+        # The broker says yes before it knows the topic itself.
+        until = time.monotonic() + _SECONDS
+        while self.partitions(name) < partitions and time.monotonic() < until:
+            time.sleep(0.05)
         return name
 
     def send(self, topic: str, values: Sequence[bytes | None], **more: Any) -> None:
         """Write values in turns over the topic's partitions."""
         producer = Producer({"bootstrap.servers": self.bootstrap, "acks": "all"})
-        count = len(self._admin.list_topics(topic).topics[topic].partitions)
+        count = self.partitions(topic)
         for number, value in enumerate(values):
             producer.produce(topic, value, partition=number % count, **more)
         assert producer.flush(_SECONDS) == 0
@@ -104,7 +115,7 @@ class Kafka:
         )
         found = []
         try:
-            for partition in self._admin.list_topics(topic).topics[topic].partitions:
+            for partition in range(self.partitions(topic)):
                 place = TopicPartition(topic, partition, 0)
                 _, end = consumer.get_watermark_offsets(place, timeout=_SECONDS)
                 consumer.assign([place])
@@ -128,12 +139,30 @@ class Kafka:
             consumer.close()
         return sorted(found, key=repr)
 
-    def forget(self, topic: str, offset: int) -> None:
-        """Delete what lies before an offset, as retention does."""
-        partitions = self._admin.list_topics(topic).topics[topic].partitions
-        places = [TopicPartition(topic, partition, offset) for partition in partitions]
+    def forget(self, topic: str, until: Mapping[int, int]) -> None:
+        """Delete what lies before an offset of each partition, as retention does."""
+        places = [TopicPartition(topic, *place) for place in until.items()]
         for done in self._admin.delete_records(places).values():
             done.result(_SECONDS)
+
+    def ends(self, topic: str) -> dict[str, int]:
+        """Give the offset after the last of each partition."""
+        latest = OffsetSpec.latest()
+        asked = {TopicPartition(topic, one): latest for one in range(self.partitions(topic))}
+        until = time.monotonic() + _SECONDS
+        while True:
+            found = self._admin.list_offsets(asked)
+            try:
+                return {str(one.partition): done.result().offset for one, done in found.items()}
+            except KafkaException:
+                # A partition finds its leader a moment after the broker came up.
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.1)
+
+    def partitions(self, topic: str) -> int:
+        """Count the partitions of a topic."""
+        return len(self._admin.list_topics(topic, timeout=_SECONDS).topics[topic].partitions)
 
     def widen(self, topic: str, partitions: int) -> None:
         """Give a topic more partitions."""
@@ -147,12 +176,24 @@ class Kafka:
     def restart(self) -> None:
         """Kill the broker as a power cut would, and start it on the same topics."""
         kill(self.broker)
+        self.start()
+
+    def start(self) -> None:
+        """Start the broker again, on its topics and its port."""
         self.broker = up(self.folder, self.broker.port)
 
     @cached_property
     def _admin(self) -> AdminClient:
         # Kept: a client that is let go of gives up what it was asked.
         return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+
+
+@contextmanager
+def a_broker(folder: Path) -> Iterator[Kafka]:
+    """Run a broker in a new folder on a free port; nothing of it stays, whatever happens."""
+    folder.mkdir(parents=True)
+    with clearing_up(folder):
+        yield Kafka(folder, up(folder, 0))
 
 
 @dataclass(frozen=True)

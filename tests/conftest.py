@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.brokers import Kafka, a_broker
 from tests.recovery.reporting import add_to, reports_of, table
 from tidelake.config import Environment, load_environment
 from tidelake.session import build_session
@@ -38,6 +39,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         yield session
     finally:
         session.stop()
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    """Give a broker that all tests share, each with topics of its own."""
+    with a_broker(tmp_path_factory.getbasetemp() / "kafka") as found:
+        yield found
 
 
 @pytest.fixture

@@ -6,19 +6,18 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from itertools import accumulate
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from tests.batches import closed, silver_batches
 from tests.oracles import silver as oracle
 from tests.running import read
 from tidelake.config import Pipeline
 from tidelake.ops.ledger import read_ledger
 from tidelake.runtime import bronze_hop
-from tidelake.sinks.commits import Commit, commits
-from tidelake.tables import Lake, Table
+from tidelake.sinks.commits import Commit
+from tidelake.tables import Lake
 
 _SHOWN = 200
 _STAGES = ("parse", "contract", "expectation", "future_event_time", "conflicting_duplicate")
@@ -42,67 +41,6 @@ def arriving_at(*instants: datetime) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bronze_hop, "datetime", _Clock(instants))
         yield
-
-
-def closed(table: Table) -> list[Commit]:
-    """Give a table's batches, oldest first."""
-    return [commit for commit in commits(table) if commit.batch >= 0][::-1]
-
-
-def silver_batches(lake: Lake, name: str = "clickstream") -> list[list[oracle.Row]]:
-    """Read, as plain data, which rows each batch of silver took and in which order they came."""
-    rows = [
-        oracle.Row(record_id, bytes(payload), at, source, oracle.place(record_id))
-        for record_id, payload, at, source in read(
-            lake, f"bronze.{name}", "record_id, payload, ingested_at, source"
-        )
-    ]
-    fresh = _in_commits(lake.bronze(name), _by_commit(lake.bronze(name), rows))
-    again = _sent_again(lake, name, rows)
-    batches = []
-    for commit in closed(lake.silver(name)):
-        taken = commit.note["taken"]
-        batches.append([*fresh(taken.get("bronze", 0)), *again(taken.get("requeue", 0))])
-    return batches
-
-
-def _by_commit(table: Table, rows: Sequence[oracle.Row]) -> list[list[oracle.Row]]:
-    """Sort bronze's rows into its commits, by the files that the commits name."""
-    groups = []
-    for commit in closed(table):
-        files = {path for path, *_ in commit.note["files"]}
-        groups.append([row for row in rows if unquote(urlsplit(row.source).path) in files])
-    assert sum(map(len, groups)) == len(rows)
-    return groups
-
-
-def _in_commits(table: Table, groups: list[list[oracle.Row]]) -> Any:
-    """Give a function that takes the next so many rows; they must be whole commits."""
-    left = list(groups)
-
-    def take(count: int) -> list[oracle.Row]:
-        sizes = list(accumulate(map(len, left), initial=0))
-        assert count in sizes, f"a batch took a part of a commit of {table.name}"
-        number = sizes.index(count)
-        taken = [row for group in left[:number] for row in group]
-        del left[:number]
-        return taken
-
-    return take
-
-
-def _sent_again(lake: Lake, name: str, rows: Sequence[oracle.Row]) -> Any:
-    table = lake.requeue(name)
-    by_key = {row.key: row for row in rows}
-    sent = read(lake, table.name, "requeued_at, record_id, reason")
-    groups: dict[datetime, list[oracle.Row]] = {}
-    for at, record_id, reason in sent:
-        row = by_key[record_id]
-        again = oracle.Row(
-            row.key, row.line, row.ingested_at, row.source, row.position, sent_again=reason
-        )
-        groups.setdefault(at, []).append(again)
-    return _in_commits(table, [groups[at] for at in sorted(groups)])
 
 
 def assert_fates(

@@ -130,6 +130,15 @@ def _write_suite(folder: Path) -> None:
     written.write_text(yaml.safe_dump(suite, sort_keys=False), encoding="utf-8")
 
 
+def write_clickstream(folder: Path, **source: Any) -> Path:
+    """Write a clickstream of few gold tables that reads another source, for the command line."""
+    _write_suite(folder)
+    file = folder / "clickstream.yml"
+    content = _content(folder, "clickstream") | {"source": source}
+    file.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+    return file
+
+
 def _laid_over(content: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(content)
     for section, change in changes.items():

@@ -32,6 +32,7 @@ class Rules:
     skew: timedelta = timedelta(minutes=5)
     ttl: timedelta = timedelta(hours=1)
     merges: bool = True
+    idle: timedelta = timedelta(minutes=5)
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Row:
         source: Its file.
         position: Its line in the file.
         sent_again: It comes through the requeue after it was ``late`` or in ``quarantine``.
+        partition: Of the source, where that has several.
     """
 
     key: str
@@ -53,11 +55,12 @@ class Row:
     source: str = ""
     position: int = 0
     sent_again: str | None = None
+    partition: str = ""
 
     @property
-    def arrival(self) -> tuple[datetime, str, int]:
+    def arrival(self) -> tuple[datetime, str, str, int]:
         """What comes first, wins."""
-        return self.ingested_at, self.source, self.position
+        return self.ingested_at, self.source, self.partition, self.position
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ class Fate:
 class _Accepted:
     key: str
     line: bytes
-    arrival: tuple[datetime, str, int]
+    arrival: tuple[datetime, str, str, int]
     day: date
     in_late: bool
 
@@ -107,6 +110,8 @@ class Silver:
     fates: dict[str, Fate] = field(default_factory=dict)
     batches: list[Counter[str]] = field(default_factory=list)
     _known: dict[str, list[_Accepted]] = field(default_factory=lambda: defaultdict(list))
+    _reached: dict[str, datetime] = field(default_factory=dict)
+    _arrived: dict[str, datetime] = field(default_factory=dict)
 
     def take(self, rows: Sequence[Row]) -> dict[str, Fate]:
         """Decide a batch."""
@@ -178,15 +183,28 @@ class Silver:
         return self.rules.merges and entry.day == event["event_time"].date()
 
     def _advance(self, rows: Sequence[Row], found: dict[str, Fate]) -> None:
-        """Move to the largest time that came into silver; what came again does not count."""
-        fresh = {row.key for row in rows if row.sent_again is None}
-        times = [
-            fate.event["event_time"]
-            for key, fate in found.items()
-            if key in fresh and fate.verdict == SILVER and fate.event is not None
+        """Move to where the slowest partition has come in silver; idle ones are not waited for.
+
+        What came again does not count.
+        """
+        for row in rows:
+            if row.sent_again is not None:
+                continue
+            self._arrived[row.partition] = max(
+                row.ingested_at, self._arrived.get(row.partition, row.ingested_at)
+            )
+            fate = found[row.key]
+            if fate.verdict == SILVER and fate.event is not None:
+                when = fate.event["event_time"]
+                self._reached[row.partition] = max(when, self._reached.get(row.partition, when))
+        newest = max(self._arrived.values(), default=None)
+        active = [
+            name
+            for name, arrived in self._arrived.items()
+            if newest is not None and newest - arrived <= self.rules.idle
         ]
-        if times:
-            reached = max(times) - self.rules.delay
+        if active and all(name in self._reached for name in active):
+            reached = min(self._reached[name] for name in active) - self.rules.delay
             self.watermark = reached if self.watermark is None else max(self.watermark, reached)
 
 

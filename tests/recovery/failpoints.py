@@ -168,7 +168,13 @@ def _hang() -> None:
         time.sleep(60)
 
 
-MODES: dict[str, Callable[[], None]] = {"raise": die, "exit": _exit, "hang": _hang}
+def _wait() -> None:
+    """Stay until somebody takes the mark away that tells that the point was reached."""
+    while Path(os.environ["TIDELAKE_FAIL_TOLD"]).exists():
+        time.sleep(0.05)
+
+
+MODES: dict[str, Callable[[], None]] = {"raise": die, "exit": _exit, "hang": _hang, "wait": _wait}
 
 
 def main() -> None:

@@ -20,7 +20,6 @@ from tests.brokers import Followed, Kafka, following
 from tests.registries import Standin, registry
 from tests.running import read
 from tidelake.errors import SourceError
-from tidelake.kafka.broker import down, up
 from tidelake.ops.ledger import read_ledger
 from tidelake.replay.beginning import next_generation
 from tidelake.replay.quarantine import Choice, replay_quarantine
@@ -52,16 +51,6 @@ FIRST = click_schema()
 SECOND = click_schema({"name": "action", "type": "string", "default": "view"})
 # Its ids are numbers: nobody who expects text can read them.
 THIRD = click_schema(identified_by="long")
-
-
-@pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
-    """Run a broker on a free port; nothing of it stays."""
-    folder = tmp_path_factory.mktemp("kafka")
-    try:
-        yield Kafka(folder, up(folder, 0))
-    finally:
-        down(folder)
 
 
 @pytest.fixture

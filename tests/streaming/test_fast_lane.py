@@ -21,7 +21,6 @@ from tests.running import land, read
 from tidelake.cli.fast import fast_lane
 from tidelake.config import Environment, load_environment, load_pipeline
 from tidelake.errors import UsageError
-from tidelake.kafka.broker import down, up
 from tidelake.runtime.fast.lane import Lane
 from tidelake.runtime.fast.reconcile import reconcile
 from tidelake.runtime.hop import Run
@@ -29,16 +28,6 @@ from tidelake.runtime.progress import Progress
 
 _NOW = datetime.now(UTC).replace(minute=30, second=0, microsecond=0)
 _SECONDS = 180
-
-
-@pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
-    """Run a broker on a free port; nothing of it stays."""
-    folder = tmp_path_factory.mktemp("kafka")
-    try:
-        yield Kafka(folder, up(folder, 0))
-    finally:
-        down(folder)
 
 
 def payment(name: str, *, amount: str = "10.00", ago: timedelta = timedelta(0)) -> bytes:

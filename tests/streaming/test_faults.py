@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.fates import assert_books, assert_fates, closed
+from tests.batches import closed
+from tests.fates import assert_books, assert_fates
 from tests.pipelines import bronze
 from tests.running import START, click, read
 from tests.worlds import TO_SILVER, World, world

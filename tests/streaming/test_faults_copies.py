@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.fates import assert_books, assert_fates, closed
+from tests.batches import closed
+from tests.fates import assert_books, assert_fates
 from tests.oracles.silver import Rules
 from tests.running import START, click, place_of, read
 from tests.worlds import TO_SILVER, World, world

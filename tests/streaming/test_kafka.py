@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,10 +11,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.brokers import Kafka, following, until_decided
+from tests.recovery.failpoints import armed
 from tests.running import click, read
 from tidelake.config import Limits
 from tidelake.errors import GenerationError, RefusedError, SourceError
-from tidelake.kafka.broker import down, up
+from tidelake.kafka import reach, source
+from tidelake.kafka.broker import kill
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.status import read_status
 from tidelake.replay.repair import repair
@@ -23,16 +25,6 @@ from tidelake.sinks.commits import commits
 from tidelake.tables import Hop
 
 _BRONZE: tuple[Hop, ...] = ("bronze",)
-
-
-@pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
-    """Run a broker on a free port; nothing of it stays."""
-    folder = tmp_path_factory.mktemp("kafka")
-    try:
-        yield Kafka(folder, up(folder, 0))
-    finally:
-        down(folder)
 
 
 def _clicks(first: int, count: int) -> list[bytes]:
@@ -65,6 +57,51 @@ def test_each_record_comes_once_and_verbatim_also_through_a_broker_s_death(
     assert read(clicks.lake, "gold.by_user", "sum(events)") == [(30,)]
 
 
+def test_a_run_says_that_it_waits_for_its_broker_and_goes_on_by_itself(
+    spark: SparkSession, tmp_path: Path, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reach, "_EVERY_SECONDS", 0)
+    topic = kafka.topic()
+    kafka.send(topic, _clicks(0, 8))
+    clicks = following(spark, tmp_path, kafka, topic=topic)
+
+    def go_away() -> None:
+        kill(kafka.broker)
+        # The run looks every second.
+        time.sleep(3)
+        kafka.start()
+
+    with armed("bronze/read/before", go_away):
+        lines = clicks.run(_BRONZE)
+    assert [line.split(":")[0] for line in lines if "batch" not in line] == [
+        "bronze  waits",
+        "bronze  goes on",
+    ]
+    assert len(read(clicks.lake, "bronze.clicks", "record_id")) == 8
+
+
+def test_a_run_that_waited_long_enough_ends_by_name_and_the_next_repeats_its_batch(
+    spark: SparkSession, tmp_path: Path, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "_POLL_MILLISECONDS", 2000)
+    topic = kafka.topic()
+    kafka.send(topic, _clicks(0, 8))
+    waits = {f"kafka.{of}.timeout.ms": 2000 for of in ("request", "default.api")}
+    clicks = following(spark, tmp_path, kafka, topic=topic, options=waits)
+    try:
+        with (
+            pytest.raises(SourceError, match=r"hop bronze stopped: the Kafka broker does not ans"),
+            armed("bronze/read/before", lambda: kill(kafka.broker)),
+        ):
+            clicks.run(_BRONZE)
+    finally:
+        kafka.start()
+    assert read(clicks.lake, "bronze.clicks", "record_id") == []
+    clicks.run(_BRONZE)
+    held = [row[0] for row in kafka.records(topic)]
+    assert [row[0] for row in read(clicks.lake, "bronze.clicks", "record_id")] == held
+
+
 def test_a_pattern_takes_new_topics_and_new_partitions(
     spark: SparkSession, tmp_path: Path, kafka: Kafka
 ) -> None:
@@ -95,29 +132,17 @@ def test_what_came_before_the_start_is_left(
     assert len(read(clicks.lake, "bronze.clicks", "record_id")) == taken + 2
 
 
-@pytest.mark.parametrize("fault", ["retention", "recreated", "deleted"])
-def test_records_that_are_gone_stop_the_run_by_topic_partition_and_offset(
-    spark: SparkSession, tmp_path: Path, kafka: Kafka, fault: str
+def test_a_topic_that_was_deleted_stops_the_run_by_its_name(
+    spark: SparkSession, tmp_path: Path, kafka: Kafka
 ) -> None:
     topic = kafka.topic(partitions=1)
     kafka.send(topic, _clicks(0, 6))
     clicks = following(spark, tmp_path, kafka, topic=topic)
     clicks.run(_BRONZE)
     before = read(clicks.lake, "bronze.clicks", "record_id")
-    if fault == "retention":
-        kafka.send(topic, _clicks(6, 6))
-        kafka.forget(topic, 9)
-        told = f"{topic} partition 0: offsets 6 to 8 are gone, and were not taken"
-    else:
-        kafka.drop(topic)
-        told = f"{topic} does not exist any more"
-    if fault == "recreated":
-        kafka.topic(name=topic, partitions=1)
-        # More than the old one held: by its offsets alone nothing would be wrong.
-        kafka.send(topic, _clicks(20, 8))
-        told = f"{topic} was deleted and made anew"
+    kafka.drop(topic)
     for _ in range(2):
-        with pytest.raises(RefusedError, match=told):
+        with pytest.raises(RefusedError, match=f"{topic} does not exist any more"):
             clicks.run(_BRONZE)
     assert read(clicks.lake, "bronze.clicks", "record_id") == before
 

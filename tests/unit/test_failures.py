@@ -10,7 +10,7 @@ import click
 import pytest
 
 from tidelake.cli.failures import run_command
-from tidelake.errors import SourceChangedError, TidelakeError
+from tidelake.errors import LostError, SourceChangedError, SourceError, TidelakeError
 from tidelake.runtime.failures import named, naming
 from tidelake.runtime.hop import Run
 
@@ -47,6 +47,52 @@ def test_the_reason_may_lie_in_a_cause() -> None:
         raise ValueError("failed") from OSError(28, "No space left on device")
     except ValueError as error:
         assert "No space left on device" in str(named(error, _PLACE))
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (
+            "An error occurred while calling o37.save.\n: org.apache.spark.SparkException: failed\n"
+            "\tat org.x.Y(Y.scala:1)\nCaused by: org.apache.kafka.common.errors.TimeoutException: "
+            "Timeout of 60000ms expired before the position for t-1 could be determined\n",
+            "Timeout of 60000ms expired before the position for t-1 could be determined",
+        ),
+        (
+            "[STREAM_FAILED] Query terminated with exception: "
+            "org.apache.kafka.common.errors.TimeoutException: Timed out waiting for a node "
+            "assignment. Call: listNodes SQLSTATE: XXKST",
+            "Timed out waiting for a node assignment. Call: listNodes",
+        ),
+        (
+            "java.util.concurrent.TimeoutException: Cannot fetch record for offset 7 in 120000 ms",
+            "Cannot fetch record for offset 7 in 120000 ms",
+        ),
+        (
+            "org.apache.kafka.common.errors.BrokerNotAvailableException: gone",
+            "gone",
+        ),
+    ],
+    ids=["while a batch is written", "between batches", "while it is polled", "on its way down"],
+)
+def test_a_broker_that_does_not_answer_is_told_as_the_source(said: str, told: str) -> None:
+    error = named(RuntimeError(said), "shop, hop bronze")
+    assert isinstance(error, SourceError)
+    assert str(error).startswith(
+        f"shop, hop bronze stopped: the Kafka broker does not answer: {told}"
+    )
+    assert "Look at it, then run again." in str(error)
+
+
+def test_records_that_are_gone_while_they_are_read_are_told_by_spark_s_reason() -> None:
+    said = (
+        "org.apache.kafka.common.errors.TimeoutException: first\n"
+        "Some data may have been lost because they are not available in Kafka any more\n"
+        "  Reason: the offset 7 of t-1 is out of range\n"
+    )
+    error = named(RuntimeError(said), "shop, hop bronze")
+    assert isinstance(error, LostError)
+    assert "records of a topic are gone. the offset 7 of t-1 is out of range" in str(error)
 
 
 def test_a_file_that_is_gone_is_a_changed_source() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tidelake.config import KafkaSource
 from tidelake.config.addresses import Address, address_of, is_address
 from tidelake.config.secrets import resolved
 from tidelake.errors import NotBuiltError, UsageError
+from tidelake.kafka import reach
 from tidelake.kafka.broker import down, find, words_of
 from tidelake.kafka.source import differs, options_of, planned_offsets
 from tidelake.kafka.topics import Topic, lost
@@ -28,6 +30,10 @@ def test_records_that_are_gone_always_stop_a_stream_and_aborted_ones_are_not_rea
     assert told["kafka.isolation.level"] == "read_committed"
     assert (told["subscribe"], told["startingOffsets"]) == ("clicks", "earliest")
     assert "maxOffsetsPerTrigger" not in told
+
+
+def test_a_batch_waits_for_its_broker_for_a_minute() -> None:
+    assert options_of(_source())["kafkaConsumer.pollTimeoutMs"] == "60000"
 
 
 def test_a_pattern_limits_and_an_instant_reach_spark() -> None:
@@ -120,3 +126,23 @@ def test_a_process_that_is_no_broker_is_left_alone(tmp_path: Path) -> None:
     broker = find(tmp_path)
     assert broker is not None and not broker.runs
     assert down(tmp_path) is False
+
+
+def test_a_broker_that_goes_away_and_comes_back_is_told_once_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reach, "_EVERY_SECONDS", 0)
+    told: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        contact = reach.Contact(f"127.0.0.1:{port}", told.append)
+        contact.look()
+    assert told == []
+    contact.look()
+    contact.look()
+    with socket.create_server(("127.0.0.1", port)):
+        contact.look()
+        contact.look()
+    waits, goes_on = told
+    assert waits.startswith(f"bronze  waits: no Kafka broker can be reached (127.0.0.1:{port}: ")
+    assert goes_on == "bronze  goes on: a Kafka broker can be reached again"

@@ -112,7 +112,8 @@ def _admin(jvm: Any, source: KafkaSource) -> Iterator[Any]:
     try:
         yield admin
     except Py4JJavaError as error:
-        why = str(error.java_exception.getMessage()).splitlines()[0]
+        # A wait that was too long says nothing.
+        why = str(error.java_exception.getMessage() or f"not within {_SECONDS} s").splitlines()[0]
         raise SourceError(
             f"the Kafka broker at {source.bootstrap} does not answer: {why}. "
             "Look at it, then run again."

@@ -10,13 +10,14 @@ from typing import Any
 
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
 
 from tidelake.bronze import BRONZE_DDL, REQUEUE_DDL, to_bronze
 from tidelake.config import DeltaSource, FilesSource, KafkaSource
 from tidelake.errors import LostError, SourceError
 from tidelake.fingerprints import combined, contents, fingerprint
 from tidelake.kafka.lag import behind, between, total
-from tidelake.kafka.reach import refuse_unreachable
+from tidelake.kafka.reach import Contact, refuse_unreachable
 from tidelake.kafka.source import differs, planned_offsets
 from tidelake.kafka.topics import look_at, lost
 from tidelake.runtime.arrival import in_order
@@ -52,6 +53,8 @@ class BronzeHop(HopQuery):
         """Know no topic yet; then as every hop."""
         # Ids of the topics that are followed, by name.
         self._topics: dict[str, str] = {}
+        source, say = run.pipeline.source, run.progress.say
+        self._contact = Contact(source.bootstrap, say) if source.kind == "kafka" else None
         super().__init__(run, creates=creates)
 
     @property
@@ -121,6 +124,12 @@ class BronzeHop(HopQuery):
         if isinstance(source, KafkaSource):
             source = source.model_copy(update={"max_offsets_per_trigger": self.limit})
         return read_stream(whole_file_session(self.run.spark), source)
+
+    def check(self, query: StreamingQuery) -> None:
+        """Say also when the broker goes away, as long as the run waits for it."""
+        if self._contact is not None:
+            self._contact.look()
+        super().check(query)
 
     def write(self, rows: DataFrame, batch: int) -> None:
         """Append a batch, after its bytes were held against the files' sizes."""

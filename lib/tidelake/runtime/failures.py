@@ -11,7 +11,13 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.captured import CapturedException
 
-from tidelake.errors import LostError, RefusedError, SourceChangedError, TidelakeError
+from tidelake.errors import (
+    LostError,
+    RefusedError,
+    SourceChangedError,
+    SourceError,
+    TidelakeError,
+)
 from tidelake.session import spark_log
 
 if TYPE_CHECKING:
@@ -32,6 +38,12 @@ _REMEDIES = {
 }
 # What Spark's Kafka source says when it finds fewer records than it was told of.
 _LOST = re.compile(r"Some data may have been lost[^\n]*\n\s*(?:Reason: )?([^\n]*)")
+# What Kafka's clients say when they have waited for a broker long enough.
+_AWAY = re.compile(
+    r"org\.apache\.kafka\.common\.errors\."
+    r"(?:Timeout|Disconnect|Network|\w*NotAvailable|NotLeaderOrFollower)Exception: ([^\n]*)"
+    r"|(Cannot fetch record for offset [^\n]*)"
+)
 _REASON = re.compile("|".join(map(re.escape, _REMEDIES)))
 
 
@@ -72,6 +84,12 @@ def named(error: Exception, place: str, *, gone: str = "") -> TidelakeError:
     records = _LOST.search(told)
     if records is not None:
         return LostError(f"{place}: records of a topic are gone. {records[1]}")
+    away = _AWAY.search(told)
+    if away is not None:
+        return SourceError(
+            f"{place} stopped: the Kafka broker does not answer: {away[1] or away[2]}\n"
+            f"Look at it, then run again. {_AGAIN}"
+        )
     if "FILE_NOT_EXIST" in told or "FileNotFoundException" in told:
         if gone:
             return RefusedError(f"{place}: {gone}\n{_told(error)}")
