@@ -21,6 +21,7 @@ from tests.running import land, read
 from tidelake.cli.fast import fast_lane
 from tidelake.config import Environment, load_environment, load_pipeline
 from tidelake.errors import UsageError
+from tidelake.runtime.fast.knowledge import Knowledge
 from tidelake.runtime.fast.lane import Lane
 from tidelake.runtime.fast.reconcile import reconcile
 from tidelake.runtime.hop import Run
@@ -52,7 +53,8 @@ def payments(spark: SparkSession, environment: Environment, source: str) -> Foll
     """Give the reference pipeline on a source, its lane renewed as often as Spark allows."""
     pipeline = load_pipeline("payments", environment, source=source)
     detection, fast = fast_lane(pipeline)
-    quick = fast.model_copy(update={"refresh": timedelta(seconds=5)})
+    # The tests' Spark has two slots, and a stream in real-time mode keeps one.
+    quick = fast.model_copy(update={"refresh": timedelta(seconds=5), "streams": 1})
     detection = detection.model_copy(update={"fast": quick})
     changed = {"detections": (detection,), "gold": ()}
     return Followed(spark, environment, pipeline.model_copy(update=changed))
@@ -175,6 +177,50 @@ def test_without_a_broker_alerts_are_files_in_short_micro_batches_and_the_lane_s
     followed.run()
     found = reconcile(followed.context, *fast_lane(followed.pipeline))
     assert found.counts["unusual_amount"]["confirmed"] == 1
+
+
+def test_two_streams_begin_apart_and_end_together(
+    spark: SparkSession, environment: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed = payments(spark, environment, "kafka://127.0.0.1:9/payments")
+    detection, fast = fast_lane(followed.pipeline)
+    context = followed.context
+    twins = Lane(context, detection, fast.model_copy(update={"streams": 2}))
+    started: list[_Stream] = []
+
+    def start(_: Lane, knowledge: Knowledge, number: int) -> _Stream:
+        assert number == len(started)
+        started.append(_Stream(context))
+        return started[-1]
+
+    monkeypatch.setattr(Lane, "_started", start)
+    with pytest.raises(KeyboardInterrupt):
+        twins._follow(Knowledge(context, detection, twins.folder))
+    first, second = started
+    # Half of the five seconds that a batch lasts.
+    assert second.began - first.began > 2
+    assert first.stopped
+    assert second.stopped
+
+
+class _Stream:
+    """A stream that waits a second when asked, and asks the run to end at the sixth time."""
+
+    lastProgress = None
+
+    def __init__(self, run: Run) -> None:
+        self.began, self.stopped = time.monotonic(), False
+        self._run, self._asked = run, 0
+
+    def awaitTermination(self, seconds: int) -> bool:
+        time.sleep(seconds)
+        self._asked += 1
+        if self._asked == 6:
+            self._run.stop.set()
+        return False
+
+    def stop(self) -> None:
+        self.stopped = True
 
 
 def test_spark_before_real_time_mode_is_told(

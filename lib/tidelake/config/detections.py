@@ -11,6 +11,7 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from tidelake.config.durations import PositiveDuration
+from tidelake.config.expressions import columns_in
 from tidelake.config.gold import GoldTable, Measure, TumblingWindow
 from tidelake.config.model import Model, PositiveInt
 from tidelake.config.names import ColumnName, TableName
@@ -84,11 +85,14 @@ class FastLane(Model):
         topic: Where they go, at the source's broker.
         pipeline: Takes them into tables, where they are held against the exact ones.
         refresh: How often what the rules look back at is read anew.
+        streams: With two, one goes on while the other plans its next batch, and every alert is
+            sent twice.
     """
 
     topic: Annotated[str, AfterValidator(_topic)]
     pipeline: TableName
     refresh: PositiveDuration = timedelta(minutes=5)
+    streams: Annotated[int, Field(strict=True, ge=1, le=2)] = 2
 
 
 class Detection(Model):
@@ -129,6 +133,17 @@ class Detection(Model):
         if self.impossible_travel:
             lengths.append(self.impossible_travel.reach + HOUR)
         return ceil(max(lengths) / HOUR) * HOUR
+
+    @property
+    def looks_at(self) -> frozenset[str]:
+        """Silver's columns that the rules and the told columns need, in lower case."""
+        written = list(self.columns.values())
+        if self.unusual_amount:
+            written.append(self.unusual_amount.value)
+        if self.impossible_travel:
+            written += [self.impossible_travel.latitude, self.impossible_travel.longitude]
+        used = {name for sql in written for name in columns_in(sql)}
+        return frozenset(used | {key.lower() for key in self.keys})
 
     @property
     def shown(self) -> tuple[str, ...]:

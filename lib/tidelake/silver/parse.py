@@ -40,7 +40,7 @@ _LONG_RUN = r"[0-9.]{16}"
 _LONG_NUMBER = r"(?<![0-9.])(?=[0-9]*\.[0-9])[0-9.]{17}|[0-9]{16}[eE]"
 _SURROGATE = r"\\u(?:[dD][89a-fA-F]|(?![0-9a-fA-F]{4}))"
 _CLOSING = r"\}\s*\]"
-_NESTED = frozenset({"array", "map", "struct"})
+NESTED = frozenset({"array", "map", "struct"})
 
 
 def parse(rows: DataFrame, event: Event, *, decoded: bool = False) -> DataFrame:
@@ -71,7 +71,7 @@ def _steps(event: Event, decoded: bool) -> list[tuple[str, Column]]:
     texts = ", ".join(f"`{field.name}`: string" for field in fields)
     twice = F.col("_care")
     for field in fields:
-        if field.type.kind in _NESTED:
+        if field.type.kind in NESTED:
             twice = twice | F.col("_fast").getField(field.name).isNotNull()
     if event.evolution != "strict":
         twice = twice | F.col("_others").isNotNull()
@@ -128,6 +128,6 @@ def _chosen_text(field: Field) -> Column:
     name = field.name.replace("\\", "\\\\").replace('"', '\\"')
     value = F.try_variant_get(F.col("_variant"), f'$["{name}"]', "variant")
     exact = variant_text(value, field.type)
-    if field.type.kind in _NESTED:
+    if field.type.kind in NESTED:
         return exact
     return F.when(F.col("_care"), exact).otherwise(F.col("_fast").getField(field.name))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import shutil
+import time
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from tidelake.bronze import as_never_requeued
 from tidelake.config import Detection, FilesSource, KafkaSource
 from tidelake.config.detections import FastLane
 from tidelake.errors import NotBuiltError, UsageError
@@ -24,10 +25,12 @@ from tidelake.kafka.source import client_options
 from tidelake.runtime.failures import FOREIGN, named
 from tidelake.runtime.fast.knowledge import Knowledge
 from tidelake.runtime.hop import Run
-from tidelake.silver.classify import SELECTED, STAGE, classify
+from tidelake.silver.glance import glance
 from tidelake.sources import read_stream
 
 _POLL_SECONDS = 1
+# Longer than it takes to plan a batch, on any machine that could keep up.
+_APART = timedelta(seconds=30)
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ class Lane:
         try:
             knowledge.refresh()
             with knowledge.kept_fresh(self.fast.refresh / 2):
-                self._follow(self._started(knowledge))
+                self._follow(knowledge)
         except FOREIGN as error:
             if self.run.stop.is_set():
                 raise KeyboardInterrupt from None
@@ -84,8 +87,8 @@ class Lane:
         pipeline = self.run.pipeline
         if pipeline.enrich:
             raise NotBuiltError(f"{pipeline.file}: a fast lane beside enrich")
-        if pipeline.registry:
-            raise NotBuiltError(f"{pipeline.file}: a fast lane over schemas of a registry")
+        if pipeline.reads_avro:
+            raise NotBuiltError(f"{pipeline.file}: a fast lane over Avro")
         if isinstance(pipeline.source, KafkaSource):
             refuse_unreachable(pipeline.source.bootstrap)
         elif not isinstance(pipeline.source, FilesSource):
@@ -95,21 +98,19 @@ class Lane:
             )
         knowledge.refuse_missing()
 
-    def _started(self, knowledge: Knowledge) -> StreamingQuery:
+    def _started(self, knowledge: Knowledge, number: int) -> StreamingQuery:
         alerts = to_fast_alerts(self._events(), knowledge.read(), self.detection)
-        writer = (
-            self._into(alerts)
-            .queryName(f"{self.run.pipeline.name}-fast")
-            .option("checkpointLocation", str(self.folder / "checkpoint"))
-        )
+        seconds = round(self.fast.refresh.total_seconds())
+        trigger: dict[str, Any] = {"realTime": f"{seconds} seconds"}
         if self.why_not():
-            self.run.progress.say(f"{self.why_not()}: short micro-batches instead")
-            trigger: dict[str, Any] = {"processingTime": "0 seconds"}
-        else:
-            trigger = {"realTime": f"{round(self.fast.refresh.total_seconds())} seconds"}
-        query = writer.trigger(**trigger).start()
-        self.run.progress.say(f"Fast lane of {self.detection.name}: alerts go to {self.target}")
-        return query
+            trigger = {"processingTime": "0 seconds"}
+        return (
+            self._into(alerts)
+            .queryName(f"{self.run.pipeline.name}-fast-{number}")
+            .option("checkpointLocation", str(self.folder / f"checkpoint-{number}"))
+            .trigger(**trigger)
+            .start()
+        )
 
     def why_not(self) -> str:
         """Say why Spark's real-time mode is not to be had; empty where it is."""
@@ -120,7 +121,7 @@ class Lane:
         return ""
 
     def _events(self) -> DataFrame:
-        """Read the source as silver would, each event by itself; it begins with the newest."""
+        """Read the source loosely; it begins with the newest."""
         source = self.run.pipeline.source
         if isinstance(source, KafkaSource):
             newest = {"starting": "latest", "max_offsets_per_trigger": None, "min_partitions": None}
@@ -133,14 +134,8 @@ class Lane:
                 "ingest_date": F.to_date("source_timestamp"),
             }
         )
-        judged = classify(as_never_requeued(records), self.run.pipeline)
-        return judged.where(F.col(STAGE).isNull()).select(
-            "record_id",
-            "event_id",
-            "event_time",
-            F.col("ingested_at").alias("sent_at"),
-            f"{SELECTED}.*",
-        )
+        events = glance(records, self.run.pipeline, self.detection.looks_at)
+        return events.withColumnRenamed("ingested_at", "sent_at")
 
     def _into(self, alerts: DataFrame) -> DataStreamWriter:
         source = self.run.pipeline.source
@@ -153,25 +148,46 @@ class Lane:
         rows = alerts.select(message.alias("value"))
         return rows.writeStream.format("text").option("path", str(self.folder / "alerts"))
 
-    def _follow(self, query: StreamingQuery) -> None:
-        """Wait, and tell what each batch took."""
-        told = -1
+    def _follow(self, knowledge: Knowledge) -> None:
+        """Start the streams one after the other, wait, and tell what each batch took.
+
+        A stream stands still between two batches, while it makes the plan of the next. So there
+        are two, whose batches begin at different times: the other one goes on.
+        """
+        say, why_not = self.run.progress.say, self.why_not()
+        if why_not:
+            say(f"{why_not}: short micro-batches instead")
+        streams = 1 if why_not else self.fast.streams
+        apart = min(self.fast.refresh / 2, _APART).total_seconds()
+        queries, told = [self._started(knowledge, 0)], [-1] * streams
+        due = time.monotonic() + apart
+        say(f"Fast lane of {self.detection.name}: alerts go to {self.target}")
         try:
             while not self.run.stop.is_set():
-                if query.awaitTermination(_POLL_SECONDS):
-                    return
-                progress = query.lastProgress
-                if progress is not None and progress["batchId"] > told and progress["numInputRows"]:
-                    told = progress["batchId"]
-                    self.run.progress.say(
-                        f"fast    batch {told:4}  {progress['numInputRows']:>9,} rows"
-                    )
+                if len(queries) < streams and time.monotonic() >= due:
+                    queries.append(self._started(knowledge, len(queries)))
+                for number, query in enumerate(queries):
+                    query.awaitTermination(_POLL_SECONDS)
+                    told[number] = self._tell(query, told[number])
             raise KeyboardInterrupt
         except StreamingQueryException as error:
             raise self._named(error) from error
         finally:
-            if query.isActive:
+            for query in queries:
                 query.stop()
+
+    def _tell(self, query: StreamingQuery, told: int) -> int:
+        """Say what the newest batch took, if it is another than the one that was told."""
+        progress = query.lastProgress
+        if progress is None or progress["batchId"] <= told:
+            return told
+        if progress["numInputRows"]:
+            still = progress["durationMs"].get("queryPlanning", 0) / 1000
+            self.run.progress.say(
+                f"fast    batch {progress['batchId']:4}  {progress['numInputRows']:>9,} rows  "
+                f"planned in {still:.1f} s"
+            )
+        return int(progress["batchId"])
 
     def _named(self, error: Exception) -> Exception:
         return named(error, f"{self.run.pipeline.name}, fast lane,")

@@ -1,0 +1,79 @@
+"""Read events quickly and loosely, for a lane that the tables correct.
+
+Silver reads strictly, in a plan that takes a second to make; here each value is cast once, and one
+that does not fit is null. Rules of the suite do not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import reduce
+from operator import and_
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from tidelake.config import Field, Pipeline
+from tidelake.config.expressions import columns_in
+from tidelake.config.names import BRONZE_COLUMNS
+from tidelake.config.types import quoted
+from tidelake.silver.attempt import VALUE, attempt
+from tidelake.silver.parse import NESTED
+
+_READ = "_read"
+
+
+def glance(records: DataFrame, pipeline: Pipeline, needed: Collection[str]) -> DataFrame:
+    """Give the events of records that have an id and a time and are wanted.
+
+    Args:
+        records: Bronze's columns.
+        pipeline: The definition; its payloads are JSON.
+        needed: Silver's columns that are looked at, in lower case.
+
+    Returns:
+        ``record_id``, ``event_id``, ``event_time``, ``ingested_at`` and the needed columns.
+    """
+    event = pipeline.event
+    selected = {name: sql for name, sql in pipeline.selected.items() if name.lower() in needed}
+    tried = {"event_id": event.id, "event_time": event.time, **selected}
+    casts = {"event_id": "string", "event_time": "timestamp"}
+    wanted = {"_wanted": event.where} if event.where else {}
+    used = {name for sql in (*tried.values(), *wanted.values()) for name in columns_in(sql)}
+    rows = _scope(records, pipeline, used)
+    values = [
+        attempt(sql, casts.get(name)).getField(VALUE).alias(name)
+        for name, sql in (tried | wanted).items()
+    ]
+    own = [F.col(f"_own_{name}").alias(name) for name in ("record_id", "ingested_at")]
+    read = rows.select(*own, *values)
+    ahead = F.col("ingested_at") + F.lit(pipeline.watermark.max_future_skew)
+    tests = [
+        F.coalesce(F.col("event_id"), F.lit("")) != "",
+        F.col("event_time") <= ahead,
+        *[F.coalesce(F.col(name), F.lit(False)) for name in wanted],
+    ]
+    return read.where(reduce(and_, tests)).drop(*wanted)
+
+
+def _scope(records: DataFrame, pipeline: Pipeline, used: Collection[str]) -> DataFrame:
+    """Put the payload's fields that are used beside bronze's columns, which they hide."""
+    fields = [field for field in pipeline.event.fields if field.name.lower() in used]
+    ddl = ", ".join(
+        f"{quoted(field.name)} {field.type.sql if field.type.kind in NESTED else 'string'}"
+        for field in fields
+    )
+    hidden = {field.name.lower() for field in fields}
+    kept = [name for name in BRONZE_COLUMNS if name in used and name not in hidden]
+    own = [F.col(name).alias(f"_own_{name}") for name in ("record_id", "ingested_at")]
+    text = F.col("payload").cast("string")
+    # Of no field Spark would read nothing at all.
+    parsed = F.from_json(text, f"struct<{ddl}>") if fields else F.lit(None)
+    read = records.select(*own, *kept, parsed.alias(_READ))
+    values = [_value(field).alias(field.name) for field in fields]
+    return read.select("_own_record_id", "_own_ingested_at", *kept, *values)
+
+
+def _value(field: Field) -> Column:
+    read = F.col(_READ).getField(field.name)
+    return read if field.type.kind in NESTED else read.try_cast(field.type.sql)
