@@ -72,6 +72,7 @@ bench: setup
 	$(BIN)/python benchmarks/stateful.py --events 50000 --small 6 --repeats 1
 	$(BIN)/python benchmarks/replay.py 1500000 1
 	$(BIN)/python benchmarks/burst.py
+	$(BIN)/python benchmarks/latency.py
 
 # Pin anew after a change of pyproject.toml; needs uv.
 lock:

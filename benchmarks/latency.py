@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from benchmarks.histogram import plotted
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from histogram import plotted
 
 from tidelake.config.places import conf_dir, find_file
 from tidelake.generators.payments import Card, Payment, cards_of, line_of, ordinary
