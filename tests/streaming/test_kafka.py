@@ -14,13 +14,14 @@ from tests.brokers import Kafka, following, until_decided
 from tests.recovery.failpoints import armed
 from tests.running import click, read
 from tidelake.config import Limits
-from tidelake.errors import GenerationError, RefusedError, SourceError
+from tidelake.errors import GenerationError, LostError, RefusedError, SourceError
 from tidelake.kafka import reach, source
 from tidelake.kafka.broker import kill
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.status import read_status
 from tidelake.replay.repair import repair
 from tidelake.runtime import pace
+from tidelake.runtime.bronze_hop import BronzeHop
 from tidelake.sinks.commits import commits
 from tidelake.tables import Hop
 
@@ -211,3 +212,19 @@ def test_no_broker_is_told_at_once(spark: SparkSession, tmp_path: Path, kafka: K
     with pytest.raises(SourceError, match=r"127\.0\.0\.1:1: .*refused.*tidelake kafka up"):
         clicks.run(_BRONZE)
     assert not clicks.lake.bronze("clicks").exists
+
+
+def test_a_topic_made_anew_during_a_run_stops_it_before_its_records_are_taken(
+    spark: SparkSession, tmp_path: Path, kafka: Kafka
+) -> None:
+    topic = kafka.topic(partitions=1)
+    kafka.send(topic, _clicks(0, 3))
+    clicks = following(spark, tmp_path, kafka, topic=topic)
+    clicks.run()
+    running = BronzeHop(clicks.context)
+    kafka.drop(topic)
+    kafka.topic(partitions=1, name=topic)
+    # Grown past the old end, so that offsets alone tell nothing.
+    kafka.send(topic, _clicks(100, 9))
+    with pytest.raises(LostError, match="was deleted and made anew"):
+        running._offsets(0)

@@ -84,7 +84,7 @@ def lost(reached: Offsets, ids: Mapping[str, str], topics: Mapping[str, Topic]) 
         if now is None:
             return f"{name} does not exist any more"
         if ids.get(name, now.id) != now.id:
-            return f"{name} was deleted and made anew: its offsets are those of other records"
+            return made_anew(name)
         for partition, taken in partitions.items():
             first, end = now.held.get(partition, (0, 0))
             if first > taken:
@@ -98,6 +98,11 @@ def lost(reached: Offsets, ids: Mapping[str, str], topics: Mapping[str, Topic]) 
                     f"{taken}"
                 )
     return ""
+
+
+def made_anew(name: str) -> str:
+    """Say that a topic is another one than it was."""
+    return f"{name} was deleted and made anew: its offsets are those of other records"
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from tidelake.fingerprints import combined, contents, fingerprint
 from tidelake.kafka.lag import behind, between, total
 from tidelake.kafka.reach import Contact, refuse_unreachable
 from tidelake.kafka.source import differs, planned_offsets
-from tidelake.kafka.topics import look_at, lost
+from tidelake.kafka.topics import look_at, lost, made_anew
 from tidelake.runtime.arrival import in_order
 from tidelake.runtime.hop import HopQuery, Run
 from tidelake.runtime.landing import (
@@ -177,14 +177,20 @@ class BronzeHop(HopQuery):
         self._topics.update({name: one.id for name, one in topics.items()})
 
     def _offsets(self, batch: int) -> dict[str, Any]:
-        """Tell up to where a batch goes in which topics, and how much of them waits now."""
+        """Tell up to where a batch goes in which topics, and how much of them waits now.
+
+        Raises:
+            LostError: A topic was made anew while the run followed it.
+        """
         source = self.run.pipeline.source
         if not isinstance(source, KafkaSource):
             return {}
         offsets = planned_offsets(self.checkpoint, batch)
         topics = look_at(self.run.spark, source, offsets.keys()) or {}
-        # The first id stays: a topic that is made anew during a run is told by the next one.
-        self._topics = {name: one.id for name, one in topics.items()} | self._topics
+        for name, one in topics.items():
+            # Spark, which compares offsets alone, goes on where the new topic has grown past them.
+            if self._topics.setdefault(name, one.id) != one.id:
+                raise LostError(f"{self.run.pipeline.name}, hop bronze: {made_anew(name)}")
         return {
             "offsets": offsets,
             "topics": self._topics,

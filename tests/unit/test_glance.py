@@ -1,0 +1,121 @@
+"""What the fast lane makes of records: the same events as silver, but for what is merely sloppy."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from tidelake.bronze import BRONZE_DDL
+from tidelake.config import Pipeline, load_environment, load_pipeline
+from tidelake.silver.glance import glance
+
+_GOOD = {"id": "e1", "at": "2026-01-05T12:00:00Z", "kind": "paid", "amount": "10.50", "n": 2}
+
+
+def _pipeline(folder: Path, **event: Any) -> Pipeline:
+    raw = {
+        "name": "payments",
+        "source": {"kind": "files", "path": str(folder)},
+        "event": {
+            "schema": "id STRING, at TIMESTAMP, kind STRING, amount DECIMAL(12,2), n INT, "
+            "tags ARRAY<STRING>",
+            "select": {"amount": "amount", "share": "amount / n", "tags": "tags", "rest": "kind"},
+            "where": "kind = 'paid'",
+            "id": "id",
+            "time": "at",
+            **event,
+        },
+        "gold": [
+            {
+                "name": "total",
+                "window": {"kind": "global"},
+                "keys": ["event_id"],
+                "measures": {"events": {"count": "*"}},
+            }
+        ],
+    }
+    file = folder / "payments.yml"
+    file.write_text(yaml.safe_dump(raw))
+    return load_pipeline(str(file), load_environment("local", root=str(folder)))
+
+
+def _seen(
+    spark: SparkSession, pipeline: Pipeline, *payloads: Any, needed: frozenset[str]
+) -> list[tuple[Any, ...]]:
+    """Glance at payloads that arrive at noon; give the id and the needed columns of each event."""
+    lines = [one if isinstance(one, str) else json.dumps(one) for one in payloads]
+    quoted = ", ".join("('" + line.replace("'", "\\'") + "')" for line in lines)
+    records = spark.sql(f"SELECT * FROM VALUES {quoted} AS t(payload)").select(
+        *[
+            (
+                F.col("payload").cast("binary")
+                if name == "payload"
+                else F.expr("timestamp'2026-01-05 12:00:00Z'")
+                if name == "ingested_at"
+                else F.lit(None).cast(kind)
+            ).alias(name)
+            for name, kind in _columns(spark)
+        ]
+    )
+    seen = glance(records, pipeline, needed)
+    assert set(seen.columns) == {"record_id", "event_id", "event_time", "ingested_at", *needed}
+    return [tuple(row) for row in seen.select("event_id", *sorted(needed)).collect()]
+
+
+def _columns(spark: SparkSession) -> list[tuple[str, str]]:
+    schema = spark.range(0).select(F.from_json(F.lit(""), f"struct<{BRONZE_DDL}>").alias("b"))
+    return [(f.name, f.dataType.simpleString()) for f in schema.select("b.*").schema.fields]
+
+
+def test_events_that_silver_would_not_take_are_passed_over(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    passed_over = [
+        "{broken",
+        "null",
+        {**_GOOD, "id": None},
+        {**_GOOD, "id": ""},
+        {**_GOOD, "at": None},
+        {**_GOOD, "at": "yesterday"},
+        {**_GOOD, "at": "2026-01-05T12:05:00.001Z"},
+        {**_GOOD, "kind": "refunded"},
+        {**_GOOD, "kind": None},
+    ]
+    found = _seen(
+        spark,
+        _pipeline(tmp_path),
+        *passed_over,
+        {**_GOOD, "id": "last", "at": "2026-01-05T12:05:00Z"},
+        needed=frozenset({"amount"}),
+    )
+    assert [str(value) for row in found for value in row] == ["last", "10.50"]
+
+
+def test_what_cannot_be_computed_is_null_and_stops_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    found = _seen(
+        spark,
+        _pipeline(tmp_path),
+        {**_GOOD, "tags": ["a", "b"]},
+        {**_GOOD, "id": "e2", "n": 0},
+        {**_GOOD, "id": "e3", "amount": "12,50"},
+        needed=frozenset({"share", "tags"}),
+    )
+    assert [(one, None if share is None else float(share), tags) for one, share, tags in found] == [
+        ("e1", 5.25, ["a", "b"]),
+        ("e2", None, None),
+        ("e3", None, None),
+    ]
+
+
+def test_an_expression_may_name_bronze_s_columns(spark: SparkSession, tmp_path: Path) -> None:
+    pipeline = _pipeline(tmp_path, select={"arrived": "ingested_at"}, where="id IS NOT NULL")
+    ((one, arrived),) = _seen(spark, pipeline, _GOOD, needed=frozenset({"arrived"}))
+    assert one == "e1"
+    assert arrived is not None
