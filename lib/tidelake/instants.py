@@ -10,6 +10,11 @@ from datetime import UTC, datetime, timedelta
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+def now() -> datetime:
+    """Give this moment in UTC."""
+    return datetime.now(UTC)
+
+
 def from_micros(micros: int | None) -> datetime | None:
     """Turn microseconds since the epoch into a UTC instant."""
     return None if micros is None else _EPOCH + timedelta(microseconds=micros)

@@ -250,6 +250,7 @@ def test_a_range_is_computed_anew_and_the_rest_stays(filled: World, tmp_path: Pa
     assert told["gold.by_hours"] is False
 
 
+@pytest.mark.long
 def test_what_arrived_from_an_instant_on_is_decided_anew_and_the_rest_stays(
     filled: World, tmp_path: Path
 ) -> None:

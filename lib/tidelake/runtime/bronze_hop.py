@@ -16,6 +16,7 @@ from tidelake.bronze import BRONZE_DDL, REQUEUE_DDL, to_bronze
 from tidelake.config import DeltaSource, FilesSource, KafkaSource
 from tidelake.errors import LostError, SourceError
 from tidelake.fingerprints import combined, contents, fingerprint
+from tidelake.instants import now
 from tidelake.kafka.lag import behind, between, total
 from tidelake.kafka.reach import Contact, refuse_unreachable
 from tidelake.kafka.source import differs, planned_offsets
@@ -133,7 +134,7 @@ class BronzeHop(HopQuery):
 
     def write(self, rows: DataFrame, batch: int) -> None:
         """Append a batch, after its bytes were held against the files' sizes."""
-        began, begun_at = time.monotonic(), datetime.now(UTC)
+        began, begun_at = time.monotonic(), now()
         if not self.fence.admits(self.table, batch):
             return
         identified = identify(rows, self.run.pipeline.source, batch)
@@ -197,7 +198,7 @@ class BronzeHop(HopQuery):
             "bootstrap": source.bootstrap,
             "limit": self.limit,
             "behind": behind(offsets, {name: one.ends for name, one in topics.items()}),
-            "looked_at": datetime.now(UTC).isoformat(),
+            "looked_at": now().isoformat(),
         }
 
     def _offered(self, identified: DataFrame) -> list[Row]:
@@ -231,7 +232,7 @@ class BronzeHop(HopQuery):
 
     def _arrival(self) -> datetime:
         """Take the present moment, or the last batch's when the clock went back."""
-        now = datetime.now(UTC)
+        arrived = datetime.now(UTC)
         last = last_commit(self.table)
         before = last.note.get("ingested_at") if last else None
-        return max(now, datetime.fromisoformat(before)) if before else now
+        return max(arrived, datetime.fromisoformat(before)) if before else arrived
