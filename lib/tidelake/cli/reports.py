@@ -144,14 +144,15 @@ def show_gold(lake: Lake, pipeline: Pipeline) -> None:
 def _tops(pipeline: Pipeline) -> dict[str, tuple[Sequence[str], str]]:
     """Give each table's columns, and what puts telling rows first."""
     tops: dict[str, tuple[Sequence[str], str]] = {}
-    for gold in pipeline.aggregates:
+    for gold in pipeline.gold:
         columns = [name for name in gold.columns if name != "session_id"]
         tops[f"gold.{gold.name}"] = columns, f'"{gold.measures[0].name}" DESC NULLS LAST'
     for join in pipeline.joins:
         columns = [*join.left.columns, *join.right.columns]
         tops[f"gold.{join.name}"] = columns, "_right_time IS NULL"
     for detection in pipeline.detections:
-        tops[f"gold.{detection.name}"] = detection.shown, "event_time DESC"
+        columns = ["rule", "event_time", *detection.keys, "evidence"]
+        tops[f"gold.{detection.name}"] = columns, "event_time DESC"
     if pipeline.dimension is not None:
         key, columns = pipeline.dimension.key, list(selected_columns(pipeline.event))
         for name in pipeline.gold_names:
