@@ -7,12 +7,18 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+BEGINNING = datetime.min.replace(tzinfo=UTC)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def now() -> datetime:
     """Give this moment in UTC."""
     return datetime.now(UTC)
+
+
+def back(instant: datetime, length: timedelta) -> datetime:
+    """Go back from a UTC instant, at most to the first that there is."""
+    return instant - min(length, instant - BEGINNING)
 
 
 def from_micros(micros: int | None) -> datetime | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tidelake.errors import UsageError
 from tidelake.generators.damage import damage
-from tidelake.generators.landing import Summary, land
+from tidelake.generators.landing import Delivery, Summary, in_files, land
 from tidelake.generators.shop import (
     HOUR,
     MINUTE,
@@ -27,7 +27,6 @@ from tidelake.generators.shop import (
 )
 
 START = datetime(2026, 1, 5)
-_FILES = 20
 # Smaller streams are sparser, not shorter: an event can always be a day late.
 _SHORTEST = 36 * HOUR
 _EVENTS_PER_SHORTEST = 200_000
@@ -70,14 +69,6 @@ class Rates:
 RATES = Rates()
 
 
-@dataclass(frozen=True)
-class _Delivery:
-    """A line and when it arrives, in milliseconds since the stream began."""
-
-    at: int
-    line: bytes
-
-
 def generate_clickstream(
     to: Path, *, events: int, seed: int, progress: Callable[[str], None] | None = None
 ) -> Summary:
@@ -116,15 +107,15 @@ def generate_clickstream(
     ]
     ordinary = [number for number in range(len(clicks)) if number not in kinds]
     again = [
-        _Delivery(_later(rng, sent[number].at, span), sent[number].line)
+        Delivery(_later(rng, sent[number].at, span), sent[number].line)
         for number in rng.sample(ordinary, copies["duplicate"])
     ]
     for number in rng.sample(ordinary, copies["conflicting"]):
         changed = clicks[number]._replace(product=other_product(clicks[number].product))
         line = _line(f"{prefix}-{number:08d}", changed).encode()
-        again.append(_Delivery(_later(rng, sent[number].at, span), line))
+        again.append(Delivery(_later(rng, sent[number].at, span), line))
 
-    files = _slice([*sent, *again], name=f"clickstream-s{seed}-{events}")
+    files = in_files([*sent, *again], name=f"clickstream-s{seed}-{events}")
     tally = {"valid": len(ordinary)} | {rate.name: 0 for rate in fields(Rates)} | copies
     for kind in kinds.values():
         tally[kind] += 1
@@ -154,7 +145,7 @@ def _draw_kinds(
     return kinds
 
 
-def _send(rng: random.Random, event_id: str, click: Click, *, kind: str, span: int) -> _Delivery:
+def _send(rng: random.Random, event_id: str, click: Click, *, kind: str, span: int) -> Delivery:
     """Give a click's line the fault of its kind, and say when it arrives."""
     at = click.at + 50 + int(min(20 * SECOND, rng.expovariate(1 / (2 * SECOND))))
     line = _line(
@@ -165,13 +156,13 @@ def _send(rng: random.Random, event_id: str, click: Click, *, kind: str, span: i
         value="-9.99" if kind == "implausible" else None,
     )
     if kind == "malformed":
-        return _Delivery(at, damage(rng, line))
+        return Delivery(at, damage(rng, line))
     if kind == "late":
         at = click.at + _between(rng, _LATE_MIN, min(_LATE_MAX, span - click.at))
     elif kind == "too_late":
         at = _between(rng, span * 80 // 100, span * 97 // 100)
         at = max(at, click.at + _TOO_LATE_MIN + _between(rng, SECOND, MINUTE))
-    return _Delivery(at, line.encode())
+    return Delivery(at, line.encode())
 
 
 def _line(
@@ -214,15 +205,3 @@ def _later(rng: random.Random, at: int, span: int) -> int:
 
 def _between(rng: random.Random, low: int, high: int) -> int:
     return low + int((high - low) * rng.random())
-
-
-def _slice(deliveries: list[_Delivery], *, name: str) -> dict[str, bytes]:
-    """Cut the deliveries, in order of arrival, into files."""
-    deliveries.sort(key=lambda delivery: delivery.at)
-    size = -(-len(deliveries) // _FILES)
-    return {
-        f"{name}-{start // size:04d}.jsonl": b"".join(
-            delivery.line + b"\n" for delivery in deliveries[start : start + size]
-        )
-        for start in range(0, len(deliveries), size)
-    }

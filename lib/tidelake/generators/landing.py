@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from tidelake.errors import UsageError
 
 _MILLISECOND_NS = 1_000_000
 _SHOWN = 5
+_FILES = 20
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,26 @@ class Summary:
     written: int
     records: int
     kinds: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """A line and when it arrives, in milliseconds since the stream began."""
+
+    at: int
+    line: bytes
+
+
+def in_files(deliveries: Iterable[Delivery], *, name: str) -> dict[str, bytes]:
+    """Cut deliveries, in order of arrival, into files."""
+    ordered = sorted(deliveries, key=lambda delivery: delivery.at)
+    size = -(-len(ordered) // _FILES)
+    return {
+        f"{name}-{start // size:04d}.jsonl": b"".join(
+            delivery.line + b"\n" for delivery in ordered[start : start + size]
+        )
+        for start in range(0, len(ordered), size)
+    }
 
 
 def land(

@@ -9,20 +9,20 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from tidelake.errors import UsageError
 from tidelake.generators.cities import CITIES, City, far_from
-from tidelake.generators.landing import Summary, land
+from tidelake.generators.landing import Delivery, Summary, in_files, land
 
 START = datetime(2026, 1, 5)
 _SECOND = 1000
 _MINUTE, _HOUR = 60 * _SECOND, 3600 * _SECOND
 _SPAN = 72 * _HOUR
-_PER_CARD, _MERCHANTS, _FILES = 60, 400, 20
+_PER_CARD, _MERCHANTS = 60, 400
 _CASES = ("unusual_amount", "burst", "impossible_travel")
 _BURST = 6
 _NEAR = 0.05
@@ -48,12 +48,6 @@ class Payment:
     amount: float
     city: City
     case: str | None = None
-
-
-@dataclass(frozen=True)
-class _Delivery:
-    at: int
-    line: bytes
 
 
 def generate_payments(
@@ -92,17 +86,17 @@ def generate_payments(
     for n, (payment, line) in enumerate(zip(paid, lines, strict=True)):
         wait = 10 * _MINUTE + int(rng.random() * 18 * _HOUR) if n in late else _SECOND
         bytes_sent = _damaged(rng, line) if n in damaged else line
-        sent.append(_Delivery(payment.at + int(rng.expovariate(1 / wait)), bytes_sent))
+        sent.append(Delivery(payment.at + int(rng.expovariate(1 / wait)), bytes_sent))
     whole = [n for n in ordinary if n not in damaged] or list(range(len(paid)))
     for _ in range(copies):
         n = whole[int(rng.random() * len(whole))]
-        sent.append(_Delivery(sent[n].at + 1 + int(rng.expovariate(1 / _MINUTE)), lines[n]))
+        sent.append(Delivery(sent[n].at + 1 + int(rng.expovariate(1 / _MINUTE)), lines[n]))
     tally = {"valid": len(ordinary) - len(chosen), "duplicate": copies, "malformed": len(damaged)}
     tally |= {"late": len(late)} | dict.fromkeys(_CASES, 0)
     for payment in paid:
         if payment.case is not None:
             tally[payment.case.partition(":")[0]] += 1
-    files = _sliced(sent, name=f"payments-s{seed}-{events}")
+    files = in_files(sent, name=f"payments-s{seed}-{events}")
     return Summary(len(files), land(to, files, progress=progress), len(sent), tally)
 
 
@@ -192,14 +186,3 @@ def _damaged(rng: random.Random, line: bytes) -> bytes:
         line.replace(b'"paid_at":"2026', b'"paid_at":"26', 1),
     )
     return ways[int(rng.random() * len(ways))]
-
-
-def _sliced(deliveries: list[_Delivery], *, name: str) -> dict[str, bytes]:
-    return dict(_files(sorted(deliveries, key=lambda delivery: delivery.at), name))
-
-
-def _files(deliveries: list[_Delivery], name: str) -> Iterator[tuple[str, bytes]]:
-    size = -(-len(deliveries) // _FILES)
-    for start in range(0, len(deliveries), size):
-        lines = (delivery.line + b"\n" for delivery in deliveries[start : start + size])
-        yield f"{name}-{start // size:04d}.jsonl", b"".join(lines)

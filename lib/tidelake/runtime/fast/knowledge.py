@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from pyspark.sql import DataFrame
@@ -15,13 +15,11 @@ from pyspark.sql import functions as F
 from tidelake.config import Detection
 from tidelake.errors import UsageError
 from tidelake.gold.fast import known
-from tidelake.instants import from_micros
+from tidelake.instants import BEGINNING, back, from_micros
 from tidelake.runtime.failures import FOREIGN
 from tidelake.runtime.hop import Run
 from tidelake.sinks.commits import last_commit
 from tidelake.sinks.notes import SilverNote
-
-_BEGINNING = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -92,15 +90,15 @@ class Knowledge:
         spark, lake, detection = self.run.spark, self.run.lake, self.detection
         hours = spark.read.format("delta").load(str(lake.gold(detection.features).path))
         newest = hours.agg(F.max(F.unix_micros("window_start"))).collect()[0][0]
-        now = from_micros(newest) or _BEGINNING
-        reached = _back(now, detection.lookback)
+        now = from_micros(newest) or BEGINNING
+        reached = back(now, detection.lookback)
         silver = lake.silver(self.run.pipeline.name)
         recent = spark.read.format("delta").load(str(silver.path))
         burst = detection.burst.within if detection.burst else timedelta(0)
         last = self._last_event()
         return known(
             hours.where(F.col("window_start") >= F.lit(reached)),
-            recent.where(F.col("event_time") > F.lit(_back(last, burst))),
+            recent.where(F.col("event_time") > F.lit(back(last, burst))),
             detection,
             now=now,
         )
@@ -108,8 +106,4 @@ class Knowledge:
     def _last_event(self) -> datetime:
         note = SilverNote.of(last_commit(self.run.lake.silver(self.run.pipeline.name)))
         times = [one.max_event_time for one in note.partitions.values()]
-        return max((time for time in times if time is not None), default=_BEGINNING)
-
-
-def _back(instant: datetime, length: timedelta) -> datetime:
-    return instant - min(length, instant - _BEGINNING)
+        return max((time for time in times if time is not None), default=BEGINNING)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from pydantic import BaseModel
@@ -24,6 +24,7 @@ from tidelake.gold.detections import (
     to_alerts,
 )
 from tidelake.gold.windows import to_partials
+from tidelake.instants import back
 from tidelake.runtime.held import Hold
 from tidelake.runtime.targets.target import OWN, Inputs, Target, literal, span, stamped
 from tidelake.sinks.finality import Ends
@@ -135,14 +136,14 @@ class Detected(Target):
     def _found(self, inputs: Inputs, keys: DataFrame, first: datetime) -> DataFrame:
         """Compute the alerts of the keys from their first event in the batch on."""
         detection, on = self.detection, list(self.detection.keys)
-        since = _back(first, self._within).replace(minute=0, second=0, microsecond=0)
+        since = back(first, self._within).replace(minute=0, second=0, microsecond=0)
         recent = inputs.whole(OWN).where(F.col("event_time") >= F.lit(since))
         recent = recent.join(F.broadcast(keys), on=on, how="inner")
         recent = recent.where(F.col("event_time") >= F.col(_SINCE))
         stored = keys.sparkSession.read.format("delta").load(str(self.features.path))
         hours = to_partials(recent, detection.hours)
         earlier = (
-            stored.where(F.col("window_start") >= F.lit(_back(since, detection.lookback)))
+            stored.where(F.col("window_start") >= F.lit(back(since, detection.lookback)))
             .join(F.broadcast(keys), on=on, how="inner")
             .where(F.col("window_start") < F.col(_SINCE))
             .select(*hours.columns)
@@ -164,8 +165,3 @@ class Detected(Target):
             .select(*found.columns, F.lit(True).alias(GONE))
         )
         return found.withColumn(GONE, F.lit(False)).unionByName(gone)
-
-
-def _back(instant: datetime, length: timedelta) -> datetime:
-    """Go back from an instant, at most to the first that there is."""
-    return instant - min(length, instant - datetime.min.replace(tzinfo=UTC))
