@@ -76,20 +76,20 @@ def landing_backlog(
 
 
 def table_backlog(
-    hop: str, followed: Table, reader: Table, *, key: str, now: datetime, lately: timedelta
+    hop: str, followed: Table, reader: Table | None, *, key: str, now: datetime, lately: timedelta
 ) -> Backlog:
     """Tell which rows of a table wait for the hop that follows it.
 
     Args:
         hop: The hop.
         followed: The table that it reads.
-        reader: The table whose notes say how far it has come.
+        reader: The table whose notes say how far it has come; None before it was made.
         key: The name that the notes have for the table that is read.
         now: The moment, in UTC.
         lately: How far back to count what came and what was taken.
     """
     since = now - lately
-    closed = list(commits(reader))
+    closed = list(commits(reader)) if reader else []
     reached = position(closed[0] if closed else None, key)
     earlier = next((one for one in closed if one.written_at < since), None)
     was = position(earlier, key) if earlier else BEGINNING
