@@ -91,6 +91,10 @@ class Lake:
         """Which versions belong together."""
         return self.table("ops.epochs")
 
+    def progress(self) -> Table:
+        """What each batch cost."""
+        return self.table("ops.progress")
+
     def existing(self) -> list[Table]:
         """List the tables that exist, in the order of the layers."""
         layers = ("bronze", "silver", "gold", "dim", "ops")

@@ -5,6 +5,7 @@ Knows the whole contract of a pipeline file, with what is not built yet; imports
 
 from __future__ import annotations
 
+from tidelake.config.alerts import Alerts
 from tidelake.config.detections import Burst, Detection, ImpossibleTravel, UnusualAmount
 from tidelake.config.durations import Duration, PositiveDuration, parse_duration
 from tidelake.config.environment import Environment, Limits, load_environment
@@ -20,7 +21,7 @@ from tidelake.config.gold import (
 )
 from tidelake.config.joins import Enrich, Join, LeftSide, RightSide
 from tidelake.config.loading import load_pipeline
-from tidelake.config.pipeline import Alerts, DimensionSpec, Pipeline, Quality, unbuilt_features
+from tidelake.config.pipeline import DimensionSpec, Pipeline, Quality, unbuilt_features
 from tidelake.config.places import conf_dir, pipeline_names
 from tidelake.config.source import (
     DeltaSource,

@@ -1,0 +1,78 @@
+"""Judge a pipeline by its tables: what is open that somebody should look at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+
+from tidelake.config import Pipeline
+from tidelake.ops.alerts.alert import RULES, Alert, Severity
+from tidelake.ops.alerts.costs import batch_over_interval, hop_failed
+from tidelake.ops.alerts.flow import backlogs, lag_growing, latency_over_sla, stale
+from tidelake.ops.alerts.rates import rates, watermark_stuck
+from tidelake.ops.alerts.sight import Sight
+from tidelake.ops.alerts.standing import checkpoint_failing, hop_refused
+from tidelake.ops.books import require_tables
+from tidelake.ops.ledger import read_ledger
+from tidelake.ops.metrics.kept import kept_since
+from tidelake.ops.metrics.measured import Measured
+from tidelake.tables import Lake
+
+__all__ = ["RULES", "Alert", "Severity", "alerts_of"]
+
+# A hop that failed is told about for as long as its record is kept within reach.
+_REACH = timedelta(days=7)
+
+
+def alerts_of(
+    lake: Lake,
+    pipeline: Pipeline,
+    *,
+    now: datetime,
+    measures: Sequence[Measured] | None = None,
+    counts: bool = True,
+) -> tuple[Alert, ...]:
+    """Judge a pipeline, without Spark and without a lock; safe beside a run.
+
+    Args:
+        lake: Where the tables are.
+        pipeline: The definition; its ``alerts`` has the limits.
+        now: The moment, in UTC.
+        measures: What a run that goes on measured lately; by default what ``ops.progress`` keeps.
+        counts: Whether to count the tables for the books, which takes as long as the ledger.
+
+    Returns:
+        What is open: critical ones first, then in the order of :data:`RULES`.
+
+    Raises:
+        UsageError: The pipeline has not run under this root.
+    """
+    require_tables(lake, pipeline.name)
+    kept = kept_since(lake, pipeline.name, now - _REACH) if measures is None else measures
+    found = list(_judged(Sight(lake, pipeline, now, kept), counts=counts))
+    order = list(RULES)
+    return tuple(sorted(found, key=lambda one: (one.severity != "critical", order.index(one.rule))))
+
+
+def _judged(seen: Sight, *, counts: bool) -> Iterator[Alert]:
+    waiting = backlogs(seen)
+    if counts:
+        yield from books_unbalanced(seen)
+    yield from hop_refused(seen)
+    yield from hop_failed(seen)
+    yield from checkpoint_failing(seen)
+    yield from latency_over_sla(seen, waiting)
+    yield from stale(seen, waiting)
+    yield from lag_growing(seen, waiting)
+    yield from batch_over_interval(seen)
+    yield from watermark_stuck(seen)
+    yield from rates(seen)
+
+
+def books_unbalanced(seen: Sight) -> Iterator[Alert]:
+    """Tell where the books do not add up."""
+    problems = read_ledger(seen.lake, seen.pipeline).problems
+    if problems:
+        more = f"; and {len(problems) - 1} things more" if len(problems) > 1 else ""
+        message = f"{problems[0]}{more}"
+        yield seen.alert("books_unbalanced", "critical", message, "ledger")
