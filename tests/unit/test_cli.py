@@ -33,6 +33,7 @@ BUILT = [
     "run",
     "sql",
     "status",
+    "ui",
     "verify",
 ]
 GROUPS = {
@@ -42,7 +43,7 @@ GROUPS = {
     "late": ["apply", "list"],
     "quarantine": ["discard", "list", "replay"],
 }
-UNBUILT = ["init", "ui"]
+UNBUILT = ["init"]
 
 
 @pytest.fixture(autouse=True)

@@ -1,16 +1,17 @@
-"""Read all that the page shows of a pipeline, part by part, the quick ones first."""
+"""All that the page shows of a pipeline; each part may be missing while it is read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import datetime
 
-from tidelake.config import Environment, Pipeline
-from tidelake.ops.ledger import Ledger, read_ledger
+from tidelake.config import Pipeline
+from tidelake.ops.alerts import Alert
+from tidelake.ops.ledger import Ledger
+from tidelake.ops.lines import BooksLine, books_by
 from tidelake.ops.listing import Group, LateDay, list_late, list_quarantine
-from tidelake.ops.page.flow import Flow, read_flow
-from tidelake.ops.page.plots import Plot, read_plots
+from tidelake.ops.page.flow import Flow
+from tidelake.ops.page.plots import Plot
 from tidelake.tables import Lake
 
 
@@ -27,40 +28,91 @@ class Sides:
     late: tuple[LateDay, ...]
 
     @property
-    def quarantined(self) -> int:
-        """Rows in quarantine that nobody gave up, by their reasons: one with two counts twice."""
-        return sum(group.rows - group.discarded for group in self.quarantine)
-
-    @property
     def waiting(self) -> int:
         """Late rows that were not applied."""
         return sum(day.waiting for day in self.late)
 
 
 @dataclass(frozen=True)
+class Books:
+    """The ledger and its lines.
+
+    Attributes:
+        ledger: The whole.
+        batches: A line a batch, oldest first.
+        days: A line a day, oldest first.
+    """
+
+    ledger: Ledger
+    batches: tuple[BooksLine, ...]
+    days: tuple[BooksLine, ...]
+
+    @staticmethod
+    def of(ledger: Ledger) -> Books:
+        """Roll a ledger's batches up."""
+        batches = ledger.batches
+        return Books(ledger, tuple(books_by(batches, "batch")), tuple(books_by(batches, "day")))
+
+
+@dataclass(frozen=True)
 class Facts:
-    """All that is known of a pipeline; what was not read yet is None.
+    """What is known of a pipeline.
 
     Attributes:
         name: The pipeline's name.
-        pipeline: Its definition; None where that cannot be read.
-        broken: Why the definition, or a part of the facts, cannot be read.
-        read_at: When the newest part was read (UTC).
+        pipeline: Its definition; None where it cannot be read.
+        broken: Why parts cannot be read, by part; ``definition`` for all of them.
+        looked_at: When its tables were last asked whether they changed (UTC); None: not yet.
         has_run: Whether it has tables under the root.
         flow: Its hops.
+        alerts: What is open; the books have no part in these.
         sides: Quarantine and late.
         plots: Its gold tables.
         books: Its ledger.
-        serial: Grows with each part that is read, so that two states can be told apart.
+        serial: Grows with each change, so that two states can be told apart.
     """
 
     name: str
     pipeline: Pipeline | None = None
-    broken: tuple[str, ...] = ()
-    read_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    broken: tuple[tuple[str, str], ...] = ()
+    looked_at: datetime | None = None
     has_run: bool = False
     flow: Flow | None = None
+    alerts: tuple[Alert, ...] | None = None
     sides: Sides | None = None
     plots: tuple[Plot, ...] | None = None
-    books: Ledger | None = None
+    books: Books | None = None
     serial: int = 0
+
+    @property
+    def open(self) -> tuple[Alert, ...]:
+        """All alerts, the worst first: those of the tables, and that of the books."""
+        found = [*self._unreadable(), *self._unbalanced(), *(self.alerts or ())]
+        return tuple(sorted(found, key=lambda alert: alert.severity != "critical"))
+
+    @property
+    def whole(self) -> bool:
+        """Tell whether all that could speak of a fault was read."""
+        return self.pipeline is None or not self.has_run or None not in (self.alerts, self.books)
+
+    def _unreadable(self) -> list[Alert]:
+        """Make an alert of each part that could not be read, since its faults stay unseen."""
+        return [
+            Alert("unreadable", self.name, None, "critical", why, None, f"tidelake {command}")
+            for part, why in self.broken
+            for command in [f"{'check' if part == 'definition' else 'status'} {self.name}"]
+        ]
+
+    def _unbalanced(self) -> list[Alert]:
+        problems = self.books.ledger.problems if self.books else ()
+        if not problems:
+            return []
+        more = f"; and {len(problems) - 1} more" if len(problems) > 1 else ""
+        command = f"tidelake ledger {self.name} --by batch"
+        message = f"the books do not balance: {problems[0]}{more}"
+        return [Alert("books_unbalanced", self.name, None, "critical", message, None, command)]
+
+
+def read_sides(lake: Lake, pipeline: Pipeline) -> Sides:
+    """Read what lies in quarantine and late."""
+    return Sides(tuple(list_quarantine(lake, pipeline)), tuple(list_late(lake, pipeline)))

@@ -1,33 +1,25 @@
-"""Read how events flow: each hop's pace, what waits for it, who writes it, what it would refuse."""
+"""Read how events flow: what each hop took, how fast, what waits for it, and who writes it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import cast
 
-from pyspark.sql import SparkSession
-
-from tidelake.config import Environment, FilesSource, KafkaSource, Pipeline
-from tidelake.config.source import DeltaSource
-from tidelake.errors import RefusedError, SourceError
-from tidelake.ops.lag import SourceLag
+from tidelake.config import DeltaSource, FilesSource, KafkaSource, Pipeline
+from tidelake.ops.metrics.kept import kept_since
+from tidelake.ops.metrics.measured import Measured
 from tidelake.ops.status import HopStatus, Status, read_status
-from tidelake.runtime.hop import Run
-from tidelake.runtime.landing import check_landing
 from tidelake.runtime.lock import writer
-from tidelake.runtime.pipeline import refusals
-from tidelake.runtime.progress import Progress
-from tidelake.runtime.targets import targets_of
 from tidelake.sinks.commits import Commit, commits, last_commit, rows_between
-from tidelake.sinks.definitions import changed_definition, changed_parts
 from tidelake.sinks.notes import SilverNote, position
-from tidelake.tables import HOPS, Hop, Lake, Table
+from tidelake.tables import HOPS, Lake, Table
 
 # How many batches the trend of a hop shows.
 LATELY = 30
+# How far back what a run measured is looked for.
+_REACH = timedelta(days=7)
 
 
 @dataclass(frozen=True)
@@ -39,15 +31,18 @@ class HopFacts:
         sizes: Rows that its newest batches took, oldest first.
         rows_per_second: Over those batches, the time between them included; None for one batch.
         process: Who writes it on this machine; None for nobody.
-        refused: Why the next run would refuse it, and the command that mends it; empty: it would
-            not.
+        measured: Its newest batch as a run measured it; None where no run keeps that.
+        error: What stopped its last run; empty where nothing did.
+        failed_at: When that was (UTC).
     """
 
     status: HopStatus
     sizes: tuple[int, ...]
     rows_per_second: float | None
     process: int | None
-    refused: str
+    measured: Measured | None
+    error: str
+    failed_at: datetime | None
 
 
 @dataclass(frozen=True)
@@ -70,13 +65,11 @@ class Flow:
     """A pipeline from its source to gold.
 
     Attributes:
-        source: What it reads, in words: no address of a broker beside the topic.
+        source: What it reads, in words.
         status: All that ``tidelake status`` tells.
-        hops: In the order of the flow; gold is missing before its first run.
+        hops: In the order of the flow; gold is missing where the definition has no gold.
         golds: In the order of the definition.
         requeued: Rows sent again that silver has not taken yet.
-        swapping: Whether a swap of tables was interrupted.
-        erasing: Whether an erasure was.
     """
 
     source: str
@@ -84,13 +77,6 @@ class Flow:
     hops: tuple[HopFacts, ...]
     golds: tuple[GoldHead, ...]
     requeued: int
-    swapping: bool
-    erasing: bool
-
-    @property
-    def lag(self) -> SourceLag | None:
-        """How far bronze lags behind Kafka; None for other sources."""
-        return self.status.source
 
     @property
     def runs(self) -> bool:
@@ -98,9 +84,7 @@ class Flow:
         return any(hop.process is not None for hop in self.hops)
 
 
-def read_flow(
-    lake: Lake, pipeline: Pipeline, environment: Environment, *, now: datetime | None = None
-) -> Flow:
+def read_flow(lake: Lake, pipeline: Pipeline, *, now: datetime) -> Flow:
     """Read the flow of a pipeline that has run, from its tables' logs.
 
     Raises:
@@ -109,35 +93,26 @@ def read_flow(
     status = read_status(lake, pipeline, now=now)
     name = pipeline.name
     golds = [lake.table(one) for one in pipeline.gold_names]
-    writers = {hop: writer(lake, name, hop) for hop in HOPS}
-    # While somebody writes, log and checkpoint move under our eyes, and nothing is refused.
-    refused = _refusals(lake, pipeline, environment) if not any(writers.values()) else {}
+    # The gold table that is furthest behind stands for the hop.
     slowest = min(golds, key=_batch, default=None)
     tables: dict[str, tuple[Table | None, Callable[[Commit], int]]] = {
         "bronze": (lake.bronze(name), lambda commit: commit.brought),
         "silver": (lake.silver(name), lambda commit: SilverNote.of(commit).total().total()),
         "gold": (slowest, lambda commit: int(commit.note.get("rows", 0))),
     }
-    hops = []
-    for hop in status.hops:
-        table, taken = tables[hop.hop]
-        newest = list(islice(commits(table), LATELY)) if table else []
-        closed = [commit for commit in reversed(newest) if commit.batch >= 0]
-        sizes = tuple(taken(commit) for commit in closed)
-        key = cast("Hop", hop.hop)
-        hops.append(
-            HopFacts(hop, sizes, _rate(closed, sizes), writers[key], refused.get(key, ""))
-        )
+    writers = {str(hop): writer(lake, name, hop) for hop in HOPS}
+    measured = _newest(kept_since(lake, name, now - _REACH))
     requeue = lake.requeue(name)
     reached = position(last_commit(lake.silver(name)), "requeue")
     return Flow(
         source=source_of(pipeline),
         status=status,
-        hops=tuple(hops),
+        hops=tuple(
+            _hop(one, *tables[one.hop], writers[one.hop], measured.get(one.hop))
+            for one in status.hops
+        ),
         golds=tuple(_head(table) for table in golds),
         requeued=rows_between(requeue, reached) if requeue.exists else 0,
-        swapping=lake.swap(name).exists(),
-        erasing=lake.erasure(name).exists(),
     )
 
 
@@ -151,10 +126,36 @@ def source_of(pipeline: Pipeline) -> str:
     return source.kind
 
 
+def _newest(oldest_first: Sequence[Measured]) -> Mapping[str, Measured]:
+    return {one.hop: one for one in oldest_first}
+
+
+def _hop(
+    status: HopStatus,
+    table: Table | None,
+    taken: Callable[[Commit], int],
+    process: int | None,
+    measured: Measured | None,
+) -> HopFacts:
+    newest = list(islice(commits(table), LATELY)) if table else []
+    closed = [commit for commit in reversed(newest) if commit.batch >= 0]
+    sizes = tuple(taken(commit) for commit in closed)
+    failed = measured if measured is not None and measured.error_class else None
+    return HopFacts(
+        status=status,
+        sizes=sizes,
+        rows_per_second=_rate(closed, sizes),
+        process=process,
+        measured=measured,
+        error=f"{failed.error_class}: {failed.error}" if failed else "",
+        failed_at=failed.ended_at if failed else None,
+    )
+
+
 def _rate(oldest_first: Sequence[Commit], sizes: Sequence[int]) -> float | None:
     if len(oldest_first) < 2:
         return None
-    length: timedelta = oldest_first[-1].written_at - oldest_first[0].written_at
+    length = oldest_first[-1].written_at - oldest_first[0].written_at
     # What the first of them took came before it was closed.
     return sum(sizes[1:]) / max(length.total_seconds(), 1e-3)
 
@@ -167,34 +168,3 @@ def _batch(table: Table) -> int:
 def _head(table: Table) -> GoldHead:
     last = last_commit(table)
     return GoldHead(table.name, _batch(table), None if last is None else last.written_at)
-
-
-def _refusals(lake: Lake, pipeline: Pipeline, environment: Environment) -> dict[Hop, str]:
-    """Say why the next run would refuse a hop; nothing is written and Spark is not started."""
-    # To look at logs and checkpoints takes no session.
-    run = Run(cast("SparkSession", None), pipeline, lake, environment, Progress(lambda _: None))
-    found = refusals(run)
-    name, kind = pipeline.name, pipeline.source.kind
-    filled = last_commit(lake.bronze(name))
-    if filled is not None and filled.note.get("source", kind) != kind:
-        # A run may be given another source than the file has; this one is nobody's mistake.
-        found.pop("bronze", None)
-    identity = changed_parts(last_commit(lake.silver(name)), pipeline).identity
-    if identity:
-        told = f"{lake.silver(name).name} was filled under another {' and '.join(identity)}"
-        found.setdefault("silver", f"{told}. See what changed with: tidelake check {name}")
-    for target in targets_of(lake, pipeline):
-        if changed_definition(last_commit(target.table), target.definition):
-            told = f"{target.table.name} was filled under another definition"
-            found.setdefault("gold", f"{told}. See what changed with: tidelake check {name}")
-    if isinstance(pipeline.source, FilesSource):
-        try:
-            check_landing(pipeline.source.path, lake.bronze(name))
-        except SourceError:
-            # A folder that is gone or empty is told as what waits: unknown.
-            pass
-        except RefusedError as error:
-            found.setdefault("bronze", str(error))
-    return found
-
-
