@@ -13,6 +13,7 @@ from tidelake.ops.books import history
 from tidelake.ops.topics import source_lag
 from tidelake.sinks.commits import Commit, commits, last_commit
 from tidelake.sinks.notes import position
+from tidelake.tables import Hop, Table
 
 
 def backlogs(seen: Sight) -> tuple[Backlog, ...]:
