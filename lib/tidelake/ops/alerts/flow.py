@@ -13,6 +13,7 @@ from tidelake.ops.books import history
 from tidelake.ops.topics import source_lag
 from tidelake.sinks.commits import Commit, commits, last_commit
 from tidelake.sinks.notes import position
+from tidelake.tables import Hop, Table
 
 
 def backlogs(seen: Sight) -> tuple[Backlog, ...]:
@@ -21,13 +22,14 @@ def backlogs(seen: Sight) -> tuple[Backlog, ...]:
     lately = timedelta(seconds=seen.limits.lag_seconds or 300.0)
     found = [landing_backlog(lake, seen.pipeline, now=seen.now, lately=lately)]
     slowest = seen.slowest()
-    for hop, followed, key in (
-        ("silver", lake.bronze(name), "bronze"),
-        ("gold", lake.silver(name), "silver"),
-    ):
+    follows: dict[Hop, tuple[str, Table]] = {
+        "silver": ("bronze", lake.bronze(name)),
+        "gold": ("silver", lake.silver(name)),
+    }
+    for hop, (key, followed) in follows.items():
         if followed.exists:
-            # A hop that has not run yet holds nothing of what it follows.
-            reader = slowest.get(hop) or lake.table(f"{hop}.{name}")
+            # A hop that has no table yet holds nothing of what it follows.
+            reader = slowest.get(hop)
             found.append(table_backlog(hop, followed, reader, key=key, now=seen.now, lately=lately))
     return tuple(one for one in found if one is not None)
 

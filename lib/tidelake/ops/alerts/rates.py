@@ -32,7 +32,7 @@ def rates(seen: Sight) -> Iterator[Alert]:
         for one in SilverNote.of(commit).counts:
             if one.origin == FRESH:
                 fates[one.fate] += one.rows
-                stages[one.stage or ""] += one.rows
+                stages[one.stage or ""] += one.rows if one.fate == "quarantined" else 0
     rows = fates.total()
     if rows < _ENOUGH:
         return
