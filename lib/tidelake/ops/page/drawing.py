@@ -13,6 +13,8 @@ WIDTH, HEIGHT = 1000.0, 100.0
 _LEAST = 2.0
 # Of a column's room: what lies between two of them.
 _GAP = 0.2
+# Fewer values are drawn at the end of the room: two blocks would look like more than they are.
+_SLOTS = 12
 
 
 @dataclass(frozen=True)
@@ -43,15 +45,14 @@ class Line:
 
 
 def columns(values: Sequence[float]) -> tuple[Box, ...]:
-    """Draw a column a value, side by side; negative values count as none."""
-    if not values:
-        return ()
-    room, top = WIDTH / len(values), max(*values, 0.0) if len(values) > 1 else max(values[0], 0.0)
+    """Draw a column a value, side by side, the newest at the right edge; none below zero."""
+    slots = max(len(values), _SLOTS)
+    room, top = WIDTH / slots, max([*values, 0.0])
     boxes = []
-    for number, value in enumerate(values):
-        height = max(HEIGHT * value / top, _LEAST) if value > 0 and top else 0.0
-        x = room * (number + _GAP / 2)
-        boxes.append(Box(_round(x), _round(HEIGHT - height), _round(room * (1 - _GAP)), height))
+    for number, value in enumerate(values, start=slots - len(values)):
+        height = max(HEIGHT * value / top, _LEAST) if value > 0 else 0.0
+        x, y = room * (number + _GAP / 2), HEIGHT - height
+        boxes.append(Box(_round(x), _round(y), _round(room * (1 - _GAP)), _round(height)))
     return tuple(boxes)
 
 

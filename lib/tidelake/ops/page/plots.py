@@ -15,7 +15,6 @@ from tidelake.config import (
     Pipeline,
     SessionWindow,
 )
-from tidelake.config.types import quoted
 from tidelake.errors import TidelakeError
 from tidelake.ops.query import ask
 from tidelake.runtime.targets import Target, targets_of
@@ -121,10 +120,10 @@ def _shown(lake: Lake, blank: Plot, target: Target, gold: GoldTable | None) -> P
         return _line(lake, blank, "session_start", "count(*)", "sessions begun", timedelta(0))
     measure = _telling(gold)
     if isinstance(window, GlobalWindow):
-        column = quoted(measure.name)
-        key = ", ".join(quoted(one) for one in gold.keys) or "'all'"
+        column = _quoted(measure.name)
+        key = ", ".join(_quoted(one) for one in gold.keys) or "'all'"
         return _bars(lake, blank, f"concat_ws(' · ', {key})", f"max({column})", measure.name)
-    told = f"{_ROLLED.get(measure.aggregate, 'avg')}({quoted(measure.name)})"
+    told = f"{_ROLLED.get(measure.aggregate, 'avg')}({_quoted(measure.name)})"
     kept = "true"
     if isinstance(window, HoppingWindow):
         # Windows that overlap would count an event several times: those side by side are enough.
@@ -222,6 +221,11 @@ def _steps(begin: datetime, last: datetime, step: timedelta) -> Iterator[datetim
     while at <= last:
         yield at
         at += step
+
+
+def _quoted(name: str) -> str:
+    """Quote a column for DuckDB; the loader lets only letters, digits and underscores through."""
+    return f'"{name}"'
 
 
 def _number(value: float | None) -> float | None:

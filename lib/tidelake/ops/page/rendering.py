@@ -81,6 +81,7 @@ class Renderer:
             lasting=lasting,
             instant=words.instant,
             plain=words.plain,
+            glance=words.glance,
             some=words.some,
         )
         self._environment.globals.update(

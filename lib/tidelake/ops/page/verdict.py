@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tidelake.ops.alerts import Alert
+from tidelake.ops.page import words
 from tidelake.ops.page.facts import Facts
 
 State = Literal["well", "warning", "critical", "unknown", "new"]
@@ -37,7 +38,7 @@ def verdict_of(all_facts: Sequence[Facts]) -> Verdict:
         more = f", and {warnings} to look at today" if warnings else ""
         return Verdict("critical", f"{_things(critical)} wrong{more}", alerts)
     if warnings:
-        return Verdict("warning", f"{_things(warnings)} to be looked at today", alerts)
+        return Verdict("warning", f"{words.some(warnings, 'thing')} to look at today", alerts)
     if any(facts.looked_at is None for facts in all_facts):
         return Verdict("unknown", "The tables are being read", alerts)
     if not any(facts.has_run for facts in all_facts):
@@ -48,4 +49,4 @@ def verdict_of(all_facts: Sequence[Facts]) -> Verdict:
 
 
 def _things(count: int) -> str:
-    return "1 thing is" if count == 1 else f"{count} things are"
+    return f"{words.some(count, 'thing')} {'is' if count == 1 else 'are'}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 
 # Of a payload or an error: what lies beyond it is in the table.
-_LONGEST = 600
+_LONGEST, _GLANCE = 4000, 160
 _BIG = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k"))
 
 
@@ -45,7 +45,7 @@ def brief(value: float | None) -> str:
     for size, unit in _BIG:
         if value is not None and abs(value) >= size:
             return f"{value / (size if size != 1e4 else 1e3):.3g}{unit}"
-    return number(value)
+    return number(value if value is None or abs(value) < 100 else round(value))
 
 
 def size(count: float) -> str:
@@ -70,6 +70,12 @@ def plain(payload: bytes | str) -> str:
     if len(text) <= _LONGEST:
         return text
     return f"{text[:_LONGEST]}… ({len(text):,} characters)"
+
+
+def glance(payload: bytes | str) -> str:
+    """Write as much of a payload as fits a line or two."""
+    text = " ".join(plain(payload).split())
+    return text if len(text) <= _GLANCE else f"{text[:_GLANCE]}…"
 
 
 def some(count: int, thing: str) -> str:

@@ -28,7 +28,8 @@ function ago(instant) {
 function tellTimes() {
   for (const time of document.querySelectorAll("time[data-ago]")) {
     time.dataset.at ??= time.textContent;
-    const told = `${time.dataset.at} (${ago(time.dateTime)})`;
+    const isToday = Math.abs(Date.now() - Date.parse(time.dateTime)) < 79200000;
+    const told = `${isToday ? time.dataset.at.slice(11) : time.dataset.at} (${ago(time.dateTime)})`;
     if (time.textContent !== told) time.textContent = told;
   }
 }
