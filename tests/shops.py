@@ -14,8 +14,9 @@ import yaml
 
 from tests.unit.handmade import fingerprint_of
 from tidelake.config import Pipeline, load_environment, load_pipeline
+from tidelake.runtime.checkpoints import delta_offset, prepare
 from tidelake.sinks.commits import encode
-from tidelake.tables import Lake, Table
+from tidelake.tables import HOPS, Lake, Table
 
 DEFINITION: dict[str, Any] = {
     "name": "shop",
@@ -48,6 +49,7 @@ DEFINITION: dict[str, Any] = {
 }
 # Of each batch: eight rows become silver, one is quarantined, one comes too late.
 ACCEPTED, BATCH_ROWS = 8, 10
+_REQUEUE = "bronze.shop__requeue"
 _TYPES = {
     "VARCHAR": "string",
     "BLOB": "binary",
@@ -83,8 +85,12 @@ class Shop:
     def __post_init__(self) -> None:
         """Write the pipeline's file, and one file into its landing folder."""
         (self.root / "landing").mkdir(parents=True, exist_ok=True)
-        self.file.write_text(yaml.safe_dump(self.definition, sort_keys=False), encoding="utf-8")
+        self.write_definition()
         self.land("taken.json")
+
+    def write_definition(self) -> None:
+        """Write the pipeline's file."""
+        self.file.write_text(yaml.safe_dump(self.definition, sort_keys=False), encoding="utf-8")
 
     @property
     def file(self) -> Path:
@@ -118,13 +124,15 @@ class Shop:
         return self
 
     def lay_checkpoints(self) -> None:
-        """Let each hop's checkpoint stand where its tables do."""
-        last = self.batches - 1
-        for hop in ("bronze", "silver", "gold"):
-            folder = self.lake.checkpoints("shop", hop) / "g1"
-            for log in ("offsets", "commits"):
-                (folder / log).mkdir(parents=True, exist_ok=True)
-                (folder / log / str(last)).write_text("v1\n{}\n{}\n", encoding="utf-8")
+        """Let each hop's checkpoint stand where its tables do; for two batches or more."""
+        last, taken = self.batches - 1, (self.batches, -1)
+        followed = {
+            "bronze": ['{"logOffset":0}'],
+            "silver": [delta_offset("bronze.shop", taken), delta_offset(_REQUEUE, (1, -1))],
+            "gold": [delta_offset("silver.shop", taken)],
+        }
+        for hop in HOPS:
+            prepare(self.lake.checkpoints("shop", hop) / "g1", last, followed[hop])
 
 
 @dataclass(frozen=True)
@@ -274,13 +282,13 @@ class _Batch:
         }
         actions: list[dict[str, Any]] = [{"commitInfo": info}]
         if is_new:
-            actions += _beginning(described)
+            actions += _beginning(table.name, described)
         actions.append({"add": add})
         text = "".join(json.dumps(action) + "\n" for action in actions)
         (log / f"{version:020}.json").write_text(text, encoding="utf-8")
 
 
-def _beginning(described: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
+def _beginning(name: str, described: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
     fields = [
         {"name": name, "type": _TYPES[kind], "nullable": True, "metadata": {}}
         for name, kind, *_ in described
@@ -290,7 +298,7 @@ def _beginning(described: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
         {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
         {
             "metaData": {
-                "id": "0",
+                "id": name,
                 "format": {"provider": "parquet", "options": {}},
                 "schemaString": json.dumps(schema),
                 "partitionColumns": [],

@@ -252,6 +252,19 @@ def _refuse_unbalanced(problems: Sequence[str], pipeline: str) -> None:
         )
 
 
-_BESIDE = (alerts, late, quarantine, check, repair, verify, backfill, maintain, erase, kafka, fast, ui)
+_BESIDE = (
+    alerts,
+    late,
+    quarantine,
+    check,
+    repair,
+    verify,
+    backfill,
+    maintain,
+    erase,
+    kafka,
+    fast,
+    ui,
+)
 for _command in (*_BESIDE, *unbuilt_commands()):
     app.add_command(_command)

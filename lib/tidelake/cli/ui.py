@@ -27,9 +27,7 @@ from tidelake.config import pipeline_names
     help="The address to listen on; others than this machine's own show payloads to a network.",
 )
 @placed
-def ui(
-    pipelines: tuple[str, ...], port: int, host: str, root: str | None, env: str | None
-) -> None:
+def ui(pipelines: tuple[str, ...], port: int, host: str, root: str | None, env: str | None) -> None:
     """Show on one page how pipelines stand, what is wrong, and which command mends it.
 
     Without a name it shows all pipelines of the conf folder. It reads tables and changes none.

@@ -149,7 +149,9 @@ class Desk:
         ended = self._clock()
         watch.looks_at = began + max(_LOOK, _LOOK_REST * (ended - began))
         has_run = pulse.versions[0] >= 0
-        self._publish(name, is_news=has_run != self._facts[name].has_run, has_run=has_run)
+        before = self._facts[name]
+        is_news = (before.has_run, before.pipeline) != (has_run, pipeline) or not before.looked_at
+        self._publish(name, is_news=is_news, pipeline=pipeline, has_run=has_run)
         self._mend(name, "pulse")
         if has_run:
             for part, read in self._readers(pipeline).items():
@@ -168,7 +170,6 @@ class Desk:
             return None
         watch.parts.clear()
         self._mend(name, "definition")
-        self._publish(name, is_news=True, pipeline=found)
         return found
 
     def _readers(self, pipeline: Pipeline) -> Mapping[str, Callable[[], Any]]:

@@ -44,10 +44,15 @@ class Line:
     top: float
 
 
-def columns(values: Sequence[float]) -> tuple[Box, ...]:
-    """Draw a column a value, side by side, the newest at the right edge; none below zero."""
+def columns(values: Sequence[float], *, top: float | None = None) -> tuple[Box, ...]:
+    """Draw a column a value, side by side, the newest at the right edge; none below zero.
+
+    Args:
+        values: The oldest first.
+        top: What is as high as the drawing; by default the largest value.
+    """
     slots = max(len(values), _SLOTS)
-    room, top = WIDTH / slots, max([*values, 0.0])
+    room, top = WIDTH / slots, max([*values, 0.0]) if top is None else top
     boxes = []
     for number, value in enumerate(values, start=slots - len(values)):
         height = max(HEIGHT * value / top, _LEAST) if value > 0 else 0.0
@@ -94,7 +99,9 @@ def line(values: Sequence[float | None]) -> Line:
     zero = _round(HEIGHT + bottom * scale)
     return Line(
         " ".join(_path(run) for run in drawn),
-        " ".join(f"{_path(run)} L{run[-1][0]:g} {zero:g} L{run[0][0]:g} {zero:g} Z" for run in drawn),
+        " ".join(
+            f"{_path(run)} L{run[-1][0]:g} {zero:g} L{run[0][0]:g} {zero:g} Z" for run in drawn
+        ),
         bottom,
         top,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -12,7 +13,7 @@ from tidelake.ops.lines import BooksLine, books_by
 from tidelake.ops.listing import Group, LateDay, list_late, list_quarantine
 from tidelake.ops.page.flow import Flow
 from tidelake.ops.page.plots import Plot
-from tidelake.tables import Lake
+from tidelake.tables import HOPS, Lake
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,10 @@ class Facts:
         more = f"; and {len(problems) - 1} more" if len(problems) > 1 else ""
         command = f"tidelake ledger {self.name} --by batch"
         message = f"the books do not balance: {problems[0]}{more}"
-        return [Alert("books_unbalanced", self.name, None, "critical", message, None, command)]
+        # The first problem names the layer that it was found in: "silver, batch 3", "gold.totals".
+        layer = re.match(r"[a-z]+", problems[0])
+        hop = layer[0] if layer and layer[0] in HOPS else None
+        return [Alert("books_unbalanced", self.name, hop, "critical", message, None, command)]
 
 
 def read_sides(lake: Lake, pipeline: Pipeline) -> Sides:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -207,12 +207,11 @@ def _line(
 
 def _step(span: timedelta, least: timedelta) -> timedelta:
     """Choose a step that people count in, and that leaves no more points than a plot has."""
-    fitting: Callable[[timedelta], bool] = lambda step: span < step * (POINTS - 1)  # noqa: E731
-    whole = (step for step in _STEPS if step >= least and (not least or not step % least))
-    return next(filter(fitting, whole), None) or _multiple(span, least or _STEPS[-1])
-
-
-def _multiple(span: timedelta, least: timedelta) -> timedelta:
+    for step in _STEPS:
+        is_whole = not least or (step >= least and not step % least)
+        if is_whole and span < step * (POINTS - 1):
+            return step
+    least = least or _STEPS[-1]
     return max(1, math.ceil(span / (least * (POINTS - 1)))) * least
 
 

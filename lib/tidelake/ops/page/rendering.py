@@ -80,6 +80,7 @@ class Renderer:
             size=words.size,
             lasting=lasting,
             instant=words.instant,
+            per=words.per,
             plain=words.plain,
             glance=words.glance,
             some=words.some,

@@ -158,7 +158,7 @@ class _Handler(BaseHTTPRequestHandler):
         if sends:
             self.wfile.write(document.body)
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+    def log_message(self, format: str, *args: object) -> None:
         """Say nothing: a page that asks every two seconds would fill the terminal."""
 
 

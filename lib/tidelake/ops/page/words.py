@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 
 # Of a payload or an error: what lies beyond it is in the table.
 _LONGEST, _GLANCE = 4000, 160
@@ -34,7 +34,7 @@ class Typed:
 def number(value: float | None) -> str:
     """Write a number with its thousands apart; of large fractions no more than can be read."""
     if value is None:
-        return "–"
+        return "-"
     if float(value).is_integer():
         return f"{int(value):,}"
     return f"{value:,.1f}" if abs(value) >= 10 else f"{value:,.2f}"
@@ -55,6 +55,15 @@ def size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:.1f} TiB"
+
+
+def per(step: timedelta) -> str:
+    """Write how far two values of a plot lie apart: ``minute``, ``15 minutes``."""
+    seconds = round(step.total_seconds())
+    for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1)):
+        if seconds >= length and not seconds % length:
+            return unit if seconds == length else f"{seconds // length} {unit}s"
+    return f"{step.total_seconds():g} seconds"
 
 
 def instant(value: datetime | date) -> str:
