@@ -15,6 +15,8 @@ from tidelake.instants import now
 from tidelake.ops.alerts.telling import Teller
 from tidelake.ops.alerts.watch import Watch
 from tidelake.ops.alerts.webhook import address_of, deliver
+from tidelake.ops.lineage.events import client_of
+from tidelake.ops.lineage.reporter import LineageReporter
 from tidelake.ops.metrics.joining import Joining
 from tidelake.ops.metrics.jsonl import JsonLines
 from tidelake.ops.metrics.listener import TriggerListener
@@ -43,6 +45,8 @@ def refuse_unready(environment: Environment) -> None:
         library()
     if environment.alerts.webhook:
         address_of(environment.alerts.webhook)
+    if environment.lineage:
+        client_of(environment.lineage)
 
 
 @contextmanager
@@ -63,7 +67,7 @@ def observing(run: Run, hops: Sequence[Hop], trigger: Trigger) -> Iterator[Run]:
         registry: Registry | None = None
         sinks: list[Sink] = []
         if metrics.prometheus or metrics.textfile:
-            registry = Registry()
+            registry = Registry(run.pipeline.name)
             sinks.append(registry)
         if registry and metrics.prometheus:
             _serve(registry, metrics.prometheus, run, closing)
@@ -83,8 +87,11 @@ def observing(run: Run, hops: Sequence[Hop], trigger: Trigger) -> Iterator[Run]:
             shows=registry.tell if registry else None,
             say=say,
         )
-        observer = RunObserver(recorder)
+        lineage = _reporter(run, trigger)
+        observer = RunObserver(recorder, lineage)
         # From the last to the first: Spark's last reports, a last look at the alerts, the sinks.
+        if lineage is not None:
+            closing.callback(lineage.close)
         closing.callback(observer.detach)
         closing.callback(recorder.close)
         closing.callback(watch.close)
@@ -118,12 +125,20 @@ def _teller(run: Run) -> Teller:
     return Teller(run.lake, run.pipeline.name, run.progress.say, send)
 
 
-class RunObserver:
-    """Turns what a run says of itself into messages; each call only puts one into a queue."""
+def _reporter(run: Run, trigger: Trigger) -> LineageReporter | None:
+    lineage = run.environment.lineage
+    if lineage is None:
+        return None
+    return LineageReporter(run, lineage, client_of(lineage), streams=not trigger.ends)
 
-    def __init__(self, recorder: Recorder) -> None:
-        """Keep who takes the messages."""
+
+class RunObserver:
+    """Passes on what a run says of itself; whoever hears of it works in a thread of its own."""
+
+    def __init__(self, recorder: Recorder, lineage: LineageReporter | None) -> None:
+        """Keep who hears of it."""
         self._recorder = recorder
+        self._lineage = lineage
         self._listener = TriggerListener(recorder.hear)
         self._sessions: list[SparkSession] = []
 
@@ -141,15 +156,21 @@ class RunObserver:
     def starts(self, hop: Hop, generation: str, limit: int | None) -> None:
         """Pass it on."""
         self._recorder.hear(Started(hop, generation, limit))
+        if self._lineage is not None:
+            self._lineage.starts(hop)
 
     def closed(self, hop: Hop, batch: int, rows: int, seconds: float) -> None:
         """Pass it on."""
         self._recorder.hear(Closed(hop, batch, rows, seconds, now()))
 
     def ends(self, hop: Hop) -> None:
-        """Is told by its batches."""
+        """Pass it on; its batches have told the rest."""
+        if self._lineage is not None:
+            self._lineage.ends(hop)
 
     def failed(self, hop: Hop, error: Exception) -> None:
         """Pass on the error's kind and first line."""
         told = first_line(error).partition(": ")[2]
         self._recorder.hear(Failed(hop, type(error).__name__, told, now()))
+        if self._lineage is not None:
+            self._lineage.failed(hop, error)

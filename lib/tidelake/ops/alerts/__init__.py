@@ -12,7 +12,7 @@ from tidelake.ops.alerts.flow import backlogs, lag_growing, latency_over_sla, st
 from tidelake.ops.alerts.rates import rates, watermark_stuck
 from tidelake.ops.alerts.sight import Sight
 from tidelake.ops.alerts.standing import checkpoint_failing, hop_refused
-from tidelake.ops.backlogs import TakenFiles
+from tidelake.ops.backlogs import Backlog, TakenFiles
 from tidelake.ops.books import require_tables
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.metrics.kept import kept_since
@@ -53,7 +53,8 @@ def alerts_of(
     require_tables(lake, pipeline.name)
     kept = kept_since(lake, pipeline.name, now - _REACH) if measures is None else measures
     seen = Sight(lake, pipeline, now, kept, TakenFiles(lake, pipeline))
-    return _in_order([*(_unbalanced(seen) if counts else ()), *hop_refused(seen), *_running(seen)])
+    unbalanced = _unbalanced(seen) if counts else ()
+    return _in_order([*unbalanced, *hop_refused(seen), *_running(seen, backlogs(seen))])
 
 
 def alerts_beside(
@@ -63,16 +64,20 @@ def alerts_beside(
     *,
     now: datetime,
     measures: Sequence[Measured],
-) -> tuple[Alert, ...]:
+) -> tuple[tuple[Alert, ...], tuple[Backlog, ...]]:
     """Judge a pipeline from within its own run, by the rules of :data:`RUNNING` alone.
 
     Args as for :func:`alerts_of`; ``taken`` is kept by the caller, so that it reads only news.
+
+    Returns:
+        What is open, and what waits for each hop.
     """
-    return _in_order(list(_running(Sight(lake, pipeline, now, measures, taken))))
-
-
-def _running(seen: Sight) -> Iterator[Alert]:
+    seen = Sight(lake, pipeline, now, measures, taken)
     waiting = backlogs(seen)
+    return _in_order(list(_running(seen, waiting))), waiting
+
+
+def _running(seen: Sight, waiting: tuple[Backlog, ...]) -> Iterator[Alert]:
     yield from hop_failed(seen)
     yield from checkpoint_failing(seen)
     yield from latency_over_sla(seen, waiting)

@@ -11,7 +11,7 @@ from tidelake.instants import now
 from tidelake.ops.alerts import RUNNING, alerts_beside
 from tidelake.ops.alerts.alert import Alert
 from tidelake.ops.alerts.telling import Teller
-from tidelake.ops.backlogs import TakenFiles
+from tidelake.ops.backlogs import Backlog, TakenFiles
 from tidelake.ops.metrics.measured import Measured
 from tidelake.ops.metrics.sinks import first_line
 from tidelake.runtime.progress import Say
@@ -33,7 +33,7 @@ class Watch:
         teller: Teller,
         *,
         measures: Callable[[], Sequence[Measured]],
-        shows: Callable[[Sequence[Alert]], None] | None,
+        shows: Callable[[Sequence[Alert], Sequence[Backlog]], None] | None,
         say: Say,
         every: float = _EVERY_SECONDS,
     ) -> None:
@@ -44,7 +44,7 @@ class Watch:
             pipeline: The definition.
             teller: Tells what changed.
             measures: Gives the latest batches.
-            shows: Takes what is open each time; None for nobody.
+            shows: Takes each time what is open and what waits; None for nobody.
             say: Hears when the tables cannot be judged.
             every: Seconds between two looks.
         """
@@ -78,11 +78,11 @@ class Watch:
         if not self._lake.bronze(self._pipeline.name).exists:
             return
         try:
-            found = alerts_beside(
+            found, waiting = alerts_beside(
                 self._lake, self._pipeline, self._taken, now=now(), measures=self._measures()
             )
             if self._shows is not None:
-                self._shows(found)
+                self._shows(found, waiting)
             self._teller.tell(found, rules=RUNNING)
         except Exception as error:
             # Judging is a service to the run; what is wrong with its tables it says by itself.

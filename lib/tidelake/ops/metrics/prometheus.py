@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from tidelake.errors import MachineError
+from tidelake.instants import now
 from tidelake.ops.alerts.alert import Alert
+from tidelake.ops.backlogs import Backlog
 from tidelake.ops.metrics.exported import EXPORTED
 from tidelake.ops.metrics.measured import Measured
 
@@ -31,6 +33,9 @@ def library() -> Any:
             "metrics.prometheus and metrics.textfile need prometheus-client. "
             "Install it with: pip install 'tidelake[metrics]'"
         ) from error
+    # When a series began is of no use to Prometheus, and doubles what it reads.
+    disable: Any = prometheus_client.disable_created_metrics
+    disable()
     return prometheus_client
 
 
@@ -39,8 +44,9 @@ class Registry:
 
     name = "Prometheus"
 
-    def __init__(self) -> None:
+    def __init__(self, pipeline: str) -> None:
         """Make all metrics; each shows once it has a value."""
+        self._pipeline = pipeline
         client = library()
         self.collected = client.CollectorRegistry()
         self._metrics: dict[str, Any] = {}
@@ -83,8 +89,12 @@ class Registry:
         if measured.hop == "silver":
             self._put_silver(measured)
 
-    def tell(self, alerts: Sequence[Alert]) -> None:
-        """Show the alerts that are open, and no other."""
+    def tell(self, alerts: Sequence[Alert], waiting: Sequence[Backlog]) -> None:
+        """Show the alerts that are open, and no other; and what waits also between batches."""
+        at = now()
+        for backlog in waiting:
+            place = {"pipeline": self._pipeline, "hop": backlog.hop}
+            self._set(place, hop_waiting=backlog.waiting, hop_lag_seconds=backlog.seconds(at))
         opened = self._metrics["tidelake_alert_open"]
         opened.clear()
         for one in alerts:
