@@ -137,7 +137,7 @@ class LineageReporter:
         return event_of(self._lineage, self._jobs[hop], change.state, change.at, told)
 
     def _written(self, hop: Hop, versions: Mapping[str, int]) -> dict[str, Written]:
-        """Count what came into each table since the hop started; what a merge only moved is none."""
+        """Count what came into each table since the hop started; what a merge moved is none."""
         before = self._before[hop]
         return {
             table.name: Written(
