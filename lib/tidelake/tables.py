@@ -120,6 +120,11 @@ class Lake:
         checked = self.bronze(pipeline).path.name
         return self.root / "erasures" / checked
 
+    def alerts(self, pipeline: str) -> Path:
+        """Give the folder that remembers which alerts of a pipeline were told."""
+        checked = self.bronze(pipeline).path.name
+        return self.root / "alerts" / checked
+
     def swap(self, pipeline: str) -> Path:
         """Give the file that is there while the tables of a backfill are swapped."""
         checked = self.bronze(pipeline).path.name

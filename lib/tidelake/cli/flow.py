@@ -46,6 +46,7 @@ def run_pipeline(
         TidelakeError: What stopped it; a mistake of the user's before Spark starts.
     """
     # Spark takes seconds to load and to start: what can fail without it fails first.
+    from tidelake.ops.observing import refuse_unready  # noqa: PLC0415
     from tidelake.runtime.landing import check_landing  # noqa: PLC0415
     from tidelake.runtime.lock import hold_hops  # noqa: PLC0415
     from tidelake.runtime.triggers import parse_trigger  # noqa: PLC0415
@@ -56,8 +57,10 @@ def run_pipeline(
             refuse_unbuilt(one)
             check_landing(one.source.path, place.lake.bronze(one.name))
     refuse_unbuilt(pipeline)
+    refuse_unready(place.environment)
     # Held before Spark starts, so that a second run hears of the first at once.
     with hold_hops(place.lake, pipeline.name, hops), started(place, pipeline) as run:
+        from tidelake.ops.observing import observing  # noqa: PLC0415
         from tidelake.runtime.pipeline import run_hops  # noqa: PLC0415
 
         for dimension in first:
@@ -65,7 +68,8 @@ def run_pipeline(
             run_hops(replace(run, pipeline=dimension), HOPS, when)
         if first:
             say(f"{pipeline.name}:")
-        run_hops(run, hops, when, held=True)
+        with observing(run, hops, when) as observed:
+            run_hops(observed, hops, when, held=True)
 
 
 def refuse_unbuilt(pipeline: Pipeline) -> None:

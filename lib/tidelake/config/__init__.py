@@ -21,6 +21,7 @@ from tidelake.config.gold import (
 )
 from tidelake.config.joins import Enrich, Join, LeftSide, RightSide
 from tidelake.config.loading import load_pipeline
+from tidelake.config.observing import AlertTargets, Lineage, Metrics
 from tidelake.config.pipeline import DimensionSpec, Pipeline, Quality, unbuilt_features
 from tidelake.config.places import conf_dir, pipeline_names
 from tidelake.config.source import (
@@ -34,6 +35,7 @@ from tidelake.config.source import (
 from tidelake.config.types import Field, FieldType
 
 __all__ = [
+    "AlertTargets",
     "Alerts",
     "Burst",
     "Dedup",
@@ -55,7 +57,9 @@ __all__ = [
     "KafkaSource",
     "LeftSide",
     "Limits",
+    "Lineage",
     "Measure",
+    "Metrics",
     "Pipeline",
     "PositiveDuration",
     "Quality",

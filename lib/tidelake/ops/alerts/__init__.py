@@ -12,14 +12,17 @@ from tidelake.ops.alerts.flow import backlogs, lag_growing, latency_over_sla, st
 from tidelake.ops.alerts.rates import rates, watermark_stuck
 from tidelake.ops.alerts.sight import Sight
 from tidelake.ops.alerts.standing import checkpoint_failing, hop_refused
+from tidelake.ops.backlogs import Backlog, TakenFiles
 from tidelake.ops.books import require_tables
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.metrics.kept import kept_since
 from tidelake.ops.metrics.measured import Measured
 from tidelake.tables import Lake
 
-__all__ = ["RULES", "Alert", "Severity", "alerts_of"]
+__all__ = ["RULES", "RUNNING", "Alert", "Severity", "alerts_beside", "alerts_of"]
 
+# What a run judges of itself: the others count tables, or ask what the run itself would say.
+RUNNING = tuple(rule for rule in RULES if rule not in ("books_unbalanced", "hop_refused"))
 # A hop that failed is told about for as long as its record is kept within reach.
 _REACH = timedelta(days=7)
 
@@ -38,7 +41,7 @@ def alerts_of(
         lake: Where the tables are.
         pipeline: The definition; its ``alerts`` has the limits.
         now: The moment, in UTC.
-        measures: What a run that goes on measured lately; by default what ``ops.progress`` keeps.
+        measures: What a run measured lately; by default what ``ops.progress`` keeps.
         counts: Whether to count the tables for the books, which takes as long as the ledger.
 
     Returns:
@@ -49,16 +52,32 @@ def alerts_of(
     """
     require_tables(lake, pipeline.name)
     kept = kept_since(lake, pipeline.name, now - _REACH) if measures is None else measures
-    found = list(_judged(Sight(lake, pipeline, now, kept), counts=counts))
-    order = list(RULES)
-    return tuple(sorted(found, key=lambda one: (one.severity != "critical", order.index(one.rule))))
+    seen = Sight(lake, pipeline, now, kept, TakenFiles(lake, pipeline))
+    unbalanced = _unbalanced(seen) if counts else ()
+    return _in_order([*unbalanced, *hop_refused(seen), *_running(seen, backlogs(seen))])
 
 
-def _judged(seen: Sight, *, counts: bool) -> Iterator[Alert]:
+def alerts_beside(
+    lake: Lake,
+    pipeline: Pipeline,
+    taken: TakenFiles,
+    *,
+    now: datetime,
+    measures: Sequence[Measured],
+) -> tuple[tuple[Alert, ...], tuple[Backlog, ...]]:
+    """Judge a pipeline from within its own run, by the rules of :data:`RUNNING` alone.
+
+    Args as for :func:`alerts_of`; ``taken`` is kept by the caller, so that it reads only news.
+
+    Returns:
+        What is open, and what waits for each hop.
+    """
+    seen = Sight(lake, pipeline, now, measures, taken)
     waiting = backlogs(seen)
-    if counts:
-        yield from books_unbalanced(seen)
-    yield from hop_refused(seen)
+    return _in_order(list(_running(seen, waiting))), waiting
+
+
+def _running(seen: Sight, waiting: tuple[Backlog, ...]) -> Iterator[Alert]:
     yield from hop_failed(seen)
     yield from checkpoint_failing(seen)
     yield from latency_over_sla(seen, waiting)
@@ -69,10 +88,13 @@ def _judged(seen: Sight, *, counts: bool) -> Iterator[Alert]:
     yield from rates(seen)
 
 
-def books_unbalanced(seen: Sight) -> Iterator[Alert]:
-    """Tell where the books do not add up."""
+def _unbalanced(seen: Sight) -> Iterator[Alert]:
     problems = read_ledger(seen.lake, seen.pipeline).problems
     if problems:
         more = f"; and {len(problems) - 1} things more" if len(problems) > 1 else ""
-        message = f"{problems[0]}{more}"
-        yield seen.alert("books_unbalanced", "critical", message, "ledger")
+        yield seen.alert("books_unbalanced", "critical", f"{problems[0]}{more}", "ledger")
+
+
+def _in_order(found: list[Alert]) -> tuple[Alert, ...]:
+    order = list(RULES)
+    return tuple(sorted(found, key=lambda one: (one.severity != "critical", order.index(one.rule))))

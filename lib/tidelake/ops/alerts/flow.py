@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 
 from tidelake.instants import from_json
 from tidelake.ops.alerts.alert import Alert
-from tidelake.ops.alerts.backlogs import Backlog, landing_backlog, table_backlog
 from tidelake.ops.alerts.sight import Sight, lasting
+from tidelake.ops.backlogs import Backlog, landing_backlog, table_backlog
 from tidelake.ops.books import history
 from tidelake.ops.topics import source_lag
 from tidelake.sinks.commits import Commit, commits, last_commit
@@ -20,7 +20,7 @@ def backlogs(seen: Sight) -> tuple[Backlog, ...]:
     """Tell what waits for each hop; a topic's records are told by :func:`lag_growing` itself."""
     lake, name = seen.lake, seen.name
     lately = timedelta(seconds=seen.limits.lag_seconds or 300.0)
-    found = [landing_backlog(lake, seen.pipeline, now=seen.now, lately=lately)]
+    found = [landing_backlog(seen.pipeline, seen.taken, now=seen.now, lately=lately)]
     slowest = seen.slowest()
     follows: dict[Hop, tuple[str, Table]] = {
         "silver": ("bronze", lake.bronze(name)),

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 from tidelake.config import Alerts, Pipeline
 from tidelake.ops.alerts.alert import Alert, Severity
+from tidelake.ops.backlogs import TakenFiles
 from tidelake.ops.metrics.measured import Measured
 from tidelake.sinks.commits import last_commit
 from tidelake.tables import HOPS, Hop, Lake, Table
@@ -22,12 +23,14 @@ class Sight:
         pipeline: The definition, with the limits.
         now: The moment, in UTC.
         measures: Batches of the last minutes, oldest first; empty where no run keeps them.
+        taken: The files that bronze took.
     """
 
     lake: Lake
     pipeline: Pipeline
     now: datetime
     measures: Sequence[Measured]
+    taken: TakenFiles
 
     @property
     def name(self) -> str:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import takewhile
 
 from tidelake.config import FilesSource, Pipeline
 from tidelake.errors import SourceError
 from tidelake.ops.books import history
-from tidelake.runtime.landing import list_files, taken_files
-from tidelake.sinks.commits import BEGINNING, Commit, commits, rows_between
+from tidelake.runtime.landing import LandedFile, list_files, taken_files
+from tidelake.sinks.commits import BEGINNING, Position, commits, last_commit, rows_between
 from tidelake.sinks.notes import position
 from tidelake.tables import Lake, Table
 
@@ -45,8 +46,30 @@ class Backlog:
         return 0.0 if self.oldest is None else max((now - self.oldest).total_seconds(), 0.0)
 
 
+class TakenFiles:
+    """The files that bronze's commits name, read once and then only what is new."""
+
+    def __init__(self, lake: Lake, pipeline: Pipeline) -> None:
+        """Know nothing yet."""
+        self._lake = lake
+        self._table = lake.bronze(pipeline.name)
+        self._known: list[tuple[datetime, Mapping[str, LandedFile]]] = []
+        self._version = -1
+
+    def read(self) -> list[tuple[datetime, Mapping[str, LandedFile]]]:
+        """Give for each commit when it was written and what it took, newest first."""
+        if self._version < 0:
+            new = history(self._lake, self._table)
+        else:
+            new = list(takewhile(lambda one: one.version > self._version, commits(self._table)))
+        if new:
+            self._version = new[0].version
+            self._known[:0] = [(one.written_at, taken_files([one])) for one in new]
+        return self._known
+
+
 def landing_backlog(
-    lake: Lake, pipeline: Pipeline, *, now: datetime, lately: timedelta
+    pipeline: Pipeline, taken: TakenFiles, *, now: datetime, lately: timedelta
 ) -> Backlog | None:
     """Tell which files wait for bronze.
 
@@ -61,8 +84,8 @@ def landing_backlog(
         offered = list_files(pipeline.source.path)
     except SourceError:
         return None
-    arrived = history(lake, lake.bronze(pipeline.name))
-    known = taken_files(arrived)
+    by_commit = taken.read()
+    known = {path: file for _, files in reversed(by_commit) for path, file in files.items()}
     since = now - lately
     waiting = [file for path, file in offered.items() if path not in known]
     return Backlog(
@@ -71,7 +94,7 @@ def landing_backlog(
         waiting=len(waiting),
         oldest=min((_instant(file.modified) for file in waiting), default=None),
         came=sum(_instant(file.modified) >= since for file in {**known, **offered}.values()),
-        taken=sum(len(one.note.get("files", [])) for one in arrived if one.written_at >= since),
+        taken=sum(len(files) for at, files in by_commit if at >= since),
     )
 
 
@@ -89,27 +112,27 @@ def table_backlog(
         lately: How far back to count what came and what was taken.
     """
     since = now - lately
-    closed = list(commits(reader)) if reader else []
-    reached = position(closed[0] if closed else None, key)
+    last = last_commit(reader) if reader else None
+    reached = position(last, key)
+    closed = commits(reader) if reader else iter(())
     earlier = next((one for one in closed if one.written_at < since), None)
     was = position(earlier, key) if earlier else BEGINNING
     waiting = rows_between(followed, reached)
-    arrived = list(commits(followed))
+    lately_came = takewhile(lambda one: one.written_at >= since, commits(followed))
     return Backlog(
         hop=hop,
         unit="rows",
         waiting=waiting,
-        oldest=_oldest(followed, arrived, reached) if waiting else None,
-        came=sum(one.brought for one in arrived if one.written_at >= since),
+        oldest=_oldest(followed, reached) if waiting else None,
+        came=sum(one.brought for one in lately_came),
         taken=rows_between(followed, was, reached) if was <= reached else 0,
     )
 
 
-def _oldest(
-    followed: Table, newest_first: Sequence[Commit], reached: tuple[int, int]
-) -> datetime | None:
+def _oldest(followed: Table, reached: Position) -> datetime | None:
     """Find when the first commit was written that a reader has not wholly taken."""
-    behind = [one for one in newest_first if one.version >= reached[0] and one.brought]
+    newer = takewhile(lambda one: one.version >= reached[0], commits(followed))
+    behind = [one for one in newer if one.brought]
     # The reader may have taken all files of the commit at which it stands.
     if behind and behind[-1].version == reached[0]:
         left = rows_between(followed, reached, (reached[0] + 1, -1))
