@@ -73,6 +73,7 @@ bench: setup
 	$(BIN)/python benchmarks/replay.py 1500000 1
 	$(BIN)/python benchmarks/burst.py
 	$(BIN)/python benchmarks/latency.py
+	$(BIN)/python -m benchmarks.page
 
 # Pin anew after a change of pyproject.toml; needs uv.
 lock:
