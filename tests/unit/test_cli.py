@@ -22,6 +22,7 @@ from tidelake.tables import Lake
 PROJECT = Path(__file__).parents[2]
 HOP_JOBS = sorted({*(PROJECT / "jobs").glob("*.py")} - {PROJECT / "jobs" / "backfill.py"})
 BUILT = [
+    "alerts",
     "check",
     "demo",
     "doctor",
