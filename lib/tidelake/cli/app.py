@@ -18,7 +18,7 @@ from tidelake.cli.checking import check
 from tidelake.cli.erasing import erase
 from tidelake.cli.failures import say
 from tidelake.cli.fast import fast
-from tidelake.cli.flow import run_pipeline
+from tidelake.cli.flow import run_dimensions, run_pipeline
 from tidelake.cli.maintaining import maintain
 from tidelake.cli.options import as_json, place, placed
 from tidelake.cli.render import print_json, print_table
@@ -28,7 +28,7 @@ from tidelake.cli.sides import late, quarantine
 from tidelake.cli.unbuilt import unbuilt_commands
 from tidelake.cli.verifying import verify
 from tidelake.config.addresses import address_of, is_address
-from tidelake.errors import UnbalancedError
+from tidelake.errors import UnbalancedError, UsageError
 from tidelake.tables import HOPS, Hop
 
 _DEMO_EVENTS = {"clickstream": 200_000, "payments": 50_000}
@@ -120,7 +120,13 @@ def generate(
     metavar="PATH|kafka://HOST:PORT/TOPIC",
     help="Read from here instead of the file's source.",
 )
-@click.option("--hop", type=click.Choice([*HOPS, "all"]), default="all", show_default=True)
+@click.option(
+    "--hop",
+    type=click.Choice([*HOPS, "all", "dimensions"]),
+    default="all",
+    show_default=True,
+    help="Which of them; dimensions runs those that the pipeline looks up instead, whole.",
+)
 @click.option(
     "--trigger",
     default="available-now",
@@ -139,8 +145,14 @@ def run(
 ) -> None:
     """Run a pipeline's hops; by default until the source is exhausted through gold."""
     where = place(root, env)
+    definition = where.pipeline(pipeline, source=source)
+    if hop == "dimensions":
+        if source is not None:
+            raise UsageError("--source is the pipeline's; each dimension has its own. Leave it out")
+        run_dimensions(where, definition, trigger)
+        return
     hops: tuple[Hop, ...] = tuple(name for name in HOPS if hop in (name, "all"))
-    run_pipeline(where, where.pipeline(pipeline, source=source), hops, trigger)
+    run_pipeline(where, definition, hops, trigger)
     say(f"Done. See the books with: tidelake ledger {pipeline}")
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tidelake.cli.failures import say
 from tidelake.cli.flow import started
-from tidelake.cli.options import MOMENTS, as_json, place, placed
+from tidelake.cli.options import Duration, Moment, as_json, place, placed
 from tidelake.cli.render import print_json, print_table
 from tidelake.errors import UsageError
 
@@ -73,25 +73,25 @@ def plan(pipeline: str, start: Start, json_: bool, root: str | None, env: str | 
 @click.option(
     "--start",
     "first",
-    type=click.DateTime(MOMENTS),
+    type=Moment(),
     help="From bronze: what arrived from here on. From silver: gold from here on (UTC).",
 )
-@click.option(
-    "--end", "last", type=click.DateTime(MOMENTS), help="From silver: gold before this (UTC)."
-)
+@click.option("--end", "last", type=Moment(), help="From silver: gold before this (UTC).")
+@click.option("--for", "length", type=Duration(), help="Instead of --end: this long from --start.")
 @placed
 def run(
     pipeline: str,
     start: Start,
     first: datetime | None,
     last: datetime | None,
+    length: timedelta | None,
     root: str | None,
     env: str | None,
 ) -> None:
     """Fill green tables; begun again, it goes on, and takes in what arrived since."""
     where = place(root, env)
     definition = where.pipeline(pipeline)
-    since, span = _part(start, first, last)
+    since, span = _part(start, first, _end(first, last, length))
     with started(where, definition) as context:
         from tidelake.replay.backfill.build import build  # noqa: PLC0415
 
@@ -153,6 +153,16 @@ def rollback(pipeline: str, root: str | None, env: str | None) -> None:
         "Rolled back. Restore the definition too if the backfill came with another one.\n"
         f"Take in what arrived since with: tidelake run {pipeline}"
     )
+
+
+def _end(
+    first: datetime | None, last: datetime | None, length: timedelta | None
+) -> datetime | None:
+    if length is None:
+        return last
+    if first is None or last is not None:
+        raise UsageError("--for stands in the place of --end, beside --start")
+    return first + length
 
 
 def _part(

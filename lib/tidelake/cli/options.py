@@ -3,18 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import click
 
-from tidelake.config import Environment, Pipeline, load_environment, load_pipeline
+from tidelake.config import (
+    Environment,
+    Pipeline,
+    load_environment,
+    load_pipeline,
+    parse_duration,
+)
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.tables import Lake
 
-# How an instant may be written; always in UTC.
-MOMENTS = ("%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d %H:%M:%S")
+_MOMENTS = ("%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d %H:%M:%S")
+
+
+class Moment(click.DateTime):
+    """An instant in ISO 8601, in UTC unless it says another offset; gives naive UTC.
+
+    A job cannot leave a parameter out, only empty: an empty value is none.
+    """
+
+    def __init__(self) -> None:
+        """Name the usual forms for help and errors."""
+        super().__init__(_MOMENTS)
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> datetime | None:
+        """Read what a person or a scheduler wrote."""
+        if value == "":
+            return None
+        with suppress(ValueError, TypeError):
+            moment = datetime.fromisoformat(value)
+            return moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment
+        found: datetime = super().convert(value, param, ctx)
+        return found
+
+
+class Duration(click.ParamType):
+    """A duration such as ``1 day``; an empty value is none, as with :class:`Moment`."""
+
+    name = "duration"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> timedelta | None:
+        """Read what a person or a scheduler wrote."""
+        if value == "":
+            return None
+        try:
+            return parse_duration(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 @dataclass(frozen=True)

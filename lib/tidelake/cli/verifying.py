@@ -12,7 +12,7 @@ import click
 
 from tidelake.cli.failures import say
 from tidelake.cli.flow import started
-from tidelake.cli.options import MOMENTS, as_json, place, placed
+from tidelake.cli.options import Moment, as_json, place, placed
 from tidelake.cli.render import print_json, print_table
 from tidelake.errors import UnequalError
 
@@ -28,7 +28,7 @@ _LONGEST = 40
 @click.argument("pipeline", default="clickstream")
 @click.option(
     "--since",
-    type=click.DateTime(MOMENTS),
+    type=Moment(),
     help="Judge only what arrived from this instant on (UTC).",
 )
 @click.option(
