@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -204,7 +204,7 @@ def test_the_backfill_screen_fills_a_range() -> None:
 
     assert (found["start"], found["first"], found["last"], found["length"]) == (
         "silver",
-        datetime(2025, 8, 9),
+        datetime(2025, 8, 9, tzinfo=UTC),
         None,
         timedelta(days=1),
     )

@@ -8,7 +8,7 @@ import click
 
 from tidelake.cli.failures import say
 from tidelake.cli.flow import started
-from tidelake.cli.options import Duration, as_json, place, placed
+from tidelake.cli.options import as_json, duration, place, placed
 from tidelake.cli.render import print_json, print_table
 
 
@@ -16,7 +16,8 @@ from tidelake.cli.render import print_json, print_table
 @click.argument("pipeline", default="clickstream")
 @click.option(
     "--keep",
-    type=Duration(),
+    metavar="DURATION",
+    callback=duration,
     help="How long files that tables no longer hold stay; by default the recovery horizon.",
 )
 @click.option("--look", is_flag=True, help="Show who needs what, and change nothing.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,47 +20,31 @@ from tidelake.config import (
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.tables import Lake
 
-_MOMENTS = ("%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d %H:%M:%S")
+MOMENT = "YYYY-MM-DD[THH:MM:SS]"
 
 
-class Moment(click.DateTime):
-    """An instant in ISO 8601, in UTC unless it says another offset; gives naive UTC.
+def moment(_: click.Context, __: click.Parameter, value: str | None) -> datetime | None:
+    """Read an instant in ISO 8601, in UTC unless it says another offset.
 
-    A job cannot leave a parameter out, only empty: an empty value is none.
+    A schedule cannot leave a parameter out, only empty: an empty one is none.
     """
-
-    def __init__(self) -> None:
-        """Name the usual forms for help and errors."""
-        super().__init__(_MOMENTS)
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> datetime | None:
-        """Read what a person or a scheduler wrote."""
-        if value == "":
-            return None
-        with suppress(ValueError, TypeError):
-            moment = datetime.fromisoformat(value)
-            return moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment
-        found: datetime = super().convert(value, param, ctx)
-        return found
+    if not value:
+        return None
+    try:
+        found = datetime.fromisoformat(value)
+    except ValueError as error:
+        raise click.BadParameter(
+            f"'{value}' is no instant; write it as 2026-01-05 or 2026-01-05T06:30:00Z"
+        ) from error
+    return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-class Duration(click.ParamType):
-    """A duration such as ``1 day``; an empty value is none, as with :class:`Moment`."""
-
-    name = "duration"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> timedelta | None:
-        """Read what a person or a scheduler wrote."""
-        if value == "":
-            return None
-        try:
-            return parse_duration(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+def duration(_: click.Context, __: click.Parameter, value: str | None) -> timedelta | None:
+    """Read a duration such as ``1 day``; an empty one is none."""
+    try:
+        return parse_duration(value) if value else None
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 @dataclass(frozen=True)
