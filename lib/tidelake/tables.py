@@ -91,6 +91,10 @@ class Lake:
         """Which versions belong together."""
         return self.table("ops.epochs")
 
+    def progress(self) -> Table:
+        """What each batch cost."""
+        return self.table("ops.progress")
+
     def existing(self) -> list[Table]:
         """List the tables that exist, in the order of the layers."""
         layers = ("bronze", "silver", "gold", "dim", "ops")
@@ -115,6 +119,11 @@ class Lake:
         """Give the folder that is there while an erasure has begun and not ended."""
         checked = self.bronze(pipeline).path.name
         return self.root / "erasures" / checked
+
+    def alerts(self, pipeline: str) -> Path:
+        """Give the folder that remembers which alerts of a pipeline were told."""
+        checked = self.bronze(pipeline).path.name
+        return self.root / "alerts" / checked
 
     def swap(self, pipeline: str) -> Path:
         """Give the file that is there while the tables of a backfill are swapped."""

@@ -12,6 +12,7 @@ from typing import Literal
 import click
 
 from tidelake import __version__
+from tidelake.cli.alerting import alerts
 from tidelake.cli.backfilling import backfill
 from tidelake.cli.broker import kafka
 from tidelake.cli.checking import check
@@ -262,6 +263,6 @@ def _refuse_unbalanced(problems: Sequence[str], pipeline: str) -> None:
         )
 
 
-_BESIDE = (late, quarantine, check, repair, verify, backfill, maintain, erase, kafka, fast)
+_BESIDE = (alerts, late, quarantine, check, repair, verify, backfill, maintain, erase, kafka, fast)
 for _command in (*_BESIDE, *unbuilt_commands()):
     app.add_command(_command)

@@ -47,6 +47,7 @@ def run_pipeline(
         TidelakeError: What stopped it; a mistake of the user's before Spark starts.
     """
     # Spark takes seconds to load and to start: what can fail without it fails first.
+    from tidelake.ops.observing import refuse_unready  # noqa: PLC0415
     from tidelake.runtime.lock import hold_hops  # noqa: PLC0415
     from tidelake.runtime.triggers import parse_trigger  # noqa: PLC0415
 
@@ -54,14 +55,17 @@ def run_pipeline(
     for one in (*first, pipeline) if "bronze" in hops else ():
         _check_source(place, one)
     refuse_unbuilt(pipeline)
+    refuse_unready(place.environment)
     # Held before Spark starts, so that a second run hears of the first at once.
     with hold_hops(place.lake, pipeline.name, hops), started(place, pipeline) as run:
+        from tidelake.ops.observing import observing  # noqa: PLC0415
         from tidelake.runtime.pipeline import run_hops  # noqa: PLC0415
 
         _run_whole(run, first, when)
         if first:
             say(f"{pipeline.name}:")
-        run_hops(run, hops, when, held=True)
+        with observing(run, hops, when) as observed:
+            run_hops(observed, hops, when, held=True)
 
 
 def run_dimensions(place: Place, pipeline: Pipeline, trigger: str) -> None:

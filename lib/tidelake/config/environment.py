@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError
 from tidelake.config.document import Document, Finding, read_document
 from tidelake.config.durations import PositiveDuration
 from tidelake.config.model import Model
+from tidelake.config.observing import AlertTargets, Lineage, Metrics
 from tidelake.config.places import find_file
 from tidelake.config.sizes import ByteSize
 from tidelake.config.source import Setting, Text
@@ -42,6 +43,9 @@ class Environment(Model):
         spark: Settings of the session.
         triggers: Trigger by hop or job.
         secrets: References such as ``env:NAME``, never values.
+        metrics: Where a run tells what its batches cost.
+        alerts: Where alerts go beside the messages of a run.
+        lineage: Where OpenLineage events go; None for nowhere.
     """
 
     name: Text
@@ -53,6 +57,9 @@ class Environment(Model):
     spark: dict[str, Setting] = Field(default_factory=dict)
     triggers: dict[str, Setting] = Field(default_factory=dict)
     secrets: dict[str, Reference] = Field(default_factory=dict)
+    metrics: Metrics = Metrics()
+    alerts: AlertTargets = AlertTargets()
+    lineage: Lineage | None = None
 
 
 def load_environment(name: str | None = None, *, root: str | None = None) -> Environment:

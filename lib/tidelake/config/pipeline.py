@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr
 
+from tidelake.config.alerts import Alerts
 from tidelake.config.detections import Detection
-from tidelake.config.durations import PositiveDuration
 from tidelake.config.event import Dedup, Event, Watermark
 from tidelake.config.expectations import Expectation, Suite
 from tidelake.config.gold import GoldTable
@@ -23,14 +23,6 @@ class Quality(Model):
     """A suite of expectations that silver's rows are held against."""
 
     suite: Text
-
-
-class Alerts(Model):
-    """When somebody should be told."""
-
-    lag_seconds: Annotated[float, Field(strict=True, gt=0)] | None = None
-    quarantine_rate: Annotated[float, Field(strict=True, ge=0, le=1)] | None = None
-    watermark_stuck: PositiveDuration | None = None
 
 
 class DimensionSpec(Model):
@@ -54,7 +46,7 @@ class Pipeline(Model):
     gold: tuple[GoldTable, ...] = ()
     joins: tuple[Join, ...] = ()
     detections: tuple[Detection, ...] = ()
-    alerts: Alerts | None = None
+    alerts: Alerts = Alerts()
     transform: (
         Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$")] | None
     ) = None
@@ -175,7 +167,7 @@ def selected_columns(event: Event) -> dict[str, str]:
 
 
 def unbuilt_features(pipeline: Pipeline) -> list[str]:
-    """Name what a pipeline uses and this version cannot run; alerts are taken without a word."""
+    """Name what a pipeline uses and this version cannot run."""
     present = {
         "source.format: avro with kind: files": (
             pipeline.source.kind == "files" and pipeline.source.format == "avro"

@@ -124,7 +124,9 @@ class BronzeHop(HopQuery):
         source = self.run.pipeline.source
         if isinstance(source, KafkaSource):
             source = source.model_copy(update={"max_offsets_per_trigger": self.limit})
-        return read_stream(whole_file_session(self.run.spark), source)
+        session = whole_file_session(self.run.spark)
+        self.run.progress.attach(session)
+        return read_stream(session, source)
 
     def check(self, query: StreamingQuery) -> None:
         """Say also when the broker goes away, as long as the run waits for it."""
