@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from delta.tables import DeltaTable
 
 from tidelake.errors import UsageError
 from tidelake.ops.books import history
@@ -18,6 +17,7 @@ from tidelake.sinks.append import append
 from tidelake.sinks.commits import ERASED, REBUILT, Commit, Position, last_commit
 from tidelake.sinks.generations import CREATION
 from tidelake.sinks.notes import SilverNote
+from tidelake.sinks.statements import place_of
 from tidelake.tables import Hop, Table
 
 
@@ -126,4 +126,4 @@ def _drop_rows_of_no_batch(run: Run, side: Table, closing: Sequence[Commit]) -> 
         for generation, batch in newest.items()
         if is_generation(generation)
     )
-    DeltaTable.forPath(run.spark, str(side.path)).delete(f"NOT ({known or 'false'})")
+    run.spark.sql(f"DELETE FROM {place_of(side)} WHERE NOT ({known or 'false'})")

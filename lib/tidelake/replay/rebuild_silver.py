@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from delta.tables import DeltaTable
-
 from tidelake.bronze import REQUEUE_DDL, as_never_requeued
 from tidelake.replay.beginning import begin, offsets_of
 from tidelake.replay.rebuild_gold import FIRST
@@ -19,6 +17,7 @@ from tidelake.sinks.append import ensure_table
 from tidelake.sinks.commits import Position, newest_version
 from tidelake.sinks.generations import CREATION
 from tidelake.sinks.notes import SilverNote
+from tidelake.sinks.statements import place_of
 
 
 def rebuild_silver(run: Run, generation: str, stays: Stays | None = None) -> None:
@@ -40,7 +39,7 @@ def rebuild_silver(run: Run, generation: str, stays: Stays | None = None) -> Non
     create_silver(run, {**note, "hop": "silver"})
     version = newest_version(bronze)
     rows = spark.read.format("delta").option("versionAsOf", version).load(str(bronze.path))
-    DeltaTable.forPath(spark, str(requeue.path)).delete()
+    spark.sql(f"DELETE FROM {place_of(requeue)}")
     until: dict[str, Position] = {
         "bronze": (version + 1, -1),
         "requeue": (newest_version(requeue) + 1, -1),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from delta.tables import DeltaTable
 from pyspark.errors import PySparkException
 
 from tidelake.errors import RefusedError
@@ -17,6 +16,7 @@ from tidelake.runtime.lock import hold_hops
 from tidelake.runtime.targets import OWN
 from tidelake.sinks.commits import last_commit, newest_version
 from tidelake.sinks.notes import SilverNote, positions
+from tidelake.sinks.statements import place_of
 from tidelake.tables import Table
 
 
@@ -56,7 +56,7 @@ def rollback(run: Run) -> State:
 
 def _restore(run: Run, table: Table, version: int) -> None:
     try:
-        DeltaTable.forPath(run.spark, str(table.path)).restoreToVersion(version)
+        run.spark.sql(f"RESTORE TABLE {place_of(table)} TO VERSION AS OF {version}")
     except PySparkException as error:
         raise RefusedError(
             f"{table.name} cannot be restored to version {version}, from before the promotion: "

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
-from tidelake.config.types import quoted
 from tidelake.ops.maintenance.needs import needs_of
 from tidelake.ops.maintenance.upkeep import vacuum
 from tidelake.replay.erase.remains import filled_tables
 from tidelake.replay.erase.report import Remains
 from tidelake.runtime.epochs import close_epoch
 from tidelake.runtime.hop import Run
+from tidelake.sinks.statements import detail, place_of
 from tidelake.tables import Table
 
 _VECTORS = "deletionVectors"
@@ -45,6 +44,5 @@ def purge(run: Run) -> tuple[Remains, ...]:
 
 def purge_vectors(spark: SparkSession, table: Table) -> None:
     """Write files anew whose rows a deletion vector only hides."""
-    detail = DeltaTable.forPath(spark, str(table.path)).detail().select("tableFeatures")
-    if _VECTORS in (detail.collect()[0]["tableFeatures"] or []):
-        spark.sql(f"REORG TABLE delta.{quoted(str(table.path))} APPLY (PURGE)")
+    if _VECTORS in (detail(spark, table)["tableFeatures"] or []):
+        spark.sql(f"REORG TABLE {place_of(table)} APPLY (PURGE)")

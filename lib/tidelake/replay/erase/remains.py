@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
-from delta.tables import DeltaTable
 
 from tidelake.config.durations import parse_duration
 from tidelake.replay.erase.books import held_tables
@@ -17,6 +16,7 @@ from tidelake.replay.erase.report import Remains
 from tidelake.runtime.hop import Run
 from tidelake.sinks.commits import Commit, last_commit
 from tidelake.sinks.notes import SilverNote, positions
+from tidelake.sinks.statements import detail
 from tidelake.tables import Lake, Table
 
 # Delta's own.
@@ -73,8 +73,7 @@ def _files_left(run: Run, table: Table) -> int:
 def _log_retention(run: Run) -> timedelta:
     """Read how long a log is kept; maintenance gives all tables of a pipeline the same."""
     bronze = run.lake.bronze(run.pipeline.name)
-    detail = DeltaTable.forPath(run.spark, str(bronze.path)).detail().select("properties")
-    told = detail.collect()[0]["properties"].get(_LOG_RETENTION, "")
+    told = detail(run.spark, bronze)["properties"].get(_LOG_RETENTION, "")
     try:
         return parse_duration(told.removeprefix("interval "))
     except ValueError:
