@@ -1,12 +1,10 @@
-"""Know the engine that a session speaks to: Spark in this process's own JVM, or Spark Connect."""
+"""Ask the engine that a session speaks to, which may be a server of Spark Connect."""
 
 from __future__ import annotations
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.utils import is_remote
-
-__all__ = ["is_remote", "slots_of"]
 
 # Enough that each slot gets a part of the range.
 _SPREAD = 1 << 16

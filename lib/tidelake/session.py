@@ -12,6 +12,7 @@ from tidelake.config import Environment, load_environment
 from tidelake.errors import MachineError, NotBuiltError
 from tidelake.jars import ensure_jars
 from tidelake.quiet import output_to
+from tidelake.remote import connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,7 +34,7 @@ _LIMITS = " ".join(f"{limit}={1 << 26}" for limit in AVRO_LIMITS)
 
 
 def build_session(env: str | Environment = "local") -> SparkSession:
-    """Start Spark with Delta for an environment.
+    """Start Spark with Delta for an environment, or connect to a server that has both.
 
     The JVM's own messages go to :func:`spark_log`.
 
@@ -57,7 +58,10 @@ def build_session(env: str | Environment = "local") -> SparkSession:
     # They print whole stack traces; what matters of them reaches the user as our own error.
     for chatter in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(chatter).setLevel(logging.CRITICAL + 1)
-    builder = SparkSession.builder.master(environment.master or "local[*]").appName("tidelake")
+    if environment.remote is not None:
+        return connect(environment.remote)
+    master = environment.master or "local[*]"
+    builder = SparkSession.builder.master(master).appName("tidelake")
     for key, value in _settings(environment, ensure_jars()).items():
         builder = builder.config(key, value)
     try:
@@ -78,6 +82,21 @@ def _not_started(why: str, log: Path) -> MachineError:
     )
 
 
+def _of_executors(environment: Environment, jars: list[Path]) -> dict[str, str]:
+    """Give what executors in processes of their own need.
+
+    Delta's classes come to them twice otherwise: with each task, and from the class path that
+    they begin with, of which the two do not fit each other.
+    """
+    if not (environment.master or "local").startswith(("local-cluster[", "spark://")):
+        return {}
+    import pyspark  # noqa: PLC0415  heavy, and optional
+
+    # Where Spark itself is, for the processes that it starts.
+    os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))
+    return {"spark.executor.extraClassPath": os.pathsep.join(str(jar) for jar in jars)}
+
+
 def spark_log() -> Path:
     """Give the file that takes what Spark's JVM says in this process."""
     return Path(tempfile.gettempdir()) / f"tidelake-spark-{os.getpid()}.log"
@@ -95,6 +114,7 @@ def _settings(environment: Environment, jars: list[Path]) -> dict[str, str]:
     """Merge the defaults for one machine with the environment's own settings."""
     slots = str(os.cpu_count() or 2)
     return {
+        **_of_executors(environment, jars),
         "spark.jars": ",".join(str(jar) for jar in jars),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",

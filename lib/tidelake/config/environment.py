@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,6 +23,11 @@ Reference = Annotated[
 ]
 
 
+# Without what a client is told beside it, such as a token: a file is no place for a secret.
+_REMOTE = r"^sc://[^/;\s]+/?$"
+REMOTE_VARIABLE = "SPARK_REMOTE"
+
+
 class Limits(Model):
     """How much input a micro-batch takes, in compressed bytes such as ``256m``."""
 
@@ -37,6 +43,7 @@ class Environment(Model):
         root: Absolute folder of the tables.
         catalog: Unity Catalog's name.
         master: Spark's master; None where the cluster decides.
+        remote: A server of Spark Connect, in place of a master.
         limits: Bounds of a micro-batch.
         recovery_horizon: How long files that tables no longer hold stay at least.
         spark: Settings of the session.
@@ -48,6 +55,7 @@ class Environment(Model):
     root: Path | None = None
     catalog: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]*$")] | None = None
     master: Text | None = None
+    remote: Annotated[str, Field(pattern=_REMOTE)] | None = None
     limits: Limits = Limits()
     recovery_horizon: PositiveDuration = timedelta(days=7)
     spark: dict[str, Setting] = Field(default_factory=dict)
@@ -62,6 +70,8 @@ def load_environment(name: str | None = None, *, root: str | None = None) -> Env
         name: Its name; by default the variable ``TIDELAKE_ENV``, then ``local``.
         root: Folder of the tables; by default the variable ``TIDELAKE_ROOT``, then the file's. It
             wins over a catalog.
+
+    The variable ``SPARK_REMOTE`` names a server of Spark Connect, and wins over a master.
 
     Returns:
         The environment, with an absolute root or a catalog.
@@ -79,6 +89,10 @@ def load_environment(name: str | None = None, *, root: str | None = None) -> Env
     if root:
         raw["root"] = root
         raw.pop("catalog", None)
+    if os.environ.get(REMOTE_VARIABLE):
+        # The client reads the variable itself, a token in it included.
+        raw["remote"] = _shown(os.environ[REMOTE_VARIABLE])
+        raw.pop("master", None)
     if isinstance(raw.get("root"), str):
         raw["root"] = Path(os.path.abspath(Path(raw["root"]).expanduser()))
     return _validated(raw, document, findings)
@@ -90,6 +104,8 @@ def _place_findings(raw: dict[str, Any], name: str, has_root: bool) -> list[Find
         findings.append(Finding(("name",), f"is not the file's name, {name}; leave it out"))
     if raw.get("root") == "":
         findings.append(Finding(("root",), "must not be empty"))
+    if raw.get("master") is not None and raw.get("remote") is not None:
+        findings.append(Finding(("remote",), "stands beside master; a session has one of them"))
     if raw.get("root") is not None and raw.get("catalog") is not None:
         findings.append(Finding(("catalog",), "stands beside root; tables lie in one of them"))
     if raw.get("root") is None and raw.get("catalog") is None and not has_root:
@@ -108,12 +124,18 @@ def _validated(raw: dict[str, Any], document: Document, findings: list[Finding])
     return environment
 
 
+def _shown(remote: str) -> str:
+    """Leave a server's address of what a client is told, which may hold a token."""
+    return re.split("/?;", remote, maxsplit=1)[0]
+
+
 def _worded(finding: Finding) -> Finding:
     """Say what a pattern means; a secret's value stays out of the message."""
     words = {
         "secrets": "must be a reference such as env:NAME or secret:SCOPE/KEY, never the value",
         "catalog": "must be a catalog's name: letters, digits, _ and -",
         "root": "must be the path of a folder",
+        "remote": "must look like sc://host:port; options and tokens go into SPARK_REMOTE",
     }
     top = str(finding.path[0]) if finding.path else ""
     is_pattern = "must look like" in finding.message or "path" in finding.message

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-
 from tidelake.ops.books import history
 from tidelake.runtime.checkpoints import delta_offset, prepare
 from tidelake.runtime.hop import Run

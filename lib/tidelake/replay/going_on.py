@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-
 from tidelake.errors import UsageError
 from tidelake.ops.books import history
 from tidelake.replay.beginning import begin, is_generation, offsets_of

@@ -22,6 +22,7 @@ from tidelake.sinks.commits import BEGINNING, Position, last_commit, rows_betwee
 from tidelake.sinks.compaction import CONFLICTS, has_vectors, relieve
 from tidelake.sinks.definitions import changed_definition
 from tidelake.sinks.finality import settled_until
+from tidelake.sinks.generations import Fence
 from tidelake.tables import Table
 
 # How often a batch is merged again after a compaction got in between.
@@ -33,11 +34,11 @@ class GoldHop(HopQuery):
 
     hop = "gold"
 
-    def __init__(self, run: Run, *, creates: bool = True) -> None:
+    def __init__(self, run: Run, *, creates: bool = True, fence: Fence | None = None) -> None:
         """Find the tables and what they follow; then as every hop."""
         self._targets = targets_of(run.lake, run.pipeline)
         self._inputs = inputs_of(run.lake, run.pipeline)
-        super().__init__(run, creates=creates)
+        super().__init__(run, creates=creates, fence=fence)
 
     @property
     def most(self) -> int:

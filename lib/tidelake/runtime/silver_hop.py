@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame
+from pyspark.sql.utils import is_remote
 
 from tidelake.bronze import as_never_requeued
 from tidelake.config.sizes import bytes_of
@@ -113,14 +114,17 @@ class SilverHop(HopQuery):
         return as_never_requeued(bronze).unionByName(requeue)
 
     def _set_state_up(self) -> None:
+        refused = UsageError(
+            "dedup.prefilter: operator needs settings of the session that this compute "
+            "refuses. Set it to none."
+        )
+        if is_remote():
+            raise refused
         try:
             for key, value in STATE_SETTINGS.items():
                 self.run.spark.conf.set(key, value)
         except REFUSED as error:
-            raise UsageError(
-                "dedup.prefilter: operator needs settings of the session that this compute "
-                "refuses. Set it to none."
-            ) from error
+            raise refused from error
 
     def _follow(self, table: Table) -> DataFrame:
         return (

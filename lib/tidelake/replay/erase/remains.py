@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
-
 from tidelake.config.durations import parse_duration
 from tidelake.replay.erase.books import held_tables
 from tidelake.replay.erase.report import Remains

@@ -12,6 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidelake.config import GlobalWindow, GoldTable, HoppingWindow, SessionWindow, TumblingWindow
+from tidelake.engine import slots_of
 from tidelake.gold import GONE
 from tidelake.gold.measures import columns_of, states_of
 from tidelake.gold.sessions import gap_of, regroup, session_id, to_sessions
@@ -123,7 +124,7 @@ class Aggregated(Target):
 
     def _salt(self, events: DataFrame, count: int) -> timedelta | None:
         """Cut keys into stretches where one of them would keep a task at work alone."""
-        slots = events.sparkSession.sparkContext.defaultParallelism
+        slots = slots_of(events.sparkSession)
         if count < _MANY or slots <= _COST:
             return None
         micros = F.unix_micros("event_time")
