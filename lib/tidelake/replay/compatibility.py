@@ -8,6 +8,7 @@ from typing import Literal
 
 from pyspark.sql.types import StructType
 
+from tidelake.access import load
 from tidelake.config import Pipeline
 from tidelake.ops.query import ask
 from tidelake.runtime.hop import Run
@@ -131,7 +132,7 @@ def _gold_verdicts(run: Run) -> Iterator[TableVerdict]:
 def _differences(
     run: Run, table: Table, wanted: StructType, freedom: Freedom
 ) -> tuple[Difference, ...]:
-    stored = run.spark.read.format("delta").load(str(table.path)).schema
+    stored = load(run.spark, table).schema
     return tuple(differences(stored, wanted, freedom))
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tidelake.runtime.landing import LandedFile
-from tidelake.sinks.commits import Position
+from tidelake.sinks.positions import Position
 
 _VERSION = "v1"
 

@@ -7,20 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidelake.runtime.offsets import planned_positions, planned_tables, unreadable
-from tidelake.sinks.commits import (
+from tidelake.sinks.commits import Commit, last_commit, newest_version, oldest_version
+from tidelake.sinks.generations import CREATION, Fence
+from tidelake.sinks.log import table_id
+from tidelake.sinks.notes import positions
+from tidelake.sinks.positions import (
     BEGINNING,
-    Commit,
     Position,
     bytes_between,
-    last_commit,
-    newest_version,
-    oldest_version,
     rewritten_after,
     rows_between,
-    table_id,
 )
-from tidelake.sinks.generations import CREATION, Fence
-from tidelake.sinks.notes import positions
 from tidelake.tables import Table
 
 

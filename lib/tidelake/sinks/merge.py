@@ -13,9 +13,9 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any
 
-from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
+from tidelake.access import handle
 from tidelake.config import GoldTable
 from tidelake.gold import GONE
 from tidelake.gold.measures import shown_of, states_of
@@ -51,7 +51,7 @@ def merge_partials(
     changed |= {"_generation": "s._generation", "_batch": "s._batch"}
     with _noted(spark, note):
         (
-            DeltaTable.forPath(spark, str(target.path))
+            handle(spark, target)
             .alias("t")
             .merge(partials.alias("s"), " AND ".join(filter(None, [*same, within])))
             .whenMatchedUpdate(condition=_FENCE, set=changed)
@@ -76,7 +76,7 @@ def merge_rows(
     """
     spark = rows.sparkSession
     written: dict[str, Any] = {name: f"s.{name}" for name in rows.columns if name != GONE}
-    merge = DeltaTable.forPath(spark, str(target.path)).alias("t").merge(rows.alias("s"), on)
+    merge = handle(spark, target).alias("t").merge(rows.alias("s"), on)
     if GONE in rows.columns:
         there = f"NOT s.{GONE}"
         merge = merge.whenMatchedDelete(condition=f"s.{GONE} AND {_FENCE}")
@@ -104,7 +104,7 @@ def delete_records(
     spark = records.sparkSession
     same = " AND ".join(filter(None, ["t.record_id = s.record_id", within]))
     merge = (
-        DeltaTable.forPath(spark, str(target.path))
+        handle(spark, target)
         .alias("t")
         .merge(records.select("record_id").alias("s"), same)
         .whenMatchedDelete()

@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
+from tidelake.access import handle
 from tidelake.config import Pipeline
-from tidelake.config.types import quoted
 from tidelake.errors import RefusedError
 from tidelake.ops.maintenance.needs import Need, needs_of
 from tidelake.runtime.hop import Run
@@ -145,7 +145,7 @@ def upkeep(run: Run, plans: Sequence[Plan]) -> Iterator[Done]:
     """Put small files together, keep the log long enough, delete what nobody needs."""
     spark = run.spark
     for plan in plans:
-        table = DeltaTable.forPath(spark, str(plan.table.path))
+        table = handle(spark, plan.table)
         before = _files(table)
         if not plan.sorted_by:
             # Rows come in the order of time and stay where they are.
@@ -170,7 +170,7 @@ def _sort(run: Run, plan: Plan) -> None:
 
 def vacuum(spark: SparkSession, table: Table, *, hours: int) -> None:
     """Delete files that a table no longer holds and that are older than so many hours."""
-    place = f"delta.{quoted(str(table.path))}"
+    place = table.sql
     with with_settings(spark, _FOR_VACUUM):
         spark.sql(f"VACUUM {place} RETAIN {hours} HOURS")
 
@@ -206,7 +206,7 @@ def _keep_log(spark: SparkSession, table: DeltaTable, plan: Plan) -> None:
     stored = table.detail().select("properties").collect()[0]["properties"]
     if any(stored.get(key) != value for key, value in wanted.items()):
         properties = ", ".join(f"'{key}' = '{value}'" for key, value in wanted.items())
-        place = f"delta.{quoted(str(plan.table.path))}"
+        place = plan.table.sql
         spark.sql(f"ALTER TABLE {place} SET TBLPROPERTIES ({properties})")
 
 

@@ -70,8 +70,7 @@ class State:
 
 def folder_of(lake: Lake, pipeline: Pipeline) -> Path:
     """Give the root of a pipeline's green tables."""
-    checked = lake.bronze(pipeline.name).path.name
-    return lake.root / "backfill" / checked
+    return lake.root / "backfill" / lake.bronze(pipeline.name).bare
 
 
 def green_lake(lake: Lake, pipeline: Pipeline, start: Start) -> GreenLake:

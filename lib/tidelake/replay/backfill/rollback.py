@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from delta.tables import DeltaTable
 from pyspark.errors import PySparkException
 
+from tidelake.access import handle
 from tidelake.errors import RefusedError
 from tidelake.replay.backfill.green import State, need_state, write_state
 from tidelake.replay.beginning import next_generation
@@ -56,7 +56,7 @@ def rollback(run: Run) -> State:
 
 def _restore(run: Run, table: Table, version: int) -> None:
     try:
-        DeltaTable.forPath(run.spark, str(table.path)).restoreToVersion(version)
+        handle(run.spark, table).restoreToVersion(version)
     except PySparkException as error:
         raise RefusedError(
             f"{table.name} cannot be restored to version {version}, from before the promotion: "

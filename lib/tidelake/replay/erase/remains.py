@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
-from delta.tables import DeltaTable
-
+from tidelake.access import handle, load
 from tidelake.config.durations import parse_duration
 from tidelake.replay.erase.books import held_tables
 from tidelake.replay.erase.report import Remains
@@ -64,7 +63,7 @@ def _old_files(run: Run) -> Iterator[Remains]:
 
 def _files_left(run: Run, table: Table) -> int:
     """Count a table's data files on disk that its newest version does not hold."""
-    stored = run.spark.read.format("delta").load(str(table.path))
+    stored = load(run.spark, table)
     active = {uri.rsplit("/", 1)[-1] for uri in stored.inputFiles()}
     files = (file for file in table.path.rglob("*.parquet") if "_delta_log" not in file.parts)
     return sum(file.name not in active for file in files)
@@ -73,7 +72,7 @@ def _files_left(run: Run, table: Table) -> int:
 def _log_retention(run: Run) -> timedelta:
     """Read how long a log is kept; maintenance gives all tables of a pipeline the same."""
     bronze = run.lake.bronze(run.pipeline.name)
-    detail = DeltaTable.forPath(run.spark, str(bronze.path)).detail().select("properties")
+    detail = handle(run.spark, bronze).detail().select("properties")
     told = detail.collect()[0]["properties"].get(_LOG_RETENTION, "")
     try:
         return parse_duration(told.removeprefix("interval "))
