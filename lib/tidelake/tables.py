@@ -203,6 +203,10 @@ class Lake:
         """Give the folder of a hop's checkpoints, one subfolder a generation."""
         return self.root / "checkpoints" / self.bronze(pipeline).bare / hop
 
+    def marks(self, layer: str) -> Path:
+        """Give the folder of a layer's locks."""
+        return self.root / layer
+
     def fast(self, name: str) -> Path:
         """Give the folder of a fast lane: its checkpoint, and what it writes without a broker."""
         return self.root / "fast" / self.gold(name).bare

@@ -36,6 +36,8 @@ class Environment(Model):
         name: The file's name.
         root: Absolute folder of the tables.
         catalog: Unity Catalog's name.
+        volume: Absolute folder of the files that go with a catalog's tables: checkpoints, locks,
+            marks.
         master: Spark's master; None where the cluster decides.
         limits: Bounds of a micro-batch.
         recovery_horizon: How long files that tables no longer hold stay at least.
@@ -47,12 +49,18 @@ class Environment(Model):
     name: Text
     root: Path | None = None
     catalog: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]*$")] | None = None
+    volume: Path | None = None
     master: Text | None = None
     limits: Limits = Limits()
     recovery_horizon: PositiveDuration = timedelta(days=7)
     spark: dict[str, Setting] = Field(default_factory=dict)
     triggers: dict[str, Setting] = Field(default_factory=dict)
     secrets: dict[str, Reference] = Field(default_factory=dict)
+
+    @property
+    def files(self) -> Path | None:
+        """Where files lie: under the root, or on the volume beside a catalog."""
+        return self.root or self.volume
 
 
 def load_environment(name: str | None = None, *, root: str | None = None) -> Environment:
@@ -61,10 +69,11 @@ def load_environment(name: str | None = None, *, root: str | None = None) -> Env
     Args:
         name: Its name; by default the variable ``TIDELAKE_ENV``, then ``local``.
         root: Folder of the tables; by default the variable ``TIDELAKE_ROOT``, then the file's. It
-            wins over a catalog.
+            wins over a catalog. Where there is a catalog, the variables ``TIDELAKE_CATALOG`` and
+            ``TIDELAKE_VOLUME`` win over the file's.
 
     Returns:
-        The environment, with an absolute root or a catalog.
+        The environment, with an absolute root, or a catalog and its volume.
 
     Raises:
         UsageError: No environment has this name.
@@ -79,8 +88,14 @@ def load_environment(name: str | None = None, *, root: str | None = None) -> Env
     if root:
         raw["root"] = root
         raw.pop("catalog", None)
-    if isinstance(raw.get("root"), str):
-        raw["root"] = Path(os.path.abspath(Path(raw["root"]).expanduser()))
+        raw.pop("volume", None)
+    if raw.get("catalog") is not None:
+        raw["catalog"] = os.environ.get("TIDELAKE_CATALOG") or raw["catalog"]
+        told = os.environ.get("TIDELAKE_VOLUME") or raw.get("volume")
+        raw["volume"] = told or f"/Volumes/{raw['catalog']}/ops/files"
+    for folder in ("root", "volume"):
+        if isinstance(raw.get(folder), str):
+            raw[folder] = Path(os.path.abspath(Path(raw[folder]).expanduser()))
     return _validated(raw, document, findings)
 
 
@@ -92,6 +107,10 @@ def _place_findings(raw: dict[str, Any], name: str, has_root: bool) -> list[Find
         findings.append(Finding(("root",), "must not be empty"))
     if raw.get("root") is not None and raw.get("catalog") is not None:
         findings.append(Finding(("catalog",), "stands beside root; tables lie in one of them"))
+    if raw.get("volume") == "":
+        findings.append(Finding(("volume",), "must not be empty"))
+    if raw.get("volume") is not None and raw.get("catalog") is None:
+        findings.append(Finding(("volume",), "goes with catalog only; under a root lie files too"))
     if raw.get("root") is None and raw.get("catalog") is None and not has_root:
         findings.append(Finding(("root",), "root or catalog is required: where tables lie"))
     return findings
@@ -114,6 +133,7 @@ def _worded(finding: Finding) -> Finding:
         "secrets": "must be a reference such as env:NAME or secret:SCOPE/KEY, never the value",
         "catalog": "must be a catalog's name: letters, digits, _ and -",
         "root": "must be the path of a folder",
+        "volume": "must be the path of a folder",
     }
     top = str(finding.path[0]) if finding.path else ""
     is_pattern = "must look like" in finding.message or "path" in finding.message

@@ -7,7 +7,6 @@ the query takes the batch as done and plans the next one from there.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import uuid
 from collections.abc import Sequence
@@ -43,7 +42,9 @@ def prepare(folder: Path, batch: int, offsets: Sequence[str], *, files: Sequence
             _write(made / "commits" / str(number), [_VERSION, done])
         if files:
             _write(made / "sources" / "0" / "0", [_VERSION, *files])
-    os.rename(made, folder)
+    # Where folders cannot be renamed it is copied: no table names this generation yet, so that
+    # whoever finds half a copy makes another.
+    shutil.move(made, folder)
 
 
 def delta_offset(table_id: str, position: Position) -> str:

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from tidelake.config import FilesSource
 from tidelake.errors import NotBuiltError, RefusedError, SourceError, UsageError
 from tidelake.ops.books import require_tables
-from tidelake.replay.backfill.green import folder_of, read_state, what_next
+from tidelake.replay.backfill.green import clear, folder_of, read_state, what_next
 from tidelake.replay.beginning import next_generation
 from tidelake.replay.erase.books import bounds, count_loss, count_rows, held_tables
 from tidelake.replay.erase.files import purge, purge_vectors
@@ -218,9 +218,8 @@ def _forget_ids(run: Run) -> None:
 
 def _give_up_rollback(run: Run) -> bool:
     """Remove what a backfill left: a rollback would restore the rows, green tables hold them."""
-    folder = folder_of(run.lake, run.pipeline)
-    was_there = folder.exists()
-    shutil.rmtree(folder, ignore_errors=True)
+    was_there = folder_of(run.lake, run.pipeline).exists()
+    clear(run)
     return was_there
 
 

@@ -16,7 +16,7 @@ from tidelake.replay.erase.report import Remains
 from tidelake.runtime.hop import Run
 from tidelake.sinks.commits import Commit, last_commit
 from tidelake.sinks.notes import SilverNote, positions
-from tidelake.tables import Lake, Table
+from tidelake.tables import CatalogName, Lake, Table
 
 # Delta's own.
 _LOG = timedelta(days=30)
@@ -46,9 +46,10 @@ def _old_files(run: Run) -> Iterator[Remains]:
     goes = now + run.environment.recovery_horizon
     for table in filled_tables(run):
         left = _files_left(run, table)
-        if left:
+        if left != 0:
+            files = "files" if left is None else f"{left:,} files"
             yield Remains(
-                f"{left:,} files that the table no longer holds, with rows as they were",
+                f"{files} that the table no longer holds, with rows as they were",
                 table.name,
                 goes,
                 f"tidelake maintain {run.pipeline.name} deletes them then; at once: --now",
@@ -61,8 +62,10 @@ def _old_files(run: Run) -> Iterator[Remains]:
     )
 
 
-def _files_left(run: Run, table: Table) -> int:
-    """Count a table's data files on disk that its newest version does not hold."""
+def _files_left(run: Run, table: Table) -> int | None:
+    """Count a table's data files that its newest version does not hold; None: nobody can look."""
+    if isinstance(table.place, CatalogName):
+        return None
     stored = load(run.spark, table)
     active = {uri.rsplit("/", 1)[-1] for uri in stored.inputFiles()}
     files = (file for file in table.path.rglob("*.parquet") if "_delta_log" not in file.parts)
