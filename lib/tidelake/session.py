@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
 import os
 import tempfile
@@ -9,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidelake.config import Environment, load_environment
-from tidelake.errors import MachineError, NotBuiltError
+from tidelake.errors import MachineError, UsageError
 from tidelake.jars import ensure_jars
 from tidelake.quiet import output_to
 from tidelake.remote import connect
+from tidelake.tables import Catalog, Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,6 +27,9 @@ _WHOLE_FILES = {
     "spark.sql.files.openCostInBytes": str(1 << 40),
 }
 
+# Set wherever a Databricks runtime runs us, serverless too.
+_RUNTIME = "DATABRICKS_RUNTIME_VERSION"
+
 # Lengths that a broken Avro record may announce: the reader makes room before it looks.
 AVRO_LIMITS = (
     "-Dorg.apache.avro.limits.string.maxLength",
@@ -34,17 +40,19 @@ _LIMITS = " ".join(f"{limit}={1 << 26}" for limit in AVRO_LIMITS)
 
 
 def build_session(env: str | Environment = "local") -> SparkSession:
-    """Start Spark with Delta for an environment, or connect to a server that has both.
+    """Start Spark with Delta for an environment, connect to its server, or join its runtime.
 
     The JVM's own messages go to :func:`spark_log`.
 
     Raises:
-        MachineError: Java or Spark is missing or does not start.
+        MachineError: Java or Spark is missing or does not start, or there is no runtime.
         JarError: A jar's hash differs from the lock.
     """
     environment = load_environment(env) if isinstance(env, str) else env
-    if environment.root is None:
-        raise NotBuiltError("Running on a catalog", "Give --root DIR to run on paths.")
+    if environment.remote is not None:
+        return connect(environment.remote)
+    if not starts_spark(environment):
+        return _joined(environment)
     try:
         from py4j.protocol import Py4JJavaError  # noqa: PLC0415  heavy, and optional
         from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415
@@ -58,8 +66,6 @@ def build_session(env: str | Environment = "local") -> SparkSession:
     # They print whole stack traces; what matters of them reaches the user as our own error.
     for chatter in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(chatter).setLevel(logging.CRITICAL + 1)
-    if environment.remote is not None:
-        return connect(environment.remote)
     master = environment.master or "local[*]"
     builder = SparkSession.builder.master(master).appName("tidelake")
     for key, value in _settings(environment, ensure_jars()).items():
@@ -72,6 +78,50 @@ def build_session(env: str | Environment = "local") -> SparkSession:
     except (PySparkRuntimeError, OSError) as error:
         raise _not_started(str(error), log) from error
     session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def starts_spark(environment: Environment) -> bool:
+    """Tell whether the session is ours to start and to stop, and not the runtime's own."""
+    ours = environment.root, environment.master, environment.remote
+    return any(place is not None for place in ours)
+
+
+def lake_of(environment: Environment) -> Lake:
+    """Give an environment's tables; in a catalog Spark is asked for only when one is looked at."""
+    if environment.files is None:
+        raise UsageError(f"environment {environment.name} has neither a root nor a volume.")
+    if environment.catalog is None:
+        return Lake(environment.files)
+    session = functools.cache(lambda: build_session(environment))
+    return Lake(environment.files, catalog=Catalog(environment.catalog, session))
+
+
+def _joined(environment: Environment) -> SparkSession:
+    """Take the session that the runtime has, and set in it what it lets us set."""
+    remedy = (
+        f"environment {environment.name} lies in catalog {environment.catalog}, which only a "
+        "Databricks runtime reaches. Run it there, as a job or in a notebook; here, give --root "
+        "DIR, or --env local"
+    )
+    try:
+        from pyspark.errors import PySparkException  # noqa: PLC0415  heavy, and optional
+        from pyspark.sql import SparkSession  # noqa: PLC0415
+    except ImportError as error:
+        raise MachineError(remedy) from error
+    if _RUNTIME not in os.environ and SparkSession.getActiveSession() is None:
+        raise MachineError(remedy)
+    session = SparkSession.builder.getOrCreate()
+    for key, value in {"spark.sql.session.timeZone": "UTC", **environment.spark}.items():
+        # The compute decides what may be set, and nothing rests on a setting but the time zone.
+        with contextlib.suppress(PySparkException):
+            session.conf.set(key, value)
+    zone = session.conf.get("spark.sql.session.timeZone")
+    if zone not in ("UTC", "Etc/UTC"):
+        raise MachineError(
+            f"the session's time zone is {zone} and cannot be set. Set "
+            "spark.sql.session.timeZone UTC in the cluster's Spark config"
+        )
     return session
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import click
 
 from tidelake.config import Environment, Pipeline, load_environment, load_pipeline
-from tidelake.errors import NotBuiltError, UsageError
+from tidelake.errors import UsageError
+from tidelake.session import lake_of
 from tidelake.tables import Lake
 
 # How an instant may be written; always in UTC.
@@ -47,15 +48,11 @@ def place(root: str | None, env: str | None) -> Place:
 
     Raises:
         UsageError: The root is no folder, or may not be written.
-        NotBuiltError: The environment is a catalog.
     """
     environment = load_environment(env, root=root)
-    if environment.root is None:
-        raise NotBuiltError(
-            f"Running on the catalog {environment.catalog}", "Give --root DIR to run on paths."
-        )
-    _refuse_unusable(environment.root)
-    return Place(environment, Lake(environment.root))
+    if environment.root is not None:
+        _refuse_unusable(environment.root)
+    return Place(environment, lake_of(environment))
 
 
 def _refuse_unusable(root: Path) -> None:

@@ -42,6 +42,8 @@ class Environment(Model):
         name: The file's name.
         root: Absolute folder of the tables.
         catalog: Unity Catalog's name.
+        volume: Absolute folder of the files that go with a catalog's tables: checkpoints, locks,
+            marks.
         master: Spark's master; None where the cluster decides.
         remote: A server of Spark Connect, in place of a master.
         limits: Bounds of a micro-batch.
@@ -54,6 +56,7 @@ class Environment(Model):
     name: Text
     root: Path | None = None
     catalog: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]*$")] | None = None
+    volume: Path | None = None
     master: Text | None = None
     remote: Annotated[str, Field(pattern=_REMOTE)] | None = None
     limits: Limits = Limits()
@@ -62,6 +65,11 @@ class Environment(Model):
     triggers: dict[str, Setting] = Field(default_factory=dict)
     secrets: dict[str, Reference] = Field(default_factory=dict)
 
+    @property
+    def files(self) -> Path | None:
+        """Where files lie: under the root, or on the volume beside a catalog."""
+        return self.root or self.volume
+
 
 def load_environment(name: str | None = None, *, root: str | None = None) -> Environment:
     """Read an environment of the conf folder.
@@ -69,12 +77,13 @@ def load_environment(name: str | None = None, *, root: str | None = None) -> Env
     Args:
         name: Its name; by default the variable ``TIDELAKE_ENV``, then ``local``.
         root: Folder of the tables; by default the variable ``TIDELAKE_ROOT``, then the file's. It
-            wins over a catalog.
+            wins over a catalog. Where there is a catalog, the variables ``TIDELAKE_CATALOG`` and
+            ``TIDELAKE_VOLUME`` win over the file's.
 
     The variable ``SPARK_REMOTE`` names a server of Spark Connect, and wins over a master.
 
     Returns:
-        The environment, with an absolute root or a catalog.
+        The environment, with an absolute root, or a catalog and its volume.
 
     Raises:
         UsageError: No environment has this name.
@@ -89,12 +98,20 @@ def load_environment(name: str | None = None, *, root: str | None = None) -> Env
     if root:
         raw["root"] = root
         raw.pop("catalog", None)
-    if os.environ.get(REMOTE_VARIABLE):
+        raw.pop("volume", None)
+    remote = os.environ.get(REMOTE_VARIABLE, "")
+    # A runtime's own session is named otherwise, and is not connected to.
+    if remote.startswith("sc://"):
         # The client reads the variable itself, a token in it included.
-        raw["remote"] = _shown(os.environ[REMOTE_VARIABLE])
+        raw["remote"] = _shown(remote)
         raw.pop("master", None)
-    if isinstance(raw.get("root"), str):
-        raw["root"] = Path(os.path.abspath(Path(raw["root"]).expanduser()))
+    if raw.get("catalog") is not None:
+        raw["catalog"] = os.environ.get("TIDELAKE_CATALOG") or raw["catalog"]
+        told = os.environ.get("TIDELAKE_VOLUME") or raw.get("volume")
+        raw["volume"] = told or f"/Volumes/{raw['catalog']}/ops/files"
+    for folder in ("root", "volume"):
+        if isinstance(raw.get(folder), str):
+            raw[folder] = Path(os.path.abspath(Path(raw[folder]).expanduser()))
     return _validated(raw, document, findings)
 
 
@@ -108,6 +125,10 @@ def _place_findings(raw: dict[str, Any], name: str, has_root: bool) -> list[Find
         findings.append(Finding(("remote",), "stands beside master; a session has one of them"))
     if raw.get("root") is not None and raw.get("catalog") is not None:
         findings.append(Finding(("catalog",), "stands beside root; tables lie in one of them"))
+    if raw.get("volume") == "":
+        findings.append(Finding(("volume",), "must not be empty"))
+    if raw.get("volume") is not None and raw.get("catalog") is None:
+        findings.append(Finding(("volume",), "goes with catalog only; under a root lie files too"))
     if raw.get("root") is None and raw.get("catalog") is None and not has_root:
         findings.append(Finding(("root",), "root or catalog is required: where tables lie"))
     return findings
@@ -136,6 +157,7 @@ def _worded(finding: Finding) -> Finding:
         "catalog": "must be a catalog's name: letters, digits, _ and -",
         "root": "must be the path of a folder",
         "remote": "must look like sc://host:port; options and tokens go into SPARK_REMOTE",
+        "volume": "must be the path of a folder",
     }
     top = str(finding.path[0]) if finding.path else ""
     is_pattern = "must look like" in finding.message or "path" in finding.message

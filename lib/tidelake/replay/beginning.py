@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from tidelake.access import detail
 from tidelake.ops.books import history
 from tidelake.runtime.checkpoints import delta_offset, prepare
 from tidelake.runtime.hop import Run
-from tidelake.sinks.commits import BEGINNING, Position
-from tidelake.sinks.statements import detail
+from tidelake.sinks.positions import BEGINNING, Position
 from tidelake.tables import Hop, Table
 
 _GENERATION = re.compile(r"g([1-9][0-9]*)")

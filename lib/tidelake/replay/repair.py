@@ -26,9 +26,9 @@ from tidelake.runtime.gold_inputs import inputs_of
 from tidelake.runtime.hop import Run
 from tidelake.runtime.landing import taken_files
 from tidelake.runtime.lock import hold_hops
-from tidelake.sinks.commits import BEGINNING, rewritten_after
 from tidelake.sinks.definitions import changed_parts
 from tidelake.sinks.notes import SilverNote, positions
+from tidelake.sinks.positions import BEGINNING, rewritten_after
 from tidelake.tables import Hop
 
 

@@ -6,7 +6,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -29,7 +29,7 @@ from tidelake.runtime.standing import Standing
 from tidelake.sinks.commits import Commit, last_commit
 from tidelake.sinks.compaction import compact, is_due
 from tidelake.sinks.generations import CREATION, Fence, open_generation
-from tidelake.tables import Hop, Lake, Table
+from tidelake.tables import Catalog, Hop, Lake, Table
 
 _POLL_SECONDS = 1
 
@@ -171,7 +171,9 @@ class HopQuery(ABC):
         run = self.run
         on_batch: Callable[[DataFrame, int], None] = self._take_here
         if is_remote():
-            words = run.pipeline, run.lake, run.environment, run.replays
+            catalog = None if run.lake.catalog is None else run.lake.catalog.name
+            lake = replace(run.lake, catalog=None)
+            words = run.pipeline, lake, catalog, run.environment, run.replays
             on_batch = Elsewhere(partial(_rebuilt, type(self), self.fence, *words))
             self._closings = Closings(self.hop, self.closing_tables(), run.progress)
         name = f"{self.run.pipeline.name}-{self.hop}"
@@ -279,11 +281,17 @@ def _rebuilt(
     fence: Fence,
     pipeline: Pipeline,
     lake: Lake,
+    catalog: str | None,
     environment: Environment,
     replays: bool,
     spark: SparkSession,
 ) -> HopQuery:
-    """Build a hop anew where its batches are worked on; its tables tell what it did."""
+    """Build a hop anew where its batches are worked on; its tables tell what it did.
+
+    A catalog comes by its name, since a session cannot be sent.
+    """
+    if catalog is not None:
+        lake = replace(lake, catalog=Catalog(catalog, lambda: spark))
     silent = Progress(lambda _: None)
     run = Run(spark, pipeline, lake, environment, silent, replays=replays)
     return hop(run, fence=fence)

@@ -9,6 +9,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql.utils import is_remote
 
+from tidelake.access import follow
 from tidelake.bronze import as_never_requeued
 from tidelake.config.sizes import bytes_of
 from tidelake.errors import GenerationError, UsageError
@@ -26,9 +27,10 @@ from tidelake.silver.classify import PAYLOAD_HASH
 from tidelake.silver.prefilter import hold_back_copies
 from tidelake.silver.route import QUARANTINE_DDL
 from tidelake.sinks.append import ensure_table
-from tidelake.sinks.commits import BEGINNING, Position, last_commit, rows_between
+from tidelake.sinks.commits import last_commit
 from tidelake.sinks.definitions import changed_parts
 from tidelake.sinks.notes import SilverNote
+from tidelake.sinks.positions import BEGINNING, Position, rows_between
 from tidelake.tables import Table
 
 _TWIN = (PAYLOAD_HASH, "ingested_at")
@@ -127,12 +129,7 @@ class SilverHop(HopQuery):
             raise refused from error
 
     def _follow(self, table: Table) -> DataFrame:
-        return (
-            self.run.spark.readStream.format("delta")
-            .option("startingVersion", 0)
-            .option("maxBytesPerTrigger", self.limit)
-            .load(str(table.path))
-        )
+        return follow(self.run.spark, table, max_bytes=self.limit)
 
     def write(self, rows: DataFrame, batch: int) -> None:
         """Decide a batch and write it."""

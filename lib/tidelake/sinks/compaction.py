@@ -18,10 +18,10 @@ from delta.exceptions import (
 )
 from pyspark.sql import SparkSession
 
+from tidelake.access import detail
 from tidelake.config.types import quoted
 from tidelake.settings import with_settings
 from tidelake.sinks.commits import last_commit
-from tidelake.sinks.statements import detail, place_of
 from tidelake.tables import Table
 
 # What a writer hears whose files somebody else put together meanwhile; they share no base.
@@ -62,13 +62,13 @@ def compact(spark: SparkSession, table: Table) -> None:
     Where somebody else rewrites the table at the same moment, it is left to them.
     """
     with with_settings(spark, _SETTINGS), contextlib.suppress(*CONFLICTS):
-        spark.sql(f"OPTIMIZE {place_of(table)}")
+        spark.sql(f"OPTIMIZE {table.sql}")
 
 
 def cluster(spark: SparkSession, table: Table, columns: Sequence[str]) -> None:
     """Have compactions sort a table by some columns; a writer beside it would fail once."""
     if clustering_of(spark, table) != tuple(columns):
-        spark.sql(f"ALTER TABLE {place_of(table)} CLUSTER BY ({', '.join(map(quoted, columns))})")
+        spark.sql(f"ALTER TABLE {table.sql} CLUSTER BY ({', '.join(map(quoted, columns))})")
 
 
 def clustering_of(spark: SparkSession, table: Table) -> tuple[str, ...]:
@@ -80,7 +80,7 @@ def relieve(spark: SparkSession, table: Table) -> None:
     """Give a table deletion vectors where its last merge copied many rows."""
     last = last_commit(table)
     if last is not None and last.copied > COPIED and not has_vectors(spark, table):
-        spark.sql(f"ALTER TABLE {place_of(table)} SET TBLPROPERTIES ('{_VECTORS}' = 'true')")
+        spark.sql(f"ALTER TABLE {table.sql} SET TBLPROPERTIES ('{_VECTORS}' = 'true')")
 
 
 def has_vectors(spark: SparkSession, table: Table) -> bool:

@@ -21,7 +21,7 @@ from tidelake.gold import GONE
 from tidelake.gold.measures import shown_of, states_of
 from tidelake.settings import with_settings
 from tidelake.sinks.commits import encode
-from tidelake.sinks.statements import assignments, merge
+from tidelake.sinks.merging import assignments, merge
 from tidelake.tables import Table
 
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"

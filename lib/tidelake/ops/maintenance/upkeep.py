@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import SparkSession
 
+from tidelake.access import detail
 from tidelake.config import Pipeline
 from tidelake.errors import RefusedError
 from tidelake.ops.maintenance.needs import Need, needs_of
@@ -18,7 +19,6 @@ from tidelake.runtime.targets import Target, targets_of
 from tidelake.settings import with_settings
 from tidelake.sinks.commits import last_commit
 from tidelake.sinks.compaction import CLUSTERED_BY, cluster, compact, has_vectors
-from tidelake.sinks.statements import detail, place_of
 from tidelake.tables import Lake, Table
 
 # Clocks differ, and a reader that has just begun may need a moment.
@@ -169,7 +169,7 @@ def _sort(run: Run, plan: Plan) -> None:
 def vacuum(spark: SparkSession, table: Table, *, hours: int) -> None:
     """Delete files that a table no longer holds and that are older than so many hours."""
     with with_settings(spark, _FOR_VACUUM):
-        spark.sql(f"VACUUM {place_of(table)} RETAIN {hours} HOURS")
+        spark.sql(f"VACUUM {table.sql} RETAIN {hours} HOURS")
 
 
 def _files(spark: SparkSession, table: Table) -> int:
@@ -178,7 +178,7 @@ def _files(spark: SparkSession, table: Table) -> int:
 
 def _deleted(spark: SparkSession, table: Table) -> int:
     """Read from the log how many files the vacuum just now deleted."""
-    last = spark.sql(f"DESCRIBE HISTORY {place_of(table)} LIMIT 1").collect()[0]
+    last = spark.sql(f"DESCRIBE HISTORY {table.sql} LIMIT 1").collect()[0]
     told = last["operationMetrics"] if last["operation"] == "VACUUM END" else {}
     return int(told.get("numDeletedFiles", 0))
 
@@ -203,7 +203,7 @@ def _keep_log(spark: SparkSession, plan: Plan) -> None:
     stored = detail(spark, plan.table)["properties"]
     if any(stored.get(key) != value for key, value in wanted.items()):
         properties = ", ".join(f"'{key}' = '{value}'" for key, value in wanted.items())
-        spark.sql(f"ALTER TABLE {place_of(plan.table)} SET TBLPROPERTIES ({properties})")
+        spark.sql(f"ALTER TABLE {plan.table.sql} SET TBLPROPERTIES ({properties})")
 
 
 def _told(length: timedelta) -> str:

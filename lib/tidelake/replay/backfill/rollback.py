@@ -16,7 +16,6 @@ from tidelake.runtime.lock import hold_hops
 from tidelake.runtime.targets import OWN
 from tidelake.sinks.commits import last_commit, newest_version
 from tidelake.sinks.notes import SilverNote, positions
-from tidelake.sinks.statements import place_of
 from tidelake.tables import Table
 
 
@@ -56,7 +55,7 @@ def rollback(run: Run) -> State:
 
 def _restore(run: Run, table: Table, version: int) -> None:
     try:
-        run.spark.sql(f"RESTORE TABLE {place_of(table)} TO VERSION AS OF {version}")
+        run.spark.sql(f"RESTORE TABLE {table.sql} TO VERSION AS OF {version}")
     except PySparkException as error:
         raise RefusedError(
             f"{table.name} cannot be restored to version {version}, from before the promotion: "

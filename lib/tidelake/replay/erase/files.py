@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 
 from pyspark.sql import SparkSession
 
+from tidelake.access import detail
 from tidelake.ops.maintenance.needs import needs_of
 from tidelake.ops.maintenance.upkeep import vacuum
 from tidelake.replay.erase.remains import filled_tables
 from tidelake.replay.erase.report import Remains
 from tidelake.runtime.epochs import close_epoch
 from tidelake.runtime.hop import Run
-from tidelake.sinks.statements import detail, place_of
 from tidelake.tables import Table
 
 _VECTORS = "deletionVectors"
@@ -45,4 +45,4 @@ def purge(run: Run) -> tuple[Remains, ...]:
 def purge_vectors(spark: SparkSession, table: Table) -> None:
     """Write files anew whose rows a deletion vector only hides."""
     if _VECTORS in (detail(spark, table)["tableFeatures"] or []):
-        spark.sql(f"REORG TABLE {place_of(table)} APPLY (PURGE)")
+        spark.sql(f"REORG TABLE {table.sql} APPLY (PURGE)")

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from tidelake.access import load
 from tidelake.config import GlobalWindow, GoldTable, HoppingWindow, SessionWindow, TumblingWindow
 from tidelake.engine import slots_of
 from tidelake.gold import GONE
@@ -112,7 +113,7 @@ class Aggregated(Target):
             salt = self._salt(events, note["eligible"])
             partials = hold(to_sessions(events, self.gold, salt=salt))
             within = _near(partials, gap_of(self.gold))
-            stored = events.sparkSession.read.format("delta").load(str(self.table.path)).alias("t")
+            stored = load(events.sparkSession, self.table).alias("t")
             changed = self._ordered(regroup(partials, stored.where(within), self.gold))
             on = f"t.session_id = s.session_id AND {within}"
             merge_rows(hold(stamped(changed, **stamp)), self.table, on=on, note=note)

@@ -1,7 +1,6 @@
-"""Speak to Delta in SQL: the one way that a session of any kind understands.
+"""Merge in SQL: the one way that a session of any kind understands.
 
-Delta's Python classes need a plugin in a server of Spark Connect, and serverless compute has its
-own; statements need neither.
+Delta's Python classes need a plugin in a server of Spark Connect; statements do not.
 """
 
 from __future__ import annotations
@@ -10,20 +9,10 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame
 
 from tidelake.config.types import quoted
 from tidelake.tables import Table
-
-
-def place_of(table: Table) -> str:
-    """Name a table in a statement."""
-    return f"delta.{quoted(str(table.path))}"
-
-
-def detail(spark: SparkSession, table: Table) -> Row:
-    """Read what Delta says of a table: id, properties, features, files, clustering."""
-    return spark.sql(f"DESCRIBE DETAIL {place_of(table)}").collect()[0]
 
 
 @contextmanager
@@ -47,7 +36,7 @@ def merge(rows: DataFrame, target: Table, *, on: str, clauses: str) -> None:
         clauses: What becomes of rows that match and of those that do not.
     """
     with viewed(rows) as source:
-        text = f"MERGE INTO {place_of(target)} AS t USING {source} AS s ON {on} {clauses}"
+        text = f"MERGE INTO {target.sql} AS t USING {source} AS s ON {on} {clauses}"
         rows.sparkSession.sql(text)
 
 
