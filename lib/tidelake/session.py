@@ -133,18 +133,22 @@ def _not_started(why: str, log: Path) -> MachineError:
 
 
 def _of_executors(environment: Environment, jars: list[Path]) -> dict[str, str]:
-    """Give what executors in processes of their own need.
+    """Give what executors need, which may be processes of their own.
 
-    Delta's classes come to them twice otherwise: with each task, and from the class path that
-    they begin with, of which the two do not fit each other.
+    Without the jars on the class path that they begin with, Delta's classes come to them with each
+    task, and do not fit those of Spark's that wait for them.
     """
-    if not (environment.master or "local").startswith(("local-cluster[", "spark://")):
-        return {}
+    master = environment.master or "local"
+    # On this machine nobody else is to reach the driver; others have to.
+    alone = {"spark.driver.host": "localhost", "spark.driver.bindAddress": "127.0.0.1"}
+    if not master.startswith(("local-cluster[", "spark://")):
+        return alone
     import pyspark  # noqa: PLC0415  heavy, and optional
 
     # Where Spark itself is, for the processes that it starts.
     os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))
-    return {"spark.executor.extraClassPath": os.pathsep.join(str(jar) for jar in jars)}
+    found = {"spark.executor.extraClassPath": os.pathsep.join(str(jar) for jar in jars)}
+    return found | (alone if master.startswith("local-cluster[") else {})
 
 
 def spark_log() -> Path:
@@ -171,8 +175,6 @@ def _settings(environment: Environment, jars: list[Path]) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC {_LIMITS}",
         "spark.executor.extraJavaOptions": f"-Duser.timezone=UTC {_LIMITS}",
-        "spark.driver.host": "localhost",
-        "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "tidelake-warehouse"),
