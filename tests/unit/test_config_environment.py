@@ -116,7 +116,7 @@ def test_the_environments_of_the_repository_load(
 
 def test_a_session_has_a_master_or_a_server() -> None:
     write("both", "root: lake\nmaster: local[2]\nremote: sc://host:15002\n")
-    with pytest.raises(ConfigError, match="remote .*: stands beside master"):
+    with pytest.raises(ConfigError, match=r"remote .*: stands beside master"):
         load_environment("both")
 
 
