@@ -101,7 +101,7 @@ $(TOOLS_READY): requirements-release.lock
 # Pin anew after a change of pyproject.toml; needs uv. The runtime's lock is the part of the first
 # one that people run; the release's holds its tools alone.
 COMPILE := uv pip compile --quiet --no-header --generate-hashes --universal
-RUNTIME := --extra local --extra kafka --extra quality --extra metrics --extra lineage
+RUNTIME := --extra local --extra connect --extra kafka --extra quality --extra metrics --extra lineage
 lock:
 	$(COMPILE) $(RUNTIME) --extra dev pyproject.toml -o requirements.lock
 	$(COMPILE) $(RUNTIME) -c requirements.lock pyproject.toml -o requirements-runtime.lock

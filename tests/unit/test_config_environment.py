@@ -18,6 +18,7 @@ def own_conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TIDELAKE_ENV", raising=False)
     monkeypatch.delenv("TIDELAKE_ROOT", raising=False)
+    monkeypatch.delenv("SPARK_REMOTE", raising=False)
     write("local", "root: lakehouse\n")
     write("prod", "catalog: tidelake\n")
     return tmp_path
@@ -111,3 +112,30 @@ def test_the_environments_of_the_repository_load(
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
     environment = load_environment(name)
     assert (environment.root is None) == (name != "local")
+
+
+def test_a_session_has_a_master_or_a_server() -> None:
+    write("both", "root: lake\nmaster: local[2]\nremote: sc://host:15002\n")
+    with pytest.raises(ConfigError, match=r"remote .*: stands beside master"):
+        load_environment("both")
+
+
+def test_a_servers_address_is_in_the_file_and_its_token_is_not() -> None:
+    write("near", "root: lake\nremote: sc://host:15002\n")
+    assert load_environment("near").remote == "sc://host:15002"
+    write("near", "root: lake\nremote: sc://host:443/;token=s3cret\n")
+    with pytest.raises(ConfigError, match="tokens go into SPARK_REMOTE") as caught:
+        load_environment("near")
+    assert "s3cret" not in str(caught.value)
+
+
+def test_the_variable_of_spark_connect_wins_and_its_token_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write("local", "root: lakehouse\nmaster: local[2]\n")
+    monkeypatch.setenv("SPARK_REMOTE", "sc://host:443/;token=s3cret")
+    environment = load_environment()
+    assert (environment.master, environment.remote) == (None, "sc://host:443")
+    # What a runtime sets for its own session is nothing to connect to.
+    monkeypatch.setenv("SPARK_REMOTE", "unix:///run/spark.sock")
+    assert load_environment().master == "local[2]"

@@ -163,7 +163,10 @@ def run(
 @as_json
 @placed
 def sql(query: str, consistent: bool, json_: bool, root: str | None, env: str | None) -> None:
-    """Answer a SELECT on any table by its logical name, without Spark."""
+    """Answer a SELECT on any table by its logical name, without Spark.
+
+    On a catalog Spark answers, and the statement is in its dialect.
+    """
     from tidelake.ops.epochs import ask_at_epoch  # noqa: PLC0415
     from tidelake.ops.query import ask_for_user  # noqa: PLC0415
 
@@ -232,14 +235,19 @@ def ledger(
 @as_json
 @placed
 def doctor(fetch: bool, json_: bool, root: str | None, env: str | None) -> int:
-    """Check the machine; each failing line says the remedy."""
+    """Check the machine, or the catalog; each failing line says the remedy."""
     from tidelake.jars import ensure_jars  # noqa: PLC0415
     from tidelake.ops.doctor import examine  # noqa: PLC0415
 
     where = place(root, env)
     if fetch:
         ensure_jars()
-    findings = examine(where.lake.root)
+    if where.lake.catalog is None:
+        findings = examine(where.lake.root)
+    else:
+        from tidelake.ops.doctor_catalog import examine_catalog  # noqa: PLC0415
+
+        findings = examine_catalog(where.lake, where.lake.catalog)
     if json_:
         print_json(
             [

@@ -10,7 +10,7 @@ from tidelake.cli.options import Place, as_json, place, placed
 from tidelake.cli.render import print_json, print_table
 from tidelake.config import Detection, Pipeline
 from tidelake.config.detections import FastLane
-from tidelake.errors import UsageError
+from tidelake.errors import NotBuiltError, UsageError
 
 # In real-time mode each partition of the topic keeps a slot for itself.
 _SLOTS = 16
@@ -34,6 +34,8 @@ def run(pipeline: str, source: str | None, root: str | None, env: str | None) ->
     from tidelake.runtime.lock import hold  # noqa: PLC0415
 
     where = place(root, env)
+    if where.lake.catalog is not None:
+        raise NotBuiltError("The fast lane on a catalog", "Give --root DIR to run it on paths.")
     definition = where.pipeline(pipeline, source=source)
     detection, lane = fast_lane(definition)
     folder = where.lake.fast(detection.name)

@@ -131,11 +131,14 @@ def started(place: Place, pipeline: Pipeline) -> Iterator[Run]:
 
     from tidelake.runtime.hop import Run  # noqa: PLC0415
     from tidelake.runtime.progress import Progress  # noqa: PLC0415
-    from tidelake.session import build_session  # noqa: PLC0415
+    from tidelake.session import build_session, starts_spark  # noqa: PLC0415
 
     asked = threading.Event()
-    say(f"Starting Spark for {pipeline.name} under {place.lake.root} …")
-    spark = build_session(place.environment)
+    ours = starts_spark(place.environment)
+    if ours:
+        say(f"Starting Spark for {pipeline.name} {place.lake.place} …")
+    catalog = place.lake.catalog
+    spark = catalog.session() if catalog else build_session(place.environment)
     try:
         _stop_when_asked(asked)
         yield Run(spark, pipeline, place.lake, place.environment, Progress(say), asked)
@@ -146,7 +149,9 @@ def started(place: Place, pipeline: Pipeline) -> Iterator[Run]:
     finally:
         # Told to stop together with us, the JVM may be gone already.
         with contextlib.suppress(*((Py4JError, OSError) if asked.is_set() else ())):
-            spark.stop()
+            # The runtime's own session serves others, and the notebook's next cell.
+            if ours:
+                spark.stop()
 
 
 def _stop_when_asked(stop: threading.Event) -> None:

@@ -9,7 +9,7 @@ from datetime import datetime
 import duckdb
 
 from tidelake.errors import UsageError
-from tidelake.ops.query import Answer, ask, ask_for_user, tables_in
+from tidelake.ops.query import Answer, ask, ask_for_user, dialect_of, tables_in
 from tidelake.sinks.commits import last_commit
 from tidelake.tables import Lake
 
@@ -45,7 +45,7 @@ def ask_at_epoch(lake: Lake, sql: str) -> tuple[Answer, Epoch | None]:
         UsageError: No epoch holds them together, or its versions are gone; and what
             :func:`~tidelake.ops.query.ask_for_user` refuses.
     """
-    names = {table.name for table in tables_in(sql, lake).values()}
+    names = {table.name for table in tables_in(sql, lake, dialect=dialect_of(lake)).values()}
     if not names:
         return ask_for_user(lake, sql), None
     epoch = newest_epoch(lake, names)
@@ -99,11 +99,11 @@ def _newest(lake: Lake, names: Collection[str]) -> Epoch | None:
     if not lake.epochs().exists:
         return None
     # The names are checked ones, of tables that exist.
-    wanted = ", ".join(f"'{name}'" for name in names)
+    wanted = " AND ".join(f"versions['{name}'] IS NOT NULL" for name in names)
     found = ask(
         lake,
         f"SELECT pipeline, epoch, closed_at, versions FROM {lake.epochs().name} "
-        f"WHERE list_has_all(map_keys(versions), [{wanted}]) "
+        f"WHERE {wanted} "
         f"ORDER BY closed_at DESC LIMIT 1",
     )
     return next((Epoch(*row) for row in found.rows), None)

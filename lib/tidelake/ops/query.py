@@ -16,9 +16,10 @@ from sqlglot.errors import SqlglotError
 from tidelake.errors import UsageError
 from tidelake.sinks.commits import last_commit
 from tidelake.sinks.finality import Final
-from tidelake.tables import Lake, Table
+from tidelake.tables import Catalog, Lake, Table
 
 _FINAL = "__final"
+_DUCKDB, _SPARK = "duckdb", "databricks"
 
 
 @dataclass(frozen=True)
@@ -40,12 +41,14 @@ class Answer:
 
 
 def ask(lake: Lake, sql: str) -> Answer:
-    """Run one SELECT of our own.
+    """Run one SELECT of our own, in DuckDB's words.
 
     Raises:
         UsageError: The statement is no query, or DuckDB does not understand it.
     """
     wanted = tables_in(sql, lake)
+    if lake.catalog is not None:
+        return _ask_catalog(lake.catalog, sql, wanted, {}, dialect=_DUCKDB)
     # A catalog of its own keeps the views of one question from another's.
     catalog = f"asked_{next(_numbers)}"
     with _instance().cursor() as connection:
@@ -63,6 +66,8 @@ def ask(lake: Lake, sql: str) -> Answer:
 def ask_for_user(lake: Lake, sql: str, versions: Mapping[str, int] | None = None) -> Answer:
     """Run one SELECT of the user's, which reaches the tables that it names and nothing else.
 
+    It is in DuckDB's words; on a catalog Spark answers it, and it is in Spark's.
+
     Args:
         lake: Where the tables are.
         sql: The statement.
@@ -71,7 +76,9 @@ def ask_for_user(lake: Lake, sql: str, versions: Mapping[str, int] | None = None
     Raises:
         UsageError: The statement is no query, or DuckDB does not understand it.
     """
-    wanted = tables_in(sql, lake)
+    wanted = tables_in(sql, lake, dialect=dialect_of(lake))
+    if lake.catalog is not None:
+        return _ask_catalog(lake.catalog, sql, wanted, versions or {}, dialect=_SPARK)
     with duckdb.connect() as connection:
         import_extension("delta", con=connection)
         connection.execute("SET TimeZone = 'UTC'")
@@ -81,6 +88,25 @@ def ask_for_user(lake: Lake, sql: str, versions: Mapping[str, int] | None = None
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
         return _answer(connection, sql, lake)
+
+
+def _ask_catalog(
+    catalog: Catalog,
+    sql: str,
+    wanted: Mapping[str, Table],
+    versions: Mapping[str, int],
+    *,
+    dialect: str,
+) -> Answer:
+    from tidelake.ops.asking import ask_catalog  # noqa: PLC0415  imports Spark
+
+    kept = {
+        view: _final_condition(view, table, versions.get(table.name))
+        for view, table in wanted.items()
+        if view != table.name
+    }
+    columns, rows = ask_catalog(catalog, sql, wanted, dialect=dialect, versions=versions, kept=kept)
+    return Answer(columns, rows)
 
 
 _numbers = itertools.count()
@@ -142,14 +168,24 @@ def _answer(connection: duckdb.DuckDBPyConnection, sql: str, lake: Lake) -> Answ
         raise UsageError(f"{_plain(error)}\n{_known(lake)}") from error
 
 
-def tables_in(sql: str, lake: Lake) -> dict[str, Table]:
+def dialect_of(lake: Lake) -> str:
+    """Name the dialect in which users ask."""
+    return _DUCKDB if lake.catalog is None else _SPARK
+
+
+def tables_in(sql: str, lake: Lake, *, dialect: str = _DUCKDB) -> dict[str, Table]:
     """Find the tables that a statement names, by the names that it uses.
+
+    Args:
+        sql: The statement.
+        lake: Where the tables are.
+        dialect: The statement's.
 
     Raises:
         UsageError: It is not exactly one query, or names a table that does not exist.
     """
     try:
-        statements = [statement for statement in parse(sql, dialect="duckdb") if statement]
+        statements = [statement for statement in parse(sql, dialect=dialect) if statement]
     except SqlglotError as error:
         raise UsageError(f"the statement cannot be read: {str(error).splitlines()[0]}") from error
     if len(statements) != 1 or not isinstance(statements[0], exp.Query | exp.Describe):
@@ -169,7 +205,7 @@ def tables_in(sql: str, lake: Lake) -> dict[str, Table]:
 
 def _known(lake: Lake) -> str:
     names = ", ".join(table.name for table in lake.existing())
-    return f"Tables under {lake.root}: {names or 'none yet; fill them with `tidelake demo`'}"
+    return f"Tables {lake.place}: {names or 'none yet; fill them with `tidelake demo`'}"
 
 
 def _plain(error: duckdb.Error) -> str:

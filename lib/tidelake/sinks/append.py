@@ -8,12 +8,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from tidelake.sinks.commits import encode
+from tidelake.access import FEED_PROPERTY, create, save
+from tidelake.sinks.commits import encode, newest_version
 from tidelake.sinks.evolution import Freedom, evolve
-from tidelake.tables import Table
-
-# A checkpoint of the log every tenth commit doubles the time of that commit.
-_PROPERTIES = {"delta.checkpointInterval": "50"}
+from tidelake.tables import CatalogName, Table
 
 
 def append(
@@ -38,16 +36,15 @@ def append(
         may_add_columns: Whether columns that the table lacks come into it, in the same commit.
         replaces: Whether the rows, and their columns, take the place of those that the table has.
     """
-    mode = "overwrite" if replaces else "append"
-    writer = rows.write.format("delta").mode(mode).option("userMetadata", encode(note))
+    options = {"userMetadata": encode(note)}
     if replaces:
-        writer = writer.option("overwriteSchema", "true")
+        options["overwriteSchema"] = "true"
     elif may_add_columns:
-        writer = writer.option("mergeSchema", "true")
+        options["mergeSchema"] = "true"
     if not surely_filled:
-        writer = writer.option("txnAppId", f"{table.name}/{note['generation']}")
-        writer = writer.option("txnVersion", str(note["batch"]))
-    writer.save(str(table.path))
+        options["txnAppId"] = f"{table.name}/{note['generation']}"
+        options["txnVersion"] = str(note["batch"])
+    save(rows, table, options, "overwrite" if replaces else "append")
 
 
 def ensure_table(
@@ -65,10 +62,32 @@ def ensure_table(
     """
     if table.exists:
         evolve(spark, table, schema, freedom)
+        # Where a table was made and its first note was not written any more.
+        if isinstance(table.place, CatalogName) and newest_version(table) == 0:
+            append(_no_rows(spark, schema), table, note, surely_filled=False)
         return
-    # Not from a Python list, which would start a Python worker for no row.
-    empty = spark.range(0).select(
+    if isinstance(table.place, CatalogName):
+        create(spark, table, schema, _properties(table))
+        append(_no_rows(spark, schema), table, note, surely_filled=False)
+        return
+    options = {"userMetadata": encode(note), **_properties(table)}
+    save(_no_rows(spark, schema), table, options, "errorifexists")
+
+
+def _properties(table: Table) -> dict[str, str]:
+    """Give the properties that a table is made with."""
+    # A checkpoint of the log every tenth commit doubles the time of that commit.
+    found = {"delta.checkpointInterval": "50"}
+    of_a_layer, side = table.name.startswith(("bronze.", "silver.")), table.bare.partition("__")[2]
+    followed = of_a_layer and side in ("", "requeue")
+    if isinstance(table.place, CatalogName) and followed:
+        # Costs nothing while a table only grows.
+        found[FEED_PROPERTY] = "true"
+    return found
+
+
+def _no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
+    """Make a frame of no row; from a Python list, it would start a Python worker."""
+    return spark.range(0).select(
         *[F.lit(None).cast(field.dataType).alias(field.name) for field in schema.fields]
     )
-    writer = empty.write.format("delta").option("userMetadata", encode(note))
-    writer.options(**_PROPERTIES).save(str(table.path))
