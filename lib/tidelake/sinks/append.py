@@ -43,8 +43,10 @@ def append(
     elif may_add_columns:
         options["mergeSchema"] = "true"
     if not surely_filled or _may_lack_a_lock(table, note):
-        options["txnAppId"] = f"{table.name}/{note['generation']}"
-        options["txnVersion"] = str(note["batch"])
+        # Delta's numbers begin at 0, and 0 is the first batch's.
+        made = "/made" if note["batch"] < 0 else ""
+        options["txnAppId"] = f"{table.name}/{note['generation']}{made}"
+        options["txnVersion"] = str(max(note["batch"], 0))
     save(rows, table, options, "overwrite" if replaces else "append")
 
 
