@@ -79,7 +79,7 @@ def build_session(env: str | Environment = "local") -> SparkSession:
 
 def starts_spark(environment: Environment) -> bool:
     """Tell whether Spark is ours to start and to stop, and not the runtime's own."""
-    return environment.root is not None or environment.master is not None
+    return environment.root is not None
 
 
 def lake_of(environment: Environment) -> Lake:

@@ -88,6 +88,7 @@ def test_an_unknown_environment_names_the_known_ones() -> None:
         ("root: a\ncatalog: b\n", "catalog", "beside root"),
         ("root: ''\n", "root", "empty"),
         ("root: a\nvolume: b\n", "volume", "goes with catalog only"),
+        ("catalog: a\nmaster: local\n", "master", "goes with root only"),
         ("catalog: a\nvolume: ''\n", "volume", "empty"),
         ("catalog: a\nvolume: 5\n", "volume", "path of a folder"),
         ("root: 5\n", "root", "path of a folder"),

@@ -135,7 +135,8 @@ def _gold(run: Run) -> Repaired:
 
 
 def _listed(run: Run, path: str) -> str:
-    """Write a path as Spark's file source lists it."""
+    """Write a path as Spark's file source lists it; a volume's have another scheme."""
     jvm = run.spark._jvm
     assert jvm is not None
-    return str(jvm.org.apache.hadoop.fs.Path(f"file://{path}").toUri().toString())
+    scheme = "dbfs:" if path.startswith("/Volumes/") else "file://"
+    return str(jvm.org.apache.hadoop.fs.Path(f"{scheme}{path}").toUri().toString())

@@ -47,6 +47,8 @@ def append(
         made = "/made" if note["batch"] < 0 else ""
         options["txnAppId"] = f"{table.name}/{note['generation']}{made}"
         options["txnVersion"] = str(max(note["batch"], 0))
+    if replaces and isinstance(table.place, CatalogName) and not table.exists:
+        create(rows.limit(0), table, _properties(table))
     save(rows, table, options, "overwrite" if replaces else "append")
 
 
