@@ -35,6 +35,7 @@ BUILT = [
     "run",
     "sql",
     "status",
+    "ui",
     "verify",
 ]
 GROUPS = {
@@ -44,7 +45,7 @@ GROUPS = {
     "late": ["apply", "list"],
     "quarantine": ["discard", "list", "replay"],
 }
-UNBUILT = ["init", "ui"]
+UNBUILT = ["init"]
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,6 @@ import click
 from tidelake.errors import NotBuiltError
 
 _UNBUILT = {
-    "ui": "Show a live page.",
     "init": "Start a new pipeline.",
 }
 

@@ -95,6 +95,19 @@ def _lock(file: TextIO, what: str, *, waits: bool) -> None:
     os.write(file.fileno(), str(os.getpid()).encode())
 
 
+def writer(lake: Lake, pipeline: str, hop: Hop) -> int | None:
+    """Give the process that writes a hop; None where none on this machine does.
+
+    The lock itself is not asked: to try it would make a run fail that begins in this moment. So a
+    process that has nothing to do with it may stand here, under a number that was used again.
+    """
+    try:
+        told = (lake.checkpoints(pipeline, hop) / ".lock").read_text(encoding="utf-8").strip()
+    except OSError:
+        return None
+    return int(told) if told.isdecimal() and _lives(told) else None
+
+
 def _holder(file: TextIO) -> str:
     """Read who holds a lock; whoever took it this moment has not written it down yet."""
     told = ""
