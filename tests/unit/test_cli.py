@@ -27,6 +27,7 @@ BUILT = [
     "doctor",
     "erase",
     "generate",
+    "init",
     "ledger",
     "maintain",
     "repair",
@@ -42,7 +43,7 @@ GROUPS = {
     "late": ["apply", "list"],
     "quarantine": ["discard", "list", "replay"],
 }
-UNBUILT = ["init", "ui"]
+UNBUILT = ["ui"]
 
 
 @pytest.fixture(autouse=True)

@@ -19,6 +19,7 @@ from tidelake.cli.erasing import erase
 from tidelake.cli.failures import say
 from tidelake.cli.fast import fast
 from tidelake.cli.flow import run_pipeline
+from tidelake.cli.init import init
 from tidelake.cli.maintaining import maintain
 from tidelake.cli.options import as_json, place, placed
 from tidelake.cli.render import print_json, print_table
@@ -250,6 +251,6 @@ def _refuse_unbalanced(problems: Sequence[str], pipeline: str) -> None:
         )
 
 
-_BESIDE = (late, quarantine, check, repair, verify, backfill, maintain, erase, kafka, fast)
+_BESIDE = (late, quarantine, check, repair, verify, backfill, maintain, erase, kafka, fast, init)
 for _command in (*_BESIDE, *unbuilt_commands()):
     app.add_command(_command)

@@ -10,7 +10,6 @@ from tidelake.errors import NotBuiltError
 
 _UNBUILT = {
     "ui": "Show a live page.",
-    "init": "Start a new pipeline.",
 }
 
 

@@ -21,7 +21,7 @@ from tidelake.config.gold import (
 from tidelake.config.joins import Enrich, Join, LeftSide, RightSide
 from tidelake.config.loading import load_pipeline
 from tidelake.config.pipeline import Alerts, DimensionSpec, Pipeline, Quality, unbuilt_features
-from tidelake.config.places import conf_dir, pipeline_names
+from tidelake.config.places import conf_dir, conf_file, pipeline_names
 from tidelake.config.source import (
     DeltaSource,
     FilesSource,
@@ -68,6 +68,7 @@ __all__ = [
     "Watermark",
     "Window",
     "conf_dir",
+    "conf_file",
     "load_environment",
     "load_pipeline",
     "parse_duration",
