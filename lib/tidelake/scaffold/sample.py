@@ -6,18 +6,22 @@ import bz2
 import gzip
 import json
 import lzma
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 from tidelake.errors import SourceError
 
 # A folder may hold a million files; so many, evenly spread over their times, tell enough.
 _FILES = 50
-_OPENERS = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+_OPENERS: dict[str, Callable[..., IO[Any]]] = {
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+}
 _UNREADABLE = frozenset({".zst", ".lz4", ".snappy", ".deflate", ".parquet", ".avro", ".orc"})
 # A record longer than this is no record of a stream, and would fill the memory.
 _LONGEST = 16 << 20
@@ -142,7 +146,7 @@ def _lines(file: Path) -> Iterator[Record]:
             "with --sample."
         )
     try:
-        with cast(IO[bytes], _OPENERS.get(file.suffix, open)(file, "rb")) as stream:
+        with _OPENERS.get(file.suffix, open)(file, "rb") as stream:
             for number, line in enumerate(iter(lambda: stream.readline(_LONGEST), b""), start=1):
                 payload = line.removesuffix(b"\n")
                 if number == 1:
