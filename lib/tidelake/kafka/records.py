@@ -44,7 +44,8 @@ def first_records(of: Address, *, count: int) -> list[TopicRecord]:
             # Asked for by the client; partitions are assigned, so nothing joins it.
             "group.id": "tidelake-init",
             "enable.auto.commit": False,
-            "enable.partition.eof": False,
+            # Markers of transactions are no records: the last offset may never come.
+            "enable.partition.eof": True,
             "log_level": 0,
         }
     )
@@ -69,20 +70,19 @@ def _read(kafka: Any, consumer: Any, of: Address, count: int) -> Iterator[TopicR
         raise SourceError(f"there is no topic {of.topic} at {of.bootstrap} (known: {names})")
     places = [kafka.TopicPartition(of.topic, number) for number in known[of.topic].partitions]
     left: dict[int, int] = {}
-    ends: dict[int, int] = {}
     for place in places:
         first, end = consumer.get_watermark_offsets(place, timeout=_SECONDS)
-        place.offset, ends[place.partition] = first, end
+        place.offset = first
         left[place.partition] = min(end - first, -(-count // len(places)))
     consumer.assign([place for place in places if left[place.partition] > 0])
     deadline = time.monotonic() + _SECONDS
     while any(number > 0 for number in left.values()) and time.monotonic() < deadline:
         for message in consumer.consume(_AT_ONCE, timeout=1.0):
-            if message.error() is not None:
-                raise kafka.KafkaException(message.error())
-            number, offset = message.partition(), message.offset()
-            # Offsets of transactions are no records, so the last one ends a partition too.
-            left[number] = 0 if offset + 1 >= ends[number] else left[number]
-            if left[number] >= 0:
+            number, error = message.partition(), message.error()
+            if error is not None:
+                if error.code() != kafka.KafkaError._PARTITION_EOF:
+                    raise kafka.KafkaException(error)
+                left[number] = 0
+            elif left[number] > 0:
                 left[number] -= 1
-                yield TopicRecord(number, offset, message.value() or b"")
+                yield TopicRecord(number, message.offset(), message.value() or b"")

@@ -135,14 +135,15 @@ def _with_clock(column: Column) -> Column:
 
 def _named(columns: Sequence[Column]) -> tuple[Column, ...]:
     """Give each column a name that silver can bear and no other has."""
-    taken = {name.lower() for name in SILVER_RESERVED} - {"event_id", "event_time"}
+    silvers = {name.lower() for name in SILVER_RESERVED} - {"event_id", "event_time"}
+    taken = set(silvers)
     named = []
     for column in columns:
         plain = _NOT_A_COLUMN.sub("_", "_".join(column.path)).strip("_") or "field"
         if not plain[0].isalpha():
             plain = f"field_{plain}"
         plain = plain[:60]
-        name = f"payload_{plain}"[:60] if plain.lower() in taken else plain
+        name = f"payload_{plain}"[:60] if plain.lower() in silvers else plain
         number = 2
         while name.lower() in taken or not is_column_name(name):
             name = f"{plain[:56]}_{number}"

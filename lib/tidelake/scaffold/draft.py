@@ -167,12 +167,13 @@ def _key(
     if wish.strip().lower() in (NO_KEY, ""):
         return None
     wanted = wish.strip().lower()
-    for column in columns:
+    scalars = [column for column in columns if column.is_scalar]
+    for column in scalars:
         if wanted in (column.name.lower(), column.shown.lower()):
             return column
-    names = [column.name for column in columns if column.is_scalar]
+    names = [column.name for column in scalars]
     raise UsageError(
-        f"--key '{wish}' is no column of silver{suggestion(wish, names)} (known: "
+        f"--key '{wish}' is no column of silver with one value a row{suggestion(wish, names)} (known: "
         f"{', '.join(names)}; {NO_KEY} for no key)"
     )
 

@@ -49,7 +49,7 @@ def gold_keys(columns: Sequence[Column], left_out: Sequence[Column | None]) -> l
             continue
         kind, text = is_kind(column.path[-1]), column.type.kind == "string"
         owner = is_owner(column.path[-1])
-        ranked.append(((kind, text, owner, -len(kinds), -position), column))
+        ranked.append(((kind, -len(column.path), text, owner, -len(kinds), -position), column))
     ranked.sort(key=lambda one: one[0], reverse=True)
     return [column for _, column in ranked]
 

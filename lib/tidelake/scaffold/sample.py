@@ -48,6 +48,7 @@ class Broken:
 
     place: str
     why: str
+    payload: bytes
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def sample_of(records: Iterable[Record]) -> Sample:
     for record in records:
         read = _read(record.payload)
         if isinstance(read, str):
-            broken.append(Broken(record.place, read))
+            broken.append(Broken(record.place, read, record.payload))
         else:
             sound.append(record)
             values.append(read)
@@ -87,7 +88,7 @@ def sample_of(records: Iterable[Record]) -> Sample:
         first = broken[0]
         raise SourceError(
             f"{first.place}: {first.why} ({len(broken):,} of {len(sound) + len(broken):,} records "
-            f"are not one JSON object). {_remedy(first.why)}"
+            f"are not one JSON object). {_remedy(first.payload)}"
         )
     return Sample(tuple(sound), tuple(values), tuple(broken))
 
@@ -182,17 +183,15 @@ def _shown(text: str) -> str:
     return text if len(text) <= 40 else f"{text[:40]}…"
 
 
-def _remedy(why: str) -> str:
+def _remedy(payload: bytes) -> str:
     """Say what would make JSON lines of what was found."""
-    text = why.rsplit(": ", 1)[-1].strip()
-    if "UTF-8" in why:
-        return (
-            "Avro in a topic needs its schema: write source.format: avro by hand, see the page on "
-            "Kafka."
-        )
-    if text.startswith("["):
+    try:
+        text = payload.decode("utf-8").strip()
+    except UnicodeDecodeError:
+        return "Avro needs its schema: write that pipeline by hand, with source.format: avro."
+    if text.startswith("[{"):
         return "Write one object a line: jq -c '.[]' FILE > LINES.jsonl"
-    if text in ("{", "}") or text.startswith('"'):
+    if text in ("[", "{", "}") or text.startswith('"'):
         return "Write each object on one line: jq -c . FILE > LINES.jsonl"
     if "," in text and "{" not in text:
         return "This looks like CSV; write one JSON object a line first."

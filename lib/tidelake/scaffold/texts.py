@@ -102,10 +102,8 @@ def test_text(draft: Draft) -> str:
     """Write the test that runs the sample through the definition."""
     name, count = draft.name, len(draft.examples)
     copies = draft.id.sql != "record_id"
-    again = "\n    # What a sender repeats, and what it cuts off.\n"
+    heard = "What a sender repeats, and what it cuts off" if copies else "What a sender cuts off"
     sent = "[*LINES, LINES[0], LINES[0][:-1]]" if copies else "[*LINES, LINES[0][:-1]]"
-    if not copies:
-        again = "\n    # What a sender cuts off.\n"
     fates = f'{{"silver": {count}, "duplicate": 1, "quarantined": 1}}'
     if not copies:
         fates = f'{{"silver": {count}, "quarantined": 1}}'
@@ -120,12 +118,14 @@ from tidelake.testing import Played, playing
 HERE = Path(__file__).parent
 PIPELINE = HERE.parent / "conf" / "pipelines" / "{name}.yml"
 LINES = (HERE / "{name}.sample.jsonl").read_bytes().splitlines()
+# {heard}.
+SENT = {sent}
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:{again}    sent = {sent}
+def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
     with playing() as play:
-        yield play(PIPELINE, sent, tmp_path_factory.mktemp("{name}"))
+        yield play(PIPELINE, SENT, tmp_path_factory.mktemp("{name}"))
 
 
 def test_each_line_of_the_sample_is_accepted_once(played: Played) -> None:
