@@ -173,8 +173,8 @@ def _key(
             return column
     names = [column.name for column in scalars]
     raise UsageError(
-        f"--key '{wish}' is no column of silver with one value a row{suggestion(wish, names)} (known: "
-        f"{', '.join(names)}; {NO_KEY} for no key)"
+        f"--key '{wish}' is no column of silver with one value a row{suggestion(wish, names)} "
+        f"(known: {', '.join(names)}; {NO_KEY} for no key)"
     )
 
 
