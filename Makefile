@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test check lint types imports recovery bench lock clean
+.PHONY: setup demo test check lint types imports recovery bench docs lock clean
 
 setup: $(READY)
 
@@ -74,10 +74,25 @@ bench: setup
 	$(BIN)/python benchmarks/burst.py
 	$(BIN)/python benchmarks/latency.py
 
+# The site, into build/site; it opens from the disk, and loads nothing from elsewhere. Its packages
+# are many and heavy, so they have a lock and a folder of their own.
+DOCS := .venv-docs/bin
+docs: .venv-docs/.ready
+	$(DOCS)/python -m mkdocs build --strict --quiet
+	@echo "build/site/index.html"
+
+.venv-docs/.ready: docs/requirements.lock
+	$(PYTHON) -m venv .venv-docs
+	$(DOCS)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r docs/requirements.lock
+	echo "$(CURDIR)/lib" > "$$($(DOCS)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tidelake.pth"
+	touch $@
+
 # Pin anew after a change of pyproject.toml; needs uv.
 lock:
 	uv pip compile --quiet --no-header --generate-hashes --universal --extra local --extra kafka --extra quality --extra dev \
 		pyproject.toml -o requirements.lock
+	uv pip compile --quiet --no-header --generate-hashes --universal --extra docs \
+		pyproject.toml -o docs/requirements.lock
 
 clean:
-	rm -rf .venv lakehouse dist build
+	rm -rf .venv .venv-docs lakehouse dist build

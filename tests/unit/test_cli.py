@@ -6,6 +6,7 @@ import ast
 import importlib
 import os
 import runpy
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -112,6 +113,11 @@ def test_root_and_env_go_with_each_command(
     out = capsys.readouterr().out
     assert "--root DIR" in out
     assert "--env NAME" in out
+
+
+def test_the_command_line_loads_without_spark() -> None:
+    code = "import sys; sys.modules['pyspark'] = None; import tidelake.cli"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_version_goes_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
