@@ -20,6 +20,7 @@ from tidelake.cli.erasing import erase
 from tidelake.cli.failures import say
 from tidelake.cli.fast import fast
 from tidelake.cli.flow import run_dimensions, run_pipeline
+from tidelake.cli.init import init
 from tidelake.cli.maintaining import maintain
 from tidelake.cli.options import as_json, place, placed
 from tidelake.cli.render import print_json, print_table
@@ -27,7 +28,6 @@ from tidelake.cli.repairing import repair
 from tidelake.cli.reports import show_batches, show_gold, show_ledger, show_status
 from tidelake.cli.sides import late, quarantine
 from tidelake.cli.ui import ui
-from tidelake.cli.unbuilt import unbuilt_commands
 from tidelake.cli.verifying import verify
 from tidelake.config.addresses import address_of, is_address
 from tidelake.errors import UnbalancedError, UsageError
@@ -279,7 +279,8 @@ _BESIDE = (
     erase,
     kafka,
     fast,
+    init,
     ui,
 )
-for _command in (*_BESIDE, *unbuilt_commands()):
+for _command in _BESIDE:
     app.add_command(_command)

@@ -30,7 +30,12 @@ REMOTE_VARIABLE = "SPARK_REMOTE"
 
 
 class Limits(Model):
-    """How much input a micro-batch takes, in compressed bytes such as ``256m``."""
+    """How much input a micro-batch takes, in compressed bytes such as ``256m``.
+
+    Attributes:
+        silver_bytes: Of bronze, for a batch of silver.
+        gold_bytes: Of silver, for a batch of gold.
+    """
 
     silver_bytes: ByteSize = "256m"
     gold_bytes: ByteSize = "256m"
