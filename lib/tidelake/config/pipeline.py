@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr
 
+from tidelake.config.described import Described
 from tidelake.config.detections import Detection
 from tidelake.config.durations import PositiveDuration
 from tidelake.config.event import Dedup, Event, Watermark
@@ -40,7 +41,7 @@ class DimensionSpec(Model):
     history: Annotated[bool, Field(strict=True)] = True
 
 
-class Pipeline(Model):
+class Pipeline(Described):
     """A pipeline file, read and checked."""
 
     name: TableName

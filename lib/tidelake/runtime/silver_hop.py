@@ -9,6 +9,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from tidelake.bronze import as_never_requeued
+from tidelake.config.meanings import meaning_of
 from tidelake.config.sizes import bytes_of
 from tidelake.errors import GenerationError, UsageError
 from tidelake.runtime.avro import refuse_unlimited
@@ -199,4 +200,11 @@ def create_silver(run: Run, note: dict[str, Any]) -> None:
         (lake.silver(pipeline.name), silver_schema(spark, pipeline)),
     ):
         side = table == lake.quarantine(pipeline.name)
-        ensure_table(spark, table, schema, note, freedom="none" if side else freedom)
+        ensure_table(
+            spark,
+            table,
+            schema,
+            note,
+            meaning=meaning_of(pipeline, table.name),
+            freedom="none" if side else freedom,
+        )

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from tidelake.sinks.commits import encode
+from tidelake.config.meanings import Meaning, standard_meaning
+from tidelake.settings import with_settings
+from tidelake.sinks.comments import commented, describe
+from tidelake.sinks.commits import USER_METADATA, encode, last_commit, newest_version
 from tidelake.sinks.evolution import Freedom, evolve
 from tidelake.tables import Table
 
@@ -56,19 +60,46 @@ def ensure_table(
     schema: StructType,
     note: dict[str, Any],
     *,
+    meaning: Meaning | None = None,
     freedom: Freedom = "none",
 ) -> None:
-    """Create a table, or bring the stored one to the schema that today's definition gives.
+    """Create a table, or bring the stored one to what today's definition says.
+
+    Args:
+        spark: The session.
+        table: Which table.
+        schema: Its columns.
+        note: Of the commit that makes it.
+        meaning: What it holds; None for a table that is the same for every pipeline.
+        freedom: How far a stored one may follow the definition.
 
     Raises:
         SchemaChangedError: The stored table differs by more than ``freedom`` allows.
     """
+    words = meaning or standard_meaning(table.name)
     if table.exists:
-        evolve(spark, table, schema, freedom)
-        return
+        describe(spark, table, evolve(spark, table, schema, freedom), words)
+    else:
+        _create(spark, table, commented(schema, words), words.description, note)
+    if last_commit(table) is None and newest_version(table) == 0:
+        # A session that takes no settings made it without its note, or died before this line.
+        append(_no_rows(spark, schema), table, note)
+
+
+def _create(
+    spark: SparkSession, table: Table, schema: StructType, description: str, note: dict[str, Any]
+) -> None:
+    builder = DeltaTable.create(spark).location(str(table.path)).addColumns(schema)
+    if description:
+        builder = builder.comment(description)
+    for key, value in _PROPERTIES.items():
+        builder = builder.property(key, value)
+    with with_settings(spark, {USER_METADATA: encode(note)}):
+        builder.execute()
+
+
+def _no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
     # Not from a Python list, which would start a Python worker for no row.
-    empty = spark.range(0).select(
+    return spark.range(0).select(
         *[F.lit(None).cast(field.dataType).alias(field.name) for field in schema.fields]
     )
-    writer = empty.write.format("delta").option("userMetadata", encode(note))
-    writer.options(**_PROPERTIES).save(str(table.path))
