@@ -24,7 +24,9 @@ from tidelake.cli.options import as_json, place, placed
 from tidelake.cli.render import print_json, print_table
 from tidelake.cli.repairing import repair
 from tidelake.cli.reports import show_batches, show_gold, show_ledger, show_status
+from tidelake.cli.serving import serve
 from tidelake.cli.sides import late, quarantine
+from tidelake.cli.tracing import fate
 from tidelake.cli.unbuilt import unbuilt_commands
 from tidelake.cli.verifying import verify
 from tidelake.config.addresses import address_of, is_address
@@ -250,6 +252,19 @@ def _refuse_unbalanced(problems: Sequence[str], pipeline: str) -> None:
         )
 
 
-_BESIDE = (late, quarantine, check, repair, verify, backfill, maintain, erase, kafka, fast)
+_BESIDE = (
+    late,
+    quarantine,
+    check,
+    repair,
+    verify,
+    backfill,
+    maintain,
+    erase,
+    kafka,
+    fast,
+    fate,
+    serve,
+)
 for _command in (*_BESIDE, *unbuilt_commands()):
     app.add_command(_command)

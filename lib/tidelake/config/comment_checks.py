@@ -14,9 +14,10 @@ def comment_findings(pipeline: Pipeline) -> Iterator[Finding]:
     """Find comments on columns that are not there."""
     of_silver = (*pipeline.defined_columns, "event_id", "event_time")
     yield from _unknown(pipeline, (), of_silver)
-    for part, tables in (("gold", pipeline.gold), ("joins", pipeline.joins)):
-        for index, table in enumerate(tables):
-            yield from _unknown(table, (part, index), table.columns)
+    for index, gold in enumerate(pipeline.gold):
+        yield from _unknown(gold, ("gold", index), gold.columns)
+    for index, join in enumerate(pipeline.joins):
+        yield from _unknown(join, ("joins", index), join.columns)
     for index, detection in enumerate(pipeline.detections):
         yield from _unknown(detection, ("detections", index), detection.shown)
 

@@ -11,8 +11,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from tidelake.config.addresses import address_of
-from tidelake.config.comment_checks import comment_findings
 from tidelake.config.checks import check, dimension_findings, prefilter_findings
+from tidelake.config.comment_checks import comment_findings
 from tidelake.config.document import Document, Finding, KeyPath, read_document
 from tidelake.config.environment import Environment
 from tidelake.config.expectations import load_suite

@@ -5,9 +5,10 @@ The only place that holds the standard words, for the tables' comments and for t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tidelake.config.described import Described
 from tidelake.config.detections import EVENTS, LAST_PLACE, TOTAL, VALUES
 from tidelake.config.gold import GoldTable, Measure, SessionWindow
 from tidelake.config.names import IS_DELETE, SEQUENCE
@@ -147,35 +148,41 @@ def meaning_of(pipeline: Pipeline, table: str) -> Meaning:
         pipeline: The definition.
         table: The logical name of a table that the pipeline fills.
     """
-    name = table.partition(".")[2]
+    told = standard_meaning(table)
     if table in (f"silver.{pipeline.name}", f"silver.{pipeline.name}__late"):
-        told = standard_meaning(table).description
-        said = f"{pipeline.description} {told}" if pipeline.description else told
         comments = _silver_comments(pipeline)
-        return Meaning(said, _own(comments, pipeline.defined_columns) | comments, _UNKNOWN_FIELD)
+        columns = _own(comments, pipeline.defined_columns) | comments
+        return Meaning(_joined(pipeline.description, told.description), columns, _UNKNOWN_FIELD)
     if pipeline.dimension is not None and table in pipeline.gold_names:
-        what = "One row a version of a key." if name.endswith("__history") else "One row a key."
-        said = f"{pipeline.description} {what}" if pipeline.description else what
-        return Meaning(said, _own(pipeline.comments, pipeline.defined_columns))
+        what = "One row a version of a key." if table.endswith("__history") else "One row a key."
+        columns = _own(pipeline.comments, pipeline.defined_columns)
+        return Meaning(_joined(pipeline.description, what), columns)
+    return dict(_gold_meanings(pipeline)).get(table, told)
+
+
+def _gold_meanings(pipeline: Pipeline) -> Iterator[tuple[str, Meaning]]:
     inherited = _silver_comments(pipeline)
     for gold in pipeline.gold:
-        if gold.name == name:
-            own = _own(inherited, gold.keys) | _measured(gold)
-            return Meaning(gold.description or _windowed(gold), own | dict(gold.comments))
+        own = _own(inherited, gold.keys) | _measured(gold)
+        yield f"gold.{gold.name}", _said(gold, _windowed(gold), own)
     for join in pipeline.joins:
-        if join.name == name:
-            own = _own(inherited, join.columns)
-            told = "One row a left event, its first match beside it."
-            return Meaning(join.description or told, own | dict(join.comments))
+        own = _own(inherited, join.columns)
+        told = "One row a left event, its first match beside it."
+        yield f"gold.{join.name}", _said(join, told, own)
     for detection in pipeline.detections:
         own = _own(inherited, (*detection.keys, *detection.columns))
-        if detection.name == name:
-            told = "One row an event and rule that it broke."
-            return Meaning(detection.description or told, own | dict(detection.comments))
-        if detection.features == name:
-            told = f"What the rules of {detection.name} look back at: one row a key and hour."
-            return Meaning(told, own | _HOURS)
-    return standard_meaning(table)
+        told = "One row an event and rule that it broke."
+        yield f"gold.{detection.name}", _said(detection, told, own)
+        told = f"What the rules of {detection.name} look back at: one row a key and hour."
+        yield f"gold.{detection.features}", Meaning(told, own | _HOURS)
+
+
+def _said(table: Described, otherwise: str, columns: Mapping[str, str]) -> Meaning:
+    return Meaning(table.description or otherwise, {**columns, **table.comments})
+
+
+def _joined(own: str | None, standard: str) -> str:
+    return f"{own} {standard}" if own else standard
 
 
 def _silver_comments(pipeline: Pipeline) -> dict[str, str]:

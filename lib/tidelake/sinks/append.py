@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from tidelake.config.meanings import Meaning, standard_meaning
 from tidelake.settings import with_settings
 from tidelake.sinks.comments import commented, describe
-from tidelake.sinks.commits import USER_METADATA, encode, last_commit, newest_version
+from tidelake.sinks.commits import USER_METADATA, encode
 from tidelake.sinks.evolution import Freedom, evolve
 from tidelake.tables import Table
 
@@ -81,25 +81,31 @@ def ensure_table(
         describe(spark, table, evolve(spark, table, schema, freedom), words)
     else:
         _create(spark, table, commented(schema, words), words.description, note)
-    if last_commit(table) is None and newest_version(table) == 0:
-        # A session that takes no settings made it without its note, or died before this line.
-        append(_no_rows(spark, schema), table, note)
 
 
 def _create(
     spark: SparkSession, table: Table, schema: StructType, description: str, note: dict[str, Any]
 ) -> None:
     builder = DeltaTable.create(spark).location(str(table.path)).addColumns(schema)
-    if description:
-        builder = builder.comment(description)
     for key, value in _PROPERTIES.items():
         builder = builder.property(key, value)
-    with with_settings(spark, {USER_METADATA: encode(note)}):
-        builder.execute()
+    if description:
+        builder = builder.comment(description)
+    told = encode(note)
+    with with_settings(spark, {USER_METADATA: told}):
+        if spark.conf.get(USER_METADATA, None) == told:
+            builder.execute()
+            return
+    # A session that takes no settings: a writer carries the note, and the next run describes.
+    writer = _no_rows(spark, schema).write.format("delta").option("userMetadata", told)
+    writer.options(**_PROPERTIES).save(str(table.path))
 
 
 def _no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
     # Not from a Python list, which would start a Python worker for no row.
     return spark.range(0).select(
-        *[F.lit(None).cast(field.dataType).alias(field.name) for field in schema.fields]
+        *[
+            F.lit(None).cast(field.dataType).alias(field.name, metadata=field.metadata)
+            for field in schema.fields
+        ]
     )

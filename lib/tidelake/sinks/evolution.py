@@ -68,9 +68,7 @@ def differences(stored: StructType, wanted: StructType, freedom: Freedom) -> lis
     return found
 
 
-def evolve(
-    spark: SparkSession, table: Table, wanted: StructType, freedom: Freedom
-) -> StructType:
+def evolve(spark: SparkSession, table: Table, wanted: StructType, freedom: Freedom) -> StructType:
     """Bring a stored table to the definition, or refuse and change nothing.
 
     Returns:
