@@ -12,6 +12,7 @@ from typing import Literal
 import click
 
 from tidelake import __version__
+from tidelake.cli.asking import sql
 from tidelake.cli.backfilling import backfill
 from tidelake.cli.broker import kafka
 from tidelake.cli.checking import check
@@ -147,30 +148,6 @@ def run(
 
 
 @app.command()
-@click.argument("query")
-@click.option("--consistent", is_flag=True, help="See all tables as the last epoch had them.")
-@as_json
-@placed
-def sql(query: str, consistent: bool, json_: bool, root: str | None, env: str | None) -> None:
-    """Answer a SELECT on any table by its logical name, without Spark."""
-    from tidelake.ops.epochs import ask_at_epoch  # noqa: PLC0415
-    from tidelake.ops.query import ask_for_user  # noqa: PLC0415
-
-    lake = place(root, env).lake
-    if consistent:
-        answer, epoch = ask_at_epoch(lake, query)
-        if epoch:
-            say(f"Read in {epoch}")
-    else:
-        answer = ask_for_user(lake, query)
-    if json_:
-        print_json(answer.as_dicts())
-    else:
-        print_table(answer.columns, answer.rows)
-        say("1 row" if len(answer.rows) == 1 else f"{len(answer.rows):,} rows")
-
-
-@app.command()
 @click.argument("pipeline", default="clickstream")
 @as_json
 @placed
@@ -265,6 +242,7 @@ _BESIDE = (
     fast,
     fate,
     serve,
+    sql,
 )
 for _command in (*_BESIDE, *unbuilt_commands()):
     app.add_command(_command)

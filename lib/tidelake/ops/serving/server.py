@@ -1,10 +1,9 @@
-"""Start the Thrift server, keep its tables up to date, end it."""
+"""Start the Thrift server and end it."""
 
 from __future__ import annotations
 
 import socket
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -23,29 +22,19 @@ from tidelake.tables import Lake
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-HOST = "127.0.0.1"
-# How long a new table, or a new bound of final rows, may be unknown to clients.
-REFRESH_SECONDS = 10
 
-
-def serve(
-    environment: Environment,
-    lake: Lake,
-    *,
-    host: str,
-    port: int,
-    stop: threading.Event,
-    say: Callable[[str], None],
-) -> None:
-    """Serve a lake's tables until somebody asks to stop.
+@contextmanager
+def serving(environment: Environment, lake: Lake, *, host: str, port: int) -> Iterator[Registered]:
+    """Serve a lake's tables as long as the context lasts.
 
     Args:
         environment: Its Spark settings hold for the server.
         lake: Where the tables are.
         host: The address to listen at.
         port: The port.
-        stop: Set to end it.
-        say: Hears what happens.
+
+    Yields:
+        The tables that clients see; whoever holds them is to bring them up to date.
 
     Raises:
         UsageError: Nobody can listen there.
@@ -57,13 +46,7 @@ def serve(
         registered.refresh()
         only_reading(spark)
         with _listening(spark, port):
-            say(
-                f"{len(registered.tables)} tables at jdbc:hive2://{host}:{port}/gold "
-                "(no password; reading only). Ctrl-C ends it."
-            )
-            while not stop.wait(REFRESH_SECONDS):
-                for name in registered.refresh():
-                    say(f"{name} is new")
+            yield registered
 
 
 def refuse_taken(host: str, port: int) -> None:
