@@ -24,6 +24,7 @@ HOP_JOBS = sorted({*(PROJECT / "jobs").glob("*.py")} - {PROJECT / "jobs" / "back
 BUILT = [
     "check",
     "demo",
+    "dictionary",
     "doctor",
     "erase",
     "fate",

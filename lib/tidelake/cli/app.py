@@ -16,6 +16,7 @@ from tidelake.cli.asking import sql
 from tidelake.cli.backfilling import backfill
 from tidelake.cli.broker import kafka
 from tidelake.cli.checking import check
+from tidelake.cli.describing import dictionary
 from tidelake.cli.erasing import erase
 from tidelake.cli.failures import say
 from tidelake.cli.fast import fast
@@ -240,6 +241,7 @@ _BESIDE = (
     erase,
     kafka,
     fast,
+    dictionary,
     fate,
     serve,
     sql,
