@@ -118,7 +118,9 @@ def _content(folder: Path, base: str) -> dict[str, Any]:
 
 def _plain(content: dict[str, Any]) -> dict[str, Any]:
     """Leave of the clickstream what most tests need: sessions and totals, nothing beside."""
-    kept = {key: value for key, value in content.items() if key not in ("enrich", "joins")}
+    kept = {
+        key: value for key, value in content.items() if key not in ("enrich", "joins", "comments")
+    }
     return kept | {"gold": [one for one in content["gold"] if one["name"] in _KEPT]}
 
 

@@ -140,7 +140,7 @@ def started(place: Place, pipeline: Pipeline) -> Iterator[Run]:
     catalog = place.lake.catalog
     spark = catalog.session() if catalog else build_session(place.environment)
     try:
-        _stop_when_asked(asked)
+        stop_when_asked(asked)
         yield Run(spark, pipeline, place.lake, place.environment, Progress(say), asked)
     except (Py4JError, OSError):
         if not asked.is_set():
@@ -154,7 +154,7 @@ def started(place: Place, pipeline: Pipeline) -> Iterator[Run]:
                 spark.stop()
 
 
-def _stop_when_asked(stop: threading.Event) -> None:
+def stop_when_asked(stop: threading.Event) -> None:
     """Turn Ctrl-C and SIGTERM into a request.
 
     PySpark's own handler calls into the JVM from within a call and breaks the connection. Asked

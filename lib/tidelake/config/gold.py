@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 
+from tidelake.config.described import Described
 from tidelake.config.durations import Duration, PositiveDuration
 from tidelake.config.model import Model, suggestion
 from tidelake.config.names import ColumnName, TableName
@@ -161,7 +162,7 @@ Measures = Annotated[
 ]
 
 
-class GoldTable(Model):
+class GoldTable(Described):
     """One gold table.
 
     Attributes:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from tidelake.config.described import Described
 from tidelake.config.durations import PositiveDuration
 from tidelake.config.model import Model
 from tidelake.config.names import ColumnName, TableName
@@ -53,7 +54,7 @@ class RightSide(Model):
     columns: Annotated[dict[ColumnName, str], Field(min_length=1)]
 
 
-class Join(Model):
+class Join(Described):
     """A gold table with one row a left event.
 
     Attributes:
@@ -71,3 +72,8 @@ class Join(Model):
     on: Annotated[tuple[ColumnName, ...], Field(min_length=1)]
     within: PositiveDuration
     type: Literal["left", "inner"] = "left"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that analysts read, in order."""
+        return (*self.left.columns, *self.right.columns)

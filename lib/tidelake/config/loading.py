@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from tidelake.config.addresses import address_of
 from tidelake.config.checks import check, dimension_findings, prefilter_findings
+from tidelake.config.comment_checks import comment_findings
 from tidelake.config.document import Document, Finding, KeyPath, read_document
 from tidelake.config.environment import Environment
 from tidelake.config.expectations import load_suite
@@ -63,6 +64,8 @@ def load_pipeline(
     findings += _combination_findings(raw)
     findings += source_findings(raw.get("source"), environment)
     findings += _duplicate_tables(raw)
+    if pipeline is not None:
+        findings += comment_findings(pipeline)
     if pipeline is not None and not findings:
         findings += prefilter_findings(pipeline)
     dimensions: dict[str, Pipeline] = {}

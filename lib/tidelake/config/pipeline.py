@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PrivateAttr
 
 from tidelake.config.alerts import Alerts
+from tidelake.config.described import Described
 from tidelake.config.detections import Detection
 from tidelake.config.event import Dedup, Event, Watermark
 from tidelake.config.expectations import Expectation, Suite
@@ -41,7 +42,7 @@ class DimensionSpec(Model):
     history: Annotated[bool, Field(strict=True)] = True
 
 
-class Pipeline(Model):
+class Pipeline(Described):
     """A pipeline file, read and checked.
 
     Attributes:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -13,7 +15,8 @@ from duckdb_extensions import import_extension
 from sqlglot import exp, parse
 from sqlglot.errors import SqlglotError
 
-from tidelake.errors import UsageError
+from tidelake.errors import NotBuiltError, TidelakeError, UsageError
+from tidelake.ops.target import Target
 from tidelake.sinks.commits import last_commit
 from tidelake.sinks.finality import Final
 from tidelake.tables import Catalog, Lake, Table
@@ -76,18 +79,75 @@ def ask_for_user(lake: Lake, sql: str, versions: Mapping[str, int] | None = None
     Raises:
         UsageError: The statement is no query, or DuckDB does not understand it.
     """
-    wanted = tables_in(sql, lake, dialect=dialect_of(lake))
     if lake.catalog is not None:
+        wanted = tables_in(sql, lake, dialect=_SPARK)
         return _ask_catalog(lake.catalog, sql, wanted, versions or {}, dialect=_SPARK)
+    with _for_user(lake, sql, versions or {}) as connection:
+        return _answer(connection, sql, lake)
+
+
+def write_for_user(
+    lake: Lake, sql: str, target: Target, versions: Mapping[str, int] | None = None
+) -> int:
+    """Write what one SELECT of the user's answers into a file, row by row, whole or not at all.
+
+    Args:
+        lake: Where the tables are.
+        sql: The statement.
+        target: The file; a statement reaches no other.
+        versions: As for :func:`ask_for_user`.
+
+    Returns:
+        How many rows.
+
+    Raises:
+        UsageError: What :func:`ask_for_user` refuses.
+        TidelakeError: The file cannot be written.
+        NotBuiltError: The tables are in a catalog.
+    """
+    if lake.catalog is not None:
+        raise NotBuiltError("Writing an answer from a catalog into a file", "Ask Databricks SQL.")
+    with (
+        target.whole() as part,
+        _for_user(lake, sql, versions or {}, writes=part) as connection,
+    ):
+        try:
+            connection.sql(sql).create_view("answer")
+        except duckdb.Error as error:
+            raise _not_understood(error, lake) from error
+        path = str(part).replace("'", "''")
+        try:
+            done = connection.execute(f"COPY (SELECT * FROM answer) TO '{path}' ({target.options})")
+            return int((done.fetchone() or (0,))[0])
+        except duckdb.Error as error:
+            if str(part) in str(error):
+                raise TidelakeError(f"{target.file}: {_plain(error)}") from error
+            raise _not_understood(error, lake) from error
+
+
+@contextmanager
+def _for_user(
+    lake: Lake, sql: str, versions: Mapping[str, int], *, writes: Path | None = None
+) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Open a database that holds the tables of a statement and reaches nothing else.
+
+    Args:
+        lake: Where the tables are.
+        sql: The user's statement.
+        versions: Those in which to read tables.
+        writes: The one file that may be written.
+    """
+    wanted = tables_in(sql, lake)
     with duckdb.connect() as connection:
         import_extension("delta", con=connection)
         connection.execute("SET TimeZone = 'UTC'")
-        _name(connection, wanted, versions or {})
+        _name(connection, wanted, versions)
         folders = [f"{table.path}/" for table in wanted.values()]
         connection.execute("SET allowed_directories = $1", [folders])
+        connection.execute("SET allowed_paths = $1", [[str(writes)] if writes else []])
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
-        return _answer(connection, sql, lake)
+        yield connection
 
 
 def _ask_catalog(
@@ -165,7 +225,11 @@ def _answer(connection: duckdb.DuckDBPyConnection, sql: str, lake: Lake) -> Answ
         columns = tuple(column[0] for column in result.description or [])
         return Answer(columns, tuple(result.fetchall()))
     except duckdb.Error as error:
-        raise UsageError(f"{_plain(error)}\n{_known(lake)}") from error
+        raise _not_understood(error, lake) from error
+
+
+def _not_understood(error: duckdb.Error, lake: Lake) -> UsageError:
+    return UsageError(f"{_plain(error)}\n{_known(lake)}")
 
 
 def dialect_of(lake: Lake) -> str:

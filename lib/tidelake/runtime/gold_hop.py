@@ -9,6 +9,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from tidelake.config.meanings import meaning_of
 from tidelake.config.sizes import bytes_of
 from tidelake.errors import UsageError
 from tidelake.runtime.gold_inputs import by_input, inputs_of, open_stream, up_to
@@ -77,6 +78,7 @@ class GoldHop(HopQuery):
                 target.table,
                 target_schema(self.run, target),
                 self.creation_note(),
+                meaning=meaning_of(self.run.pipeline, target.table.name),
                 freedom=gold_freedom(self.run.pipeline),
             )
 

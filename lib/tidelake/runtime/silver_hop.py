@@ -11,6 +11,7 @@ from pyspark.sql.utils import is_remote
 
 from tidelake.access import follow
 from tidelake.bronze import as_never_requeued
+from tidelake.config.meanings import meaning_of
 from tidelake.config.sizes import bytes_of
 from tidelake.errors import GenerationError, UsageError
 from tidelake.runtime.avro import refuse_unlimited
@@ -200,4 +201,11 @@ def create_silver(run: Run, note: dict[str, Any]) -> None:
         (lake.silver(pipeline.name), silver_schema(spark, pipeline)),
     ):
         side = table == lake.quarantine(pipeline.name)
-        ensure_table(spark, table, schema, note, freedom="none" if side else freedom)
+        ensure_table(
+            spark,
+            table,
+            schema,
+            note,
+            meaning=meaning_of(pipeline, table.name),
+            freedom="none" if side else freedom,
+        )

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from tidelake.access import FEED_PROPERTY, create, save
-from tidelake.sinks.commits import encode, newest_version
+from tidelake.config.meanings import Meaning, standard_meaning
+from tidelake.settings import with_settings
+from tidelake.sinks.comments import commented, described_as, describe
+from tidelake.sinks.commits import USER_METADATA, encode, newest_version
 from tidelake.sinks.evolution import Freedom, evolve
 from tidelake.tables import CatalogName, Table
 
@@ -58,24 +62,50 @@ def ensure_table(
     schema: StructType,
     note: dict[str, Any],
     *,
+    meaning: Meaning | None = None,
     freedom: Freedom = "none",
 ) -> None:
-    """Create a table, or bring the stored one to the schema that today's definition gives.
+    """Create a table, or bring the stored one to what today's definition says.
+
+    Args:
+        spark: The session.
+        table: Which table.
+        schema: Its columns.
+        note: Of the commit that makes it.
+        meaning: What it holds; None for a table that is the same for every pipeline.
+        freedom: How far a stored one may follow the definition.
 
     Raises:
         SchemaChangedError: The stored table differs by more than ``freedom`` allows.
     """
+    words = meaning or standard_meaning(table.name)
     if table.exists:
-        evolve(spark, table, schema, freedom)
+        describe(spark, table, evolve(spark, table, schema, freedom), words)
         # Where a table was made and its first note was not written any more.
         if isinstance(table.place, CatalogName) and newest_version(table) == 0:
             append(_no_rows(spark, schema), table, note, surely_filled=False)
-        return
+    else:
+        _create(spark, table, commented(schema, words), words.description, note)
+
+
+def _create(
+    spark: SparkSession, table: Table, schema: StructType, description: str, note: dict[str, Any]
+) -> None:
     if isinstance(table.place, CatalogName):
         create(_no_rows(spark, schema), table, _properties(table))
         append(_no_rows(spark, schema), table, note, surely_filled=False)
         return
-    options = {"userMetadata": encode(note), **_properties(table)}
+    told = encode(note)
+    with with_settings(spark, {USER_METADATA: told}):
+        if spark.conf.get(USER_METADATA, None) == told:
+            properties = ", ".join(f"'{key}' = '{v}'" for key, v in _properties(table).items())
+            spark.sql(
+                f"CREATE TABLE {table.sql} ({schema.toDDL()}) USING delta "
+                f"{described_as(description)} TBLPROPERTIES ({properties})"
+            )
+            return
+    # A session that takes no settings: a writer carries the note, and the next run describes.
+    options = {"userMetadata": told, **_properties(table)}
     save(_no_rows(spark, schema), table, options, "errorifexists")
 
 
@@ -100,5 +130,8 @@ def _properties(table: Table) -> dict[str, str]:
 def _no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
     """Make a frame of no row; from a Python list, it would start a Python worker."""
     return spark.range(0).select(
-        *[F.lit(None).cast(field.dataType).alias(field.name) for field in schema.fields]
+        *[
+            F.lit(None).cast(field.dataType).alias(field.name, metadata=field.metadata)
+            for field in schema.fields
+        ]
     )

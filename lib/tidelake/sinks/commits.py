@@ -17,6 +17,8 @@ from tidelake.sinks.entries import Info
 from tidelake.sinks.log import entries, versions
 from tidelake.tables import Table
 
+# The session's setting for the notes of commits that take no option.
+USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _KEY = "tidelake"
 # In the note of a commit that replaced all of a table's rows.
 REBUILT = "rebuilt"

@@ -69,8 +69,11 @@ def differences(stored: StructType, wanted: StructType, freedom: Freedom) -> lis
     return found
 
 
-def evolve(spark: SparkSession, table: Table, wanted: StructType, freedom: Freedom) -> None:
+def evolve(spark: SparkSession, table: Table, wanted: StructType, freedom: Freedom) -> StructType:
     """Bring a stored table to the definition, or refuse and change nothing.
+
+    Returns:
+        The schema with which it was stored.
 
     Raises:
         SchemaChangedError: At least one difference needs a new generation.
@@ -87,6 +90,7 @@ def evolve(spark: SparkSession, table: Table, wanted: StructType, freedom: Freed
     added = [f"{quoted(one.column)} {one.defined}" for one in found if one.verdict == "added"]
     if added:
         spark.sql(f"ALTER TABLE {place} ADD COLUMNS ({', '.join(added)})")
+    return stored
 
 
 def refuse(table: Table, found: Sequence[Difference]) -> None:

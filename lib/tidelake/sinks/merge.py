@@ -20,11 +20,10 @@ from tidelake.config.types import quoted
 from tidelake.gold import GONE
 from tidelake.gold.measures import shown_of, states_of
 from tidelake.settings import with_settings
-from tidelake.sinks.commits import encode
+from tidelake.sinks.commits import USER_METADATA, encode
 from tidelake.sinks.merging import assignments, merge
 from tidelake.tables import Table
 
-_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 # MERGE reads its source twice and would keep it for that; ours is kept already.
 _MATERIALIZE = "spark.databricks.delta.merge.materializeSource"
 # Changes a row only for a batch that the row has not seen.
@@ -109,10 +108,10 @@ def delete_records(
 def notes_can_ride(spark: SparkSession) -> bool:
     """Tell whether the compute lets a session carry the note of a merge."""
     wanted = encode({})
-    with with_settings(spark, {_USER_METADATA: wanted}):
-        return spark.conf.get(_USER_METADATA, None) == wanted
+    with with_settings(spark, {USER_METADATA: wanted}):
+        return spark.conf.get(USER_METADATA, None) == wanted
 
 
 def _noted(spark: SparkSession, note: dict[str, Any]) -> AbstractContextManager[None]:
     """Attach a note to the session's next commits; MERGE takes it from nowhere else."""
-    return with_settings(spark, {_USER_METADATA: encode(note), _MATERIALIZE: "none"})
+    return with_settings(spark, {USER_METADATA: encode(note), _MATERIALIZE: "none"})
