@@ -44,9 +44,7 @@ def served(shop: Shop, *names: str, host: str = "127.0.0.1") -> Iterator[PageSer
             thread.join()
 
 
-def ask(
-    server: PageServer, path: str, *, method: str = "GET", **headers: str
-) -> Answer:
+def ask(server: PageServer, path: str, *, method: str = "GET", **headers: str) -> Answer:
     """Ask the server; underscores in a header's name stand for dashes."""
     connection = HTTPConnection("127.0.0.1", server.server_address[1], timeout=10)
     try:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from pyspark.sql import Row, SparkSession
+from tidelake.replay.listing import list_late, list_quarantine
 
 from tests.catalogs import a_catalog, looking
 from tests.running import START, click
@@ -24,7 +25,6 @@ from tidelake.ops.query import ask, ask_for_user
 from tidelake.ops.status import read_status
 from tidelake.replay.compatibility import payload_drift
 from tidelake.replay.late import apply_late
-from tidelake.replay.listing import list_late, list_quarantine
 from tidelake.replay.verify import verify
 from tidelake.sinks.append import append, ensure_table
 from tidelake.sinks.commits import last_commit, newest_version, oldest_version

@@ -105,7 +105,7 @@ def type_of(sql: str, columns: Types) -> str | None:
         columns: Their types.
     """
     known = {name: kind for name, kind in columns.items() if kind}
-    schema = {"t": known}
+    schema: dict[str, object] = {"t": known}
     try:
         query = sqlglot.parse_one(f"SELECT {sql} AS x FROM t", dialect=_DIALECT)
         if any(column.name not in known for column in query.find_all(exp.Column)):

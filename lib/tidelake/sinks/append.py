@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -12,7 +11,7 @@ from pyspark.sql.types import StructType
 from tidelake.access import FEED_PROPERTY, create, save
 from tidelake.config.meanings import Meaning, standard_meaning
 from tidelake.settings import with_settings
-from tidelake.sinks.comments import commented, described_as, describe
+from tidelake.sinks.comments import commented, describe, described_as
 from tidelake.sinks.commits import USER_METADATA, encode, newest_version
 from tidelake.sinks.evolution import Freedom, evolve
 from tidelake.tables import CatalogName, Table
