@@ -221,8 +221,7 @@ class Lake:
 
     def alerts(self, pipeline: str) -> Path:
         """Give the folder that remembers which alerts of a pipeline were told."""
-        checked = self.bronze(pipeline).path.name
-        return self.root / "alerts" / checked
+        return self.root / "alerts" / self.bronze(pipeline).bare
 
     def swap(self, pipeline: str) -> Path:
         """Give the file that is there while the tables of a backfill are swapped."""

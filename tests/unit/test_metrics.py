@@ -115,6 +115,11 @@ def test_a_batch_that_an_earlier_run_wrote_is_not_counted_again(joining: Joining
     assert take(joining, Started("silver", "g1", None), trigger("silver", 0, 10)) == []
 
 
+def test_spark_may_report_a_trigger_before_the_run_tells_of_its_batch(joining: Joining) -> None:
+    found = take(joining, trigger("silver", 0, 10), closed("silver", 0, 10, 16))
+    assert [(one.batch, one.rows, one.seconds) for one in found] == [(0, 10, 5.0)]
+
+
 def test_triggers_of_other_queries_are_passed_over(joining: Joining) -> None:
     other = Trigger("shop-silver-backfill", 0, at(0), PHASES, None, None)
     assert take(joining, closed("silver", 0, 10, 5), other) == []

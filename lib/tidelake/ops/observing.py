@@ -134,7 +134,9 @@ class RunObserver:
         self._sessions: list[SparkSession] = []
 
     def attach(self, session: SparkSession) -> None:
-        """Listen to a session's queries."""
+        """Listen to a session's queries, once."""
+        if any(session is one for one in self._sessions):
+            return
         session.streams.addListener(self._listener)
         self._sessions.append(session)
 
