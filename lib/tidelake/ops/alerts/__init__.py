@@ -23,8 +23,10 @@ __all__ = ["RULES", "RUNNING", "Alert", "Severity", "alerts_beside", "alerts_of"
 
 # What a run judges of itself: the others count tables, or ask what the run itself would say.
 RUNNING = tuple(rule for rule in RULES if rule not in ("books_unbalanced", "hop_refused"))
-# A hop that failed is told about for as long as its record is kept within reach.
-_REACH = timedelta(days=7)
+# How far back batches are read, beyond the time that the rule on them asks for.
+_REACH = timedelta(hours=1)
+# For so long a hop that failed and closed nothing since is told about.
+_FAILED = timedelta(days=7)
 
 
 def alerts_of(
@@ -51,8 +53,10 @@ def alerts_of(
         UsageError: The pipeline has not run under this root.
     """
     require_tables(lake, pipeline.name)
-    kept = kept_since(lake, pipeline.name, now - _REACH) if measures is None else measures
-    seen = Sight(lake, pipeline, now, kept, TakenFiles(lake, pipeline))
+    if measures is None:
+        since = now - _REACH - (pipeline.alerts.batch_over_interval or timedelta(0))
+        measures = kept_since(lake, pipeline.name, since, failed_since=now - _FAILED)
+    seen = Sight(lake, pipeline, now, measures, TakenFiles(lake, pipeline))
     unbalanced = _unbalanced(seen) if counts else ()
     return _in_order([*unbalanced, *hop_refused(seen), *_running(seen, backlogs(seen))])
 
