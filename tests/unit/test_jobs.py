@@ -155,7 +155,8 @@ def test_every_dimension_of_a_pipeline_runs_through_all_hops(
         lambda run, hops, _: ran.append((run.pipeline.name, *hops)),
     )
 
-    assert run_command(app, ["run", "flights", "--hop", "dimensions", "--root", str(tmp_path)]) == 0
+    arguments = ["run", "flights", "--hop", "dimensions"]
+    assert run_command(app, [*arguments, "--root", str(tmp_path)]) == 0
     hops = ("bronze", "silver", "gold")
     assert sorted(ran) == [("airlines", *hops), ("planes", *hops)]
 
