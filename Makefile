@@ -6,7 +6,7 @@ READY := .venv/.ready
 TOOLS := .venv/release
 TOOLS_READY := $(TOOLS)/.ready
 
-.PHONY: setup demo test check lint types imports recovery bench bundle dist audit workflows lock clean
+.PHONY: setup demo test check lint types imports recovery bench bundle dist audit workflows docs lock clean
 
 setup: $(READY)
 
@@ -98,13 +98,28 @@ $(TOOLS_READY): requirements-release.lock
 	$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-release.lock
 	touch $(TOOLS_READY)
 
+# The site, into build/site; it opens from the disk, and loads nothing from elsewhere. Its packages
+# are many and heavy, so they have a lock and a folder of their own.
+DOCS := .venv-docs/bin
+docs: .venv-docs/.ready
+	$(DOCS)/python -m mkdocs build --strict --quiet
+	@echo "build/site/index.html"
+
+.venv-docs/.ready: docs/requirements.lock
+	$(PYTHON) -m venv .venv-docs
+	$(DOCS)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r docs/requirements.lock
+	echo "$(CURDIR)/lib" > "$$($(DOCS)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tidelake.pth"
+	touch $@
+
 # Pin anew after a change of pyproject.toml; needs uv. The runtime's lock is the part of the first
-# one that people run; the release's holds its tools alone.
+# one that people run; the release's and the site's hold their tools alone.
 COMPILE := uv pip compile --quiet --no-header --generate-hashes --universal
+RUNTIME := --extra local --extra connect --extra kafka --extra quality --extra notebooks --extra metrics --extra lineage
 lock:
-	$(COMPILE) --extra local --extra kafka --extra quality --extra dev pyproject.toml -o requirements.lock
-	$(COMPILE) --extra local --extra kafka --extra quality -c requirements.lock pyproject.toml -o requirements-runtime.lock
+	$(COMPILE) $(RUNTIME) --extra dev pyproject.toml -o requirements.lock
+	$(COMPILE) $(RUNTIME) -c requirements.lock pyproject.toml -o requirements-runtime.lock
 	$(COMPILE) --group release -c requirements.lock -o requirements-release.lock
+	$(COMPILE) --extra docs pyproject.toml -o docs/requirements.lock
 
 clean:
-	rm -rf .venv lakehouse dist build
+	rm -rf .venv .venv-docs lakehouse dist build

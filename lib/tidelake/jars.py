@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tidelake.config import conf_dir
+from tidelake.config import conf_file
 from tidelake.errors import JarError
 
 CACHE_VARIABLE = "TIDELAKE_JARS"
@@ -48,7 +48,7 @@ def read_lock(path: Path | None = None) -> tuple[Jar, ...]:
     Raises:
         JarError: The lock is missing or a line is not of that form.
     """
-    lock = path or conf_dir() / "jars.lock"
+    lock = path or conf_file("jars.lock")
     try:
         lines = lock.read_text(encoding="utf-8").splitlines()
     except OSError as error:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import click
 import pytest
+from tidelake.cli.unbuilt import unbuilt_commands
 
 from tidelake.cli import app
-from tidelake.cli.unbuilt import unbuilt_commands
 
 PROJECT = Path(__file__).parents[2]
 RUNBOOK = (PROJECT / "docs" / "runbook.md").read_text(encoding="utf-8")

@@ -12,20 +12,26 @@ from typing import Literal
 import click
 
 from tidelake import __version__
+from tidelake.cli.alerting import alerts
+from tidelake.cli.asking import sql
 from tidelake.cli.backfilling import backfill
 from tidelake.cli.broker import kafka
 from tidelake.cli.checking import check
+from tidelake.cli.describing import dictionary
 from tidelake.cli.erasing import erase
 from tidelake.cli.failures import say
 from tidelake.cli.fast import fast
 from tidelake.cli.flow import run_dimensions, run_pipeline
+from tidelake.cli.init import init
 from tidelake.cli.maintaining import maintain
 from tidelake.cli.options import as_json, place, placed
 from tidelake.cli.render import print_json, print_table
 from tidelake.cli.repairing import repair
 from tidelake.cli.reports import show_batches, show_gold, show_ledger, show_status
+from tidelake.cli.serving import serve
 from tidelake.cli.sides import late, quarantine
-from tidelake.cli.unbuilt import unbuilt_commands
+from tidelake.cli.tracing import fate
+from tidelake.cli.ui import ui
 from tidelake.cli.verifying import verify
 from tidelake.config.addresses import address_of, is_address
 from tidelake.errors import UnbalancedError, UsageError
@@ -157,30 +163,6 @@ def run(
 
 
 @app.command()
-@click.argument("query")
-@click.option("--consistent", is_flag=True, help="See all tables as the last epoch had them.")
-@as_json
-@placed
-def sql(query: str, consistent: bool, json_: bool, root: str | None, env: str | None) -> None:
-    """Answer a SELECT on any table by its logical name, without Spark."""
-    from tidelake.ops.epochs import ask_at_epoch  # noqa: PLC0415
-    from tidelake.ops.query import ask_for_user  # noqa: PLC0415
-
-    lake = place(root, env).lake
-    if consistent:
-        answer, epoch = ask_at_epoch(lake, query)
-        if epoch:
-            say(f"Read in {epoch}")
-    else:
-        answer = ask_for_user(lake, query)
-    if json_:
-        print_json(answer.as_dicts())
-    else:
-        print_table(answer.columns, answer.rows)
-        say("1 row" if len(answer.rows) == 1 else f"{len(answer.rows):,} rows")
-
-
-@app.command()
 @click.argument("pipeline", default="clickstream")
 @as_json
 @placed
@@ -231,14 +213,14 @@ def ledger(
 @as_json
 @placed
 def doctor(fetch: bool, json_: bool, root: str | None, env: str | None) -> int:
-    """Check the machine; each failing line says the remedy."""
+    """Check the machine, or the catalog; each failing line says the remedy."""
     from tidelake.jars import ensure_jars  # noqa: PLC0415
-    from tidelake.ops.doctor import examine  # noqa: PLC0415
+    from tidelake.ops.doctor import examine_lake  # noqa: PLC0415
 
     where = place(root, env)
     if fetch:
         ensure_jars()
-    findings = examine(where.lake.root)
+    findings = examine_lake(where.lake)
     if json_:
         print_json(
             [
@@ -262,6 +244,24 @@ def _refuse_unbalanced(problems: Sequence[str], pipeline: str) -> None:
         )
 
 
-_BESIDE = (late, quarantine, check, repair, verify, backfill, maintain, erase, kafka, fast)
-for _command in (*_BESIDE, *unbuilt_commands()):
+_BESIDE = (
+    alerts,
+    late,
+    quarantine,
+    check,
+    repair,
+    verify,
+    backfill,
+    maintain,
+    erase,
+    kafka,
+    fast,
+    init,
+    ui,
+    dictionary,
+    fate,
+    serve,
+    sql,
+)
+for _command in _BESIDE:
     app.add_command(_command)

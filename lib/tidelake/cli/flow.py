@@ -47,6 +47,7 @@ def run_pipeline(
         TidelakeError: What stopped it; a mistake of the user's before Spark starts.
     """
     # Spark takes seconds to load and to start: what can fail without it fails first.
+    from tidelake.ops.observing import refuse_unready  # noqa: PLC0415
     from tidelake.runtime.lock import hold_hops  # noqa: PLC0415
     from tidelake.runtime.triggers import parse_trigger  # noqa: PLC0415
 
@@ -54,14 +55,17 @@ def run_pipeline(
     for one in (*first, pipeline) if "bronze" in hops else ():
         _check_source(place, one)
     refuse_unbuilt(pipeline)
+    refuse_unready(place.environment)
     # Held before Spark starts, so that a second run hears of the first at once.
     with hold_hops(place.lake, pipeline.name, hops), started(place, pipeline) as run:
+        from tidelake.ops.observing import observing  # noqa: PLC0415
         from tidelake.runtime.pipeline import run_hops  # noqa: PLC0415
 
         _run_whole(run, first, when)
         if first:
             say(f"{pipeline.name}:")
-        run_hops(run, hops, when, held=True)
+        with observing(run, hops, when) as observed:
+            run_hops(observed, hops, when, held=True)
 
 
 def run_dimensions(place: Place, pipeline: Pipeline, trigger: str) -> None:
@@ -127,13 +131,16 @@ def started(place: Place, pipeline: Pipeline) -> Iterator[Run]:
 
     from tidelake.runtime.hop import Run  # noqa: PLC0415
     from tidelake.runtime.progress import Progress  # noqa: PLC0415
-    from tidelake.session import build_session  # noqa: PLC0415
+    from tidelake.session import build_session, starts_spark  # noqa: PLC0415
 
     asked = threading.Event()
-    say(f"Starting Spark for {pipeline.name} under {place.lake.root} …")
-    spark = build_session(place.environment)
+    ours = starts_spark(place.environment)
+    if ours:
+        say(f"Starting Spark for {pipeline.name} {place.lake.place} …")
+    catalog = place.lake.catalog
+    spark = catalog.session() if catalog else build_session(place.environment)
     try:
-        _stop_when_asked(asked)
+        stop_when_asked(asked)
         yield Run(spark, pipeline, place.lake, place.environment, Progress(say), asked)
     except (Py4JError, OSError):
         if not asked.is_set():
@@ -142,10 +149,12 @@ def started(place: Place, pipeline: Pipeline) -> Iterator[Run]:
     finally:
         # Told to stop together with us, the JVM may be gone already.
         with contextlib.suppress(*((Py4JError, OSError) if asked.is_set() else ())):
-            spark.stop()
+            # The runtime's own session serves others, and the notebook's next cell.
+            if ours:
+                spark.stop()
 
 
-def _stop_when_asked(stop: threading.Event) -> None:
+def stop_when_asked(stop: threading.Event) -> None:
     """Turn Ctrl-C and SIGTERM into a request.
 
     PySpark's own handler calls into the JVM from within a call and breaks the connection. Asked

@@ -17,7 +17,8 @@ from tidelake.config import (
     load_pipeline,
     parse_duration,
 )
-from tidelake.errors import NotBuiltError, UsageError
+from tidelake.errors import UsageError
+from tidelake.session import lake_of
 from tidelake.tables import Lake
 
 MOMENT = "YYYY-MM-DD[THH:MM:SS]"
@@ -77,15 +78,11 @@ def place(root: str | None, env: str | None) -> Place:
 
     Raises:
         UsageError: The root is no folder, or may not be written.
-        NotBuiltError: The environment is a catalog.
     """
     environment = load_environment(env, root=root)
-    if environment.root is None:
-        raise NotBuiltError(
-            f"Running on the catalog {environment.catalog}", "Give --root DIR to run on paths."
-        )
-    _refuse_unusable(environment.root)
-    return Place(environment, Lake(environment.root))
+    if environment.root is not None:
+        _refuse_unusable(environment.root)
+    return Place(environment, lake_of(environment))
 
 
 def _refuse_unusable(root: Path) -> None:

@@ -11,9 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidelake.config import KafkaSource
 from tidelake.config.secrets import resolved
-
-# By topic and partition: the offset after the last record that was taken.
-Offsets = dict[str, dict[str, int]]
+from tidelake.kafka.lag import Offsets
 
 _FIRST_INPUT = 2
 # As long as Kafka's own clients wait for a broker; Spark's source would wait twice as long.

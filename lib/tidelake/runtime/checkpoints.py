@@ -7,14 +7,13 @@ the query takes the batch as done and plans the next one from there.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
 from tidelake.runtime.landing import LandedFile
-from tidelake.sinks.commits import Position
+from tidelake.sinks.positions import Position
 
 _VERSION = "v1"
 
@@ -43,7 +42,9 @@ def prepare(folder: Path, batch: int, offsets: Sequence[str], *, files: Sequence
             _write(made / "commits" / str(number), [_VERSION, done])
         if files:
             _write(made / "sources" / "0" / "0", [_VERSION, *files])
-    os.rename(made, folder)
+    # Where folders cannot be renamed it is copied: no table names this generation yet, so that
+    # whoever finds half a copy makes another.
+    shutil.move(made, folder)
 
 
 def delta_offset(table_id: str, position: Position) -> str:

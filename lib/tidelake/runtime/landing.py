@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from tidelake.errors import SourceChangedError, SourceError
 from tidelake.sinks.commits import Commit, commits
@@ -20,6 +21,9 @@ from tidelake.tables import Table
 _COMPRESSED = frozenset({".gz", ".bz2", ".zst", ".lz4", ".snappy", ".deflate", ".xz"})
 # A missing last line feed adds one byte, a byte order mark that Spark drops takes three.
 _HARMLESS = frozenset({0, 1, -3, -2})
+
+# In a path of java.net.URI, besides letters and digits.
+_STAYS = frozenset("-_.!~*'():@&=+$,;/")
 
 
 @dataclass(frozen=True)
@@ -152,6 +156,18 @@ def check_bytes(file: LandedFile, read: int) -> None:
 def local_path(uri: str) -> Path:
     """Turn ``file:///a%20b`` into a path."""
     return Path(unquote(urlsplit(uri).path))
+
+
+def listed(path: str) -> str:
+    """Write a path as Spark's file source lists it, which is Java's way to write a URI."""
+    scheme = "dbfs:" if path.startswith("/Volumes/") else "file://"
+    return scheme + "".join(map(_in_a_uri, path))
+
+
+def _in_a_uri(letter: str) -> str:
+    # Letters of other scripts stay as they are; controls and spaces of any script do not.
+    stays = letter in _STAYS or (letter > "\x9f" and unicodedata.category(letter)[0] != "Z")
+    return letter if letter.isalnum() or stays else quote(letter)
 
 
 def _log_offset(file: Path) -> int:

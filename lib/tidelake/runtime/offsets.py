@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tidelake.sinks.commits import BEGINNING, Position
+from tidelake.sinks.positions import BEGINNING, Position
 
 # The offset log: a version line, a line of metadata, then a line for each input.
 _FIRST_INPUT = 2

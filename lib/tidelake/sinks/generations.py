@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidelake.errors import GenerationError
-from tidelake.sinks.commits import Position, last_commit
+from tidelake.sinks.commits import last_commit
 from tidelake.sinks.notes import positions
+from tidelake.sinks.positions import Position
 from tidelake.tables import Hop, Table
 
 FIRST_GENERATION = "g1"

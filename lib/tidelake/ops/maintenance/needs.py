@@ -13,14 +13,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from tidelake.ops.query import ask
-from tidelake.sinks.commits import (
-    BEGINNING,
-    last_commit,
-    newest_version,
-    version_at,
-    written_at,
-)
+from tidelake.sinks.commits import last_commit, newest_version, written_at
 from tidelake.sinks.notes import positions
+from tidelake.sinks.positions import BEGINNING, version_at
 from tidelake.tables import Lake, Table
 
 # How gold's notes name the silver of its own pipeline.

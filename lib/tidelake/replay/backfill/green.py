@@ -8,6 +8,7 @@ read where it is. So a backfill goes on by the ordinary hops.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Literal
 from tidelake.config import Pipeline
 from tidelake.errors import UsageError
 from tidelake.runtime.hop import Run
-from tidelake.tables import Lake, Table
+from tidelake.tables import BESIDE, Lake, Table
 
 Start = Literal["bronze", "silver"]
 Stage = Literal["building", "built", "promoting", "promoted", "rolling back", "rolled back"]
@@ -34,6 +35,11 @@ class GreenLake(Lake):
 
     live: Lake
     own: frozenset[str]
+
+    @property
+    def suffix(self) -> str:
+        """In a catalog green tables stand beside the live ones."""
+        return f"{BESIDE}{self.root.name}"
 
     def table(self, name: str) -> Table:
         """Resolve a logical name."""
@@ -70,8 +76,7 @@ class State:
 
 def folder_of(lake: Lake, pipeline: Pipeline) -> Path:
     """Give the root of a pipeline's green tables."""
-    checked = lake.bronze(pipeline.name).path.name
-    return lake.root / "backfill" / checked
+    return lake.root / "backfill" / lake.bronze(pipeline.name).bare
 
 
 def green_lake(lake: Lake, pipeline: Pipeline, start: Start) -> GreenLake:
@@ -81,7 +86,17 @@ def green_lake(lake: Lake, pipeline: Pipeline, start: Start) -> GreenLake:
     if start == "bronze":
         tables = (lake.silver(name), lake.quarantine(name), lake.late(name), lake.requeue(name))
         own |= {table.name for table in tables}
-    return GreenLake(folder_of(lake, pipeline), lake, frozenset(own))
+    return GreenLake(folder_of(lake, pipeline), lake, frozenset(own), catalog=lake.catalog)
+
+
+def clear(run: Run) -> None:
+    """Remove what there is of a backfill: its tables, its checkpoints, and what is known of it."""
+    lake, pipeline = run.lake, run.pipeline
+    green = green_lake(lake, pipeline, "bronze")
+    if lake.catalog is not None:
+        for name in (*sorted(green.own), green.books().name, green.epochs().name):
+            run.spark.sql(f"DROP TABLE IF EXISTS {green.table(name).sql}")
+    shutil.rmtree(green.root, ignore_errors=True)
 
 
 def green_run(run: Run, start: Start) -> Run:

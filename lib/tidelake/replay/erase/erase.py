@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from tidelake.config import FilesSource
 from tidelake.errors import NotBuiltError, RefusedError, SourceError, UsageError
 from tidelake.ops.books import require_tables
-from tidelake.replay.backfill.green import folder_of, read_state, what_next
+from tidelake.replay.backfill.green import clear, folder_of, read_state, what_next
 from tidelake.replay.beginning import next_generation
 from tidelake.replay.erase.books import bounds, count_loss, count_rows, held_tables
 from tidelake.replay.erase.files import purge, purge_vectors
@@ -37,16 +37,10 @@ from tidelake.runtime.lock import hold_hops
 from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.small_batches import fitted
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
-from tidelake.sinks.commits import (
-    BEGINNING,
-    ERASED,
-    commits,
-    last_commit,
-    newest_version,
-    rows_between,
-)
+from tidelake.sinks.commits import ERASED, commits, last_commit, newest_version
 from tidelake.sinks.erased import arrivals_note, deductions_note, erasure_of
 from tidelake.sinks.merge import delete_records, notes_can_ride
+from tidelake.sinks.positions import BEGINNING, rows_between
 from tidelake.tables import HOPS, Hop
 
 
@@ -224,9 +218,8 @@ def _forget_ids(run: Run) -> None:
 
 def _give_up_rollback(run: Run) -> bool:
     """Remove what a backfill left: a rollback would restore the rows, green tables hold them."""
-    folder = folder_of(run.lake, run.pipeline)
-    was_there = folder.exists()
-    shutil.rmtree(folder, ignore_errors=True)
+    was_there = folder_of(run.lake, run.pipeline).exists()
+    clear(run)
     return was_there
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from tidelake.access import load
 from tidelake.config import Detection
 from tidelake.errors import UsageError
 from tidelake.gold.fast import known
@@ -88,12 +89,12 @@ class Knowledge:
 
     def _known(self) -> DataFrame:
         spark, lake, detection = self.run.spark, self.run.lake, self.detection
-        hours = spark.read.format("delta").load(str(lake.gold(detection.features).path))
+        hours = load(spark, lake.gold(detection.features))
         newest = hours.agg(F.max(F.unix_micros("window_start"))).collect()[0][0]
         now = from_micros(newest) or BEGINNING
         reached = back(now, detection.lookback)
         silver = lake.silver(self.run.pipeline.name)
-        recent = spark.read.format("delta").load(str(silver.path))
+        recent = load(spark, silver)
         burst = detection.burst.within if detection.burst else timedelta(0)
         last = self._last_event()
         return known(

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.utils import is_remote
 
 from tidelake.config import Detection, FilesSource, KafkaSource
 from tidelake.config.detections import FastLane
@@ -85,6 +86,11 @@ class Lane:
 
     def _refuse(self, knowledge: Knowledge) -> None:
         pipeline = self.run.pipeline
+        if is_remote():
+            raise UsageError(
+                "a fast lane needs a session of its own, not one through Spark Connect. "
+                "Give the environment a master, and unset SPARK_REMOTE."
+            )
         if pipeline.enrich:
             raise NotBuiltError(f"{pipeline.file}: a fast lane beside enrich")
         if pipeline.reads_avro:

@@ -1,0 +1,107 @@
+"""The same pipeline on every engine: one process, executors of their own, Spark Connect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.engines.plays import Shop, a_shop, contents
+from tests.engines.servers import a_server
+from tests.running import run
+from tests.worlds import World
+from tidelake.tables import Lake
+
+Contents = dict[str, list[tuple[Any, ...]]]
+
+
+@pytest.fixture(scope="module")
+def shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Shop:
+    """Give the pipeline, and what it reads."""
+    return a_shop(spark, tmp_path_factory.mktemp("shop"))
+
+
+@pytest.fixture(scope="module")
+def expected(shop: Shop) -> Contents:
+    """Give what the session of this process makes of it."""
+    lake = shop.events.lake
+    assert lake.root != shop.products.lake.root
+    for one in (shop.products, shop.events):
+        environment = one.environment.model_copy(update={"root": lake.root})
+        run(one.spark, environment, one.pipeline)
+    found = contents(lake)
+    assert all(found[name] for name in ("silver.clickstream__quarantine", "gold.by_minutes"))
+    return found
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Give a server of Spark Connect on which sessions may set and keep nothing."""
+    with a_server(tmp_path_factory.mktemp("server")) as address:
+        yield address
+
+
+def _assert_same(found: Contents, expected: Contents) -> None:
+    assert found.keys() == expected.keys()
+    for name, rows in expected.items():
+        assert found[name] == rows, name
+
+
+def test_executors_in_processes_of_their_own_make_the_same_tables(
+    shop: Shop, expected: Contents, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    played = shop.play(lake, "--master", "local-cluster[2,1,1024]", "--verify")
+    assert played.code == 0, played.words
+    _assert_same(contents(Lake(lake)), expected)
+    told = played.answer["clickstream"]
+    assert told["slots"] == 2
+    assert told["balanced"]
+    assert told["verified"]["equal"], told["verified"]
+
+
+def test_spark_connect_makes_the_same_tables_after_a_batch_that_died(
+    shop: Shop, expected: Contents, server: str, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    died = shop.play(lake, "--fails", "dying", remote=server)
+    assert died.code == 1, died.words
+    assert "the lights went out" in died.words
+    assert "bronze  batch    1" in died.words
+    done = shop.play(lake, "--verify", remote=server)
+    assert done.code == 0, done.words
+    _assert_same(contents(Lake(lake)), expected)
+    told = done.answer["clickstream"]
+    assert told["balanced"]
+    assert told["verified"]["equal"], told["verified"]
+
+
+def test_an_error_of_a_batch_comes_back_through_spark_connect_as_itself(
+    shop: Shop, server: str, tmp_path: Path
+) -> None:
+    landing = tmp_path / "landing"
+    landing.mkdir()
+    (landing / "0.jsonl").write_bytes(b"{}\n" * 5)
+    changed = Shop(_landing_in(shop, landing), shop.products)
+    played = changed.play(tmp_path / "lake", "--fails", "overtaken", remote=server)
+    assert played.code == 3, played.words
+    assert "SourceChangedError: files changed while they were read" in played.words
+    assert "tidelake-error" not in played.words
+
+
+def test_a_run_that_goes_on_is_refused_through_spark_connect(
+    shop: Shop, server: str, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    played = shop.play(lake, "--trigger", "10 seconds", remote=server)
+    assert played.code == 2, played.words
+    assert "--trigger available-now" in played.words
+    assert not lake.exists() or not Lake(lake).existing()
+
+
+def _landing_in(shop: Shop, landing: Path) -> World:
+    return replace(shop.events, landing=landing)
