@@ -71,7 +71,7 @@ def ensure_table(
         append(_no_rows(spark, schema), table, note, surely_filled=False)
         return
     options = {"userMetadata": encode(note), **_properties(table)}
-    save(_no_rows(spark, schema), table, options, "errorifexists")
+    save(_no_rows(spark, schema), table, options, "error")
 
 
 def _properties(table: Table) -> dict[str, str]:
