@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, TypeVar
 
-from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, DataFrameReader, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamReader
-from pyspark.sql.types import StructType
 
 from tidelake.tables import CatalogName, Table
 
@@ -70,14 +68,15 @@ def detail(spark: SparkSession, table: Table) -> Row:
     return spark.sql(f"DESCRIBE DETAIL {table.sql}").collect()[0]
 
 
-def create(
-    spark: SparkSession, table: Table, schema: StructType, properties: Mapping[str, str]
-) -> None:
-    """Make a managed table in a catalog; on a laptop the first rows make one."""
-    builder = DeltaTable.create(spark).tableName(table.sql).addColumns(schema)
+def create(rows: DataFrame, table: Table, properties: Mapping[str, str]) -> None:
+    """Make a managed table in a catalog with some rows; its first commit can carry no note.
+
+    Under a root the first rows that are saved make a table.
+    """
+    writer = rows.writeTo(table.sql).using("delta")
     for key, value in properties.items():
-        builder = builder.property(key, value)
-    builder.execute()
+        writer = writer.tableProperty(key, value)
+    writer.create()
 
 
 def save(rows: DataFrame, table: Table, options: Mapping[str, str], mode: Mode = "append") -> None:

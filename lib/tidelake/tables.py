@@ -180,13 +180,14 @@ class Lake:
 
     def existing(self) -> list[Table]:
         """List the tables that exist, in the order of the layers."""
-        return [
-            table
+        found = [
+            self.table(f"{layer}.{name}")
             for layer in LAYERS
             for name in self._names_in(layer)
             if _LOGICAL.fullmatch(f"{layer}.{name}")
-            and (table := self.table(f"{layer}.{name}")).exists
         ]
+        # A catalog lists nothing that does not exist.
+        return [table for table in found if self.catalog is not None or table.exists]
 
     def _names_in(self, layer: str) -> list[str]:
         if self.catalog is None:

@@ -14,9 +14,10 @@ from pyspark.sql import Row, SparkSession
 from tests.catalogs import a_catalog, looking
 from tests.running import START, click
 from tests.worlds import World, define, world
-from tidelake.access import load
+from tidelake.access import create, load
 from tidelake.config import Environment
 from tidelake.ops.books import history
+from tidelake.ops.doctor_catalog import examine_catalog
 from tidelake.ops.epochs import ask_at_epoch
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.query import ask, ask_for_user
@@ -25,12 +26,20 @@ from tidelake.replay.compatibility import payload_drift
 from tidelake.replay.late import apply_late
 from tidelake.replay.listing import list_late, list_quarantine
 from tidelake.replay.verify import verify
-from tidelake.sinks.commits import newest_version, oldest_version
+from tidelake.sinks.append import append, ensure_table
+from tidelake.sinks.commits import last_commit, newest_version, oldest_version
+from tidelake.sinks.generations import CREATION
 from tidelake.sinks.log import table_id
 from tidelake.sinks.positions import bytes_between, rewritten_after, rows_between, version_at
-from tidelake.tables import Table
+from tidelake.tables import LAYERS, Table
 
 _AFTER = timedelta(days=4)
+_SESSIONS = {
+    "name": "user_sessions",
+    "window": {"kind": "session", "gap": "30 minutes"},
+    "keys": ["user_id"],
+    "measures": {"events": {"count": "*"}, "total": {"sum": "value"}},
+}
 
 
 class Pair(NamedTuple):
@@ -42,8 +51,9 @@ class Pair(NamedTuple):
 
 def pair_of(spark: SparkSession, folder: Path, environment: Environment) -> Pair:
     """Make the worlds; they share the landing folder."""
-    rooted = world(spark, folder / "rooted")
-    named = world(spark, folder / "named", environment=environment)
+    gold = {"gold": [_SESSIONS], "quality": None}
+    rooted = world(spark, folder / "rooted", **gold)
+    named = world(spark, folder / "named", environment=environment, **gold)
     pipeline = define(named.folder, named.environment, rooted.landing)
     return Pair(replace(named, pipeline=pipeline, landing=rooted.landing), rooted)
 
@@ -134,7 +144,8 @@ def _all_of(table: Table, one: World) -> list[Any]:
         newest,
         oldest_version(table),
         table_id(table),
-        history(one.lake, table),
+        # A file's own time may be some milliseconds after what is written in it.
+        [replace(commit, written_at=START) for commit in history(one.lake, table)],
         [version_at(table, end) for end in ends],
         [rewritten_after(table, end) for end in ends],
         [rows_between(table, *span) for span in spans],
@@ -168,9 +179,50 @@ def test_the_view_of_final_rows_shows_what_sql_shows_under_a_root(pair: Pair) ->
     )
 
 
+@pytest.mark.long
 def test_late_rows_are_applied_by_name(pair: Pair) -> None:
     sent = [apply_late(one.context) for one in pair]
     assert sent[0] == sent[1] > 0
     for one in pair:
         one.run(START + _AFTER + timedelta(hours=1))
     assert_same(pair)
+
+
+def test_of_two_runs_that_close_one_batch_the_second_writes_nothing(pair: Pair) -> None:
+    """A volume may know no locks, and both may have asked the table before either wrote."""
+    named, table = pair.named, pair.named.lake.table("bronze.twice")
+    note = {"pipeline": "twice", "hop": "bronze", "generation": "g1", "batch": 0}
+    rows = named.spark.range(3)
+    ensure_table(named.spark, table, rows.schema, {**note, "batch": CREATION})
+    for _ in range(2):
+        append(rows, table, note)
+    assert load(named.spark, table).count() == 3
+    named.spark.sql(f"DROP TABLE {table.sql}")
+
+
+def test_a_table_that_was_made_without_its_first_note_gets_it(pair: Pair) -> None:
+    named, table = pair.named, pair.named.lake.table("bronze.cut")
+    note = {"pipeline": "cut", "hop": "bronze", "generation": "g1", "batch": CREATION}
+    rows = named.spark.range(0)
+    create(rows, table, {})
+    assert last_commit(table) is None
+    for _ in range(2):
+        ensure_table(named.spark, table, rows.schema, note)
+    assert [commit.batch for commit in history(named.lake, table)] == [CREATION]
+    named.spark.sql(f"DROP TABLE {table.sql}")
+
+
+def test_the_doctor_tries_each_schema_and_the_volume(pair: Pair) -> None:
+    lake, spark = pair.named.lake, pair.named.spark
+    assert lake.catalog is not None
+    findings = {one.what: one for one in examine_catalog(lake, lake.catalog)}
+    assert all(one.well for one in findings.values()), findings
+    assert {"Spark", "Catalog", "Volume", *[f"Schema {layer}" for layer in LAYERS]} < set(findings)
+    spark.sql("ALTER SCHEMA dim SET LOCATION '/proc/nowhere'")
+    lost = replace(lake, root=lake.root / "nowhere")
+    remedies = {one.what: one.remedy for one in examine_catalog(lost, lake.catalog)}
+    assert "grant USE SCHEMA, CREATE TABLE" in remedies["Schema dim"]
+    assert "WRITE VOLUME" in remedies["Volume"]
+    spark.sql("DROP SCHEMA dim")
+    missing = {one.what: one.remedy for one in examine_catalog(lake, lake.catalog)}
+    assert missing["Schema dim"] == "CREATE SCHEMA `spark_catalog`.`dim`"

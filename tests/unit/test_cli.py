@@ -11,6 +11,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from tests.running import land
 from tidelake import __version__
@@ -267,12 +268,25 @@ def test_an_unbuilt_command_says_so(
     assert told == f"tidelake: `tidelake {command}` is not built yet.\n"
 
 
-def test_an_environment_on_a_catalog_says_how_to_run_on_paths(
+def test_a_catalog_away_from_its_runtime_says_how_to_run_on_paths(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DATABRICKS_RUNTIME_VERSION", raising=False)
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+
+    assert run_command(app, ["ledger", "clickstream", "--env", "prod"]) == 4
+
+    told = capsys.readouterr().err
+    assert "catalog tidelake, which only a Databricks runtime reaches" in told
+    assert "give --root DIR" in told
+
+
+def test_the_fast_lane_on_a_catalog_says_that_it_is_not_built(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    told = mistake(capsys, tmp_path, "run", "clickstream", "--env", "prod")
+    told = mistake(capsys, tmp_path, "fast", "run", "payments", "--env", "prod")
 
-    assert "not built yet. Give --root DIR to run on paths" in told
+    assert "The fast lane on a catalog is not built yet. Give --root DIR" in told
 
 
 def test_a_run_beside_another_is_refused_before_spark_starts(

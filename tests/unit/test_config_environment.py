@@ -17,8 +17,8 @@ def own_conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "conf" / "pipelines").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TIDELAKE_ENV", raising=False)
-    monkeypatch.delenv("TIDELAKE_ROOT", raising=False)
-    monkeypatch.delenv("SPARK_REMOTE", raising=False)
+    for variable in ("TIDELAKE_ROOT", "TIDELAKE_CATALOG", "TIDELAKE_VOLUME", "SPARK_REMOTE"):
+        monkeypatch.delenv(variable, raising=False)
     write("local", "root: lakehouse\n")
     write("prod", "catalog: tidelake\n")
     return tmp_path
@@ -53,6 +53,24 @@ def test_a_root_wins_over_a_catalog() -> None:
     assert (environment.root, environment.catalog) == (Path("/lake"), None)
 
 
+def test_a_catalog_has_a_volume_of_its_own_unless_another_is_named() -> None:
+    assert load_environment("prod").files == Path("/Volumes/tidelake/ops/files")
+    write("prod", "catalog: tidelake\nvolume: /Volumes/other/a/b\n")
+    assert load_environment("prod").files == Path("/Volumes/other/a/b")
+    assert load_environment("prod", root="/lake").files == Path("/lake")
+
+
+def test_variables_name_the_catalog_of_an_environment_that_has_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TIDELAKE_CATALOG", "mine")
+    found = load_environment("prod")
+    assert (found.catalog, found.files) == ("mine", Path("/Volumes/mine/ops/files"))
+    assert load_environment("local").catalog is None
+    monkeypatch.setenv("TIDELAKE_VOLUME", "/Volumes/mine/a/b")
+    assert load_environment("prod").files == Path("/Volumes/mine/a/b")
+
+
 def test_settings_of_spark_become_text() -> None:
     write("local", "root: a\nspark: {a.b: 8, c: true, d: x}\n")
     assert load_environment().spark == {"a.b": "8", "c": "true", "d": "x"}
@@ -69,6 +87,10 @@ def test_an_unknown_environment_names_the_known_ones() -> None:
         ("master: local\n", "root", "root or catalog is required"),
         ("root: a\ncatalog: b\n", "catalog", "beside root"),
         ("root: ''\n", "root", "empty"),
+        ("root: a\nvolume: b\n", "volume", "goes with catalog only"),
+        ("catalog: a\nmaster: local\n", "master", "goes with root only"),
+        ("catalog: a\nvolume: ''\n", "volume", "empty"),
+        ("catalog: a\nvolume: 5\n", "volume", "path of a folder"),
         ("root: 5\n", "root", "path of a folder"),
         ("catalog: a.b\n", "catalog", "catalog's name"),
         ("name: other\nroot: a\n", "name", "leave it out"),

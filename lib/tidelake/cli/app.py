@@ -224,17 +224,12 @@ def ledger(
 def doctor(fetch: bool, json_: bool, root: str | None, env: str | None) -> int:
     """Check the machine, or the catalog; each failing line says the remedy."""
     from tidelake.jars import ensure_jars  # noqa: PLC0415
-    from tidelake.ops.doctor import examine  # noqa: PLC0415
+    from tidelake.ops.doctor import examine_lake  # noqa: PLC0415
 
     where = place(root, env)
     if fetch:
         ensure_jars()
-    if where.lake.catalog is None:
-        findings = examine(where.lake.root)
-    else:
-        from tidelake.ops.doctor_catalog import examine_catalog  # noqa: PLC0415
-
-        findings = examine_catalog(where.lake, where.lake.catalog)
+    findings = examine_lake(where.lake)
     if json_:
         print_json(
             [

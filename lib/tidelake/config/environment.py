@@ -129,6 +129,10 @@ def _place_findings(raw: dict[str, Any], name: str, has_root: bool) -> list[Find
         findings.append(Finding(("volume",), "must not be empty"))
     if raw.get("volume") is not None and raw.get("catalog") is None:
         findings.append(Finding(("volume",), "goes with catalog only; under a root lie files too"))
+    if raw.get("master") is not None and raw.get("catalog") is not None:
+        findings.append(
+            Finding(("master",), "goes with root only; the runtime of a catalog is there")
+        )
     if raw.get("root") is None and raw.get("catalog") is None and not has_root:
         findings.append(Finding(("root",), "root or catalog is required: where tables lie"))
     return findings

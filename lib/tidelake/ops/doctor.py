@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tidelake.errors import JarError
 from tidelake.jars import cache_dir, read_lock, sha256_of
+from tidelake.tables import Lake
 
 _LEAST_JAVA = 17
 _LEAST_MEMORY_GIB = 4
@@ -42,8 +43,21 @@ class Finding:
         return not self.remedy
 
 
+def examine_lake(lake: Lake) -> list[Finding]:
+    """Check the machine, or in a catalog what only the catalog can lack."""
+    if lake.catalog is None:
+        return examine(lake.root)
+    from tidelake.ops.doctor_catalog import examine_catalog  # noqa: PLC0415  imports Spark
+
+    return examine_catalog(lake, lake.catalog)
+
+
 def examine(root: Path) -> list[Finding]:
-    """Run every check."""
+    """Run every check of a machine.
+
+    Args:
+        root: Where its tables are.
+    """
     checks: list[Callable[[], Finding]] = [
         check_python,
         check_java,
