@@ -105,7 +105,7 @@ def _create(
             return
     # A session that takes no settings: a writer carries the note, and the next run describes.
     options = {"userMetadata": told, **_properties(table)}
-    save(_no_rows(spark, schema), table, options, "errorifexists")
+    save(_no_rows(spark, schema), table, options, "error")
 
 
 def _may_lack_a_lock(table: Table, note: dict[str, Any]) -> bool:
