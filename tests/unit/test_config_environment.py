@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
-from tidelake.config import Limits, conf_dir, load_environment, pipeline_names
+from tidelake.config import Limits, conf_dir, conf_file, load_environment, pipeline_names
+from tidelake.config.places import find_file
 from tidelake.errors import ConfigError, UsageError
+from tidelake.jars import read_lock
 
 
 @pytest.fixture(autouse=True)
@@ -111,3 +114,24 @@ def test_the_environments_of_the_repository_load(
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
     environment = load_environment(name)
     assert (environment.root is None) == (name != "local")
+
+
+def test_an_own_conf_folder_need_not_repeat_environments_and_locks(own_conf: Path) -> None:
+    shutil.rmtree("conf/environments")
+    environment = load_environment()
+    assert environment.root == own_conf / "lakehouse"
+    assert "spark.driver.memory" in environment.spark
+    assert len(read_lock()) > 5
+    assert conf_file("kafka-broker.lock").is_file()
+
+
+def test_an_own_environment_and_lock_come_first(own_conf: Path) -> None:
+    write("local", "root: mine\n")
+    Path("conf/jars.lock").write_text("")
+    assert load_environment().root == own_conf / "mine"
+    assert read_lock() == ()
+
+
+def test_a_pipeline_of_tidelakes_own_is_none_of_an_own_conf_folder(own_conf: Path) -> None:
+    with pytest.raises(UsageError, match="there is no pipeline 'clickstream'"):
+        find_file("clickstream", "pipeline")
