@@ -319,6 +319,14 @@ def test_wrong_use_is_told_and_nothing_is_written(
     assert words in refused(capsys, *arguments)
 
 
+def test_what_would_be_no_sound_definition_is_not_written(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    events([order(n, window_start="a") for n in range(20)])
+    told = refused(capsys, "shop", "--source", "events", "--key", "window_start")
+    assert "--key: window_start is a name that gold fills itself" in told
+
+
 def test_no_file_is_overwritten(capsys: pytest.CaptureFixture[str]) -> None:
     events([order(n) for n in range(20)])
     Path("tests").mkdir()
