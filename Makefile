@@ -103,7 +103,7 @@ $(TOOLS_READY): requirements-release.lock
 DOCS := .venv-docs/bin
 docs: .venv-docs/.ready
 	$(DOCS)/python -m mkdocs build --strict --quiet
-	@echo "build/site/index.html"
+	@echo "build/site/index.html opens as it is; to search in it: python3 -m http.server -b 127.0.0.1 -d build/site"
 
 .venv-docs/.ready: docs/requirements.lock
 	$(PYTHON) -m venv .venv-docs
