@@ -76,6 +76,7 @@ bench: setup
 	$(BIN)/python benchmarks/replay.py 1500000 1
 	$(BIN)/python benchmarks/burst.py
 	$(BIN)/python benchmarks/latency.py
+	$(BIN)/python -m benchmarks.page
 
 # What is deployed: our own rules, then the schema of Databricks' CLI (needs Go).
 bundle: setup $(TOOLS_READY)
