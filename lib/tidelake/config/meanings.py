@@ -196,7 +196,7 @@ def _silver_comments(pipeline: Pipeline) -> dict[str, str]:
 
 
 def _own(inherited: Mapping[str, str], columns: Sequence[str]) -> dict[str, str]:
-    return {name: inherited.get(name, "") for name in columns}
+    return {name: inherited.get(name, "") for name in columns if not name.startswith("_")}
 
 
 def _measured(gold: GoldTable) -> dict[str, str]:
