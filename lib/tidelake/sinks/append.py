@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from tidelake.config.meanings import Meaning, standard_meaning
 from tidelake.settings import with_settings
-from tidelake.sinks.comments import commented, describe
+from tidelake.sinks.comments import commented, describe, keeping_words
 from tidelake.sinks.commits import USER_METADATA, encode
 from tidelake.sinks.evolution import Freedom, evolve
 from tidelake.tables import Table
@@ -43,7 +43,12 @@ def append(
         replaces: Whether the rows, and their columns, take the place of those that the table has.
     """
     mode = "overwrite" if replaces else "append"
-    writer = rows.write.format("delta").mode(mode).option("userMetadata", encode(note))
+    writer = (
+        (keeping_words(rows, table) if replaces else rows)
+        .write.format("delta")
+        .mode(mode)
+        .option("userMetadata", encode(note))
+    )
     if replaces:
         writer = writer.option("overwriteSchema", "true")
     elif may_add_columns:
