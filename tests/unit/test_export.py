@@ -83,8 +83,9 @@ def test_a_statement_that_fails_leaves_no_file_and_reaches_none(
     secret = folder / "secret.csv"
     secret.write_text("password\nhunter2\n")
 
+    statement = sql.replace("{secret}", str(secret).replace("'", "''"))
     with pytest.raises(UsageError):
-        write_for_user(lake, sql.replace("{secret}", str(secret)), Target(folder / "a.csv"))
+        write_for_user(lake, statement, Target(folder / "a.csv"))
 
     assert [file.name for file in folder.iterdir()] == ["secret.csv"]
     assert secret.read_text() == "password\nhunter2\n"
