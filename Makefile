@@ -76,7 +76,7 @@ bench: setup
 
 # Pin anew after a change of pyproject.toml; needs uv.
 lock:
-	uv pip compile --quiet --no-header --generate-hashes --universal --extra local --extra kafka --extra quality --extra dev \
+	uv pip compile --quiet --no-header --generate-hashes --universal --extra local --extra kafka --extra quality --extra s3 --extra dev \
 		pyproject.toml -o requirements.lock
 
 clean:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from tidelake.errors import UsageError
+from tidelake.store.files import matching
+from tidelake.store.folders import Folder
 
 Hop = Literal["bronze", "silver", "gold"]
 HOPS: tuple[Hop, ...] = ("bronze", "silver", "gold")
@@ -24,7 +25,7 @@ class Table:
     """A table's logical name and the folder that holds it."""
 
     name: str
-    path: Path
+    path: Folder
 
     @property
     def exists(self) -> bool:
@@ -36,7 +37,7 @@ class Table:
 class Lake:
     """All tables and checkpoints below one root."""
 
-    root: Path
+    root: Folder
 
     def table(self, name: str) -> Table:
         """Resolve a logical name such as ``gold.user_sessions``.
@@ -97,26 +98,26 @@ class Lake:
         found = [
             self.table(f"{layer}.{folder.name}")
             for layer in layers
-            for folder in sorted(self.root.joinpath(layer).glob("*"))
+            for folder in matching(self.root / layer, "*")
             if _LOGICAL.fullmatch(f"{layer}.{folder.name}")
         ]
         return [table for table in found if table.exists]
 
-    def checkpoints(self, pipeline: str, hop: Hop) -> Path:
+    def checkpoints(self, pipeline: str, hop: Hop) -> Folder:
         """Give the folder of a hop's checkpoints, one subfolder a generation."""
         checked = self.bronze(pipeline).path.name
         return self.root / "checkpoints" / checked / hop
 
-    def fast(self, name: str) -> Path:
+    def fast(self, name: str) -> Folder:
         """Give the folder of a fast lane: its checkpoint, and what it writes without a broker."""
         return self.root / "fast" / self.gold(name).path.name
 
-    def erasure(self, pipeline: str) -> Path:
-        """Give the folder that is there while an erasure has begun and not ended."""
+    def erasure(self, pipeline: str) -> Folder:
+        """Give the file that is there while an erasure has begun and not ended."""
         checked = self.bronze(pipeline).path.name
-        return self.root / "erasures" / checked
+        return self.root / "erasures" / checked / "erasure.json"
 
-    def swap(self, pipeline: str) -> Path:
+    def swap(self, pipeline: str) -> Folder:
         """Give the file that is there while the tables of a backfill are swapped."""
         checked = self.bronze(pipeline).path.name
         return self.root / "backfill" / checked / "swapping"

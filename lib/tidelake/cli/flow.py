@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from tidelake.cli.failures import say
 from tidelake.cli.options import Place
-from tidelake.config import FilesSource, Pipeline, unbuilt_features
+from tidelake.config import DeltaSource, FilesSource, Pipeline, unbuilt_features
 from tidelake.errors import NotBuiltError
 from tidelake.tables import HOPS, Hop
 
@@ -96,7 +96,9 @@ def started(place: Place, pipeline: Pipeline) -> Iterator[Run]:
 
     asked = threading.Event()
     say(f"Starting Spark for {pipeline.name} under {place.lake.root} …")
-    spark = build_session(place.environment)
+    sources = [one.source for one in (pipeline, *pipeline.dimensions.values())]
+    reads = [one.path for one in sources if isinstance(one, FilesSource | DeltaSource)]
+    spark = build_session(place.environment, reads=reads)
     try:
         _stop_when_asked(asked)
         yield Run(spark, pipeline, place.lake, place.environment, Progress(say), asked)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import click
 
 from tidelake.config import Environment, Pipeline, load_environment, load_pipeline
 from tidelake.errors import NotBuiltError, UsageError
+from tidelake.store.access import refuse_unreachable
+from tidelake.store.folders import SCHEME, Folder, is_remote
 from tidelake.tables import Lake
 
 # How an instant may be written; always in UTC.
@@ -34,7 +35,11 @@ def placed(command: Callable[..., Any]) -> Callable[..., Any]:
     command = click.option("--env", metavar="NAME", help="Environment: local, dev or prod.")(
         command
     )
-    return click.option("--root", metavar="DIR", help="Where tables and checkpoints live.")(command)
+    return click.option(
+        "--root",
+        metavar="DIR|s3://…",
+        help="Where tables and checkpoints live: a folder, or s3://bucket/prefix.",
+    )(command)
 
 
 def as_json(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -46,7 +51,8 @@ def place(root: str | None, env: str | None) -> Place:
     """Resolve ``--root`` and ``--env``.
 
     Raises:
-        UsageError: The root is no folder, or may not be written.
+        UsageError: The root is no folder, or may not be written; there is no such bucket.
+        MachineError: The object store does not answer, or does not let us in.
         NotBuiltError: The environment is a catalog.
     """
     environment = load_environment(env, root=root)
@@ -58,8 +64,12 @@ def place(root: str | None, env: str | None) -> Place:
     return Place(environment, Lake(environment.root))
 
 
-def _refuse_unusable(root: Path) -> None:
+def _refuse_unusable(root: Folder) -> None:
     """Find out now, not from Spark, that the root cannot be used; nothing is created."""
+    if is_remote(root):
+        bucket, _, prefix = str(root).removeprefix(SCHEME).partition("/")
+        refuse_unreachable(bucket, f"{prefix}/", what=f"the root {root}")
+        return
     for folder in (root, *root.parents):
         try:
             if folder.is_dir():

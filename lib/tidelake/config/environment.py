@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from datetime import timedelta
-from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field, PlainValidator, ValidationError
 
 from tidelake.config.document import Document, Finding, read_document
 from tidelake.config.durations import PositiveDuration
@@ -16,10 +15,18 @@ from tidelake.config.places import find_file
 from tidelake.config.sizes import ByteSize
 from tidelake.config.source import Setting, Text
 from tidelake.config.violations import findings_of
+from tidelake.store.folders import Folder, folder, problem_of
 
 Reference = Annotated[
     str, Field(pattern=r"^(env:[A-Za-z_]\w*|secret:[A-Za-z0-9_.@-]+(/[A-Za-z0-9_.@-]+)?)$")
 ]
+
+
+def _as_root(value: object) -> object:
+    """Take folders alone; the loader makes them, with an error that names the place."""
+    if value is None or hasattr(value, "joinpath"):
+        return value
+    raise ValueError("must be the path of a folder")
 
 
 class Limits(Model):
@@ -34,7 +41,7 @@ class Environment(Model):
 
     Attributes:
         name: The file's name.
-        root: Absolute folder of the tables.
+        root: Folder of the tables: absolute, or on an object store.
         catalog: Unity Catalog's name.
         master: Spark's master; None where the cluster decides.
         limits: Bounds of a micro-batch.
@@ -45,7 +52,7 @@ class Environment(Model):
     """
 
     name: Text
-    root: Path | None = None
+    root: Annotated[Folder | None, PlainValidator(_as_root)] = None
     catalog: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]*$")] | None = None
     master: Text | None = None
     limits: Limits = Limits()
@@ -60,8 +67,8 @@ def load_environment(name: str | None = None, *, root: str | None = None) -> Env
 
     Args:
         name: Its name; by default the variable ``TIDELAKE_ENV``, then ``local``.
-        root: Folder of the tables; by default the variable ``TIDELAKE_ROOT``, then the file's. It
-            wins over a catalog.
+        root: Folder of the tables, or ``s3://bucket/prefix``; by default the variable
+            ``TIDELAKE_ROOT``, then the file's. It wins over a catalog.
 
     Returns:
         The environment, with an absolute root or a catalog.
@@ -77,10 +84,10 @@ def load_environment(name: str | None = None, *, root: str | None = None) -> Env
     findings = [*document.findings, *_place_findings(raw, name, bool(root))]
     raw["name"] = name
     if root:
-        raw["root"] = root
+        raw["root"] = folder(root)
         raw.pop("catalog", None)
-    if isinstance(raw.get("root"), str):
-        raw["root"] = Path(os.path.abspath(Path(raw["root"]).expanduser()))
+    if isinstance(raw.get("root"), str) and not problem_of(raw["root"]):
+        raw["root"] = folder(raw["root"])
     return _validated(raw, document, findings)
 
 
@@ -90,6 +97,8 @@ def _place_findings(raw: dict[str, Any], name: str, has_root: bool) -> list[Find
         findings.append(Finding(("name",), f"is not the file's name, {name}; leave it out"))
     if raw.get("root") == "":
         findings.append(Finding(("root",), "must not be empty"))
+    if isinstance(raw.get("root"), str) and problem_of(raw["root"]) and not has_root:
+        findings.append(Finding(("root",), f"{raw['root']} {problem_of(raw['root'])}"))
     if raw.get("root") is not None and raw.get("catalog") is not None:
         findings.append(Finding(("catalog",), "stands beside root; tables lie in one of them"))
     if raw.get("root") is None and raw.get("catalog") is None and not has_root:

@@ -29,6 +29,7 @@ from tidelake.runtime.lock import hold_hops
 from tidelake.sinks.commits import BEGINNING, rewritten_after
 from tidelake.sinks.definitions import changed_parts
 from tidelake.sinks.notes import SilverNote, positions
+from tidelake.store.folders import is_remote
 from tidelake.tables import Hop
 
 
@@ -138,4 +139,5 @@ def _listed(run: Run, path: str) -> str:
     """Write a path as Spark's file source lists it."""
     jvm = run.spark._jvm
     assert jvm is not None
-    return str(jvm.org.apache.hadoop.fs.Path(f"file://{path}").toUri().toString())
+    uri = path if is_remote(path) else f"file://{path}"
+    return str(jvm.org.apache.hadoop.fs.Path(uri).toUri().toString())

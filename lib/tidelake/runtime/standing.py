@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from tidelake.runtime.offsets import planned_positions, planned_tables, unreadable
 from tidelake.sinks.commits import (
@@ -21,6 +20,7 @@ from tidelake.sinks.commits import (
 )
 from tidelake.sinks.generations import CREATION, Fence
 from tidelake.sinks.notes import positions
+from tidelake.store.folders import Folder
 from tidelake.tables import Table
 
 
@@ -36,7 +36,7 @@ class Standing:
     """
 
     fence: Fence
-    checkpoint: Path
+    checkpoint: Folder
     closing: tuple[Table, ...]
     inputs: Mapping[str, Table]
 

@@ -11,10 +11,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from tidelake.store.files import Listed, list_folder
+from tidelake.store.folders import Folder
 from tidelake.tables import Table
 
 _KEY = "tidelake"
@@ -207,7 +208,7 @@ def bytes_between(table: Table, after: Position, until: Position | None = None) 
     return sum(int(add["size"]) for add in _added_between(table, after, until))
 
 
-def files_between(table: Table, after: Position, until: Position) -> list[Path]:
+def files_between(table: Table, after: Position, until: Position) -> list[Folder]:
     """List the data files that came into a table between two positions."""
     return [table.path / unquote(add["path"]) for add in _added_between(table, after, until)]
 
@@ -227,29 +228,30 @@ def _added_between(
         yield from adds[first:past]
 
 
-def _added(file: Path) -> list[dict[str, Any]]:
+def _added(file: Listed) -> list[dict[str, Any]]:
     """List the data files that a commit brought, in the order in which a stream takes them."""
     return [add for add in _actions(file, "add") if add.get("dataChange")]
 
 
-def _takes_out(file: Path) -> bool:
+def _takes_out(file: Listed) -> bool:
     return any(remove.get("dataChange", True) for remove in _actions(file, "remove"))
 
 
-def _actions(file: Path, kind: str) -> Iterator[dict[str, Any]]:
-    for line in file.read_text(encoding="utf-8").splitlines():
+def _actions(file: Listed, kind: str) -> Iterator[dict[str, Any]]:
+    for line in file.text().splitlines():
         action = json.loads(line).get(kind)
         if action is not None:
             yield action
 
 
-def _log_files(table: Table) -> list[Path]:
+def _log_files(table: Table) -> list[Listed]:
     """List a log's commit files, newest first; checkpoints and compacted logs are none."""
-    files = (table.path / "_delta_log").glob("*.json")
-    return sorted((file for file in files if _COMMIT_FILE.fullmatch(file.name)), reverse=True)
+    files = list_folder(table.path / "_delta_log")
+    found = (file for file in files if _COMMIT_FILE.fullmatch(file.name))
+    return sorted(found, key=lambda file: file.name, reverse=True)
 
 
-def _commit_info(file: Path) -> dict[str, Any]:
+def _commit_info(file: Listed) -> dict[str, Any]:
     return dict(next(_actions(file, "commitInfo"), {}))
 
 

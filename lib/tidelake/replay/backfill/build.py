@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from datetime import datetime
 
@@ -29,6 +28,7 @@ from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.sinks.commits import last_commit
 from tidelake.sinks.definitions import hash_of
 from tidelake.sinks.generations import CREATION
+from tidelake.store.files import remove_tree
 
 
 def build(
@@ -75,7 +75,7 @@ def build(
     )
     if not goes_on:
         # Of another definition, or swapped already.
-        shutil.rmtree(folder_of(lake, pipeline), ignore_errors=True)
+        remove_tree(folder_of(lake, pipeline))
     write_state(lake, pipeline, wanted)
     fill(run, start, span, since=since)
     built = replace(wanted, stage="built")

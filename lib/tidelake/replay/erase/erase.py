@@ -9,7 +9,6 @@ anew from what silver holds. A step that is done is found done, so none is done 
 from __future__ import annotations
 
 import contextlib
-import shutil
 from datetime import UTC, datetime
 
 from pyspark.sql import functions as F
@@ -47,6 +46,7 @@ from tidelake.sinks.commits import (
 )
 from tidelake.sinks.erased import arrivals_note, deductions_note, erasure_of
 from tidelake.sinks.merge import delete_records, notes_can_ride
+from tidelake.store.files import remove_tree
 from tidelake.tables import HOPS, Hop
 
 
@@ -105,7 +105,7 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
             copy_books(run, ["bronze"])
             _forget_ids(run)
             gave_up = _give_up_rollback(run)
-            end(begun)
+            end(run, begun)
         broken = purge(run) if now else ()
         sources = begun.loss.sources if begun else ()
         return Report(
@@ -128,7 +128,7 @@ def _refuse_backfill(run: Run, begun: Begun | None = None) -> None:
     if state is None or state.stage in ("promoted", "rolled back"):
         return
     if begun is not None:
-        end(begun)
+        end(run, begun)
     raise RefusedError(
         f"nothing was erased: {what_next(run.pipeline, state)}; or give it up by removing "
         f"{folder_of(run.lake, run.pipeline)}"
@@ -219,14 +219,14 @@ def _forget_ids(run: Run) -> None:
     current = last_commit(run.lake.silver(name))
     for folder in run.lake.checkpoints(name, "silver").iterdir():
         if current is not None and folder.name != current.generation:
-            shutil.rmtree(folder / "state", ignore_errors=True)
+            remove_tree(folder / "state")
 
 
 def _give_up_rollback(run: Run) -> bool:
     """Remove what a backfill left: a rollback would restore the rows, green tables hold them."""
     folder = folder_of(run.lake, run.pipeline)
     was_there = folder.exists()
-    shutil.rmtree(folder, ignore_errors=True)
+    remove_tree(folder)
     return was_there
 
 
