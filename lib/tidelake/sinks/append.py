@@ -10,6 +10,7 @@ from pyspark.sql.types import StructType
 
 from tidelake.sinks.commits import encode
 from tidelake.sinks.evolution import Freedom, evolve
+from tidelake.store.folders import is_remote
 from tidelake.tables import Table
 
 # A checkpoint of the log every tenth commit doubles the time of that commit.
@@ -28,7 +29,9 @@ def append(
     """Append rows in one commit that carries the note.
 
     Delta leaves out a commit without any action, and the note with it. A transaction id is such
-    an action; it costs a rebuild of the snapshot, so only what may be empty gets one.
+    an action; it costs a rebuild of the snapshot, so only what may be empty gets one. On an object
+    store each batch gets one: a lock may be lost there while its holder stands still, and of two
+    writers of a batch Delta then lets only one commit.
 
     Args:
         rows: What to append.
@@ -44,7 +47,7 @@ def append(
         writer = writer.option("overwriteSchema", "true")
     elif may_add_columns:
         writer = writer.option("mergeSchema", "true")
-    if not surely_filled:
+    if not surely_filled or (is_remote(table.path) and {"generation", "batch"} <= note.keys()):
         writer = writer.option("txnAppId", f"{table.name}/{note['generation']}")
         writer = writer.option("txnVersion", str(note["batch"]))
     writer.save(str(table.path))
