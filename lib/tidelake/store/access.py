@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -88,6 +89,9 @@ def spark_settings() -> dict[str, str]:
         "fs.s3a.aws.credentials.provider": (
             "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"
         ),
+        # What must not be there yet is written under that condition (If-None-Match): of two drivers
+        # that make the same commit of a Delta table, one fails.
+        "fs.s3a.performance.flags": "create",
         # A store that is away is named after seconds, not minutes.
         "fs.s3a.attempts.maximum": "3",
         "fs.s3a.retry.limit": "4",
@@ -173,6 +177,27 @@ def refuse_unreachable(bucket: str, prefix: str, *, what: str) -> None:
         found.list_objects_v2(Bucket=bucket, Prefix=prefix, MaxKeys=1)
 
 
+def told_of(error: BaseException, what: str) -> TidelakeError | None:
+    """Name an error that a store, or the way to it, is behind; None for any other.
+
+    Args:
+        error: What was raised, by whichever library.
+        what: What was done.
+    """
+    if "botocore" not in sys.modules:
+        return None
+    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
+
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(found, ClientError):
+            return _told_by_store(found.response, what)
+        if isinstance(found, BotoCoreError):
+            return _told_on_the_way(found, what)
+        found = found.__cause__
+    return None
+
+
 @contextmanager
 def named(what: str) -> Iterator[None]:
     """Name what a store, or the way to it, said.
@@ -180,14 +205,13 @@ def named(what: str) -> Iterator[None]:
     Raises:
         TidelakeError: A child of it, with the remedy.
     """
-    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
-
     try:
         yield
-    except ClientError as error:
-        raise _told_by_store(error.response, what) from error
-    except BotoCoreError as error:
-        raise _told_on_the_way(error, what) from error
+    except Exception as error:
+        told = told_of(error, what)
+        if told is None:
+            raise
+        raise told from error
 
 
 def _told_by_store(response: Any, what: str) -> TidelakeError:

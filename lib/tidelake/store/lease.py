@@ -102,10 +102,12 @@ class _Held:
         """Write our name into it."""
         while not self._taken():
             seen = self._look()
-            if seen is None or (seen.is_free and self._taken(after=seen.tag)):
-                if seen is None:
-                    continue
-                return
+            if seen is None:
+                continue
+            if seen.is_free:
+                if self._taken(after=seen.tag):
+                    break
+                continue
             if not waits:
                 raise LockedError(
                     f"{self.what} is being written by {seen}. Wait for it to end, or stop it, "
