@@ -48,7 +48,8 @@ _AWAY = re.compile(
 # What the readers of an object store say when it is away, or does not let them in.
 _STORE = re.compile(
     r"(?:Could not connect to the endpoint|(?:Connect|Read) timeout on endpoint"
-    r"|software\.amazon\.awssdk\.[\w.]*(?<!NoSuchKey)Exception: |org\.apache\.hadoop\.fs\.s3a\.\w+: )[^\n]*"
+    r"|software\.amazon\.awssdk\.[\w.]*(?<!NoSuchKey)Exception: "
+    r"|org\.apache\.hadoop\.fs\.s3a\.\w+: )[^\n]*"
 )
 _REASON = re.compile("|".join(map(re.escape, _REMEDIES)))
 

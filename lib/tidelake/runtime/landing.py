@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tidelake.errors import SourceChangedError, SourceError
 from tidelake.sinks.commits import Commit, commits
 from tidelake.store.access import named
-from tidelake.store.folders import SCHEME, Folder, folder, is_remote, place_of
+from tidelake.store.folders import SCHEME, Folder, folder, is_remote, place_of, stored
 from tidelake.tables import Table
 
 if TYPE_CHECKING:
@@ -95,7 +95,8 @@ def _list_store(root: UPath) -> dict[str, LandedFile]:
     for entry in entries:
         path = f"{SCHEME}{entry['name']}"
         below = path.removeprefix(str(root)).split("/")
-        if entry["type"] == "file" and not any(part.startswith((".", "_")) for part in below):
+        is_object = entry["type"] == "file" and (below[-1] or path == str(root))
+        if is_object and not any(part.startswith((".", "_")) for part in below):
             found[path] = _landed(path, entry)
     if not found:
         raise SourceError(
@@ -111,10 +112,10 @@ def _landed(path: str, entry: Mapping[str, Any]) -> LandedFile:
 
 
 def _look(path: str) -> LandedFile:
-    place = folder(path) if is_remote(path) else Path(path)
-    if not isinstance(place, Path):
+    if is_remote(path):
+        place = stored(path)
         return _landed(path, place.fs.info(place.path))
-    found = place.stat()
+    found = Path(path).stat()
     return LandedFile(path, found.st_size, found.st_mtime_ns // 1_000_000)
 
 

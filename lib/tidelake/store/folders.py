@@ -46,15 +46,23 @@ def folder(text: str) -> Folder:
     problem = problem_of(text)
     if problem:
         raise UsageError(f"{text} {problem}")
+    return stored(text.rstrip("/"))
+
+
+def stored(place: str) -> UPath:
+    """Give what lies at an address on a store, whatever its name.
+
+    Raises:
+        MachineError: What reads a store is not installed.
+    """
     try:
         from upath import UPath  # noqa: PLC0415  an extra
     except ImportError as error:
         raise MachineError(
-            f"{text} lies on an object store, and what reads one is not installed. "
+            f"{place} lies on an object store, and what reads one is not installed. "
             "Install it with: pip install 'tidelake[s3]'"
         ) from error
-    found: Folder = UPath(text.rstrip("/"), **filesystem_options())
-    return found
+    return UPath(place, **filesystem_options())
 
 
 def problem_of(text: str) -> str:
