@@ -62,7 +62,8 @@ def stored(place: str) -> UPath:
             f"{place} lies on an object store, and what reads one is not installed. "
             "Install it with: pip install 'tidelake[s3]'"
         ) from error
-    return UPath(place, **filesystem_options())
+    found: UPath = UPath(place, **filesystem_options())
+    return found
 
 
 def problem_of(text: str) -> str:
