@@ -115,7 +115,7 @@ docs: .venv-docs/.ready
 # Pin anew after a change of pyproject.toml; needs uv. The runtime's lock is the part of the first
 # one that people run; the release's and the site's hold their tools alone.
 COMPILE := uv pip compile --quiet --no-header --generate-hashes --universal
-RUNTIME := --extra local --extra connect --extra kafka --extra quality --extra notebooks --extra metrics --extra lineage
+RUNTIME := --extra local --extra connect --extra kafka --extra quality --extra s3 --extra notebooks --extra metrics --extra lineage
 lock:
 	$(COMPILE) $(RUNTIME) --extra dev pyproject.toml -o requirements.lock
 	$(COMPILE) $(RUNTIME) -c requirements.lock pyproject.toml -o requirements-runtime.lock

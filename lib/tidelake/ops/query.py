@@ -16,10 +16,12 @@ from duckdb_extensions import import_extension
 from sqlglot import exp, parse
 from sqlglot.errors import SqlglotError
 
-from tidelake.errors import NotBuiltError, TidelakeError, UsageError
+from tidelake.errors import MachineError, NotBuiltError, TidelakeError, UsageError
 from tidelake.ops.target import Target
 from tidelake.sinks.commits import last_commit
 from tidelake.sinks.finality import Final
+from tidelake.store.access import duckdb_secret
+from tidelake.store.folders import is_remote
 from tidelake.tables import Catalog, Lake, Table
 
 _FINAL = "__final"
@@ -56,6 +58,7 @@ def ask(lake: Lake, sql: str) -> Answer:
     # A catalog of its own keeps the views of one question from another's.
     catalog = f"asked_{next(_numbers)}"
     with _instance().cursor() as connection:
+        _reach(connection, lake)
         connection.execute("SET TimeZone = 'UTC'")
         connection.execute(f"ATTACH ':memory:' AS {catalog}")
         try:
@@ -141,6 +144,7 @@ def _for_user(
     wanted = tables_in(sql, lake)
     with duckdb.connect() as connection:
         import_extension("delta", con=connection)
+        _reach(connection, lake)
         connection.execute("SET TimeZone = 'UTC'")
         _name(connection, wanted, versions)
         folders = [f"{table.path}/" for table in wanted.values()]
@@ -181,6 +185,23 @@ def _instance() -> duckdb.DuckDBPyConnection:
     # A table's log may be rewritten under the same name; only the disk says what it holds.
     connection.execute("SET enable_external_file_cache = false")
     return connection
+
+
+def _reach(connection: duckdb.DuckDBPyConnection, lake: Lake) -> None:
+    """Let a connection read the lake where it lies on a store; keys stay in memory.
+
+    They are told anew each time: those of a role change every few hours.
+    """
+    if not is_remote(lake.root):
+        return
+    try:
+        import_extension("httpfs", con=connection)
+    except ImportError as error:
+        raise MachineError(
+            "what lets DuckDB read an object store is not installed. "
+            "Install it with: pip install 'tidelake[s3]'"
+        ) from error
+    connection.execute(*duckdb_secret())
 
 
 def _name(

@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
+from tidelake.access import load
 from tidelake.config.meanings import Meaning
 from tidelake.config.types import quoted
 from tidelake.tables import Table
@@ -29,7 +30,7 @@ def keeping_words(rows: DataFrame, table: Table) -> DataFrame:
     """Give rows that are to replace a table's the comments of its columns, or they would go."""
     if not table.exists:
         return rows
-    stored = rows.sparkSession.read.format("delta").load(str(table.path)).schema
+    stored = load(rows.sparkSession, table).schema
     words = {field.name: field.metadata for field in stored.fields}
     return rows.select(
         *[
