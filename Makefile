@@ -76,6 +76,7 @@ bench: setup
 	$(BIN)/python benchmarks/replay.py 1500000 1
 	$(BIN)/python benchmarks/burst.py
 	$(BIN)/python benchmarks/latency.py
+	$(BIN)/python -m benchmarks.page
 
 # What is deployed: our own rules, then the schema of Databricks' CLI (needs Go).
 bundle: setup $(TOOLS_READY)
@@ -103,7 +104,7 @@ $(TOOLS_READY): requirements-release.lock
 DOCS := .venv-docs/bin
 docs: .venv-docs/.ready
 	$(DOCS)/python -m mkdocs build --strict --quiet
-	@echo "build/site/index.html"
+	@echo "build/site/index.html opens as it is; to search in it: python3 -m http.server -b 127.0.0.1 -d build/site"
 
 .venv-docs/.ready: docs/requirements.lock
 	$(PYTHON) -m venv .venv-docs
@@ -114,7 +115,7 @@ docs: .venv-docs/.ready
 # Pin anew after a change of pyproject.toml; needs uv. The runtime's lock is the part of the first
 # one that people run; the release's and the site's hold their tools alone.
 COMPILE := uv pip compile --quiet --no-header --generate-hashes --universal
-RUNTIME := --extra local --extra connect --extra kafka --extra quality --extra notebooks --extra metrics --extra lineage
+RUNTIME := --extra local --extra connect --extra kafka --extra quality --extra s3 --extra notebooks --extra metrics --extra lineage
 lock:
 	$(COMPILE) $(RUNTIME) --extra dev pyproject.toml -o requirements.lock
 	$(COMPILE) $(RUNTIME) -c requirements.lock pyproject.toml -o requirements-runtime.lock

@@ -7,7 +7,13 @@ set -euo pipefail
 tools=$(cd "$1" && pwd)
 cd "$(dirname "$0")/.."
 
-export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
+if [ -z "${SOURCE_DATE_EPOCH:-}" ]; then
+  SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
+  if [ -n "$(git status --porcelain)" ]; then
+    echo "dist: the folder holds changes that are in no commit; they go into the archives." >&2
+  fi
+fi
+export SOURCE_DATE_EPOCH
 # An archive keeps the modes of files, which are the builder's.
 umask 022
 rm -rf dist

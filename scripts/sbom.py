@@ -1,6 +1,6 @@
 """Add what Python does not know to a bill of materials: the jars.
 
-Usage: ``python scripts/sbom.py PYTHON.cdx.json VERSION``, which prints the whole. Needs no Tidelake.
+Usage: ``python scripts/sbom.py PYTHON.cdx.json VERSION``, which prints the whole.
 """
 
 from __future__ import annotations
@@ -10,9 +10,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 # Spark gets the first; the second is the local broker, for trying things out.
@@ -60,6 +57,10 @@ def with_jars(document: dict[str, Any], *, version: str, conf: Path = CONF) -> d
 
 def main() -> None:
     """Print the whole document, or say what breaks CycloneDX's schema and exit 1."""
+    # Among the release's tools, and not where the tests run.
+    from cyclonedx.schema import SchemaVersion  # noqa: PLC0415
+    from cyclonedx.validation.json import JsonStrictValidator  # noqa: PLC0415
+
     document = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     whole = with_jars(document, version=sys.argv[2])
     text = json.dumps(whole, indent=2, sort_keys=True) + "\n"

@@ -42,6 +42,11 @@ def cache_dir() -> Path:
     return Path(named) if named else base / "tidelake" / "jars"
 
 
+def store_lock() -> Path:
+    """Give the lock of the jars that read an object store; they are fetched where one is used."""
+    return conf_dir() / "s3.lock"
+
+
 def read_lock(path: Path | None = None) -> tuple[Jar, ...]:
     """Read ``conf/jars.lock``: a line a jar, coordinates and SHA-256.
 

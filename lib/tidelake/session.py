@@ -7,14 +7,17 @@ import functools
 import logging
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidelake.config import Environment, load_environment
 from tidelake.errors import MachineError, UsageError
-from tidelake.jars import ensure_jars
+from tidelake.jars import ensure_jars, read_lock, store_lock
 from tidelake.quiet import output_to
 from tidelake.remote import connect
+from tidelake.store.access import spark_settings
+from tidelake.store.folders import is_remote
 from tidelake.tables import Catalog, Lake
 
 if TYPE_CHECKING:
@@ -36,13 +39,20 @@ AVRO_LIMITS = (
     "-Dorg.apache.avro.limits.bytes.maxLength",
     "-Dorg.apache.avro.limits.collectionItems.maxLength",
 )
+# A store's file appears when it is closed, and never when that was given up.
+_CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
+_ABORTABLE = "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
 _LIMITS = " ".join(f"{limit}={1 << 26}" for limit in AVRO_LIMITS)
 
 
-def build_session(env: str | Environment = "local") -> SparkSession:
+def build_session(env: str | Environment = "local", *, reads: Iterable[str] = ()) -> SparkSession:
     """Start Spark with Delta for an environment, connect to its server, or join its runtime.
 
     The JVM's own messages go to :func:`spark_log`.
+
+    Args:
+        env: Its name, or itself.
+        reads: Where sources lie; one on an object store takes the jars that read it.
 
     Raises:
         MachineError: Java or Spark is missing or does not start, or there is no runtime.
@@ -68,7 +78,10 @@ def build_session(env: str | Environment = "local") -> SparkSession:
         logging.getLogger(chatter).setLevel(logging.CRITICAL + 1)
     master = environment.master or "local[*]"
     builder = SparkSession.builder.master(master).appName("tidelake")
-    for key, value in _settings(environment, ensure_jars()).items():
+    on_store = any(map(is_remote, [environment.root, *reads]))
+    jars = [*ensure_jars(), *(ensure_jars(read_lock(store_lock())) if on_store else [])]
+    settings = _settings(environment, jars) | (_store_settings(environment) if on_store else {})
+    for key, value in settings.items():
         builder = builder.config(key, value)
     try:
         with output_to(log):
@@ -83,8 +96,7 @@ def build_session(env: str | Environment = "local") -> SparkSession:
 
 def starts_spark(environment: Environment) -> bool:
     """Tell whether the session is ours to start and to stop, and not the runtime's own."""
-    ours = environment.root, environment.master, environment.remote
-    return any(place is not None for place in ours)
+    return environment.root is not None or environment.remote is not None
 
 
 def lake_of(environment: Environment) -> Lake:
@@ -185,3 +197,12 @@ def _settings(environment: Environment, jars: list[Path]) -> dict[str, str]:
         "spark.databricks.delta.snapshotPartitions": "2",
         **environment.spark,
     }
+
+
+def _store_settings(environment: Environment) -> dict[str, str]:
+    """Let Spark read a store; where the root is on one, its own files of checkpoints too."""
+    settings = spark_settings()
+    if environment.root is not None and is_remote(environment.root):
+        # What is made for disks would write an object in place, and readers would see half of it.
+        settings[_CHECKPOINT_FILES] = _ABORTABLE
+    return settings

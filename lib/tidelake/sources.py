@@ -6,14 +6,13 @@ What Spark may not compute on a stream, a row's place in its file, is added to e
 
 from __future__ import annotations
 
-import os
-
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidelake.config import DeltaSource, FilesSource, KafkaSource, RateSource, Source
 from tidelake.config.sizes import bytes_of
 from tidelake.kafka.source import read_topics
+from tidelake.store.folders import absolute
 
 RECORD = ("record_id", "key", "payload", "headers", "source", "source_timestamp")
 HEADERS_DDL = "array<struct<key: string, value: binary>>"
@@ -81,7 +80,7 @@ def _read_files(spark: SparkSession, source: FilesSource) -> DataFrame:
         # Without it, a file seven days older than the newest is never read.
         .option("maxFileAge", "36500d")
         .options(**_limits(source))
-        .load(os.path.abspath(source.path))
+        .load(absolute(source.path))
     )
     return _records(
         lines,

@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from tidelake.errors import UsageError
+from tidelake.store.files import matching
+from tidelake.store.folders import Folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,10 +68,10 @@ class Table:
     """A table's logical name, and the folder that holds it or its name in a catalog."""
 
     name: str
-    place: Path | CatalogName
+    place: Folder | CatalogName
 
     @property
-    def path(self) -> Path:
+    def path(self) -> Folder:
         """Give the folder; whoever asks has made sure that there is one.
 
         Raises:
@@ -109,7 +110,7 @@ class Lake:
         catalog: Where tables are names; None: they are folders under the root.
     """
 
-    root: Path
+    root: Folder
     catalog: Catalog | None = field(default=None, kw_only=True)
 
     @property
@@ -184,17 +185,18 @@ class Lake:
 
     def existing(self) -> list[Table]:
         """List the tables that exist, in the order of the layers."""
-        return [
-            table
+        found = [
+            self.table(f"{layer}.{name}")
             for layer in LAYERS
             for name in self._names_in(layer)
             if _LOGICAL.fullmatch(f"{layer}.{name}")
-            and (table := self.table(f"{layer}.{name}")).exists
         ]
+        # A catalog lists nothing that does not exist.
+        return [table for table in found if self.catalog is not None or table.exists]
 
     def _names_in(self, layer: str) -> list[str]:
         if self.catalog is None:
-            return sorted(folder.name for folder in self.root.joinpath(layer).glob("*"))
+            return [str(folder.name) for folder in matching(self.root / layer, "*")]
         session, schema = self.catalog.session(), self.catalog.schema(layer)
         if layer not in self.catalog.layers():
             return []
@@ -203,27 +205,27 @@ class Lake:
         names = {row["tableName"] for row in tables if not row["isTemporary"]}
         return sorted(name for name in names - views if BESIDE not in name)
 
-    def checkpoints(self, pipeline: str, hop: Hop) -> Path:
+    def checkpoints(self, pipeline: str, hop: Hop) -> Folder:
         """Give the folder of a hop's checkpoints, one subfolder a generation."""
         return self.root / "checkpoints" / self.bronze(pipeline).bare / hop
 
-    def marks(self, layer: str) -> Path:
+    def marks(self, layer: str) -> Folder:
         """Give the folder of a layer's locks."""
         return self.root / layer
 
-    def fast(self, name: str) -> Path:
+    def fast(self, name: str) -> Folder:
         """Give the folder of a fast lane: its checkpoint, and what it writes without a broker."""
         return self.root / "fast" / self.gold(name).bare
 
-    def erasure(self, pipeline: str) -> Path:
-        """Give the folder that is there while an erasure has begun and not ended."""
-        return self.root / "erasures" / self.bronze(pipeline).bare
+    def erasure(self, pipeline: str) -> Folder:
+        """Give the file that is there while an erasure has begun and not ended."""
+        return self.root / "erasures" / self.bronze(pipeline).bare / "erasure.json"
 
-    def alerts(self, pipeline: str) -> Path:
+    def alerts(self, pipeline: str) -> Folder:
         """Give the folder that remembers which alerts of a pipeline were told."""
         return self.root / "alerts" / self.bronze(pipeline).bare
 
-    def swap(self, pipeline: str) -> Path:
+    def swap(self, pipeline: str) -> Folder:
         """Give the file that is there while the tables of a backfill are swapped."""
         return self.root / "backfill" / self.bronze(pipeline).bare / "swapping"
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.bundle import rules
 from tests.bundle.calls import command_of, parse
-from tests.bundle.project import Bundle, read_bundle
+from tests.bundle.project import PROJECT, Bundle, read_bundle, read_package
 from tests.bundle.rules import RULES, Rule
 
 BUNDLE = read_bundle()
@@ -247,3 +247,12 @@ def test_nothing_runs_by_itself_in_a_developers_copy() -> None:
         "maintenance": "PAUSED",
         "backfill": None,
     }
+
+
+def test_the_page_names_every_variable_parameter_job_and_script() -> None:
+    page = (PROJECT / "docs" / "databricks.md").read_text(encoding="utf-8")
+
+    parameters = [one["name"] for job in BUNDLE.jobs.values() for one in job.get("parameters", [])]
+    scripts = {f"-{name.split('-')[1]}`" for name in read_package()["scripts"] if "-" in name}
+    names = {f"`{name}`" for name in (*BUNDLE.raw["variables"], *parameters, *BUNDLE.jobs)}
+    assert not [name for name in sorted(names | scripts) if name not in page]

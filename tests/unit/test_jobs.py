@@ -5,14 +5,17 @@ from __future__ import annotations
 import sys
 import tomllib
 from contextlib import nullcontext
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from tests.bundle.calls import command_of
+from tests.running import land
 from tidelake.cli import app, jobs
 from tidelake.cli.failures import run_command
+from tidelake.config import Pipeline, load_environment, load_pipeline
 
 PROJECT = Path(__file__).parents[2]
 
@@ -99,6 +102,70 @@ def test_the_length_of_a_backfill_stands_for_its_end(
 
     assert run_command(app, [*arguments, "--root", str(tmp_path)]) == 2
     assert "--for stands in the place of --end, beside --start" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "options", "words"),
+    [
+        ("flights", ["--trigger", "continuous"], "each to its end. Leave --trigger out"),
+        ("flights", ["--trigger", "10 seconds"], "each to its end. Leave --trigger out"),
+        ("flights", ["--trigger", "soon"], "'soon' is no trigger"),
+        ("flights", ["--source", "there"], "each dimension has its own. Leave it out"),
+        ("clickstream", [], "landing/products does not exist"),
+    ],
+)
+def test_dimensions_that_cannot_run_are_refused_before_spark_starts(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    pipeline: str,
+    options: list[str],
+    words: str,
+) -> None:
+    monkeypatch.setattr("tidelake.cli.flow.started", None)
+    arguments = ["run", pipeline, "--hop", "dimensions", *options]
+
+    assert run_command(app, [*arguments, "--root", str(tmp_path)]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_pipeline_that_looks_nothing_up_has_no_dimensions_to_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tidelake.cli.flow.started", None)
+
+    assert (
+        run_command(app, ["run", "payments", "--hop", "dimensions", "--root", str(tmp_path)]) == 0
+    )
+    assert "payments looks nothing up" in capsys.readouterr().err
+
+
+def test_every_dimension_of_a_pipeline_runs_through_all_hops(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ran = []
+    for name in ("airlines", "planes"):
+        land(tmp_path / "landing" / name, "a.jsonl", [b"{}"])
+    monkeypatch.setattr(
+        "tidelake.cli.flow.started",
+        lambda *_: nullcontext(Context(load_pipeline("payments", load_environment("local")))),
+    )
+    monkeypatch.setattr(
+        "tidelake.runtime.pipeline.run_hops",
+        lambda run, hops, _: ran.append((run.pipeline.name, *hops)),
+    )
+
+    arguments = ["run", "flights", "--hop", "dimensions"]
+    assert run_command(app, [*arguments, "--root", str(tmp_path)]) == 0
+    hops = ("bronze", "silver", "gold")
+    assert sorted(ran) == [("airlines", *hops), ("planes", *hops)]
+
+
+@dataclass(frozen=True)
+class Context:
+    """As much of a run as the command line touches."""
+
+    pipeline: Pipeline
 
 
 def no_spark(*_: object) -> nullcontext[None]:

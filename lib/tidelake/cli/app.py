@@ -6,7 +6,6 @@ What is slow to import waits inside the command that needs it, so that ``--help`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal
 
 import click
@@ -35,6 +34,7 @@ from tidelake.cli.ui import ui
 from tidelake.cli.verifying import verify
 from tidelake.config.addresses import address_of, is_address
 from tidelake.errors import UnbalancedError, UsageError
+from tidelake.store.folders import folder, is_remote
 from tidelake.tables import HOPS, Hop
 
 _DEMO_EVENTS = {"clickstream": 200_000, "payments": 50_000}
@@ -89,7 +89,7 @@ def demo(pipeline: str, events: int | None, seed: int, root: str | None, env: st
     "--to",
     "target",
     required=True,
-    metavar="DIR|kafka://HOST:PORT/TOPIC",
+    metavar="DIR|s3://…|kafka://HOST:PORT/TOPIC",
     help="Where to write: files into a folder, or records into a topic.",
 )
 @click.option("--events", type=click.IntRange(min=1), help="How many records.")
@@ -113,7 +113,7 @@ def generate(
         summary = generate_into(pipeline, address_of(target), events=count, seed=seed, progress=say)
         written = f"{summary.records:,} records to {target}"
     else:
-        summary = write_stream(pipeline, Path(target), events=count, seed=seed, progress=say)
+        summary = write_stream(pipeline, folder(target), events=count, seed=seed, progress=say)
         written = f"{summary.records:,} records in {summary.files} files under {target}"
     say(f"{written}. Run them with: tidelake run {pipeline} --source {target}")
     print_table(["kind", "records"], sorted(summary.kinds.items()))
@@ -123,7 +123,7 @@ def generate(
 @click.argument("pipeline")
 @click.option(
     "--source",
-    metavar="PATH|kafka://HOST:PORT/TOPIC",
+    metavar="PATH|s3://…|kafka://HOST:PORT/TOPIC",
     help="Read from here instead of the file's source.",
 )
 @click.option(
@@ -214,12 +214,14 @@ def ledger(
 @placed
 def doctor(fetch: bool, json_: bool, root: str | None, env: str | None) -> int:
     """Check the machine, or the catalog; each failing line says the remedy."""
-    from tidelake.jars import ensure_jars  # noqa: PLC0415
+    from tidelake.jars import ensure_jars, read_lock, store_lock  # noqa: PLC0415
     from tidelake.ops.doctor import examine_lake  # noqa: PLC0415
 
     where = place(root, env)
     if fetch:
         ensure_jars()
+        if is_remote(where.lake.root):
+            ensure_jars(read_lock(store_lock()))
     findings = examine_lake(where.lake)
     if json_:
         print_json(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from tidelake.cli.failures import say
 from tidelake.cli.options import Place
-from tidelake.config import FilesSource, Pipeline, unbuilt_features
+from tidelake.config import DeltaSource, FilesSource, Pipeline, unbuilt_features
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.tables import HOPS, Hop
 
@@ -137,8 +137,10 @@ def started(place: Place, pipeline: Pipeline) -> Iterator[Run]:
     ours = starts_spark(place.environment)
     if ours:
         say(f"Starting Spark for {pipeline.name} {place.lake.place} …")
+    sources = [one.source for one in (pipeline, *pipeline.dimensions.values())]
+    reads = [one.path for one in sources if isinstance(one, FilesSource | DeltaSource)]
     catalog = place.lake.catalog
-    spark = catalog.session() if catalog else build_session(place.environment)
+    spark = catalog.session() if catalog else build_session(place.environment, reads=reads)
     try:
         stop_when_asked(asked)
         yield Run(spark, pipeline, place.lake, place.environment, Progress(say), asked)

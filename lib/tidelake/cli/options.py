@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import click
@@ -19,6 +18,8 @@ from tidelake.config import (
 )
 from tidelake.errors import UsageError
 from tidelake.session import lake_of
+from tidelake.store.access import refuse_unreachable
+from tidelake.store.folders import SCHEME, Folder, is_remote
 from tidelake.tables import Lake
 
 MOMENT = "YYYY-MM-DD[THH:MM:SS]"
@@ -65,7 +66,11 @@ def placed(command: Callable[..., Any]) -> Callable[..., Any]:
     command = click.option("--env", metavar="NAME", help="Environment: local, dev or prod.")(
         command
     )
-    return click.option("--root", metavar="DIR", help="Where tables and checkpoints live.")(command)
+    return click.option(
+        "--root",
+        metavar="DIR|s3://…",
+        help="Where tables and checkpoints live: a folder, or s3://bucket/prefix.",
+    )(command)
 
 
 def as_json(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -77,7 +82,8 @@ def place(root: str | None, env: str | None) -> Place:
     """Resolve ``--root`` and ``--env``.
 
     Raises:
-        UsageError: The root is no folder, or may not be written.
+        UsageError: The root is no folder, or may not be written; there is no such bucket.
+        MachineError: The object store does not answer, or does not let us in.
     """
     environment = load_environment(env, root=root)
     if environment.root is not None:
@@ -85,8 +91,12 @@ def place(root: str | None, env: str | None) -> Place:
     return Place(environment, lake_of(environment))
 
 
-def _refuse_unusable(root: Path) -> None:
+def _refuse_unusable(root: Folder) -> None:
     """Find out now, not from Spark, that the root cannot be used; nothing is created."""
+    if is_remote(root):
+        bucket, _, prefix = str(root).removeprefix(SCHEME).partition("/")
+        refuse_unreachable(bucket, f"{prefix}/", what=f"the root {root}")
+        return
     for folder in (root, *root.parents):
         try:
             if folder.is_dir():

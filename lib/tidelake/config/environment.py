@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field, PlainValidator, ValidationError
 
 from tidelake.config.document import Document, Finding, read_document
 from tidelake.config.durations import PositiveDuration
@@ -18,6 +18,7 @@ from tidelake.config.places import find_file
 from tidelake.config.sizes import ByteSize
 from tidelake.config.source import Setting, Text
 from tidelake.config.violations import findings_of
+from tidelake.store.folders import Folder, folder, problem_of
 
 Reference = Annotated[
     str, Field(pattern=r"^(env:[A-Za-z_]\w*|secret:[A-Za-z0-9_.@-]+(/[A-Za-z0-9_.@-]+)?)$")
@@ -27,6 +28,13 @@ Reference = Annotated[
 # Without what a client is told beside it, such as a token: a file is no place for a secret.
 _REMOTE = r"^sc://[^/;\s]+/?$"
 REMOTE_VARIABLE = "SPARK_REMOTE"
+
+
+def _as_root(value: object) -> object:
+    """Take folders alone; the loader makes them, with an error that names the place."""
+    if value is None or hasattr(value, "joinpath"):
+        return value
+    raise ValueError("must be the path of a folder")
 
 
 class Limits(Model):
@@ -46,7 +54,7 @@ class Environment(Model):
 
     Attributes:
         name: The file's name.
-        root: Absolute folder of the tables.
+        root: Folder of the tables: absolute, or on an object store.
         catalog: Unity Catalog's name.
         volume: Absolute folder of the files that go with a catalog's tables: checkpoints, locks,
             marks.
@@ -63,7 +71,7 @@ class Environment(Model):
     """
 
     name: Text
-    root: Path | None = None
+    root: Annotated[Folder | None, PlainValidator(_as_root)] = None
     catalog: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]*$")] | None = None
     volume: Path | None = None
     master: Text | None = None
@@ -88,9 +96,9 @@ def load_environment(name: str | None = None, *, root: str | None = None) -> Env
 
     Args:
         name: Its name; by default the variable ``TIDELAKE_ENV``, then ``local``.
-        root: Folder of the tables; by default the variable ``TIDELAKE_ROOT``, then the file's. It
-            wins over a catalog. Where there is a catalog, the variables ``TIDELAKE_CATALOG`` and
-            ``TIDELAKE_VOLUME`` win over the file's.
+        root: Folder of the tables, or ``s3://bucket/prefix``; by default the variable
+            ``TIDELAKE_ROOT``, then the file's. It wins over a catalog. Where there is a catalog,
+            the variables ``TIDELAKE_CATALOG`` and ``TIDELAKE_VOLUME`` win over the file's.
 
     The variable ``SPARK_REMOTE`` names a server of Spark Connect, and wins over a master.
 
@@ -108,7 +116,7 @@ def load_environment(name: str | None = None, *, root: str | None = None) -> Env
     findings = [*document.findings, *_place_findings(raw, name, bool(root))]
     raw["name"] = name
     if root:
-        raw["root"] = root
+        raw["root"] = folder(root)
         raw.pop("catalog", None)
         raw.pop("volume", None)
     remote = os.environ.get(REMOTE_VARIABLE, "")
@@ -121,9 +129,10 @@ def load_environment(name: str | None = None, *, root: str | None = None) -> Env
         raw["catalog"] = os.environ.get("TIDELAKE_CATALOG") or raw["catalog"]
         told = os.environ.get("TIDELAKE_VOLUME") or raw.get("volume")
         raw["volume"] = told or f"/Volumes/{raw['catalog']}/ops/files"
-    for folder in ("root", "volume"):
-        if isinstance(raw.get(folder), str):
-            raw[folder] = Path(os.path.abspath(Path(raw[folder]).expanduser()))
+    if isinstance(raw.get("volume"), str):
+        raw["volume"] = Path(os.path.abspath(Path(raw["volume"]).expanduser()))
+    if isinstance(raw.get("root"), str) and not problem_of(raw["root"]):
+        raw["root"] = folder(raw["root"])
     return _validated(raw, document, findings)
 
 
@@ -135,6 +144,8 @@ def _place_findings(raw: dict[str, Any], name: str, has_root: bool) -> list[Find
         findings.append(Finding(("root",), "must not be empty"))
     if raw.get("master") is not None and raw.get("remote") is not None:
         findings.append(Finding(("remote",), "stands beside master; a session has one of them"))
+    if isinstance(raw.get("root"), str) and problem_of(raw["root"]) and not has_root:
+        findings.append(Finding(("root",), f"{raw['root']} {problem_of(raw['root'])}"))
     if raw.get("root") is not None and raw.get("catalog") is not None:
         findings.append(Finding(("catalog",), "stands beside root; tables lie in one of them"))
     if raw.get("volume") == "":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 from collections.abc import Iterator, Mapping
@@ -15,10 +16,12 @@ from duckdb_extensions import import_extension
 from sqlglot import exp, parse
 from sqlglot.errors import SqlglotError
 
-from tidelake.errors import NotBuiltError, TidelakeError, UsageError
+from tidelake.errors import MachineError, NotBuiltError, TidelakeError, UsageError
 from tidelake.ops.target import Target
 from tidelake.sinks.commits import last_commit
 from tidelake.sinks.finality import Final
+from tidelake.store.access import duckdb_secret
+from tidelake.store.folders import is_remote
 from tidelake.tables import Catalog, Lake, Table
 
 _FINAL = "__final"
@@ -55,6 +58,7 @@ def ask(lake: Lake, sql: str) -> Answer:
     # A catalog of its own keeps the views of one question from another's.
     catalog = f"asked_{next(_numbers)}"
     with _instance().cursor() as connection:
+        _reach(connection, lake)
         connection.execute("SET TimeZone = 'UTC'")
         connection.execute(f"ATTACH ':memory:' AS {catalog}")
         try:
@@ -140,6 +144,7 @@ def _for_user(
     wanted = tables_in(sql, lake)
     with duckdb.connect() as connection:
         import_extension("delta", con=connection)
+        _reach(connection, lake)
         connection.execute("SET TimeZone = 'UTC'")
         _name(connection, wanted, versions)
         folders = [f"{table.path}/" for table in wanted.values()]
@@ -180,6 +185,23 @@ def _instance() -> duckdb.DuckDBPyConnection:
     # A table's log may be rewritten under the same name; only the disk says what it holds.
     connection.execute("SET enable_external_file_cache = false")
     return connection
+
+
+def _reach(connection: duckdb.DuckDBPyConnection, lake: Lake) -> None:
+    """Let a connection read the lake where it lies on a store; keys stay in memory.
+
+    They are told anew each time: those of a role change every few hours.
+    """
+    if not is_remote(lake.root):
+        return
+    try:
+        import_extension("httpfs", con=connection)
+    except ImportError as error:
+        raise MachineError(
+            "what lets DuckDB read an object store is not installed. "
+            "Install it with: pip install 'tidelake[s3]'"
+        ) from error
+    connection.execute(*duckdb_secret())
 
 
 def _name(
@@ -254,17 +276,24 @@ def tables_in(sql: str, lake: Lake, *, dialect: str = _DUCKDB) -> dict[str, Tabl
         raise UsageError(f"the statement cannot be read: {str(error).splitlines()[0]}") from error
     if len(statements) != 1 or not isinstance(statements[0], exp.Query | exp.Describe):
         raise UsageError("`tidelake sql` takes one SELECT; tables change only through `run`.")
-    existing = {table.name: table for table in lake.existing()}
-    existing |= {f"{name}{_FINAL}": table for name, table in existing.items() if "gold." in name}
     named = {
         f"{found.db}.{found.name}".lower()
         for found in statements[0].find_all(exp.Table)
         if found.db and found.db.lower() != "information_schema"
     }
-    unknown = sorted(named - existing.keys())
+    meant = {name: _meant(name, lake) for name in sorted(named)}
+    unknown = [name for name, table in meant.items() if table is None]
     if unknown:
         raise UsageError(f"there is no table {', '.join(unknown)}.\n{_known(lake)}")
-    return {name: existing[name] for name in sorted(named)}
+    return {name: table for name, table in meant.items() if table is not None}
+
+
+def _meant(name: str, lake: Lake) -> Table | None:
+    """Find the table behind a name; None where there is none."""
+    with contextlib.suppress(UsageError):
+        table = lake.table(name.removesuffix(_FINAL) if name.startswith("gold.") else name)
+        return table if table.exists else None
+    return None
 
 
 def _known(lake: Lake) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, Row
@@ -31,7 +30,6 @@ from tidelake.runtime.landing import (
     batch_paths,
     check_bytes,
     check_landing,
-    local_path,
     logged_files,
     taken_files,
 )
@@ -42,6 +40,7 @@ from tidelake.sinks.append import append, ensure_table
 from tidelake.sinks.commits import Commit, commits, last_commit
 from tidelake.sinks.generations import Fence
 from tidelake.sources import identify, read_stream
+from tidelake.store.folders import folder, place_of
 from tidelake.tables import Table
 
 # Below this many bytes a batch is written as one file.
@@ -99,7 +98,7 @@ class BronzeHop(HopQuery):
         taken = taken_files(commits(self.table))
         try:
             logged = logged_files(self.checkpoint)
-            batch = {str(path) for path in batch_paths(self.checkpoint, closed.batch)}
+            batch = set(batch_paths(self.checkpoint, closed.batch))
         except (OSError, ValueError, KeyError):
             return "the list of files in its checkpoint (sources) cannot be read"
         unknown = sorted(set(taken) - logged)
@@ -116,7 +115,7 @@ class BronzeHop(HopQuery):
         if isinstance(source, KafkaSource):
             refuse_unreachable(source.bootstrap)
             self._refuse_lost(source)
-        if isinstance(source, DeltaSource) and not Table("source", Path(source.path)).exists:
+        if isinstance(source, DeltaSource) and not Table("source", folder(source.path)).exists:
             raise SourceError(f"the source {source.path} is no Delta table.")
         spark = self.run.spark
         requeue = self.run.lake.requeue(self.run.pipeline.name)
@@ -231,7 +230,7 @@ class BronzeHop(HopQuery):
         """
         if not isinstance(self.run.pipeline.source, FilesSource):
             return []
-        read = {str(local_path(row["source"])): (row["records"], row["bytes"]) for row in offered}
+        read = {place_of(row["source"]): (row["records"], row["bytes"]) for row in offered}
         files = []
         for file in batch_files(self.checkpoint, batch):
             records, size = read.get(file.path, (0, 0))

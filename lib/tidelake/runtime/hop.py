@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar
 
 from pyspark.errors import StreamingQueryException
@@ -29,6 +28,7 @@ from tidelake.runtime.standing import Standing
 from tidelake.sinks.commits import Commit, last_commit
 from tidelake.sinks.compaction import compact, is_due
 from tidelake.sinks.generations import CREATION, Fence, open_generation
+from tidelake.store.folders import Folder
 from tidelake.tables import Catalog, Hop, Lake, Table
 
 _POLL_SECONDS = 1
@@ -95,11 +95,11 @@ class HopQuery(ABC):
             self.create_tables()
 
     @property
-    def _checkpoints(self) -> Path:
+    def _checkpoints(self) -> Folder:
         return self.run.lake.checkpoints(self.run.pipeline.name, self.hop)
 
     @property
-    def checkpoint(self) -> Path:
+    def checkpoint(self) -> Folder:
         """The folder of this generation's checkpoint."""
         return self._checkpoints / self.fence.generation
 

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Literal, TextIO
 
 from tidelake.errors import LockedError, RefusedError
+from tidelake.store.folders import Folder
+from tidelake.store.lease import lease
 from tidelake.tables import Hop, Lake
 
 # What changes several tables, one after the other.
@@ -59,8 +61,11 @@ def hold_hops(
 
 
 @contextmanager
-def hold(folder: Path, what: str, *, waits: bool = False) -> Iterator[None]:
+def hold(folder: Folder, what: str, *, waits: bool = False) -> Iterator[None]:
     """Hold a folder's lock; the system frees it when the process ends, however it ends.
+
+    A store has no such locks: there it is an object, and frees itself a while after its holder
+    was last heard of.
 
     Args:
         folder: Whose lock.
@@ -70,6 +75,10 @@ def hold(folder: Path, what: str, *, waits: bool = False) -> Iterator[None]:
     Raises:
         LockedError: Another process holds it.
     """
+    if not isinstance(folder, Path):
+        with lease(folder / ".lock", what, waits=waits):
+            yield
+        return
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as held:
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from tidelake.runtime.offsets import planned_positions, planned_tables, unreadable
 from tidelake.sinks.commits import Commit, last_commit, newest_version, oldest_version
@@ -18,6 +17,7 @@ from tidelake.sinks.positions import (
     rewritten_after,
     rows_between,
 )
+from tidelake.store.folders import Folder
 from tidelake.tables import CatalogName, Table
 
 
@@ -33,7 +33,7 @@ class Standing:
     """
 
     fence: Fence
-    checkpoint: Path
+    checkpoint: Folder
     closing: tuple[Table, ...]
     inputs: Mapping[str, Table]
 

@@ -11,9 +11,10 @@ from pyspark.sql.types import StructType
 from tidelake.access import FEED_PROPERTY, create, save
 from tidelake.config.meanings import Meaning, standard_meaning
 from tidelake.settings import with_settings
-from tidelake.sinks.comments import commented, describe, described_as
+from tidelake.sinks.comments import commented, describe, described_as, keeping_words
 from tidelake.sinks.commits import USER_METADATA, encode, newest_version
 from tidelake.sinks.evolution import Freedom, evolve
+from tidelake.store.folders import is_remote
 from tidelake.tables import CatalogName, Table
 
 
@@ -30,7 +31,8 @@ def append(
 
     Delta leaves out a commit without any action, and the note with it. A transaction id is such
     an action; it costs a rebuild of the snapshot, so only what may be empty gets one. So does a
-    batch in a catalog: of two runs that close it at once, and no lock keeps apart, one fails.
+    batch in a catalog or on an object store: of two runs that close it at once, and no lock keeps
+    apart for certain, one fails.
 
     Args:
         rows: What to append.
@@ -52,7 +54,10 @@ def append(
         options["txnVersion"] = str(max(note["batch"], 0))
     if replaces and isinstance(table.place, CatalogName) and not table.exists:
         create(rows.limit(0), table, _properties(table))
-    save(rows, table, options, "overwrite" if replaces else "append")
+    if replaces:
+        save(keeping_words(rows, table), table, options, "overwrite")
+    else:
+        save(rows, table, options)
 
 
 def ensure_table(
@@ -105,13 +110,17 @@ def _create(
             return
     # A session that takes no settings: a writer carries the note, and the next run describes.
     options = {"userMetadata": told, **_properties(table)}
-    save(_no_rows(spark, schema), table, options, "errorifexists")
+    save(_no_rows(spark, schema), table, options, "error")
 
 
 def _may_lack_a_lock(table: Table, note: dict[str, Any]) -> bool:
-    """Tell whether two writers may append the same batch: volumes may know no locks."""
+    """Tell whether two writers may append the same batch.
+
+    Volumes may know no locks; on a store one may be lost while its holder stands still.
+    """
     of_a_batch = note.get("hop") in ("bronze", "silver") and note["batch"] >= 0
-    return isinstance(table.place, CatalogName) and of_a_batch
+    is_named = isinstance(table.place, CatalogName)
+    return of_a_batch and (is_named or is_remote(table.path))
 
 
 def _properties(table: Table) -> dict[str, str]:

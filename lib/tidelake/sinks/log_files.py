@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from tidelake.sinks.entries import Added, Info
+from tidelake.store.files import Listed, list_folder
+from tidelake.store.folders import Folder
 
 _COMMIT_FILE = re.compile(r"[0-9]{20}\.json")
 
@@ -20,12 +21,12 @@ _COMMIT_FILE = re.compile(r"[0-9]{20}\.json")
 class LogFile:
     """A commit's file; read when it is asked."""
 
-    path: Path
+    file: Listed
 
     @property
     def version(self) -> int:
         """The table's version that it made."""
-        return int(self.path.stem)
+        return int(self.file.stem)
 
     @cached_property
     def info(self) -> Info:
@@ -57,20 +58,20 @@ class LogFile:
         return next((str(action["id"]) for action in self._actions("metaData")), None)
 
     def _actions(self, kind: str) -> Iterator[dict[str, Any]]:
-        for line in self.path.read_text(encoding="utf-8").splitlines():
+        for line in self.file.text().splitlines():
             action = json.loads(line).get(kind)
             if action is not None:
                 yield action
 
 
-def files_of(folder: Path) -> Iterator[LogFile]:
+def files_of(folder: Folder) -> Iterator[LogFile]:
     """Yield a folder's commit files, newest first; checkpoints and compacted logs are none."""
-    files = (folder / "_delta_log").glob("*.json")
-    found = sorted((file for file in files if _COMMIT_FILE.fullmatch(file.name)), reverse=True)
-    return map(LogFile, found)
+    files = list_folder(folder / "_delta_log")
+    found = [file for file in files if _COMMIT_FILE.fullmatch(file.name)]
+    return map(LogFile, sorted(found, key=lambda file: file.name, reverse=True))
 
 
-def first_id(folder: Path) -> str | None:
+def first_id(folder: Folder) -> str | None:
     """Give the id with which a table was made; None where the log has its first commit no more."""
     *_, first = [None, *files_of(folder)]
     return None if first is None or first.version else first.id

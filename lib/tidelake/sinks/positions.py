@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import takewhile
-from pathlib import Path
+from tidelake.store.folders import Folder
 from urllib.parse import unquote
 
 from tidelake.sinks.entries import Added
@@ -79,7 +79,7 @@ def bytes_between(table: Table, after: Position, until: Position | None = None) 
     return sum(one.size for one in _added_between(table, after, until))
 
 
-def files_between(table: Table, after: Position, until: Position) -> list[Path]:
+def files_between(table: Table, after: Position, until: Position) -> list[Folder]:
     """List the data files that came into a table between two positions; not in a catalog."""
     return [table.path / unquote(one.path) for one in _added_between(table, after, until)]
 

@@ -8,15 +8,15 @@ read where it is. So a backfill goes on by the ordinary hops.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Literal
 
 from tidelake.config import Pipeline
 from tidelake.errors import UsageError
 from tidelake.runtime.hop import Run
+from tidelake.store.files import remove_tree, write_whole
+from tidelake.store.folders import Folder
 from tidelake.tables import BESIDE, Lake, Table
 
 Start = Literal["bronze", "silver"]
@@ -46,8 +46,8 @@ class GreenLake(Lake):
         mine = super().table(name)
         return mine if name in self.own or name.startswith("ops.") else self.live.table(name)
 
-    def erasure(self, pipeline: str) -> Path:
-        """Give the folder of the live tables' erasure: green ones are filled from those."""
+    def erasure(self, pipeline: str) -> Folder:
+        """Give the file of the live tables' erasure: green ones are filled from those."""
         return self.live.erasure(pipeline)
 
 
@@ -74,7 +74,7 @@ class State:
     since: str | None = None
 
 
-def folder_of(lake: Lake, pipeline: Pipeline) -> Path:
+def folder_of(lake: Lake, pipeline: Pipeline) -> Folder:
     """Give the root of a pipeline's green tables."""
     return lake.root / "backfill" / lake.bronze(pipeline.name).bare
 
@@ -96,7 +96,7 @@ def clear(run: Run) -> None:
     if lake.catalog is not None:
         for name in (*sorted(green.own), green.books().name, green.epochs().name):
             run.spark.sql(f"DROP TABLE IF EXISTS {green.table(name).sql}")
-    shutil.rmtree(green.root, ignore_errors=True)
+    remove_tree(green.root)
 
 
 def green_run(run: Run, start: Start) -> Run:
@@ -148,11 +148,8 @@ _NEXT: dict[Stage, str] = {
 def write_state(lake: Lake, pipeline: Pipeline, state: State) -> None:
     """Write the state, whole or not at all; while it is that of a swap, nobody else may write."""
     folder, swap = folder_of(lake, pipeline), lake.swap(pipeline.name)
-    folder.mkdir(parents=True, exist_ok=True)
     if state.stage in ("promoting", "rolling back"):
-        swap.touch()
-    written = folder / f".{_STATE}"
-    written.write_text(json.dumps(asdict(state), indent=1), encoding="utf-8")
-    written.rename(folder / _STATE)
+        write_whole(swap, "")
+    write_whole(folder / _STATE, json.dumps(asdict(state), indent=1))
     if state.stage not in ("promoting", "rolling back"):
         swap.unlink(missing_ok=True)

@@ -9,7 +9,6 @@ anew from what silver holds. A step that is done is found done, so none is done 
 from __future__ import annotations
 
 import contextlib
-import shutil
 from datetime import UTC, datetime
 
 from pyspark.sql import functions as F
@@ -99,7 +98,7 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
             copy_books(run, ["bronze"])
             _forget_ids(run)
             gave_up = _give_up_rollback(run)
-            end(begun)
+            end(run, begun)
         broken = purge(run) if now else ()
         sources = begun.loss.sources if begun else ()
         return Report(
@@ -122,7 +121,7 @@ def _refuse_backfill(run: Run, begun: Begun | None = None) -> None:
     if state is None or state.stage in ("promoted", "rolled back"):
         return
     if begun is not None:
-        end(begun)
+        end(run, begun)
     raise RefusedError(
         f"nothing was erased: {what_next(run.pipeline, state)}; or give it up by removing "
         f"{folder_of(run.lake, run.pipeline)}"
@@ -213,7 +212,7 @@ def _forget_ids(run: Run) -> None:
     current = last_commit(run.lake.silver(name))
     for folder in run.lake.checkpoints(name, "silver").iterdir():
         if current is not None and folder.name != current.generation:
-            shutil.rmtree(folder / "state", ignore_errors=True)
+            remove_tree(folder / "state")
 
 
 def _give_up_rollback(run: Run) -> bool:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -21,6 +20,7 @@ from tidelake.runtime.failures import FOREIGN
 from tidelake.runtime.hop import Run
 from tidelake.sinks.commits import last_commit
 from tidelake.sinks.notes import SilverNote
+from tidelake.store.folders import Folder
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Knowledge:
 
     run: Run
     detection: Detection
-    path: Path
+    path: Folder
 
     def refuse_missing(self) -> None:
         """Want the tables that the rules look back at.

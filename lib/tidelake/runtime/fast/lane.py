@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import shutil
 import time
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 from pyspark.errors import StreamingQueryException
@@ -28,6 +26,8 @@ from tidelake.runtime.fast.knowledge import Knowledge
 from tidelake.runtime.hop import Run
 from tidelake.silver.glance import glance
 from tidelake.sources import read_stream
+from tidelake.store.files import remove_tree
+from tidelake.store.folders import Folder
 
 _POLL_SECONDS = 1
 # Longer than it takes to plan a batch, on any machine that could keep up.
@@ -49,7 +49,7 @@ class Lane:
     fast: FastLane
 
     @property
-    def folder(self) -> Path:
+    def folder(self) -> Folder:
         """What the lane keeps."""
         return self.run.lake.fast(self.detection.name)
 
@@ -82,7 +82,7 @@ class Lane:
             raise self._named(error) from error
         finally:
             # The next one begins with its own; nothing of a key stays behind.
-            shutil.rmtree(knowledge.path, ignore_errors=True)
+            remove_tree(knowledge.path)
 
     def _refuse(self, knowledge: Knowledge) -> None:
         pipeline = self.run.pipeline
