@@ -69,7 +69,7 @@ def _checkpoint(folder: Folder) -> Iterator[tuple[str, object]]:
     for log in matching(folder, "*/*"):
         # Files come and go under a run.
         with contextlib.suppress(FileNotFoundError):
-            yield str(log.relative_to(folder)), _mark(log)
+            yield f"{log.parent.name}/{log.name}", _mark(log)
 
 
 def _mark(log: Folder) -> object:
