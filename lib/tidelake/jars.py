@@ -44,7 +44,7 @@ def cache_dir() -> Path:
 
 def store_lock() -> Path:
     """Give the lock of the jars that read an object store; they are fetched where one is used."""
-    return conf_dir() / "s3.lock"
+    return conf_file("s3.lock")
 
 
 def read_lock(path: Path | None = None) -> tuple[Jar, ...]:

@@ -78,7 +78,7 @@ def build_session(env: str | Environment = "local", *, reads: Iterable[str] = ()
         logging.getLogger(chatter).setLevel(logging.CRITICAL + 1)
     master = environment.master or "local[*]"
     builder = SparkSession.builder.master(master).appName("tidelake")
-    on_store = any(map(is_remote, [environment.root, *reads]))
+    on_store = any(is_remote(place) for place in (environment.root, *reads) if place)
     jars = [*ensure_jars(), *(ensure_jars(read_lock(store_lock())) if on_store else [])]
     settings = _settings(environment, jars) | (_store_settings(environment) if on_store else {})
     for key, value in settings.items():

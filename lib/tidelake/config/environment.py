@@ -86,7 +86,7 @@ class Environment(Model):
     lineage: Lineage | None = None
 
     @property
-    def files(self) -> Path | None:
+    def files(self) -> Folder | None:
         """Where files lie: under the root, or on the volume beside a catalog."""
         return self.root or self.volume
 

@@ -25,7 +25,7 @@ def examine_catalog(lake: Lake, catalog: Catalog) -> list[Finding]:
         lake: Whose root is the volume.
         catalog: Where its tables are.
     """
-    return [check_python(), *_tables(catalog), check_volume(lake.root)]
+    return [check_python(), *_tables(catalog), check_volume(Path(str(lake.root)))]
 
 
 def check_volume(folder: Path) -> Finding:

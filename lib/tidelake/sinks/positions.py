@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import takewhile
-from tidelake.store.folders import Folder
 from urllib.parse import unquote
 
 from tidelake.sinks.entries import Added
 from tidelake.sinks.log import entries
+from tidelake.store.folders import Folder
 from tidelake.tables import Table
 
 # A commit and the last of its files that a reader took; negative for none of them. In a catalog

@@ -28,7 +28,6 @@ from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.sinks.commits import last_commit
 from tidelake.sinks.definitions import hash_of
 from tidelake.sinks.generations import CREATION
-from tidelake.store.files import remove_tree
 
 
 def build(

@@ -40,6 +40,7 @@ from tidelake.sinks.commits import ERASED, commits, last_commit, newest_version
 from tidelake.sinks.erased import arrivals_note, deductions_note, erasure_of
 from tidelake.sinks.merge import delete_records, notes_can_ride
 from tidelake.sinks.positions import BEGINNING, rows_between
+from tidelake.store.files import remove_tree
 from tidelake.tables import HOPS, Hop
 
 
