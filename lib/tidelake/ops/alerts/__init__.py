@@ -47,7 +47,7 @@ def alerts_of(
         counts: Whether to count the tables for the books, which takes as long as the ledger.
 
     Returns:
-        What is open: critical ones first, then in the order of :data:`RULES`.
+        What is open, in the order of :data:`RULES`: what is critical comes first.
 
     Raises:
         UsageError: The pipeline has not run under this root.
@@ -101,4 +101,4 @@ def _unbalanced(seen: Sight) -> Iterator[Alert]:
 
 def _in_order(found: list[Alert]) -> tuple[Alert, ...]:
     order = list(RULES)
-    return tuple(sorted(found, key=lambda one: (one.severity != "critical", order.index(one.rule))))
+    return tuple(sorted(found, key=lambda one: order.index(one.rule)))

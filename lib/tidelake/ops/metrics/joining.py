@@ -121,7 +121,7 @@ class Joining:
         begun = closed.at - timedelta(seconds=closed.seconds)
         # A batch that changed its own limit fails after it was closed; Spark reports a second
         # pass over it, which began later and wrote nothing.
-        is_whole = trigger is not None
+        is_whole = trigger is not None and trigger.started_at <= closed.at
         phases = trigger.phases if trigger else {}
         seconds = trigger.seconds if trigger and is_whole else closed.seconds
         started_at = trigger.started_at if trigger and is_whole else begun
