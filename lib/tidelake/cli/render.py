@@ -21,7 +21,7 @@ _NARROWEST = 8
 
 def print_json(data: object) -> None:
     """Print one JSON document."""
-    print(json.dumps(_for_json(data), ensure_ascii=False, allow_nan=False))
+    print(json.dumps(for_json(data), ensure_ascii=False, allow_nan=False))
 
 
 def print_table(
@@ -53,12 +53,12 @@ def _print_blocks(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None
             print(f"  {column:<{longest}}  {cell(value)}")
 
 
-def _for_json(value: object) -> object:
+def for_json(value: object) -> object:
     """Make a value fit for JSON: text for what JSON has no form for, null for NaN."""
     if isinstance(value, dict):
-        return {str(_plain(key)): _for_json(item) for key, item in value.items()}
+        return {str(_plain(key)): for_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_for_json(item) for item in value]
+        return [for_json(item) for item in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if value is None or isinstance(value, bool | int | str):

@@ -23,7 +23,7 @@ from tidelake.config.joins import Enrich, Join, LeftSide, RightSide
 from tidelake.config.loading import load_pipeline
 from tidelake.config.observing import AlertTargets, Lineage, Metrics
 from tidelake.config.pipeline import DimensionSpec, Pipeline, Quality, unbuilt_features
-from tidelake.config.places import conf_dir, pipeline_names
+from tidelake.config.places import conf_dir, conf_file, pipeline_names
 from tidelake.config.source import (
     DeltaSource,
     FilesSource,
@@ -73,6 +73,7 @@ __all__ = [
     "Watermark",
     "Window",
     "conf_dir",
+    "conf_file",
     "load_environment",
     "load_pipeline",
     "parse_duration",

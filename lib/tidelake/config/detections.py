@@ -10,6 +10,7 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from tidelake.config.described import Described
 from tidelake.config.durations import PositiveDuration
 from tidelake.config.expressions import columns_in
 from tidelake.config.gold import GoldTable, Measure, TumblingWindow
@@ -51,7 +52,12 @@ class UnusualAmount(Model):
 
 
 class Burst(Model):
-    """Many events of a key within a short time, the event itself among them."""
+    """Many events of a key within a short time, the event itself among them.
+
+    Attributes:
+        events: How many.
+        within: In how short a time.
+    """
 
     events: Annotated[int, Field(strict=True, ge=2)] = 5
     within: PositiveDuration = timedelta(minutes=1)
@@ -95,7 +101,7 @@ class FastLane(Model):
     streams: Annotated[int, Field(strict=True, ge=1, le=2)] = 2
 
 
-class Detection(Model):
+class Detection(Described):
     """A gold table with one row an event and rule that it broke.
 
     Attributes:

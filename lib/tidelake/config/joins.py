@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from tidelake.config.described import Described
 from tidelake.config.durations import PositiveDuration
 from tidelake.config.model import Model
 from tidelake.config.names import ColumnName, TableName
@@ -28,21 +29,32 @@ class Enrich(Model):
 
 
 class LeftSide(Model):
-    """The events that each give one row."""
+    """The events that each give one row.
+
+    Attributes:
+        where: SQL over silver; None for every event.
+        columns: What the row takes from it, name to SQL.
+    """
 
     where: str | None = None
     columns: Annotated[dict[ColumnName, str], Field(min_length=1)]
 
 
 class RightSide(Model):
-    """The events looked for, in this pipeline's silver or in another's."""
+    """The events looked for, in this pipeline's silver or in another's.
+
+    Attributes:
+        pipeline: Whose silver is looked into.
+        where: SQL over that silver; None for every event.
+        columns: What the row takes from it, name to SQL.
+    """
 
     pipeline: TableName
     where: str | None = None
     columns: Annotated[dict[ColumnName, str], Field(min_length=1)]
 
 
-class Join(Model):
+class Join(Described):
     """A gold table with one row a left event.
 
     Attributes:
@@ -60,3 +72,8 @@ class Join(Model):
     on: Annotated[tuple[ColumnName, ...], Field(min_length=1)]
     within: PositiveDuration
     type: Literal["left", "inner"] = "left"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that analysts read, in order."""
+        return (*self.left.columns, *self.right.columns)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PrivateAttr
 
 from tidelake.config.alerts import Alerts
+from tidelake.config.described import Described
 from tidelake.config.detections import Detection
 from tidelake.config.event import Dedup, Event, Watermark
 from tidelake.config.expectations import Expectation, Suite
@@ -20,20 +21,46 @@ from tidelake.config.types import quoted
 
 
 class Quality(Model):
-    """A suite of expectations that silver's rows are held against."""
+    """A suite of expectations that silver's rows are held against.
+
+    Attributes:
+        suite: A file of the conf folder.
+    """
 
     suite: Text
 
 
 class DimensionSpec(Model):
-    """The key of a dimension, and whether its past is kept."""
+    """The key of a dimension, and whether its past is kept.
+
+    Attributes:
+        key: Columns that tell its members apart.
+        history: Whether ``dim.<name>__history`` is filled.
+    """
 
     key: Annotated[tuple[ColumnName, ...], Field(min_length=1)]
     history: Annotated[bool, Field(strict=True)] = True
 
 
-class Pipeline(Model):
-    """A pipeline file, read and checked."""
+class Pipeline(Described):
+    """A pipeline file, read and checked.
+
+    Attributes:
+        name: Names the tables too; the file's name.
+        kind: ``dimension`` for a changelog that other pipelines look things up in.
+        source: Where records come from.
+        event: What a payload holds, and what silver makes of it.
+        watermark: How event time advances.
+        dedup: How far back copies are looked for.
+        quality: What is expected of rows.
+        enrich: Columns of dimensions, added in silver.
+        gold: Tables of windows and measures.
+        joins: Tables with one row a left event.
+        detections: Tables of alerts.
+        alerts: When somebody should be told.
+        transform: A function of yours, ``package.module:function``; not built yet.
+        dimension: Of ``kind: dimension``: its key.
+    """
 
     name: TableName
     kind: Literal["events", "dimension"] = "events"

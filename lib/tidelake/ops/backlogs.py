@@ -11,8 +11,9 @@ from tidelake.config import FilesSource, Pipeline
 from tidelake.errors import SourceError
 from tidelake.ops.books import history
 from tidelake.runtime.landing import LandedFile, list_files, taken_files
-from tidelake.sinks.commits import BEGINNING, Position, commits, last_commit, rows_between
+from tidelake.sinks.commits import commits, last_commit
 from tidelake.sinks.notes import position
+from tidelake.sinks.positions import BEGINNING, Position, rows_between
 from tidelake.tables import Lake, Table
 
 

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeVar
 
 import duckdb
 
 from tidelake.errors import UsageError
-from tidelake.ops.query import Answer, ask, ask_for_user, tables_in
+from tidelake.ops.query import (
+    Answer,
+    ask,
+    ask_for_user,
+    dialect_of,
+    tables_in,
+    write_for_user,
+)
+from tidelake.ops.target import Target
 from tidelake.sinks.commits import last_commit
 from tidelake.tables import Lake
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -45,12 +56,31 @@ def ask_at_epoch(lake: Lake, sql: str) -> tuple[Answer, Epoch | None]:
         UsageError: No epoch holds them together, or its versions are gone; and what
             :func:`~tidelake.ops.query.ask_for_user` refuses.
     """
-    names = {table.name for table in tables_in(sql, lake).values()}
+    return _at_epoch(lake, sql, lambda versions: ask_for_user(lake, sql, versions))
+
+
+def write_at_epoch(lake: Lake, sql: str, target: Target) -> tuple[int, Epoch | None]:
+    """Write the answer on that epoch into a file.
+
+    Returns:
+        How many rows, and the epoch.
+
+    Raises:
+        UsageError: As :func:`ask_at_epoch`.
+        TidelakeError: The file cannot be written.
+    """
+    return _at_epoch(lake, sql, lambda versions: write_for_user(lake, sql, target, versions))
+
+
+def _at_epoch(
+    lake: Lake, sql: str, read: Callable[[Mapping[str, int]], _T]
+) -> tuple[_T, Epoch | None]:
+    names = {table.name for table in tables_in(sql, lake, dialect=dialect_of(lake)).values()}
     if not names:
-        return ask_for_user(lake, sql), None
+        return read({}), None
     epoch = newest_epoch(lake, names)
     try:
-        return ask_for_user(lake, sql, epoch.versions), epoch
+        return read(epoch.versions), epoch
     except UsageError as error:
         # The statement itself reaches no other file.
         if not isinstance(error.__cause__, duckdb.IOException):
@@ -99,11 +129,11 @@ def _newest(lake: Lake, names: Collection[str]) -> Epoch | None:
     if not lake.epochs().exists:
         return None
     # The names are checked ones, of tables that exist.
-    wanted = ", ".join(f"'{name}'" for name in names)
+    wanted = " AND ".join(f"versions['{name}'] IS NOT NULL" for name in names)
     found = ask(
         lake,
         f"SELECT pipeline, epoch, closed_at, versions FROM {lake.epochs().name} "
-        f"WHERE list_has_all(map_keys(versions), [{wanted}]) "
+        f"WHERE {wanted} "
         f"ORDER BY closed_at DESC LIMIT 1",
     )
     return next((Epoch(*row) for row in found.rows), None)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from tidelake.config import Environment
 from tidelake.instants import now
-from tidelake.ops.alerts.telling import Teller
+from tidelake.ops.alerts.telling import Teller, sender_of
 from tidelake.ops.alerts.watch import Watch
-from tidelake.ops.alerts.webhook import address_of, deliver
 from tidelake.ops.lineage.events import client_of
 from tidelake.ops.lineage.reporter import LineageReporter
 from tidelake.ops.metrics.joining import Joining
@@ -26,6 +24,7 @@ from tidelake.ops.metrics.recorder import Recorder
 from tidelake.ops.metrics.sinks import Guarded, Sink, first_line
 from tidelake.ops.metrics.table import ProgressTable
 from tidelake.runtime.hop import Run
+from tidelake.runtime.progress import Say
 from tidelake.runtime.triggers import Trigger
 from tidelake.tables import HOPS, Hop
 
@@ -43,8 +42,7 @@ def refuse_unready(environment: Environment) -> None:
     metrics = environment.metrics
     if metrics.prometheus or metrics.textfile:
         library()
-    if environment.alerts.webhook:
-        address_of(environment.alerts.webhook)
+    sender_of(environment)
     if environment.lineage:
         client_of(environment.lineage)
 
@@ -82,13 +80,13 @@ def observing(run: Run, hops: Sequence[Hop], trigger: Trigger) -> Iterator[Run]:
         watch = Watch(
             run.lake,
             run.pipeline,
-            _teller(run),
+            Teller(run.lake, run.pipeline.name, say, sender_of(environment)),
             measures=recorder.recent,
             shows=registry.tell if registry else None,
             say=say,
         )
         lineage = _reporter(run, trigger)
-        observer = RunObserver(recorder, lineage)
+        observer = RunObserver(recorder, lineage, say)
         # From the last to the first: Spark's last reports, a last look at the alerts, the sinks.
         if lineage is not None:
             closing.callback(lineage.close)
@@ -119,12 +117,6 @@ def _file_name(run: Run, hops: Sequence[Hop]) -> str:
     return f"tidelake_{run.pipeline.name}{part}"
 
 
-def _teller(run: Run) -> Teller:
-    reference = run.environment.alerts.webhook
-    send = partial(deliver, address_of(reference)) if reference else None
-    return Teller(run.lake, run.pipeline.name, run.progress.say, send)
-
-
 def _reporter(run: Run, trigger: Trigger) -> LineageReporter | None:
     lineage = run.environment.lineage
     if lineage is None:
@@ -135,16 +127,23 @@ def _reporter(run: Run, trigger: Trigger) -> LineageReporter | None:
 class RunObserver:
     """Passes on what a run says of itself; whoever hears of it works in a thread of its own."""
 
-    def __init__(self, recorder: Recorder, lineage: LineageReporter | None) -> None:
+    def __init__(self, recorder: Recorder, lineage: LineageReporter | None, say: Say) -> None:
         """Keep who hears of it."""
         self._recorder = recorder
         self._lineage = lineage
+        self._say = say
         self._listener = TriggerListener(recorder.hear)
         self._sessions: list[SparkSession] = []
 
     def attach(self, session: SparkSession) -> None:
-        """Listen to a session's queries."""
-        session.streams.addListener(self._listener)
+        """Listen to a session's queries, once."""
+        if any(session is one for one in self._sessions):
+            return
+        try:
+            session.streams.addListener(self._listener)
+        except Exception as error:
+            # Some compute knows no listeners; batches are measured by the run's own word then.
+            self._say(f"metrics: Spark takes no listener: {first_line(error)}. The run goes on.")
         self._sessions.append(session)
 
     def detach(self) -> None:
@@ -156,8 +155,7 @@ class RunObserver:
     def starts(self, hop: Hop, generation: str, limit: int | None) -> None:
         """Pass it on."""
         self._recorder.hear(Started(hop, generation, limit))
-        if self._lineage is not None:
-            self._lineage.starts(hop)
+        self._report(lambda lineage: lineage.starts(hop))
 
     def closed(self, hop: Hop, batch: int, rows: int, seconds: float) -> None:
         """Pass it on."""
@@ -165,12 +163,20 @@ class RunObserver:
 
     def ends(self, hop: Hop) -> None:
         """Pass it on; its batches have told the rest."""
-        if self._lineage is not None:
-            self._lineage.ends(hop)
+        self._report(lambda lineage: lineage.ends(hop))
 
     def failed(self, hop: Hop, error: Exception) -> None:
         """Pass on the error's kind and first line."""
         told = first_line(error).partition(": ")[2]
         self._recorder.hear(Failed(hop, type(error).__name__, told, now()))
-        if self._lineage is not None:
-            self._lineage.failed(hop, error)
+        self._report(lambda lineage: lineage.failed(hop, error))
+
+    def _report(self, tell: Callable[[LineageReporter], None]) -> None:
+        """Tell of lineage, which looks into the logs; what is wrong there the run says itself."""
+        if self._lineage is None:
+            return
+        try:
+            tell(self._lineage)
+        except Exception as error:
+            self._lineage = None
+            self._say(f"lineage: {first_line(error)}. The run goes on without.")

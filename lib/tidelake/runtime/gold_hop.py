@@ -9,6 +9,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from tidelake.config.meanings import meaning_of
 from tidelake.config.sizes import bytes_of
 from tidelake.errors import UsageError
 from tidelake.runtime.gold_inputs import by_input, inputs_of, open_stream, up_to
@@ -18,10 +19,12 @@ from tidelake.runtime.schemas import gold_freedom, target_schema
 from tidelake.runtime.small_batches import fitted
 from tidelake.runtime.targets import OWN, Inputs, Target, targets_of
 from tidelake.sinks.append import ensure_table
-from tidelake.sinks.commits import BEGINNING, Position, last_commit, rows_between
+from tidelake.sinks.commits import last_commit
 from tidelake.sinks.compaction import CONFLICTS, has_vectors, relieve
 from tidelake.sinks.definitions import changed_definition
 from tidelake.sinks.finality import settled_until
+from tidelake.sinks.generations import Fence
+from tidelake.sinks.positions import BEGINNING, Position, rows_between
 from tidelake.tables import Table
 
 # How often a batch is merged again after a compaction got in between.
@@ -33,11 +36,11 @@ class GoldHop(HopQuery):
 
     hop = "gold"
 
-    def __init__(self, run: Run, *, creates: bool = True) -> None:
+    def __init__(self, run: Run, *, creates: bool = True, fence: Fence | None = None) -> None:
         """Find the tables and what they follow; then as every hop."""
         self._targets = targets_of(run.lake, run.pipeline)
         self._inputs = inputs_of(run.lake, run.pipeline)
-        super().__init__(run, creates=creates)
+        super().__init__(run, creates=creates, fence=fence)
 
     @property
     def most(self) -> int:
@@ -75,6 +78,7 @@ class GoldHop(HopQuery):
                 target.table,
                 target_schema(self.run, target),
                 self.creation_note(),
+                meaning=meaning_of(self.run.pipeline, target.table.name),
                 freedom=gold_freedom(self.run.pipeline),
             )
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.utils import is_remote
 
-from tidelake.errors import RefusedError
+from tidelake.errors import RefusedError, UsageError
 from tidelake.runtime.again import InputGrewError, LimitChangedError
 from tidelake.runtime.books import copy_books
 from tidelake.runtime.bronze_hop import BronzeHop
@@ -41,9 +42,15 @@ def run_hops(run: Run, hops: Sequence[Hop], trigger: Trigger, *, held: bool = Fa
 
     Raises:
         ConfigError: Spark does not understand an expression; nothing was written.
+        UsageError: The trigger does not go with the session.
         LockedError: Another process runs one of them.
         TidelakeError: Whatever stopped a batch, or a step beside it.
     """
+    if is_remote() and not trigger.ends:
+        raise UsageError(
+            "through Spark Connect a run ends when its source is exhausted: give "
+            "--trigger available-now, and schedule it. Nothing was written."
+        )
     check_definition(run)
     wanted = [hop for hop in HOPS if hop in hops]
     with nullcontext() if held else hold_hops(run.lake, run.pipeline.name, wanted):

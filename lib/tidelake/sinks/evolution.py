@@ -10,6 +10,7 @@ from typing import Literal
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from tidelake.access import load
 from tidelake.config.types import quoted
 from tidelake.errors import SchemaChangedError
 from tidelake.tables import Table
@@ -68,16 +69,19 @@ def differences(stored: StructType, wanted: StructType, freedom: Freedom) -> lis
     return found
 
 
-def evolve(spark: SparkSession, table: Table, wanted: StructType, freedom: Freedom) -> None:
+def evolve(spark: SparkSession, table: Table, wanted: StructType, freedom: Freedom) -> StructType:
     """Bring a stored table to the definition, or refuse and change nothing.
+
+    Returns:
+        The schema with which it was stored.
 
     Raises:
         SchemaChangedError: At least one difference needs a new generation.
     """
-    stored = spark.read.format("delta").load(str(table.path)).schema
+    stored = load(spark, table).schema
     found = differences(stored, wanted, freedom)
     refuse(table, found)
-    place = f"delta.{quoted(str(table.path))}"
+    place = table.sql
     widened = [one for one in found if one.verdict == "widened"]
     if widened:
         spark.sql(f"ALTER TABLE {place} SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
@@ -86,6 +90,7 @@ def evolve(spark: SparkSession, table: Table, wanted: StructType, freedom: Freed
     added = [f"{quoted(one.column)} {one.defined}" for one in found if one.verdict == "added"]
     if added:
         spark.sql(f"ALTER TABLE {place} ADD COLUMNS ({', '.join(added)})")
+    return stored
 
 
 def refuse(table: Table, found: Sequence[Difference]) -> None:

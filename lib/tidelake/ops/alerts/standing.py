@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from pathlib import Path
 
 from tidelake.config import FilesSource
 from tidelake.errors import GenerationError, RefusedError, SourceError
@@ -15,6 +14,7 @@ from tidelake.runtime.landing import check_landing
 from tidelake.runtime.standing import Standing
 from tidelake.sinks.commits import last_commit
 from tidelake.sinks.generations import open_generation
+from tidelake.store.folders import Folder
 from tidelake.tables import Hop, Table
 
 # A batch is closed in its checkpoint moments after its tables hold it.
@@ -122,7 +122,7 @@ def _inputs(seen: Sight, hop: Hop) -> Mapping[str, Table]:
     return inputs_of(lake, seen.pipeline) if hop == "gold" else {}
 
 
-def _newest(folder: Path) -> int:
+def _newest(folder: Folder) -> int:
     return max(
         (int(file.name) for file in folder.glob("[0-9]*") if file.name.isdigit()), default=-1
     )

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any
 
+from tidelake.config import Environment
 from tidelake.ops.alerts.alert import Alert
+from tidelake.ops.alerts.webhook import address_of, deliver
 from tidelake.runtime.lock import hold
 from tidelake.runtime.progress import Say
+from tidelake.store.files import write_whole
+from tidelake.store.folders import Folder
 from tidelake.tables import Lake
 
 # Takes what is to be sent; gives why it was not taken, or an empty text.
 Deliver = Callable[[Mapping[str, Any]], str]
+
+
+def sender_of(environment: Environment) -> Deliver | None:
+    """Give what sends to the environment's webhook; None where it has none.
+
+    Raises:
+        UsageError: Its variable is not set, or holds no address.
+    """
+    reference = environment.alerts.webhook
+    return partial(deliver, address_of(reference)) if reference else None
 
 
 class Teller:
@@ -89,12 +103,10 @@ class Teller:
             return {}
 
     def _remember(self, known: Mapping[str, Mapping[str, Any]]) -> None:
-        written = self._file.with_suffix(".new")
-        written.write_text(json.dumps({"open": list(known.values())}), encoding="utf-8")
-        written.replace(self._file)
+        write_whole(self._file, json.dumps({"open": list(known.values())}))
 
     @property
-    def _file(self) -> Path:
+    def _file(self) -> Folder:
         return self._folder / "told.json"
 
 

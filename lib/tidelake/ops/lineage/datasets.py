@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
+from urllib.parse import urlsplit
 
 from tidelake.config import DeltaSource, FilesSource, KafkaSource, Pipeline
+from tidelake.store.folders import absolute, is_remote
 from tidelake.tables import Hop, Lake, Table
 
 
@@ -56,7 +57,8 @@ def flow_of(lake: Lake, pipeline: Pipeline, hop: Hop) -> Flow:
 
 
 def _ours(lake: Lake, table: Table) -> Place:
-    return Place(lake.root.as_uri(), table.name, table)
+    namespace = lake.root.as_uri() if lake.catalog is None else f"catalog:{lake.catalog.name}"
+    return Place(namespace, table.name, table)
 
 
 def _sources(pipeline: Pipeline) -> tuple[Place, ...]:
@@ -66,5 +68,9 @@ def _sources(pipeline: Pipeline) -> tuple[Place, ...]:
         # Of several brokers the first stands for the cluster.
         return (Place(f"kafka://{source.bootstrap.split(',')[0]}", topic),)
     if isinstance(source, FilesSource | DeltaSource):
-        return (Place("file", str(Path(source.path).absolute())),)
+        place = absolute(source.path)
+        if not is_remote(place):
+            return (Place("file", place),)
+        address = urlsplit(place)
+        return (Place(f"{address.scheme}://{address.netloc}", address.path.lstrip("/")),)
     return ()

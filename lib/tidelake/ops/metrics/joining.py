@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from tidelake.config import Pipeline
+from tidelake.kafka.lag import total
 from tidelake.ops.backlogs import Backlog, TakenFiles, landing_backlog, table_backlog
 from tidelake.ops.metrics.listener import Trigger
 from tidelake.ops.metrics.measured import Measured
@@ -38,6 +39,7 @@ class Joining:
     run: str
     interval: float | None
     _open: dict[tuple[Hop, int], Closed] = field(default_factory=dict)
+    _reported: dict[Hop, Trigger] = field(default_factory=dict)
     _started: dict[Hop, Started] = field(default_factory=dict)
     _began: dict[Hop, datetime] = field(default_factory=dict)
     _last: dict[Hop, int] = field(default_factory=dict)
@@ -61,20 +63,40 @@ class Joining:
         if isinstance(message, Started):
             self._started[message.hop] = message
             return None
-        if isinstance(message, Closed):
-            self._open[message.hop, message.batch] = message
-            return None
         if isinstance(message, Failed):
             return self._failure(message)
+        if isinstance(message, Closed):
+            self._open[message.hop, message.batch] = message
+            return self._joined(message.hop)
         hop = self._hop(message.query)
-        # Without word from the run the batch was written before, by a run that died: counted then.
-        closed = self._open.pop((hop, message.batch), None) if hop else None
-        return None if closed is None else self._measured(closed, message)
+        if hop is None:
+            return None
+        # Through Spark Connect the run may hear of a batch after its trigger is over.
+        self._reported[hop] = message
+        return self._joined(hop)
 
-    def rest(self) -> Iterator[Measured]:
-        """Give the batches whose trigger Spark never reported: the run was stopped in between."""
-        for key in sorted(self._open, key=lambda one: one[1]):
-            yield self._measured(self._open.pop(key), None)
+    def rest(self, *, until: datetime | None = None) -> Iterator[Measured]:
+        """Give the batches whose trigger Spark did not report: they tell what the run knows.
+
+        Args:
+            until: Only those that were closed before; None for all.
+        """
+        for key, closed in sorted(self._open.items(), key=lambda one: one[1].at):
+            if until is None or closed.at < until:
+                del self._open[key]
+                yield self._measured(closed, None)
+
+    def _joined(self, hop: Hop) -> Measured | None:
+        """Join a hop's newest trigger with its batch; None where the run told of no such batch.
+
+        A trigger that stays alone wrote nothing: an earlier run closed the batch and counted it.
+        """
+        trigger = self._reported.get(hop)
+        closed = self._open.pop((hop, trigger.batch), None) if trigger else None
+        if closed is None:
+            return None
+        del self._reported[hop]
+        return self._measured(closed, trigger)
 
     def _hop(self, query: str) -> Hop | None:
         return next((hop for hop in HOPS if query == f"{self.pipeline.name}-{hop}"), None)
@@ -98,8 +120,8 @@ class Joining:
         hop, started = closed.hop, self._started.get(closed.hop)
         begun = closed.at - timedelta(seconds=closed.seconds)
         # A batch that changed its own limit fails after it was closed; Spark reports a second
-        # pass over it, which wrote nothing.
-        is_whole = trigger is not None and trigger.seconds >= closed.seconds
+        # pass over it, which began later and wrote nothing.
+        is_whole = trigger is not None and trigger.started_at <= closed.at
         phases = trigger.phases if trigger else {}
         seconds = trigger.seconds if trigger and is_whole else closed.seconds
         started_at = trigger.started_at if trigger and is_whole else begun
@@ -107,7 +129,7 @@ class Joining:
         since = (started_at - before).total_seconds() if before else 0.0
         self._began[hop], self._last[hop] = started_at, closed.batch
         ended_at = started_at + timedelta(seconds=seconds)
-        backlog = self._backlog(hop, ended_at)
+        waiting, lag = self._waiting(hop, closed.batch, ended_at)
         return Measured(
             pipeline=self.pipeline.name,
             hop=hop,
@@ -123,8 +145,8 @@ class Joining:
             processed_rows_per_second=closed.rows / seconds if seconds else None,
             phases=phases,
             checkpoint_seconds=trigger.checkpoint_seconds if trigger else 0.0,
-            waiting=backlog.waiting if backlog else None,
-            lag_seconds=backlog.seconds(ended_at) if backlog else None,
+            waiting=waiting,
+            lag_seconds=lag,
             limit=started.limit if started else None,
             **self._noted(hop, closed.batch, trigger, ended_at),
         )
@@ -154,8 +176,18 @@ class Joining:
             "watermark_age_seconds": age if mark else None,
         }
 
+    def _waiting(self, hop: Hop, batch: int, at: datetime) -> tuple[int | None, float | None]:
+        """Tell what waits for a hop after its batch, and for how long the oldest has waited."""
+        backlog = self._backlog(hop, at)
+        if backlog is not None:
+            return backlog.waiting, backlog.seconds(at)
+        commit = _of_batch(self.lake.bronze(self.pipeline.name), batch)
+        behind = commit.note.get("behind") if commit else None
+        # The broker told how many; since when, only the records could tell.
+        return (None, None) if behind is None else (total(behind), None)
+
     def _backlog(self, hop: Hop, at: datetime) -> Backlog | None:
-        """Tell what waits for a hop after its batch."""
+        """Find what waits for a hop; None for sources that are no files."""
         lake, name = self.lake, self.pipeline.name
         if hop == "bronze":
             return landing_backlog(self.pipeline, self._taken, now=at, lately=_NO_TIME)

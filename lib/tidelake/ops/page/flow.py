@@ -12,8 +12,9 @@ from tidelake.ops.metrics.kept import kept_since
 from tidelake.ops.metrics.measured import Measured
 from tidelake.ops.status import HopStatus, Status, read_status
 from tidelake.runtime.lock import writer
-from tidelake.sinks.commits import Commit, commits, last_commit, rows_between
+from tidelake.sinks.commits import Commit, commits, last_commit
 from tidelake.sinks.notes import SilverNote, position
+from tidelake.sinks.positions import rows_between
 from tidelake.tables import HOPS, Lake, Table
 
 # How many batches the trend of a hop shows.

@@ -12,6 +12,8 @@ from tidelake.errors import SourceError
 from tidelake.runtime.landing import list_files
 from tidelake.runtime.lock import writer
 from tidelake.sinks.commits import newest_version
+from tidelake.store.files import list_folder, matching
+from tidelake.store.folders import Folder
 from tidelake.tables import HOPS, Lake, Table
 
 
@@ -62,9 +64,16 @@ def _offered(pipeline: Pipeline) -> tuple[int, int, int]:
     return len(files), sum(file.size for file in files), max(file.modified for file in files)
 
 
-def _checkpoint(folder: Path) -> Iterator[tuple[str, int]]:
+def _checkpoint(folder: Folder) -> Iterator[tuple[str, object]]:
     """Name each generation's logs and when a file last came or went there."""
-    for log in sorted(folder.glob("*/*")):
+    for log in matching(folder, "*/*"):
         # Files come and go under a run.
         with contextlib.suppress(FileNotFoundError):
-            yield str(log.relative_to(folder)), log.stat().st_mtime_ns
+            yield f"{log.parent.name}/{log.name}", _mark(log)
+
+
+def _mark(log: Folder) -> object:
+    # Folders of a store have no time of their own; the names in them have to do.
+    if isinstance(log, Path):
+        return log.stat().st_mtime_ns
+    return sorted(file.name for file in list_folder(log))

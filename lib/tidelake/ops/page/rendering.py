@@ -7,7 +7,6 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -17,6 +16,7 @@ from tidelake.ops.page import drawing, words
 from tidelake.ops.page.facts import Facts
 from tidelake.ops.page.verdict import verdict_of
 from tidelake.ops.page.words import Typed
+from tidelake.store.folders import Folder
 
 _STATIC = {
     "page.css": "text/css; charset=utf-8",
@@ -59,7 +59,7 @@ def static() -> Mapping[str, Document]:
 class Renderer:
     """Writes pages for one place."""
 
-    def __init__(self, names: Sequence[str], root: Path, typed: Typed) -> None:
+    def __init__(self, names: Sequence[str], root: Folder, typed: Typed) -> None:
         """Load the templates.
 
         Args:

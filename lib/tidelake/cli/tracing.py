@@ -1,0 +1,116 @@
+"""The command ``fate``: where a record is, why, and in which rows of gold it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from tidelake.cli.options import as_json, place, placed
+from tidelake.cli.render import print_json, print_table
+from tidelake.errors import UsageError
+
+if TYPE_CHECKING:
+    from tidelake.replay.fate import Counted, Fate
+
+# The rest of a payload, and the other windows of a hopping table, are in --json.
+_SHOWN_PAYLOAD, _SHOWN_ROWS = 400, 3
+_WORDS = {
+    "silver": "accepted",
+    "duplicate": "a duplicate",
+    "quarantined": "in quarantine",
+    "discarded": "in quarantine, and given up",
+    "late": "too late",
+    "filtered": "filtered",
+    "requeued": "sent again, waiting for the next run",
+    "pending": "waiting for the next run",
+}
+
+
+@click.command()
+@click.argument("pipeline", default="clickstream")
+@click.option("--event-id", metavar="ID", help="Every record of this event.")
+@click.option("--record-id", metavar="ID", help="The record of this id.")
+@as_json
+@placed
+def fate(
+    pipeline: str,
+    event_id: str | None,
+    record_id: str | None,
+    json_: bool,
+    root: str | None,
+    env: str | None,
+) -> None:
+    """Tell where an event is, why, and in which rows of gold it counts; without Spark."""
+    from tidelake.replay.fate import fates_of_event, fates_of_record  # noqa: PLC0415
+
+    where = place(root, env)
+    definition = where.pipeline(pipeline)
+    if event_id is not None and record_id is None:
+        fates = fates_of_event(where.lake, definition, event_id)
+    elif record_id is not None and event_id is None:
+        fates = fates_of_record(where.lake, definition, record_id)
+    else:
+        raise UsageError("give one of --event-id and --record-id.")
+    if json_:
+        print_json([asdict(one) for one in fates])
+        return
+    for one in fates:
+        _show(one, pipeline)
+
+
+def _show(one: Fate, pipeline: str) -> None:
+    stage = f", {one.stage}" if one.stage else ""
+    told = [
+        ("arrived", f"{one.ingested_at:%Y-%m-%d %H:%M:%SZ} from {one.source}"),
+        ("event", one.event_id or "no id that could be read"),
+        ("happened", f"{one.event_time:%Y-%m-%d %H:%M:%SZ}" if one.event_time else None),
+        ("payload", _start(one.payload)),
+        *[("because", reason) for reason in one.reasons],
+        ("sent again", f"{one.requeued_at:%Y-%m-%d %H:%M:%SZ}" if one.requeued_at else None),
+    ]
+    rows = [(name, value) for name, value in told if value]
+    print_table(["", ""], rows, title=f"{one.record_id}: {_WORDS[one.state]}{stage}")
+    if one.counted:
+        _show_gold(one.counted)
+    remedy = _remedy(one, pipeline)
+    if remedy:
+        print(f"  {remedy}\n")
+
+
+def _show_gold(counted: Sequence[Counted]) -> None:
+    for one in counted:
+        if not one.rows:
+            print(f"  {one.table}: {_told(one)}\n")
+            continue
+        shown = one.rows[:_SHOWN_ROWS]
+        print_table(list(shown[0]), [list(row.values()) for row in shown], title=f"  {one.table}")
+        if len(one.rows) > len(shown):
+            print(f"  and {len(one.rows) - len(shown)} rows more, with --json\n")
+
+
+def _told(one: Counted) -> str:
+    return {
+        "outside": "outside the table's where",
+        "waiting": "gold has not taken its batch yet",
+        "no row": "it has no row of its own there",
+        "unknown": "the table's where is SQL that only Spark understands",
+        "counts": "",
+    }[one.verdict]
+
+
+def _remedy(one: Fate, pipeline: str) -> str:
+    if one.state == "late":
+        return f"Count it after all with: tidelake late apply {pipeline}"
+    if one.state == "quarantined":
+        return f"Would it pass today? tidelake quarantine replay {pipeline} --look"
+    if one.state in ("requeued", "pending"):
+        return f"Take it in with: tidelake run {pipeline}"
+    return ""
+
+
+def _start(payload: bytes) -> str:
+    text = payload[:_SHOWN_PAYLOAD].decode("utf-8", errors="backslashreplace")
+    return text + ("…" if len(payload) > _SHOWN_PAYLOAD else "")

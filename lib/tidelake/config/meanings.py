@@ -1,0 +1,216 @@
+"""Say what each table and each column means: the pipeline's own words first, then the standard.
+
+The only place that holds the standard words, for the tables' comments and for the dictionary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tidelake.config.described import Described
+from tidelake.config.detections import EVENTS, LAST_PLACE, TOTAL, VALUES
+from tidelake.config.gold import GoldTable, Measure, SessionWindow
+from tidelake.config.names import IS_DELETE, SEQUENCE
+from tidelake.config.pipeline import Pipeline
+
+_TABLES = {
+    "bronze": "Every payload that arrived, byte for byte; only ever added to.",
+    "bronze__requeue": "Rows sent into silver once more, by late apply or quarantine replay.",
+    "bronze__schemas": "The schemas that writers of Avro used, and what was found of each.",
+    "silver": "Accepted events, each once.",
+    "silver__quarantine": "Rows that broke a rule, byte for byte, with every reason.",
+    "silver__late": "Events that came too late for silver, with the watermark that made them so.",
+    "silver__discarded": "Quarantined rows that somebody gave up, and why.",
+    "ops.books": "What each commit says of itself, kept longer than Delta's log.",
+    "ops.epochs": "Which versions of a pipeline's tables belong together.",
+}
+_COLUMNS = {
+    "record_id": "Where the record came from: file and line, or topic, partition and offset.",
+    "key": "The record's key; null where the source has none.",
+    "payload": "The record's very bytes.",
+    "headers": "The record's headers; null where the source has none.",
+    "source": "The file or topic that it came from.",
+    "source_timestamp": "When the source says that it was written (UTC).",
+    "ingested_at": "When it arrived in bronze (UTC); never goes back.",
+    "ingest_date": "The day of its arrival (UTC).",
+    "reason": "Why it was sent again.",
+    "requeued_at": "When it was sent again (UTC).",
+    "event_id": "The event's id.",
+    "event_time": "When it happened (UTC).",
+    "event_date": "The day on which it happened (UTC).",
+    "is_late": "Whether it came behind the watermark, within the allowed lateness.",
+    "watermark": "The watermark at that time (UTC).",
+    "lateness_seconds": "How far behind the watermark it came, in seconds.",
+    "reasons": "Every rule that it broke.",
+    "stage": "Where it failed.",
+    "why": "Why it was given up.",
+    "discarded_at": "When it was given up (UTC).",
+    "window_start": "Where the window begins (UTC); included.",
+    "window_end": "Where the window ends (UTC); not included.",
+    "session_id": "Names the session: a hash of its keys and its start.",
+    "session_start": "The session's first event (UTC).",
+    "session_end": "The session's last event so far (UTC).",
+    "rule": "The rule that was broken.",
+    "evidence": "What the rule saw, as JSON.",
+    "valid_from": "From when on the version holds (UTC); included.",
+    "valid_to": "Until when it held (UTC); not included, null while it holds.",
+    "is_current": "Whether the version holds now.",
+    "pipeline": "The pipeline's name.",
+    "table_name": "The table that the commit belongs to.",
+    "hop": "The hop that wrote it: bronze, silver or gold.",
+    "generation": "The generation of the hop.",
+    "batch": "The micro-batch, from 0; -1 made the table.",
+    "version": "The table's version that the commit made.",
+    "committed_at": "When it was committed (UTC).",
+    "rows": "Rows that it wrote.",
+    "taken": "Rows that it took, by input.",
+    "counts": "Rows by fate, stage and origin, with a fingerprint of their record ids.",
+    "note": "The commit's note, as JSON.",
+    "epoch": "Counts up, each pipeline for itself.",
+    "closed_at": "When the epoch was found (UTC).",
+    "versions": "The version of each table.",
+    "_generation": "The generation that wrote the row.",
+    "_batch": "The micro-batch that wrote the row.",
+    "_payload_hash": "A hash of the payload: tells a copy from a conflict.",
+    "_requeued_at": "When the row had been sent again (UTC); null for a first arrival.",
+    "_rescued_data": "Payload fields that the schema does not know, as JSON.",
+    "_left": "The left event's record id.",
+    "_left_time": "When the left event happened (UTC).",
+    "_right": "The matching event's record id; null without a match.",
+    "_right_time": "When the matching event happened (UTC); null without a match.",
+    "_record": "The event's record id.",
+    "_change": "The record id of the change that the row follows from.",
+    "_changed_at": "When the change happened (UTC).",
+    SEQUENCE: "Orders the changes of a key.",
+    IS_DELETE: "Whether the change deletes its key.",
+}
+_STATE = "Kept to merge the next batch; not for analysis."
+_UNKNOWN_FIELD = "A payload field that the schema does not know, as text."
+_HOURS = {
+    EVENTS: "Number of events.",
+    VALUES: "Number of values.",
+    TOTAL: "Sum of the values.",
+    LAST_PLACE: "The last place, and when.",
+}
+_MEASURES = {
+    "count_if": "Number of events with {0}.",
+    "sum": "Sum of {0}.",
+    "min": "Least {0}.",
+    "max": "Greatest {0}.",
+    "avg": "Mean of {0}.",
+    "first": "The first {0}, by event time.",
+    "last": "The last {0}, by event time.",
+    "approx_count_distinct": "About how many different values of {0}.",
+    "approx_percentile": "About the {1:g}th percentile of {0}.",
+}
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What a table holds.
+
+    Attributes:
+        description: What a row is.
+        columns: What the table's own columns mean, empty where nobody said it; :meth:`of` knows
+            the standard ones too.
+        other: What a column means that nothing else is known of; None: nothing is said.
+    """
+
+    description: str
+    columns: Mapping[str, str] = field(default_factory=dict)
+    other: str | None = None
+
+    def of(self, column: str) -> str | None:
+        """Say what a column means; None where nobody said it."""
+        # The pipeline's own column may bear a name that means something else elsewhere.
+        if column in self.columns:
+            return self.columns[column] or None
+        return _COLUMNS.get(column, _STATE if column.startswith("_") else self.other)
+
+
+def standard_meaning(table: str) -> Meaning:
+    """Say what one of the tables holds that are the same for every pipeline.
+
+    Args:
+        table: The logical name: ``bronze.clickstream__requeue``, ``ops.books``.
+    """
+    layer, _, name = table.partition(".")
+    _, mark, side = name.partition("__")
+    kind = f"{layer}{mark}{side}" if layer in ("bronze", "silver") else table
+    return Meaning(_TABLES.get(kind, ""))
+
+
+def meaning_of(pipeline: Pipeline, table: str) -> Meaning:
+    """Say what a table of a pipeline holds.
+
+    Args:
+        pipeline: The definition.
+        table: The logical name of a table that the pipeline fills.
+    """
+    told = standard_meaning(table)
+    if table in (f"silver.{pipeline.name}", f"silver.{pipeline.name}__late"):
+        comments = _silver_comments(pipeline)
+        columns = _own(comments, pipeline.defined_columns) | comments
+        return Meaning(_joined(pipeline.description, told.description), columns, _UNKNOWN_FIELD)
+    if pipeline.dimension is not None and table in pipeline.gold_names:
+        what = "One row a version of a key." if table.endswith("__history") else "One row a key."
+        columns = _own(pipeline.comments, pipeline.defined_columns)
+        return Meaning(_joined(pipeline.description, what), columns)
+    return dict(_gold_meanings(pipeline)).get(table, told)
+
+
+def _gold_meanings(pipeline: Pipeline) -> Iterator[tuple[str, Meaning]]:
+    inherited = _silver_comments(pipeline)
+    for gold in pipeline.gold:
+        own = _own(inherited, gold.keys) | _measured(gold)
+        yield f"gold.{gold.name}", _said(gold, _windowed(gold), own)
+    for join in pipeline.joins:
+        own = _own(inherited, join.columns)
+        told = "One row a left event, its first match beside it."
+        yield f"gold.{join.name}", _said(join, told, own)
+    for detection in pipeline.detections:
+        own = _own(inherited, (*detection.keys, *detection.columns))
+        told = "One row an event and rule that it broke."
+        yield f"gold.{detection.name}", _said(detection, told, own)
+        told = f"What the rules of {detection.name} look back at: one row a key and hour."
+        yield f"gold.{detection.features}", Meaning(told, own | _HOURS)
+
+
+def _said(table: Described, otherwise: str, columns: Mapping[str, str]) -> Meaning:
+    return Meaning(table.description or otherwise, {**columns, **table.comments})
+
+
+def _joined(own: str | None, standard: str) -> str:
+    return f"{own} {standard}" if own else standard
+
+
+def _silver_comments(pipeline: Pipeline) -> dict[str, str]:
+    """Take the pipeline's words for silver's columns, and those of the dimensions looked up."""
+    found: dict[str, str] = {}
+    for enrich in pipeline.enrich:
+        known = pipeline.dimensions.get(enrich.dimension)
+        told = known.comments if known else {}
+        found |= {name: told[name] for name in enrich.columns if name in told}
+    return found | dict(pipeline.comments)
+
+
+def _own(inherited: Mapping[str, str], columns: Sequence[str]) -> dict[str, str]:
+    return {name: inherited.get(name, "") for name in columns if not name.startswith("_")}
+
+
+def _measured(gold: GoldTable) -> dict[str, str]:
+    return {measure.name: _told(measure) for measure in gold.measures}
+
+
+def _told(measure: Measure) -> str:
+    sql = " ".join(measure.expression.split())
+    if measure.aggregate == "count":
+        return "Number of events." if sql == "*" else f"Number of events with a value of {sql}."
+    return _MEASURES[measure.aggregate].format(sql, (measure.p or 0) * 100)
+
+
+def _windowed(gold: GoldTable) -> str:
+    by = f" and {', '.join(gold.keys)}" if gold.keys else ""
+    what = "session" if isinstance(gold.window, SessionWindow) else "window"
+    return f"One row a {what}{by}." if gold.window.kind != "global" else f"One row a {by[5:]}."

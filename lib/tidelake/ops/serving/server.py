@@ -1,0 +1,104 @@
+"""Start the Thrift server and end it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from tidelake.config import Environment
+from tidelake.errors import MachineError, UsageError
+from tidelake.jars import ensure_jars
+from tidelake.ops.serving.guard import only_reading
+from tidelake.ops.serving.registered import Registered
+from tidelake.quiet import output_to
+from tidelake.session import build_session, spark_log
+from tidelake.tables import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@contextmanager
+def serving(environment: Environment, lake: Lake, *, host: str, port: int) -> Iterator[Registered]:
+    """Serve a lake's tables as long as the context lasts.
+
+    Args:
+        environment: Its Spark settings hold for the server.
+        lake: Where the tables are.
+        host: The address to listen at.
+        port: The port.
+
+    Yields:
+        The tables that clients see; whoever holds them is to bring them up to date.
+
+    Raises:
+        UsageError: Nobody can listen there.
+        MachineError: Spark, or its Thrift server, does not start.
+    """
+    refuse_taken(host, port)
+    with _started(environment, host, port) as spark:
+        registered = Registered(spark, lake)
+        registered.refresh()
+        only_reading(spark)
+        with _listening(spark, port):
+            yield registered
+
+
+def refuse_taken(host: str, port: int) -> None:
+    """Find out now, and not after Spark's start, that nobody can listen there.
+
+    Raises:
+        UsageError: Says why.
+    """
+    try:
+        with socket.create_server((host, port)):
+            pass
+    except OSError as error:
+        raise UsageError(
+            f"cannot listen at {host}:{port}: {error.strerror}. Take another with --port."
+        ) from error
+
+
+@contextmanager
+def _started(environment: Environment, host: str, port: int) -> Iterator[SparkSession]:
+    settings = {
+        **environment.spark,
+        # Clients' threads see the jars of the JVM's start alone.
+        "spark.driver.extraClassPath": ":".join(str(jar) for jar in ensure_jars()),
+        "spark.hadoop.hive.server2.thrift.bind.host": host,
+        "spark.hadoop.hive.server2.thrift.port": str(port),
+    }
+    spark = build_session(environment.model_copy(update={"spark": settings}))
+    try:
+        yield spark
+    finally:
+        # Told to stop together with us, the JVM may be gone already.
+        with suppress(Py4JError, OSError):
+            spark.stop()
+
+
+@contextmanager
+def _listening(spark: SparkSession, port: int) -> Iterator[None]:
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    # Hive's classes bring Derby along, which would leave a log where the command was called.
+    jvm.System.setProperty("derby.stream.error.file", f"{spark_log()}.derby")
+    starter = jvm.org.apache.spark.sql.hive.thriftserver.HiveThriftServer2
+    try:
+        with output_to(spark_log()):
+            server = starter.startWithSparkSession(spark._jsparkSession, False)
+    except (Py4JError, PySparkException) as error:
+        raise MachineError(
+            f"the Thrift server did not start at port {port}: {str(error).splitlines()[0]}\n"
+            f"Its own words are in {spark_log()}."
+        ) from error
+    try:
+        yield
+    finally:
+        with suppress(Py4JError, OSError):
+            server.stop()
