@@ -225,6 +225,27 @@ def test_a_part_that_cannot_be_read_leaves_the_others(
     assert facts.sides is not None
 
 
+@pytest.mark.parametrize("broken", ["pulse_of", "read_flow"])
+def test_a_fault_without_a_name_shows_and_the_next_look_goes_on(
+    shop: Shop, clock: Clock, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("a bug")
+
+    desk = a_desk(shop, clock)
+    with monkeypatch.context() as patched:
+        patched.setattr(desk_module, broken, fail)
+        desk.bring_up_to_date("shop")
+    ((_, told),) = desk.look(["shop"], patience=0)[0].broken
+    assert told.endswith("RuntimeError: a bug")
+
+    clock.now += 31
+    desk.bring_up_to_date("shop")
+    facts = desk.look(["shop"], patience=0)[0]
+    assert facts.broken == ()
+    assert facts.whole
+
+
 def test_nothing_is_asked_while_nobody_looks(
     shop: Shop, reads: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -209,3 +209,17 @@ def test_a_port_that_is_taken_is_named(server: PageServer, shop: Shop) -> None:
 
     with pytest.raises(UsageError, match=f"127.0.0.1:{port}: .*--port"):
         PageServer("127.0.0.1", port, desk, renderer)
+
+
+def test_a_reader_who_goes_away_is_passed_over_and_a_fault_is_not(
+    server: PageServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for error in (BrokenPipeError("gone"), RuntimeError("a bug")):
+        try:
+            raise error
+        except (OSError, RuntimeError):
+            server.handle_error(None, ("127.0.0.1", 1))
+
+    told = capsys.readouterr().err
+    assert "a bug" in told
+    assert "gone" not in told

@@ -71,3 +71,10 @@ def test_an_address_that_is_not_this_machines_is_refused(
     assert run_command(app, arguments) == FAILED
 
     assert "cannot be served at 192.0.2.1:0" in capsys.readouterr().err
+
+
+def test_a_catalog_is_refused_with_what_to_ask_instead(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(app, ["ui", "--env", "prod"]) == FAILED
+
+    told = capsys.readouterr().err
+    assert "The live page on a catalog is not built yet. Ask with: tidelake status" in told

@@ -9,6 +9,7 @@ import click
 from tidelake.cli.failures import say
 from tidelake.cli.options import Place, place, placed
 from tidelake.config import pipeline_names
+from tidelake.errors import NotBuiltError
 
 
 @click.command()
@@ -38,6 +39,12 @@ def ui(pipelines: tuple[str, ...], port: int, host: str, root: str | None, env: 
     from tidelake.ops.page.words import Typed  # noqa: PLC0415
 
     where = place(root, env)
+    if where.lake.catalog is not None:
+        raise NotBuiltError(
+            "The live page on a catalog",
+            "Ask with: tidelake status, tidelake alerts and tidelake ledger; "
+            "or give --root DIR to look at paths.",
+        )
     called = _called(where, pipelines)
     desk = Desk(where.lake, called, where.pipeline)
     renderer = Renderer(tuple(called), where.lake.root, Typed(root, env))

@@ -143,8 +143,10 @@ class Desk:
             return
         try:
             pulse = pulse_of(self._lake, pipeline)
-        except OSError as error:
-            self._broken(name, "pulse", str(error))
+        except Exception as error:
+            # Whatever it was: a thread that ended would leave a page that looks well.
+            self._broken(name, "pulse", f"the tables cannot be looked at: {_told(error)}")
+            watch.looks_at = began + _LOOK
             return
         ended = self._clock()
         watch.looks_at = began + max(_LOOK, _LOOK_REST * (ended - began))
@@ -193,8 +195,9 @@ class Desk:
             return
         try:
             found = read()
-        except (TidelakeError, OSError, ValueError, KeyError) as error:
-            self._broken(name, part, f"{part} cannot be read: {error}")
+        except Exception as error:
+            # As above: of a damaged table anything may come.
+            self._broken(name, part, f"{part} cannot be read: {_told(error)}")
         else:
             is_news = getattr(self._facts[name], part) != found
             self._mend(name, part)
@@ -219,6 +222,13 @@ class Desk:
             facts = replace(self._facts[name], looked_at=datetime.now(UTC), **known)
             self._facts[name] = replace(facts, serial=facts.serial + is_news)
             self._changed.notify_all()
+
+
+def _told(error: Exception) -> str:
+    """Give an error's words; of one without a name of ours, its kind too."""
+    told = str(error) or "no more is known"
+    is_named = isinstance(error, TidelakeError | OSError)
+    return told if is_named else f"{type(error).__name__}: {told}"
 
 
 def _is_seen(facts: Facts, since: float) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import sys
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar
@@ -66,6 +67,11 @@ class PageServer(ThreadingHTTPServer):
     def server_bind(self) -> None:
         """Bind without asking a name server what this machine is called."""
         super(ThreadingHTTPServer, self).server_bind()
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Pass over a reader who went away in the middle of an answer; that is nobody's fault."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
 
     def knows(self, host: str) -> bool:
         """Tell whether a request means this server.
