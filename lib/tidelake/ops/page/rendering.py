@@ -89,6 +89,10 @@ class Renderer:
             draw=drawing, typed=typed, names=tuple(names), root=str(root), verdict_of=verdict_of
         )
 
+        # Now, and not while the first reader waits.
+        for template in self._environment.list_templates():
+            self._environment.get_template(template)
+
     def pipeline(self, facts: Facts) -> Document:
         """Write the page of a pipeline."""
         return self._written("pipeline.html", facts=facts, verdict=verdict_of([facts]))
