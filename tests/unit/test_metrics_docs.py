@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.unit.test_runbook import problem_of
+from tests.typed import problem_of
 from tidelake.config import Alerts, Metrics
 from tidelake.ops.alerts import RULES
 from tidelake.ops.metrics.exported import EXPORTED
