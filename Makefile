@@ -76,6 +76,7 @@ bench: setup
 	$(BIN)/python benchmarks/replay.py 1500000 1
 	$(BIN)/python benchmarks/burst.py
 	$(BIN)/python benchmarks/latency.py
+	$(BIN)/python -m benchmarks.page
 
 # What is deployed: our own rules, then the schema of Databricks' CLI (needs Go).
 bundle: setup $(TOOLS_READY)
@@ -103,7 +104,7 @@ $(TOOLS_READY): requirements-release.lock
 DOCS := .venv-docs/bin
 docs: .venv-docs/.ready
 	$(DOCS)/python -m mkdocs build --strict --quiet
-	@echo "build/site/index.html"
+	@echo "build/site/index.html opens as it is; to search in it: python3 -m http.server -b 127.0.0.1 -d build/site"
 
 .venv-docs/.ready: docs/requirements.lock
 	$(PYTHON) -m venv .venv-docs

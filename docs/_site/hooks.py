@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import reference
 import repository
+from elsewhere import fetched_from_elsewhere
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
@@ -24,13 +24,6 @@ _WRITTEN = {
 }
 _ADRS = "adr/index.md"
 _REST = "How to"
-# What a browser would fetch by itself; a link is followed by a person.
-_LOADED = re.compile(
-    r"<(?:script|img|iframe|source|video|audio)\b[^>]*\bsrc=[\"']?(?:https?:)?//[^\"'> ]+"
-    r"|<link\b(?![^>]*\brel=[\"']?canonical)[^>]*\bhref=[\"']?(?:https?:)?//[^\"'> ]+"
-    r"|url\([\"']?(?:https?:)?//[^)]+"
-    r"|@import\s+[\"'](?:https?:)?//"
-)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -69,6 +62,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Turn links to files of the repository into links to the pages that show them."""
+    if page.is_homepage:
+        # One page: its menu would repeat its name, and take the room of its picture.
+        page.meta.setdefault("hide", ["navigation"])
     return repository.relinked(markdown, page.file.src_uri)
 
 
@@ -80,9 +76,9 @@ def on_post_build(config: MkDocsConfig) -> None:
     """
     site = Path(config.site_dir)
     found = [
-        f"{path.relative_to(site)}: {match[0][:120]}"
+        f"{path.relative_to(site)}: {what}"
         for path in sorted([*site.rglob("*.html"), *site.rglob("*.css")])
-        for match in _LOADED.finditer(path.read_text(encoding="utf-8"))
+        for what in fetched_from_elsewhere(path.read_text(encoding="utf-8"))
     ]
     if found:
         raise PluginError("the site would load from elsewhere:\n" + "\n".join(found[:20]))

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from tidelake.tables import CatalogName, Table
 
-Mode = Literal["append", "overwrite", "errorifexists"]
+Mode = Literal["append", "overwrite", "error"]
 # What the change feed of a table adds to its columns.
 _OF_THE_FEED = ("_change_type", "_commit_version", "_commit_timestamp")
 _FEED = "readChangeFeed"
@@ -87,7 +87,7 @@ def save(rows: DataFrame, table: Table, options: Mapping[str, str], mode: Mode =
         table: Where to; one in a catalog exists already.
         options: Of the writer.
         mode: ``overwrite``: the rows take the place of those that the table has;
-            ``errorifexists``: they make it.
+            ``error``: they make it.
     """
     if not isinstance(table.place, CatalogName):
         rows.write.format("delta").mode(mode).options(**options).save(str(table.place))

@@ -83,8 +83,7 @@ def build_session(env: str | Environment = "local") -> SparkSession:
 
 def starts_spark(environment: Environment) -> bool:
     """Tell whether the session is ours to start and to stop, and not the runtime's own."""
-    ours = environment.root, environment.master, environment.remote
-    return any(place is not None for place in ours)
+    return environment.root is not None or environment.remote is not None
 
 
 def lake_of(environment: Environment) -> Lake:

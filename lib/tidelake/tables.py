@@ -184,13 +184,14 @@ class Lake:
 
     def existing(self) -> list[Table]:
         """List the tables that exist, in the order of the layers."""
-        return [
-            table
+        found = [
+            self.table(f"{layer}.{name}")
             for layer in LAYERS
             for name in self._names_in(layer)
             if _LOGICAL.fullmatch(f"{layer}.{name}")
-            and (table := self.table(f"{layer}.{name}")).exists
         ]
+        # A catalog lists nothing that does not exist.
+        return [table for table in found if self.catalog is not None or table.exists]
 
     def _names_in(self, layer: str) -> list[str]:
         if self.catalog is None:
@@ -221,8 +222,7 @@ class Lake:
 
     def alerts(self, pipeline: str) -> Path:
         """Give the folder that remembers which alerts of a pipeline were told."""
-        checked = self.bronze(pipeline).path.name
-        return self.root / "alerts" / checked
+        return self.root / "alerts" / self.bronze(pipeline).bare
 
     def swap(self, pipeline: str) -> Path:
         """Give the file that is there while the tables of a backfill are swapped."""

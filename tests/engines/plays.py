@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -53,15 +54,22 @@ class Shop:
     events: World
     products: World
 
-    def play(self, lake: Path, *words: str, remote: str = "", **more: str) -> Played:
-        """Run both in a process of its own, into tables of their own."""
-        environment = {**os.environ, **more}
+    def play(self, lake: Path, *words: str, remote: str = "", whole: bool = True) -> Played:
+        """Run both in a process of its own, into tables of their own.
+
+        Args:
+            lake: Where.
+            words: What the driver is told beside that.
+            remote: A server of Spark Connect; empty: none.
+            whole: Whether the dimension too; otherwise its tables are there already.
+        """
+        environment = {**os.environ}
         environment.pop("SPARK_REMOTE", None)
         if remote:
             environment |= {"SPARK_REMOTE": remote, "PYTHONPATH": python_path()}
         pairs = [
             f"{one.folder / one.pipeline.name}.yml={one.landing}"
-            for one in (self.products, self.events)
+            for one in ((self.products, self.events) if whole else (self.events,))
         ]
         driver = str(Path(__file__).parent / "driver.py")
         done = subprocess.run(
@@ -108,6 +116,15 @@ _SELECTED = {
     "product_id": "product_id",
     "value": "value",
 }
+
+
+def lend_dimension(expected: Lake, lake: Path) -> None:
+    """Copy the dimension's tables, with what its hops need to go on."""
+    for one in expected.existing():
+        if "products" in one.name:
+            shutil.copytree(one.path, lake.joinpath(*one.name.split(".")))
+    checkpoints = Path("checkpoints") / "products"
+    shutil.copytree(expected.root / checkpoints, lake / checkpoints)
 
 
 def contents(lake: Lake) -> dict[str, list[tuple[Any, ...]]]:

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from tests.running import click, read
 from tests.worlds import World, world
 from tidelake.ops.ledger import read_ledger
+from tidelake.sinks.append import append
 from tidelake.sinks.commits import newest_version
 from tidelake.tables import Table
 
@@ -103,3 +105,14 @@ def test_a_changed_word_is_one_commit_that_no_stream_stumbles_over(
     reworded.run()
     assert read(copied.lake, "gold.totals", "sum(events)") == [(9,)]
     assert read_ledger(copied.lake, reworded.pipeline).balanced
+
+
+def test_rows_that_replace_a_tables_keep_its_words(commented: World, tmp_path: Path) -> None:
+    copied = commented.copied(tmp_path / "copy")
+    table = copied.lake.gold("totals")
+    before = words_of(table)
+    stored = copied.spark.read.format("delta").load(str(table.path))
+    plain = stored.select(*[(F.col(name)).alias(name, metadata={}) for name in stored.columns])
+    append(plain, table, {"generation": "g1", "batch": 1}, replaces=True)
+
+    assert words_of(table) == before

@@ -369,7 +369,7 @@ def test_critical_alerts_come_first_and_every_rule_is_listed(shop: Shop) -> None
 def test_the_command_prints_alerts_and_exits_3_where_one_is_critical(
     shop: Shop, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidelake.ops.alerts.books_unbalanced", lambda seen: iter(()))
+    monkeypatch.setattr("tidelake.ops.alerts._unbalanced", lambda seen: iter(()))
     monkeypatch.setattr("tidelake.cli.alerting.now", lambda: at(310))
     shop.batch(0)
     shop.define()

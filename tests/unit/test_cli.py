@@ -25,6 +25,7 @@ PROJECT = Path(__file__).parents[2]
 JOBS = sorted((PROJECT / "jobs").glob("*.py"))
 RUN_JOBS = [job for job in JOBS if job.stem in {"ingest", "refine", "publish"}]
 BUILT = [
+    "alerts",
     "check",
     "demo",
     "dictionary",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
-from tidelake.config import Limits, conf_dir, load_environment, pipeline_names
+from tidelake.config import Limits, conf_dir, conf_file, load_environment, pipeline_names
+from tidelake.config.places import find_file
 from tidelake.errors import ConfigError, UsageError
+from tidelake.jars import read_lock
 
 
 @pytest.fixture(autouse=True)
@@ -161,3 +164,24 @@ def test_the_variable_of_spark_connect_wins_and_its_token_is_not_kept(
     # What a runtime sets for its own session is nothing to connect to.
     monkeypatch.setenv("SPARK_REMOTE", "unix:///run/spark.sock")
     assert load_environment().master == "local[2]"
+
+
+def test_an_own_conf_folder_need_not_repeat_environments_and_locks(own_conf: Path) -> None:
+    shutil.rmtree("conf/environments")
+    environment = load_environment()
+    assert environment.root == own_conf / "lakehouse"
+    assert "spark.driver.memory" in environment.spark
+    assert len(read_lock()) > 5
+    assert conf_file("kafka-broker.lock").is_file()
+
+
+def test_an_own_environment_and_lock_come_first(own_conf: Path) -> None:
+    write("local", "root: mine\n")
+    Path("conf/jars.lock").write_text("")
+    assert load_environment().root == own_conf / "mine"
+    assert read_lock() == ()
+
+
+def test_a_pipeline_of_tidelakes_own_is_none_of_an_own_conf_folder(own_conf: Path) -> None:
+    with pytest.raises(UsageError, match="there is no pipeline 'clickstream'"):
+        find_file("clickstream", "pipeline")

@@ -182,7 +182,7 @@ def test_a_broken_line_is_told_and_no_obstacle(capsys: pytest.CaptureFixture[str
     init("shop", "--source", "events")
 
     told = capsys.readouterr().err
-    assert "1 of 21 records are not one JSON object and will be quarantined" in told
+    assert "1 of 21 records will be quarantined, as not one JSON object" in told
     assert "events/a.jsonl line 21: not JSON: Unterminated string" in told
 
 
@@ -191,7 +191,7 @@ def test_records_in_the_future_are_told_and_no_examples(
 ) -> None:
     events([order(n) for n in range(5)] + [order(9, createdAt="2099-01-01T00:00:00Z")])
     init("shop", "--source", "events")
-    assert "1 records lie in the future by createdAt" in capsys.readouterr().err
+    assert "1 of 6 records lie in the future by createdAt" in capsys.readouterr().err
     assert len(Path("tests/shop.sample.jsonl").read_bytes().splitlines()) == 5
 
 
@@ -317,6 +317,14 @@ def test_wrong_use_is_told_and_nothing_is_written(
     events([order(n) for n in range(20)])
     Path("empty").mkdir()
     assert words in refused(capsys, *arguments)
+
+
+def test_what_would_be_no_sound_definition_is_not_written(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    events([order(n, window_start="a") for n in range(20)])
+    told = refused(capsys, "shop", "--source", "events", "--key", "window_start")
+    assert "--key: window_start is a name that gold fills itself" in told
 
 
 def test_no_file_is_overwritten(capsys: pytest.CaptureFixture[str]) -> None:

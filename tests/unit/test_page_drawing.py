@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from tidelake.ops.page.drawing import HEIGHT, WIDTH, columns, lengths, line, shares
@@ -34,7 +36,7 @@ def test_shares_fill_the_width_without_a_gap_and_hide_none() -> None:
     boxes = shares([1_000_000, 1, 0, 999_999])
 
     assert boxes[0].x == 0
-    for left, right in zip(boxes, boxes[1:], strict=False):
+    for left, right in pairwise(boxes):
         assert right.x == pytest.approx(left.x + left.width, abs=0.2)
     assert boxes[-1].x + boxes[-1].width == pytest.approx(WIDTH, abs=0.2)
     assert boxes[1].width > 3

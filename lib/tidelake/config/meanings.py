@@ -36,7 +36,7 @@ _COLUMNS = {
     "ingest_date": "The day of its arrival (UTC).",
     "reason": "Why it was sent again.",
     "requeued_at": "When it was sent again (UTC).",
-    "event_id": "The event's id; in silver no two rows of one arrival window share it.",
+    "event_id": "The event's id.",
     "event_time": "When it happened (UTC).",
     "event_date": "The day on which it happened (UTC).",
     "is_late": "Whether it came behind the watermark, within the allowed lateness.",
@@ -196,7 +196,7 @@ def _silver_comments(pipeline: Pipeline) -> dict[str, str]:
 
 
 def _own(inherited: Mapping[str, str], columns: Sequence[str]) -> dict[str, str]:
-    return {name: inherited.get(name, "") for name in columns}
+    return {name: inherited.get(name, "") for name in columns if not name.startswith("_")}
 
 
 def _measured(gold: GoldTable) -> dict[str, str]:

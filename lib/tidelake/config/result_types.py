@@ -20,6 +20,12 @@ _DIALECT = "databricks"
 _WHOLE = frozenset(["TINYINT", "SMALLINT", "INT", "BIGINT"])
 _FRACTIONS = frozenset(["FLOAT", "DOUBLE"])
 _MOST_DIGITS = 38
+_FIXED = {
+    "count": "BIGINT",
+    "count_if": "BIGINT",
+    "approx_count_distinct": "BIGINT",
+    "approx_percentile": "DOUBLE",
+}
 # Silver's own columns, and those of its side tables.
 STANDARD = {
     "record_id": "STRING",
@@ -78,22 +84,21 @@ def gold_types(gold: GoldTable, silver: Types) -> dict[str, str | None]:
 
 def measured_type(measure: Measure, silver: Types) -> str | None:
     """Give the type of a measure, as Spark's aggregates have it."""
-    if measure.aggregate in ("count", "count_if", "approx_count_distinct"):
-        return "BIGINT"
-    if measure.aggregate == "approx_percentile":
-        return "DOUBLE"
+    if measure.aggregate in _FIXED:
+        return _FIXED[measure.aggregate]
     of = type_of(measure.expression, silver)
     if of is None or measure.aggregate not in ("sum", "avg"):
         return of
-    if of in _FRACTIONS or (of in _WHOLE and measure.aggregate == "avg"):
-        return "DOUBLE"
-    if of in _WHOLE:
-        return "BIGINT"
-    digits = exp.DataType.build(of, dialect=_DIALECT).expressions
-    if not of.startswith("DECIMAL") or len(digits) != 2:
+    if of in _FRACTIONS or of in _WHOLE:
+        return "BIGINT" if of in _WHOLE and measure.aggregate == "sum" else "DOUBLE"
+    return _wider_decimal(of, *((10, 0) if measure.aggregate == "sum" else (4, 4)))
+
+
+def _wider_decimal(kind: str, more: int, finer: int) -> str | None:
+    digits = exp.DataType.build(kind, dialect=_DIALECT).expressions
+    if not kind.startswith("DECIMAL") or len(digits) != 2:
         return None
     precision, scale = (int(digit.name) for digit in digits)
-    more, finer = (10, 0) if measure.aggregate == "sum" else (4, 4)
     return f"DECIMAL({min(precision + more, _MOST_DIGITS)},{scale + finer})"
 
 

@@ -7,14 +7,12 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from tidelake.config import Environment
 from tidelake.instants import now
-from tidelake.ops.alerts.telling import Teller
+from tidelake.ops.alerts.telling import Teller, sender_of
 from tidelake.ops.alerts.watch import Watch
-from tidelake.ops.alerts.webhook import address_of, deliver
 from tidelake.ops.lineage.events import client_of
 from tidelake.ops.lineage.reporter import LineageReporter
 from tidelake.ops.metrics.joining import Joining
@@ -43,8 +41,7 @@ def refuse_unready(environment: Environment) -> None:
     metrics = environment.metrics
     if metrics.prometheus or metrics.textfile:
         library()
-    if environment.alerts.webhook:
-        address_of(environment.alerts.webhook)
+    sender_of(environment)
     if environment.lineage:
         client_of(environment.lineage)
 
@@ -82,7 +79,7 @@ def observing(run: Run, hops: Sequence[Hop], trigger: Trigger) -> Iterator[Run]:
         watch = Watch(
             run.lake,
             run.pipeline,
-            _teller(run),
+            Teller(run.lake, run.pipeline.name, say, sender_of(environment)),
             measures=recorder.recent,
             shows=registry.tell if registry else None,
             say=say,
@@ -119,12 +116,6 @@ def _file_name(run: Run, hops: Sequence[Hop]) -> str:
     return f"tidelake_{run.pipeline.name}{part}"
 
 
-def _teller(run: Run) -> Teller:
-    reference = run.environment.alerts.webhook
-    send = partial(deliver, address_of(reference)) if reference else None
-    return Teller(run.lake, run.pipeline.name, run.progress.say, send)
-
-
 def _reporter(run: Run, trigger: Trigger) -> LineageReporter | None:
     lineage = run.environment.lineage
     if lineage is None:
@@ -143,7 +134,9 @@ class RunObserver:
         self._sessions: list[SparkSession] = []
 
     def attach(self, session: SparkSession) -> None:
-        """Listen to a session's queries."""
+        """Listen to a session's queries, once."""
+        if any(session is one for one in self._sessions):
+            return
         session.streams.addListener(self._listener)
         self._sessions.append(session)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 from collections.abc import Iterator, Mapping
@@ -254,17 +255,24 @@ def tables_in(sql: str, lake: Lake, *, dialect: str = _DUCKDB) -> dict[str, Tabl
         raise UsageError(f"the statement cannot be read: {str(error).splitlines()[0]}") from error
     if len(statements) != 1 or not isinstance(statements[0], exp.Query | exp.Describe):
         raise UsageError("`tidelake sql` takes one SELECT; tables change only through `run`.")
-    existing = {table.name: table for table in lake.existing()}
-    existing |= {f"{name}{_FINAL}": table for name, table in existing.items() if "gold." in name}
     named = {
         f"{found.db}.{found.name}".lower()
         for found in statements[0].find_all(exp.Table)
         if found.db and found.db.lower() != "information_schema"
     }
-    unknown = sorted(named - existing.keys())
+    meant = {name: _meant(name, lake) for name in sorted(named)}
+    unknown = [name for name, table in meant.items() if table is None]
     if unknown:
         raise UsageError(f"there is no table {', '.join(unknown)}.\n{_known(lake)}")
-    return {name: existing[name] for name in sorted(named)}
+    return {name: table for name, table in meant.items() if table is not None}
+
+
+def _meant(name: str, lake: Lake) -> Table | None:
+    """Find the table behind a name; None where there is none."""
+    with contextlib.suppress(UsageError):
+        table = lake.table(name.removesuffix(_FINAL) if name.startswith("gold.") else name)
+        return table if table.exists else None
+    return None
 
 
 def _known(lake: Lake) -> str:

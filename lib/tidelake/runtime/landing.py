@@ -159,7 +159,10 @@ def local_path(uri: str) -> Path:
 
 
 def listed(path: str) -> str:
-    """Write a path as Spark's file source lists it, which is Java's way to write a URI."""
+    """Write a path as Spark's file source lists it, which is Java's way to write a URI.
+
+    A volume's have a scheme of their own.
+    """
     scheme = "dbfs:" if path.startswith("/Volumes/") else "file://"
     return scheme + "".join(map(_in_a_uri, path))
 

@@ -210,12 +210,12 @@ def _notes(
     if sample.broken:
         first = sample.broken[0]
         yield (
-            f"{len(sample.broken):,} of {len(sample.broken) + len(sample.records):,} records are "
-            f"not one JSON object and will be quarantined, the first: {first.place}: {first.why}"
+            f"{len(sample.broken):,} of {len(sample.broken) + len(sample.records):,} records will "
+            f"be quarantined, as not one JSON object; the first: {first.place}: {first.why}"
         )
     ahead = in_future(times)
     if ahead:
         yield (
-            f"{ahead:,} records lie in the future by {time.sql}; those further ahead than "
-            "watermark.max_future_skew will be quarantined"
+            f"{ahead:,} of {len(times):,} records lie in the future by {time.sql}; those further "
+            "ahead than watermark.max_future_skew will be quarantined"
         )

@@ -16,7 +16,7 @@ from tidelake.scaffold.draft import Draft
 from tidelake.scaffold.texts import pipeline_text, sample_bytes, suite_text, test_text
 
 _IGNORED = ("/lakehouse/", "/spark-warehouse/")
-_FLAGS = {"event.id": "--id", "event.time": "--time", "gold[0].keys": "--key"}
+_FLAGS = {"event.id": "--id", "event.time": "--time", "gold[0].keys[0]": "--key"}
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 from tidelake.access import FEED_PROPERTY, create, save
 from tidelake.config.meanings import Meaning, standard_meaning
 from tidelake.settings import with_settings
-from tidelake.sinks.comments import commented, describe, described_as
+from tidelake.sinks.comments import commented, describe, described_as, keeping_words
 from tidelake.sinks.commits import USER_METADATA, encode, newest_version
 from tidelake.sinks.evolution import Freedom, evolve
 from tidelake.tables import CatalogName, Table
@@ -52,7 +52,10 @@ def append(
         options["txnVersion"] = str(max(note["batch"], 0))
     if replaces and isinstance(table.place, CatalogName) and not table.exists:
         create(rows.limit(0), table, _properties(table))
-    save(rows, table, options, "overwrite" if replaces else "append")
+    if replaces:
+        save(keeping_words(rows, table), table, options, "overwrite")
+    else:
+        save(rows, table, options)
 
 
 def ensure_table(
@@ -105,7 +108,7 @@ def _create(
             return
     # A session that takes no settings: a writer carries the note, and the next run describes.
     options = {"userMetadata": told, **_properties(table)}
-    save(_no_rows(spark, schema), table, options, "errorifexists")
+    save(_no_rows(spark, schema), table, options, "error")
 
 
 def _may_lack_a_lock(table: Table, note: dict[str, Any]) -> bool:

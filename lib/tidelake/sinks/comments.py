@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from tidelake.config.meanings import Meaning
@@ -20,6 +21,22 @@ def commented(schema: StructType, meaning: Meaning) -> StructType:
         [
             StructField(field.name, field.dataType, field.nullable, _metadata(field, meaning))
             for field in schema.fields
+        ]
+    )
+
+
+def keeping_words(rows: DataFrame, table: Table) -> DataFrame:
+    """Give rows that are to replace a table's the comments of its columns, or they would go."""
+    if not table.exists:
+        return rows
+    stored = rows.sparkSession.read.format("delta").load(str(table.path)).schema
+    words = {field.name: field.metadata for field in stored.fields}
+    return rows.select(
+        *[
+            F.col(quoted(field.name)).alias(
+                field.name, metadata=words.get(field.name, field.metadata)
+            )
+            for field in rows.schema.fields
         ]
     )
 

@@ -124,12 +124,15 @@ _lock = threading.Lock()
 
 def _asked(name: CatalogName, limit: int | None) -> list[HistoryEntry]:
     """Ask for the newest commits, newest first."""
-    session = name.catalog.session()
-    if not session.catalog.tableExists(str(name)):
+    try:
+        table = DeltaTable.forName(name.catalog.session(), str(name))
+        history = table.history() if limit is None else table.history(limit)
+        rows = history.select(*_COLUMNS, F.unix_micros("timestamp").alias("at")).collect()
+    except AnalysisException:
+        # Told apart only now: most tables that are asked for exist.
+        if name.catalog.session().catalog.tableExists(str(name)):
+            raise
         return []
-    table = DeltaTable.forName(session, str(name))
-    history = table.history() if limit is None else table.history(limit)
-    rows = history.select(*_COLUMNS, F.unix_micros("timestamp").alias("at")).collect()
     entries = [_entry(row.asDict()) for row in rows]
     return sorted(entries, key=lambda entry: entry.version, reverse=True)
 

@@ -91,7 +91,7 @@ def _running(seen: Sight, waiting: tuple[Backlog, ...]) -> Iterator[Alert]:
 def _unbalanced(seen: Sight) -> Iterator[Alert]:
     problems = read_ledger(seen.lake, seen.pipeline).problems
     if problems:
-        more = f"; and {len(problems) - 1} things more" if len(problems) > 1 else ""
+        more = f"; and {len(problems) - 1} more" if len(problems) > 1 else ""
         yield seen.alert("books_unbalanced", "critical", f"{problems[0]}{more}", "ledger")
 
 

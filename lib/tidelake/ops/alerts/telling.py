@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tidelake.config import Environment
 from tidelake.ops.alerts.alert import Alert
+from tidelake.ops.alerts.webhook import address_of, deliver
 from tidelake.runtime.lock import hold
 from tidelake.runtime.progress import Say
 from tidelake.tables import Lake
 
 # Takes what is to be sent; gives why it was not taken, or an empty text.
 Deliver = Callable[[Mapping[str, Any]], str]
+
+
+def sender_of(environment: Environment) -> Deliver | None:
+    """Give what sends to the environment's webhook; None where it has none.
+
+    Raises:
+        UsageError: Its variable is not set, or holds no address.
+    """
+    reference = environment.alerts.webhook
+    return partial(deliver, address_of(reference)) if reference else None
 
 
 class Teller:

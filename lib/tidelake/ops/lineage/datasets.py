@@ -56,7 +56,8 @@ def flow_of(lake: Lake, pipeline: Pipeline, hop: Hop) -> Flow:
 
 
 def _ours(lake: Lake, table: Table) -> Place:
-    return Place(lake.root.as_uri(), table.name, table)
+    namespace = lake.root.as_uri() if lake.catalog is None else f"catalog:{lake.catalog.name}"
+    return Place(namespace, table.name, table)
 
 
 def _sources(pipeline: Pipeline) -> tuple[Place, ...]:

@@ -9,6 +9,7 @@ from datetime import datetime
 from queue import SimpleQueue
 from typing import Any
 
+from tidelake.access import load
 from tidelake.config import Lineage
 from tidelake.instants import now
 from tidelake.ops.lineage.datasets import Flow, flow_of
@@ -159,9 +160,7 @@ class LineageReporter:
             return {
                 table.name: [
                     (column.name, column.dataType.simpleString())
-                    for column in self._run.spark.read.format("delta")
-                    .load(str(table.path))
-                    .schema.fields
+                    for column in load(self._run.spark, table).schema.fields
                 ]
                 for table in tables
                 if table.exists

@@ -38,6 +38,7 @@ class Joining:
     run: str
     interval: float | None
     _open: dict[tuple[Hop, int], Closed] = field(default_factory=dict)
+    _reported: dict[Hop, Trigger] = field(default_factory=dict)
     _started: dict[Hop, Started] = field(default_factory=dict)
     _began: dict[Hop, datetime] = field(default_factory=dict)
     _last: dict[Hop, int] = field(default_factory=dict)
@@ -61,20 +62,34 @@ class Joining:
         if isinstance(message, Started):
             self._started[message.hop] = message
             return None
-        if isinstance(message, Closed):
-            self._open[message.hop, message.batch] = message
-            return None
         if isinstance(message, Failed):
             return self._failure(message)
+        if isinstance(message, Closed):
+            self._open[message.hop, message.batch] = message
+            return self._joined(message.hop)
         hop = self._hop(message.query)
-        # Without word from the run the batch was written before, by a run that died: counted then.
-        closed = self._open.pop((hop, message.batch), None) if hop else None
-        return None if closed is None else self._measured(closed, message)
+        if hop is None:
+            return None
+        # Through Spark Connect the run may hear of a batch after its trigger is over.
+        self._reported[hop] = message
+        return self._joined(hop)
 
     def rest(self) -> Iterator[Measured]:
         """Give the batches whose trigger Spark never reported: the run was stopped in between."""
         for key in sorted(self._open, key=lambda one: one[1]):
             yield self._measured(self._open.pop(key), None)
+
+    def _joined(self, hop: Hop) -> Measured | None:
+        """Join a hop's newest trigger with its batch; None where the run told of no such batch.
+
+        A trigger that stays alone wrote nothing: an earlier run closed the batch and counted it.
+        """
+        trigger = self._reported.get(hop)
+        closed = self._open.pop((hop, trigger.batch), None) if trigger else None
+        if closed is None:
+            return None
+        del self._reported[hop]
+        return self._measured(closed, trigger)
 
     def _hop(self, query: str) -> Hop | None:
         return next((hop for hop in HOPS if query == f"{self.pipeline.name}-{hop}"), None)
@@ -98,8 +113,8 @@ class Joining:
         hop, started = closed.hop, self._started.get(closed.hop)
         begun = closed.at - timedelta(seconds=closed.seconds)
         # A batch that changed its own limit fails after it was closed; Spark reports a second
-        # pass over it, which wrote nothing.
-        is_whole = trigger is not None and trigger.seconds >= closed.seconds
+        # pass over it, which began later and wrote nothing.
+        is_whole = trigger is not None and trigger.started_at <= closed.at
         phases = trigger.phases if trigger else {}
         seconds = trigger.seconds if trigger and is_whole else closed.seconds
         started_at = trigger.started_at if trigger and is_whole else begun

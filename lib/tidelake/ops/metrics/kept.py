@@ -19,7 +19,7 @@ def kept_since(lake: Lake, pipeline: str, since: datetime) -> tuple[Measured, ..
     if not progress.exists:
         return ()
     # A name that a table may have holds nothing that would have to be quoted.
-    name = lake.bronze(pipeline).path.name
+    name = lake.bronze(pipeline).bare
     try:
         found = ask(
             lake,

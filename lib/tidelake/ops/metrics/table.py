@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from delta.tables import DeltaTable
 from pyspark.sql import functions as F
 
 from tidelake.instants import from_json, now
@@ -64,7 +63,7 @@ class ProgressTable:
         rows, self._waiting = self._waiting, []
         spark, table = self.run.spark, self.run.lake.progress()
         # Hops may run in processes of their own, and each of them keeps its batches.
-        with hold(table.path.parent, table.name, waits=True):
+        with hold(self.run.lake.marks("ops"), table.name, waits=True):
             stamp = {
                 "pipeline": self.run.pipeline.name,
                 "hop": "progress",
@@ -89,7 +88,6 @@ class ProgressTable:
         """Take out what is kept no longer, once a day."""
         if before is None or moment - before < _DAY:
             return before or moment
-        path = str(self.run.lake.progress().path)
-        ended = F.col("ended_at") < F.lit(moment - self.keep)
-        DeltaTable.forPath(self.run.spark, path).delete(ended)
+        table, until = self.run.lake.progress(), (moment - self.keep).isoformat()
+        self.run.spark.sql(f"DELETE FROM {table.sql} WHERE ended_at < TIMESTAMP '{until}'")
         return moment

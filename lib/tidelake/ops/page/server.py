@@ -117,14 +117,13 @@ def is_loopback(host: str) -> bool:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers one connection."""
+    """Answers one request a connection: none is left open, so none keeps a thread."""
 
     server: PageServer
-    protocol_version = "HTTP/1.1"
     server_version = "tidelake"
     sys_version = ""
-    # A connection that says nothing is closed, or each would keep a thread.
-    timeout: ClassVar[float] = 30.0
+    # For whoever connects and says nothing.
+    timeout: ClassVar[float] = 10.0
 
     def do_GET(self) -> None:
         """Give a page, or say that it is the one that is known."""

@@ -21,8 +21,9 @@ function ago(instant) {
   const seconds = Math.round((Date.now() - Date.parse(instant)) / 1000);
   const far = Math.abs(seconds);
   const [size, unit] = far >= 172800 ? [86400, "days"] : far >= 7200 ? [3600, "h"] : far >= 120 ? [60, "min"] : [1, "s"];
-  const told = `${Math.floor(far / size)} ${unit}`;
-  return seconds < 0 ? `in ${told}` : `${told} ago`;
+  // With spaces that do not break: it goes into narrow boxes.
+  const told = `${Math.floor(far / size)}\u00a0${unit}`;
+  return seconds < 0 ? `in\u00a0${told}` : `${told}\u00a0ago`;
 }
 
 function tellTimes() {

@@ -1,0 +1,146 @@
+"""The tables in a notebook: ask, follow a record, read the books; every answer a pandas frame.
+
+What works on the tables rather than reading them needs Spark, and is in :mod:`tidelake.workbench`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from tidelake.config import Environment, Pipeline, load_environment, load_pipeline
+from tidelake.errors import NotBuiltError, UsageError
+from tidelake.ops.epochs import ask_at_epoch
+from tidelake.ops.ledger import read_ledger
+from tidelake.ops.query import Answer, ask_for_user
+from tidelake.replay.fate import Fate, fates_of_event, fates_of_record
+from tidelake.replay.listing import list_late, list_quarantine
+from tidelake.tables import Lake
+
+if TYPE_CHECKING:
+    from tidelake.workbench import Workbench
+
+
+@dataclass(frozen=True)
+class Lakehouse:
+    """The tables of one root.
+
+    Attributes:
+        environment: What differs by place.
+        lake: Where the tables are.
+    """
+
+    environment: Environment
+    lake: Lake
+
+    def ask(self, sql: str, *, consistent: bool = False) -> pd.DataFrame:
+        """Answer one SELECT.
+
+        Args:
+            sql: The statement, with tables by their logical names.
+            consistent: Whether to read all tables as the last epoch had them.
+
+        Returns:
+            The rows. Numbers with decimals come as floats, which plots take; where every digit
+            counts, use :func:`tidelake.ops.query.ask_for_user`.
+
+        Raises:
+            UsageError: The statement is no query, or not understood.
+        """
+        answer = ask_at_epoch(self.lake, sql)[0] if consistent else ask_for_user(self.lake, sql)
+        return _frame(answer)
+
+    def tables(self) -> pd.DataFrame:
+        """List the tables."""
+        return pd.DataFrame({"table": [table.name for table in self.lake.existing()]})
+
+    def books(self, pipeline: str) -> pd.DataFrame:
+        """Add up a pipeline's books: a row a term, all of bronze in exactly one of its fates."""
+        told = read_ledger(self.lake, self._pipeline(pipeline)).to_json()
+        terms = [(name, value) for name, value in told.items() if type(value) is int]
+        return pd.DataFrame(terms, columns=["term", "rows"])
+
+    def quarantine(self, pipeline: str) -> pd.DataFrame:
+        """List quarantined rows by stage and reason, with an example of each."""
+        groups = list_quarantine(self.lake, self._pipeline(pipeline))
+        return pd.DataFrame([asdict(group) for group in groups])
+
+    def late(self, pipeline: str) -> pd.DataFrame:
+        """List late rows by event date."""
+        days = list_late(self.lake, self._pipeline(pipeline))
+        return pd.DataFrame([asdict(day) for day in days])
+
+    def fate(
+        self, pipeline: str, *, event_id: str | None = None, record_id: str | None = None
+    ) -> pd.DataFrame:
+        """Tell where the records of an event are, or one record: a row a record.
+
+        Raises:
+            UsageError: Nothing has that id.
+        """
+        found = self._fates(pipeline, event_id, record_id)
+        rows = [asdict(one) for one in found]
+        return pd.DataFrame(rows).drop(columns="counted")
+
+    def counted(
+        self, pipeline: str, *, event_id: str | None = None, record_id: str | None = None
+    ) -> pd.DataFrame:
+        """Tell what each gold table makes of an event: a row for each of its rows there.
+
+        Raises:
+            UsageError: Nothing has that id.
+        """
+        rows = [
+            {"table": one.table, "verdict": one.verdict, "row": row}
+            for fate in self._fates(pipeline, event_id, record_id)
+            for one in fate.counted
+            for row in one.rows or (None,)
+        ]
+        return pd.DataFrame(rows, columns=["table", "verdict", "row"])
+
+    def workbench(self, pipeline: str) -> Workbench:
+        """Start Spark, or take the session that is there, to verify, run or rebuild a pipeline."""
+        from tidelake.workbench import Workbench  # noqa: PLC0415
+
+        return Workbench.of(self.environment, self.lake, self._pipeline(pipeline))
+
+    def _fates(self, pipeline: str, event_id: str | None, record_id: str | None) -> Sequence[Fate]:
+        definition = self._pipeline(pipeline)
+        if event_id is not None and record_id is None:
+            return fates_of_event(self.lake, definition, event_id)
+        if record_id is not None and event_id is None:
+            return fates_of_record(self.lake, definition, record_id)
+        raise UsageError("give one of event_id and record_id.")
+
+    def _pipeline(self, name: str) -> Pipeline:
+        return load_pipeline(name, self.environment)
+
+
+def open_lakehouse(root: str | None = None, *, env: str | None = None) -> Lakehouse:
+    """Open the tables under a root.
+
+    Args:
+        root: The folder; None for that of the environment, or of ``TIDELAKE_ROOT``.
+        env: The environment's name; None for ``TIDELAKE_ENV``, or local.
+
+    Raises:
+        NotBuiltError: The environment's tables lie in a catalog.
+    """
+    environment = load_environment(env, root=root)
+    if environment.root is None:
+        raise NotBuiltError(
+            f"Notebooks on the catalog {environment.catalog}", "Give a root to read paths."
+        )
+    return Lakehouse(environment, Lake(environment.root))
+
+
+def _frame(answer: Answer) -> pd.DataFrame:
+    columns: dict[str, list[Any]] = {
+        name: [row[index] for row in answer.rows] for index, name in enumerate(answer.columns)
+    }
+    frame = pd.DataFrame(columns)
+    decimals = [name for name in frame if pd.api.types.infer_dtype(frame[name]) == "decimal"]
+    return frame.astype(dict.fromkeys(decimals, float))

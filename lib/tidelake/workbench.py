@@ -1,0 +1,117 @@
+"""What a notebook does to a pipeline's tables: run, verify, rebuild; with Spark."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import pandas as pd
+from pyspark.sql import SparkSession
+
+from tidelake.config import Environment, Pipeline
+from tidelake.replay.backfill.build import build
+from tidelake.replay.backfill.differences import differences
+from tidelake.replay.backfill.green import need_state
+from tidelake.replay.backfill.plan import plan
+from tidelake.replay.backfill.promote import promote
+from tidelake.replay.backfill.rollback import rollback
+from tidelake.replay.backfill.span import Span
+from tidelake.replay.verify import verify
+from tidelake.runtime.hop import Run
+from tidelake.runtime.pipeline import run_hops
+from tidelake.runtime.progress import Progress
+from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
+from tidelake.session import build_session
+from tidelake.tables import HOPS, Hop, Lake
+
+if TYPE_CHECKING:
+    from tidelake.replay.backfill.green import Start
+
+
+@dataclass(frozen=True)
+class Workbench:
+    """A pipeline, and the Spark session that works on it.
+
+    Attributes:
+        context: What the work needs.
+        borrowed: Whether the session was there before; then :meth:`close` leaves it.
+    """
+
+    context: Run
+    borrowed: bool
+
+    @staticmethod
+    def of(environment: Environment, lake: Lake, pipeline: Pipeline) -> Workbench:
+        """Take the session that is there, a notebook's own for example, or start one."""
+        there = SparkSession.getActiveSession()
+        spark = there or build_session(environment)
+        progress = Progress(lambda line: print(line, file=sys.stderr, flush=True))
+        context = Run(spark, pipeline, lake, environment, progress)
+        return Workbench(context, borrowed=there is not None)
+
+    def run(self, hops: Sequence[Hop] = HOPS) -> None:
+        """Run hops until the source is exhausted."""
+        run_hops(self.context, hops, parse_trigger(AVAILABLE_NOW))
+
+    def verify(self) -> pd.DataFrame:
+        """Compute every table anew and compare row by row: a row a table."""
+        found = verify(self.context)
+        return pd.DataFrame(
+            [
+                {
+                    "table": one.table.name,
+                    "equal": one.comparison.equal,
+                    "rows": one.comparison.rows,
+                    "differing": one.comparison.differing,
+                }
+                for one in found.tables
+            ]
+        )
+
+    def plan(self, start: Start = "bronze") -> pd.DataFrame:
+        """Say what a rebuild would read and fill: a row a step."""
+        steps = plan(self.context.lake, self.context.pipeline, start)
+        return pd.DataFrame([asdict(step) | {"seconds": step.seconds} for step in steps])
+
+    def build(
+        self,
+        start: Start = "bronze",
+        *,
+        first: datetime | None = None,
+        last: datetime | None = None,
+    ) -> None:
+        """Fill green tables beside the live ones.
+
+        Args:
+            start: The layer to read.
+            first: With ``last``, from silver: compute only gold rows that begin in this range.
+            last: Its end, not included (UTC).
+        """
+        build(self.context, start, Span(first, last) if first and last else None)
+
+    def compare(self) -> pd.DataFrame:
+        """Say what a swap would change: a row a gold table."""
+        state = need_state(self.context.lake, self.context.pipeline, "built")
+        found = differences(self.context, state)
+        return pd.DataFrame(
+            [
+                {"table": name, "equal": one.equal, "rows": one.rows, "differing": one.differing}
+                for name, one in found.gold.items()
+            ]
+        )
+
+    def promote(self) -> None:
+        """Let the green tables take the place of the live ones."""
+        promote(self.context)
+
+    def rollback(self) -> None:
+        """Put back what the tables held before."""
+        rollback(self.context)
+
+    def close(self) -> None:
+        """Stop Spark, if it was started here."""
+        if not self.borrowed:
+            self.context.spark.stop()

@@ -1,0 +1,105 @@
+# Databricks notebook source
+# MAGIC %md
+# MAGIC # The shop's clickstream, for analysts
+# MAGIC
+# MAGIC Gold tables are asked in SQL by their logical names, without Spark. `TIDELAKE_ROOT` says where the tables are; fill them with `tidelake demo`. What each column means is in the [data dictionary](../docs/data-dictionary.md).
+
+# COMMAND ----------
+
+import matplotlib.pyplot as plt
+
+from tidelake.lakehouse import open_lakehouse
+
+lake = open_lakehouse()
+lake.tables()
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC ## How busy is the shop?
+# MAGIC
+# MAGIC `action_activity_5m` has a row for each kind of action and five minutes, a new one each minute; every fifth of them cuts time into pieces that do not overlap. With `consistent=True` all tables of a statement are read as they stood together.
+
+# COMMAND ----------
+
+activity = lake.ask(
+    """
+    SELECT date_trunc('hour', window_start) AS hour, action, sum(events) AS events
+    FROM gold.action_activity_5m
+    WHERE minute(window_start) % 5 = 0 AND action <> 'bot'
+    GROUP BY ALL ORDER BY hour
+    """,
+    consistent=True,
+)
+by_hour = activity.pivot(index="hour", columns="action", values="events").fillna(0)
+figure, axes = plt.subplots(figsize=(9, 4))
+by_hour.plot(ax=axes, kind="area", linewidth=0, title="Actions an hour (UTC)")
+axes.set(xlabel="", ylabel="actions")
+axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
+plt.tight_layout()
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC ## How long are visits, and what comes of them?
+# MAGIC
+# MAGIC A session ends after 30 minutes without an action. One that is still open is in `gold.user_sessions` too, and goes on growing; `gold.user_sessions__final` holds those that no ordinary event changes any more.
+
+# COMMAND ----------
+
+visits = lake.ask(
+    """
+    SELECT epoch(session_end - session_start) / 60 AS minutes, events, total_value
+    FROM gold.user_sessions WHERE events > 1
+    """,
+    consistent=True,
+)
+figure, axes = plt.subplots(figsize=(9, 4))
+visits["minutes"].plot(
+    ax=axes, kind="hist", bins=30, title="Length of visits with more than one action"
+)
+axes.set(xlabel="minutes", ylabel="visits")
+plt.tight_layout()
+visits.describe()
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC ## Which categories sell?
+# MAGIC
+# MAGIC `gold.product_totals` counts each product over all time; `dim.products` says what it is today.
+
+# COMMAND ----------
+
+revenue = lake.ask(
+    """
+    SELECT coalesce(p.category, 'no longer sold') AS category, sum(t.revenue) AS revenue
+    FROM gold.product_totals t LEFT JOIN dim.products p USING (product_id)
+    WHERE t.revenue IS NOT NULL GROUP BY ALL ORDER BY revenue
+    """
+)
+figure, axes = plt.subplots(figsize=(9, 4))
+revenue.plot(ax=axes, kind="barh", x="category", y="revenue", legend=False, title="Revenue")
+axes.set(xlabel="in the shop's currency", ylabel="")
+plt.tight_layout()
+
+# COMMAND ----------
+
+# MAGIC %md
+# MAGIC ## How soon after a click do visitors buy?
+# MAGIC
+# MAGIC A row of `gold.click_to_purchase` is a click, with its first purchase within 30 minutes beside it, if there is one.
+
+# COMMAND ----------
+
+waits = lake.ask(
+    """
+    SELECT epoch(bought_at - clicked_at) / 60 AS minutes
+    FROM gold.click_to_purchase WHERE bought_at IS NOT NULL
+    """
+)
+figure, axes = plt.subplots(figsize=(9, 4))
+waits["minutes"].plot(ax=axes, kind="hist", bins=30, range=(0, 30), title="From click to purchase")
+axes.set(xlabel="minutes", ylabel="purchases")
+plt.tight_layout()
+lake.ask("SELECT count(*) AS clicks, count(bought_at) AS bought FROM gold.click_to_purchase")

@@ -1,0 +1,116 @@
+"""The data dictionary: from the definitions alone, and its page is up to date."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.pipelines import shop
+from tidelake.cli import app
+from tidelake.cli.failures import run_command
+from tidelake.config.dictionary import entries_of
+from tidelake.config.gold import Measure
+from tidelake.config.result_types import measured_type, type_of
+
+PAGE = Path(__file__).parents[2] / "docs" / "data-dictionary.md"
+_KNOWN = {
+    "n": "INT",
+    "value": "DECIMAL(18,2)",
+    "share": "DOUBLE",
+    "at": "TIMESTAMP",
+    "who": "STRING",
+}
+
+
+def test_the_page_in_the_docs_is_what_the_definitions_say(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run_command(app, ["dictionary"]) == 0
+
+    told = "write it anew with: tidelake dictionary --to docs/data-dictionary.md"
+    assert capsys.readouterr().out == PAGE.read_text(encoding="utf-8"), told
+
+
+@pytest.mark.parametrize(
+    ("sql", "kind"),
+    [
+        ("value", "DECIMAL(18,2)"),
+        ("lower(who)", "STRING"),
+        ("n > 1", "BOOLEAN"),
+        ("CASE WHEN who = 'a' THEN value END", "DECIMAL(18,2)"),
+        ("nobody", None),
+        ("no_such_function(n)", None),
+        ("NULL", None),
+    ],
+)
+def test_an_expressions_type_is_known_or_not_told(sql: str, kind: str | None) -> None:
+    assert type_of(sql, _KNOWN) == kind
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "sql", "kind"),
+    [
+        ("count", "*", "BIGINT"),
+        ("sum", "value", "DECIMAL(28,2)"),
+        ("avg", "value", "DECIMAL(22,6)"),
+        ("sum", "n", "BIGINT"),
+        ("avg", "n", "DOUBLE"),
+        ("sum", "share", "DOUBLE"),
+        ("max", "at", "TIMESTAMP"),
+        ("last", "who", "STRING"),
+        ("approx_percentile", "n", "DOUBLE"),
+        ("sum", "who", None),
+    ],
+)
+def test_a_measures_type_follows_from_its_values(
+    aggregate: str, sql: str, kind: str | None
+) -> None:
+    measure = Measure(name="m", aggregate=aggregate, expression=sql, p=None)  # type: ignore[arg-type]
+    assert measured_type(measure, _KNOWN) == kind
+
+
+def test_a_table_says_what_tells_its_rows_apart_and_how_time_is_cut(tmp_path: Path) -> None:
+    windows = {
+        "an_hour": {"kind": "tumbling", "size": "90 minutes"},
+        "sliding": {"kind": "hopping", "size": "5 minutes", "slide": "30 seconds"},
+        "visits": {"kind": "session", "gap": "1 day"},
+        "ever": {"kind": "global"},
+    }
+    base = {"keys": ["user_id"], "measures": {"events": {"count": "*"}}}
+    gold = [{"name": name, "window": window, **base} for name, window in windows.items()]
+    entries = {entry.table: entry for entry in entries_of(shop(tmp_path, gold=gold))}
+
+    told = {
+        name: (entries[f"gold.{name}"].window, entries[f"gold.{name}"].keys) for name in windows
+    }
+    assert told == {
+        "an_hour": ("90 minutes each", ("window_start", "user_id")),
+        "sliding": ("5 minutes each, a new one every 30 seconds", ("window_start", "user_id")),
+        "visits": ("until nothing happens for 1 day", ("session_id", "user_id")),
+        "ever": ("all time", ("user_id",)),
+    }
+    assert list(entries)[4:] == [
+        *("silver.shop", "silver.shop__late", "silver.shop__quarantine", "bronze.shop"),
+    ]
+
+
+def test_the_command_writes_a_page_or_data(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page, data = tmp_path / "page.md", tmp_path / "data.json"
+    for file in (page, data):
+        assert run_command(app, ["dictionary", "products", "--to", str(file)]) == 0
+    assert capsys.readouterr().err.startswith(f"6 tables in {page}")
+    assert "### dim.products__history" in page.read_text()
+    told = json.loads(data.read_text())
+    assert told["products"][0]["columns"][0] == {
+        "name": "product_id",
+        "type": "STRING",
+        "meaning": "The product.",
+    }
+    assert run_command(app, ["dictionary", "products", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == told
+    assert run_command(app, ["dictionary", "--to", str(tmp_path / "x.html")]) == 2
+    assert "neither in .md nor in .json" in capsys.readouterr().err
