@@ -298,6 +298,7 @@ def test_a_source_that_is_no_json_lines_is_named_with_its_line(
         (["--source", "nowhere"], "nowhere does not exist"),
         (["--source", "empty"], "empty holds no file"),
         (["--source", "kafka://127.0.0.1:1/t"], "no Kafka broker can be reached"),
+        (["--source", "kafka://127.0.0.1:1/t"], "Or give a file of its records: --sample FILE."),
         (["--source", "kafka://h:1"], "write kafka://HOST:PORT/TOPIC"),
         (["Shop!", "--source", "events"], "'Shop!' is no name for a table"),
         (["--source", "events", "--id", "orderid"], "did you mean order_id?"),
