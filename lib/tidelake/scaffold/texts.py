@@ -88,7 +88,7 @@ def suite_text(draft: Draft) -> str:
         "gold:",
         f"  {table.name}:",
         "    - type: expect_column_min_to_be_between",
-        "      kwargs: {column: events, min_value: 1}",
+        f"      kwargs: {{column: {table.measures[0][0]}, min_value: 1}}",
     ]
     if table.key:
         lines += [
@@ -141,7 +141,7 @@ def test_nothing_is_lost(played: Played) -> None:
 
 
 def test_gold_counts_every_accepted_event(played: Played) -> None:
-    assert played.ask("SELECT sum(events) FROM gold.{draft.table.name}") == [({count},)]
+    assert played.ask("SELECT sum({draft.table.measures[0][0]}) FROM gold.{draft.table.name}") == [({count},)]
 '''
 
 
