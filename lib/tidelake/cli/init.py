@@ -15,7 +15,7 @@ from tidelake.cli.render import print_json, print_table
 from tidelake.config import load_environment
 from tidelake.config.addresses import Address, address_of, is_address
 from tidelake.config.durations import parse_duration
-from tidelake.errors import UsageError
+from tidelake.errors import MachineError, SourceError, UsageError
 
 if TYPE_CHECKING:
     from tidelake.scaffold.columns import Payload
@@ -120,13 +120,19 @@ def _sampled(topic: Address | None, path: Path, from_file: bool, lines: int) -> 
         return sample_of(read_files(path, lines=lines))
     from tidelake.kafka.records import first_records  # noqa: PLC0415
 
+    try:
+        records = first_records(topic, count=lines)
+    except (SourceError, MachineError) as error:
+        # A cluster that wants a login is out of reach here, too: only a pipeline file has options.
+        message = f"{error} Or give a file of its records: --sample FILE."
+        raise type(error)(message) from error
     return sample_of(
         Record(
             f"{topic.topic} partition {one.partition} offset {one.offset}",
             str(one.partition),
             one.value,
         )
-        for one in first_records(topic, count=lines)
+        for one in records
     )
 
 
