@@ -225,6 +225,17 @@ def test_what_is_not_in_gold_within_the_agreed_time_is_critical(shop: Shop) -> N
     assert shop.judge(220, latency_seconds=60) == {}
 
 
+def test_a_commit_that_leaves_no_row_for_gold_is_not_late(shop: Shop) -> None:
+    shop.batch(0)
+    shop.bronze(100)
+    # All of them were copies: silver got no row, and gold no batch.
+    stamp = {"pipeline": "shop", "hop": "silver", "generation": "g1", "batch": 1}
+    note = {**stamp, "until": {"bronze": [3, -1], "requeue": [0, -1]}}
+    write_commit(shop.lake.silver("shop"), 2, note=note, rows=0, second=110)
+    found = shop.judge(500, latency_seconds=60)
+    assert "latency_over_sla" not in found
+
+
 def test_a_watermark_that_rows_do_not_move_is_stuck(shop: Shop) -> None:
     shop.batch(0, mark=-100)
     for second in (100, 300, 600):
@@ -361,8 +372,14 @@ def test_a_hop_that_failed_is_told_until_it_closes_a_batch(shop: Shop) -> None:
 def test_critical_alerts_come_first_and_every_rule_is_listed(shop: Shop) -> None:
     shop.batch(0, counts=[["quarantined", "parse", "bronze", 200, 0]])
     (shop.checkpoint("gold") / "commits" / "0").unlink()
-    found = alerts_of(shop.lake, shop.define(), now=at(400), counts=False)
-    assert [one.rule for one in found] == ["checkpoint_failing", "quarantine_rate"]
+    failed = slow("gold", 1, 10, error_class="TidelakeError", error="full")
+    found = alerts_of(shop.lake, shop.define(), now=at(2 * 86_400), measures=[failed], counts=False)
+    assert [(one.rule, one.severity) for one in found] == [
+        ("hop_failed", "critical"),
+        ("checkpoint_failing", "critical"),
+        ("stale", "warning"),
+        ("quarantine_rate", "warning"),
+    ]
     assert {one.rule for one in found} <= set(RULES)
 
 

@@ -87,6 +87,12 @@ def test_a_topic_is_named_by_its_broker(tmp_path: Path) -> None:
     assert places(found.inputs) == [("kafka://one:9092", "clicks")]
 
 
+def test_a_folder_on_a_store_is_named_by_its_bucket(tmp_path: Path) -> None:
+    pipeline = shop(tmp_path, source={"kind": "files", "path": "s3://drop/shop/clicks"})
+    found = flow_of(Lake(tmp_path), pipeline, "bronze")
+    assert places(found.inputs) == [("s3://drop", "shop/clicks")]
+
+
 def test_an_event_has_the_facets_that_backends_read(tmp_path: Path, lineage: Lineage) -> None:
     flow = flow_of(Lake(tmp_path), shop(tmp_path), "bronze")
     parent = Job("shop", "01890000-0000-7000-8000-000000000000", streams=False)

@@ -15,12 +15,13 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.pipelines import shop
-from tests.unit.handmade import write_commit
+from tests.unit.handmade import write_commit, write_rows
 from tidelake.ops.alerts.alert import Alert
 from tidelake.ops.backlogs import Backlog
 from tidelake.ops.metrics.exported import EXPORTED
 from tidelake.ops.metrics.joining import Joining
 from tidelake.ops.metrics.jsonl import JsonLines
+from tidelake.ops.metrics.kept import kept_since
 from tidelake.ops.metrics.listener import Trigger
 from tidelake.ops.metrics.measured import PROGRESS_COLUMNS, Measured
 from tidelake.ops.metrics.messages import Closed, Failed, Message, Started
@@ -138,7 +139,8 @@ def test_a_batch_that_spark_did_not_report_is_measured_when_the_run_ends(
     joining: Joining,
 ) -> None:
     take(joining, closed("gold", 0, 7, 20, seconds=2))
-    found = list(joining.rest())
+    assert list(joining.rest(until=at(20))) == []
+    found = list(joining.rest(until=at(21)))
     assert [(one.hop, one.rows, one.seconds, one.phases) for one in found] == [("gold", 7, 2.0, {})]
     assert not joining.waits
 
@@ -337,3 +339,37 @@ def test_a_textfile_appears_whole_when_the_run_ends(tmp_path: Path) -> None:
     assert [file.name for file in (tmp_path / "collector").iterdir()] == ["tidelake_shop.prom"]
     text = (tmp_path / "collector" / "tidelake_shop.prom").read_text()
     assert values_of(text)["tidelake_hop_batches_total{'hop': 'silver', 'pipeline': 'shop'}"] == 1
+
+
+def test_what_runs_kept_is_read_back_failures_for_longer(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    assert kept_since(lake, "shop", at(0)) == ()
+    kinds = {"map<string, bigint>": "MAP(VARCHAR, BIGINT)", "timestamp": "TIMESTAMPTZ"}
+    kept = [
+        measured(batch=0, ended_at=at(10), error_class="LostError", error="it's gone"),
+        measured(batch=1, ended_at=at(20)),
+        measured(batch=2, ended_at=at(30), lag_seconds=None, fates={}),
+        measured(batch=3, ended_at=at(30), pipeline="other"),
+    ]
+    rows = " UNION ALL ".join(
+        "SELECT "
+        + ", ".join(
+            f"{_literal(value)}::{kinds.get(PROGRESS_COLUMNS[name], PROGRESS_COLUMNS[name])} "
+            f'AS "{name}"'
+            for name, value in one.to_json().items()
+        )
+        for one in kept
+    )
+    write_rows(lake.progress(), rows, note={"generation": "g1", "batch": 0})
+    assert kept_since(lake, "shop", at(0)) == tuple(kept[:3])
+    assert kept_since(lake, "shop", at(25)) == (kept[2],)
+    assert kept_since(lake, "shop", at(25), failed_since=at(5)) == (kept[0], kept[2])
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, dict):
+        pairs = ", ".join(f"'{name}': {number}" for name, number in value.items())
+        return f"MAP {{{pairs}}}"
+    if value is None:
+        return "NULL"
+    return "'" + str(value).replace("'", "''") + "'"

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from tests.typed import problem_of
@@ -127,22 +126,3 @@ def test_the_limits_are_those_of_the_model() -> None:
         assert float(told[name]) == getattr(defaults, name)
     for name in ("watermark_stuck", "batch_over_interval", "stale"):
         assert Alerts.model_validate({name: told[name]}) == defaults
-
-
-@pytest.mark.parametrize("text", [ALERTS, METRICS])
-def test_what_is_to_be_typed_can_be_called(text: str) -> None:
-    lines = [line.removeprefix("$ ").split("  #")[0] for line in text.splitlines()]
-    typed = [line.strip() for line in lines if line.startswith("tidelake ")]
-    typed += [span for span in re.findall(r"`([^`\n]+)`", text) if span.startswith("tidelake ")]
-    assert len(typed) > 1
-    assert {one: problem_of(one) for one in typed if problem_of(one)} == {}
-
-
-def test_links_into_the_runbook_lead_to_headings() -> None:
-    runbook = (PROJECT / "docs" / "runbook.md").read_text(encoding="utf-8")
-    headings = {
-        re.sub(r"[^a-z0-9 -]", "", line.lstrip("# ").lower()).replace(" ", "-")
-        for line in runbook.splitlines()
-        if line.startswith("#")
-    }
-    assert set(re.findall(r"\]\(runbook\.md#([^)]+)\)", ALERTS)) <= headings

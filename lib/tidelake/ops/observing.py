@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -24,6 +24,7 @@ from tidelake.ops.metrics.recorder import Recorder
 from tidelake.ops.metrics.sinks import Guarded, Sink, first_line
 from tidelake.ops.metrics.table import ProgressTable
 from tidelake.runtime.hop import Run
+from tidelake.runtime.progress import Say
 from tidelake.runtime.triggers import Trigger
 from tidelake.tables import HOPS, Hop
 
@@ -85,7 +86,7 @@ def observing(run: Run, hops: Sequence[Hop], trigger: Trigger) -> Iterator[Run]:
             say=say,
         )
         lineage = _reporter(run, trigger)
-        observer = RunObserver(recorder, lineage)
+        observer = RunObserver(recorder, lineage, say)
         # From the last to the first: Spark's last reports, a last look at the alerts, the sinks.
         if lineage is not None:
             closing.callback(lineage.close)
@@ -126,10 +127,11 @@ def _reporter(run: Run, trigger: Trigger) -> LineageReporter | None:
 class RunObserver:
     """Passes on what a run says of itself; whoever hears of it works in a thread of its own."""
 
-    def __init__(self, recorder: Recorder, lineage: LineageReporter | None) -> None:
+    def __init__(self, recorder: Recorder, lineage: LineageReporter | None, say: Say) -> None:
         """Keep who hears of it."""
         self._recorder = recorder
         self._lineage = lineage
+        self._say = say
         self._listener = TriggerListener(recorder.hear)
         self._sessions: list[SparkSession] = []
 
@@ -137,7 +139,11 @@ class RunObserver:
         """Listen to a session's queries, once."""
         if any(session is one for one in self._sessions):
             return
-        session.streams.addListener(self._listener)
+        try:
+            session.streams.addListener(self._listener)
+        except Exception as error:
+            # Some compute knows no listeners; batches are measured by the run's own word then.
+            self._say(f"metrics: Spark takes no listener: {first_line(error)}. The run goes on.")
         self._sessions.append(session)
 
     def detach(self) -> None:
@@ -149,8 +155,7 @@ class RunObserver:
     def starts(self, hop: Hop, generation: str, limit: int | None) -> None:
         """Pass it on."""
         self._recorder.hear(Started(hop, generation, limit))
-        if self._lineage is not None:
-            self._lineage.starts(hop)
+        self._report(lambda lineage: lineage.starts(hop))
 
     def closed(self, hop: Hop, batch: int, rows: int, seconds: float) -> None:
         """Pass it on."""
@@ -158,12 +163,20 @@ class RunObserver:
 
     def ends(self, hop: Hop) -> None:
         """Pass it on; its batches have told the rest."""
-        if self._lineage is not None:
-            self._lineage.ends(hop)
+        self._report(lambda lineage: lineage.ends(hop))
 
     def failed(self, hop: Hop, error: Exception) -> None:
         """Pass on the error's kind and first line."""
         told = first_line(error).partition(": ")[2]
         self._recorder.hear(Failed(hop, type(error).__name__, told, now()))
-        if self._lineage is not None:
-            self._lineage.failed(hop, error)
+        self._report(lambda lineage: lineage.failed(hop, error))
+
+    def _report(self, tell: Callable[[LineageReporter], None]) -> None:
+        """Tell of lineage, which looks into the logs; what is wrong there the run says itself."""
+        if self._lineage is None:
+            return
+        try:
+            tell(self._lineage)
+        except Exception as error:
+            self._lineage = None
+            self._say(f"lineage: {first_line(error)}. The run goes on without.")

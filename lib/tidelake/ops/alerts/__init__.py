@@ -23,8 +23,10 @@ __all__ = ["RULES", "RUNNING", "Alert", "Severity", "alerts_beside", "alerts_of"
 
 # What a run judges of itself: the others count tables, or ask what the run itself would say.
 RUNNING = tuple(rule for rule in RULES if rule not in ("books_unbalanced", "hop_refused"))
-# A hop that failed is told about for as long as its record is kept within reach.
-_REACH = timedelta(days=7)
+# How far back batches are read, beyond the time that the rule on them asks for.
+_REACH = timedelta(hours=1)
+# For so long a hop that failed and closed nothing since is told about.
+_FAILED = timedelta(days=7)
 
 
 def alerts_of(
@@ -45,14 +47,16 @@ def alerts_of(
         counts: Whether to count the tables for the books, which takes as long as the ledger.
 
     Returns:
-        What is open: critical ones first, then in the order of :data:`RULES`.
+        What is open, in the order of :data:`RULES`: what is critical comes first.
 
     Raises:
         UsageError: The pipeline has not run under this root.
     """
     require_tables(lake, pipeline.name)
-    kept = kept_since(lake, pipeline.name, now - _REACH) if measures is None else measures
-    seen = Sight(lake, pipeline, now, kept, TakenFiles(lake, pipeline))
+    if measures is None:
+        since = now - _REACH - (pipeline.alerts.batch_over_interval or timedelta(0))
+        measures = kept_since(lake, pipeline.name, since, failed_since=now - _FAILED)
+    seen = Sight(lake, pipeline, now, measures, TakenFiles(lake, pipeline))
     unbalanced = _unbalanced(seen) if counts else ()
     return _in_order([*unbalanced, *hop_refused(seen), *_running(seen, backlogs(seen))])
 
@@ -97,4 +101,4 @@ def _unbalanced(seen: Sight) -> Iterator[Alert]:
 
 def _in_order(found: list[Alert]) -> tuple[Alert, ...]:
     order = list(RULES)
-    return tuple(sorted(found, key=lambda one: (one.severity != "critical", order.index(one.rule))))
+    return tuple(sorted(found, key=lambda one: order.index(one.rule)))

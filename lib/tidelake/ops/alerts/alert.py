@@ -10,7 +10,7 @@ from tidelake.instants import to_json
 
 # Critical: a table is wrong or stands still. Warning: look at it today.
 Severity = Literal["critical", "warning"]
-# What each rule watches, in the order in which people read them.
+# What each rule watches; those that may be critical first, as people read them.
 RULES = {
     "books_unbalanced": "the books do not add up",
     "hop_refused": "a hop would refuse to go on",

@@ -20,7 +20,7 @@ from tidelake.tables import Lake
 _EVERY_SECONDS = 15.0
 # Of the time at most a part in so many goes into looking, however long a look takes.
 _SHARE = 20
-_CLOSE_SECONDS = 30.0
+_CLOSE_SECONDS = 10.0
 
 
 class Watch:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
+from urllib.parse import urlsplit
 
 from tidelake.config import DeltaSource, FilesSource, KafkaSource, Pipeline
+from tidelake.store.folders import absolute, is_remote
 from tidelake.tables import Hop, Lake, Table
 
 
@@ -67,5 +68,9 @@ def _sources(pipeline: Pipeline) -> tuple[Place, ...]:
         # Of several brokers the first stands for the cluster.
         return (Place(f"kafka://{source.bootstrap.split(',')[0]}", topic),)
     if isinstance(source, FilesSource | DeltaSource):
-        return (Place("file", str(Path(source.path).absolute())),)
+        place = absolute(source.path)
+        if not is_remote(place):
+            return (Place("file", place),)
+        address = urlsplit(place)
+        return (Place(f"{address.scheme}://{address.netloc}", address.path.lstrip("/")),)
     return ()

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from tidelake.config import Pipeline
+from tidelake.kafka.lag import total
 from tidelake.ops.backlogs import Backlog, TakenFiles, landing_backlog, table_backlog
 from tidelake.ops.metrics.listener import Trigger
 from tidelake.ops.metrics.measured import Measured
@@ -74,10 +75,16 @@ class Joining:
         self._reported[hop] = message
         return self._joined(hop)
 
-    def rest(self) -> Iterator[Measured]:
-        """Give the batches whose trigger Spark never reported: the run was stopped in between."""
-        for key in sorted(self._open, key=lambda one: one[1]):
-            yield self._measured(self._open.pop(key), None)
+    def rest(self, *, until: datetime | None = None) -> Iterator[Measured]:
+        """Give the batches whose trigger Spark did not report: they tell what the run knows.
+
+        Args:
+            until: Only those that were closed before; None for all.
+        """
+        for key, closed in sorted(self._open.items(), key=lambda one: one[1].at):
+            if until is None or closed.at < until:
+                del self._open[key]
+                yield self._measured(closed, None)
 
     def _joined(self, hop: Hop) -> Measured | None:
         """Join a hop's newest trigger with its batch; None where the run told of no such batch.
@@ -122,7 +129,7 @@ class Joining:
         since = (started_at - before).total_seconds() if before else 0.0
         self._began[hop], self._last[hop] = started_at, closed.batch
         ended_at = started_at + timedelta(seconds=seconds)
-        backlog = self._backlog(hop, ended_at)
+        waiting, lag = self._waiting(hop, closed.batch, ended_at)
         return Measured(
             pipeline=self.pipeline.name,
             hop=hop,
@@ -138,8 +145,8 @@ class Joining:
             processed_rows_per_second=closed.rows / seconds if seconds else None,
             phases=phases,
             checkpoint_seconds=trigger.checkpoint_seconds if trigger else 0.0,
-            waiting=backlog.waiting if backlog else None,
-            lag_seconds=backlog.seconds(ended_at) if backlog else None,
+            waiting=waiting,
+            lag_seconds=lag,
             limit=started.limit if started else None,
             **self._noted(hop, closed.batch, trigger, ended_at),
         )
@@ -169,8 +176,18 @@ class Joining:
             "watermark_age_seconds": age if mark else None,
         }
 
+    def _waiting(self, hop: Hop, batch: int, at: datetime) -> tuple[int | None, float | None]:
+        """Tell what waits for a hop after its batch, and for how long the oldest has waited."""
+        backlog = self._backlog(hop, at)
+        if backlog is not None:
+            return backlog.waiting, backlog.seconds(at)
+        commit = _of_batch(self.lake.bronze(self.pipeline.name), batch)
+        behind = commit.note.get("behind") if commit else None
+        # The broker told how many; since when, only the records could tell.
+        return (None, None) if behind is None else (total(behind), None)
+
     def _backlog(self, hop: Hop, at: datetime) -> Backlog | None:
-        """Tell what waits for a hop after its batch."""
+        """Find what waits for a hop; None for sources that are no files."""
         lake, name = self.lake, self.pipeline.name
         if hop == "bronze":
             return landing_backlog(self.pipeline, self._taken, now=at, lately=_NO_TIME)

@@ -13,8 +13,17 @@ from tidelake.tables import Lake
 _COLUMNS = ", ".join(f'"{name}"' for name in PROGRESS_COLUMNS)
 
 
-def kept_since(lake: Lake, pipeline: str, since: datetime) -> tuple[Measured, ...]:
-    """Read a pipeline's batches since an instant, oldest first; none where no run kept any."""
+def kept_since(
+    lake: Lake, pipeline: str, since: datetime, *, failed_since: datetime | None = None
+) -> tuple[Measured, ...]:
+    """Read a pipeline's batches, oldest first; none where no run kept any.
+
+    Args:
+        lake: Where the tables are.
+        pipeline: Whose.
+        since: The instant from which on (UTC).
+        failed_since: An earlier one, from which on failures are read too.
+    """
     progress = lake.progress()
     if not progress.exists:
         return ()
@@ -24,12 +33,17 @@ def kept_since(lake: Lake, pipeline: str, since: datetime) -> tuple[Measured, ..
         found = ask(
             lake,
             f"SELECT {_COLUMNS} FROM {progress.name} WHERE pipeline = '{name}' "
-            f"AND ended_at >= TIMESTAMPTZ '{since.isoformat()}' ORDER BY ended_at, batch",
+            f"AND (ended_at >= {_instant(since)} OR error_class IS NOT NULL "
+            f"AND ended_at >= {_instant(failed_since or since)}) ORDER BY ended_at, batch",
         )
     except UsageError:
         # A table that cannot be read takes the measures away, not what the logs tell.
         return ()
     return tuple(_measured(row) for row in found.as_dicts())
+
+
+def _instant(at: datetime) -> str:
+    return f"TIMESTAMPTZ '{at.isoformat()}'"
 
 
 def _measured(row: dict[str, Any]) -> Measured:

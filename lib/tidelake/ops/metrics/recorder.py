@@ -10,17 +10,21 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 from queue import Empty, SimpleQueue
 
+from tidelake.instants import now
 from tidelake.ops.metrics.joining import Joining
 from tidelake.ops.metrics.measured import Measured
 from tidelake.ops.metrics.messages import Message
-from tidelake.ops.metrics.sinks import Guarded
+from tidelake.ops.metrics.sinks import Guarded, first_line
 from tidelake.runtime.progress import Say
 
 _POLL_SECONDS = 1.0
 # How long the end of a run waits for Spark's last reports, and for the sinks.
 _LAST_SECONDS, _CLOSE_SECONDS = 3.0, 30.0
+# How long Spark may take to report the trigger of a batch that is closed.
+_OVERDUE = timedelta(seconds=10)
 # For the alerts of a run that goes on: an hour of batches of a second.
 _RECENT = 3_600
 
@@ -71,8 +75,7 @@ class Recorder:
                 break
             self._take(message)
             self._tick()
-        for measured in self._joining.rest():
-            self._put(measured)
+        self._take_rest(None)
         for sink in self._sinks:
             sink.close()
 
@@ -80,13 +83,24 @@ class Recorder:
         try:
             measured = self._joining.take(message)
         except Exception as error:
-            # A log that cannot be read now is the run's own matter; it says so by itself.
-            if not self._has_told:
-                self._has_told = True
-                self._say(f"metrics: a batch could not be measured: {error}. The run goes on.")
+            self._tell(error)
             return
         if measured is not None:
             self._put(measured)
+
+    def _take_rest(self, until: datetime | None) -> None:
+        try:
+            for measured in self._joining.rest(until=until):
+                self._put(measured)
+        except Exception as error:
+            self._tell(error)
+
+    def _tell(self, error: Exception) -> None:
+        # A log that cannot be read now is the run's own matter; it says so by itself.
+        if not self._has_told:
+            self._has_told = True
+            told = first_line(error)
+            self._say(f"metrics: a batch could not be measured: {told}. The run goes on.")
 
     def _put(self, measured: Measured) -> None:
         with self._lock:
@@ -95,5 +109,8 @@ class Recorder:
             sink.put(measured)
 
     def _tick(self) -> None:
+        if self._joining.waits:
+            # Some compute takes no listener, and a query that was stopped reports no more.
+            self._take_rest(now() - _OVERDUE)
         for sink in self._sinks:
             sink.tick()
