@@ -85,13 +85,16 @@ def files_between(table: Table, after: Position, until: Position) -> list[Path]:
 
 
 def _added_between(table: Table, after: Position, until: Position | None) -> Iterator[Added]:
-    for entry in entries(table):
+    for entry in entries(table, up_to=None if until is None else _last(until)):
         version = entry.version
         if version < after[0]:
             break
-        if until is not None and version > until[0]:
-            continue
         added = entry.added()
         first = max(after[1] + 1, 0) if version == after[0] else 0
         past = max(until[1] + 1, 0) if until is not None and version == until[0] else len(added)
         yield from added[first:past]
+
+
+def _last(position: Position) -> int:
+    """Give the newest version of which a position lies behind a file."""
+    return position[0] if position[1] >= 0 else position[0] - 1
