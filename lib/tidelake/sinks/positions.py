@@ -74,7 +74,8 @@ def rows_between(table: Table, after: Position, until: Position | None = None) -
 def bytes_between(table: Table, after: Position, until: Position | None = None) -> int:
     """Add up the sizes of the files that came into a table between two positions.
 
-    This is what Delta's limit on a batch counts. Arguments as for :func:`rows_between`.
+    This is what Delta's limit on a batch counts; in a catalog with files that had no row and were
+    left out. Arguments as for :func:`rows_between`.
     """
     return sum(one.size for one in _added_between(table, after, until))
 
