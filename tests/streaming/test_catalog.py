@@ -68,13 +68,12 @@ def pair_of(spark: SparkSession, folder: Path, environment: Environment) -> Pair
 def land_all(one: World) -> None:
     """Let rows of every fate arrive in two files."""
     first = [click(n, minute=n) for n in range(30)]
-    second = [click(n, minute=n) for n in range(25, 40)]
+    copies_and_too_late = [click(n, minute=n) for n in range(25, 40)]
     conflict = click(3, minute=3, value=99.5)
-    days_later = click(100, minute=3 * 24 * 60)
-    too_late = click(101, minute=5)
-    one.land("a.jsonl", [*first, b"{broken", click(50, minute=31, event_id=None)])
-    one.land("b.jsonl", [*second, conflict, days_later])
-    one.land("c.jsonl", [too_late, click(102, minute=3 * 24 * 60 + 1, extra="x")])
+    days_later = [click(100 + n, minute=3 * 24 * 60 + n, extra="x") for n in range(2)]
+    nameless = click(50, minute=31, event_id=None)
+    one.land("a.jsonl", [*first, b"{broken", nameless, days_later[0]])
+    one.land("b.jsonl", [*copies_and_too_late, conflict, days_later[1]])
 
 
 def rows_of(one: World, table: str) -> list[Row]:
@@ -114,7 +113,7 @@ def pair(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
         pair = pair_of(spark, folder, environment)
         land_all(pair.rooted)
         for one in pair:
-            one.run(*[START + _AFTER + timedelta(minutes=n) for n in range(3)])
+            one.run(*[START + _AFTER + timedelta(minutes=n) for n in range(2)])
         yield pair
 
 
