@@ -33,7 +33,7 @@ from tidelake.tables import HOPS, Hop
 pytestmark = pytest.mark.long
 _TOTALS = {
     "name": "totals",
-    "window": {"kind": "global"},
+    "window": {"kind": "tumbling", "size": "1 minute"},
     "keys": ["user_id"],
     "measures": {"events": {"count": "*"}},
 }
@@ -74,9 +74,12 @@ def test_a_backfill_stands_beside_and_is_promoted_and_taken_back(
     made = filled(spark, tmp_path / "w", environment)
     before = [table.name for table in made.lake.existing()]
     rows = read(made.lake, "silver.clickstream", "event_id")
+    final = "SHOW CREATE TABLE gold.totals__final"
+    shown = spark.sql(final).collect()
     changed = made.redefined(event={"where": "action <> 'purchase'"})
     state = build(changed.context, "bronze")
     assert [table.name for table in made.lake.existing()] == before
+    assert spark.sql(final).collect() == shown
     assert differences(changed.context, state).silver
     promote(changed.context)
     assert len(read(made.lake, "silver.clickstream", "event_id")) < len(rows)
