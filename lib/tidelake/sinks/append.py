@@ -7,6 +7,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
+from pyspark.sql.utils import is_remote
 
 from tidelake.access import FEED_PROPERTY, create, save
 from tidelake.config.meanings import Meaning, standard_meaning
@@ -136,7 +137,12 @@ def _properties(table: Table) -> dict[str, str]:
 
 
 def _no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
-    """Make a frame of no row; from a Python list, it would start a Python worker."""
+    """Make a frame of no row."""
+    if is_remote():
+        # A type that a client names says the collation of each text, and with that in a table's
+        # schema other readers of Delta give up.
+        return spark.createDataFrame([], schema)
+    # Not from a Python list, which would start a Python worker here.
     return spark.range(0).select(
         *[
             F.lit(None).cast(field.dataType).alias(field.name, metadata=field.metadata)
