@@ -142,6 +142,11 @@ def test_the_version_goes_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
         (["quarantine", "discard", "--reason", " "], "Invalid value for --reason: say why"),
         (["quarantine", "list", "--stage", "late"], "'late' is not one of 'parse', 'contract'"),
         (["ledger", "--by", "hour"], "'hour' is not one of 'batch', 'day'"),
+        (["fate"], "give one of --event-id and --record-id"),
+        (["serve", "--port", "0"], "0 is not in the range"),
+        (["sql", "--to", "answer.csv"], "--to goes with a statement"),
+        (["sql", "SELECT 1", "--to", "answer.txt"], "ends in none of .csv, .parquet, .json"),
+        (["dictionary", "--to", "page.html"], "ends neither in .md nor in .json"),
         (["erase"], "Missing option '--subject'"),
         (["erase", "--subject", "u1"], "write the subject as COLUMN=VALUE"),
         (["erase", "--subject", "user_id="], "write the subject as COLUMN=VALUE"),
@@ -174,6 +179,8 @@ def test_wrong_use_exits_2_with_a_message(
         ["quarantine", "replay", "nope"],
         ["quarantine", "discard", "nope", "--reason", "broken"],
         ["erase", "nope", "--subject", "user_id=u1"],
+        ["fate", "nope", "--event-id", "e1"],
+        ["dictionary", "nope"],
     ],
     ids=" ".join,
 )
@@ -351,6 +358,7 @@ def test_sql_on_an_empty_root_says_how_to_fill_it(
         ["late", "list"],
         ["quarantine", "list"],
         ["erase", "--subject", "user_id=u1"],
+        ["fate", "--event-id", "e1"],
     ],
     ids=" ".join,
 )
