@@ -3,7 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test check lint types imports recovery bench lock clean
+TOOLS := .venv/release
+TOOLS_READY := $(TOOLS)/.ready
+
+.PHONY: setup demo test check lint types imports recovery bench bundle dist audit workflows docs lock clean
 
 setup: $(READY)
 
@@ -73,11 +76,51 @@ bench: setup
 	$(BIN)/python benchmarks/replay.py 1500000 1
 	$(BIN)/python benchmarks/burst.py
 	$(BIN)/python benchmarks/latency.py
+	$(BIN)/python -m benchmarks.page
 
-# Pin anew after a change of pyproject.toml; needs uv.
+# What is deployed: our own rules, then the schema of Databricks' CLI (needs Go).
+bundle: setup $(TOOLS_READY)
+	$(BIN)/python -m pytest -q tests/bundle
+	scripts/bundle_schema.sh $(TOOLS)/bin/check-jsonschema
+
+# Wheel, sdist, bill of materials and hashes in dist/; the same bytes from the same commit.
+dist: $(TOOLS_READY)
+	scripts/dist.sh $(TOOLS)/bin
+
+audit: $(TOOLS_READY)
+	$(TOOLS)/bin/python scripts/audit.py
+
+# The workflows of GitHub's runners (actionlint needs Go).
+workflows: $(TOOLS_READY)
+	scripts/workflows.sh $(TOOLS)/bin/zizmor
+
+$(TOOLS_READY): requirements-release.lock
+	$(PYTHON) -m venv .venv/release
+	$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-release.lock
+	touch $(TOOLS_READY)
+
+# The site, into build/site; it opens from the disk, and loads nothing from elsewhere. Its packages
+# are many and heavy, so they have a lock and a folder of their own.
+DOCS := .venv-docs/bin
+docs: .venv-docs/.ready
+	$(DOCS)/python -m mkdocs build --strict --quiet
+	@echo "build/site/index.html opens as it is; to search in it: python3 -m http.server -b 127.0.0.1 -d build/site"
+
+.venv-docs/.ready: docs/requirements.lock
+	$(PYTHON) -m venv .venv-docs
+	$(DOCS)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r docs/requirements.lock
+	echo "$(CURDIR)/lib" > "$$($(DOCS)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tidelake.pth"
+	touch $@
+
+# Pin anew after a change of pyproject.toml; needs uv. The runtime's lock is the part of the first
+# one that people run; the release's and the site's hold their tools alone.
+COMPILE := uv pip compile --quiet --no-header --generate-hashes --universal
+RUNTIME := --extra local --extra connect --extra kafka --extra quality --extra s3 --extra notebooks --extra metrics --extra lineage
 lock:
-	uv pip compile --quiet --no-header --generate-hashes --universal --extra local --extra kafka --extra quality --extra notebooks --extra dev \
-		pyproject.toml -o requirements.lock
+	$(COMPILE) $(RUNTIME) --extra dev pyproject.toml -o requirements.lock
+	$(COMPILE) $(RUNTIME) -c requirements.lock pyproject.toml -o requirements-runtime.lock
+	$(COMPILE) --group release -c requirements.lock -o requirements-release.lock
+	$(COMPILE) --extra docs pyproject.toml -o docs/requirements.lock
 
 clean:
-	rm -rf .venv lakehouse dist build
+	rm -rf .venv .venv-docs lakehouse dist build

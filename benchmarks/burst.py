@@ -39,8 +39,9 @@ from tidelake.kafka.lag import total
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.query import ask
 from tidelake.ops.status import read_status
-from tidelake.sinks.commits import last_commit, rows_between
+from tidelake.sinks.commits import last_commit
 from tidelake.sinks.notes import position
+from tidelake.sinks.positions import rows_between
 from tidelake.tables import Lake
 
 _PARTITIONS = 4

@@ -1,6 +1,6 @@
 """Scheduled job: source to bronze. Takes the arguments of `tidelake run`."""
 
-from tidelake.cli.hops import ingest
+from tidelake.cli.jobs import ingest
 
 if __name__ == "__main__":
     ingest()

@@ -1,6 +1,6 @@
 """Scheduled job: bronze to silver. Takes the arguments of `tidelake run`."""
 
-from tidelake.cli.hops import refine
+from tidelake.cli.jobs import refine
 
 if __name__ == "__main__":
     refine()

@@ -13,10 +13,16 @@ from pyspark.sql import SparkSession
 
 from tests.brokers import Kafka, a_broker
 from tests.recovery.reporting import add_to, reports_of, table
+from tests.stores import Store, a_free_port, a_store, variables
 from tidelake.config import Environment, load_environment
 from tidelake.session import build_session
 from tidelake.tables import Lake
 
+# No test asks a store that is not its own. The JVM takes this over when it starts, so the port is
+# chosen now; whoever listens there comes later, or never.
+os.environ.update(variables(a_free_port()))
+for _name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL_S3"):
+    os.environ.pop(_name, None)
 # A test's JVM lives minutes and its rows are few: what the second compiler makes never pays.
 os.environ["JAVA_TOOL_OPTIONS"] = (
     "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
@@ -34,7 +40,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     os.environ["TZ"] = "America/New_York"
     time.tzset()
     environment = load_environment("local", root=str(tmp_path_factory.mktemp("spark")))
-    session = build_session(environment)
+    session = build_session(environment, reads=["s3://tests/of-the-store"])
     try:
         yield session
     finally:
@@ -45,6 +51,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
     """Give a broker that all tests share, each with topics of its own."""
     with a_broker(tmp_path_factory.getbasetemp() / "kafka") as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[Store]:
+    """Give an object store that all tests share, each with a prefix of its own."""
+    with a_store() as found:
         yield found
 
 

@@ -17,6 +17,7 @@ from tidelake.runtime.hop import Run
 from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
+from tidelake.session import lake_of
 from tidelake.sinks.commits import last_commit
 from tidelake.tables import HOPS, Hop, Lake
 
@@ -36,9 +37,8 @@ def run(
     hops: Sequence[Hop] = HOPS,
 ) -> list[str]:
     """Run hops until the source is exhausted; give the progress lines."""
-    assert environment.root is not None
     lines: list[str] = []
-    context = Run(spark, pipeline, Lake(environment.root), environment, Progress(lines.append))
+    context = Run(spark, pipeline, lake_of(environment), environment, Progress(lines.append))
     run_hops(context, hops, parse_trigger(AVAILABLE_NOW))
     return lines
 

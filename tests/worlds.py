@@ -20,6 +20,7 @@ from tidelake.config import Environment, Pipeline, load_environment, load_pipeli
 from tidelake.config.places import conf_dir, find_file
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
+from tidelake.session import lake_of
 from tidelake.tables import HOPS, Hop, Lake
 
 TO_SILVER: tuple[Hop, ...] = ("bronze", "silver")
@@ -49,7 +50,7 @@ class World:
     @property
     def lake(self) -> Lake:
         """The tables."""
-        return Lake(self.folder / "lake")
+        return lake_of(self.environment)
 
     @property
     def context(self) -> Run:
@@ -155,6 +156,7 @@ def world(
     *,
     base: str | Mapping[str, Any] = "clickstream",
     small: bool = True,
+    environment: Environment | None = None,
     **changes: Any,
 ) -> World:
     """Make a pipeline in a folder of its own.
@@ -163,11 +165,12 @@ def world(
         spark: The session.
         folder: An empty one.
         base: A reference pipeline, or the content of a new one.
+        environment: Where its tables are; by default a root in the folder.
         small: Let one bronze commit make one silver batch, and one file one bronze commit.
         changes: Sections of the definition, as in :func:`define`.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    environment = load_environment("local", root=str(folder / "lake"))
+    environment = environment or load_environment("local", root=str(folder / "lake"))
     environment = small_batches(environment) if small else environment
     if small:
         changes["source"] = {"max_files_per_trigger": 1, **changes.get("source", {})}

@@ -13,8 +13,11 @@ from operator import xor
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-# The same number in DuckDB, over a column `record_id`.
+# The same number in SQL, over a column `record_id`.
 DUCKDB_FINGERPRINT = "coalesce(bit_xor(('0x' || left(md5(record_id), 15))::BIGINT), 0)"
+SPARK_FINGERPRINT = (
+    "coalesce(bit_xor(CAST(conv(left(md5(CAST(record_id AS BINARY)), 15), 16, 10) AS BIGINT)), 0)"
+)
 
 _RECORD = ("record_id", "key", "payload", "headers", "source", "source_timestamp")
 

@@ -7,6 +7,15 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+# How a payload may write an instant: with its zone; without one, which is UTC; to the minute.
+DATE = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_MINUTE = r"[0-9]{2}:[0-9]{2}"
+_CLOCK = rf"{_MINUTE}:[0-9]{{2}}(?:\.[0-9]{{1,6}}0*)?"
+_ZONE = r"(?:Z|[+-][0-9]{2}:?[0-9]{2})"
+ZONED = rf"^{DATE}[T ]{_CLOCK}{_ZONE}$"
+LOCAL = rf"^{DATE}(?:[T ]{_CLOCK})?$"
+TO_THE_MINUTE = rf"^({DATE}[T ]{_MINUTE})({_ZONE}?)$"
+
 BEGINNING = datetime.min.replace(tzinfo=UTC)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tidelake.config import conf_dir
+from tidelake.config import conf_file
 from tidelake.errors import JarError
 
 CACHE_VARIABLE = "TIDELAKE_JARS"
@@ -42,13 +42,18 @@ def cache_dir() -> Path:
     return Path(named) if named else base / "tidelake" / "jars"
 
 
+def store_lock() -> Path:
+    """Give the lock of the jars that read an object store; they are fetched where one is used."""
+    return conf_file("s3.lock")
+
+
 def read_lock(path: Path | None = None) -> tuple[Jar, ...]:
     """Read ``conf/jars.lock``: a line a jar, coordinates and SHA-256.
 
     Raises:
         JarError: The lock is missing or a line is not of that form.
     """
-    lock = path or conf_dir() / "jars.lock"
+    lock = path or conf_file("jars.lock")
     try:
         lines = lock.read_text(encoding="utf-8").splitlines()
     except OSError as error:

@@ -15,9 +15,9 @@ from tidelake.config import Environment, Pipeline, load_environment, load_pipeli
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.ops.epochs import ask_at_epoch
 from tidelake.ops.ledger import read_ledger
+from tidelake.ops.listing import list_late, list_quarantine
 from tidelake.ops.query import Answer, ask_for_user
 from tidelake.replay.fate import Fate, fates_of_event, fates_of_record
-from tidelake.replay.listing import list_late, list_quarantine
 from tidelake.tables import Lake
 
 if TYPE_CHECKING:

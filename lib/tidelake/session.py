@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidelake.config import Environment, load_environment
-from tidelake.errors import MachineError, NotBuiltError
-from tidelake.jars import ensure_jars
+from tidelake.errors import MachineError, UsageError
+from tidelake.jars import ensure_jars, read_lock, store_lock
 from tidelake.quiet import output_to
+from tidelake.remote import connect
+from tidelake.store.access import spark_settings
+from tidelake.store.folders import is_remote
+from tidelake.tables import Catalog, Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,27 +30,39 @@ _WHOLE_FILES = {
     "spark.sql.files.openCostInBytes": str(1 << 40),
 }
 
+# Set wherever a Databricks runtime runs us, serverless too.
+_RUNTIME = "DATABRICKS_RUNTIME_VERSION"
+
 # Lengths that a broken Avro record may announce: the reader makes room before it looks.
 AVRO_LIMITS = (
     "-Dorg.apache.avro.limits.string.maxLength",
     "-Dorg.apache.avro.limits.bytes.maxLength",
     "-Dorg.apache.avro.limits.collectionItems.maxLength",
 )
+# A store's file appears when it is closed, and never when that was given up.
+_CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
+_ABORTABLE = "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
 _LIMITS = " ".join(f"{limit}={1 << 26}" for limit in AVRO_LIMITS)
 
 
-def build_session(env: str | Environment = "local") -> SparkSession:
-    """Start Spark with Delta for an environment.
+def build_session(env: str | Environment = "local", *, reads: Iterable[str] = ()) -> SparkSession:
+    """Start Spark with Delta for an environment, connect to its server, or join its runtime.
 
     The JVM's own messages go to :func:`spark_log`.
 
+    Args:
+        env: Its name, or itself.
+        reads: Where sources lie; one on an object store takes the jars that read it.
+
     Raises:
-        MachineError: Java or Spark is missing or does not start.
+        MachineError: Java or Spark is missing or does not start, or there is no runtime.
         JarError: A jar's hash differs from the lock.
     """
     environment = load_environment(env) if isinstance(env, str) else env
-    if environment.root is None:
-        raise NotBuiltError("Running on a catalog", "Give --root DIR to run on paths.")
+    if environment.remote is not None:
+        return connect(environment.remote)
+    if not starts_spark(environment):
+        return _joined(environment)
     try:
         from py4j.protocol import Py4JJavaError  # noqa: PLC0415  heavy, and optional
         from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415
@@ -57,8 +76,12 @@ def build_session(env: str | Environment = "local") -> SparkSession:
     # They print whole stack traces; what matters of them reaches the user as our own error.
     for chatter in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(chatter).setLevel(logging.CRITICAL + 1)
-    builder = SparkSession.builder.master(environment.master or "local[*]").appName("tidelake")
-    for key, value in _settings(environment, ensure_jars()).items():
+    master = environment.master or "local[*]"
+    builder = SparkSession.builder.master(master).appName("tidelake")
+    on_store = any(is_remote(place) for place in (environment.root, *reads) if place)
+    jars = [*ensure_jars(), *(ensure_jars(read_lock(store_lock())) if on_store else [])]
+    settings = _settings(environment, jars) | (_store_settings(environment) if on_store else {})
+    for key, value in settings.items():
         builder = builder.config(key, value)
     try:
         with output_to(log):
@@ -71,11 +94,73 @@ def build_session(env: str | Environment = "local") -> SparkSession:
     return session
 
 
+def starts_spark(environment: Environment) -> bool:
+    """Tell whether the session is ours to start and to stop, and not the runtime's own."""
+    return environment.root is not None or environment.remote is not None
+
+
+def lake_of(environment: Environment) -> Lake:
+    """Give an environment's tables; in a catalog Spark is asked for only when one is looked at."""
+    if environment.files is None:
+        raise UsageError(f"environment {environment.name} has neither a root nor a volume.")
+    if environment.catalog is None:
+        return Lake(environment.files)
+    session = functools.cache(lambda: build_session(environment))
+    return Lake(environment.files, catalog=Catalog(environment.catalog, session))
+
+
+def _joined(environment: Environment) -> SparkSession:
+    """Take the session that the runtime has, and set in it what it lets us set."""
+    remedy = (
+        f"environment {environment.name} lies in catalog {environment.catalog}, which only a "
+        "Databricks runtime reaches. Run it there, as a job or in a notebook; here, give --root "
+        "DIR, or --env local"
+    )
+    try:
+        from pyspark.errors import PySparkException  # noqa: PLC0415  heavy, and optional
+        from pyspark.sql import SparkSession  # noqa: PLC0415
+    except ImportError as error:
+        raise MachineError(remedy) from error
+    if _RUNTIME not in os.environ and SparkSession.getActiveSession() is None:
+        raise MachineError(remedy)
+    session = SparkSession.builder.getOrCreate()
+    for key, value in {"spark.sql.session.timeZone": "UTC", **environment.spark}.items():
+        # The compute decides what may be set, and nothing rests on a setting but the time zone.
+        with contextlib.suppress(PySparkException):
+            session.conf.set(key, value)
+    zone = session.conf.get("spark.sql.session.timeZone")
+    if zone not in ("UTC", "Etc/UTC"):
+        raise MachineError(
+            f"the session's time zone is {zone} and cannot be set. Set "
+            "spark.sql.session.timeZone UTC in the cluster's Spark config"
+        )
+    return session
+
+
 def _not_started(why: str, log: Path) -> MachineError:
     return MachineError(
         f"Spark did not start: {why.splitlines()[0][:400]}\n"
         f"Its own words are in {log}. Check with: tidelake doctor"
     )
+
+
+def _of_executors(environment: Environment, jars: list[Path]) -> dict[str, str]:
+    """Give what executors need, which may be processes of their own.
+
+    Without the jars on the class path that they begin with, Delta's classes come to them with each
+    task, and do not fit those of Spark's that wait for them.
+    """
+    master = environment.master or "local"
+    # On this machine nobody else is to reach the driver; others have to.
+    alone = {"spark.driver.host": "localhost", "spark.driver.bindAddress": "127.0.0.1"}
+    if not master.startswith(("local-cluster[", "spark://")):
+        return alone
+    import pyspark  # noqa: PLC0415  heavy, and optional
+
+    # Where Spark itself is, for the processes that it starts.
+    os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))
+    found = {"spark.executor.extraClassPath": os.pathsep.join(str(jar) for jar in jars)}
+    return found | (alone if master.startswith("local-cluster[") else {})
 
 
 def spark_log() -> Path:
@@ -95,14 +180,13 @@ def _settings(environment: Environment, jars: list[Path]) -> dict[str, str]:
     """Merge the defaults for one machine with the environment's own settings."""
     slots = str(os.cpu_count() or 2)
     return {
+        **_of_executors(environment, jars),
         "spark.jars": ",".join(str(jar) for jar in jars),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.session.timeZone": "UTC",
         "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC {_LIMITS}",
         "spark.executor.extraJavaOptions": f"-Duser.timezone=UTC {_LIMITS}",
-        "spark.driver.host": "localhost",
-        "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "tidelake-warehouse"),
@@ -113,3 +197,12 @@ def _settings(environment: Environment, jars: list[Path]) -> dict[str, str]:
         "spark.databricks.delta.snapshotPartitions": "2",
         **environment.spark,
     }
+
+
+def _store_settings(environment: Environment) -> dict[str, str]:
+    """Let Spark read a store; where the root is on one, its own files of checkpoints too."""
+    settings = spark_settings()
+    if environment.root is not None and is_remote(environment.root):
+        # What is made for disks would write an object in place, and readers would see half of it.
+        settings[_CHECKPOINT_FILES] = _ABORTABLE
+    return settings

@@ -6,14 +6,13 @@ What Spark may not compute on a stream, a row's place in its file, is added to e
 
 from __future__ import annotations
 
-import os
-
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidelake.config import DeltaSource, FilesSource, KafkaSource, RateSource, Source
 from tidelake.config.sizes import bytes_of
 from tidelake.kafka.source import read_topics
+from tidelake.store.folders import absolute
 
 RECORD = ("record_id", "key", "payload", "headers", "source", "source_timestamp")
 HEADERS_DDL = "array<struct<key: string, value: binary>>"
@@ -23,6 +22,9 @@ _FILES = 1000
 
 # monotonically_increasing_id() holds the partition in its upper bits, the row in the lower 33.
 _ROW_IN_PARTITION = (1 << 33) - 1
+
+# A row's number in its micro-batch, and the first byte of the block of its file that it is in.
+NUMBER, BLOCK = "_number", "_block"
 
 
 def read_stream(spark: SparkSession, source: Source) -> DataFrame:
@@ -34,7 +36,7 @@ def read_stream(spark: SparkSession, source: Source) -> DataFrame:
 
     Returns:
         ``key``, ``payload``, ``headers``, ``source``, ``source_timestamp`` and ``_position``,
-        null unless the source numbers its records itself.
+        null unless the source numbers its records itself; of files also ``_block``.
     """
     if isinstance(source, FilesSource):
         return _read_files(spark, source)
@@ -48,19 +50,25 @@ def read_stream(spark: SparkSession, source: Source) -> DataFrame:
 def identify(rows: DataFrame, source: Source, batch: int) -> DataFrame:
     """Add ``record_id`` (``<source>:<position>``) to a micro-batch as it was read.
 
-    It holds only on the frame that the stream handed over, before any shuffle or coalesce. A
-    file's row is numbered in its partition, which is its file, from 0. A Delta table's stream
-    tells no position: there the batch and the row's number in it serve.
+    It holds only on the frame that the stream handed over, before any shuffle or coalesce. Where
+    the file's rows have no position yet, a row is numbered in its partition, which is its file,
+    from 0. A Delta table's stream tells no position: there the batch and the row's number serve.
     """
     number = F.monotonically_increasing_id()
     if isinstance(source, FilesSource):
-        place = [number.bitwiseAND(F.lit(_ROW_IN_PARTITION))]
+        in_partition = number.bitwiseAND(F.lit(_ROW_IN_PARTITION)).cast("string")
+        place = [F.coalesce("_position", in_partition)]
     elif isinstance(source, DeltaSource):
         place = [F.lit(batch), number]
     else:
         place = [F.col("_position")]
     parts = [F.col("source"), *[part.cast("string") for part in place]]
     return rows.withColumn("record_id", F.concat_ws(":", *parts))
+
+
+def numbered(rows: DataFrame) -> DataFrame:
+    """Number a micro-batch's rows as it was read: those of a block follow each other."""
+    return rows.withColumn(NUMBER, F.monotonically_increasing_id())
 
 
 def _read_files(spark: SparkSession, source: FilesSource) -> DataFrame:
@@ -72,13 +80,14 @@ def _read_files(spark: SparkSession, source: FilesSource) -> DataFrame:
         # Without it, a file seven days older than the newest is never read.
         .option("maxFileAge", "36500d")
         .options(**_limits(source))
-        .load(os.path.abspath(source.path))
+        .load(absolute(source.path))
     )
     return _records(
         lines,
         payload=F.col("value").cast("binary"),
         source=F.col("_metadata.file_path"),
         timestamp=F.col("_metadata.file_modification_time"),
+        block=F.col("_metadata.file_block_start"),
     )
 
 
@@ -139,8 +148,10 @@ def _records(
     key: Column | None = None,
     headers: Column | None = None,
     position: Column | None = None,
+    block: Column | None = None,
 ) -> DataFrame:
     nothing = F.lit(None)
+    blocks = [] if block is None else [block.alias(BLOCK)]
     return rows.select(
         (nothing if key is None else key).cast("binary").alias("key"),
         payload.alias("payload"),
@@ -148,4 +159,5 @@ def _records(
         source.alias("source"),
         timestamp.cast("timestamp").alias("source_timestamp"),
         (nothing if position is None else position).cast("string").alias("_position"),
+        *blocks,
     )

@@ -1,42 +1,127 @@
 """Name every table and checkpoint once: the only place that builds an identifier.
 
-On a laptop a table is a folder under the root, dots become slashes. Names are checked here, so
-nothing from a config file reaches a path or a statement unchecked.
+On a laptop a table is a folder under the root, dots become slashes. In a catalog it is a name
+there, and checkpoints and the like are files on a volume. Names are checked here, so nothing from a
+config file reaches a path or a statement unchecked.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
 from tidelake.errors import UsageError
+from tidelake.store.files import matching
+from tidelake.store.folders import Folder
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 Hop = Literal["bronze", "silver", "gold"]
 HOPS: tuple[Hop, ...] = ("bronze", "silver", "gold")
 
-_LOGICAL = re.compile(r"(bronze|silver|gold|dim|ops)\.[a-z][a-z0-9_]*")
+LAYERS = ("bronze", "silver", "gold", "dim", "ops")
+_LOGICAL = re.compile(rf"({'|'.join(LAYERS)})\.[a-z][a-z0-9_]*")
+# Between the name of a table in a catalog and the backfill that fills another beside it.
+BESIDE = "__green_"
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """A catalog, whose schemas are the layers.
+
+    Attributes:
+        name: What it is called.
+        session: Gives the Spark session through which its tables are reached.
+    """
+
+    name: str
+    session: Callable[[], SparkSession] = field(compare=False, repr=False)
+
+    def layers(self) -> frozenset[str]:
+        """List the schemas that it has."""
+        found = self.session().sql(f"SHOW SCHEMAS IN {_quoted(self.name)}").collect()
+        return frozenset(str(row[0]) for row in found)
+
+    def schema(self, layer: str) -> str:
+        """Name a layer's schema in SQL."""
+        return f"{_quoted(self.name)}.{_quoted(layer)}"
+
+
+@dataclass(frozen=True)
+class CatalogName:
+    """The name of a table in a catalog."""
+
+    catalog: Catalog
+    schema: str
+    table: str
+
+    def __str__(self) -> str:
+        """Write it for SQL."""
+        return f"{self.catalog.schema(self.schema)}.{_quoted(self.table)}"
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table's logical name and the folder that holds it."""
+    """A table's logical name, and the folder that holds it or its name in a catalog."""
 
     name: str
-    path: Path
+    place: Folder | CatalogName
+
+    @property
+    def path(self) -> Folder:
+        """Give the folder; whoever asks has made sure that there is one.
+
+        Raises:
+            TypeError: The table is a name in a catalog: its files are not to be touched.
+        """
+        if isinstance(self.place, CatalogName):
+            raise TypeError(f"{self.name} lies in a catalog and has no folder of its own")
+        return self.place
+
+    @property
+    def bare(self) -> str:
+        """Its name without the layer."""
+        return self.name.partition(".")[2]
+
+    @property
+    def sql(self) -> str:
+        """What stands for it in a statement of Spark's."""
+        if isinstance(self.place, CatalogName):
+            return str(self.place)
+        return f"delta.{_quoted(str(self.place))}"
 
     @property
     def exists(self) -> bool:
-        """Tell whether the table has a Delta log with at least one commit."""
-        return any((self.path / "_delta_log").glob("[0-9]*.json"))
+        """Tell whether the table has at least one commit."""
+        if isinstance(self.place, CatalogName):
+            return self.place.catalog.session().catalog.tableExists(str(self.place))
+        return any((self.place / "_delta_log").glob("[0-9]*.json"))
 
 
 @dataclass(frozen=True)
 class Lake:
-    """All tables and checkpoints below one root."""
+    """All tables and checkpoints.
 
-    root: Path
+    Attributes:
+        root: The folder of all files: checkpoints, locks, marks; without a catalog tables as well.
+        catalog: Where tables are names; None: they are folders under the root.
+    """
+
+    root: Folder
+    catalog: Catalog | None = field(default=None, kw_only=True)
+
+    @property
+    def place(self) -> str:
+        """Say where tables are, for messages."""
+        return f"under {self.root}" if self.catalog is None else f"in catalog {self.catalog.name}"
+
+    @property
+    def suffix(self) -> str:
+        """What the names of its tables end with in a catalog."""
+        return ""
 
     def table(self, name: str) -> Table:
         """Resolve a logical name such as ``gold.user_sessions``.
@@ -49,7 +134,10 @@ class Lake:
                 f"{name!r} is no table name: write layer.table in lower case, "
                 "layer one of bronze, silver, gold, dim, ops."
             )
-        return Table(name, self.root.joinpath(*name.split(".")))
+        layer, _, bare = name.partition(".")
+        if self.catalog is not None:
+            return Table(name, CatalogName(self.catalog, layer, f"{bare}{self.suffix}"))
+        return Table(name, self.root / layer / bare)
 
     def bronze(self, pipeline: str) -> Table:
         """Every payload as it came."""
@@ -91,32 +179,56 @@ class Lake:
         """Which versions belong together."""
         return self.table("ops.epochs")
 
+    def progress(self) -> Table:
+        """What each batch cost."""
+        return self.table("ops.progress")
+
     def existing(self) -> list[Table]:
         """List the tables that exist, in the order of the layers."""
-        layers = ("bronze", "silver", "gold", "dim", "ops")
         found = [
-            self.table(f"{layer}.{folder.name}")
-            for layer in layers
-            for folder in sorted(self.root.joinpath(layer).glob("*"))
-            if _LOGICAL.fullmatch(f"{layer}.{folder.name}")
+            self.table(f"{layer}.{name}")
+            for layer in LAYERS
+            for name in self._names_in(layer)
+            if _LOGICAL.fullmatch(f"{layer}.{name}")
         ]
-        return [table for table in found if table.exists]
+        # A catalog lists nothing that does not exist.
+        return [table for table in found if self.catalog is not None or table.exists]
 
-    def checkpoints(self, pipeline: str, hop: Hop) -> Path:
+    def _names_in(self, layer: str) -> list[str]:
+        if self.catalog is None:
+            return [str(folder.name) for folder in matching(self.root / layer, "*")]
+        session, schema = self.catalog.session(), self.catalog.schema(layer)
+        if layer not in self.catalog.layers():
+            return []
+        views = {row["viewName"] for row in session.sql(f"SHOW VIEWS IN {schema}").collect()}
+        tables = session.sql(f"SHOW TABLES IN {schema}").collect()
+        names = {row["tableName"] for row in tables if not row["isTemporary"]}
+        return sorted(name for name in names - views if BESIDE not in name)
+
+    def checkpoints(self, pipeline: str, hop: Hop) -> Folder:
         """Give the folder of a hop's checkpoints, one subfolder a generation."""
-        checked = self.bronze(pipeline).path.name
-        return self.root / "checkpoints" / checked / hop
+        return self.root / "checkpoints" / self.bronze(pipeline).bare / hop
 
-    def fast(self, name: str) -> Path:
+    def marks(self, layer: str) -> Folder:
+        """Give the folder of a layer's locks."""
+        return self.root / layer
+
+    def fast(self, name: str) -> Folder:
         """Give the folder of a fast lane: its checkpoint, and what it writes without a broker."""
-        return self.root / "fast" / self.gold(name).path.name
+        return self.root / "fast" / self.gold(name).bare
 
-    def erasure(self, pipeline: str) -> Path:
-        """Give the folder that is there while an erasure has begun and not ended."""
-        checked = self.bronze(pipeline).path.name
-        return self.root / "erasures" / checked
+    def erasure(self, pipeline: str) -> Folder:
+        """Give the file that is there while an erasure has begun and not ended."""
+        return self.root / "erasures" / self.bronze(pipeline).bare / "erasure.json"
 
-    def swap(self, pipeline: str) -> Path:
+    def alerts(self, pipeline: str) -> Folder:
+        """Give the folder that remembers which alerts of a pipeline were told."""
+        return self.root / "alerts" / self.bronze(pipeline).bare
+
+    def swap(self, pipeline: str) -> Folder:
         """Give the file that is there while the tables of a backfill are swapped."""
-        checked = self.bronze(pipeline).path.name
-        return self.root / "backfill" / checked / "swapping"
+        return self.root / "backfill" / self.bronze(pipeline).bare / "swapping"
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"

@@ -13,7 +13,9 @@ from pyspark.sql import SparkSession
 from tests.brokers import Kafka, following, until_decided
 from tests.recovery.failpoints import armed
 from tests.running import click, read
-from tidelake.config import Limits
+from tidelake.cli import app
+from tidelake.cli.failures import run_command
+from tidelake.config import KafkaSource, Limits, load_environment, load_pipeline
 from tidelake.errors import GenerationError, LostError, RefusedError, SourceError
 from tidelake.kafka import reach, source
 from tidelake.kafka.broker import kill
@@ -228,3 +230,37 @@ def test_a_topic_made_anew_during_a_run_stops_it_before_its_records_are_taken(
     kafka.send(topic, _clicks(100, 9))
     with pytest.raises(LostError, match="was deleted and made anew"):
         running._offsets(0)
+
+
+def test_a_new_pipeline_is_inferred_from_the_first_records_of_a_topic(
+    kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    topic = kafka.topic(partitions=2)
+    kafka.send(topic, [b'{"id": "e%d", "user": "u%d"}' % (n, n % 3) for n in range(40)])
+    kafka.send_and_abort(topic, [b"gone"])
+
+    source = f"kafka://{kafka.bootstrap}/{topic}"
+    assert run_command(app, ["init", "clicks", "--source", source, "--lines", "30", "--yes"]) == 0
+
+    clicks = load_pipeline("clicks", load_environment())
+    assert isinstance(clicks.source, KafkaSource)
+    assert (clicks.source.bootstrap, clicks.source.topic) == (kafka.bootstrap, topic)
+    assert (clicks.event.id, clicks.event.time) == ("id", "source_timestamp")
+    assert len(Path("tests/clicks.sample.jsonl").read_bytes().splitlines()) == 20
+
+
+def test_a_topic_that_is_not_there_lists_those_that_are(
+    kafka: Kafka,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    known, empty = kafka.topic(), kafka.topic()
+    here = f"kafka://{kafka.bootstrap}"
+    assert run_command(app, ["init", "x", "--source", f"{here}/nope", "--yes"]) == 2
+    assert known in capsys.readouterr().err
+    assert run_command(app, ["init", "x", "--source", f"{here}/{empty}", "--yes"]) == 2
+    assert "holds no record" in capsys.readouterr().err
+    assert not Path("conf").exists()

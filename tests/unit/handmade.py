@@ -30,9 +30,15 @@ def write_commit(
     adds: Sequence[tuple[int, bool]] = (),
     operation: str = "WRITE",
     parameters: dict[str, Any] | None = None,
+    second: float | None = None,
 ) -> None:
-    """Write one commit file; ``adds`` holds (rows, dataChange) of each file that it adds."""
-    info: dict[str, Any] = {"timestamp": NEW_YEAR + version * 1000, "operation": operation}
+    """Write one commit file, by default a second after the one before.
+
+    ``adds`` holds (rows, dataChange) of each file that it adds, ``second`` when it is written,
+    from the new year on.
+    """
+    written = NEW_YEAR + int(1000 * (version if second is None else second))
+    info: dict[str, Any] = {"timestamp": written, "operation": operation}
     if parameters is not None:
         info["operationParameters"] = parameters
     if note is not None:

@@ -11,16 +11,8 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from tests.unit.handmade import write_commit
-from tidelake.sinks.commits import (
-    BEGINNING,
-    Position,
-    commits,
-    encode,
-    last_commit,
-    newest_version,
-    oldest_version,
-    rows_between,
-)
+from tidelake.sinks.commits import commits, encode, last_commit, newest_version, oldest_version
+from tidelake.sinks.positions import BEGINNING, Position, rows_between
 from tidelake.tables import Lake, Table
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
-from tidelake.config import Limits, conf_dir, load_environment, pipeline_names
+from tidelake.config import Limits, conf_dir, conf_file, load_environment, pipeline_names
+from tidelake.config.places import find_file
 from tidelake.errors import ConfigError, UsageError
+from tidelake.jars import read_lock
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +20,8 @@ def own_conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "conf" / "pipelines").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TIDELAKE_ENV", raising=False)
-    monkeypatch.delenv("TIDELAKE_ROOT", raising=False)
+    for variable in ("TIDELAKE_ROOT", "TIDELAKE_CATALOG", "TIDELAKE_VOLUME", "SPARK_REMOTE"):
+        monkeypatch.delenv(variable, raising=False)
     write("local", "root: lakehouse\n")
     write("prod", "catalog: tidelake\n")
     return tmp_path
@@ -52,6 +56,24 @@ def test_a_root_wins_over_a_catalog() -> None:
     assert (environment.root, environment.catalog) == (Path("/lake"), None)
 
 
+def test_a_catalog_has_a_volume_of_its_own_unless_another_is_named() -> None:
+    assert load_environment("prod").files == Path("/Volumes/tidelake/ops/files")
+    write("prod", "catalog: tidelake\nvolume: /Volumes/other/a/b\n")
+    assert load_environment("prod").files == Path("/Volumes/other/a/b")
+    assert load_environment("prod", root="/lake").files == Path("/lake")
+
+
+def test_variables_name_the_catalog_of_an_environment_that_has_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TIDELAKE_CATALOG", "mine")
+    found = load_environment("prod")
+    assert (found.catalog, found.files) == ("mine", Path("/Volumes/mine/ops/files"))
+    assert load_environment("local").catalog is None
+    monkeypatch.setenv("TIDELAKE_VOLUME", "/Volumes/mine/a/b")
+    assert load_environment("prod").files == Path("/Volumes/mine/a/b")
+
+
 def test_settings_of_spark_become_text() -> None:
     write("local", "root: a\nspark: {a.b: 8, c: true, d: x}\n")
     assert load_environment().spark == {"a.b": "8", "c": "true", "d": "x"}
@@ -68,6 +90,10 @@ def test_an_unknown_environment_names_the_known_ones() -> None:
         ("master: local\n", "root", "root or catalog is required"),
         ("root: a\ncatalog: b\n", "catalog", "beside root"),
         ("root: ''\n", "root", "empty"),
+        ("root: a\nvolume: b\n", "volume", "goes with catalog only"),
+        ("catalog: a\nmaster: local\n", "master", "goes with root only"),
+        ("catalog: a\nvolume: ''\n", "volume", "empty"),
+        ("catalog: a\nvolume: 5\n", "volume", "path of a folder"),
         ("root: 5\n", "root", "path of a folder"),
         ("catalog: a.b\n", "catalog", "catalog's name"),
         ("name: other\nroot: a\n", "name", "leave it out"),
@@ -111,3 +137,51 @@ def test_the_environments_of_the_repository_load(
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
     environment = load_environment(name)
     assert (environment.root is None) == (name != "local")
+
+
+def test_a_session_has_a_master_or_a_server() -> None:
+    write("both", "root: lake\nmaster: local[2]\nremote: sc://host:15002\n")
+    with pytest.raises(ConfigError, match=r"remote .*: stands beside master"):
+        load_environment("both")
+
+
+def test_a_servers_address_is_in_the_file_and_its_token_is_not() -> None:
+    write("near", "root: lake\nremote: sc://host:15002\n")
+    assert load_environment("near").remote == "sc://host:15002"
+    write("near", "root: lake\nremote: sc://host:443/;token=s3cret\n")
+    with pytest.raises(ConfigError, match="tokens go into SPARK_REMOTE") as caught:
+        load_environment("near")
+    assert "s3cret" not in str(caught.value)
+
+
+def test_the_variable_of_spark_connect_wins_and_its_token_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write("local", "root: lakehouse\nmaster: local[2]\n")
+    monkeypatch.setenv("SPARK_REMOTE", "sc://host:443/;token=s3cret")
+    environment = load_environment()
+    assert (environment.master, environment.remote) == (None, "sc://host:443")
+    # What a runtime sets for its own session is nothing to connect to.
+    monkeypatch.setenv("SPARK_REMOTE", "unix:///run/spark.sock")
+    assert load_environment().master == "local[2]"
+
+
+def test_an_own_conf_folder_need_not_repeat_environments_and_locks(own_conf: Path) -> None:
+    shutil.rmtree("conf/environments")
+    environment = load_environment()
+    assert environment.root == own_conf / "lakehouse"
+    assert "spark.driver.memory" in environment.spark
+    assert len(read_lock()) > 5
+    assert conf_file("kafka-broker.lock").is_file()
+
+
+def test_an_own_environment_and_lock_come_first(own_conf: Path) -> None:
+    write("local", "root: mine\n")
+    Path("conf/jars.lock").write_text("")
+    assert load_environment().root == own_conf / "mine"
+    assert read_lock() == ()
+
+
+def test_a_pipeline_of_tidelakes_own_is_none_of_an_own_conf_folder(own_conf: Path) -> None:
+    with pytest.raises(UsageError, match="there is no pipeline 'clickstream'"):
+        find_file("clickstream", "pipeline")

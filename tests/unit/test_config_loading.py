@@ -541,7 +541,11 @@ def test_an_unknown_pipeline_names_the_known_ones() -> None:
         load_pipeline("clikstream", LAPTOP)
 
 
-def test_a_catalog_has_no_root_to_stand_in(tmp_path: Path) -> None:
+def test_in_a_catalog_the_volume_stands_for_the_root(tmp_path: Path) -> None:
+    cloud = CLOUD.model_copy(update={"volume": Path("/Volumes/a/b/c")})
+    source = load_pipeline(write(tmp_path, GOOD), cloud).source
+    assert isinstance(source, FilesSource)
+    assert source.path.startswith("/Volumes/a/b/c/")
     with pytest.raises(ConfigError, match="catalog tidelake"):
         load_pipeline(write(tmp_path, GOOD), CLOUD)
     pipeline = load_pipeline(write(tmp_path, GOOD), CLOUD, source="/Volumes/landing")

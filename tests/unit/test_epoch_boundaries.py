@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.unit.handmade import write_commit
-from tidelake.sinks.commits import BEGINNING, Position
 from tidelake.sinks.epochs import Boundary, find_boundary
+from tidelake.sinks.positions import BEGINNING, Position
 from tidelake.tables import Lake, Table
 
 END_OF_COMMIT = 9223372036854775707

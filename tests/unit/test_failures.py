@@ -10,7 +10,7 @@ import click
 import pytest
 
 from tidelake.cli.failures import run_command
-from tidelake.errors import LostError, SourceChangedError, SourceError, TidelakeError
+from tidelake.errors import LostError, MachineError, SourceChangedError, SourceError, TidelakeError
 from tidelake.runtime.failures import named, naming
 from tidelake.runtime.hop import Run
 
@@ -133,3 +133,33 @@ def test_what_the_system_refuses_a_command_is_told_without_a_traceback(
 
     assert run_command(full, []) == 1
     assert capsys.readouterr().err == "tidelake: lake/.lock: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        'Could not connect to the endpoint URL: "http://store:9000/lake"',
+        "o7.save.\n: org.apache.spark.SparkException: Aborted\nCaused by: software.amazon.awssdk."
+        "core.exception.SdkClientException: Unable to execute HTTP request: Connection refused\n",
+        "org.apache.hadoop.fs.s3a.AWSStatus500Exception: commit: 500\n",
+    ],
+)
+def test_a_store_that_went_away_is_told_with_its_remedy(said: str) -> None:
+    error = named(RuntimeError(said), _PLACE)
+
+    assert isinstance(error, MachineError)
+    assert "shop, hop silver stopped: the object store: " in str(error)
+    assert "the next run repeats it" in str(error)
+
+
+def test_what_a_store_says_outside_of_a_batch_is_no_traceback(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from botocore.exceptions import EndpointConnectionError  # noqa: PLC0415
+
+    @click.command()
+    def fails() -> None:
+        raise EndpointConnectionError(endpoint_url="http://store:9000")
+
+    assert run_command(fails, []) == 4
+    assert "does not answer" in capsys.readouterr().err

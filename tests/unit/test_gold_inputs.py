@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from tests.oracles.gold import files_until
 from tidelake.runtime.gold_inputs import up_to
-from tidelake.sinks.commits import Position
+from tidelake.sinks.positions import Position
 from tidelake.tables import Table
 
 

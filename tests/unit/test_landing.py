@@ -17,11 +17,11 @@ from tidelake.runtime.landing import (
     batch_files,
     check_bytes,
     list_files,
-    local_path,
     refuse_changed,
     taken_files,
 )
 from tidelake.sinks.commits import commits
+from tidelake.store.folders import place_of
 from tidelake.tables import Lake
 
 EVENT = '{"a": 1}\n'
@@ -200,7 +200,7 @@ def test_the_bytes_of_a_compressed_file_are_not_compared(suffix: str) -> None:
     ],
 )
 def test_a_uri_becomes_the_path_that_the_system_knows(uri: str, path: str) -> None:
-    assert local_path(uri) == Path(path)
+    assert place_of(uri) == path
 
 
 def test_the_first_batch_takes_every_log_entry_up_to_its_offset(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from tidelake.cli.failures import run_command
 from tidelake.config import load_environment, load_pipeline
 from tidelake.errors import UsageError
 from tidelake.ops import ledger as ledger_module
+from tidelake.ops.alerts import alerts_of
 from tidelake.ops.balance import Batch
 from tidelake.ops.ledger import Ledger, read_ledger
 from tidelake.ops.lines import books_by
@@ -256,6 +257,23 @@ def test_a_missing_silver_row_unbalances_the_books_and_exits_3(
     ]
     assert "shop.yml do not balance. silver, batch 0: 5 rows are booked as silver" in messages
     assert "See the batches with: tidelake ledger" in messages
+
+
+def test_books_that_do_not_balance_are_a_critical_alert(lake: Lake) -> None:
+    environment = load_environment("local", root=str(lake.root))
+    pipeline = load_pipeline(str(lake.root.parent / "shop.yml"), environment)
+    at = datetime(2024, 1, 3, tzinfo=UTC)
+    assert "books_unbalanced" not in {one.rule for one in alerts_of(lake, pipeline, now=at)}
+    reclose(lake, FATES, SILVER[:4])
+
+    found = {one.rule: one for one in alerts_of(lake, pipeline, now=at)}["books_unbalanced"]
+
+    assert (found.severity, found.command) == ("critical", "tidelake ledger shop")
+    assert found.message == (
+        "silver, batch 0: 5 rows are booked as silver, 4 are there; and 1 more"
+    )
+    told = {one.rule for one in alerts_of(lake, pipeline, now=at, counts=False)}
+    assert "books_unbalanced" not in told
 
 
 def test_a_row_lost_and_another_doubled_keep_the_count_and_unbalance_the_books(lake: Lake) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from pathlib import Path
@@ -39,6 +40,43 @@ def test_a_refused_holder_leaves_the_first_ones_name(tmp_path: Path) -> None:
         for _ in range(2):
             with pytest.raises(LockedError, match=str(os.getpid())), hold(tmp_path, "shop"):
                 pass
+
+
+@pytest.mark.parametrize("refused", [errno.ENOTSUP, errno.ENOSYS, errno.ENOLCK])
+def test_where_a_volume_knows_no_locks_work_goes_on_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: int
+) -> None:
+    def flock(file: object, operation: int) -> None:
+        raise OSError(refused, "not here")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+
+    with hold(tmp_path, "shop"), hold(tmp_path, "shop"):
+        pass
+
+
+def test_a_volume_that_cannot_write_to_a_files_end_knows_no_locks_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(file: int, text: bytes) -> int:
+        raise OSError(errno.EOPNOTSUPP, "not here")
+
+    monkeypatch.setattr(os, "write", write)
+
+    with hold(tmp_path, "shop"):
+        pass
+
+
+def test_any_other_error_of_the_lock_file_is_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(file: object, operation: int) -> None:
+        raise OSError(errno.EIO, "the disk")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+
+    with pytest.raises(OSError, match="the disk"), hold(tmp_path, "shop"):
+        pass
 
 
 def test_the_name_of_a_holder_that_was_killed_is_overwritten(tmp_path: Path) -> None:

@@ -1,56 +1,31 @@
-"""The runbook: what it tells people to type exists, and what it says they see is said."""
+"""The runbook: what it says that people see is said; what they type is in test_documents."""
 
 from __future__ import annotations
 
 import ast
 import re
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import pytest
 
-from tidelake.cli import app
-from tidelake.cli.unbuilt import unbuilt_commands
+from tests.typed import prose_of
 
 PROJECT = Path(__file__).parents[2]
 RUNBOOK = (PROJECT / "docs" / "runbook.md").read_text(encoding="utf-8")
 PACKAGE = PROJECT / "lib" / "tidelake"
-UNBUILT = sorted(str(command.name) for command in unbuilt_commands())
+PROSE = prose_of(RUNBOOK)
 # Stands for a placeholder, in a quote and in the source.
 GAP = "…"
-_FENCE = "```"
 _INLINE = re.compile(r"`([^`]+)`")
 _FIELD = re.compile(r"\{\w*\}")
-
-
-def blocks_and_prose() -> tuple[list[str], list[str]]:
-    """Give the lines inside code blocks, and the others."""
-    blocks: list[str] = []
-    prose: list[str] = []
-    inside = False
-    for line in RUNBOOK.splitlines():
-        if line.startswith(_FENCE):
-            inside = not inside
-        else:
-            (blocks if inside else prose).append(line)
-    return blocks, prose
-
-
-def commands() -> list[str]:
-    """List what is to be typed, each command once."""
-    blocks, prose = blocks_and_prose()
-    typed = [line.removeprefix("$ ").split("  #")[0].rstrip() for line in blocks]
-    typed += [span for line in prose for span in _INLINE.findall(line)]
-    return list(dict.fromkeys(line for line in typed if line.startswith("tidelake ")))
 
 
 def sights() -> list[str]:
     """List what people see: quoted lines, and first cells under `What you see`."""
     seen: list[str] = []
     under = False
-    for line in blocks_and_prose()[1]:
+    for line in PROSE:
         if not line.startswith("|"):
             under = False
         if line.startswith("> "):
@@ -94,82 +69,8 @@ def texts_of(tree: ast.AST) -> Iterator[str]:
             yield node.value
 
 
-def problem_of(typed: str) -> str:
-    """Say what is wrong with a command; empty when it could be called as it stands."""
-    command: click.Command = app
-    given: list[click.Parameter] = []
-    arguments = 0
-    words = iter(shlex.split(typed, comments=True)[1:])
-    for word in words:
-        if isinstance(command, click.Group):
-            if word not in command.commands:
-                return f"there is no command {word}"
-            command = command.commands[word]
-        elif word.startswith("-"):
-            option = next((one for one in command.params if word in one.opts), None)
-            if option is None:
-                return f"{command.name} has no option {word}"
-            given.append(option)
-            if not getattr(option, "is_flag", False):
-                refused = value_problem(option, next(words, ""))
-                if refused:
-                    return refused
-        else:
-            arguments += 1
-    if isinstance(command, click.Group):
-        return f"{command.name} is no command by itself"
-    takes = [one for one in command.params if isinstance(one, click.Argument)]
-    if arguments > len(takes):
-        return f"{command.name} takes {len(takes)} arguments"
-    given += takes[:arguments]
-    missing = [one.name for one in command.params if one.required and one not in given]
-    return f"{command.name} lacks {missing}" if missing else ""
-
-
-def value_problem(option: click.Parameter, value: str) -> str:
-    """Say what is wrong with an option's value; a word in capitals stands for any."""
-    if not value:
-        return f"{option.name} has no value"
-    if value.isupper():
-        return ""
-    try:
-        option.type.convert(value, option, None)
-    except click.BadParameter as error:
-        return error.message
-    return ""
-
-
-COMMANDS = commands()
 SIGHTS = sights()
 SAID = said()
-
-
-@pytest.mark.parametrize("typed", COMMANDS)
-def test_each_command_of_the_runbook_can_be_called(typed: str) -> None:
-    assert problem_of(typed) == ""
-
-
-@pytest.mark.parametrize(
-    ("typed", "problem"),
-    [
-        ("tidelake mend PIPELINE", "there is no command mend"),
-        ("tidelake run PIPELINE --hops gold", "run has no option --hops"),
-        ("tidelake repair PIPELINE", "repair lacks ['hop']"),
-        ("tidelake repair PIPELINE --hop copper", "'copper' is not one of"),
-        ("tidelake run", "run lacks ['pipeline']"),
-        ("tidelake status one two", "status takes 1 arguments"),
-        ("tidelake backfill", "backfill is no command by itself"),
-        ("tidelake verify PIPELINE --since yesterday", "'yesterday' does not match"),
-        ("tidelake verify PIPELINE --since", "since has no value"),
-    ],
-)
-def test_a_command_that_could_not_be_called_is_found(typed: str, problem: str) -> None:
-    assert problem_of(typed).startswith(problem)
-
-
-def test_what_is_not_built_is_not_recommended() -> None:
-    assert UNBUILT
-    assert [name for name in UNBUILT if f"tidelake {name}" in RUNBOOK] == []
 
 
 @pytest.mark.parametrize("sight", SIGHTS)
@@ -179,15 +80,5 @@ def test_what_the_runbook_quotes_is_said_somewhere(sight: str) -> None:
     assert [span for span in spans if " ".join(span.split()) not in SAID] == []
 
 
-def test_commands_and_quotes_were_found_at_all() -> None:
-    assert len(COMMANDS) > 20
+def test_quotes_were_found_at_all() -> None:
     assert len(SIGHTS) > 40
-
-
-def test_each_link_within_the_runbook_leads_to_a_heading() -> None:
-    headings = {
-        re.sub(r"[^a-z0-9 -]", "", line.lstrip("# ").lower()).replace(" ", "-")
-        for line in blocks_and_prose()[1]
-        if line.startswith("#")
-    }
-    assert set(re.findall(r"\]\(#([^)]+)\)", RUNBOOK)) <= headings

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.unit.handmade import write_commit, write_offset
+from tidelake.errors import GenerationError
 from tidelake.runtime.standing import Standing
 from tidelake.sinks.commits import last_commit
 from tidelake.sinks.generations import Fence
-from tidelake.tables import Lake
+from tidelake.tables import Catalog, Lake
 
 
 def test_a_batch_took_the_files_up_to_its_end_and_those_behind_it_wait(tmp_path: Path) -> None:
@@ -34,3 +37,14 @@ def test_a_batch_took_the_files_up_to_its_end_and_those_behind_it_wait(tmp_path:
     before = last_commit(silver)
     assert standing.taken(before, 4) == (2_500, 1_500)
     assert Standing(fence, checkpoint, (silver,), {}).taken(before, 4) is None
+
+
+def test_in_a_catalog_no_batch_may_end_inside_a_commit(tmp_path: Path) -> None:
+    """A checkpoint of a stream that does not follow the change feed; no sum would be right."""
+    catalog = Catalog("c", session=lambda: pytest.fail("Spark was asked"))
+    bronze = Lake(tmp_path, catalog=catalog).bronze("c")
+    write_offset(tmp_path / "checkpoint", 4, {"reservoirVersion": 2, "index": 0})
+    standing = Standing(Fence("c", "silver", "g1"), tmp_path / "checkpoint", (), {"bronze": bronze})
+
+    with pytest.raises(GenerationError, match="batch 4 end inside a commit of bronze"):
+        standing.planned(4)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.handmade import write_commit
 from tidelake.errors import UsageError
-from tidelake.tables import Lake
+from tidelake.tables import Catalog, Lake
 
 
 def test_a_logical_name_becomes_a_folder_under_the_root(tmp_path: Path) -> None:
@@ -131,3 +131,20 @@ def test_an_empty_or_missing_root_holds_no_table(tmp_path: Path) -> None:
 
 def test_checkpoints_lie_by_pipeline_and_hop() -> None:
     assert Lake(Path("/lake")).checkpoints("shop", "gold") == Path("/lake/checkpoints/shop/gold")
+
+
+def test_a_table_in_a_catalog_is_a_quoted_name_and_has_no_folder() -> None:
+    catalog = Catalog("my-catalog", session=lambda: pytest.fail("Spark was asked"))
+    lake = Lake(Path("/Volumes/v"), catalog=catalog)
+    table = lake.table("gold.user_sessions")
+
+    assert table.sql == "`my-catalog`.`gold`.`user_sessions`"
+    with pytest.raises(TypeError, match="lies in a catalog"):
+        _ = table.path
+    assert lake.checkpoints("shop", "gold") == Path("/Volumes/v/checkpoints/shop/gold")
+    with pytest.raises(UsageError):
+        lake.table("gold.x`; DROP TABLE y")
+
+
+def test_a_folder_stands_quoted_in_a_statement(tmp_path: Path) -> None:
+    assert Lake(tmp_path / "a`b").table("gold.x").sql == f"delta.`{tmp_path}/a``b/gold/x`"

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.handmade import write_batches, write_commit
-from tidelake.sinks.commits import BEGINNING, Position, last_commit, version_at
+from tidelake.sinks.commits import last_commit
+from tidelake.sinks.positions import BEGINNING, Position, version_at
 from tidelake.tables import Lake
 
 END_OF_COMMIT = 9223372036854775707

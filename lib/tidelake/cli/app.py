@@ -6,12 +6,12 @@ What is slow to import waits inside the command that needs it, so that ``--help`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal
 
 import click
 
 from tidelake import __version__
+from tidelake.cli.alerting import alerts
 from tidelake.cli.asking import sql
 from tidelake.cli.backfilling import backfill
 from tidelake.cli.broker import kafka
@@ -20,7 +20,8 @@ from tidelake.cli.describing import dictionary
 from tidelake.cli.erasing import erase
 from tidelake.cli.failures import say
 from tidelake.cli.fast import fast
-from tidelake.cli.flow import run_pipeline
+from tidelake.cli.flow import run_dimensions, run_pipeline
+from tidelake.cli.init import init
 from tidelake.cli.maintaining import maintain
 from tidelake.cli.options import as_json, place, placed
 from tidelake.cli.render import print_json, print_table
@@ -29,10 +30,11 @@ from tidelake.cli.reports import show_batches, show_gold, show_ledger, show_stat
 from tidelake.cli.serving import serve
 from tidelake.cli.sides import late, quarantine
 from tidelake.cli.tracing import fate
-from tidelake.cli.unbuilt import unbuilt_commands
+from tidelake.cli.ui import ui
 from tidelake.cli.verifying import verify
 from tidelake.config.addresses import address_of, is_address
-from tidelake.errors import UnbalancedError
+from tidelake.errors import UnbalancedError, UsageError
+from tidelake.store.folders import folder, is_remote
 from tidelake.tables import HOPS, Hop
 
 _DEMO_EVENTS = {"clickstream": 200_000, "payments": 50_000}
@@ -87,7 +89,7 @@ def demo(pipeline: str, events: int | None, seed: int, root: str | None, env: st
     "--to",
     "target",
     required=True,
-    metavar="DIR|kafka://HOST:PORT/TOPIC",
+    metavar="DIR|s3://…|kafka://HOST:PORT/TOPIC",
     help="Where to write: files into a folder, or records into a topic.",
 )
 @click.option("--events", type=click.IntRange(min=1), help="How many records.")
@@ -111,7 +113,7 @@ def generate(
         summary = generate_into(pipeline, address_of(target), events=count, seed=seed, progress=say)
         written = f"{summary.records:,} records to {target}"
     else:
-        summary = write_stream(pipeline, Path(target), events=count, seed=seed, progress=say)
+        summary = write_stream(pipeline, folder(target), events=count, seed=seed, progress=say)
         written = f"{summary.records:,} records in {summary.files} files under {target}"
     say(f"{written}. Run them with: tidelake run {pipeline} --source {target}")
     print_table(["kind", "records"], sorted(summary.kinds.items()))
@@ -121,10 +123,16 @@ def generate(
 @click.argument("pipeline")
 @click.option(
     "--source",
-    metavar="PATH|kafka://HOST:PORT/TOPIC",
+    metavar="PATH|s3://…|kafka://HOST:PORT/TOPIC",
     help="Read from here instead of the file's source.",
 )
-@click.option("--hop", type=click.Choice([*HOPS, "all"]), default="all", show_default=True)
+@click.option(
+    "--hop",
+    type=click.Choice([*HOPS, "all", "dimensions"]),
+    default="all",
+    show_default=True,
+    help="Which of them; dimensions runs those that the pipeline looks up instead, whole.",
+)
 @click.option(
     "--trigger",
     default="available-now",
@@ -143,8 +151,14 @@ def run(
 ) -> None:
     """Run a pipeline's hops; by default until the source is exhausted through gold."""
     where = place(root, env)
+    definition = where.pipeline(pipeline, source=source)
+    if hop == "dimensions":
+        if source is not None:
+            raise UsageError("--source is the pipeline's; each dimension has its own. Leave it out")
+        run_dimensions(where, definition, trigger)
+        return
     hops: tuple[Hop, ...] = tuple(name for name in HOPS if hop in (name, "all"))
-    run_pipeline(where, where.pipeline(pipeline, source=source), hops, trigger)
+    run_pipeline(where, definition, hops, trigger)
     say(f"Done. See the books with: tidelake ledger {pipeline}")
 
 
@@ -199,14 +213,16 @@ def ledger(
 @as_json
 @placed
 def doctor(fetch: bool, json_: bool, root: str | None, env: str | None) -> int:
-    """Check the machine; each failing line says the remedy."""
-    from tidelake.jars import ensure_jars  # noqa: PLC0415
-    from tidelake.ops.doctor import examine  # noqa: PLC0415
+    """Check the machine, or the catalog; each failing line says the remedy."""
+    from tidelake.jars import ensure_jars, read_lock, store_lock  # noqa: PLC0415
+    from tidelake.ops.doctor import examine_lake  # noqa: PLC0415
 
     where = place(root, env)
     if fetch:
         ensure_jars()
-    findings = examine(where.lake.root)
+        if is_remote(where.lake.root):
+            ensure_jars(read_lock(store_lock()))
+    findings = examine_lake(where.lake)
     if json_:
         print_json(
             [
@@ -231,6 +247,7 @@ def _refuse_unbalanced(problems: Sequence[str], pipeline: str) -> None:
 
 
 _BESIDE = (
+    alerts,
     late,
     quarantine,
     check,
@@ -241,10 +258,12 @@ _BESIDE = (
     erase,
     kafka,
     fast,
+    init,
+    ui,
     dictionary,
     fate,
     serve,
     sql,
 )
-for _command in (*_BESIDE, *unbuilt_commands()):
+for _command in _BESIDE:
     app.add_command(_command)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tidelake.cli.failures import say
 from tidelake.cli.flow import started
-from tidelake.cli.options import MOMENTS, as_json, place, placed
+from tidelake.cli.options import MOMENT, as_json, duration, moment, place, placed
 from tidelake.cli.render import print_json, print_table
 from tidelake.errors import UsageError
 
@@ -73,11 +73,23 @@ def plan(pipeline: str, start: Start, json_: bool, root: str | None, env: str | 
 @click.option(
     "--start",
     "first",
-    type=click.DateTime(MOMENTS),
+    metavar=MOMENT,
+    callback=moment,
     help="From bronze: what arrived from here on. From silver: gold from here on (UTC).",
 )
 @click.option(
-    "--end", "last", type=click.DateTime(MOMENTS), help="From silver: gold before this (UTC)."
+    "--end",
+    "last",
+    metavar=MOMENT,
+    callback=moment,
+    help="From silver: gold before this (UTC).",
+)
+@click.option(
+    "--for",
+    "length",
+    metavar="DURATION",
+    callback=duration,
+    help="Instead of --end: this long from --start.",
 )
 @placed
 def run(
@@ -85,13 +97,14 @@ def run(
     start: Start,
     first: datetime | None,
     last: datetime | None,
+    length: timedelta | None,
     root: str | None,
     env: str | None,
 ) -> None:
     """Fill green tables; begun again, it goes on, and takes in what arrived since."""
     where = place(root, env)
     definition = where.pipeline(pipeline)
-    since, span = _part(start, first, last)
+    since, span = _part(start, first, _end(first, last, length))
     with started(where, definition) as context:
         from tidelake.replay.backfill.build import build  # noqa: PLC0415
 
@@ -155,6 +168,16 @@ def rollback(pipeline: str, root: str | None, env: str | None) -> None:
     )
 
 
+def _end(
+    first: datetime | None, last: datetime | None, length: timedelta | None
+) -> datetime | None:
+    if length is None:
+        return last
+    if first is None or last is not None:
+        raise UsageError("--for stands in the place of --end, beside --start")
+    return first + length
+
+
 def _part(
     start: Start, first: datetime | None, last: datetime | None
 ) -> tuple[datetime | None, Span | None]:
@@ -167,11 +190,11 @@ def _part(
                 "a backfill from bronze has no --end: whether a row is a copy depends on what "
                 "arrived before it. Give --start alone, or gold's range with --from silver"
             )
-        return first.replace(tzinfo=UTC) if first else None, None
+        return first, None
     if (first is None) is not (last is None) or (first and last and first >= last):
         raise UsageError("a range needs --start and a later --end, such as 2026-01-05 2026-01-06")
     if first and last:
-        return None, Span(first.replace(tzinfo=UTC), last.replace(tzinfo=UTC))
+        return None, Span(first, last)
     return None, None
 
 

@@ -11,6 +11,7 @@ import click
 from tidelake.cli.failures import say
 from tidelake.cli.options import as_json, place, placed
 from tidelake.cli.render import print_json, print_table
+from tidelake.errors import UsageError
 
 
 @click.group()
@@ -28,7 +29,12 @@ def _in_folder(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _folder(folder: Path | None, root: str | None, env: str | None) -> Path:
-    return folder or place(root, env).lake.root / "kafka"
+    if folder is not None:
+        return folder
+    beside = place(root, env).lake.root
+    if not isinstance(beside, Path):
+        raise UsageError(f"a broker needs a disk, and {beside} is none. Name a folder with --dir.")
+    return beside / "kafka"
 
 
 @kafka.command()

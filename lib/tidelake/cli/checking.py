@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +15,7 @@ from tidelake.cli.options import as_json, place, placed
 from tidelake.cli.render import print_json, print_table
 from tidelake.config import Pipeline
 from tidelake.errors import RefusedError, SourceError, UsageError
+from tidelake.store.folders import Folder
 
 if TYPE_CHECKING:
     from tidelake.ops.gate import GateReport
@@ -60,7 +62,7 @@ def check(pipeline: str, tables: bool, json_: bool, root: str | None, env: str |
         drift = payload_drift(where.lake, definition)
         registry = registry_of(definition)
         if tables and definition.suite is not None:
-            docs = where.lake.root / "data_docs" / definition.name
+            docs = _docs_folder(where.lake.root) / definition.name
             report = judge_by_suite(
                 run.spark,
                 where.lake,
@@ -180,3 +182,8 @@ def _show_gate(report: GateReport) -> None:
         title=f"Gate: {'open' if report.passed else 'CLOSED'}; !! critical, ! warning",
     )
     say(f"Data Docs: {report.docs}")
+
+
+def _docs_folder(root: Folder) -> Path:
+    """Give the folder of Data Docs; pages for a browser lie on a disk, wherever the tables do."""
+    return (root if isinstance(root, Path) else Path.cwd()) / "data_docs"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import click
 
 from tidelake.errors import TidelakeError
+from tidelake.store.access import told_of
 
 UNEXPECTED = 1
 INTERRUPTED = 130
@@ -31,7 +32,13 @@ def run_command(command: click.Command, arguments: Sequence[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         say("Stopped. What was closed stays; the next run goes on from there.")
         return INTERRUPTED
-    except OSError as error:
+    except Exception as error:
+        stored = told_of(error, "stopped")
+        if stored is not None:
+            say(f"tidelake: {stored}")
+            return stored.exit_code
+        if not isinstance(error, OSError):
+            raise
         # A full disk, above all: what the system says is all that there is to say.
         place = f"{error.filename}: " if error.filename else ""
         say(f"tidelake: {place}{error.strerror or error}")

@@ -10,7 +10,7 @@ from tidelake.cli.options import Place, as_json, place, placed
 from tidelake.cli.render import print_json, print_table
 from tidelake.config import Detection, Pipeline
 from tidelake.config.detections import FastLane
-from tidelake.errors import UsageError
+from tidelake.errors import NotBuiltError, UsageError
 
 # In real-time mode each partition of the topic keeps a slot for itself.
 _SLOTS = 16
@@ -33,7 +33,7 @@ def run(pipeline: str, source: str | None, root: str | None, env: str | None) ->
     """Follow a source and send alerts until stopped; begins with the newest records."""
     from tidelake.runtime.lock import hold  # noqa: PLC0415
 
-    where = place(root, env)
+    where = _place(root, env)
     definition = where.pipeline(pipeline, source=source)
     detection, lane = fast_lane(definition)
     folder = where.lake.fast(detection.name)
@@ -52,7 +52,7 @@ def run(pipeline: str, source: str | None, root: str | None, env: str | None) ->
 @placed
 def reconcile(pipeline: str, json_: bool, root: str | None, env: str | None) -> None:
     """Confirm or retract each alert of the fast lane, and list what it missed."""
-    where = place(root, env)
+    where = _place(root, env)
     definition = where.pipeline(pipeline)
     detection, lane = fast_lane(definition)
     with started(where, definition) as context:
@@ -88,3 +88,15 @@ def _with_slots(where: Place) -> Place:
     if environment.master != "local[*]":
         return where
     return Place(environment.model_copy(update={"master": f"local[{_SLOTS}]"}), where.lake)
+
+
+def _place(root: str | None, env: str | None) -> Place:
+    """Resolve where; the lane's own copies of tables lie in folders.
+
+    Raises:
+        NotBuiltError: In a catalog.
+    """
+    where = place(root, env)
+    if where.lake.catalog is not None:
+        raise NotBuiltError("The fast lane on a catalog", "Give --root DIR to run it on paths.")
+    return where

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 
 from tidelake.cli.failures import say
 from tidelake.cli.options import Place
-from tidelake.config import FilesSource, Pipeline, unbuilt_features
-from tidelake.errors import NotBuiltError
+from tidelake.config import DeltaSource, FilesSource, Pipeline, unbuilt_features
+from tidelake.errors import NotBuiltError, UsageError
 from tidelake.tables import HOPS, Hop
 
 if TYPE_CHECKING:
     from tidelake.runtime.hop import Run
+    from tidelake.runtime.triggers import Trigger
 
 # The same request may come twice at once: to the process and to its group.
 _IMPATIENCE_SECONDS = 2.0
@@ -46,26 +47,64 @@ def run_pipeline(
         TidelakeError: What stopped it; a mistake of the user's before Spark starts.
     """
     # Spark takes seconds to load and to start: what can fail without it fails first.
-    from tidelake.runtime.landing import check_landing  # noqa: PLC0415
+    from tidelake.ops.observing import refuse_unready  # noqa: PLC0415
     from tidelake.runtime.lock import hold_hops  # noqa: PLC0415
     from tidelake.runtime.triggers import parse_trigger  # noqa: PLC0415
 
     when = parse_trigger(trigger)
-    for one in (*first, pipeline):
-        if "bronze" in hops and isinstance(one.source, FilesSource):
-            refuse_unbuilt(one)
-            check_landing(one.source.path, place.lake.bronze(one.name))
+    for one in (*first, pipeline) if "bronze" in hops else ():
+        _check_source(place, one)
     refuse_unbuilt(pipeline)
+    refuse_unready(place.environment)
     # Held before Spark starts, so that a second run hears of the first at once.
     with hold_hops(place.lake, pipeline.name, hops), started(place, pipeline) as run:
+        from tidelake.ops.observing import observing  # noqa: PLC0415
         from tidelake.runtime.pipeline import run_hops  # noqa: PLC0415
 
-        for dimension in first:
-            say(f"{dimension.name}:")
-            run_hops(replace(run, pipeline=dimension), HOPS, when)
+        _run_whole(run, first, when)
         if first:
             say(f"{pipeline.name}:")
-        run_hops(run, hops, when, held=True)
+        with observing(run, hops, when) as observed:
+            run_hops(observed, hops, when, held=True)
+
+
+def run_dimensions(place: Place, pipeline: Pipeline, trigger: str) -> None:
+    """Run the dimensions that a pipeline looks up, each until its source is exhausted.
+
+    Raises:
+        UsageError: The trigger would let the first of them run for ever.
+        TidelakeError: What stopped one; a mistake of the user's before Spark starts.
+    """
+    from tidelake.runtime.triggers import parse_trigger  # noqa: PLC0415
+
+    dimensions = tuple(pipeline.dimensions.values())
+    if not dimensions:
+        say(f"{pipeline.name} looks nothing up: it has no dimensions to run.")
+        return
+    when = parse_trigger(trigger)
+    if not when.ends:
+        raise UsageError("dimensions run one after the other, each to its end. Leave --trigger out")
+    for one in dimensions:
+        _check_source(place, one)
+    with started(place, pipeline) as run:
+        _run_whole(run, dimensions, when)
+    say(f"Done. Run the pipeline with: tidelake run {pipeline.name}")
+
+
+def _run_whole(run: Run, dimensions: Sequence[Pipeline], when: Trigger) -> None:
+    from tidelake.runtime.pipeline import run_hops  # noqa: PLC0415
+
+    for dimension in dimensions:
+        say(f"{dimension.name}:")
+        run_hops(replace(run, pipeline=dimension), HOPS, when)
+
+
+def _check_source(place: Place, pipeline: Pipeline) -> None:
+    from tidelake.runtime.landing import check_landing  # noqa: PLC0415
+
+    if isinstance(pipeline.source, FilesSource):
+        refuse_unbuilt(pipeline)
+        check_landing(pipeline.source.path, place.lake.bronze(pipeline.name))
 
 
 def refuse_unbuilt(pipeline: Pipeline) -> None:
@@ -92,11 +131,16 @@ def started(place: Place, pipeline: Pipeline) -> Iterator[Run]:
 
     from tidelake.runtime.hop import Run  # noqa: PLC0415
     from tidelake.runtime.progress import Progress  # noqa: PLC0415
-    from tidelake.session import build_session  # noqa: PLC0415
+    from tidelake.session import build_session, starts_spark  # noqa: PLC0415
 
     asked = threading.Event()
-    say(f"Starting Spark for {pipeline.name} under {place.lake.root} …")
-    spark = build_session(place.environment)
+    ours = starts_spark(place.environment)
+    if ours:
+        say(f"Starting Spark for {pipeline.name} {place.lake.place} …")
+    sources = [one.source for one in (pipeline, *pipeline.dimensions.values())]
+    reads = [one.path for one in sources if isinstance(one, FilesSource | DeltaSource)]
+    catalog = place.lake.catalog
+    spark = catalog.session() if catalog else build_session(place.environment, reads=reads)
     try:
         stop_when_asked(asked)
         yield Run(spark, pipeline, place.lake, place.environment, Progress(say), asked)
@@ -107,7 +151,9 @@ def started(place: Place, pipeline: Pipeline) -> Iterator[Run]:
     finally:
         # Told to stop together with us, the JVM may be gone already.
         with contextlib.suppress(*((Py4JError, OSError) if asked.is_set() else ())):
-            spark.stop()
+            # The runtime's own session serves others, and the notebook's next cell.
+            if ours:
+                spark.stop()
 
 
 def stop_when_asked(stop: threading.Event) -> None:

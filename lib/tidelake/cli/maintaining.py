@@ -8,16 +8,8 @@ import click
 
 from tidelake.cli.failures import say
 from tidelake.cli.flow import started
-from tidelake.cli.options import as_json, place, placed
+from tidelake.cli.options import as_json, duration, place, placed
 from tidelake.cli.render import print_json, print_table
-from tidelake.config.durations import parse_duration
-
-
-def _duration(_: click.Context, __: click.Parameter, value: str | None) -> timedelta | None:
-    try:
-        return None if value is None else parse_duration(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
 
 
 @click.command()
@@ -25,7 +17,7 @@ def _duration(_: click.Context, __: click.Parameter, value: str | None) -> timed
 @click.option(
     "--keep",
     metavar="DURATION",
-    callback=_duration,
+    callback=duration,
     help="How long files that tables no longer hold stay; by default the recovery horizon.",
 )
 @click.option("--look", is_flag=True, help="Show who needs what, and change nothing.")

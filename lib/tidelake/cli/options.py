@@ -4,17 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
 
-from tidelake.config import Environment, Pipeline, load_environment, load_pipeline
-from tidelake.errors import NotBuiltError, UsageError
+from tidelake.config import (
+    Environment,
+    Pipeline,
+    load_environment,
+    load_pipeline,
+    parse_duration,
+)
+from tidelake.errors import UsageError
+from tidelake.session import lake_of
+from tidelake.store.access import refuse_unreachable
+from tidelake.store.folders import SCHEME, Folder, is_remote
 from tidelake.tables import Lake
 
-# How an instant may be written; always in UTC.
-MOMENTS = ("%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d %H:%M:%S")
+MOMENT = "YYYY-MM-DD[THH:MM:SS]"
+
+
+def moment(_: click.Context, __: click.Parameter, value: str | None) -> datetime | None:
+    """Read an instant in ISO 8601, in UTC unless it says another offset.
+
+    A schedule cannot leave a parameter out, only empty: an empty one is none.
+    """
+    if not value:
+        return None
+    try:
+        found = datetime.fromisoformat(value)
+    except ValueError as error:
+        raise click.BadParameter(
+            f"'{value}' is no instant; write it as 2026-01-05 or 2026-01-05T06:30:00Z"
+        ) from error
+    return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def duration(_: click.Context, __: click.Parameter, value: str | None) -> timedelta | None:
+    """Read a duration such as ``1 day``; an empty one is none."""
+    try:
+        return parse_duration(value) if value else None
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 @dataclass(frozen=True)
@@ -34,7 +66,11 @@ def placed(command: Callable[..., Any]) -> Callable[..., Any]:
     command = click.option("--env", metavar="NAME", help="Environment: local, dev or prod.")(
         command
     )
-    return click.option("--root", metavar="DIR", help="Where tables and checkpoints live.")(command)
+    return click.option(
+        "--root",
+        metavar="DIR|s3://…",
+        help="Where tables and checkpoints live: a folder, or s3://bucket/prefix.",
+    )(command)
 
 
 def as_json(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -46,20 +82,21 @@ def place(root: str | None, env: str | None) -> Place:
     """Resolve ``--root`` and ``--env``.
 
     Raises:
-        UsageError: The root is no folder, or may not be written.
-        NotBuiltError: The environment is a catalog.
+        UsageError: The root is no folder, or may not be written; there is no such bucket.
+        MachineError: The object store does not answer, or does not let us in.
     """
     environment = load_environment(env, root=root)
-    if environment.root is None:
-        raise NotBuiltError(
-            f"Running on the catalog {environment.catalog}", "Give --root DIR to run on paths."
-        )
-    _refuse_unusable(environment.root)
-    return Place(environment, Lake(environment.root))
+    if environment.root is not None:
+        _refuse_unusable(environment.root)
+    return Place(environment, lake_of(environment))
 
 
-def _refuse_unusable(root: Path) -> None:
+def _refuse_unusable(root: Folder) -> None:
     """Find out now, not from Spark, that the root cannot be used; nothing is created."""
+    if is_remote(root):
+        bucket, _, prefix = str(root).removeprefix(SCHEME).partition("/")
+        refuse_unreachable(bucket, f"{prefix}/", what=f"the root {root}")
+        return
     for folder in (root, *root.parents):
         try:
             if folder.is_dir():

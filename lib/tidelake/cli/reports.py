@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from textwrap import fill
+from typing import TYPE_CHECKING
 
 from tidelake.cli.render import print_table
 from tidelake.config import Pipeline
 from tidelake.config.pipeline import selected_columns
-from tidelake.ops.lag import SourceLag
-from tidelake.ops.ledger import Ledger
-from tidelake.ops.lines import BooksLine
-from tidelake.ops.query import ask
-from tidelake.ops.status import Status
 from tidelake.tables import Lake
+
+if TYPE_CHECKING:
+    # Spark comes with them, and not every command needs it.
+    from tidelake.ops.lag import SourceLag
+    from tidelake.ops.ledger import Ledger
+    from tidelake.ops.lines import BooksLine
+    from tidelake.ops.status import Status
 
 _TOP = 3
 # The others would push the rest off the screen.
@@ -133,6 +136,8 @@ def _show_lag(source: SourceLag) -> None:
 
 def show_gold(lake: Lake, pipeline: Pipeline) -> None:
     """Print the first rows of each table that gold fills."""
+    from tidelake.ops.query import ask  # noqa: PLC0415
+
     for name, (columns, first) in _tops(pipeline).items():
         if not lake.table(name).exists:
             continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ import click
 
 from tidelake.cli.failures import say
 from tidelake.cli.flow import started
-from tidelake.cli.options import MOMENTS, as_json, place, placed
+from tidelake.cli.options import MOMENT, as_json, moment, place, placed
 from tidelake.cli.render import print_json, print_table
 from tidelake.errors import UnequalError
 
@@ -28,7 +28,8 @@ _LONGEST = 40
 @click.argument("pipeline", default="clickstream")
 @click.option(
     "--since",
-    type=click.DateTime(MOMENTS),
+    metavar=MOMENT,
+    callback=moment,
     help="Judge only what arrived from this instant on (UTC).",
 )
 @click.option(
@@ -49,7 +50,6 @@ def verify(
     """Compute silver and gold anew and compare row by row; exit 3 on any difference."""
     where = place(root, env)
     definition = where.pipeline(pipeline)
-    from_then_on = since.replace(tzinfo=UTC) if since else None
     with started(where, definition) as run:
         from tidelake.replay.verify import verify as judge  # noqa: PLC0415
         from tidelake.replay.verify.certificate import (  # noqa: PLC0415
@@ -63,7 +63,7 @@ def verify(
             if certificate is not None and certificate.exists()
             else None
         )
-        verdict = judge(run, since=from_then_on)
+        verdict = judge(run, since=since)
         if earlier is not None:
             verdict = verdict.with_changes(changed_since(run, earlier))
     if certificate is not None and earlier is None:

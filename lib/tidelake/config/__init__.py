@@ -5,6 +5,7 @@ Knows the whole contract of a pipeline file, with what is not built yet; imports
 
 from __future__ import annotations
 
+from tidelake.config.alerts import Alerts
 from tidelake.config.detections import Burst, Detection, ImpossibleTravel, UnusualAmount
 from tidelake.config.durations import Duration, PositiveDuration, parse_duration
 from tidelake.config.environment import Environment, Limits, load_environment
@@ -20,8 +21,9 @@ from tidelake.config.gold import (
 )
 from tidelake.config.joins import Enrich, Join, LeftSide, RightSide
 from tidelake.config.loading import load_pipeline
-from tidelake.config.pipeline import Alerts, DimensionSpec, Pipeline, Quality, unbuilt_features
-from tidelake.config.places import conf_dir, pipeline_names
+from tidelake.config.observing import AlertTargets, Lineage, Metrics
+from tidelake.config.pipeline import DimensionSpec, Pipeline, Quality, unbuilt_features
+from tidelake.config.places import conf_dir, conf_file, pipeline_names
 from tidelake.config.source import (
     DeltaSource,
     FilesSource,
@@ -33,6 +35,7 @@ from tidelake.config.source import (
 from tidelake.config.types import Field, FieldType
 
 __all__ = [
+    "AlertTargets",
     "Alerts",
     "Burst",
     "Dedup",
@@ -54,7 +57,9 @@ __all__ = [
     "KafkaSource",
     "LeftSide",
     "Limits",
+    "Lineage",
     "Measure",
+    "Metrics",
     "Pipeline",
     "PositiveDuration",
     "Quality",
@@ -68,6 +73,7 @@ __all__ = [
     "Watermark",
     "Window",
     "conf_dir",
+    "conf_file",
     "load_environment",
     "load_pipeline",
     "parse_duration",

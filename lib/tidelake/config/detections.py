@@ -52,7 +52,12 @@ class UnusualAmount(Model):
 
 
 class Burst(Model):
-    """Many events of a key within a short time, the event itself among them."""
+    """Many events of a key within a short time, the event itself among them.
+
+    Attributes:
+        events: How many.
+        within: In how short a time.
+    """
 
     events: Annotated[int, Field(strict=True, ge=2)] = 5
     within: PositiveDuration = timedelta(minutes=1)

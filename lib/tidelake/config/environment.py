@@ -3,27 +3,47 @@
 from __future__ import annotations
 
 import os
+import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field, PlainValidator, ValidationError
 
 from tidelake.config.document import Document, Finding, read_document
 from tidelake.config.durations import PositiveDuration
 from tidelake.config.model import Model
+from tidelake.config.observing import AlertTargets, Lineage, Metrics
 from tidelake.config.places import find_file
 from tidelake.config.sizes import ByteSize
 from tidelake.config.source import Setting, Text
 from tidelake.config.violations import findings_of
+from tidelake.store.folders import Folder, folder, problem_of
 
 Reference = Annotated[
     str, Field(pattern=r"^(env:[A-Za-z_]\w*|secret:[A-Za-z0-9_.@-]+(/[A-Za-z0-9_.@-]+)?)$")
 ]
 
 
+# Without what a client is told beside it, such as a token: a file is no place for a secret.
+_REMOTE = r"^sc://[^/;\s]+/?$"
+REMOTE_VARIABLE = "SPARK_REMOTE"
+
+
+def _as_root(value: object) -> object:
+    """Take folders alone; the loader makes them, with an error that names the place."""
+    if value is None or hasattr(value, "joinpath"):
+        return value
+    raise ValueError("must be the path of a folder")
+
+
 class Limits(Model):
-    """How much input a micro-batch takes, in compressed bytes such as ``256m``."""
+    """How much input a micro-batch takes, in compressed bytes such as ``256m``.
+
+    Attributes:
+        silver_bytes: Of bronze, for a batch of silver.
+        gold_bytes: Of silver, for a batch of gold.
+    """
 
     silver_bytes: ByteSize = "256m"
     gold_bytes: ByteSize = "256m"
@@ -34,25 +54,41 @@ class Environment(Model):
 
     Attributes:
         name: The file's name.
-        root: Absolute folder of the tables.
+        root: Folder of the tables: absolute, or on an object store.
         catalog: Unity Catalog's name.
+        volume: Absolute folder of the files that go with a catalog's tables: checkpoints, locks,
+            marks.
         master: Spark's master; None where the cluster decides.
+        remote: A server of Spark Connect, in place of a master.
         limits: Bounds of a micro-batch.
         recovery_horizon: How long files that tables no longer hold stay at least.
         spark: Settings of the session.
         triggers: Trigger by hop or job.
         secrets: References such as ``env:NAME``, never values.
+        metrics: Where a run tells what its batches cost.
+        alerts: Where alerts go beside the messages of a run.
+        lineage: Where OpenLineage events go; None for nowhere.
     """
 
     name: Text
-    root: Path | None = None
+    root: Annotated[Folder | None, PlainValidator(_as_root)] = None
     catalog: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]*$")] | None = None
+    volume: Path | None = None
     master: Text | None = None
+    remote: Annotated[str, Field(pattern=_REMOTE)] | None = None
     limits: Limits = Limits()
     recovery_horizon: PositiveDuration = timedelta(days=7)
     spark: dict[str, Setting] = Field(default_factory=dict)
     triggers: dict[str, Setting] = Field(default_factory=dict)
     secrets: dict[str, Reference] = Field(default_factory=dict)
+    metrics: Metrics = Metrics()
+    alerts: AlertTargets = AlertTargets()
+    lineage: Lineage | None = None
+
+    @property
+    def files(self) -> Folder | None:
+        """Where files lie: under the root, or on the volume beside a catalog."""
+        return self.root or self.volume
 
 
 def load_environment(name: str | None = None, *, root: str | None = None) -> Environment:
@@ -60,11 +96,14 @@ def load_environment(name: str | None = None, *, root: str | None = None) -> Env
 
     Args:
         name: Its name; by default the variable ``TIDELAKE_ENV``, then ``local``.
-        root: Folder of the tables; by default the variable ``TIDELAKE_ROOT``, then the file's. It
-            wins over a catalog.
+        root: Folder of the tables, or ``s3://bucket/prefix``; by default the variable
+            ``TIDELAKE_ROOT``, then the file's. It wins over a catalog. Where there is a catalog,
+            the variables ``TIDELAKE_CATALOG`` and ``TIDELAKE_VOLUME`` win over the file's.
+
+    The variable ``SPARK_REMOTE`` names a server of Spark Connect, and wins over a master.
 
     Returns:
-        The environment, with an absolute root or a catalog.
+        The environment, with an absolute root, or a catalog and its volume.
 
     Raises:
         UsageError: No environment has this name.
@@ -77,10 +116,23 @@ def load_environment(name: str | None = None, *, root: str | None = None) -> Env
     findings = [*document.findings, *_place_findings(raw, name, bool(root))]
     raw["name"] = name
     if root:
-        raw["root"] = root
+        raw["root"] = folder(root)
         raw.pop("catalog", None)
-    if isinstance(raw.get("root"), str):
-        raw["root"] = Path(os.path.abspath(Path(raw["root"]).expanduser()))
+        raw.pop("volume", None)
+    remote = os.environ.get(REMOTE_VARIABLE, "")
+    # A runtime's own session is named otherwise, and is not connected to.
+    if remote.startswith("sc://"):
+        # The client reads the variable itself, a token in it included.
+        raw["remote"] = _shown(remote)
+        raw.pop("master", None)
+    if raw.get("catalog") is not None:
+        raw["catalog"] = os.environ.get("TIDELAKE_CATALOG") or raw["catalog"]
+        told = os.environ.get("TIDELAKE_VOLUME") or raw.get("volume")
+        raw["volume"] = told or f"/Volumes/{raw['catalog']}/ops/files"
+    if isinstance(raw.get("volume"), str):
+        raw["volume"] = Path(os.path.abspath(Path(raw["volume"]).expanduser()))
+    if isinstance(raw.get("root"), str) and not problem_of(raw["root"]):
+        raw["root"] = folder(raw["root"])
     return _validated(raw, document, findings)
 
 
@@ -90,8 +142,20 @@ def _place_findings(raw: dict[str, Any], name: str, has_root: bool) -> list[Find
         findings.append(Finding(("name",), f"is not the file's name, {name}; leave it out"))
     if raw.get("root") == "":
         findings.append(Finding(("root",), "must not be empty"))
+    if raw.get("master") is not None and raw.get("remote") is not None:
+        findings.append(Finding(("remote",), "stands beside master; a session has one of them"))
+    if isinstance(raw.get("root"), str) and problem_of(raw["root"]) and not has_root:
+        findings.append(Finding(("root",), f"{raw['root']} {problem_of(raw['root'])}"))
     if raw.get("root") is not None and raw.get("catalog") is not None:
         findings.append(Finding(("catalog",), "stands beside root; tables lie in one of them"))
+    if raw.get("volume") == "":
+        findings.append(Finding(("volume",), "must not be empty"))
+    if raw.get("volume") is not None and raw.get("catalog") is None:
+        findings.append(Finding(("volume",), "goes with catalog only; under a root lie files too"))
+    if raw.get("master") is not None and raw.get("catalog") is not None:
+        findings.append(
+            Finding(("master",), "goes with root only; the runtime of a catalog is there")
+        )
     if raw.get("root") is None and raw.get("catalog") is None and not has_root:
         findings.append(Finding(("root",), "root or catalog is required: where tables lie"))
     return findings
@@ -108,12 +172,19 @@ def _validated(raw: dict[str, Any], document: Document, findings: list[Finding])
     return environment
 
 
+def _shown(remote: str) -> str:
+    """Leave a server's address of what a client is told, which may hold a token."""
+    return re.split("/?;", remote, maxsplit=1)[0]
+
+
 def _worded(finding: Finding) -> Finding:
     """Say what a pattern means; a secret's value stays out of the message."""
     words = {
         "secrets": "must be a reference such as env:NAME or secret:SCOPE/KEY, never the value",
         "catalog": "must be a catalog's name: letters, digits, _ and -",
         "root": "must be the path of a folder",
+        "remote": "must look like sc://host:port; options and tokens go into SPARK_REMOTE",
+        "volume": "must be the path of a folder",
     }
     top = str(finding.path[0]) if finding.path else ""
     is_pattern = "must look like" in finding.message or "path" in finding.message

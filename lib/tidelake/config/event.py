@@ -50,7 +50,14 @@ class Event(Model):
 
 
 class Watermark(Model):
-    """How event time advances, and how late an event may come."""
+    """How event time advances, and how late an event may come.
+
+    Attributes:
+        delay: How far the watermark trails the largest event time.
+        allowed_lateness: How far behind the watermark an event still changes gold.
+        max_future_skew: How far ahead of its arrival an event may lie.
+        idle_after: A source partition silent for so long is not waited for.
+    """
 
     delay: Duration = timedelta(minutes=10)
     allowed_lateness: Duration = timedelta(days=1)
@@ -59,7 +66,13 @@ class Watermark(Model):
 
 
 class Dedup(Model):
-    """How far back a copy of an event is looked for."""
+    """How far back a copy of an event is looked for.
+
+    Attributes:
+        ttl: How long after its arrival an id is remembered.
+        beyond_ttl: With ``merge``, ids of the same event date are remembered for good.
+        prefilter: ``operator`` puts Spark's own deduplication in front; it changes no result.
+    """
 
     ttl: PositiveDuration = timedelta(hours=1)
     beyond_ttl: Literal["merge", "ignore"] = "merge"

@@ -32,7 +32,14 @@ Severity = Annotated[Literal["critical", "warning"], BeforeValidator(_severity)]
 
 
 class Expectation(Model):
-    """Something expected of each row, or of a table as a whole."""
+    """Something expected of each row, or of a table as a whole.
+
+    Attributes:
+        type: What is expected, in Great Expectations' words.
+        kwargs: Of what, and how.
+        severity: ``critical`` quarantines a row, ``warning`` counts it.
+        meta: Yours.
+    """
 
     type: Text
     kwargs: dict[str, Any] = Field(default_factory=dict)
@@ -83,7 +90,13 @@ Expectations = Annotated[tuple[Expectation, ...], AfterValidator(_at_least_one)]
 
 
 class Suite(Model):
-    """Expectations over silver's columns and, by the name of the table, over gold's."""
+    """Expectations over silver's columns and, by the name of the table, over gold's.
+
+    Attributes:
+        name: Yours.
+        expectations: Of silver.
+        gold: Of gold, by table; judged by the gate alone.
+    """
 
     name: Text
     expectations: Expectations

@@ -29,7 +29,13 @@ AGGREGATES: tuple[str, ...] = get_args(Aggregate)
 
 
 class TumblingWindow(Model):
-    """Windows side by side."""
+    """Windows side by side.
+
+    Attributes:
+        kind: ``tumbling``.
+        size: How long each is.
+        offset: Shifts all of them; they are aligned to the epoch in UTC.
+    """
 
     kind: Literal["tumbling"]
     size: PositiveDuration
@@ -37,7 +43,14 @@ class TumblingWindow(Model):
 
 
 class HoppingWindow(Model):
-    """Windows that overlap: one begins every ``slide``."""
+    """Windows that overlap: one begins every ``slide``.
+
+    Attributes:
+        kind: ``hopping``.
+        size: How long each is.
+        slide: From the beginning of one to that of the next.
+        offset: Shifts all of them.
+    """
 
     kind: Literal["hopping"]
     size: PositiveDuration
@@ -46,14 +59,23 @@ class HoppingWindow(Model):
 
 
 class SessionWindow(Model):
-    """Windows that last as long as events follow within ``gap``."""
+    """Windows that last as long as events follow within ``gap``.
+
+    Attributes:
+        kind: ``session``.
+        gap: The longest time between two events of one session.
+    """
 
     kind: Literal["session"]
     gap: PositiveDuration
 
 
 class GlobalWindow(Model):
-    """No window: one row a key for all time."""
+    """No window: one row a key for all time.
+
+    Attributes:
+        kind: ``global``.
+    """
 
     kind: Literal["global"]
 
@@ -141,7 +163,15 @@ Measures = Annotated[
 
 
 class GoldTable(Described):
-    """One gold table."""
+    """One gold table.
+
+    Attributes:
+        name: Its name, after ``gold.``.
+        window: How events are cut by time.
+        where: SQL over silver; only such events count.
+        keys: Columns of silver to group by.
+        measures: Column to one aggregate of one SQL expression, ``{total: {sum: value}}``.
+    """
 
     name: TableName
     window: Window

@@ -29,14 +29,25 @@ class Enrich(Model):
 
 
 class LeftSide(Model):
-    """The events that each give one row."""
+    """The events that each give one row.
+
+    Attributes:
+        where: SQL over silver; None for every event.
+        columns: What the row takes from it, name to SQL.
+    """
 
     where: str | None = None
     columns: Annotated[dict[ColumnName, str], Field(min_length=1)]
 
 
 class RightSide(Model):
-    """The events looked for, in this pipeline's silver or in another's."""
+    """The events looked for, in this pipeline's silver or in another's.
+
+    Attributes:
+        pipeline: Whose silver is looked into.
+        where: SQL over that silver; None for every event.
+        columns: What the row takes from it, name to SQL.
+    """
 
     pipeline: TableName
     where: str | None = None

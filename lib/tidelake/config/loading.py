@@ -36,7 +36,7 @@ def load_pipeline(
     Args:
         name_or_path: A name in the conf folder's ``pipelines``; or a path, told by a slash or by
             ending in ``.yml`` or ``.yaml``.
-        environment: Its root stands for ``${root}``.
+        environment: Its root, or its volume, stands for ``${root}``.
         source: Overrides ``source.path``; ``kafka://host:port/topic`` makes a topic the source.
 
     Returns:
@@ -181,13 +181,13 @@ def _interpolated(
     def replace(match: re.Match[str]) -> str:
         if match[1] != "root":
             message = f"{match[0]} stands for nothing; only ${{root}} does"
-        elif environment.root is None:
+        elif environment.files is None:
             message = (
                 f"${{root}} stands for nothing in environment {environment.name}, whose tables lie "
-                f"in catalog {environment.catalog}; write the whole path"
+                f"in catalog {environment.catalog}; give it a volume, or write the whole path"
             )
         else:
-            return str(environment.root)
+            return str(environment.files)
         findings.append(Finding(path, message))
         return match[0]
 

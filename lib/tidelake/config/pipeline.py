@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr
 
+from tidelake.config.alerts import Alerts
 from tidelake.config.described import Described
 from tidelake.config.detections import Detection
-from tidelake.config.durations import PositiveDuration
 from tidelake.config.event import Dedup, Event, Watermark
 from tidelake.config.expectations import Expectation, Suite
 from tidelake.config.gold import GoldTable
@@ -21,28 +21,46 @@ from tidelake.config.types import quoted
 
 
 class Quality(Model):
-    """A suite of expectations that silver's rows are held against."""
+    """A suite of expectations that silver's rows are held against.
+
+    Attributes:
+        suite: A file of the conf folder.
+    """
 
     suite: Text
 
 
-class Alerts(Model):
-    """When somebody should be told."""
-
-    lag_seconds: Annotated[float, Field(strict=True, gt=0)] | None = None
-    quarantine_rate: Annotated[float, Field(strict=True, ge=0, le=1)] | None = None
-    watermark_stuck: PositiveDuration | None = None
-
-
 class DimensionSpec(Model):
-    """The key of a dimension, and whether its past is kept."""
+    """The key of a dimension, and whether its past is kept.
+
+    Attributes:
+        key: Columns that tell its members apart.
+        history: Whether ``dim.<name>__history`` is filled.
+    """
 
     key: Annotated[tuple[ColumnName, ...], Field(min_length=1)]
     history: Annotated[bool, Field(strict=True)] = True
 
 
 class Pipeline(Described):
-    """A pipeline file, read and checked."""
+    """A pipeline file, read and checked.
+
+    Attributes:
+        name: Names the tables too; the file's name.
+        kind: ``dimension`` for a changelog that other pipelines look things up in.
+        source: Where records come from.
+        event: What a payload holds, and what silver makes of it.
+        watermark: How event time advances.
+        dedup: How far back copies are looked for.
+        quality: What is expected of rows.
+        enrich: Columns of dimensions, added in silver.
+        gold: Tables of windows and measures.
+        joins: Tables with one row a left event.
+        detections: Tables of alerts.
+        alerts: When somebody should be told.
+        transform: A function of yours, ``package.module:function``; not built yet.
+        dimension: Of ``kind: dimension``: its key.
+    """
 
     name: TableName
     kind: Literal["events", "dimension"] = "events"
@@ -55,7 +73,7 @@ class Pipeline(Described):
     gold: tuple[GoldTable, ...] = ()
     joins: tuple[Join, ...] = ()
     detections: tuple[Detection, ...] = ()
-    alerts: Alerts | None = None
+    alerts: Alerts = Alerts()
     transform: (
         Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$")] | None
     ) = None
@@ -176,7 +194,7 @@ def selected_columns(event: Event) -> dict[str, str]:
 
 
 def unbuilt_features(pipeline: Pipeline) -> list[str]:
-    """Name what a pipeline uses and this version cannot run; alerts are taken without a word."""
+    """Name what a pipeline uses and this version cannot run."""
     present = {
         "source.format: avro with kind: files": (
             pipeline.source.kind == "files" and pipeline.source.format == "avro"

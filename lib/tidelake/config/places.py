@@ -13,7 +13,7 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def conf_dir() -> Path:
-    """Find the folder that holds ``pipelines`` and ``environments``.
+    """Find the folder that holds ``pipelines``.
 
     The working directory's own ``conf`` comes first, then the one packed into the wheel, then that
     of the repository the package is used from.
@@ -21,12 +21,26 @@ def conf_dir() -> Path:
     Raises:
         UsageError: There is none.
     """
-    places = (Path.cwd() / "conf", _PACKAGE / "conf", _PACKAGE.parent.parent / "conf")
+    places = _places()
     for place in places:
         if (place / "pipelines").is_dir():
             return place
     looked = ", ".join(map(str, places))
     raise UsageError(f"no conf folder with pipelines in it; looked at {looked}")
+
+
+def _places() -> tuple[Path, ...]:
+    return (Path.cwd() / "conf", _PACKAGE / "conf", _PACKAGE.parent.parent / "conf")
+
+
+def conf_file(name: str) -> Path:
+    """Find a file that every conf folder needs and few have reason to change, such as a lock.
+
+    The own conf folder's wins; where it has none, the one that came with Tidelake holds. Where
+    there is none at all, the path at which it was looked for last.
+    """
+    files = [place / name for place in _places()]
+    return next((file for file in files if file.is_file()), files[-1])
 
 
 def pipeline_names() -> list[str]:
@@ -51,11 +65,24 @@ def find_file(name: str, kind: str) -> Path:
         UsageError: There is no such file; the known names are listed.
     """
     folder = conf_dir() / f"{kind}s"
-    for suffix in SUFFIXES:
-        if name and os.sep not in name and (folder / f"{name}{suffix}").is_file():
-            return folder / f"{name}{suffix}"
-    known = _names(folder)
+    for place in _folders(kind):
+        for suffix in SUFFIXES:
+            if name and os.sep not in name and (place / f"{name}{suffix}").is_file():
+                return place / f"{name}{suffix}"
+    known = sorted({name for place in _folders(kind) for name in _names(place)})
     raise UsageError(
         f"there is no {kind} '{name}'{suggestion(name, known)} "
         f"(known in {folder}: {', '.join(known) or 'none'})"
     )
+
+
+def _folders(kind: str) -> list[Path]:
+    """Name the folders in which a kind of file may lie, the first wins.
+
+    An own conf folder need not repeat the environments that come with Tidelake. Its pipelines are
+    all there are: a name that is misspelt must not find one of Tidelake's.
+    """
+    own = conf_dir() / f"{kind}s"
+    if kind != "environment":
+        return [own]
+    return list(dict.fromkeys([own, *(place / f"{kind}s" for place in _places())]))

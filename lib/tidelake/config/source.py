@@ -104,6 +104,14 @@ class FilesSource(Model):
     """A folder of files, read recursively; JSON holds one record a line.
 
     Spark takes one of the limits, not both; without either a batch takes 1000 files at most.
+
+    Attributes:
+        kind: ``files``.
+        format: ``json``: one object a line.
+        path: The folder, or one file; ``${root}`` is the environment's root.
+        max_files_per_trigger: Files of a batch, at most.
+        max_bytes_per_trigger: Bytes of a batch, at most; a file is always taken whole.
+        registry: Not for files.
     """
 
     kind: Literal["files"]
@@ -143,7 +151,21 @@ def _beginning(text: str) -> str:
 
 
 class KafkaSource(Model):
-    """Kafka topics: one by its name, or all that match a pattern, new ones included."""
+    """Kafka topics: one by its name, or all that match a pattern, new ones included.
+
+    Attributes:
+        kind: ``kafka``.
+        bootstrap: ``host:port``, several with commas.
+        topic: One topic; or ``pattern``.
+        pattern: A regular expression of topics' names.
+        starting: ``earliest``, ``latest`` or an instant: where the first run begins.
+        options: Settings of the client, ``kafka.`` before each; a secret by reference.
+        format: ``json`` or ``avro``.
+        registry: Where writers' schemas of Avro are.
+        schema_file: A file with the writers' Avro schema, where there is no registry.
+        max_offsets_per_trigger: Records of a batch, at most.
+        min_partitions: Cuts partitions into at least so many tasks.
+    """
 
     kind: Literal["kafka"]
     bootstrap: Text
@@ -159,7 +181,14 @@ class KafkaSource(Model):
 
 
 class DeltaSource(Model):
-    """An append-only Delta table; of two limits the one that is reached first ends a batch."""
+    """An append-only Delta table; of two limits the one that is reached first ends a batch.
+
+    Attributes:
+        kind: ``delta``.
+        path: The table's folder.
+        max_files_per_trigger: Files of a batch, at most.
+        max_bytes_per_trigger: Bytes of a batch, at most.
+    """
 
     kind: Literal["delta"]
     path: Text
@@ -168,7 +197,12 @@ class DeltaSource(Model):
 
 
 class RateSource(Model):
-    """Spark's generator of rows, for trials."""
+    """Spark's generator of rows, for trials.
+
+    Attributes:
+        kind: ``rate``.
+        rows_per_second: How fast.
+    """
 
     kind: Literal["rate"]
     rows_per_second: PositiveInt = 10

@@ -7,7 +7,6 @@ can recompute what a pipeline should have made of them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from tidelake.errors import UsageError
 from tidelake.generators.clickstream import generate_clickstream
@@ -19,6 +18,7 @@ from tidelake.generators.reference import (
     generate_planes,
     generate_products,
 )
+from tidelake.store.folders import Folder
 
 __all__ = ["GENERATED", "Summary", "generate", "generate_clickstream", "generate_flights"]
 
@@ -33,7 +33,7 @@ GENERATED = ("clickstream", "flights", *_DIMENSIONS, "payments")
 
 def generate(
     pipeline_name: str,
-    to: Path,
+    to: Folder,
     *,
     events: int,
     seed: int,

@@ -10,7 +10,6 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
-from pathlib import Path
 
 from tidelake.errors import UsageError
 from tidelake.generators.damage import damage
@@ -25,6 +24,7 @@ from tidelake.generators.shop import (
     other_product,
     price,
 )
+from tidelake.store.folders import Folder
 
 START = datetime(2026, 1, 5)
 # Smaller streams are sparser, not shorter: an event can always be a day late.
@@ -70,7 +70,7 @@ RATES = Rates()
 
 
 def generate_clickstream(
-    to: Path, *, events: int, seed: int, progress: Callable[[str], None] | None = None
+    to: Folder, *, events: int, seed: int, progress: Callable[[str], None] | None = None
 ) -> Summary:
     """Write a clickstream.
 

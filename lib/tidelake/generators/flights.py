@@ -22,6 +22,7 @@ from zoneinfo import ZoneInfo
 from tidelake.errors import UsageError
 from tidelake.generators.landing import Summary, land
 from tidelake.generators.reference import data_folder
+from tidelake.store.folders import Folder
 
 _YEAR = 2013
 _MONTHS = range(1, 13)
@@ -61,7 +62,7 @@ class FlightEvent(NamedTuple):
 
 
 def generate_flights(
-    to: Path,
+    to: Folder,
     *,
     months: Sequence[int] = (1,),
     events: int | None = None,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidelake.errors import UsageError
+from tidelake.store.folders import Folder
 
 _MILLISECOND_NS = 1_000_000
 _SHOWN = 5
@@ -52,7 +53,7 @@ def in_files(deliveries: Iterable[Delivery], *, name: str) -> dict[str, bytes]:
 
 
 def land(
-    to: Path, files: Mapping[str, bytes], *, progress: Callable[[str], None] | None = None
+    to: Folder, files: Mapping[str, bytes], *, progress: Callable[[str], None] | None = None
 ) -> int:
     """Write the files that are missing, each one whole or not at all.
 
@@ -92,13 +93,17 @@ def land(
     return len(files) - len(present)
 
 
-def _holds(path: Path, content: bytes) -> bool:
+def _holds(path: Folder, content: bytes) -> bool:
     """Tell whether a file has exactly this content, without reading one of another size."""
     return path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content
 
 
-def _write(path: Path, content: bytes, *, after: int) -> int:
+def _write(path: Folder, content: bytes, *, after: int) -> int:
     """Write one file, with a modification time beyond ``after``; return that time in ms."""
+    if not isinstance(path, Path):
+        # The store stamps it, in whole seconds; within one, readers go by the name.
+        path.write_bytes(content)
+        return after
     # Readers pass over names that begin with a dot, so nobody sees half a file.
     draft = path.with_name(f".{path.name}.tmp")
     draft.write_bytes(content)

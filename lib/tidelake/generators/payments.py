@@ -12,11 +12,11 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
 
 from tidelake.errors import UsageError
 from tidelake.generators.cities import CITIES, City, far_from
 from tidelake.generators.landing import Delivery, Summary, in_files, land
+from tidelake.store.folders import Folder
 
 START = datetime(2026, 1, 5)
 _SECOND = 1000
@@ -51,7 +51,7 @@ class Payment:
 
 
 def generate_payments(
-    to: Path, *, events: int, seed: int, progress: Callable[[str], None] | None = None
+    to: Folder, *, events: int, seed: int, progress: Callable[[str], None] | None = None
 ) -> Summary:
     """Write a stream of payments over three days.
 

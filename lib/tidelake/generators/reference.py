@@ -15,6 +15,7 @@ from typing import Any
 from tidelake.errors import MachineError
 from tidelake.generators.landing import Summary, land
 from tidelake.generators.shop import PRODUCTS, price
+from tidelake.store.folders import Folder
 
 _CATEGORIES = (
     *("books", "games", "garden", "kitchen", "lamps", "music"),
@@ -49,7 +50,7 @@ def data_folder() -> Path:
 
 
 def generate_products(
-    to: Path, *, changes: int, progress: Callable[[str], None] | None = None
+    to: Folder, *, changes: int, progress: Callable[[str], None] | None = None
 ) -> Summary:
     """Write the catalogue of the clickstream's shop: the same for every stream.
 
@@ -71,7 +72,7 @@ def generate_products(
 
 
 def generate_airlines(
-    to: Path, *, changes: int, progress: Callable[[str], None] | None = None
+    to: Folder, *, changes: int, progress: Callable[[str], None] | None = None
 ) -> Summary:
     """Write the airlines of the flights, each entered as 2013 began."""
     rows = _rows("airlines.csv")
@@ -83,7 +84,7 @@ def generate_airlines(
 
 
 def generate_planes(
-    to: Path, *, changes: int, progress: Callable[[str], None] | None = None
+    to: Folder, *, changes: int, progress: Callable[[str], None] | None = None
 ) -> Summary:
     """Write the aircraft of the flights, each entered as 2013 began."""
     entered = [
@@ -140,7 +141,7 @@ def _rows(file: str) -> list[dict[str, str]]:
 
 
 def _land(
-    to: Path, name: str, changes: list[Change], progress: Callable[[str], None] | None
+    to: Folder, name: str, changes: list[Change], progress: Callable[[str], None] | None
 ) -> Summary:
     size = -(-len(changes) // _FILES)
     files = {

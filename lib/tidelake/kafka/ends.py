@@ -10,9 +10,9 @@ from typing import Any
 from tidelake.config import KafkaSource
 from tidelake.config.secrets import resolved
 from tidelake.errors import SourceError
+from tidelake.kafka.lag import Offsets
 from tidelake.kafka.produce import library
 from tidelake.kafka.reach import refuse_unreachable
-from tidelake.kafka.source import Offsets
 
 _SECONDS = 10
 _JAAS = "sasl.jaas.config"

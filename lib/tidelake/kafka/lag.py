@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tidelake.kafka.source import Offsets
+# By topic and partition: an offset, or how many.
+Offsets = dict[str, dict[str, int]]
 
 
 def behind(reached: Offsets, ends: Offsets) -> Offsets:

@@ -10,7 +10,7 @@ import uuid
 from base64 import urlsafe_b64encode
 from pathlib import Path
 
-from tidelake.config import conf_dir
+from tidelake.config import conf_file
 from tidelake.errors import MachineError
 from tidelake.jars import ensure_jars, read_lock
 
@@ -30,7 +30,7 @@ def java_command() -> list[str]:
         MachineError: Java or PySpark is missing.
         JarError: A jar cannot be fetched, or its hash differs from the lock.
     """
-    jars = [*ensure_jars(read_lock(conf_dir() / _LOCK)), *_scala()]
+    jars = [*ensure_jars(read_lock(conf_file(_LOCK))), *_scala()]
     return [_java(), *_HEAP, _QUIET, "-cp", os.pathsep.join(map(str, jars))]
 
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import datetime
-from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
 from tidelake.config import KafkaSource
 from tidelake.config.secrets import resolved
-
-# By topic and partition: the offset after the last record that was taken.
-Offsets = dict[str, dict[str, int]]
+from tidelake.kafka.lag import Offsets
+from tidelake.store.folders import Folder
 
 _FIRST_INPUT = 2
 # As long as Kafka's own clients wait for a broker; Spark's source would wait twice as long.
@@ -64,7 +62,7 @@ def client_options(source: KafkaSource) -> dict[str, str]:
     return {"kafka.bootstrap.servers": source.bootstrap, **resolved(source.options)}
 
 
-def planned_offsets(checkpoint: Path, batch: int) -> Offsets:
+def planned_offsets(checkpoint: Folder, batch: int) -> Offsets:
     """Read up to where a planned micro-batch goes; empty before the first."""
     file = checkpoint / "offsets" / str(batch)
     if not file.exists():

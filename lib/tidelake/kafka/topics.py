@@ -17,7 +17,8 @@ from pyspark.sql.utils import is_remote
 
 from tidelake.config import KafkaSource
 from tidelake.errors import SourceError
-from tidelake.kafka.source import Offsets, options_of
+from tidelake.kafka.lag import Offsets
+from tidelake.kafka.source import options_of
 
 _SECONDS = 20
 _CLIENT = "kafka."

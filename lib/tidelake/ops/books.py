@@ -19,7 +19,7 @@ def require_tables(lake: Lake, pipeline: str) -> None:
     """
     if not lake.bronze(pipeline).exists:
         raise UsageError(
-            f"{pipeline} has no tables under {lake.root}. Fill them with: tidelake run {pipeline}"
+            f"{pipeline} has no tables {lake.place}. Fill them with: tidelake run {pipeline}"
         )
 
 

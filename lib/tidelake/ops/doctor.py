@@ -13,8 +13,11 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from tidelake.errors import JarError
-from tidelake.jars import cache_dir, read_lock, sha256_of
+from tidelake.errors import JarError, TidelakeError
+from tidelake.jars import cache_dir, read_lock, sha256_of, store_lock
+from tidelake.store.folders import Folder, is_remote
+from tidelake.store.lease import lease
+from tidelake.tables import Lake
 
 _LEAST_JAVA = 17
 _LEAST_MEMORY_GIB = 4
@@ -42,15 +45,28 @@ class Finding:
         return not self.remedy
 
 
-def examine(root: Path) -> list[Finding]:
-    """Run every check."""
+def examine_lake(lake: Lake) -> list[Finding]:
+    """Check the machine, or in a catalog what only the catalog can lack."""
+    if lake.catalog is None:
+        return examine(lake.root)
+    from tidelake.ops.doctor_catalog import examine_catalog  # noqa: PLC0415  imports Spark
+
+    return examine_catalog(lake, lake.catalog)
+
+
+def examine(root: Folder) -> list[Finding]:
+    """Run every check of a machine.
+
+    Args:
+        root: Where its tables are.
+    """
     checks: list[Callable[[], Finding]] = [
         check_python,
         check_java,
         check_spark,
         check_memory,
         lambda: check_disk(root),
-        check_jars,
+        lambda: check_jars(on_store=is_remote(root)),
         lambda: check_root(root),
     ]
     return [check() for check in checks]
@@ -101,18 +117,20 @@ def check_memory() -> Finding:
     return Finding("Memory", f"{total:.1f} GiB", "" if total >= _LEAST_MEMORY_GIB else remedy)
 
 
-def check_disk(root: Path) -> Finding:
+def check_disk(root: Folder) -> Finding:
     """Want room for tables and shuffles."""
-    place = next(path for path in (root, *root.parents) if path.exists())
+    # Shuffles go to this machine's disk wherever the tables lie.
+    folder = root if isinstance(root, Path) else Path(tempfile.gettempdir())
+    place = next(path for path in (folder, *folder.parents) if path.exists())
     free = shutil.disk_usage(place).free / _GIB
     remedy = f"free at least {_LEAST_DISK_GIB} GiB, or choose another --root"
     return Finding("Disk", f"{free:.1f} GiB free", "" if free >= _LEAST_DISK_GIB else remedy)
 
 
-def check_jars() -> Finding:
-    """Want every jar of the lock in the cache, with its hash."""
+def check_jars(*, on_store: bool = False) -> Finding:
+    """Want every jar of the lock in the cache, with its hash; on a store those that read it too."""
     try:
-        jars = read_lock()
+        jars = (*read_lock(), *(read_lock(store_lock()) if on_store else ()))
     except JarError as error:
         return Finding("Jars", "no lock", str(error))
     folder = cache_dir()
@@ -131,8 +149,10 @@ def check_jars() -> Finding:
     return Finding("Jars", f"{len(jars)} verified in {folder}")
 
 
-def check_root(root: Path) -> Finding:
+def check_root(root: Folder) -> Finding:
     """Want to write under the root."""
+    if not isinstance(root, Path):
+        return _check_store(root)
     place = next(path for path in (root, *root.parents) if path.exists())
     try:
         with tempfile.TemporaryFile(dir=place):
@@ -140,3 +160,13 @@ def check_root(root: Path) -> Finding:
     except OSError as error:
         return Finding("Root", f"{root}: {error.strerror}", "choose a --root that you may write")
     return Finding("Root", f"{root} is writable")
+
+
+def _check_store(root: Folder) -> Finding:
+    """Want to write there, under the conditions that keep a second writer out."""
+    try:
+        with lease(root / "checkpoints" / ".doctor.lock", "doctor", waits=True):
+            pass
+    except TidelakeError as error:
+        return Finding("Root", str(root), str(error))
+    return Finding("Root", f"{root} is writable, and keeps conditional writes")

@@ -10,7 +10,14 @@ from typing import TypeVar
 import duckdb
 
 from tidelake.errors import UsageError
-from tidelake.ops.query import Answer, ask, ask_for_user, tables_in, write_for_user
+from tidelake.ops.query import (
+    Answer,
+    ask,
+    ask_for_user,
+    dialect_of,
+    tables_in,
+    write_for_user,
+)
 from tidelake.ops.target import Target
 from tidelake.sinks.commits import last_commit
 from tidelake.tables import Lake
@@ -68,7 +75,7 @@ def write_at_epoch(lake: Lake, sql: str, target: Target) -> tuple[int, Epoch | N
 def _at_epoch(
     lake: Lake, sql: str, read: Callable[[Mapping[str, int]], _T]
 ) -> tuple[_T, Epoch | None]:
-    names = {table.name for table in tables_in(sql, lake).values()}
+    names = {table.name for table in tables_in(sql, lake, dialect=dialect_of(lake)).values()}
     if not names:
         return read({}), None
     epoch = newest_epoch(lake, names)
@@ -122,11 +129,11 @@ def _newest(lake: Lake, names: Collection[str]) -> Epoch | None:
     if not lake.epochs().exists:
         return None
     # The names are checked ones, of tables that exist.
-    wanted = ", ".join(f"'{name}'" for name in names)
+    wanted = " AND ".join(f"versions['{name}'] IS NOT NULL" for name in names)
     found = ask(
         lake,
         f"SELECT pipeline, epoch, closed_at, versions FROM {lake.epochs().name} "
-        f"WHERE list_has_all(map_keys(versions), [{wanted}]) "
+        f"WHERE {wanted} "
         f"ORDER BY closed_at DESC LIMIT 1",
     )
     return next((Epoch(*row) for row in found.rows), None)

@@ -14,6 +14,7 @@ from datetime import UTC, date, datetime, time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tidelake.access import load
 from tidelake.config.bounds import as_bound, from_now, is_parameter
 from tidelake.config.expectations import Expectation, Suite
 from tidelake.config.signatures import SIGNATURES
@@ -143,7 +144,7 @@ def _judge(
     expectations: Sequence[Expectation],
     now: datetime,
 ) -> Iterator[GateResult]:
-    frame = spark.read.format("delta").load(str(table.path))
+    frame = load(spark, table)
     found: Mapping[int, Any] = {}
     failure = "Great Expectations gave no result"
     try:

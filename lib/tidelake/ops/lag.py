@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from tidelake.kafka.lag import total
-from tidelake.kafka.source import Offsets
+from tidelake.kafka.lag import Offsets, total
 from tidelake.ops.advice import Advice, Taking, Trend, advise, trend_of
 from tidelake.sinks.commits import Commit
 

@@ -23,9 +23,10 @@ from tidelake.ops.terms import (
     side_rows,
     source_books,
 )
-from tidelake.sinks.commits import newest_version, rows_between
+from tidelake.sinks.commits import newest_version
 from tidelake.sinks.erased import arrivals_in, erased_rows
 from tidelake.sinks.notes import add_up, position
+from tidelake.sinks.positions import rows_between
 from tidelake.tables import Lake
 
 _TRIES = 3

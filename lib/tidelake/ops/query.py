@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 from collections.abc import Iterator, Mapping
@@ -15,13 +16,16 @@ from duckdb_extensions import import_extension
 from sqlglot import exp, parse
 from sqlglot.errors import SqlglotError
 
-from tidelake.errors import TidelakeError, UsageError
+from tidelake.errors import MachineError, NotBuiltError, TidelakeError, UsageError
 from tidelake.ops.target import Target
 from tidelake.sinks.commits import last_commit
 from tidelake.sinks.finality import Final
-from tidelake.tables import Lake, Table
+from tidelake.store.access import duckdb_secret
+from tidelake.store.folders import is_remote
+from tidelake.tables import Catalog, Lake, Table
 
 _FINAL = "__final"
+_DUCKDB, _SPARK = "duckdb", "databricks"
 
 
 @dataclass(frozen=True)
@@ -43,15 +47,18 @@ class Answer:
 
 
 def ask(lake: Lake, sql: str) -> Answer:
-    """Run one SELECT of our own.
+    """Run one SELECT of our own, in DuckDB's words.
 
     Raises:
         UsageError: The statement is no query, or DuckDB does not understand it.
     """
     wanted = tables_in(sql, lake)
+    if lake.catalog is not None:
+        return _ask_catalog(lake.catalog, sql, wanted, {}, dialect=_DUCKDB)
     # A catalog of its own keeps the views of one question from another's.
     catalog = f"asked_{next(_numbers)}"
     with _instance().cursor() as connection:
+        _reach(connection, lake)
         connection.execute("SET TimeZone = 'UTC'")
         connection.execute(f"ATTACH ':memory:' AS {catalog}")
         try:
@@ -66,6 +73,8 @@ def ask(lake: Lake, sql: str) -> Answer:
 def ask_for_user(lake: Lake, sql: str, versions: Mapping[str, int] | None = None) -> Answer:
     """Run one SELECT of the user's, which reaches the tables that it names and nothing else.
 
+    It is in DuckDB's words; on a catalog Spark answers it, and it is in Spark's.
+
     Args:
         lake: Where the tables are.
         sql: The statement.
@@ -74,6 +83,9 @@ def ask_for_user(lake: Lake, sql: str, versions: Mapping[str, int] | None = None
     Raises:
         UsageError: The statement is no query, or DuckDB does not understand it.
     """
+    if lake.catalog is not None:
+        wanted = tables_in(sql, lake, dialect=_SPARK)
+        return _ask_catalog(lake.catalog, sql, wanted, versions or {}, dialect=_SPARK)
     with _for_user(lake, sql, versions or {}) as connection:
         return _answer(connection, sql, lake)
 
@@ -95,7 +107,10 @@ def write_for_user(
     Raises:
         UsageError: What :func:`ask_for_user` refuses.
         TidelakeError: The file cannot be written.
+        NotBuiltError: The tables are in a catalog.
     """
+    if lake.catalog is not None:
+        raise NotBuiltError("Writing an answer from a catalog into a file", "Ask Databricks SQL.")
     with (
         target.whole() as part,
         _for_user(lake, sql, versions or {}, writes=part) as connection,
@@ -129,6 +144,7 @@ def _for_user(
     wanted = tables_in(sql, lake)
     with duckdb.connect() as connection:
         import_extension("delta", con=connection)
+        _reach(connection, lake)
         connection.execute("SET TimeZone = 'UTC'")
         _name(connection, wanted, versions)
         folders = [f"{table.path}/" for table in wanted.values()]
@@ -137,6 +153,25 @@ def _for_user(
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
         yield connection
+
+
+def _ask_catalog(
+    catalog: Catalog,
+    sql: str,
+    wanted: Mapping[str, Table],
+    versions: Mapping[str, int],
+    *,
+    dialect: str,
+) -> Answer:
+    from tidelake.ops.asking import ask_catalog  # noqa: PLC0415  imports Spark
+
+    kept = {
+        view: _final_condition(view, table, versions.get(table.name))
+        for view, table in wanted.items()
+        if view != table.name
+    }
+    columns, rows = ask_catalog(catalog, sql, wanted, dialect=dialect, versions=versions, kept=kept)
+    return Answer(columns, rows)
 
 
 _numbers = itertools.count()
@@ -150,6 +185,23 @@ def _instance() -> duckdb.DuckDBPyConnection:
     # A table's log may be rewritten under the same name; only the disk says what it holds.
     connection.execute("SET enable_external_file_cache = false")
     return connection
+
+
+def _reach(connection: duckdb.DuckDBPyConnection, lake: Lake) -> None:
+    """Let a connection read the lake where it lies on a store; keys stay in memory.
+
+    They are told anew each time: those of a role change every few hours.
+    """
+    if not is_remote(lake.root):
+        return
+    try:
+        import_extension("httpfs", con=connection)
+    except ImportError as error:
+        raise MachineError(
+            "what lets DuckDB read an object store is not installed. "
+            "Install it with: pip install 'tidelake[s3]'"
+        ) from error
+    connection.execute(*duckdb_secret())
 
 
 def _name(
@@ -202,34 +254,51 @@ def _not_understood(error: duckdb.Error, lake: Lake) -> UsageError:
     return UsageError(f"{_plain(error)}\n{_known(lake)}")
 
 
-def tables_in(sql: str, lake: Lake) -> dict[str, Table]:
+def dialect_of(lake: Lake) -> str:
+    """Name the dialect in which users ask."""
+    return _DUCKDB if lake.catalog is None else _SPARK
+
+
+def tables_in(sql: str, lake: Lake, *, dialect: str = _DUCKDB) -> dict[str, Table]:
     """Find the tables that a statement names, by the names that it uses.
+
+    Args:
+        sql: The statement.
+        lake: Where the tables are.
+        dialect: The statement's.
 
     Raises:
         UsageError: It is not exactly one query, or names a table that does not exist.
     """
     try:
-        statements = [statement for statement in parse(sql, dialect="duckdb") if statement]
+        statements = [statement for statement in parse(sql, dialect=dialect) if statement]
     except SqlglotError as error:
         raise UsageError(f"the statement cannot be read: {str(error).splitlines()[0]}") from error
     if len(statements) != 1 or not isinstance(statements[0], exp.Query | exp.Describe):
         raise UsageError("`tidelake sql` takes one SELECT; tables change only through `run`.")
-    existing = {table.name: table for table in lake.existing()}
-    existing |= {f"{name}{_FINAL}": table for name, table in existing.items() if "gold." in name}
     named = {
         f"{found.db}.{found.name}".lower()
         for found in statements[0].find_all(exp.Table)
         if found.db and found.db.lower() != "information_schema"
     }
-    unknown = sorted(named - existing.keys())
+    meant = {name: _meant(name, lake) for name in sorted(named)}
+    unknown = [name for name, table in meant.items() if table is None]
     if unknown:
         raise UsageError(f"there is no table {', '.join(unknown)}.\n{_known(lake)}")
-    return {name: existing[name] for name in sorted(named)}
+    return {name: table for name, table in meant.items() if table is not None}
+
+
+def _meant(name: str, lake: Lake) -> Table | None:
+    """Find the table behind a name; None where there is none."""
+    with contextlib.suppress(UsageError):
+        table = lake.table(name.removesuffix(_FINAL) if name.startswith("gold.") else name)
+        return table if table.exists else None
+    return None
 
 
 def _known(lake: Lake) -> str:
     names = ", ".join(table.name for table in lake.existing())
-    return f"Tables under {lake.root}: {names or 'none yet; fill them with `tidelake demo`'}"
+    return f"Tables {lake.place}: {names or 'none yet; fill them with `tidelake demo`'}"
 
 
 def _plain(error: duckdb.Error) -> str:

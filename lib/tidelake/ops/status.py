@@ -16,8 +16,9 @@ from tidelake.ops.lag import SourceLag
 from tidelake.ops.topics import source_lag
 from tidelake.runtime.landing import list_files, taken_files
 from tidelake.silver.watermark import held_back_by
-from tidelake.sinks.commits import Commit, last_commit, rows_between
+from tidelake.sinks.commits import Commit, last_commit
 from tidelake.sinks.notes import SilverNote, position
+from tidelake.sinks.positions import rows_between
 from tidelake.tables import Lake, Table
 
 

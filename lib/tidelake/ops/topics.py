@@ -44,12 +44,11 @@ def source_lag(
         asked = Check(datetime.now(UTC), noted["offsets"], behind(noted["offsets"], ends))
     except TidelakeError as error:
         not_asked = str(error)
-    alerts = pipeline.alerts
     return lag_of(
         newest_first,
         asked,
         not_asked=not_asked,
         min_partitions=source.min_partitions or 0,
-        seconds=(alerts and alerts.lag_seconds) or _LAG_SECONDS,
+        seconds=pipeline.alerts.lag_seconds or _LAG_SECONDS,
         now=now,
     )

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from delta.tables import DeltaTable
-
+from tidelake.access import detail
 from tidelake.ops.books import history
 from tidelake.runtime.checkpoints import delta_offset, prepare
 from tidelake.runtime.hop import Run
-from tidelake.sinks.commits import BEGINNING, Position
+from tidelake.sinks.positions import BEGINNING, Position
 from tidelake.tables import Hop, Table
 
 _GENERATION = re.compile(r"g([1-9][0-9]*)")
@@ -56,6 +55,5 @@ def offsets_of(run: Run, inputs: Mapping[str, Table], reached: Mapping[str, Posi
     """Write where a hop stands in each of its inputs as their streams' offsets."""
     offsets = []
     for key, table in inputs.items():
-        detail = DeltaTable.forPath(run.spark, str(table.path)).detail().select("id").collect()[0]
-        offsets.append(delta_offset(detail["id"], reached.get(key, BEGINNING)))
+        offsets.append(delta_offset(detail(run.spark, table)["id"], reached.get(key, BEGINNING)))
     return offsets

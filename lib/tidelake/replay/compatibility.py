@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pyspark.sql.types import StructType
 
+from tidelake.access import load
 from tidelake.config import Pipeline
 from tidelake.ops.query import ask
 from tidelake.runtime.hop import Run
@@ -83,6 +84,26 @@ _FOLLOWS = {
 }
 
 
+class _Words(NamedTuple):
+    """How a payload is taken apart, where the two engines have no word in common."""
+
+    text: str
+    is_object: str
+    names: str
+
+
+_IN_DUCKDB = _Words(
+    "try(decode(payload))",
+    "json_valid(payload) AND json_type(payload) = 'OBJECT'",
+    "json_keys(payload)",
+)
+_IN_SPARK = _Words(
+    "try_validate_utf8(CAST(payload AS TEXT))",
+    "json_object_keys(payload) IS NOT NULL",
+    "json_object_keys(payload)",
+)
+
+
 def judge_tables(run: Run) -> list[TableVerdict]:
     """Hold every stored table against the definition; nothing is written.
 
@@ -131,28 +152,26 @@ def _gold_verdicts(run: Run) -> Iterator[TableVerdict]:
 def _differences(
     run: Run, table: Table, wanted: StructType, freedom: Freedom
 ) -> tuple[Difference, ...]:
-    stored = run.spark.read.format("delta").load(str(table.path)).schema
+    stored = load(run.spark, table).schema
     return tuple(differences(stored, wanted, freedom))
 
 
 def payload_drift(lake: Lake, pipeline: Pipeline) -> list[FieldDrift]:
-    """Compare the fields of bronze's newest payloads with the schema, without Spark."""
+    """Compare the fields of bronze's newest payloads with the schema."""
     bronze = lake.bronze(pipeline.name)
     if not bronze.exists:
         return []
+    told = _IN_DUCKDB if lake.catalog is None else _IN_SPARK
     newest = (
-        f"SELECT try(decode(payload)) AS payload FROM {bronze.name} WHERE ingested_at = "
+        f"SELECT {told.text} AS payload FROM {bronze.name} WHERE ingested_at = "
         f"(SELECT max(ingested_at) FROM {bronze.name}) LIMIT {_SAMPLE}"
     )
-    objects = (
-        f"SELECT payload FROM ({newest}) "
-        "WHERE json_valid(payload) AND json_type(payload) = 'OBJECT'"
-    )
+    objects = f"SELECT payload FROM ({newest}) WHERE {told.is_object}"
     sampled = int(ask(lake, f"SELECT count(*) FROM ({objects})").rows[0][0])
     seen = dict(
         ask(
             lake,
-            f"SELECT name, count(*) FROM (SELECT unnest(json_keys(payload)) AS name "
+            f"SELECT name, count(*) FROM (SELECT unnest({told.names}) AS name "
             f"FROM ({objects})) GROUP BY 1",
         ).rows
     )

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from delta.tables import DeltaTable
-
+from tidelake.access import load
 from tidelake.errors import UsageError
 from tidelake.ops.books import history
 from tidelake.replay.beginning import begin, is_generation, offsets_of
@@ -15,9 +14,10 @@ from tidelake.replay.rebuild_gold import FIRST
 from tidelake.runtime.gold_inputs import inputs_of
 from tidelake.runtime.hop import Run
 from tidelake.sinks.append import append
-from tidelake.sinks.commits import ERASED, REBUILT, Commit, Position, last_commit
+from tidelake.sinks.commits import ERASED, REBUILT, Commit, last_commit
 from tidelake.sinks.generations import CREATION
 from tidelake.sinks.notes import SilverNote
+from tidelake.sinks.positions import Position
 from tidelake.tables import Hop, Table
 
 
@@ -111,7 +111,7 @@ def name_generation(run: Run, table: Table, last: Commit, generation: str, **boo
     # What happened once is said once.
     kept = {key: told for key, told in last.note.items() if key not in (REBUILT, ERASED)}
     note = {**kept, **books, "generation": generation, "batch": numbered(last)}
-    nothing = run.spark.read.format("delta").load(str(table.path)).limit(0)
+    nothing = load(run.spark, table).limit(0)
     append(nothing, table, note, surely_filled=False)
 
 
@@ -126,4 +126,4 @@ def _drop_rows_of_no_batch(run: Run, side: Table, closing: Sequence[Commit]) -> 
         for generation, batch in newest.items()
         if is_generation(generation)
     )
-    DeltaTable.forPath(run.spark, str(side.path)).delete(f"NOT ({known or 'false'})")
+    run.spark.sql(f"DELETE FROM {side.sql} WHERE NOT ({known or 'false'})")

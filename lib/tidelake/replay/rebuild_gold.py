@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from tidelake.access import load
 from tidelake.replay.beginning import begin, offsets_of
 from tidelake.runtime.gold_inputs import inputs_of, up_to
 from tidelake.runtime.hop import Run
@@ -14,20 +15,18 @@ from tidelake.runtime.schemas import gold_freedom, target_schema
 from tidelake.runtime.targets import OWN, Inputs, Target, stamped, targets_of
 from tidelake.sinks.append import append
 from tidelake.sinks.commits import (
-    BEGINNING,
     REBUILT,
     Commit,
-    Position,
     last_commit,
     newest_version,
     oldest_version,
-    rewritten_after,
     written_at,
 )
 from tidelake.sinks.definitions import changed_definition
 from tidelake.sinks.evolution import differences
 from tidelake.sinks.finality import settled_until
 from tidelake.sinks.notes import positions
+from tidelake.sinks.positions import BEGINNING, Position, rewritten_after
 
 # The number of a rebuilt table's batch: a checkpoint is prepared from the batch before it on.
 FIRST = 1
@@ -43,7 +42,7 @@ def stands_alike(run: Run) -> str:
             return f"{table.name} is new"
         if changed_definition(last, target.definition):
             return f"{table.name} has another definition now"
-        stored = run.spark.read.format("delta").load(str(table.path)).schema
+        stored = load(run.spark, table).schema
         changes = differences(stored, target_schema(run, target), gold_freedom(run.pipeline))
         if any(one.verdict == "refused" for one in changes):
             return f"{table.name} has other columns now"

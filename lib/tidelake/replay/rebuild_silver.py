@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from delta.tables import DeltaTable
-
+from tidelake.access import load
 from tidelake.bronze import REQUEUE_DDL, as_never_requeued
 from tidelake.replay.beginning import begin, offsets_of
 from tidelake.replay.rebuild_gold import FIRST
@@ -16,9 +15,10 @@ from tidelake.runtime.silver_batch import Reached, SilverBatch
 from tidelake.runtime.silver_hop import create_silver
 from tidelake.runtime.small_batches import fitted
 from tidelake.sinks.append import ensure_table
-from tidelake.sinks.commits import Position, newest_version
+from tidelake.sinks.commits import newest_version
 from tidelake.sinks.generations import CREATION
 from tidelake.sinks.notes import SilverNote
+from tidelake.sinks.positions import Position
 
 
 def rebuild_silver(run: Run, generation: str, stays: Stays | None = None) -> None:
@@ -39,8 +39,8 @@ def rebuild_silver(run: Run, generation: str, stays: Stays | None = None) -> Non
     ensure_table(spark, requeue, from_ddl(spark, REQUEUE_DDL), {**note, "hop": "requeue"})
     create_silver(run, {**note, "hop": "silver"})
     version = newest_version(bronze)
-    rows = spark.read.format("delta").option("versionAsOf", version).load(str(bronze.path))
-    DeltaTable.forPath(spark, str(requeue.path)).delete()
+    rows = load(spark, bronze, version=version)
+    spark.sql(f"DELETE FROM {requeue.sql}")
     until: dict[str, Position] = {
         "bronze": (version + 1, -1),
         "requeue": (newest_version(requeue) + 1, -1),

@@ -24,11 +24,11 @@ from tidelake.replay.rebuild_silver import rebuild_silver
 from tidelake.runtime.checkpoints import file_entry
 from tidelake.runtime.gold_inputs import inputs_of
 from tidelake.runtime.hop import Run
-from tidelake.runtime.landing import taken_files
+from tidelake.runtime.landing import listed, taken_files
 from tidelake.runtime.lock import hold_hops
-from tidelake.sinks.commits import BEGINNING, rewritten_after
 from tidelake.sinks.definitions import changed_parts
 from tidelake.sinks.notes import SilverNote, positions
+from tidelake.sinks.positions import BEGINNING, rewritten_after
 from tidelake.tables import Hop
 
 
@@ -77,7 +77,7 @@ def _bronze(run: Run) -> Repaired:
     if isinstance(source, FilesSource):
         offset: dict[str, Any] = {"logOffset": 0}
         taken = taken_files(history(run.lake, table)).values()
-        files = [file_entry(_listed(run, file.path), file) for file in taken]
+        files = [file_entry(listed(file.path), file) for file in taken]
     elif isinstance(source, KafkaSource):
         place = {key: last.note.get(key, {}) for key in ("offsets", "topics")}
         offset = place["offsets"]
@@ -132,10 +132,3 @@ def _gold(run: Run) -> Repaired:
         return Repaired("gold", generation, True, why)
     go_on_gold(run, tables, generation, positions(newest_of(run, tables[0], "gold")))
     return Repaired("gold", generation, rebuilt=False)
-
-
-def _listed(run: Run, path: str) -> str:
-    """Write a path as Spark's file source lists it."""
-    jvm = run.spark._jvm
-    assert jvm is not None
-    return str(jvm.org.apache.hadoop.fs.Path(f"file://{path}").toUri().toString())

@@ -10,6 +10,7 @@ from typing import Literal
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from tidelake.access import load
 from tidelake.config.names import BRONZE_COLUMNS
 from tidelake.errors import TidelakeError, UsageError
 from tidelake.fingerprints import fingerprint
@@ -46,11 +47,7 @@ def _discarded(run: Run) -> Table:
 
 def _over_side(run: Run, side: Table, query: str) -> DataFrame:
     requeue, discarded = run.lake.requeue(run.pipeline.name), _discarded(run)
-    frames = {
-        table: run.spark.read.format("delta").load(str(table.path))
-        for table in (side, requeue, discarded)
-        if table.exists
-    }
+    frames = {table: load(run.spark, table) for table in (side, requeue, discarded) if table.exists}
     return query_over(run.spark, query, frames)
 
 
@@ -85,7 +82,7 @@ def as_requeued(run: Run, rows: DataFrame, reason: Reason) -> DataFrame:
         F.min(F.unix_micros("ingested_at")), F.max(F.unix_micros("ingested_at"))
     ).collect()[0]
     first, last = from_micros(reach[0]), from_micros(reach[1])
-    bronze = run.spark.read.format("delta").load(str(run.lake.bronze(name).path))
+    bronze = load(run.spark, run.lake.bronze(name))
     if first is not None and last is not None:
         # Literals, so that Delta skips the files of other days.
         bronze = bronze.where(F.col("ingested_at").between(F.lit(first), F.lit(last)))

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
-from tidelake.runtime.landing import LandedFile, local_path
+from tidelake.runtime.landing import LandedFile
+from tidelake.store.folders import place_of
 
 _PLACES = "array<struct<source: string, _part: int>>"
 
@@ -31,8 +32,7 @@ def in_order(
         return records.coalesce(parts)
     parts_of = _parts([file for file, _ in files], parts)
     places = [
-        {"source": row["source"], "_part": parts_of[str(local_path(row["source"]))]}
-        for row in offered
+        {"source": row["source"], "_part": parts_of[place_of(row["source"])]} for row in offered
     ]
     # As text, which Spark parses: a list of Python rows would go through a Python worker.
     text = F.lit(json.dumps(places))

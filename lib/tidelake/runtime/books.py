@@ -18,7 +18,7 @@ from tidelake.sinks.notes import FateCount
 from tidelake.tables import Hop, Table
 
 _NOTES = 50
-_COLUMNS = {
+COLUMNS = {
     "pipeline": "string",
     "table_name": "string",
     "hop": "string",
@@ -35,8 +35,8 @@ _COLUMNS = {
     ),
     "note": "string",
 }
-_DDL = ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())
-_STRUCT = ", ".join(f"{name}: {kind}" for name, kind in _COLUMNS.items())
+_DDL = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
+_STRUCT = ", ".join(f"{name}: {kind}" for name, kind in COLUMNS.items())
 
 
 def copy_books(run: Run, hops: Sequence[Hop]) -> None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.utils import is_remote
 
 from tidelake.bronze import BRONZE_DDL, REQUEUE_DDL, to_bronze
 from tidelake.config import DeltaSource, FilesSource, KafkaSource
+from tidelake.engine import slots_of
 from tidelake.errors import LostError, SourceError
 from tidelake.fingerprints import combined, contents, fingerprint
 from tidelake.instants import now
@@ -29,15 +30,17 @@ from tidelake.runtime.landing import (
     batch_paths,
     check_bytes,
     check_landing,
-    local_path,
     logged_files,
     taken_files,
 )
+from tidelake.runtime.places import placed
 from tidelake.runtime.schemas import from_ddl
 from tidelake.session import whole_file_session
 from tidelake.sinks.append import append, ensure_table
 from tidelake.sinks.commits import Commit, commits, last_commit
+from tidelake.sinks.generations import Fence
 from tidelake.sources import identify, read_stream
+from tidelake.store.folders import folder, place_of
 from tidelake.tables import Table
 
 # Below this many bytes a batch is written as one file.
@@ -50,13 +53,13 @@ class BronzeHop(HopQuery):
     hop = "bronze"
     unit = "records"
 
-    def __init__(self, run: Run, *, creates: bool = True) -> None:
+    def __init__(self, run: Run, *, creates: bool = True, fence: Fence | None = None) -> None:
         """Know no topic yet; then as every hop."""
         # Ids of the topics that are followed, by name.
         self._topics: dict[str, str] = {}
         source, say = run.pipeline.source, run.progress.say
         self._contact = Contact(source.bootstrap, say) if source.kind == "kafka" else None
-        super().__init__(run, creates=creates)
+        super().__init__(run, creates=creates, fence=fence)
 
     @property
     def table(self) -> Table:
@@ -95,7 +98,7 @@ class BronzeHop(HopQuery):
         taken = taken_files(commits(self.table))
         try:
             logged = logged_files(self.checkpoint)
-            batch = {str(path) for path in batch_paths(self.checkpoint, closed.batch)}
+            batch = set(batch_paths(self.checkpoint, closed.batch))
         except (OSError, ValueError, KeyError):
             return "the list of files in its checkpoint (sources) cannot be read"
         unknown = sorted(set(taken) - logged)
@@ -112,7 +115,7 @@ class BronzeHop(HopQuery):
         if isinstance(source, KafkaSource):
             refuse_unreachable(source.bootstrap)
             self._refuse_lost(source)
-        if isinstance(source, DeltaSource) and not Table("source", Path(source.path)).exists:
+        if isinstance(source, DeltaSource) and not Table("source", folder(source.path)).exists:
             raise SourceError(f"the source {source.path} is no Delta table.")
         spark = self.run.spark
         requeue = self.run.lake.requeue(self.run.pipeline.name)
@@ -120,11 +123,14 @@ class BronzeHop(HopQuery):
         ensure_table(spark, requeue, from_ddl(spark, REQUEUE_DDL), self.creation_note())
 
     def stream(self) -> DataFrame:
-        """Read the source, each file whole in a partition of its own."""
+        """Read the source, each file whole in a partition of its own where Spark can be told to."""
         source = self.run.pipeline.source
         if isinstance(source, KafkaSource):
             source = source.model_copy(update={"max_offsets_per_trigger": self.limit})
-        return read_stream(whole_file_session(self.run.spark), source)
+        spark = self.run.spark
+        session = spark if is_remote() else whole_file_session(spark)
+        self.run.progress.attach(session)
+        return read_stream(session, source)
 
     def check(self, query: StreamingQuery) -> None:
         """Say also when the broker goes away, as long as the run waits for it."""
@@ -137,19 +143,21 @@ class BronzeHop(HopQuery):
         began, begun_at = time.monotonic(), now()
         if not self.fence.admits(self.table, batch):
             return
-        identified = identify(rows, self.run.pipeline.source, batch)
+        source = self.run.pipeline.source
+        cut = is_remote() and isinstance(source, FilesSource)
+        identified = identify(placed(rows) if cut else rows, source, batch)
         offered = self._offered(identified)
         files = self._files(offered, batch)
         stamp = self._arrival()
         size = sum(file.size for file, _ in files)
-        slots = self.run.spark.sparkContext.defaultParallelism
+        slots = slots_of(self.run.spark)
         # Without files the size is unknown, and so is the number of files to write.
         parts = max(1, min(slots, size // _BYTES_A_FILE)) if files else slots
         records = in_order(to_bronze(identified, ingested_at=stamp), files, offered, int(parts))
         count = sum(row["records"] for row in offered)
         note = self.note(
             batch,
-            source=self.run.pipeline.source.kind,
+            source=source.kind,
             ingested_at=stamp.isoformat(),
             records=count,
             fingerprint=combined(row["fingerprint"] for row in offered),
@@ -222,7 +230,7 @@ class BronzeHop(HopQuery):
         """
         if not isinstance(self.run.pipeline.source, FilesSource):
             return []
-        read = {str(local_path(row["source"])): (row["records"], row["bytes"]) for row in offered}
+        read = {place_of(row["source"]): (row["records"], row["bytes"]) for row in offered}
         files = []
         for file in batch_files(self.checkpoint, batch):
             records, size = read.get(file.path, (0, 0))

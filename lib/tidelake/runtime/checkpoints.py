@@ -7,20 +7,24 @@ the query takes the batch as done and plans the next one from there.
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import uuid
 from collections.abc import Sequence
-from pathlib import Path
 
 from tidelake.runtime.landing import LandedFile
-from tidelake.sinks.commits import Position
+from tidelake.sinks.positions import Position
+from tidelake.store.files import remove_tree
+from tidelake.store.folders import Folder
 
 _VERSION = "v1"
 
 
-def prepare(folder: Path, batch: int, offsets: Sequence[str], *, files: Sequence[str] = ()) -> None:
-    """Write a checkpoint whose last closed batch is given; whole, or not at all.
+def prepare(
+    folder: Folder, batch: int, offsets: Sequence[str], *, files: Sequence[str] = ()
+) -> None:
+    """Write a checkpoint whose last closed batch is given.
+
+    Its metadata comes last: a checkpoint without is refused. And no table names the generation
+    until the checkpoint is whole, so that an interrupted repair leaves nothing that counts.
 
     Args:
         folder: The generation's checkpoint; what an interrupted repair left there is replaced.
@@ -28,22 +32,19 @@ def prepare(folder: Path, batch: int, offsets: Sequence[str], *, files: Sequence
         offsets: One line an input, in the order in which the stream names them.
         files: Entries of the file source's log, if the input is one.
     """
-    made = folder.with_name(f".{folder.name}.new")
-    for old in (made, folder):
-        shutil.rmtree(old, ignore_errors=True)
-    made.mkdir(parents=True)
+    remove_tree(folder)
+    folder.mkdir(parents=True)
     if batch >= 0:
-        _write(made / "metadata", [json.dumps({"id": str(uuid.uuid4())})])
         state = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}})
         done = json.dumps({"nextBatchWatermarkMs": 0})
         # A query that starts asks its sources for the last batch once more, from the end of the
         # one before it. Both end alike, so that nothing is read again.
         for number in (batch - 1, batch):
-            _write(made / "offsets" / str(number), [_VERSION, state, *offsets])
-            _write(made / "commits" / str(number), [_VERSION, done])
+            _write(folder / "offsets" / str(number), [_VERSION, state, *offsets])
+            _write(folder / "commits" / str(number), [_VERSION, done])
         if files:
-            _write(made / "sources" / "0" / "0", [_VERSION, *files])
-    os.rename(made, folder)
+            _write(folder / "sources" / "0" / "0", [_VERSION, *files])
+        _write(folder / "metadata", [json.dumps({"id": str(uuid.uuid4())})])
 
 
 def delta_offset(table_id: str, position: Position) -> str:
@@ -70,6 +71,6 @@ def file_entry(uri: str, file: LandedFile) -> str:
     return json.dumps({"path": uri, "timestamp": file.modified, "batchId": 0})
 
 
-def _write(file: Path, lines: Sequence[str]) -> None:
+def _write(file: Folder, lines: Sequence[str]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("\n".join(lines), encoding="utf-8")

@@ -9,6 +9,7 @@ from datetime import datetime
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from tidelake.access import load
 from tidelake.config import Pipeline
 from tidelake.runtime.held import Held
 from tidelake.runtime.verdicts import Reach, find_verdicts
@@ -87,8 +88,7 @@ class Decider:
         """Read silver and late as the last closed batch left them."""
         name = self.pipeline.name
         silver, late = (
-            self.spark.read.format("delta").load(str(table.path))
-            for table in (self.lake.silver(name), self.lake.late(name))
+            load(self.spark, table) for table in (self.lake.silver(name), self.lake.late(name))
         )
         if self.known is not None:
             silver, late = silver.where(self.known), late.where(self.known)

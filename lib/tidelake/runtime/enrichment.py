@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from tidelake.access import load
 from tidelake.bronze import REQUEUE_DDL
 from tidelake.config import Enrich, Pipeline
 from tidelake.reuse import reused
@@ -58,8 +59,8 @@ def enriched(rows: DataFrame, pipeline: Pipeline, pinned: Sequence[Lookup]) -> D
             chosen = StructType([kind[name] for name in enrich.columns])
             rows = without_entry(rows, chosen, number)
         else:
-            reader = spark.read.format("delta").option("versionAsOf", lookup.version)
-            rows = look_up(rows, reader.load(str(lookup.table.path)), enrich, number)
+            entries = load(spark, lookup.table, version=lookup.version)
+            rows = look_up(rows, entries, enrich, number)
     return rows
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,7 +17,10 @@ from tidelake.sinks.append import append, ensure_table
 from tidelake.sinks.commits import last_commit
 from tidelake.sinks.compaction import compact, is_due
 from tidelake.sinks.epochs import find_boundary
+from tidelake.sinks.final_views import ensure_final_view
+from tidelake.sinks.finality import Final
 from tidelake.sinks.generations import CREATION, FIRST_GENERATION
+from tidelake.tables import Table
 
 _COLUMNS = {
     "pipeline": "string",
@@ -26,6 +30,8 @@ _COLUMNS = {
     "generation": "string",
     "batch": "bigint",
     "versions": "map<string, bigint>",
+    # By gold table, up to when rows are final.
+    "final": "map<string, timestamp>",
 }
 _DDL = ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())
 _STRUCT = ", ".join(f"{name}: {kind}" for name, kind in _COLUMNS.items())
@@ -39,7 +45,7 @@ def close_epoch(run: Run) -> None:
     lake, name = run.lake, run.pipeline.name
     epochs = lake.epochs()
     # Hops may run in processes of their own, and each of them closes epochs.
-    with hold(epochs.path.parent, epochs.name, waits=True):
+    with hold(lake.marks("ops"), epochs.name, waits=True):
         closing = [lake.table(table) for table in run.pipeline.gold_names]
         found = find_boundary(lake, name, closing)
         last = last_commit(epochs)
@@ -50,9 +56,11 @@ def close_epoch(run: Run) -> None:
             return
         stamp = {"pipeline": name, "hop": "epochs", "generation": FIRST_GENERATION}
         schema = from_ddl(run.spark, _DDL)
-        ensure_table(run.spark, epochs, schema, {**stamp, "batch": CREATION, "last": {}})
+        made = {**stamp, "batch": CREATION, "last": {}}
+        ensure_table(run.spark, epochs, schema, made, freedom="columns")
         closed_at = _now(last.note.get("closed_at") if last else None)
         number = before["epoch"] + 1
+        ends = _finals(closing, found.versions)
         row = {
             "pipeline": name,
             "epoch": number,
@@ -61,6 +69,7 @@ def close_epoch(run: Run) -> None:
             "generation": found.generation,
             "batch": found.batch,
             "versions": found.versions,
+            "final": {name: to_json(final.until) for name, final in ends.items()},
         }
         closed = {name: {"epoch": number, "versions": found.versions}}
         batch = last.batch + 1 if last else 0
@@ -76,6 +85,18 @@ def close_epoch(run: Run) -> None:
         # Readers open each file.
         if is_due(batch):
             compact(run.spark, epochs)
+    if lake.catalog is not None:
+        for table in closing:
+            if table.name in ends:
+                column = ends[table.name].column
+                ensure_final_view(run.spark, lake, table, column=column, pipeline=name)
+
+
+def _finals(closing: Sequence[Table], versions: Mapping[str, int]) -> dict[str, Final]:
+    """Read which rows are final in those of the tables whose rows ever are."""
+    heads = {t.name: last_commit(t, up_to=versions[t.name]) for t in closing if t.name in versions}
+    found = {name: Final.of(head) for name, head in heads.items()}
+    return {name: final for name, final in found.items() if final is not None}
 
 
 def _now(before: str | None) -> str:

@@ -13,6 +13,7 @@ from pyspark.errors.exceptions.captured import CapturedException
 
 from tidelake.errors import (
     LostError,
+    MachineError,
     RefusedError,
     SourceChangedError,
     SourceError,
@@ -43,6 +44,12 @@ _AWAY = re.compile(
     r"org\.apache\.kafka\.common\.errors\."
     r"(?:Timeout|Disconnect|Network|\w*NotAvailable|NotLeaderOrFollower)Exception: ([^\n]*)"
     r"|(Cannot fetch record for offset [^\n]*)"
+)
+# What the readers of an object store say when it is away, or does not let them in.
+_STORE = re.compile(
+    r"(?:Could not connect to the endpoint|(?:Connect|Read) timeout on endpoint"
+    r"|software\.amazon\.awssdk\.[\w.]*(?<!NoSuchKey)Exception: "
+    r"|org\.apache\.hadoop\.fs\.s3a\.\w+: )[^\n]*"
 )
 _REASON = re.compile("|".join(map(re.escape, _REMEDIES)))
 
@@ -84,12 +91,9 @@ def named(error: Exception, place: str, *, gone: str = "") -> TidelakeError:
     records = _LOST.search(told)
     if records is not None:
         return LostError(f"{place}: records of a topic are gone. {records[1]}")
-    away = _AWAY.search(told)
+    away = _out_of_reach(told, place)
     if away is not None:
-        return SourceError(
-            f"{place} stopped: the Kafka broker does not answer: {away[1] or away[2]}\n"
-            f"Look at it, then run again. {_AGAIN}"
-        )
+        return away
     if "FILE_NOT_EXIST" in told or "FileNotFoundException" in told:
         if gone:
             return RefusedError(f"{place}: {gone}\n{_told(error)}")
@@ -97,6 +101,23 @@ def named(error: Exception, place: str, *, gone: str = "") -> TidelakeError:
     return TidelakeError(
         f"{place} stopped: {_told(error)}\n{_AGAIN} Spark's own words: {spark_log()}"
     )
+
+
+def _out_of_reach(told: str, place: str) -> TidelakeError | None:
+    """Name a broker or a store that does not answer; None where neither is to blame."""
+    broker = _AWAY.search(told)
+    if broker is not None:
+        return SourceError(
+            f"{place} stopped: the Kafka broker does not answer: {broker[1] or broker[2]}\n"
+            f"Look at it, then run again. {_AGAIN}"
+        )
+    store = _STORE.search(told)
+    if store is not None:
+        return MachineError(
+            f"{place} stopped: the object store: {store[0][:300]}\n"
+            f"Look at it, at AWS_ENDPOINT_URL and at who asks, then run again. {_AGAIN}"
+        )
+    return None
 
 
 def told_by(error: BaseException) -> str:

@@ -19,10 +19,12 @@ from tidelake.runtime.schemas import gold_freedom, target_schema
 from tidelake.runtime.small_batches import fitted
 from tidelake.runtime.targets import OWN, Inputs, Target, targets_of
 from tidelake.sinks.append import ensure_table
-from tidelake.sinks.commits import BEGINNING, Position, last_commit, rows_between
+from tidelake.sinks.commits import last_commit
 from tidelake.sinks.compaction import CONFLICTS, has_vectors, relieve
 from tidelake.sinks.definitions import changed_definition
 from tidelake.sinks.finality import settled_until
+from tidelake.sinks.generations import Fence
+from tidelake.sinks.positions import BEGINNING, Position, rows_between
 from tidelake.tables import Table
 
 # How often a batch is merged again after a compaction got in between.
@@ -34,11 +36,11 @@ class GoldHop(HopQuery):
 
     hop = "gold"
 
-    def __init__(self, run: Run, *, creates: bool = True) -> None:
+    def __init__(self, run: Run, *, creates: bool = True, fence: Fence | None = None) -> None:
         """Find the tables and what they follow; then as every hop."""
         self._targets = targets_of(run.lake, run.pipeline)
         self._inputs = inputs_of(run.lake, run.pipeline)
-        super().__init__(run, creates=creates)
+        super().__init__(run, creates=creates, fence=fence)
 
     @property
     def most(self) -> int:

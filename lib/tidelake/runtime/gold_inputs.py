@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from tidelake.access import follow, load
 from tidelake.config import Pipeline
 from tidelake.runtime.targets import OWN
-from tidelake.sinks.commits import Position, files_between
+from tidelake.sinks.arrived import rows_that_came
+from tidelake.sinks.positions import Position
 from tidelake.tables import Lake, Table
 
 # What silver's batches wrote beside the columns that users see.
@@ -37,12 +39,7 @@ def open_stream(
         The table's rows; those of several tables each in a struct of its own, by number.
     """
     streams = [
-        spark.readStream.format("delta")
-        .option("startingVersion", 0)
-        .option("maxBytesPerTrigger", max_bytes)
-        .load(str(table.path))
-        .drop(*_HIDDEN)
-        for table in inputs.values()
+        follow(spark, table, max_bytes=max_bytes).drop(*_HIDDEN) for table in inputs.values()
     ]
     if len(streams) == 1:
         return streams[0]
@@ -77,14 +74,10 @@ def up_to(
 def _as_of(spark: SparkSession, table: Table, position: Position) -> DataFrame:
     """Read a table that only grows up to a position, which may lie inside a commit."""
     version = position[0]
-    path = str(table.path)
-    if version > 0:
-        rows = spark.read.format("delta").option("versionAsOf", version - 1).load(path)
-    else:
-        rows = spark.read.format("delta").load(path).limit(0)
-    files = [str(file) for file in files_between(table, (version, -1), position)]
-    if files:
-        rows = rows.unionByName(spark.read.schema(rows.schema).parquet(*files))
+    rows = load(spark, table, version=version - 1) if version else load(spark, table).limit(0)
+    begun = rows_that_came(spark, table, (version, -1), position)
+    if begun is not None:
+        rows = rows.unionByName(begun)
     return rows.drop(*_HIDDEN)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql import DataFrame
+from pyspark.sql.utils import is_remote
 
 from tidelake.settings import REFUSED
 
@@ -20,7 +21,8 @@ class Held:
     read the table, here the verdicts that read silver.
 
     Where the compute keeps no frames, each reader computes the rows anew: what a batch reads does
-    not change while it is open, so they come out the same.
+    not change while it is open, so they come out the same. Through Spark Connect none is kept,
+    since observations do not hear of a frame that a server keeps.
     """
 
     def __init__(self) -> None:
@@ -36,12 +38,12 @@ class Held:
         return self._keep(frame, at_once=True)
 
     def _keep(self, frame: DataFrame, *, at_once: bool) -> DataFrame:
+        if is_remote():
+            return _anew(frame, at_once=at_once)
         try:
             kept = frame.localCheckpoint(eager=at_once)
         except REFUSED:
-            if at_once:
-                frame.write.format("noop").mode("overwrite").save()
-            return frame
+            return _anew(frame, at_once=at_once)
         self._frames.append(kept)
         return kept
 
@@ -55,3 +57,10 @@ class Held:
             plan: Any = frame._jdf.queryExecution().analyzed()
             plan.rdd().unpersist(False)
         self._frames.clear()
+
+
+def _anew(frame: DataFrame, *, at_once: bool) -> DataFrame:
+    """Let each reader compute a frame; its observations hear of a read of their own."""
+    if at_once:
+        frame.write.format("noop").mode("overwrite").save()
+    return frame

@@ -5,18 +5,21 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.utils import is_remote
 
 from tidelake.config import Environment, Pipeline
 from tidelake.errors import TidelakeError
 from tidelake.runtime.again import InputGrewError, LimitChangedError, has_grown
+from tidelake.runtime.closings import Closings
+from tidelake.runtime.elsewhere import Elsewhere, carried
 from tidelake.runtime.failures import FOREIGN, named, told_by
 from tidelake.runtime.limits import Load
 from tidelake.runtime.pace import Pace
@@ -25,7 +28,8 @@ from tidelake.runtime.standing import Standing
 from tidelake.sinks.commits import Commit, last_commit
 from tidelake.sinks.compaction import compact, is_due
 from tidelake.sinks.generations import CREATION, Fence, open_generation
-from tidelake.tables import Hop, Lake, Table
+from tidelake.store.folders import Folder
+from tidelake.tables import Catalog, Hop, Lake, Table
 
 _POLL_SECONDS = 1
 
@@ -62,36 +66,40 @@ class HopQuery(ABC):
     # Where a run that goes on keeps its batches under an interval.
     pace: Pace | None = None
 
-    def __init__(self, run: Run, *, creates: bool = True) -> None:
+    def __init__(self, run: Run, *, creates: bool = True, fence: Fence | None = None) -> None:
         """Find the generation and create the tables that do not exist yet.
 
         Args:
             run: What the hop works with.
             creates: Whether tables are to be created; without, nothing is written.
+            fence: Of a hop that another process opened: nothing is checked or created again.
 
         Raises:
             GenerationError: Table and checkpoint do not belong together.
             SchemaChangedError: The definition does not fit the stored tables.
         """
         self.run = run
-        self.fence: Fence = open_generation(
+        self.fence: Fence = fence or open_generation(
             run.pipeline.name, self.hop, self.closing_tables(), self._checkpoints
         )
         self._failure: Exception | None = None
+        self._closings: Closings | None = None
         self.standing = Standing(
             self.fence, self.checkpoint, tuple(self.closing_tables()), self.inputs
         )
+        if fence is not None:
+            return
         self.standing.refuse_rewritten()
         self.standing.refuse_astray(self.astray)
         if creates:
             self.create_tables()
 
     @property
-    def _checkpoints(self) -> Path:
+    def _checkpoints(self) -> Folder:
         return self.run.lake.checkpoints(self.run.pipeline.name, self.hop)
 
     @property
-    def checkpoint(self) -> Path:
+    def checkpoint(self) -> Folder:
         """The folder of this generation's checkpoint."""
         return self._checkpoints / self.fence.generation
 
@@ -160,22 +168,14 @@ class HopQuery(ABC):
         """Start the query."""
         if self.pace is not None:
             self.pace.begin()
-
-        def on_batch(rows: DataFrame, batch: int) -> None:
-            began = time.monotonic()
-            before = None if self.pace is None else last_commit(self.closing_tables()[0])
-            try:
-                self.write(rows, batch)
-                if is_due(batch):
-                    for table in self.compacted(rows.sparkSession):
-                        compact(rows.sparkSession, table)
-                if self.pace is not None:
-                    self._keep_pace(self.pace, before, batch, began)
-            except Exception as error:
-                # Py4J hands only a text across the JVM; the error itself waits here.
-                self._failure = error
-                raise
-
+        run = self.run
+        on_batch: Callable[[DataFrame, int], None] = self._take_here
+        if is_remote():
+            catalog = None if run.lake.catalog is None else run.lake.catalog.name
+            lake = replace(run.lake, catalog=None)
+            words = run.pipeline, lake, catalog, run.environment, run.replays
+            on_batch = Elsewhere(partial(_rebuilt, type(self), self.fence, *words))
+            self._closings = Closings(self.hop, self.closing_tables(), run.progress)
         name = f"{self.run.pipeline.name}-{self.hop}"
         writer = (
             self.stream()
@@ -188,7 +188,26 @@ class HopQuery(ABC):
         try:
             return writer.start()
         except FOREIGN as error:
-            raise self._named(error) from error
+            raise self.named(error) from error
+
+    def take(self, rows: DataFrame, batch: int) -> None:
+        """Write one micro-batch, and now and then put files together."""
+        began = time.monotonic()
+        before = None if self.pace is None else last_commit(self.closing_tables()[0])
+        self.write(rows, batch)
+        if is_due(batch):
+            for table in self.compacted(rows.sparkSession):
+                compact(rows.sparkSession, table)
+        if self.pace is not None:
+            self._keep_pace(self.pace, before, batch, began)
+
+    def _take_here(self, rows: DataFrame, batch: int) -> None:
+        try:
+            self.take(rows, batch)
+        except Exception as error:
+            # Py4J hands only a text across the JVM; the error itself waits here.
+            self._failure = error
+            raise
 
     def _keep_pace(self, pace: Pace, before: Commit | None, batch: int, began: float) -> None:
         """Let a closed batch teach how large the next ones should be.
@@ -218,14 +237,18 @@ class HopQuery(ABC):
         try:
             query.awaitTermination(_POLL_SECONDS)
         except StreamingQueryException as error:
-            if has_grown(str(error)):
+            told = _told(query, error)
+            if has_grown(told):
                 raise InputGrewError(f"the input of hop {self.hop} has new columns") from error
-            if isinstance(self._failure, TidelakeError):
-                raise self._failure from error
-            raise self._named(self._failure or error) from error
+            raise carried(told) or self.named(self._failure or error) from error
+        finally:
+            if self._closings is not None:
+                self._closings.look()
 
-    def _named(self, error: Exception) -> TidelakeError:
+    def named(self, error: Exception) -> TidelakeError:
         """Name what stopped the query, or did not let it start."""
+        if isinstance(error, TidelakeError):
+            return error
         place, told = f"{self.run.pipeline.name}, hop {self.hop}", told_by(error)
         if "ChecksumException" in told and str(self.checkpoint) in told:
             return self.fence.refusal(f"{place}: a file of its checkpoint was altered")
@@ -251,3 +274,30 @@ class HopQuery(ABC):
         finally:
             if query.isActive:
                 query.stop()
+
+
+def _rebuilt(
+    hop: type[HopQuery],
+    fence: Fence,
+    pipeline: Pipeline,
+    lake: Lake,
+    catalog: str | None,
+    environment: Environment,
+    replays: bool,
+    spark: SparkSession,
+) -> HopQuery:
+    """Build a hop anew where its batches are worked on; its tables tell what it did.
+
+    A catalog comes by its name, since a session cannot be sent.
+    """
+    if catalog is not None:
+        lake = replace(lake, catalog=Catalog(catalog, lambda: spark))
+    silent = Progress(lambda _: None)
+    run = Run(spark, pipeline, lake, environment, silent, replays=replays)
+    return hop(run, fence=fence)
+
+
+def _told(query: StreamingQuery, error: StreamingQueryException) -> str:
+    """Give all that is known of what ended a query; what is raised may be cut short."""
+    whole = query.exception() if is_remote() else None
+    return f"{error}\n{whole or ''}"

@@ -7,19 +7,30 @@ would be lost without a word.
 from __future__ import annotations
 
 import json
-import os
+import unicodedata
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from tidelake.errors import SourceChangedError, SourceError
 from tidelake.sinks.commits import Commit, commits
+from tidelake.store.access import named
+from tidelake.store.folders import SCHEME, Folder, folder, is_remote, place_of, stored
 from tidelake.tables import Table
+
+if TYPE_CHECKING:
+    from upath import UPath
 
 _COMPRESSED = frozenset({".gz", ".bz2", ".zst", ".lz4", ".snappy", ".deflate", ".xz"})
 # A missing last line feed adds one byte, a byte order mark that Spark drops takes three.
 _HARMLESS = frozenset({0, 1, -3, -2})
+_LOOKS_AT_ONCE = 16
+
+# In a path of java.net.URI, besides letters and digits.
+_STAYS = frozenset("-_.!~*'():@&=+$,;/")
 
 
 @dataclass(frozen=True)
@@ -35,22 +46,24 @@ class LandedFile:
         return f"{self.path} ({self.size:,} bytes)"
 
 
-def list_files(folder: str) -> dict[str, LandedFile]:
+def list_files(source: str) -> dict[str, LandedFile]:
     """List the files that a source offers, by path; hidden ones are not offered.
 
     Raises:
         SourceError: The folder is missing, unreadable or holds no file.
     """
     # Links are not followed: Spark names files by the path that it was given.
-    root = Path(os.path.abspath(folder))
+    root = folder(source)
+    if not isinstance(root, Path):
+        return _list_store(root)
     if not root.exists():
         raise SourceError(
-            f"the source {folder} does not exist. Create it and put JSON-lines files into it, "
+            f"the source {source} does not exist. Create it and put JSON-lines files into it, "
             "or name another with --source."
         )
     try:
         paths = [root] if root.is_file() else list(_walk(root))
-        found = {str(path): _look(path) for path in paths}
+        found = {str(path): _look(str(path)) for path in paths}
     except OSError as error:
         raise SourceError(
             f"the source {error.filename} cannot be read: {error.strerror}"
@@ -63,7 +76,7 @@ def list_files(folder: str) -> dict[str, LandedFile]:
             )
     if not found:
         raise SourceError(
-            f"the source {folder} holds no file. Put JSON-lines files into it "
+            f"the source {source} holds no file. Put JSON-lines files into it "
             "(names that begin with . or _ are passed over), then run again."
         )
     return found
@@ -79,9 +92,36 @@ def _walk(folder: Path) -> Iterable[Path]:
             yield entry
 
 
-def _look(path: Path) -> LandedFile:
-    found = path.stat()
-    return LandedFile(str(path), found.st_size, found.st_mtime_ns // 1_000_000)
+def _list_store(root: UPath) -> dict[str, LandedFile]:
+    """List the objects below a prefix; those that stand for a folder are none."""
+    with named(f"the source {root}"):
+        entries = root.fs.find(root.path, detail=True).values()
+    found = {}
+    for entry in entries:
+        path = f"{SCHEME}{entry['name']}"
+        below = path.removeprefix(str(root)).split("/")
+        is_object = entry["type"] == "file" and (below[-1] or path == str(root))
+        if is_object and not any(part.startswith((".", "_")) for part in below):
+            found[path] = _landed(path, entry)
+    if not found:
+        raise SourceError(
+            f"the source {root} holds no file, or is not there. Put JSON-lines files into it "
+            "(names that begin with . or _ are passed over), then run again."
+        )
+    return found
+
+
+def _landed(path: str, entry: Mapping[str, Any]) -> LandedFile:
+    # One request tells the fraction of a second, another does not.
+    return LandedFile(path, entry["size"], int(entry["LastModified"].timestamp()) * 1000)
+
+
+def _look(path: str) -> LandedFile:
+    if is_remote(path):
+        place = stored(path)
+        return _landed(path, place.fs.info(place.path))
+    found = Path(path).stat()
+    return LandedFile(path, found.st_size, found.st_mtime_ns // 1_000_000)
 
 
 def taken_files(bronze: Iterable[Commit]) -> dict[str, LandedFile]:
@@ -108,22 +148,27 @@ def refuse_changed(offered: Mapping[str, LandedFile], taken: Mapping[str, Landed
         raise SourceChangedError(changes)
 
 
-def check_landing(folder: str, bronze: Table) -> None:
-    """Hold what a folder offers against what bronze took from it.
+def check_landing(source: str, bronze: Table) -> None:
+    """Hold what a source offers against what bronze took from it.
 
     Raises:
         SourceError: The folder cannot be read or holds no file.
         SourceChangedError: A file that was taken has changed.
     """
-    refuse_changed(list_files(folder), taken_files(commits(bronze)))
+    refuse_changed(list_files(source), taken_files(commits(bronze)))
 
 
-def batch_files(checkpoint: Path, batch: int) -> list[LandedFile]:
+def batch_files(checkpoint: Folder, batch: int) -> list[LandedFile]:
     """Look up the files of a planned micro-batch in Spark's file source log."""
-    return [_look(path) for path in batch_paths(checkpoint, batch)]
+    paths = batch_paths(checkpoint, batch)
+    if not paths or not is_remote(paths[0]):
+        return [_look(path) for path in paths]
+    # Each look is a round trip.
+    with ThreadPoolExecutor(_LOOKS_AT_ONCE) as looking:
+        return list(looking.map(_look, paths))
 
 
-def batch_paths(checkpoint: Path, batch: int) -> list[Path]:
+def batch_paths(checkpoint: Folder, batch: int) -> list[str]:
     """Look up where they are, or were."""
     last = _log_offset(checkpoint / "offsets" / str(batch))
     first = _log_offset(checkpoint / "offsets" / str(batch - 1)) + 1
@@ -131,10 +176,10 @@ def batch_paths(checkpoint: Path, batch: int) -> list[Path]:
     return [path for number in range(first, last + 1) for path in _log_entries(log, number)]
 
 
-def logged_files(checkpoint: Path) -> set[str]:
+def logged_files(checkpoint: Folder) -> set[str]:
     """List the paths in Spark's file source log, which it will not read again."""
     log = checkpoint / "sources" / "0"
-    return {str(path) for file in log.glob("[0-9]*") for path, _ in _entries(file)}
+    return {path for file in log.glob("[0-9]*") for path, _ in _entries(file)}
 
 
 def check_bytes(file: LandedFile, read: int) -> None:
@@ -149,24 +194,34 @@ def check_bytes(file: LandedFile, read: int) -> None:
     raise SourceChangedError([told], taken=False)
 
 
-def local_path(uri: str) -> Path:
-    """Turn ``file:///a%20b`` into a path."""
-    return Path(unquote(urlsplit(uri).path))
+def listed(path: str) -> str:
+    """Write a path as Spark's file source lists it, which is Java's way to write a URI.
+
+    A volume's have a scheme of their own.
+    """
+    scheme = "dbfs:" if path.startswith("/Volumes/") else "file://"
+    return ("" if is_remote(path) else scheme) + "".join(map(_in_a_uri, path))
 
 
-def _log_offset(file: Path) -> int:
+def _in_a_uri(letter: str) -> str:
+    # Letters of other scripts stay as they are; controls and spaces of any script do not.
+    stays = letter in _STAYS or (letter > "\x9f" and unicodedata.category(letter)[0] != "Z")
+    return letter if letter.isalnum() or stays else quote(letter)
+
+
+def _log_offset(file: Folder) -> int:
     if not file.exists():
         return -1
     return int(json.loads(file.read_text(encoding="utf-8").splitlines()[2])["logOffset"])
 
 
-def _log_entries(log: Path, number: int) -> list[Path]:
+def _log_entries(log: Folder, number: int) -> list[str]:
     plain = log / str(number)
     file = plain if plain.exists() else log / f"{number}.compact"
     return [path for path, batch in _entries(file) if batch == number]
 
 
-def _entries(file: Path) -> list[tuple[Path, int]]:
+def _entries(file: Folder) -> list[tuple[str, int]]:
     """Read the files that an entry of the log names, each with the entry that it came with."""
     entries = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()[1:]]
-    return [(local_path(entry["path"]), int(entry["batchId"])) for entry in entries]
+    return [(place_of(entry["path"]), int(entry["batchId"])) for entry in entries]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import time
@@ -11,10 +12,15 @@ from pathlib import Path
 from typing import Literal, TextIO
 
 from tidelake.errors import LockedError, RefusedError
+from tidelake.store.folders import Folder
+from tidelake.store.lease import lease
 from tidelake.tables import Hop, Lake
 
 # What changes several tables, one after the other.
 Work = Literal["erasure", "swap"]
+# Volumes and some network drives know no locks, or no writing to a file's end. There the fence
+# alone keeps writers apart: each batch asks the tables which generation, and which batch, is next.
+_NO_LOCKS = frozenset({errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOLCK})
 _LOOKS, _LOOK_SECONDS = 20, 0.05
 
 
@@ -55,8 +61,11 @@ def hold_hops(
 
 
 @contextmanager
-def hold(folder: Path, what: str, *, waits: bool = False) -> Iterator[None]:
+def hold(folder: Folder, what: str, *, waits: bool = False) -> Iterator[None]:
     """Hold a folder's lock; the system frees it when the process ends, however it ends.
+
+    A store has no such locks: there it is an object, and frees itself a while after its holder
+    was last heard of.
 
     Args:
         folder: Whose lock.
@@ -66,19 +75,46 @@ def hold(folder: Path, what: str, *, waits: bool = False) -> Iterator[None]:
     Raises:
         LockedError: Another process holds it.
     """
+    if not isinstance(folder, Path):
+        with lease(folder / ".lock", what, waits=waits):
+            yield
+        return
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("a+", encoding="utf-8") as file:
+    with ExitStack() as held:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
-        except BlockingIOError as error:
-            raise LockedError(
-                f"{what} is being written by process {_holder(file)}. "
-                "Wait for it to end, or stop it, then run again."
-            ) from error
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+            file = held.enter_context((folder / ".lock").open("a+", encoding="utf-8"))
+            _lock(file, what, waits=waits)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
         yield
+
+
+def _lock(file: TextIO, what: str, *, waits: bool) -> None:
+    """Take a file's lock, and write down who has it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+    except BlockingIOError as error:
+        raise LockedError(
+            f"{what} is being written by process {_holder(file)}. "
+            "Wait for it to end, or stop it, then run again."
+        ) from error
+    file.truncate(0)
+    # Not through the buffer, which would be written once more when the file is closed.
+    os.write(file.fileno(), str(os.getpid()).encode())
+
+
+def writer(lake: Lake, pipeline: str, hop: Hop) -> int | None:
+    """Give the process that writes a hop; None where none on this machine does.
+
+    The lock itself is not asked: to try it would make a run fail that begins in this moment. So a
+    process that has nothing to do with it may stand here, under a number that was used again.
+    """
+    try:
+        told = (lake.checkpoints(pipeline, hop) / ".lock").read_text(encoding="utf-8").strip()
+    except OSError:
+        return None
+    return int(told) if told.isdecimal() and _lives(told) else None
 
 
 def _holder(file: TextIO) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
-from tidelake.sinks.commits import BEGINNING, Position
+from tidelake.sinks.positions import BEGINNING, Position
+from tidelake.store.folders import Folder
 
 # The offset log: a version line, a line of metadata, then a line for each input.
 _FIRST_INPUT = 2
@@ -14,7 +14,7 @@ _VERSION, _NO_DATA = "v1", "-"
 _NOWHERE: Position = (-1, -1)
 
 
-def planned_positions(checkpoint: Path, batch: int, inputs: int) -> list[Position]:
+def planned_positions(checkpoint: Folder, batch: int, inputs: int) -> list[Position]:
     """Read how far a planned micro-batch goes in each of the Delta tables that the hop follows.
 
     Args:
@@ -28,18 +28,18 @@ def planned_positions(checkpoint: Path, batch: int, inputs: int) -> list[Positio
     return [_position(line) for line in _inputs(checkpoint, batch)[:inputs]]
 
 
-def planned_tables(checkpoint: Path, batch: int) -> list[str | None]:
+def planned_tables(checkpoint: Folder, batch: int) -> list[str | None]:
     """Read by their ids which tables a planned micro-batch reads; None where one had no data."""
     lines = _inputs(checkpoint, batch)
     return [None if line == _NO_DATA else json.loads(line)["reservoirId"] for line in lines]
 
 
-def _inputs(checkpoint: Path, batch: int) -> list[str]:
+def _inputs(checkpoint: Folder, batch: int) -> list[str]:
     log = checkpoint / "offsets" / str(batch)
     return log.read_text(encoding="utf-8").splitlines()[_FIRST_INPUT:]
 
 
-def unreadable(checkpoint: Path, closed: int) -> str:
+def unreadable(checkpoint: Folder, closed: int) -> str:
     """Say which file of a checkpoint is missing or is not what Spark wrote; empty for none.
 
     Looks at what a query reads when it starts: who it is, and its last batches.
@@ -61,7 +61,7 @@ def unreadable(checkpoint: Path, closed: int) -> str:
     return ""
 
 
-def _broken(file: Path) -> str:
+def _broken(file: Folder) -> str:
     """Say what is wrong with a file of JSON objects, one a line; a log has its version first."""
     if not file.exists():
         return "is missing"

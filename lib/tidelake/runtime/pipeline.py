@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.utils import is_remote
 
-from tidelake.errors import RefusedError
+from tidelake.errors import RefusedError, UsageError
 from tidelake.runtime.again import InputGrewError, LimitChangedError
 from tidelake.runtime.books import copy_books
 from tidelake.runtime.bronze_hop import BronzeHop
@@ -41,9 +42,15 @@ def run_hops(run: Run, hops: Sequence[Hop], trigger: Trigger, *, held: bool = Fa
 
     Raises:
         ConfigError: Spark does not understand an expression; nothing was written.
+        UsageError: The trigger does not go with the session.
         LockedError: Another process runs one of them.
         TidelakeError: Whatever stopped a batch, or a step beside it.
     """
+    if is_remote() and not trigger.ends:
+        raise UsageError(
+            "through Spark Connect a run ends when its source is exhausted: give "
+            "--trigger available-now, and schedule it. Nothing was written."
+        )
     check_definition(run)
     wanted = [hop for hop in HOPS if hop in hops]
     with nullcontext() if held else hold_hops(run.lake, run.pipeline.name, wanted):
@@ -80,11 +87,13 @@ def _close_epoch(run: Run) -> None:
 def _run_to_the_end(run: Run, hop: Hop, trigger: Trigger) -> None:
     while True:
         try:
-            query = _opened(run, hop)
-            if not query.standing.is_at_the_end():
-                query.finish(_started(query, trigger))
+            with run.progress.blaming(hop):
+                query = _opened(run, hop)
+                if not query.standing.is_at_the_end():
+                    query.finish(_started(query, trigger))
         except InputGrewError:
             continue
+        run.progress.ends(hop)
         return
 
 
@@ -98,7 +107,8 @@ def _run_together(run: Run, hops: Sequence[Hop], trigger: Trigger) -> None:
         while True:
             for hop, (query, streaming) in started.items():
                 try:
-                    query.check(streaming)
+                    with run.progress.blaming(hop):
+                        query.check(streaming)
                 except (InputGrewError, LimitChangedError):
                     started[hop] = _begun(run, hop, trigger, query.pace)
             if time.monotonic() - copied_at > _COPY_SECONDS:
@@ -117,10 +127,11 @@ def _begun(
     run: Run, hop: Hop, trigger: Trigger, pace: Pace | None = None
 ) -> tuple[HopQuery, StreamingQuery]:
     """Start a hop of a run that goes on; a pace that it had before knows what its batches cost."""
-    query = _opened(run, hop)
-    if trigger.seconds is not None:
-        query.pace = pace or Pace(trigger.seconds, query.most, query.unit)
-    return query, _started(query, trigger)
+    with run.progress.blaming(hop):
+        query = _opened(run, hop)
+        if trigger.seconds is not None:
+            query.pace = pace or Pace(trigger.seconds, query.most, query.unit)
+        return query, _started(query, trigger)
 
 
 def _opened(run: Run, hop: Hop) -> HopQuery:
@@ -131,5 +142,6 @@ def _opened(run: Run, hop: Hop) -> HopQuery:
 
 def _started(query: HopQuery, trigger: Trigger) -> StreamingQuery:
     # The checkpoint is begun here.
+    query.run.progress.starts(query.hop, query.fence.generation, query.limit)
     with naming(query.run, f"hop {query.hop}"):
         return query.start(trigger.options)

@@ -19,8 +19,9 @@ from tidelake.silver.dedup import DUPLICATE
 from tidelake.silver.prefilter import copies_of, held_back
 from tidelake.silver.route import FATE
 from tidelake.silver.watermark import partition_of
-from tidelake.sinks.commits import Position, files_between
+from tidelake.sinks.arrived import rows_that_came
 from tidelake.sinks.notes import FRESH
+from tidelake.sinks.positions import Position
 
 # State on disk, and only its changes written with each batch.
 STATE_SETTINGS = {
@@ -66,12 +67,9 @@ def recover(
     """
     pipeline = run.pipeline
     bronze = run.lake.bronze(pipeline.name)
-    files = [str(path) for path in files_between(bronze, *between)]
-    if not files:
+    taken = rows_that_came(survivors.sparkSession, bronze, *between)
+    if taken is None:
         return Recovered(survivors, [], 0)
-    spark = survivors.sparkSession
-    schema = spark.read.format("delta").load(str(bronze.path)).schema
-    taken = spark.read.schema(schema).parquet(*files)
     missing = hold(held_back(taken, survivors.where(F.col("requeued_at").isNull())))
     reach = missing.agg(F.count("*"), F.min(F.unix_micros("ingested_at"))).collect()[0]
     first = from_micros(reach[1])
@@ -93,7 +91,7 @@ def recover(
         for row in groups
     ]
     back = missing.join(copies.select("record_id"), on="record_id", how="left_anti")
-    ordinary = as_never_requeued(back.select(*schema.names))
+    ordinary = as_never_requeued(back.select(*taken.columns))
     return Recovered(survivors.unionByName(ordinary), counted, int(reach[0]))
 
 

@@ -1,15 +1,40 @@
-"""Tell a person, a line a batch on stderr, how far the run has come."""
+"""Tell a person, a line a batch on stderr, how far the run has come; and those who measure it."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING, Protocol
 
+from tidelake.runtime.again import InputGrewError, LimitChangedError
 from tidelake.tables import Hop
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 Say = Callable[[str], None]
+
+
+class Observer(Protocol):
+    """Hears what a run does. None of it may raise, or take long: it is called from the batches."""
+
+    def attach(self, session: SparkSession) -> None:
+        """A session starts streaming queries."""
+
+    def starts(self, hop: Hop, generation: str, limit: int | None) -> None:
+        """A hop's query is to start; again, where its limit changed."""
+
+    def closed(self, hop: Hop, batch: int, rows: int, seconds: float) -> None:
+        """A batch was written. Its query has not closed it yet in the checkpoint."""
+
+    def ends(self, hop: Hop) -> None:
+        """A hop has come to the end of its source."""
+
+    def failed(self, hop: Hop, error: Exception) -> None:
+        """A hop stopped, or did not start."""
 
 
 @dataclass(frozen=True)
@@ -18,9 +43,11 @@ class Progress:
 
     Attributes:
         say: Takes a line; prints it to stderr in the command line.
+        observer: Hears of more than people want to read; None for nobody.
     """
 
     say: Say
+    observer: Observer | None = None
 
     def closed(
         self,
@@ -34,7 +61,36 @@ class Progress:
     ) -> None:
         """Report a closed batch; ``started`` is the monotonic time at which it began."""
         seconds = max(time.monotonic() - started, 1e-3)
+        if self.observer is not None:
+            self.observer.closed(hop, batch, rows, seconds)
         line = f"{hop:<7} batch {batch:>4} {rows:>9,} rows {rows / seconds:>9,.0f} rows/s"
         if watermark is not None:
             line += f"  watermark {watermark:%Y-%m-%d %H:%M:%SZ}"
         self.say(f"{line}  {detail}".rstrip())
+
+    def attach(self, session: SparkSession) -> None:
+        """Tell of a session that starts streaming queries: each has listeners of its own."""
+        if self.observer is not None:
+            self.observer.attach(session)
+
+    def starts(self, hop: Hop, generation: str, limit: int | None) -> None:
+        """Tell that a hop's query is to start, and what its batches take at most."""
+        if self.observer is not None:
+            self.observer.starts(hop, generation, limit)
+
+    def ends(self, hop: Hop) -> None:
+        """Tell that a hop has come to the end of its source."""
+        if self.observer is not None:
+            self.observer.ends(hop)
+
+    @contextmanager
+    def blaming(self, hop: Hop) -> Iterator[None]:
+        """Tell whose failure it is when something stops the run."""
+        try:
+            yield
+        except (InputGrewError, LimitChangedError):
+            raise
+        except Exception as error:
+            if self.observer is not None:
+                self.observer.failed(hop, error)
+            raise

@@ -9,6 +9,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from tidelake.access import load
 from tidelake.bronze import REQUEUE_DDL
 from tidelake.config import Pipeline
 from tidelake.config.names import IS_DELETE, SEQUENCE
@@ -77,7 +78,7 @@ def _empty_inputs(run: Run) -> dict[str, DataFrame]:
         if key == OWN:
             empty[key] = run.spark.createDataFrame([], silver_schema(run.spark, run.pipeline))
         elif table.exists:
-            empty[key] = run.spark.read.format("delta").load(str(table.path)).limit(0)
+            empty[key] = load(run.spark, table).limit(0)
     return empty
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
+from tidelake.access import load
 from tidelake.runtime.counting import Counted, count
 from tidelake.runtime.decision import Decider
 from tidelake.runtime.enrichment import enriched, lookups
@@ -22,10 +23,11 @@ from tidelake.silver.lateness import marked
 from tidelake.silver.route import LATE, QUARANTINED, SILVER, to_late, to_quarantine, to_silver
 from tidelake.silver.watermark import advance
 from tidelake.sinks.append import append
-from tidelake.sinks.commits import REBUILT, Position, last_commit
+from tidelake.sinks.commits import REBUILT, last_commit
 from tidelake.sinks.definitions import silver_note
 from tidelake.sinks.evolution import types_of
 from tidelake.sinks.notes import DimensionUse, SilverNote
+from tidelake.sinks.positions import Position
 from tidelake.tables import Table
 
 
@@ -184,4 +186,4 @@ class SilverBatch:
 
     def _stored_types(self) -> dict[str, str]:
         silver = self.run.lake.silver(self.run.pipeline.name)
-        return types_of(self.run.spark.read.format("delta").load(str(silver.path)).schema)
+        return types_of(load(self.run.spark, silver).schema)

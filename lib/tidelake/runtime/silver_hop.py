@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame
+from pyspark.sql.utils import is_remote
 
+from tidelake.access import follow
 from tidelake.bronze import as_never_requeued
 from tidelake.config.meanings import meaning_of
 from tidelake.config.sizes import bytes_of
@@ -26,9 +28,10 @@ from tidelake.silver.classify import PAYLOAD_HASH
 from tidelake.silver.prefilter import hold_back_copies
 from tidelake.silver.route import QUARANTINE_DDL
 from tidelake.sinks.append import ensure_table
-from tidelake.sinks.commits import BEGINNING, Position, last_commit, rows_between
+from tidelake.sinks.commits import last_commit
 from tidelake.sinks.definitions import changed_parts
 from tidelake.sinks.notes import SilverNote
+from tidelake.sinks.positions import BEGINNING, Position, rows_between
 from tidelake.tables import Table
 
 _TWIN = (PAYLOAD_HASH, "ingested_at")
@@ -114,22 +117,20 @@ class SilverHop(HopQuery):
         return as_never_requeued(bronze).unionByName(requeue)
 
     def _set_state_up(self) -> None:
+        refused = UsageError(
+            "dedup.prefilter: operator needs settings of the session that this compute "
+            "refuses. Set it to none."
+        )
+        if is_remote():
+            raise refused
         try:
             for key, value in STATE_SETTINGS.items():
                 self.run.spark.conf.set(key, value)
         except REFUSED as error:
-            raise UsageError(
-                "dedup.prefilter: operator needs settings of the session that this compute "
-                "refuses. Set it to none."
-            ) from error
+            raise refused from error
 
     def _follow(self, table: Table) -> DataFrame:
-        return (
-            self.run.spark.readStream.format("delta")
-            .option("startingVersion", 0)
-            .option("maxBytesPerTrigger", self.limit)
-            .load(str(table.path))
-        )
+        return follow(self.run.spark, table, max_bytes=self.limit)
 
     def write(self, rows: DataFrame, batch: int) -> None:
         """Decide a batch and write it."""

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from tidelake.runtime.offsets import planned_positions, planned_tables, unreadable
-from tidelake.sinks.commits import (
+from tidelake.sinks.commits import Commit, last_commit, newest_version, oldest_version
+from tidelake.sinks.generations import CREATION, Fence
+from tidelake.sinks.log import table_id
+from tidelake.sinks.notes import positions
+from tidelake.sinks.positions import (
     BEGINNING,
-    Commit,
     Position,
     bytes_between,
-    last_commit,
-    newest_version,
-    oldest_version,
     rewritten_after,
     rows_between,
-    table_id,
 )
-from tidelake.sinks.generations import CREATION, Fence
-from tidelake.sinks.notes import positions
-from tidelake.tables import Table
+from tidelake.store.folders import Folder
+from tidelake.tables import CatalogName, Table
 
 
 @dataclass(frozen=True)
@@ -36,7 +33,7 @@ class Standing:
     """
 
     fence: Fence
-    checkpoint: Path
+    checkpoint: Folder
     closing: tuple[Table, ...]
     inputs: Mapping[str, Table]
 
@@ -68,6 +65,11 @@ class Standing:
         if len(ends) != len(self.inputs):
             raise self.fence.refusal(f"offsets/{batch} of its checkpoint lacks an input")
         until = dict(zip(self.inputs, ends, strict=True))
+        for key, followed in self.inputs.items():
+            if isinstance(followed.place, CatalogName) and until[key][1] >= 0:
+                raise self.fence.refusal(
+                    f"its checkpoint lets batch {batch} end inside a commit of {followed.name}"
+                )
         for key, reached in self.reached().items():
             table, newest = self.inputs.get(key), until.get(key)
             if table and newest and not reached <= newest <= (newest_version(table) + 1, -1):

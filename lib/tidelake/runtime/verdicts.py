@@ -107,7 +107,7 @@ def find_verdicts(
         verdicts = verdicts.where(~lost).unionByName(more)
     # Spark knows no size of what is kept, and would shuffle the wide rows to meet the verdicts.
     fitting = F.broadcast(verdicts) if count <= BROADCAST else verdicts
-    return Verdicts(fitting, 0 if read_accepted is None else int(searched.get["rows"]))
+    return Verdicts(fitting, 0 if read_accepted is None else _told(searched, "rows"))
 
 
 def _ranked(rows: DataFrame, dedup: Dedup, hold: Held) -> tuple[DataFrame, int, int]:
@@ -119,4 +119,9 @@ def _ranked(rows: DataFrame, dedup: Dedup, hold: Held) -> tuple[DataFrame, int, 
         F.count_if(F.col(VERDICT) == LEFTOVER).alias("left"),
     )
     kept = hold.now(ranked)
-    return kept, int(told.get["verdicts"]), int(told.get["left"])
+    return kept, _told(told, "verdicts"), _told(told, "left")
+
+
+def _told(observation: Observation, name: str) -> int:
+    """Read a count; a plan that adapts leaves out what it finds empty, observation and all."""
+    return int(observation.get.get(name, 0))

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from tidelake.access import load
 from tidelake.config import Registry
 from tidelake.instants import from_micros, to_json
 from tidelake.kafka.registry import Version, versions_of
@@ -65,7 +66,7 @@ def remembered(run: Run, *, stands: Column | None = None) -> WriterSchemas | Non
     table = run.lake.schemas(run.pipeline.name)
     if not table.exists:
         return nothing
-    stored = run.spark.read.format("delta").load(str(table.path))
+    stored = load(run.spark, table)
     through = F.unix_micros("refused_through").alias("refused_through")
     rows = stored.select("schema_id", "schema", "refusal", through).collect()
     return _with_lines(nothing, [_Line(*row) for row in rows])

@@ -22,7 +22,7 @@ def attempt(sql: str, cast: str | None = None) -> Column:
     """Evaluate SQL into ``struct<value>``; the struct is null where evaluation raised.
 
     Catalyst has the expression for this, ``TryEval``, but no SQL or Python name for it. Where the
-    JVM is out of reach, through Spark Connect, an expression that raises stops the batch.
+    JVM is out of reach, through Spark Connect, a function serves that holds one.
 
     Args:
         sql: The expression.
@@ -30,8 +30,10 @@ def attempt(sql: str, cast: str | None = None) -> Column:
     """
     value = F.expr(sql) if cast is None else F.expr(sql).cast(cast)
     wrapped = F.struct(value.alias(VALUE))
-    if is_remote() or (cast is None and _NAME.fullmatch(sql)):
+    if cast is None and _NAME.fullmatch(sql):
         return wrapped
+    if is_remote():
+        return F.when(_succeeds(wrapped), wrapped)
     # A part that two attempts share would be computed once, before and outside of both; what a
     # branch holds is not. The condition is always true, and the optimizer cannot know it.
     wrapped = F.when(F.spark_partition_id() >= 0, wrapped)
@@ -42,6 +44,16 @@ def attempt(sql: str, cast: str | None = None) -> Column:
     bridge = jvm.org.apache.spark.sql.classic.ExpressionUtils
     tried = jvm.org.apache.spark.sql.catalyst.expressions.TryEval(bridge.expression(_java(wrapped)))
     return _python(bridge.column(tried))
+
+
+def _succeeds(wrapped: Column) -> Column:
+    """Tell whether an expression can be evaluated, by evaluating it.
+
+    ``try_to_binary`` is null where anything beneath it raises; a text of digits it always takes.
+    """
+    shown = F.length(wrapped.cast("string")).cast("string")
+    # As above: what two of these share must not be computed outside of them.
+    return F.try_to_binary(F.when(F.spark_partition_id() >= 0, shown), F.lit("utf-8")).isNotNull()
 
 
 def _java(column: Column) -> Any:

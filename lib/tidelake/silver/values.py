@@ -13,19 +13,13 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from tidelake.config import FieldType
+from tidelake.instants import DATE, LOCAL, TO_THE_MINUTE, ZONED
 
 # Marks a number whose digits did not fit an exact type when the payload was parsed.
 INEXACT = "~"
 
 _NUMBER = r"^-?([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]{1,4}))?$"
 _NOT_ZERO = r"^-?[0.]*[1-9]"
-_DATE = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
-_MINUTE = r"[0-9]{2}:[0-9]{2}"
-_CLOCK = rf"{_MINUTE}:[0-9]{{2}}(?:\.[0-9]{{1,6}}0*)?"
-_ZONE = r"(?:Z|[+-][0-9]{2}:?[0-9]{2})"
-_ZONED = rf"^{_DATE}[T ]{_CLOCK}{_ZONE}$"
-_LOCAL = rf"^{_DATE}(?:[T ]{_CLOCK})?$"
-_TO_THE_MINUTE = rf"^({_DATE}[T ]{_MINUTE})({_ZONE}?)$"
 _INTEGER_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 
 
@@ -91,24 +85,24 @@ def _boolean(text: Column, kind: FieldType) -> Column:
 
 
 def _date(text: Column, kind: FieldType) -> Column:
-    return F.when(text.rlike(f"^{_DATE}$"), text.try_cast("date"))
+    return F.when(text.rlike(f"^{DATE}$"), text.try_cast("date"))
 
 
 def _timestamp(text: Column, kind: FieldType) -> Column:
-    zoned = F.when(text.rlike(_ZONED), text.try_cast("timestamp"))
+    zoned = F.when(text.rlike(ZONED), text.try_cast("timestamp"))
     # Spark wants seconds.
-    full = F.regexp_replace(text, _TO_THE_MINUTE, "$1:00$2")
-    rare = F.when(full.rlike(_ZONED), full.try_cast("timestamp"))
+    full = F.regexp_replace(text, TO_THE_MINUTE, "$1:00$2")
+    rare = F.when(full.rlike(ZONED), full.try_cast("timestamp"))
     # A stamp without a zone is UTC whatever the session's zone is.
     utc = F.when(F.length(full) == 10, F.concat(full, F.lit("T00:00:00Z"))).otherwise(
         F.concat(full, F.lit("Z"))
     )
-    return F.coalesce(zoned, rare, F.when(full.rlike(_LOCAL), utc.try_cast("timestamp")))
+    return F.coalesce(zoned, rare, F.when(full.rlike(LOCAL), utc.try_cast("timestamp")))
 
 
 def _timestamp_ntz(text: Column, kind: FieldType) -> Column:
-    full = F.regexp_replace(text, _TO_THE_MINUTE, "$1:00$2")
-    return F.when(full.rlike(_LOCAL), full.try_cast("timestamp_ntz"))
+    full = F.regexp_replace(text, TO_THE_MINUTE, "$1:00$2")
+    return F.when(full.rlike(LOCAL), full.try_cast("timestamp_ntz"))
 
 
 def _binary(text: Column, kind: FieldType) -> Column:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from tidelake.access import FEED_PROPERTY, create, save
 from tidelake.config.meanings import Meaning, standard_meaning
 from tidelake.settings import with_settings
-from tidelake.sinks.comments import commented, describe, keeping_words
-from tidelake.sinks.commits import USER_METADATA, encode
+from tidelake.sinks.comments import commented, describe, described_as, keeping_words
+from tidelake.sinks.commits import USER_METADATA, encode, newest_version
 from tidelake.sinks.evolution import Freedom, evolve
-from tidelake.tables import Table
-
-# A checkpoint of the log every tenth commit doubles the time of that commit.
-_PROPERTIES = {"delta.checkpointInterval": "50"}
+from tidelake.store.folders import is_remote
+from tidelake.tables import CatalogName, Table
 
 
 def append(
@@ -32,7 +30,9 @@ def append(
     """Append rows in one commit that carries the note.
 
     Delta leaves out a commit without any action, and the note with it. A transaction id is such
-    an action; it costs a rebuild of the snapshot, so only what may be empty gets one.
+    an action; it costs a rebuild of the snapshot, so only what may be empty gets one. So does a
+    batch in a catalog or on an object store: of two runs that close it at once, and no lock keeps
+    apart for certain, one fails.
 
     Args:
         rows: What to append.
@@ -42,21 +42,22 @@ def append(
         may_add_columns: Whether columns that the table lacks come into it, in the same commit.
         replaces: Whether the rows, and their columns, take the place of those that the table has.
     """
-    mode = "overwrite" if replaces else "append"
-    writer = (
-        (keeping_words(rows, table) if replaces else rows)
-        .write.format("delta")
-        .mode(mode)
-        .option("userMetadata", encode(note))
-    )
+    options = {"userMetadata": encode(note)}
     if replaces:
-        writer = writer.option("overwriteSchema", "true")
+        options["overwriteSchema"] = "true"
     elif may_add_columns:
-        writer = writer.option("mergeSchema", "true")
-    if not surely_filled:
-        writer = writer.option("txnAppId", f"{table.name}/{note['generation']}")
-        writer = writer.option("txnVersion", str(note["batch"]))
-    writer.save(str(table.path))
+        options["mergeSchema"] = "true"
+    if not surely_filled or _may_lack_a_lock(table, note):
+        # Delta's numbers begin at 0, and 0 is the first batch's.
+        made = "/made" if note["batch"] < 0 else ""
+        options["txnAppId"] = f"{table.name}/{note['generation']}{made}"
+        options["txnVersion"] = str(max(note["batch"], 0))
+    if replaces and isinstance(table.place, CatalogName) and not table.exists:
+        create(rows.limit(0), table, _properties(table))
+    if replaces:
+        save(keeping_words(rows, table), table, options, "overwrite")
+    else:
+        save(rows, table, options)
 
 
 def ensure_table(
@@ -84,6 +85,9 @@ def ensure_table(
     words = meaning or standard_meaning(table.name)
     if table.exists:
         describe(spark, table, evolve(spark, table, schema, freedom), words)
+        # Where a table was made and its first note was not written any more.
+        if isinstance(table.place, CatalogName) and newest_version(table) == 0:
+            append(_no_rows(spark, schema), table, note, surely_filled=False)
     else:
         _create(spark, table, commented(schema, words), words.description, note)
 
@@ -91,23 +95,48 @@ def ensure_table(
 def _create(
     spark: SparkSession, table: Table, schema: StructType, description: str, note: dict[str, Any]
 ) -> None:
-    builder = DeltaTable.create(spark).location(str(table.path)).addColumns(schema)
-    for key, value in _PROPERTIES.items():
-        builder = builder.property(key, value)
-    if description:
-        builder = builder.comment(description)
+    if isinstance(table.place, CatalogName):
+        create(_no_rows(spark, schema), table, _properties(table))
+        append(_no_rows(spark, schema), table, note, surely_filled=False)
+        return
     told = encode(note)
     with with_settings(spark, {USER_METADATA: told}):
         if spark.conf.get(USER_METADATA, None) == told:
-            builder.execute()
+            properties = ", ".join(f"'{key}' = '{v}'" for key, v in _properties(table).items())
+            spark.sql(
+                f"CREATE TABLE {table.sql} ({schema.toDDL()}) USING delta "
+                f"{described_as(description)} TBLPROPERTIES ({properties})"
+            )
             return
     # A session that takes no settings: a writer carries the note, and the next run describes.
-    writer = _no_rows(spark, schema).write.format("delta").option("userMetadata", told)
-    writer.options(**_PROPERTIES).save(str(table.path))
+    options = {"userMetadata": told, **_properties(table)}
+    save(_no_rows(spark, schema), table, options, "error")
+
+
+def _may_lack_a_lock(table: Table, note: dict[str, Any]) -> bool:
+    """Tell whether two writers may append the same batch.
+
+    Volumes may know no locks; on a store one may be lost while its holder stands still.
+    """
+    of_a_batch = note.get("hop") in ("bronze", "silver") and note["batch"] >= 0
+    is_named = isinstance(table.place, CatalogName)
+    return of_a_batch and (is_named or is_remote(table.path))
+
+
+def _properties(table: Table) -> dict[str, str]:
+    """Give the properties that a table is made with."""
+    # A checkpoint of the log every tenth commit doubles the time of that commit.
+    found = {"delta.checkpointInterval": "50"}
+    of_a_layer, side = table.name.startswith(("bronze.", "silver.")), table.bare.partition("__")[2]
+    followed = of_a_layer and side in ("", "requeue")
+    if isinstance(table.place, CatalogName) and followed:
+        # Costs nothing while a table only grows.
+        found[FEED_PROPERTY] = "true"
+    return found
 
 
 def _no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
-    # Not from a Python list, which would start a Python worker for no row.
+    """Make a frame of no row; from a Python list, it would start a Python worker."""
     return spark.range(0).select(
         *[
             F.lit(None).cast(field.dataType).alias(field.name, metadata=field.metadata)

@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
+from tidelake.access import load
 from tidelake.config.meanings import Meaning
 from tidelake.config.types import quoted
 from tidelake.tables import Table
@@ -29,7 +30,7 @@ def keeping_words(rows: DataFrame, table: Table) -> DataFrame:
     """Give rows that are to replace a table's the comments of its columns, or they would go."""
     if not table.exists:
         return rows
-    stored = rows.sparkSession.read.format("delta").load(str(table.path)).schema
+    stored = load(rows.sparkSession, table).schema
     words = {field.name: field.metadata for field in stored.fields}
     return rows.select(
         *[
@@ -53,7 +54,7 @@ def describe(spark: SparkSession, table: Table, stored: StructType, meaning: Mea
         stored: Its schema.
         meaning: Today's words.
     """
-    place = f"delta.{quoted(str(table.path))}"
+    place = table.sql
     changed = {
         field.name: words
         for field in stored.fields
@@ -64,6 +65,11 @@ def describe(spark: SparkSession, table: Table, stored: StructType, meaning: Mea
         spark.sql(f"ALTER TABLE {place} ALTER COLUMN {columns}")
     if meaning.description and _described(spark, place).get("Comment") != meaning.description:
         spark.sql(f"COMMENT ON TABLE {place} IS {_text(meaning.description)}")
+
+
+def described_as(description: str) -> str:
+    """Write the clause of a statement that makes a table; nothing where there are no words."""
+    return f"COMMENT {_text(description)}" if description else ""
 
 
 def _described(spark: SparkSession, place: str) -> Mapping[str, str]:

@@ -1,20 +1,20 @@
 """Read what each commit of a table says about itself: Delta's log is the ledger.
 
 Tidelake's commits carry a JSON object under ``tidelake`` in their user metadata. Others, a
-compaction's for example, are passed over. Only the log's JSON files are read, never Spark.
+compaction's for example, are passed over.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
+from itertools import takewhile
 from typing import Any
-from urllib.parse import unquote
 
+from tidelake.sinks.entries import Info
+from tidelake.sinks.log import entries, versions
 from tidelake.tables import Table
 
 # The session's setting for the notes of commits that take no option.
@@ -24,11 +24,6 @@ _KEY = "tidelake"
 REBUILT = "rebuilt"
 # In the note of a commit that follows an erasure, or that takes rows out by one: what left.
 ERASED = "erased"
-_COMMIT_FILE = re.compile(r"[0-9]{20}\.json")
-
-# A commit and the last of its files that a reader took; negative for none of them.
-Position = tuple[int, int]
-BEGINNING: Position = (0, -1)
 
 
 @dataclass(frozen=True)
@@ -82,27 +77,26 @@ def commits(table: Table, *, up_to: int | None = None) -> Iterator[Commit]:
     """
     newest: int | None = None
     until: datetime | None = None
-    for file in _log_files(table):
-        version = int(file.stem)
+    for entry in entries(table):
+        version = entry.version
         if up_to is not None and version > up_to:
             continue
-        info = _commit_info(file)
-        written = _instant(info)
+        info = entry.info
+        written = info.written_at
         undone = (newest is not None and version > newest) or (
             until is not None and written > until
         )
         if undone:
             continue
-        if info.get("operation") == "RESTORE":
+        if info.operation == "RESTORE":
             newest, until = _restored(info)
             continue
         # In the session of a merge, a compaction takes the merge's metadata for its own.
-        mine = info.get("operation") != "OPTIMIZE"
-        note = _note(info.get("userMetadata")) if mine else None
+        mine = info.operation != "OPTIMIZE"
+        note = _note(info.metadata) if mine else None
         if note is not None:
-            metrics = info.get("operationMetrics", {})
-            rows = metrics.get("numOutputRows")
-            copied = int(metrics.get("numTargetRowsCopied", 0))
+            rows = info.metrics.get("numOutputRows")
+            copied = int(info.metrics.get("numTargetRowsCopied", 0))
             yield Commit(version, written, None if rows is None else int(rows), note, copied)
             if note.get(REBUILT):
                 return
@@ -115,20 +109,12 @@ def last_commit(table: Table, *, up_to: int | None = None) -> Commit | None:
 
 def oldest_version(table: Table) -> int:
     """Give the oldest version whose commit the log still has; 0 for all, and for no table."""
-    return min((int(file.stem) for file in _log_files(table)), default=0)
-
-
-def table_id(table: Table) -> str | None:
-    """Give the id with which a table was made; None where the log has its first commit no more."""
-    first = next(iter(_log_files(table)[-1:]), None)
-    if first is None or int(first.stem):
-        return None
-    return next((str(action["id"]) for action in _actions(first, "metaData")), None)
+    return min(versions(table), default=0)
 
 
 def newest_version(table: Table) -> int:
     """Give the newest version, whoever wrote it; -1 for no table."""
-    return max((int(file.stem) for file in _log_files(table)), default=-1)
+    return next((entry.version for entry in entries(table)), -1)
 
 
 def written_at(table: Table, version: int) -> datetime | None:
@@ -136,133 +122,13 @@ def written_at(table: Table, version: int) -> datetime | None:
 
     What came before it is then older than the oldest that the log has.
     """
-    for file in reversed(_log_files(table)):
-        if int(file.stem) >= version:
-            return _instant(_commit_info(file))
-    return None
+    since = list(takewhile(lambda entry: entry.version >= version, entries(table)))
+    return since[-1].info.written_at if since else None
 
 
-def rewritten_after(table: Table, position: Position) -> int | None:
-    """Find a version after a position that took rows out of a table, or put others in place.
-
-    Args:
-        table: A table that is only to grow.
-        position: Where its reader stands.
-
-    Returns:
-        The newest such version; None where the table only grew.
-    """
-    for file in _log_files(table):
-        version = int(file.stem)
-        if version < position[0]:
-            return None
-        if _takes_out(file):
-            return version
-    return None
-
-
-def version_at(table: Table, position: Position) -> int | None:
-    """Find the newest version that holds exactly what a reader of a table has taken.
-
-    Args:
-        table: A table that is only to grow.
-        position: Where its reader stands.
-
-    Returns:
-        The version; commits that brought no row, a compaction's for example, are behind the
-        reader as well. None where it stands within a commit, or the log does not tell any more.
-    """
-    version, taken = position[0] - 1, max(position[1] + 1, 0)
-    for file in reversed(_log_files(table)):
-        number = int(file.stem)
-        if number <= version:
-            continue
-        added = len(_added(file)) - (taken if number == position[0] else 0)
-        if number != version + 1 or added > 0 or _takes_out(file):
-            break
-        version = number
-    is_whole = version >= position[0] or not taken
-    return version if is_whole and version >= 0 else None
-
-
-def rows_between(table: Table, after: Position, until: Position | None = None) -> int:
-    """Count the rows that came into a table between two positions, by Delta's own statistics.
-
-    Args:
-        table: The table that is read; what its commits only rearranged does not count.
-        after: Where the reader stood; :data:`BEGINNING` for nowhere yet.
-        until: Where it stands now; None for the newest commit.
-
-    Returns:
-        The rows of the files in between.
-    """
-    return sum(
-        int(json.loads(add["stats"])["numRecords"]) for add in _added_between(table, after, until)
-    )
-
-
-def bytes_between(table: Table, after: Position, until: Position | None = None) -> int:
-    """Add up the sizes of the files that came into a table between two positions.
-
-    This is what Delta's limit on a batch counts. Arguments as for :func:`rows_between`.
-    """
-    return sum(int(add["size"]) for add in _added_between(table, after, until))
-
-
-def files_between(table: Table, after: Position, until: Position) -> list[Path]:
-    """List the data files that came into a table between two positions."""
-    return [table.path / unquote(add["path"]) for add in _added_between(table, after, until)]
-
-
-def _added_between(
-    table: Table, after: Position, until: Position | None
-) -> Iterator[dict[str, Any]]:
-    for file in _log_files(table):
-        version = int(file.stem)
-        if version < after[0]:
-            break
-        if until is not None and version > until[0]:
-            continue
-        adds = _added(file)
-        first = max(after[1] + 1, 0) if version == after[0] else 0
-        past = max(until[1] + 1, 0) if until is not None and version == until[0] else len(adds)
-        yield from adds[first:past]
-
-
-def _added(file: Path) -> list[dict[str, Any]]:
-    """List the data files that a commit brought, in the order in which a stream takes them."""
-    return [add for add in _actions(file, "add") if add.get("dataChange")]
-
-
-def _takes_out(file: Path) -> bool:
-    return any(remove.get("dataChange", True) for remove in _actions(file, "remove"))
-
-
-def _actions(file: Path, kind: str) -> Iterator[dict[str, Any]]:
-    for line in file.read_text(encoding="utf-8").splitlines():
-        action = json.loads(line).get(kind)
-        if action is not None:
-            yield action
-
-
-def _log_files(table: Table) -> list[Path]:
-    """List a log's commit files, newest first; checkpoints and compacted logs are none."""
-    files = (table.path / "_delta_log").glob("*.json")
-    return sorted((file for file in files if _COMMIT_FILE.fullmatch(file.name)), reverse=True)
-
-
-def _commit_info(file: Path) -> dict[str, Any]:
-    return dict(next(_actions(file, "commitInfo"), {}))
-
-
-def _instant(info: dict[str, Any]) -> datetime:
-    return datetime.fromtimestamp(info.get("timestamp", 0) / 1000, tz=UTC)
-
-
-def _restored(info: dict[str, Any]) -> tuple[int | None, datetime | None]:
+def _restored(info: Info) -> tuple[int | None, datetime | None]:
     """Read to which version, or to which instant, a RESTORE went back."""
-    asked = info.get("operationParameters", {})
-    version, instant = asked.get("version"), asked.get("timestamp")
+    version, instant = info.parameters.get("version"), info.parameters.get("timestamp")
     if version is not None:
         return int(version), None
     try:

@@ -16,9 +16,9 @@ from delta.exceptions import (
     ConcurrentDeleteDeleteException,
     ConcurrentDeleteReadException,
 )
-from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
+from tidelake.access import detail
 from tidelake.config.types import quoted
 from tidelake.settings import with_settings
 from tidelake.sinks.commits import last_commit
@@ -62,31 +62,27 @@ def compact(spark: SparkSession, table: Table) -> None:
     Where somebody else rewrites the table at the same moment, it is left to them.
     """
     with with_settings(spark, _SETTINGS), contextlib.suppress(*CONFLICTS):
-        DeltaTable.forPath(spark, str(table.path)).optimize().executeCompaction()
+        spark.sql(f"OPTIMIZE {table.sql}")
 
 
 def cluster(spark: SparkSession, table: Table, columns: Sequence[str]) -> None:
     """Have compactions sort a table by some columns; a writer beside it would fail once."""
     if clustering_of(spark, table) != tuple(columns):
-        place = f"delta.{quoted(str(table.path))}"
-        spark.sql(f"ALTER TABLE {place} CLUSTER BY ({', '.join(map(quoted, columns))})")
+        spark.sql(f"ALTER TABLE {table.sql} CLUSTER BY ({', '.join(map(quoted, columns))})")
 
 
 def clustering_of(spark: SparkSession, table: Table) -> tuple[str, ...]:
     """Name the columns that compactions sort a table by."""
-    detail = DeltaTable.forPath(spark, str(table.path)).detail().select("clusteringColumns")
-    return tuple(detail.collect()[0]["clusteringColumns"])
+    return tuple(detail(spark, table)["clusteringColumns"])
 
 
 def relieve(spark: SparkSession, table: Table) -> None:
     """Give a table deletion vectors where its last merge copied many rows."""
     last = last_commit(table)
     if last is not None and last.copied > COPIED and not has_vectors(spark, table):
-        place = f"delta.{quoted(str(table.path))}"
-        spark.sql(f"ALTER TABLE {place} SET TBLPROPERTIES ('{_VECTORS}' = 'true')")
+        spark.sql(f"ALTER TABLE {table.sql} SET TBLPROPERTIES ('{_VECTORS}' = 'true')")
 
 
 def has_vectors(spark: SparkSession, table: Table) -> bool:
     """Tell whether merges into a table copy no rows, so that its files may be large."""
-    detail = DeltaTable.forPath(spark, str(table.path)).detail().select("properties")
-    return bool(detail.collect()[0]["properties"].get(_VECTORS) == "true")
+    return bool(detail(spark, table)["properties"].get(_VECTORS) == "true")

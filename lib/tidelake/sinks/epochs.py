@@ -11,17 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from tidelake.sinks.commits import (
-    BEGINNING,
-    Commit,
-    Position,
-    commits,
-    last_commit,
-    newest_version,
-    version_at,
-)
+from tidelake.sinks.commits import Commit, commits, last_commit, newest_version
 from tidelake.sinks.generations import CREATION, generation_number
 from tidelake.sinks.notes import SilverNote, positions
+from tidelake.sinks.positions import BEGINNING, Position, version_at
 from tidelake.tables import Lake, Table
 
 

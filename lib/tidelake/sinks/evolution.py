@@ -10,6 +10,7 @@ from typing import Literal
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from tidelake.access import load
 from tidelake.config.types import quoted
 from tidelake.errors import SchemaChangedError
 from tidelake.tables import Table
@@ -77,10 +78,10 @@ def evolve(spark: SparkSession, table: Table, wanted: StructType, freedom: Freed
     Raises:
         SchemaChangedError: At least one difference needs a new generation.
     """
-    stored = spark.read.format("delta").load(str(table.path)).schema
+    stored = load(spark, table).schema
     found = differences(stored, wanted, freedom)
     refuse(table, found)
-    place = f"delta.{quoted(str(table.path))}"
+    place = table.sql
     widened = [one for one in found if one.verdict == "widened"]
     if widened:
         spark.sql(f"ALTER TABLE {place} SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")

@@ -11,8 +11,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from tidelake.instants import from_json, to_json
-from tidelake.sinks.commits import Commit, Position, last_commit, version_at
+from tidelake.sinks.commits import Commit, last_commit
 from tidelake.sinks.notes import SilverNote
+from tidelake.sinks.positions import Position, version_at
 from tidelake.tables import Table
 
 _KEY = "final"

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from tidelake.errors import GenerationError
-from tidelake.sinks.commits import Position, last_commit
+from tidelake.sinks.commits import last_commit
 from tidelake.sinks.notes import positions
+from tidelake.sinks.positions import Position
+from tidelake.store.folders import Folder
 from tidelake.tables import Hop, Table
 
 FIRST_GENERATION = "g1"
@@ -68,7 +69,7 @@ class Fence:
         )
 
 
-def open_generation(pipeline: str, hop: Hop, tables: Sequence[Table], checkpoints: Path) -> Fence:
+def open_generation(pipeline: str, hop: Hop, tables: Sequence[Table], checkpoints: Folder) -> Fence:
     """Find the generation in which a hop goes on, and check that its checkpoint fits.
 
     Args:
@@ -106,7 +107,7 @@ def open_generation(pipeline: str, hop: Hop, tables: Sequence[Table], checkpoint
     return fence
 
 
-def _newest(folder: Path) -> int:
+def _newest(folder: Folder) -> int:
     """Give the highest batch number in a checkpoint's folder, -1 for none."""
     numbers = [int(file.name) for file in folder.glob("[0-9]*") if file.name.isdigit()]
     return max(numbers, default=CREATION)

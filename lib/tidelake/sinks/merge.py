@@ -13,14 +13,15 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any
 
-from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from tidelake.config import GoldTable
+from tidelake.config.types import quoted
 from tidelake.gold import GONE
 from tidelake.gold.measures import shown_of, states_of
 from tidelake.settings import with_settings
 from tidelake.sinks.commits import USER_METADATA, encode
+from tidelake.sinks.merging import assignments, merge
 from tidelake.tables import Table
 
 # MERGE reads its source twice and would keep it for that; ours is kept already.
@@ -46,17 +47,14 @@ def merge_partials(
     same = [f"t.{name} <=> s.{name}" for name in (*bounds, *gold.keys)]
     merged = {state.name: state.merge for state in states_of(gold)}
     # Delta casts what is assigned to the type of the stored column.
-    changed: dict[str, Any] = merged | {shown.name: shown.over(merged) for shown in shown_of(gold)}
+    changed = merged | {shown.name: shown.over(merged) for shown in shown_of(gold)}
     changed |= {"_generation": "s._generation", "_batch": "s._batch"}
+    clauses = (
+        f"WHEN MATCHED AND {_FENCE} THEN UPDATE SET {assignments(changed)} "
+        "WHEN NOT MATCHED THEN INSERT *"
+    )
     with _noted(spark, note):
-        (
-            DeltaTable.forPath(spark, str(target.path))
-            .alias("t")
-            .merge(partials.alias("s"), " AND ".join(filter(None, [*same, within])))
-            .whenMatchedUpdate(condition=_FENCE, set=changed)
-            .whenNotMatchedInsertAll()
-            .execute()
-        )
+        merge(partials, target, on=" AND ".join(filter(None, [*same, within])), clauses=clauses)
 
 
 def merge_rows(
@@ -74,19 +72,19 @@ def merge_rows(
         changed: SQL over ``t`` and ``s``; a row for which it is false stays as it is.
     """
     spark = rows.sparkSession
-    written: dict[str, Any] = {name: f"s.{name}" for name in rows.columns if name != GONE}
-    merge = DeltaTable.forPath(spark, str(target.path)).alias("t").merge(rows.alias("s"), on)
+    written = {name: f"s.{quoted(name)}" for name in rows.columns if name != GONE}
+    there, deleted = "true", ""
     if GONE in rows.columns:
         there = f"NOT s.{GONE}"
-        merge = merge.whenMatchedDelete(condition=f"s.{GONE} AND {_FENCE}")
-    else:
-        there = "true"
+        deleted = f"WHEN MATCHED AND s.{GONE} AND {_FENCE} THEN DELETE "
+    clauses = (
+        f"{deleted}WHEN MATCHED AND {there} AND {_FENCE} AND ({changed}) "
+        f"THEN UPDATE SET {assignments(written)} "
+        f"WHEN NOT MATCHED AND {there} THEN INSERT ({', '.join(map(quoted, written))}) "
+        f"VALUES ({', '.join(written.values())})"
+    )
     with _noted(spark, note):
-        (
-            merge.whenMatchedUpdate(condition=f"{there} AND {_FENCE} AND {changed}", set=written)
-            .whenNotMatchedInsert(condition=there, values=written)
-            .execute()
-        )
+        merge(rows, target, on=on, clauses=clauses)
 
 
 def delete_records(
@@ -102,14 +100,9 @@ def delete_records(
     """
     spark = records.sparkSession
     same = " AND ".join(filter(None, ["t.record_id = s.record_id", within]))
-    merge = (
-        DeltaTable.forPath(spark, str(target.path))
-        .alias("t")
-        .merge(records.select("record_id").alias("s"), same)
-        .whenMatchedDelete()
-    )
+    ids = records.select("record_id")
     with _noted(spark, note) if note else with_settings(spark, {_MATERIALIZE: "none"}):
-        merge.execute()
+        merge(ids, target, on=same, clauses="WHEN MATCHED THEN DELETE")
 
 
 def notes_can_ride(spark: SparkSession) -> bool:

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from tidelake.fingerprints import combined
 from tidelake.instants import from_json, to_json
 from tidelake.silver.watermark import PartitionProgress
-from tidelake.sinks.commits import BEGINNING, Commit, Position
+from tidelake.sinks.commits import Commit
+from tidelake.sinks.positions import BEGINNING, Position
 
 # The order in which people read them.
 FATES = ("silver", "duplicate", "quarantined", "late", "filtered")

@@ -13,14 +13,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from tidelake.ops.query import ask
-from tidelake.sinks.commits import (
-    BEGINNING,
-    last_commit,
-    newest_version,
-    version_at,
-    written_at,
-)
+from tidelake.sinks.commits import last_commit, newest_version, written_at
 from tidelake.sinks.notes import positions
+from tidelake.sinks.positions import BEGINNING, version_at
+from tidelake.store.files import matching
 from tidelake.tables import Lake, Table
 
 # How gold's notes name the silver of its own pipeline.
@@ -101,7 +97,7 @@ def _epochs(lake: Lake) -> Iterator[Need]:
 
 def _backfills(lake: Lake, since: datetime) -> Iterator[Need]:
     """Take the versions that a rollback would restore."""
-    for file in sorted(lake.root.glob("backfill/*/backfill.json")):
+    for file in matching(lake.root, "backfill/*/backfill.json"):
         state = json.loads(file.read_text(encoding="utf-8"))
         swapped = state["stage"] in ("promoting", "promoted", "rolling back")
         if not swapped or datetime.fromtimestamp(file.stat().st_mtime, tz=UTC) < since:

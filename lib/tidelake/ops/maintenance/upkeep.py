@@ -7,11 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
+from tidelake.access import detail
 from tidelake.config import Pipeline
-from tidelake.config.types import quoted
 from tidelake.errors import RefusedError
 from tidelake.ops.maintenance.needs import Need, needs_of
 from tidelake.runtime.hop import Run
@@ -145,8 +144,7 @@ def upkeep(run: Run, plans: Sequence[Plan]) -> Iterator[Done]:
     """Put small files together, keep the log long enough, delete what nobody needs."""
     spark = run.spark
     for plan in plans:
-        table = DeltaTable.forPath(spark, str(plan.table.path))
-        before = _files(table)
+        before = _files(spark, plan.table)
         if not plan.sorted_by:
             # Rows come in the order of time and stay where they are.
             compact(spark, plan.table)
@@ -154,9 +152,9 @@ def upkeep(run: Run, plans: Sequence[Plan]) -> Iterator[Done]:
             # Without deletion vectors a merge would copy the large files that this makes.
             _sort(run, plan)
             compact(spark, plan.table)
-        _keep_log(spark, table, plan)
+        _keep_log(spark, plan)
         vacuum(spark, plan.table, hours=-(-plan.keep // timedelta(hours=1)))
-        yield Done(plan.table, before, _files(table), _deleted(table))
+        yield Done(plan.table, before, _files(spark, plan.table), _deleted(spark, plan.table))
 
 
 def _sort(run: Run, plan: Plan) -> None:
@@ -170,23 +168,22 @@ def _sort(run: Run, plan: Plan) -> None:
 
 def vacuum(spark: SparkSession, table: Table, *, hours: int) -> None:
     """Delete files that a table no longer holds and that are older than so many hours."""
-    place = f"delta.{quoted(str(table.path))}"
     with with_settings(spark, _FOR_VACUUM):
-        spark.sql(f"VACUUM {place} RETAIN {hours} HOURS")
+        spark.sql(f"VACUUM {table.sql} RETAIN {hours} HOURS")
 
 
-def _files(table: DeltaTable) -> int:
-    return int(table.detail().select("numFiles").collect()[0]["numFiles"])
+def _files(spark: SparkSession, table: Table) -> int:
+    return int(detail(spark, table)["numFiles"])
 
 
-def _deleted(table: DeltaTable) -> int:
+def _deleted(spark: SparkSession, table: Table) -> int:
     """Read from the log how many files the vacuum just now deleted."""
-    last = table.history(1).select("operation", "operationMetrics").collect()[0]
+    last = spark.sql(f"DESCRIBE HISTORY {table.sql} LIMIT 1").collect()[0]
     told = last["operationMetrics"] if last["operation"] == "VACUUM END" else {}
     return int(told.get("numDeletedFiles", 0))
 
 
-def _keep_log(spark: SparkSession, table: DeltaTable, plan: Plan) -> None:
+def _keep_log(spark: SparkSession, plan: Plan) -> None:
     """Let the log reach back as far as the files do, and to our newest note by all means.
 
     A table that nothing comes into has an old note, and a hop goes on by it alone.
@@ -203,11 +200,10 @@ def _keep_log(spark: SparkSession, table: DeltaTable, plan: Plan) -> None:
         f"delta.{key}": f"interval {-(-length // timedelta(days=1))} days"
         for key, length in needed.items()
     }
-    stored = table.detail().select("properties").collect()[0]["properties"]
+    stored = detail(spark, plan.table)["properties"]
     if any(stored.get(key) != value for key, value in wanted.items()):
         properties = ", ".join(f"'{key}' = '{value}'" for key, value in wanted.items())
-        place = f"delta.{quoted(str(plan.table.path))}"
-        spark.sql(f"ALTER TABLE {place} SET TBLPROPERTIES ({properties})")
+        spark.sql(f"ALTER TABLE {plan.table.sql} SET TBLPROPERTIES ({properties})")
 
 
 def _told(length: timedelta) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from datetime import datetime
 
@@ -10,7 +9,7 @@ from tidelake.errors import NotBuiltError, UsageError
 from tidelake.replay.backfill.green import (
     Start,
     State,
-    folder_of,
+    clear,
     green_run,
     read_state,
     what_next,
@@ -75,7 +74,7 @@ def build(
     )
     if not goes_on:
         # Of another definition, or swapped already.
-        shutil.rmtree(folder_of(lake, pipeline), ignore_errors=True)
+        clear(run)
     write_state(lake, pipeline, wanted)
     fill(run, start, span, since=since)
     built = replace(wanted, stage="built")

@@ -10,6 +10,7 @@ from typing import Literal
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from tidelake.access import load
 from tidelake.replay.backfill.green import State, green_run
 from tidelake.replay.verify.contents import Comparison, compare
 from tidelake.replay.verify.gold import shape_of
@@ -78,9 +79,8 @@ def differences(run: Run, state: State) -> Differences:
             continue
         if changed_definition(last_commit(live.table), live.definition):
             redefined.add(live.table.name)
-        read = run.spark.read.format("delta")
-        made = read.load(str(target.table.path)).drop(*ORIGIN)
-        stored = read.load(str(live.table.path)).drop(*ORIGIN)
+        made = load(run.spark, target.table).drop(*ORIGIN)
+        stored = load(run.spark, live.table).drop(*ORIGIN)
         both = [name for name in made.columns if name in stored.columns]
         gold[live.table.name] = compare(made.select(*both), stored, shape_of(target, stored))
     return Differences(silver, gold, frozenset(redefined))

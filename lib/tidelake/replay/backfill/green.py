@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Literal
 
 from tidelake.config import Pipeline
 from tidelake.errors import UsageError
 from tidelake.runtime.hop import Run
-from tidelake.tables import Lake, Table
+from tidelake.store.files import remove_tree, write_whole
+from tidelake.store.folders import Folder
+from tidelake.tables import BESIDE, Lake, Table
 
 Start = Literal["bronze", "silver"]
 Stage = Literal["building", "built", "promoting", "promoted", "rolling back", "rolled back"]
@@ -35,13 +36,18 @@ class GreenLake(Lake):
     live: Lake
     own: frozenset[str]
 
+    @property
+    def suffix(self) -> str:
+        """In a catalog green tables stand beside the live ones."""
+        return f"{BESIDE}{self.root.name}"
+
     def table(self, name: str) -> Table:
         """Resolve a logical name."""
         mine = super().table(name)
         return mine if name in self.own or name.startswith("ops.") else self.live.table(name)
 
-    def erasure(self, pipeline: str) -> Path:
-        """Give the folder of the live tables' erasure: green ones are filled from those."""
+    def erasure(self, pipeline: str) -> Folder:
+        """Give the file of the live tables' erasure: green ones are filled from those."""
         return self.live.erasure(pipeline)
 
 
@@ -68,10 +74,9 @@ class State:
     since: str | None = None
 
 
-def folder_of(lake: Lake, pipeline: Pipeline) -> Path:
+def folder_of(lake: Lake, pipeline: Pipeline) -> Folder:
     """Give the root of a pipeline's green tables."""
-    checked = lake.bronze(pipeline.name).path.name
-    return lake.root / "backfill" / checked
+    return lake.root / "backfill" / lake.bronze(pipeline.name).bare
 
 
 def green_lake(lake: Lake, pipeline: Pipeline, start: Start) -> GreenLake:
@@ -81,7 +86,17 @@ def green_lake(lake: Lake, pipeline: Pipeline, start: Start) -> GreenLake:
     if start == "bronze":
         tables = (lake.silver(name), lake.quarantine(name), lake.late(name), lake.requeue(name))
         own |= {table.name for table in tables}
-    return GreenLake(folder_of(lake, pipeline), lake, frozenset(own))
+    return GreenLake(folder_of(lake, pipeline), lake, frozenset(own), catalog=lake.catalog)
+
+
+def clear(run: Run) -> None:
+    """Remove what there is of a backfill: its tables, its checkpoints, and what is known of it."""
+    lake, pipeline = run.lake, run.pipeline
+    green = green_lake(lake, pipeline, "bronze")
+    if lake.catalog is not None:
+        for name in (*sorted(green.own), green.books().name, green.epochs().name):
+            run.spark.sql(f"DROP TABLE IF EXISTS {green.table(name).sql}")
+    remove_tree(green.root)
 
 
 def green_run(run: Run, start: Start) -> Run:
@@ -133,11 +148,8 @@ _NEXT: dict[Stage, str] = {
 def write_state(lake: Lake, pipeline: Pipeline, state: State) -> None:
     """Write the state, whole or not at all; while it is that of a swap, nobody else may write."""
     folder, swap = folder_of(lake, pipeline), lake.swap(pipeline.name)
-    folder.mkdir(parents=True, exist_ok=True)
     if state.stage in ("promoting", "rolling back"):
-        swap.touch()
-    written = folder / f".{_STATE}"
-    written.write_text(json.dumps(asdict(state), indent=1), encoding="utf-8")
-    written.rename(folder / _STATE)
+        write_whole(swap, "")
+    write_whole(folder / _STATE, json.dumps(asdict(state), indent=1))
     if state.stage not in ("promoting", "rolling back"):
         swap.unlink(missing_ok=True)

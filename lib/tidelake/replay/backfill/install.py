@@ -14,15 +14,17 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
+from tidelake.access import load
 from tidelake.replay.beginning import begin, next_generation, offsets_of
 from tidelake.replay.rebuild_gold import FIRST
 from tidelake.runtime.gold_inputs import inputs_of
 from tidelake.runtime.hop import Run
 from tidelake.runtime.targets import OWN, stamped
 from tidelake.sinks.append import append
-from tidelake.sinks.commits import REBUILT, Commit, Position, newest_version
+from tidelake.sinks.commits import REBUILT, Commit, newest_version
 from tidelake.sinks.definitions import silver_note
 from tidelake.sinks.notes import SilverNote
+from tidelake.sinks.positions import Position
 from tidelake.tables import Hop, Table
 
 # Green tables may be empty.
@@ -67,7 +69,7 @@ def install_silver(run: Run, contents: SilverContents) -> None:
     silver, requeue = lake.silver(name), lake.requeue(name)
     generation = next_generation(run, "silver", [silver])
     note = _note(run, "silver", generation)
-    nothing = run.spark.read.format("delta").load(str(requeue.path)).limit(0)
+    nothing = load(run.spark, requeue).limit(0)
     append(nothing, requeue, {**note, "hop": "requeue"}, **_REPLACES)
     until = {
         "bronze": contents.note.until["bronze"],

@@ -7,6 +7,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
+from tidelake.access import load
 from tidelake.errors import UsageError
 from tidelake.ops.books import history
 from tidelake.replay.backfill.build import fill
@@ -29,9 +30,10 @@ from tidelake.runtime.gold_inputs import inputs_of
 from tidelake.runtime.hop import Run
 from tidelake.runtime.lock import hold_hops
 from tidelake.runtime.targets import targets_of
-from tidelake.sinks.commits import BEGINNING, Commit, last_commit, newest_version, rows_between
+from tidelake.sinks.commits import Commit, last_commit, newest_version
 from tidelake.sinks.definitions import hash_of
 from tidelake.sinks.notes import SilverNote, as_one, positions
+from tidelake.sinks.positions import BEGINNING, rows_between
 from tidelake.tables import Table
 
 
@@ -123,6 +125,6 @@ def _green_gold(run: Run, green: Run) -> GoldContents:
     ):
         notes = history(green.lake, made.table)
         last = notes[0]
-        rows[live.table] = run.spark.read.format("delta").load(str(made.table.path)).drop(*ORIGIN)
+        rows[live.table] = load(run.spark, made.table).drop(*ORIGIN)
         books[live.table] = gold_books(notes)
     return GoldContents(rows, books, positions(last))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from delta.tables import DeltaTable
 from pyspark.errors import PySparkException
 
 from tidelake.errors import RefusedError
@@ -56,7 +55,7 @@ def rollback(run: Run) -> State:
 
 def _restore(run: Run, table: Table, version: int) -> None:
     try:
-        DeltaTable.forPath(run.spark, str(table.path)).restoreToVersion(version)
+        run.spark.sql(f"RESTORE TABLE {table.sql} TO VERSION AS OF {version}")
     except PySparkException as error:
         raise RefusedError(
             f"{table.name} cannot be restored to version {version}, from before the promotion: "

@@ -9,13 +9,15 @@ from datetime import datetime
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from tidelake.access import load
 from tidelake.errors import UsageError
 from tidelake.replay.verify.inputs import ORIGIN
 from tidelake.runtime.hop import Run
 from tidelake.runtime.targets import Inputs, Target, targets_of
-from tidelake.sinks.commits import Position, last_commit, newest_version
+from tidelake.sinks.commits import last_commit, newest_version
 from tidelake.sinks.definitions import changed_definition
 from tidelake.sinks.notes import positions
+from tidelake.sinks.positions import Position
 
 
 @dataclass(frozen=True)
@@ -91,11 +93,9 @@ def rows_in(run: Run, live: LiveGold, span: Span) -> Callable[[Target, Inputs], 
             F.col(target.moment) < F.lit(span.end)
         )
         made = target.of_all(_cut(inputs, target, span)).where(inside)
-        path = str(run.lake.table(target.table.name).path)
-        reader = run.spark.read.format("delta").option(
-            "versionAsOf", live.versions[target.table.name]
-        )
-        kept = reader.load(path).drop(*ORIGIN).where(~inside | F.col(target.moment).isNull())
+        name = target.table.name
+        stored = load(run.spark, run.lake.table(name), version=live.versions[name])
+        kept = stored.drop(*ORIGIN).where(~inside | F.col(target.moment).isNull())
         return kept.unionByName(made)
 
     return rows_of

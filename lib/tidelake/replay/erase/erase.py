@@ -9,7 +9,6 @@ anew from what silver holds. A step that is done is found done, so none is done 
 from __future__ import annotations
 
 import contextlib
-import shutil
 from datetime import UTC, datetime
 
 from pyspark.sql import functions as F
@@ -17,7 +16,7 @@ from pyspark.sql import functions as F
 from tidelake.config import FilesSource
 from tidelake.errors import NotBuiltError, RefusedError, SourceError, UsageError
 from tidelake.ops.books import require_tables
-from tidelake.replay.backfill.green import folder_of, read_state, what_next
+from tidelake.replay.backfill.green import clear, folder_of, read_state, what_next
 from tidelake.replay.beginning import next_generation
 from tidelake.replay.erase.books import bounds, count_loss, count_rows, held_tables
 from tidelake.replay.erase.files import purge, purge_vectors
@@ -37,16 +36,11 @@ from tidelake.runtime.lock import hold_hops
 from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.small_batches import fitted
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
-from tidelake.sinks.commits import (
-    BEGINNING,
-    ERASED,
-    commits,
-    last_commit,
-    newest_version,
-    rows_between,
-)
+from tidelake.sinks.commits import ERASED, commits, last_commit, newest_version
 from tidelake.sinks.erased import arrivals_note, deductions_note, erasure_of
 from tidelake.sinks.merge import delete_records, notes_can_ride
+from tidelake.sinks.positions import BEGINNING, rows_between
+from tidelake.store.files import remove_tree
 from tidelake.tables import HOPS, Hop
 
 
@@ -105,7 +99,7 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
             copy_books(run, ["bronze"])
             _forget_ids(run)
             gave_up = _give_up_rollback(run)
-            end(begun)
+            end(run, begun)
         broken = purge(run) if now else ()
         sources = begun.loss.sources if begun else ()
         return Report(
@@ -128,7 +122,7 @@ def _refuse_backfill(run: Run, begun: Begun | None = None) -> None:
     if state is None or state.stage in ("promoted", "rolled back"):
         return
     if begun is not None:
-        end(begun)
+        end(run, begun)
     raise RefusedError(
         f"nothing was erased: {what_next(run.pipeline, state)}; or give it up by removing "
         f"{folder_of(run.lake, run.pipeline)}"
@@ -219,14 +213,13 @@ def _forget_ids(run: Run) -> None:
     current = last_commit(run.lake.silver(name))
     for folder in run.lake.checkpoints(name, "silver").iterdir():
         if current is not None and folder.name != current.generation:
-            shutil.rmtree(folder / "state", ignore_errors=True)
+            remove_tree(folder / "state")
 
 
 def _give_up_rollback(run: Run) -> bool:
     """Remove what a backfill left: a rollback would restore the rows, green tables hold them."""
-    folder = folder_of(run.lake, run.pipeline)
-    was_there = folder.exists()
-    shutil.rmtree(folder, ignore_errors=True)
+    was_there = folder_of(run.lake, run.pipeline).exists()
+    clear(run)
     return was_there
 
 

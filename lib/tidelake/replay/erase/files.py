@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
-from tidelake.config.types import quoted
+from tidelake.access import detail
 from tidelake.ops.maintenance.needs import needs_of
 from tidelake.ops.maintenance.upkeep import vacuum
 from tidelake.replay.erase.remains import filled_tables
@@ -45,6 +44,5 @@ def purge(run: Run) -> tuple[Remains, ...]:
 
 def purge_vectors(spark: SparkSession, table: Table) -> None:
     """Write files anew whose rows a deletion vector only hides."""
-    detail = DeltaTable.forPath(spark, str(table.path)).detail().select("tableFeatures")
-    if _VECTORS in (detail.collect()[0]["tableFeatures"] or []):
-        spark.sql(f"REORG TABLE delta.{quoted(str(table.path))} APPLY (PURGE)")
+    if _VECTORS in (detail(spark, table)["tableFeatures"] or []):
+        spark.sql(f"REORG TABLE {table.sql} APPLY (PURGE)")

@@ -11,6 +11,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from tidelake.access import load
 from tidelake.bronze import as_never_requeued
 from tidelake.config import Pipeline
 from tidelake.replay.erase.subject import EVENT_ID, Subject
@@ -82,7 +83,7 @@ def find_neighbours(run: Run, records: DataFrame) -> DataFrame:
 
 def read(run: Run, table: Table) -> DataFrame:
     """Read a table as it is."""
-    return run.spark.read.format("delta").load(str(table.path))
+    return load(run.spark, table)
 
 
 def _same(column: Column, subject: Subject) -> Column:

@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
-from delta.tables import DeltaTable
-
+from tidelake.access import detail, load
 from tidelake.config.durations import parse_duration
 from tidelake.replay.erase.books import held_tables
 from tidelake.replay.erase.report import Remains
 from tidelake.runtime.hop import Run
 from tidelake.sinks.commits import Commit, last_commit
 from tidelake.sinks.notes import SilverNote, positions
-from tidelake.tables import Lake, Table
+from tidelake.tables import CatalogName, Lake, Table
 
 # Delta's own.
 _LOG = timedelta(days=30)
@@ -47,9 +46,10 @@ def _old_files(run: Run) -> Iterator[Remains]:
     goes = now + run.environment.recovery_horizon
     for table in filled_tables(run):
         left = _files_left(run, table)
-        if left:
+        if left != 0:
+            files = "files" if left is None else f"{left:,} files"
             yield Remains(
-                f"{left:,} files that the table no longer holds, with rows as they were",
+                f"{files} that the table no longer holds, with rows as they were",
                 table.name,
                 goes,
                 f"tidelake maintain {run.pipeline.name} deletes them then; at once: --now",
@@ -62,9 +62,11 @@ def _old_files(run: Run) -> Iterator[Remains]:
     )
 
 
-def _files_left(run: Run, table: Table) -> int:
-    """Count a table's data files on disk that its newest version does not hold."""
-    stored = run.spark.read.format("delta").load(str(table.path))
+def _files_left(run: Run, table: Table) -> int | None:
+    """Count a table's data files that its newest version does not hold; None: nobody can look."""
+    if isinstance(table.place, CatalogName):
+        return None
+    stored = load(run.spark, table)
     active = {uri.rsplit("/", 1)[-1] for uri in stored.inputFiles()}
     files = (file for file in table.path.rglob("*.parquet") if "_delta_log" not in file.parts)
     return sum(file.name not in active for file in files)
@@ -73,8 +75,7 @@ def _files_left(run: Run, table: Table) -> int:
 def _log_retention(run: Run) -> timedelta:
     """Read how long a log is kept; maintenance gives all tables of a pipeline the same."""
     bronze = run.lake.bronze(run.pipeline.name)
-    detail = DeltaTable.forPath(run.spark, str(bronze.path)).detail().select("properties")
-    told = detail.collect()[0]["properties"].get(_LOG_RETENTION, "")
+    told = detail(run.spark, bronze)["properties"].get(_LOG_RETENTION, "")
     try:
         return parse_duration(told.removeprefix("interval "))
     except ValueError:

@@ -6,10 +6,8 @@ Record ids and sums, and a hash of the subject; neither the subject nor a value 
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -20,8 +18,10 @@ from tidelake.replay.erase.subject import Subject
 from tidelake.runtime.hop import Run
 from tidelake.sinks.definitions import hash_of
 from tidelake.sinks.erased import Arrival, Deduction
+from tidelake.store.files import remove_tree, write_whole
+from tidelake.store.folders import Folder
 
-_STATE, _RECORDS, _NEIGHBOURS = "erasure.json", "records", "neighbours"
+_RECORDS, _NEIGHBOURS = "records", "neighbours"
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Begun:
     subject: str
     definition: str
     loss: Loss
-    folder: Path
+    folder: Folder
 
     def records(self, run: Run) -> DataFrame:
         """Read ``record_id`` and ``ingested_at`` of what is erased."""
@@ -54,10 +54,10 @@ class Begun:
 def begin(
     run: Run, name: str, subject: Subject, loss: Loss, records: DataFrame, neighbours: DataFrame
 ) -> Begun:
-    """Write an erasure down, whole or not at all."""
-    folder = run.lake.erasure(run.pipeline.name)
-    made = folder.with_name(f".{folder.name}.new")
-    shutil.rmtree(made, ignore_errors=True)
+    """Write an erasure down; it has begun once its last file is there."""
+    state = run.lake.erasure(run.pipeline.name)
+    folder = state.parent
+    remove_tree(folder)
     told = {
         "name": name,
         "subject": subject.hashed,
@@ -68,10 +68,9 @@ def begin(
         "sources": list(loss.sources),
     }
     columns = ("record_id", "ingested_at")
-    records.select(*columns).coalesce(1).write.parquet(str(made / _RECORDS))
-    neighbours.select(*columns).coalesce(1).write.parquet(str(made / _NEIGHBOURS))
-    (made / _STATE).write_text(json.dumps(told, indent=1), encoding="utf-8")
-    made.rename(folder)
+    records.select(*columns).coalesce(1).write.parquet(str(folder / _RECORDS))
+    neighbours.select(*columns).coalesce(1).write.parquet(str(folder / _NEIGHBOURS))
+    write_whole(state, json.dumps(told, indent=1))
     return _begun(folder, told)
 
 
@@ -81,10 +80,10 @@ def read_begun(run: Run, subject: Subject) -> Begun | None:
     Raises:
         UsageError: It is one of another subject, or the definition is another one now.
     """
-    folder = run.lake.erasure(run.pipeline.name)
-    if not folder.exists():
+    state = run.lake.erasure(run.pipeline.name)
+    if not state.exists():
         return None
-    begun = _begun(folder, json.loads((folder / _STATE).read_text(encoding="utf-8")))
+    begun = _begun(state.parent, json.loads(state.read_text(encoding="utf-8")))
     if begun.subject != subject.hashed:
         raise UsageError(
             f"an erasure of another subject of {run.pipeline.name} was interrupted at some point "
@@ -98,15 +97,13 @@ def read_begun(run: Run, subject: Subject) -> Begun | None:
     return begun
 
 
-def end(begun: Begun) -> None:
-    """Take an erasure's notes away, whole or not at all."""
-    gone = begun.folder.with_name(f".{begun.folder.name}.done")
-    shutil.rmtree(gone, ignore_errors=True)
-    begun.folder.rename(gone)
-    shutil.rmtree(gone)
+def end(run: Run, begun: Begun) -> None:
+    """Take an erasure's notes away; it has ended once the first is gone."""
+    run.lake.erasure(run.pipeline.name).unlink()
+    remove_tree(begun.folder)
 
 
-def _begun(folder: Path, told: dict[str, Any]) -> Begun:
+def _begun(folder: Folder, told: dict[str, Any]) -> Begun:
     loss = Loss(
         rows=told["rows"],
         arrivals=tuple(

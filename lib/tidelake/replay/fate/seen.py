@@ -11,8 +11,9 @@ from tidelake.config import Pipeline
 from tidelake.ops.query import ask
 from tidelake.ops.side import closed_batch, in_closed_batch
 from tidelake.replay.fate.texts import listed
-from tidelake.sinks.commits import BEGINNING, Position, commits, last_commit, version_at
+from tidelake.sinks.commits import commits, last_commit
 from tidelake.sinks.notes import SilverNote
+from tidelake.sinks.positions import BEGINNING, Position, version_at
 from tidelake.tables import Lake, Table
 
 

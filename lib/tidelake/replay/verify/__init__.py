@@ -17,7 +17,8 @@ from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
 from tidelake.runtime.small_batches import fitted
 from tidelake.runtime.targets import targets_of
-from tidelake.sinks.commits import BEGINNING, newest_version, rows_between
+from tidelake.sinks.commits import newest_version
+from tidelake.sinks.positions import BEGINNING, rows_between
 from tidelake.tables import Table
 
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from tidelake.access import load
 from tidelake.config.names import BRONZE_COLUMNS
 from tidelake.fingerprints import combined, contents, fingerprint
 from tidelake.instants import from_json, from_micros
@@ -51,7 +52,7 @@ def judge_bronze(run: Run, since: datetime | None) -> tuple[int, Comparison]:
     table = run.lake.bronze(run.pipeline.name)
     version = newest_version(table)
     commits = [commit for commit in history(run.lake, table) if commit.version <= version]
-    rows = run.spark.read.format("delta").option("versionAsOf", version).load(str(table.path))
+    rows = load(run.spark, table, version=version)
     if since is not None:
         rows = rows.where(F.col("ingested_at") >= F.lit(since))
     written: dict[datetime, list[Commit]] = {}

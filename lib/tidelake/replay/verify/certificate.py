@@ -16,6 +16,7 @@ from typing import Any
 from pyspark.sql import functions as F
 
 import tidelake
+from tidelake.access import load
 from tidelake.config import Pipeline
 from tidelake.errors import UsageError
 from tidelake.instants import from_json
@@ -115,7 +116,7 @@ def changed_since(run: Run, earlier: Mapping[str, Any]) -> dict[str, list[Differ
         kept = {table: (then & arrived, shape) for table, (then, shape) in kept.items()}
     found = {}
     for table, (then, shape) in kept.items():
-        rows = run.spark.read.format("delta").load(str(table.path)).where(then)
+        rows = load(run.spark, table).where(then)
         sums = sums_of(rows.select(*told[table.name]["columns"]), shape)
         found[table.name] = _changed(told[table.name]["groups"], sums)
     return found

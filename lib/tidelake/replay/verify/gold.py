@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from tidelake.access import load
 from tidelake.instants import from_micros
 from tidelake.replay.verify.contents import Comparison, compare
 from tidelake.replay.verify.inputs import ORIGIN
@@ -15,8 +16,9 @@ from tidelake.replay.verify.sums import Shape
 from tidelake.runtime.gold_inputs import inputs_of, up_to
 from tidelake.runtime.hop import Run
 from tidelake.runtime.targets import Inputs, Target
-from tidelake.sinks.commits import BEGINNING, last_commit
+from tidelake.sinks.commits import last_commit
 from tidelake.sinks.notes import positions
+from tidelake.sinks.positions import BEGINNING
 
 
 def judge_target(run: Run, target: Target, version: int, since: datetime | None) -> Comparison:
@@ -33,8 +35,7 @@ def judge_target(run: Run, target: Target, version: int, since: datetime | None)
     reached = positions(last_commit(target.table, up_to=version))
     until = {key: reached.get(key, BEGINNING) for key in tables}
     read = up_to(run.spark, tables, until)
-    stored = run.spark.read.format("delta").option("versionAsOf", version)
-    found = stored.load(str(target.table.path)).drop(*ORIGIN)
+    found = load(run.spark, target.table, version=version).drop(*ORIGIN)
     shape = shape_of(target, found)
     if since is None or target.reach is None or target.moment is None:
         return compare(target.of_all(Inputs({}, read)), found, shape)

@@ -9,6 +9,7 @@ from datetime import datetime
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from tidelake.access import load
 from tidelake.ops.books import history
 from tidelake.ops.side import Closed, still_there
 from tidelake.replay.views import query_over
@@ -77,17 +78,16 @@ def read_inputs(run: Run) -> SilverInputs:
     closed = Closed(last.generation, last.batch)
 
     def side(table: Table) -> DataFrame:
-        stored = spark.read.format("delta").load(str(table.path))
+        stored = load(spark, table)
         query = still_there(table, requeue, closed)
         return query_over(spark, query, {table: stored, requeue: requeued})
 
-    stored = spark.read.format("delta").option("versionAsOf", version)
     return SilverInputs(
         version,
         closing,
         read("bronze"),
         requeued,
-        stored.load(str(silver.path)),
+        load(spark, silver, version=version),
         side(lake.quarantine(name)),
         side(lake.late(name)),
     )

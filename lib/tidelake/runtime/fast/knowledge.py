@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from tidelake.access import load
 from tidelake.config import Detection
 from tidelake.errors import UsageError
 from tidelake.gold.fast import known
@@ -20,6 +20,7 @@ from tidelake.runtime.failures import FOREIGN
 from tidelake.runtime.hop import Run
 from tidelake.sinks.commits import last_commit
 from tidelake.sinks.notes import SilverNote
+from tidelake.store.folders import Folder
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Knowledge:
 
     run: Run
     detection: Detection
-    path: Path
+    path: Folder
 
     def refuse_missing(self) -> None:
         """Want the tables that the rules look back at.
@@ -88,12 +89,12 @@ class Knowledge:
 
     def _known(self) -> DataFrame:
         spark, lake, detection = self.run.spark, self.run.lake, self.detection
-        hours = spark.read.format("delta").load(str(lake.gold(detection.features).path))
+        hours = load(spark, lake.gold(detection.features))
         newest = hours.agg(F.max(F.unix_micros("window_start"))).collect()[0][0]
         now = from_micros(newest) or BEGINNING
         reached = back(now, detection.lookback)
         silver = lake.silver(self.run.pipeline.name)
-        recent = spark.read.format("delta").load(str(silver.path))
+        recent = load(spark, silver)
         burst = detection.burst.within if detection.burst else timedelta(0)
         last = self._last_event()
         return known(

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import shutil
 import time
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 from pyspark.errors import StreamingQueryException
@@ -15,6 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.utils import is_remote
 
 from tidelake.config import Detection, FilesSource, KafkaSource
 from tidelake.config.detections import FastLane
@@ -27,6 +26,8 @@ from tidelake.runtime.fast.knowledge import Knowledge
 from tidelake.runtime.hop import Run
 from tidelake.silver.glance import glance
 from tidelake.sources import read_stream
+from tidelake.store.files import remove_tree
+from tidelake.store.folders import Folder
 
 _POLL_SECONDS = 1
 # Longer than it takes to plan a batch, on any machine that could keep up.
@@ -48,7 +49,7 @@ class Lane:
     fast: FastLane
 
     @property
-    def folder(self) -> Path:
+    def folder(self) -> Folder:
         """What the lane keeps."""
         return self.run.lake.fast(self.detection.name)
 
@@ -81,10 +82,15 @@ class Lane:
             raise self._named(error) from error
         finally:
             # The next one begins with its own; nothing of a key stays behind.
-            shutil.rmtree(knowledge.path, ignore_errors=True)
+            remove_tree(knowledge.path)
 
     def _refuse(self, knowledge: Knowledge) -> None:
         pipeline = self.run.pipeline
+        if is_remote():
+            raise UsageError(
+                "a fast lane needs a session of its own, not one through Spark Connect. "
+                "Give the environment a master, and unset SPARK_REMOTE."
+            )
         if pipeline.enrich:
             raise NotBuiltError(f"{pipeline.file}: a fast lane beside enrich")
         if pipeline.reads_avro:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from tidelake.access import load
 from tidelake.config import Detection
 from tidelake.config.detections import FastLane
 from tidelake.errors import UsageError
@@ -15,8 +16,9 @@ from tidelake.runtime.gold_inputs import inputs_of, up_to
 from tidelake.runtime.hop import Run
 from tidelake.runtime.targets import OWN
 from tidelake.sinks.append import append
-from tidelake.sinks.commits import BEGINNING, last_commit
+from tidelake.sinks.commits import last_commit
 from tidelake.sinks.notes import positions
+from tidelake.sinks.positions import BEGINNING
 from tidelake.tables import Table
 
 VERDICTS = ("confirmed", "retracted", "open", "missed")
@@ -53,13 +55,12 @@ def reconcile(run: Run, detection: Detection, fast: FastLane) -> Reconciled:
             raise UsageError(
                 f"{table.name} does not exist yet. Fill it with: tidelake run {pipeline}"
             )
-    read = run.spark.read.format("delta").load
-    sent = _first_of_each(read(str(sent_table.path)), detection, fast)
-    exact = read(str(exact_table.path))
+    sent = _first_of_each(load(run.spark, sent_table), detection, fast)
+    exact = load(run.spark, exact_table)
     judged = _judged(sent, exact, _decided(run, exact_table), detection)
     reconciled = lake.table(f"{exact_table.name}__reconciled")
     append(judged, reconciled, {"reconciled": detection.name}, replaces=True)
-    counted = read(str(reconciled.path)).groupBy(RULE, "verdict").count().collect()
+    counted = load(run.spark, reconciled).groupBy(RULE, "verdict").count().collect()
     counts: dict[str, dict[str, int]] = {}
     for row in sorted(counted):
         found = counts.setdefault(row[RULE], dict.fromkeys(VERDICTS, 0))
@@ -102,7 +103,7 @@ def _decided(run: Run, exact: Table) -> DataFrame:
     name = run.pipeline.name
     for refused in (run.lake.quarantine(name), run.lake.late(name)):
         if refused.exists:
-            rows = run.spark.read.format("delta").load(str(refused.path))
+            rows = load(run.spark, refused)
             ids = ids.unionByName(rows.select("event_id"))
     return ids.distinct().withColumn("_decided", F.lit(True))
 

@@ -11,7 +11,9 @@ from pydantic import BaseModel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from tidelake.access import load
 from tidelake.config import GlobalWindow, GoldTable, HoppingWindow, SessionWindow, TumblingWindow
+from tidelake.engine import slots_of
 from tidelake.gold import GONE
 from tidelake.gold.measures import columns_of, states_of
 from tidelake.gold.sessions import gap_of, regroup, session_id, to_sessions
@@ -111,7 +113,7 @@ class Aggregated(Target):
             salt = self._salt(events, note["eligible"])
             partials = hold(to_sessions(events, self.gold, salt=salt))
             within = _near(partials, gap_of(self.gold))
-            stored = events.sparkSession.read.format("delta").load(str(self.table.path)).alias("t")
+            stored = load(events.sparkSession, self.table).alias("t")
             changed = self._ordered(regroup(partials, stored.where(within), self.gold))
             on = f"t.session_id = s.session_id AND {within}"
             merge_rows(hold(stamped(changed, **stamp)), self.table, on=on, note=note)
@@ -123,7 +125,7 @@ class Aggregated(Target):
 
     def _salt(self, events: DataFrame, count: int) -> timedelta | None:
         """Cut keys into stretches where one of them would keep a task at work alone."""
-        slots = events.sparkSession.sparkContext.defaultParallelism
+        slots = slots_of(events.sparkSession)
         if count < _MANY or slots <= _COST:
             return None
         micros = F.unix_micros("event_time")

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from tidelake.access import load
 from tidelake.config import Detection
 from tidelake.gold import GONE
 from tidelake.gold.detections import (
@@ -140,7 +141,7 @@ class Detected(Target):
         recent = inputs.whole(OWN).where(F.col("event_time") >= F.lit(since))
         recent = recent.join(F.broadcast(keys), on=on, how="inner")
         recent = recent.where(F.col("event_time") >= F.col(_SINCE))
-        stored = keys.sparkSession.read.format("delta").load(str(self.features.path))
+        stored = load(keys.sparkSession, self.features)
         hours = to_partials(recent, detection.hours)
         earlier = (
             stored.where(F.col("window_start") >= F.lit(back(since, detection.lookback)))
@@ -156,7 +157,7 @@ class Detected(Target):
     def _with_gone(self, found: DataFrame, keys: DataFrame, first: datetime) -> DataFrame:
         """Add the stored alerts that no longer hold."""
         on = list(self.detection.keys)
-        stored = found.sparkSession.read.format("delta").load(str(self.table.path))
+        stored = load(found.sparkSession, self.table)
         gone = (
             stored.where(F.col("event_time") >= F.lit(first))
             .join(F.broadcast(keys.select(*on, _FROM)), on=on, how="inner")

@@ -12,12 +12,13 @@ from pydantic import BaseModel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from tidelake.access import load
 from tidelake.instants import from_micros
 from tidelake.runtime.held import Hold
 from tidelake.sinks.append import append
-from tidelake.sinks.commits import Position
 from tidelake.sinks.definitions import definition_note
 from tidelake.sinks.finality import Ends, final_note
+from tidelake.sinks.positions import Position
 from tidelake.tables import Table
 
 # The key of the pipeline's own silver among the inputs; others go by their table's name.
@@ -124,7 +125,7 @@ class Target(ABC):
     def close_unchanged(self, inputs: Inputs, note: dict[str, Any]) -> None:
         """Commit no row, so that the table keeps up with the batches."""
         spark = inputs.taken[OWN].sparkSession
-        stored = spark.read.format("delta").load(str(self.table.path))
+        stored = load(spark, self.table)
         append(stored.limit(0), self.table, note, surely_filled=False)
 
 

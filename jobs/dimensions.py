@@ -1,0 +1,6 @@
+"""Scheduled job: what a pipeline looks up. Takes the arguments of `tidelake run`."""
+
+from tidelake.cli.jobs import dimensions
+
+if __name__ == "__main__":
+    dimensions()

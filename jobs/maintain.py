@@ -1,0 +1,6 @@
+"""Scheduled job: fewer and larger files. Takes the arguments of `tidelake maintain`."""
+
+from tidelake.cli.jobs import maintain
+
+if __name__ == "__main__":
+    maintain()

@@ -1,0 +1,6 @@
+"""Scheduled job: tables computed anew and compared. Takes the arguments of `tidelake verify`."""
+
+from tidelake.cli.jobs import verify
+
+if __name__ == "__main__":
+    verify()

@@ -1,0 +1,108 @@
+"""Open tables for Spark: by their folder on a laptop, by their name in a catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, TypeVar
+
+from pyspark.sql import DataFrame, DataFrameReader, Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.readwriter import DataStreamReader
+
+from tidelake.tables import CatalogName, Table
+
+Mode = Literal["append", "overwrite", "error"]
+# What the change feed of a table adds to its columns.
+_OF_THE_FEED = ("_change_type", "_commit_version", "_commit_timestamp")
+_FEED = "readChangeFeed"
+_Reader = TypeVar("_Reader", DataFrameReader, DataStreamReader)
+# Of a table whose change feed is read.
+FEED_PROPERTY = "delta.enableChangeDataFeed"
+
+
+def load(spark: SparkSession, table: Table, *, version: int | None = None) -> DataFrame:
+    """Read a table as it is, or as a version of it was."""
+    reader = spark.read.format("delta")
+    if version is not None:
+        reader = reader.option("versionAsOf", version)
+    return _read(reader, table)
+
+
+def follow(spark: SparkSession, table: Table, *, max_bytes: int | None) -> DataFrame:
+    """Read a table that only grows as a stream, from its first commit on, commit by commit.
+
+    In a catalog the stream is that of the change feed: its batches end where a commit does, so
+    that no position lies inside of one. Nobody could tell there which files lie before it.
+
+    Args:
+        spark: The session.
+        table: Which.
+        max_bytes: How many compressed bytes a batch takes at most; None for no limit. In a catalog
+            a batch takes at least one commit, however large it is.
+    """
+    reader = spark.readStream.format("delta").option("startingVersion", 0)
+    if max_bytes is not None:
+        reader = reader.option("maxBytesPerTrigger", max_bytes)
+    if isinstance(table.place, CatalogName):
+        return _inserted(_read(reader.option(_FEED, True), table))
+    return _read(reader, table)
+
+
+def inserted_between(spark: SparkSession, table: Table, first: int, last: int) -> DataFrame:
+    """Read the rows that some commits of a table in a catalog brought.
+
+    Args:
+        spark: The session.
+        table: One whose change feed is kept.
+        first: The first of the versions.
+        last: The last of them.
+    """
+    reader = spark.read.format("delta").option(_FEED, True)
+    return _inserted(
+        _read(reader.option("startingVersion", first).option("endingVersion", last), table)
+    )
+
+
+def detail(spark: SparkSession, table: Table) -> Row:
+    """Read what Delta says of a table: id, properties, features, files, clustering."""
+    return spark.sql(f"DESCRIBE DETAIL {table.sql}").collect()[0]
+
+
+def create(rows: DataFrame, table: Table, properties: Mapping[str, str]) -> None:
+    """Make a managed table in a catalog with some rows; its first commit can carry no note.
+
+    Under a root the first rows that are saved make a table.
+    """
+    writer = rows.writeTo(table.sql).using("delta")
+    for key, value in properties.items():
+        writer = writer.tableProperty(key, value)
+    writer.create()
+
+
+def save(rows: DataFrame, table: Table, options: Mapping[str, str], mode: Mode = "append") -> None:
+    """Write rows into a table in one commit.
+
+    Args:
+        rows: What to write.
+        table: Where to; one in a catalog exists already.
+        options: Of the writer.
+        mode: ``overwrite``: the rows take the place of those that the table has;
+            ``error``: they make it.
+    """
+    if not isinstance(table.place, CatalogName):
+        rows.write.format("delta").mode(mode).options(**options).save(str(table.place))
+    elif mode == "overwrite":
+        # `saveAsTable` would make another table, without this one's properties.
+        rows.writeTo(table.sql).options(**options).overwrite(F.lit(True))
+    else:
+        rows.write.format("delta").mode(mode).options(**options).saveAsTable(table.sql)
+
+
+def _read(reader: _Reader, table: Table) -> DataFrame:
+    if isinstance(table.place, CatalogName):
+        return reader.table(str(table.place))
+    return reader.load(str(table.place))
+
+
+def _inserted(changes: DataFrame) -> DataFrame:
+    return changes.where(F.col("_change_type") == "insert").drop(*_OF_THE_FEED)

@@ -1,0 +1,247 @@
+"""The command ``init``: a new pipeline from a sample, by questions or by options."""
+
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tidelake.cli.failures import say
+from tidelake.cli.options import as_json, placed
+from tidelake.cli.render import print_json, print_table
+from tidelake.config import load_environment
+from tidelake.config.addresses import Address, address_of, is_address
+from tidelake.config.durations import parse_duration
+from tidelake.errors import UsageError
+
+if TYPE_CHECKING:
+    from tidelake.scaffold.columns import Payload
+    from tidelake.scaffold.draft import Draft, Wishes
+    from tidelake.scaffold.sample import Sample
+
+_LINES = 10_000
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option(
+    "--source",
+    metavar="PATH|kafka://HOST:PORT/TOPIC",
+    help="Where records come from: a folder or file of JSON lines, or a topic.",
+)
+@click.option(
+    "--sample",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Infer from this file or folder instead of the source.",
+)
+@click.option("--id", "id_", metavar="SQL", help="What tells events apart: a field, or SQL.")
+@click.option("--time", "time_", metavar="SQL", help="When an event was: a field, or SQL.")
+@click.option("--key", metavar="COLUMN", help="What the first gold table groups by, or none.")
+@click.option("--window", metavar="DURATION", help="How long its windows are: '1 hour'.")
+@click.option("--delay", metavar="DURATION", help="How far out of order events come: '10 minutes'.")
+@click.option(
+    "--to",
+    "target",
+    type=click.Path(path_type=Path),
+    default=Path(),
+    metavar="DIR",
+    help="Write here instead of into the current folder.",
+)
+@click.option(
+    "--lines",
+    type=click.IntRange(min=1),
+    default=_LINES,
+    show_default=True,
+    help="How many records to look at.",
+)
+@click.option("--yes", "-y", is_flag=True, help="Ask nothing; take what the sample suggests.")
+@as_json
+@placed
+def init(
+    name: str | None,
+    source: str | None,
+    sample: Path | None,
+    id_: str | None,
+    time_: str | None,
+    key: str | None,
+    window: str | None,
+    delay: str | None,
+    target: Path,
+    lines: int,
+    yes: bool,
+    json_: bool,
+    root: str | None,
+    env: str | None,
+) -> None:
+    """Start a new pipeline from a sample of its data: definition, expectations, test."""
+    from tidelake.scaffold.columns import payload_of  # noqa: PLC0415
+    from tidelake.scaffold.draft import Wishes, draft_of  # noqa: PLC0415
+    from tidelake.scaffold.folder import files_for, source_in, write  # noqa: PLC0415
+
+    environment = load_environment(env, root=root)
+    asking = not yes and not json_ and sys.stdin.isatty()
+    if source is None and asking:
+        source = click.prompt("Where do records come from (folder, file or kafka://…)", err=True)
+    if source is None and sample is None:
+        raise UsageError(
+            "Say where the records come from: tidelake init NAME --source PATH, or "
+            "--source kafka://HOST:PORT/TOPIC."
+        )
+    origin = source if source is not None else str(sample)
+    if name is None:
+        suggested = _name_from(origin)
+        name = click.prompt("Name of the pipeline", default=suggested, err=True) if asking else None
+        name = name or suggested
+    files = files_for(target, name)
+    wishes = Wishes(id_, time_, key, _length("--window", window), _length("--delay", delay))
+    topic = address_of(origin) if is_address(origin) else None
+    found = _sampled(topic, sample or Path(origin), sample is not None, lines)
+    payload = payload_of(found.values)
+    place: str | Address = topic or source_in(target, Path(origin))
+    if asking:
+        wishes = _ask(found, payload, wishes, from_topic=topic is not None)
+    draft = draft_of(name, place, found, payload, wishes)
+    written = [str(path) for path in write(files, draft, environment)]
+    if json_:
+        print_json(_as_json(draft, written))
+        return
+    _show(draft, written)
+    _say_next(draft, target, root, env)
+
+
+def _sampled(topic: Address | None, path: Path, from_file: bool, lines: int) -> Sample:
+    from tidelake.scaffold.sample import Record, read_files, sample_of  # noqa: PLC0415
+
+    if topic is None or from_file:
+        return sample_of(read_files(path, lines=lines))
+    from tidelake.kafka.records import first_records  # noqa: PLC0415
+
+    return sample_of(
+        Record(
+            f"{topic.topic} partition {one.partition} offset {one.offset}",
+            str(one.partition),
+            one.value,
+        )
+        for one in first_records(topic, count=lines)
+    )
+
+
+def _ask(sample: Sample, payload: Payload, wishes: Wishes, *, from_topic: bool) -> Wishes:
+    """Ask for what no option says, with what the sample suggests as the default."""
+    from tidelake.scaffold.choices import event_ids, event_times  # noqa: PLC0415
+    from tidelake.scaffold.draft import NO_KEY, Wishes, draft_of  # noqa: PLC0415
+
+    ids, times = event_ids(sample, payload), event_times(payload, from_topic=from_topic)
+    say(f"{len(sample.records):,} records, {len(payload.fields)} fields.")
+    for one in ids[:3]:
+        say(f"  id    {one.sql}: {one.why}")
+    for one in times[:3]:
+        say(f"  time  {one.sql}: {one.why}")
+    id_ = wishes.id or click.prompt("What tells events apart", default=ids[0].sql, err=True)
+    time = wishes.time or click.prompt("When was an event", default=times[0].sql, err=True)
+    suggested = draft_of("new", "", sample, payload, Wishes(id=id_, time=time))
+    key = wishes.key or click.prompt(
+        "What does the first gold table group by", default=suggested.table.key or NO_KEY, err=True
+    )
+    return Wishes(
+        id_,
+        time,
+        key,
+        wishes.window or _asked("How long are its windows", suggested.table.size),
+        wishes.delay
+        or _asked(
+            f"How far do events come out of order ({suggested.lateness.why})",
+            suggested.lateness.delay,
+        ),
+    )
+
+
+def _asked(question: str, default: timedelta) -> timedelta:
+    from tidelake.scaffold.arrival import written  # noqa: PLC0415
+
+    def read(text: str) -> timedelta:
+        try:
+            return parse_duration(text)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from error
+
+    answer: timedelta = click.prompt(question, default=written(default), value_proc=read, err=True)
+    return answer
+
+
+def _length(option: str, text: str | None) -> timedelta | None:
+    if text is None:
+        return None
+    try:
+        length = parse_duration(text)
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}") from error
+    if option == "--window" and not length:
+        raise UsageError(f"{option} must be longer than 0")
+    return length
+
+
+def _name_from(source: str) -> str:
+    """Make a pipeline's name of a topic's or a folder's."""
+    last = address_of(source).topic if is_address(source) else Path(source).resolve().name
+    stem = last.split(".")[0] if not is_address(source) else last
+    plain = "".join(c if c.isascii() and c.isalnum() else "_" for c in stem.lower())
+    plain = "_".join(part for part in plain.split("_") if part)[:60]
+    return plain if plain[:1].isalpha() else f"p_{plain}".rstrip("_")
+
+
+def _as_json(draft: Draft, written: list[str]) -> dict[str, object]:
+    from tidelake.scaffold.arrival import written as length  # noqa: PLC0415
+
+    return {
+        "pipeline": draft.name,
+        "files": written,
+        "records": draft.records,
+        "schema": {field.name: field.type.sql for field in draft.fields},
+        "id": {"sql": draft.id.sql, "why": draft.id.why},
+        "time": {"sql": draft.time.sql, "why": draft.time.why},
+        "gold": {"name": draft.table.name, "key": draft.table.key, "why": draft.table.why},
+        "delay": length(draft.lateness.delay),
+        "allowed_lateness": length(draft.lateness.allowed),
+        "notes": list(draft.notes),
+    }
+
+
+def _show(draft: Draft, written: list[str]) -> None:
+    from tidelake.scaffold.arrival import written as length  # noqa: PLC0415
+
+    table = draft.table
+    print_table(
+        ["what", "chosen", "why"],
+        [
+            ["event id", draft.id.sql, draft.id.why],
+            ["event time", draft.time.sql, draft.time.why],
+            ["watermark delay", length(draft.lateness.delay), draft.lateness.why],
+            ["first gold table", f"gold.{table.name}", f"by {table.key or 'nothing'}: {table.why}"],
+        ],
+    )
+    for note in draft.notes:
+        say(f"Note: {note}")
+    for path in written:
+        say(f"Wrote {path}")
+
+
+def _say_next(draft: Draft, target: Path, root: str | None, env: str | None) -> None:
+    options = (f" --root {root}" if root else "") + (f" --env {env}" if env else "")
+    first = [] if target.resolve() == Path.cwd() else [f"cd {target}"]
+    test = [f"pytest tests/test_{draft.name}.py"] if draft.examples else []
+    if draft.examples:
+        say(f"tests/{draft.name}.sample.jsonl holds {len(draft.examples)} records of the sample.")
+    commands = [
+        *first,
+        f"tidelake run {draft.name}{options}",
+        f'tidelake sql "SELECT * FROM gold.{draft.table.name} LIMIT 10"{options}',
+        f"tidelake ledger {draft.name}{options}",
+        f"tidelake check {draft.name}{options}",
+        *test,
+    ]
+    say("Next:\n" + "\n".join(f"  {command}" for command in commands))

@@ -1,0 +1,90 @@
+"""Where a run tells what it measured, what needs a look, and what came from what."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, model_validator
+
+from tidelake.config.durations import PositiveDuration
+from tidelake.config.model import Model
+from tidelake.config.source import REFERENCE, Text
+
+_ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})")
+_MOST_PORT = 65_535
+
+
+def _address(text: str) -> str:
+    found = _ADDRESS.fullmatch(text)
+    if found is None or int(found["port"]) > _MOST_PORT:
+        raise ValueError("must be HOST:PORT such as 127.0.0.1:9108")
+    return text
+
+
+def _reference(text: str) -> str:
+    # The text itself is kept out of the message: the address of a webhook is a secret.
+    if not REFERENCE.fullmatch(text):
+        raise ValueError("must be a reference such as env:NAME, never the address itself")
+    return text
+
+
+def _absolute(path: Path) -> Path:
+    return path.expanduser().absolute()
+
+
+Address = Annotated[str, AfterValidator(_address)]
+SecretAddress = Annotated[str, AfterValidator(_reference)]
+FilePath = Annotated[Path, AfterValidator(_absolute)]
+
+
+class Metrics(Model):
+    """Where a run tells what its batches cost; each place by itself, none by default.
+
+    Attributes:
+        prometheus: Where ``/metrics`` answers while a run goes on, HOST:PORT.
+        textfile: Folder that takes a file for node-exporter when a run ends.
+        jsonl: File that takes one JSON object a batch.
+        table: Whether ``ops.progress`` is filled.
+        keep: How long ``ops.progress`` keeps a batch.
+    """
+
+    prometheus: Address | None = None
+    textfile: FilePath | None = None
+    jsonl: FilePath | None = None
+    table: Annotated[bool, Field(strict=True)] = False
+    keep: PositiveDuration = timedelta(days=30)
+
+
+class AlertTargets(Model):
+    """Where alerts go beside the messages of a run.
+
+    Attributes:
+        webhook: Reference to the address that takes a POST of each change.
+    """
+
+    webhook: SecretAddress | None = None
+
+
+class Lineage(Model):
+    """Where OpenLineage events go: to a server or into a file.
+
+    Attributes:
+        url: Reference to the server's address.
+        api_key: Reference to the key that the server wants.
+        file: File that takes one event a line.
+        namespace: Of the jobs.
+    """
+
+    url: SecretAddress | None = None
+    api_key: SecretAddress | None = None
+    file: FilePath | None = None
+    namespace: Text = "tidelake"
+
+    @model_validator(mode="after")
+    def _one_target(self) -> Lineage:
+        if (self.url is None) == (self.file is None):
+            raise ValueError("needs either url or file")
+        return self

@@ -1,0 +1,1 @@
+"""Tell an OpenLineage backend which tables each hop read and wrote."""

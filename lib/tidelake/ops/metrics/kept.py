@@ -1,0 +1,37 @@
+"""Read back what earlier runs kept in ``ops.progress``."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from tidelake.errors import UsageError
+from tidelake.ops.metrics.measured import PROGRESS_COLUMNS, Measured
+from tidelake.ops.query import ask
+from tidelake.tables import Lake
+
+_COLUMNS = ", ".join(f'"{name}"' for name in PROGRESS_COLUMNS)
+
+
+def kept_since(lake: Lake, pipeline: str, since: datetime) -> tuple[Measured, ...]:
+    """Read a pipeline's batches since an instant, oldest first; none where no run kept any."""
+    progress = lake.progress()
+    if not progress.exists:
+        return ()
+    # A name that a table may have holds nothing that would have to be quoted.
+    name = lake.bronze(pipeline).bare
+    try:
+        found = ask(
+            lake,
+            f"SELECT {_COLUMNS} FROM {progress.name} WHERE pipeline = '{name}' "
+            f"AND ended_at >= TIMESTAMPTZ '{since.isoformat()}' ORDER BY ended_at, batch",
+        )
+    except UsageError:
+        # A table that cannot be read takes the measures away, not what the logs tell.
+        return ()
+    return tuple(_measured(row) for row in found.as_dicts())
+
+
+def _measured(row: dict[str, Any]) -> Measured:
+    maps = {name: row[name] or {} for name in ("phases", "fates")}
+    return Measured(**{**row, **maps})

@@ -1,0 +1,232 @@
+"""Keep what the page shows up to date, and rest while nobody looks or nothing changed.
+
+One thread reads. Somebody who looks wakes it; then it feels the pulse of that pipeline, and reads
+the parts whose pulse changed, quick ones first. It rests in proportion to what that cost: a look
+takes a fiftieth of the time at most, reading a part a fifth.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tidelake.config import Pipeline
+from tidelake.errors import TidelakeError
+from tidelake.ops.alerts import alerts_of
+from tidelake.ops.ledger import read_ledger
+from tidelake.ops.page.facts import Books, Facts, read_sides
+from tidelake.ops.page.flow import read_flow
+from tidelake.ops.page.plots import read_plots
+from tidelake.ops.page.pulse import Pulse, pulse_of
+from tidelake.tables import Lake
+
+Load = Callable[[str], Pipeline]
+# Seconds between two looks at the least, and how many times its own cost each rests.
+_LOOK, _LOOK_REST, _READ_REST = 2.0, 50, 5
+# Time alone changes what waits for how long, and what a broker holds: seconds between two such
+# readings at the least, and how many times its own cost each rests.
+_AGES, _AGES_REST = 30.0, 100
+# For how long somebody who looked once is taken to look still.
+_WATCHED = 10.0
+
+
+@dataclass
+class _Part:
+    """One part of the facts: under which pulse it was read, when it may be again and must be."""
+
+    key: object = None
+    rests_until: float = 0.0
+    ages_at: float = 0.0
+
+
+@dataclass
+class _Watch:
+    """What the reading thread knows of a pipeline."""
+
+    asked_at: float = 0.0
+    looks_at: float = 0.0
+    file: tuple[str, int] | None = None
+    parts: dict[str, _Part] = field(default_factory=dict)
+
+
+class Desk:
+    """Facts of some pipelines, read in a thread of its own."""
+
+    def __init__(
+        self,
+        lake: Lake,
+        called: Mapping[str, str],
+        load: Load,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Know the pipelines; nothing is read before somebody asks.
+
+        Args:
+            lake: Where the tables are.
+            called: The pipelines' names, and what each is called by: that name, or a file's path.
+            load: Reads a definition by what it is called by.
+            clock: Seconds that only grow.
+        """
+        self._lake, self._load, self._clock = lake, load, clock
+        self._called = dict(called)
+        self._facts = {name: Facts(name) for name in called}
+        self._watches = {name: _Watch() for name in called}
+        self._changed = threading.Condition()
+        self._asked = threading.Event()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._work, name="page", daemon=True)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The pipelines, in the order in which they were given."""
+        return tuple(self._facts)
+
+    def start(self) -> None:
+        """Begin to read, once for all pipelines, so that the first look finds something."""
+        now = self._clock()
+        for watch in self._watches.values():
+            watch.asked_at = now
+        self._asked.set()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; what it reads at the moment is read to its end."""
+        self._stopped = True
+        self._asked.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def look(self, names: Sequence[str], *, patience: float) -> tuple[Facts, ...]:
+        """Give what is known, and let it be brought up to date.
+
+        Args:
+            names: Which pipelines.
+            patience: Seconds to wait for a first answer, and for one after a pause.
+        """
+        now = self._clock()
+        fresh = datetime.now(UTC).timestamp() - _WATCHED
+        for name in names:
+            self._watches[name].asked_at = now
+        self._asked.set()
+        with self._changed:
+            self._changed.wait_for(
+                lambda: all(_is_seen(self._facts[name], fresh) for name in names), patience
+            )
+            return tuple(self._facts[name] for name in names)
+
+    def _work(self) -> None:
+        while not self._stopped:
+            self._asked.wait()
+            self._asked.clear()
+            for name in self._watched():
+                if not self._stopped:
+                    self.bring_up_to_date(name)
+
+    def _watched(self) -> list[str]:
+        now = self._clock()
+        return [name for name, one in self._watches.items() if now - one.asked_at < _WATCHED]
+
+    def bring_up_to_date(self, name: str) -> None:
+        """Feel a pipeline's pulse, if it is time, and read what changed."""
+        watch, began = self._watches[name], self._clock()
+        if began < watch.looks_at:
+            return
+        pipeline = self._definition(name, watch)
+        if pipeline is None:
+            watch.looks_at = began + _LOOK
+            return
+        try:
+            pulse = pulse_of(self._lake, pipeline)
+        except OSError as error:
+            self._broken(name, "pulse", str(error))
+            return
+        ended = self._clock()
+        watch.looks_at = began + max(_LOOK, _LOOK_REST * (ended - began))
+        has_run = pulse.versions[0] >= 0
+        before = self._facts[name]
+        is_news = (before.has_run, before.pipeline) != (has_run, pipeline) or not before.looked_at
+        self._publish(name, is_news=is_news, pipeline=pipeline, has_run=has_run)
+        self._mend(name, "pulse")
+        if has_run:
+            for part, read in self._readers(pipeline).items():
+                self._read(name, part, pulse, read)
+
+    def _definition(self, name: str, watch: _Watch) -> Pipeline | None:
+        """Give the definition; read anew when its file changed."""
+        known = self._facts[name].pipeline
+        try:
+            if known is not None and watch.file == _stamp(known.file):
+                return known
+            found = self._load(self._called[name])
+            watch.file = _stamp(found.file)
+        except (TidelakeError, OSError) as error:
+            self._broken(name, "definition", str(error))
+            return None
+        watch.parts.clear()
+        self._mend(name, "definition")
+        return found
+
+    def _readers(self, pipeline: Pipeline) -> Mapping[str, Callable[[], Any]]:
+        lake = self._lake
+        return {
+            "flow": lambda: read_flow(lake, pipeline, now=datetime.now(UTC)),
+            "alerts": lambda: alerts_of(lake, pipeline, now=datetime.now(UTC), counts=False),
+            "sides": lambda: read_sides(lake, pipeline),
+            "plots": lambda: read_plots(lake, pipeline),
+            "books": lambda: Books.of(read_ledger(lake, pipeline)),
+        }
+
+    def _read(self, name: str, part: str, pulse: Pulse, read: Callable[[], Any]) -> None:
+        """Read one part, if it is another than it was and may be read again."""
+        ages = part in ("flow", "alerts")
+        key: object = pulse if ages else pulse.versions
+        known = self._watches[name].parts.setdefault(part, _Part())
+        began = self._clock()
+        is_old = ages and began >= known.ages_at
+        if began < known.rests_until or (known.key == key and not is_old):
+            return
+        try:
+            found = read()
+        except (TidelakeError, OSError, ValueError, KeyError) as error:
+            self._broken(name, part, f"{part} cannot be read: {error}")
+        else:
+            is_news = getattr(self._facts[name], part) != found
+            self._mend(name, part)
+            self._publish(name, is_news=is_news, **{part: found})
+        ended = self._clock()
+        known.key, cost = key, ended - began
+        known.rests_until = ended + _READ_REST * cost
+        known.ages_at = ended + max(_AGES, _AGES_REST * cost)
+
+    def _broken(self, name: str, part: str, why: str) -> None:
+        others = [one for one in self._facts[name].broken if one[0] != part]
+        broken = (*others, (part, why))
+        self._publish(name, is_news=broken != self._facts[name].broken, broken=broken)
+
+    def _mend(self, name: str, part: str) -> None:
+        left = tuple(one for one in self._facts[name].broken if one[0] != part)
+        if left != self._facts[name].broken:
+            self._publish(name, is_news=True, broken=left)
+
+    def _publish(self, name: str, *, is_news: bool, **known: Any) -> None:
+        with self._changed:
+            facts = replace(self._facts[name], looked_at=datetime.now(UTC), **known)
+            self._facts[name] = replace(facts, serial=facts.serial + is_news)
+            self._changed.notify_all()
+
+
+def _is_seen(facts: Facts, since: float) -> bool:
+    """Tell whether there is something to show that is not from before a pause."""
+    if facts.looked_at is None or facts.looked_at.timestamp() < since:
+        return False
+    return facts.flow is not None or not facts.has_run or bool(facts.broken)
+
+
+def _stamp(file: str) -> tuple[str, int]:
+    return file, Path(file).stat().st_mtime_ns

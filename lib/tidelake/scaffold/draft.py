@@ -1,0 +1,221 @@
+"""A first definition, whole: what follows from a sample and from what was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from tidelake.config.addresses import Address
+from tidelake.config.expressions import expression_problems
+from tidelake.config.model import suggestion
+from tidelake.config.names import BRONZE_COLUMNS
+from tidelake.config.types import Field
+from tidelake.errors import UsageError
+from tidelake.scaffold.arrival import Lateness, lateness_of
+from tidelake.scaffold.choices import (
+    Choice,
+    event_ids,
+    event_times,
+    identities,
+    in_future,
+    instants,
+)
+from tidelake.scaffold.columns import Column, Payload
+from tidelake.scaffold.gold import FirstTable, first_table, gold_keys
+from tidelake.scaffold.rules import Rule, rules_of
+from tidelake.scaffold.sample import Sample, first_sound
+
+NO_KEY = "none"
+_SAMPLE_LINES = 20
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What was asked for; None where the sample decides.
+
+    Attributes:
+        id: A field, or SQL.
+        time: A field, or SQL.
+        key: The first gold table's, a column of silver; ``none`` for none.
+        window: How long the first gold table's windows are.
+        delay: The watermark's.
+    """
+
+    id: str | None = None
+    time: str | None = None
+    key: str | None = None
+    window: timedelta | None = None
+    delay: timedelta | None = None
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A pipeline that is not written yet.
+
+    Attributes:
+        name: Its name.
+        source: The folder or file, or the topic.
+        fields: The payload's schema.
+        columns: Silver's, but for the id and the time.
+        id: What tells events apart.
+        time: When they were.
+        lateness: How long to wait.
+        table: The first gold table.
+        rules: What is expected of silver.
+        examples: Payloads of the sample that become rows of silver.
+        records: How many records the sample had.
+        notes: What a reader should know.
+    """
+
+    name: str
+    source: str | Address
+    fields: tuple[Field, ...]
+    columns: tuple[Column, ...]
+    id: Choice
+    time: Choice
+    lateness: Lateness
+    table: FirstTable
+    rules: tuple[Rule, ...]
+    examples: tuple[bytes, ...]
+    records: int
+    notes: tuple[str, ...]
+
+
+def draft_of(
+    name: str, source: str | Address, sample: Sample, payload: Payload, wishes: Wishes
+) -> Draft:
+    """Define a pipeline.
+
+    Raises:
+        UsageError: A wish names a field that the sample does not hold, or is no SQL.
+    """
+    count = len(sample.records)
+    chosen_id = _chosen(wishes.id, event_ids(sample, payload), payload, "--id")
+    from_topic = isinstance(source, Address)
+    chosen_time = _chosen(
+        wishes.time, event_times(payload, from_topic=from_topic), payload, "--time"
+    )
+    times = instants(chosen_time, count)
+    lateness = lateness_of(times, [record.partition for record in sample.records])
+    if wishes.delay is not None:
+        lateness = replace(lateness, delay=wishes.delay, why="as asked")
+    columns = _columns(payload, chosen_id, chosen_time)
+    key = _key(wishes.key, columns, (chosen_id.column, chosen_time.column))
+    table = first_table(name, columns, key=key, times=times, size=wishes.window)
+    known = [one.column.path for one in (chosen_id, chosen_time) if one.column]
+    ids = identities(chosen_id, payload, count)
+    return Draft(
+        name=name,
+        source=source,
+        fields=payload.fields,
+        columns=columns,
+        id=chosen_id,
+        time=chosen_time,
+        lateness=lateness,
+        table=table if wishes.key is None else replace(table, why="as asked"),
+        rules=tuple(rules_of([c for c in columns if c.path not in known])),
+        examples=tuple(first_sound(sample, _accepted(ids, times, chosen_time), _SAMPLE_LINES)),
+        records=count,
+        notes=tuple(_notes(sample, payload, columns, times, chosen_time)),
+    )
+
+
+def choice_of(wish: str, payload: Payload, ranked: Sequence[Choice], option: str) -> Choice:
+    """Turn a wish, a field's name or SQL, into a choice.
+
+    Raises:
+        UsageError: It names nothing that the sample holds, or is no SQL.
+    """
+    column = payload.column(wish)
+    if column is not None:
+        of_column = next((one for one in ranked if one.column is column), None)
+        if of_column is not None:
+            return of_column
+        return Choice(column.field, "as asked", column)
+    for one in ranked:
+        if one.sql == wish:
+            return one
+    known = [*(field.name for field in payload.fields), *BRONZE_COLUMNS]
+    problems = expression_problems(wish, known)
+    if problems:
+        raise UsageError(f"{option} '{wish}' {'; '.join(problems)}")
+    return Choice(wish, "as asked")
+
+
+def _chosen(wish: str | None, ranked: list[Choice], payload: Payload, option: str) -> Choice:
+    return ranked[0] if wish is None else choice_of(wish, payload, ranked, option)
+
+
+def _columns(payload: Payload, id_: Choice, time: Choice) -> tuple[Column, ...]:
+    """Give silver's columns; what silver calls event_id and event_time is not there twice."""
+    kept = []
+    for column in payload.columns:
+        mine = {"event_id": id_.column, "event_time": time.column}.get(column.name.lower(), False)
+        if mine is column:
+            continue
+        kept.append(column if mine is False else replace(column, name=f"payload_{column.name}"))
+    return tuple(kept)
+
+
+def _key(
+    wish: str | None, columns: Sequence[Column], left_out: Sequence[Column | None]
+) -> Column | None:
+    if wish is None:
+        ranked = gold_keys(columns, left_out)
+        return ranked[0] if ranked else None
+    if wish.strip().lower() in (NO_KEY, ""):
+        return None
+    wanted = wish.strip().lower()
+    scalars = [column for column in columns if column.is_scalar]
+    for column in scalars:
+        if wanted in (column.name.lower(), column.shown.lower()):
+            return column
+    names = [column.name for column in scalars]
+    raise UsageError(
+        f"--key '{wish}' is no column of silver with one value a row{suggestion(wish, names)} "
+        f"(known: {', '.join(names)}; {NO_KEY} for no key)"
+    )
+
+
+def _accepted(
+    ids: Sequence[str | None] | None, times: Sequence[datetime | None], time: Choice
+) -> list[bool]:
+    """Tell which records become rows of silver: the first of each id, with a time that is past."""
+    seen: set[str] = set()
+    wanted = []
+    for at, instant in enumerate(times):
+        one = str(at) if ids is None else ids[at]
+        timed = time.column is None or (instant is not None and not in_future([instant]))
+        wanted.append(one is not None and one not in seen and timed)
+        if one is not None:
+            seen.add(one)
+    return wanted
+
+
+def _notes(
+    sample: Sample,
+    payload: Payload,
+    columns: Sequence[Column],
+    times: Sequence[datetime | None],
+    time: Choice,
+) -> Iterator[str]:
+    yield from payload.notes
+    for column in columns:
+        yield from (f"{column.shown}: {note}" for note in column.notes)
+    for column in columns:
+        plain = ".".join(column.path).replace(".", "_")
+        if column.name != plain:
+            yield f"{column.shown} is called {column.name}"
+    if sample.broken:
+        first = sample.broken[0]
+        yield (
+            f"{len(sample.broken):,} of {len(sample.broken) + len(sample.records):,} records will "
+            f"be quarantined, as not one JSON object; the first: {first.place}: {first.why}"
+        )
+    ahead = in_future(times)
+    if ahead:
+        yield (
+            f"{ahead:,} of {len(times):,} records lie in the future by {time.sql}; those further "
+            "ahead than watermark.max_future_skew will be quarantined"
+        )

@@ -1,0 +1,208 @@
+"""The records that a new pipeline is inferred from: the first lines of files, or of a topic."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+from tidelake.errors import SourceError
+
+# A folder may hold a million files; so many, evenly spread over their times, tell enough.
+_FILES = 50
+_OPENERS: dict[str, Callable[..., IO[Any]]] = {
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+}
+_UNREADABLE = frozenset({".zst", ".lz4", ".snappy", ".deflate", ".parquet", ".avro", ".orc"})
+# A record longer than this is no record of a stream, and would fill the memory.
+_LONGEST = 16 << 20
+
+
+@dataclass(frozen=True)
+class Record:
+    """One record as the source holds it.
+
+    Attributes:
+        place: Where it was found, for people: ``events/a.jsonl line 3``.
+        partition: The source's partition; one for all files.
+        payload: Its very bytes.
+    """
+
+    place: str
+    partition: str
+    payload: bytes
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A record that is not one JSON object, and why."""
+
+    place: str
+    why: str
+    payload: bytes
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Records in the order of their arrival, those that are JSON objects with their content.
+
+    Attributes:
+        records: The sound ones.
+        values: The content of each; numbers with a point are ``Decimal``, digit by digit.
+        broken: The others.
+    """
+
+    records: tuple[Record, ...]
+    values: tuple[dict[str, Any], ...]
+    broken: tuple[Broken, ...]
+
+
+def sample_of(records: Iterable[Record]) -> Sample:
+    """Read records as JSON.
+
+    Raises:
+        SourceError: There is none, or most are no JSON objects; names the first of those.
+    """
+    sound: list[Record] = []
+    values: list[dict[str, Any]] = []
+    broken: list[Broken] = []
+    for record in records:
+        read = _read(record.payload)
+        if isinstance(read, str):
+            broken.append(Broken(record.place, read, record.payload))
+        else:
+            sound.append(record)
+            values.append(read)
+    if not sound and not broken:
+        raise SourceError("the sample holds no record: every line is empty.")
+    if len(broken) >= max(len(sound), 1):
+        first = broken[0]
+        raise SourceError(
+            f"{first.place}: {first.why} ({len(broken):,} of {len(sound) + len(broken):,} records "
+            f"are not one JSON object). {_remedy(first.payload)}"
+        )
+    return Sample(tuple(sound), tuple(values), tuple(broken))
+
+
+def read_files(path: Path, *, lines: int) -> list[Record]:
+    """Read the first lines of the files under a path, in the order of their last change.
+
+    Args:
+        path: A file, or a folder that is read recursively; hidden files do not count.
+        lines: At most so many, evenly from the files.
+
+    Raises:
+        SourceError: There is no such path, no file, or none that can be read as text.
+    """
+    files = _files(path)
+    if not files:
+        raise SourceError(
+            f"{path} holds no file. Put JSON-lines files into it (names that begin with . or _ are "
+            "passed over), or name a file with --sample."
+        )
+    each = max(lines // len(files), 1)
+    return list(islice((r for file in files for r in islice(_lines(file), each)), lines))
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.exists():
+        raise SourceError(
+            f"{path} does not exist. Name a folder or a file of JSON lines, or "
+            "kafka://HOST:PORT/TOPIC."
+        )
+    try:
+        found = [path] if path.is_file() else sorted(_walk(path), key=_age)
+    except OSError as error:
+        raise SourceError(f"{error.filename} cannot be read: {error.strerror}") from error
+    step = max(len(found) / _FILES, 1)
+    return [found[int(at * step)] for at in range(min(len(found), _FILES))]
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    for entry in folder.iterdir():
+        if not entry.name.startswith((".", "_")):
+            if entry.is_dir():
+                yield from _walk(entry)
+            else:
+                yield entry
+
+
+def _age(file: Path) -> tuple[int, str]:
+    return file.stat().st_mtime_ns, str(file)
+
+
+def _lines(file: Path) -> Iterator[Record]:
+    if file.suffix in _UNREADABLE:
+        raise SourceError(
+            f"{file} is no text. A source of files is JSON, one object a line; name such a file "
+            "with --sample."
+        )
+    try:
+        with _OPENERS.get(file.suffix, open)(file, "rb") as stream:
+            for number, line in enumerate(iter(lambda: stream.readline(_LONGEST), b""), start=1):
+                payload = line.removesuffix(b"\n")
+                if number == 1:
+                    payload = payload.removeprefix(b"\xef\xbb\xbf")
+                if payload.strip():
+                    yield Record(f"{file} line {number}", "files", payload)
+    except (OSError, EOFError, lzma.LZMAError) as error:
+        raise SourceError(f"{file} cannot be read: {error}") from error
+
+
+def _read(payload: bytes) -> dict[str, Any] | str:
+    """Give the object of a payload, or say why it is none."""
+    try:
+        text = payload.decode("utf-8")
+    except UnicodeDecodeError:
+        return "not UTF-8 text"
+    try:
+        value = json.loads(text, parse_float=Decimal, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        return f"not JSON: {error.msg} at character {error.pos + 1}: {_shown(text)}"
+    except (ValueError, RecursionError) as error:
+        return f"not JSON: {error}"
+    if not isinstance(value, dict):
+        return f"JSON, but no object: {_shown(text)}"
+    return value
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= 40 else f"{text[:40]}…"
+
+
+def _remedy(payload: bytes) -> str:
+    """Say what would make JSON lines of what was found."""
+    try:
+        text = payload.decode("utf-8").strip()
+    except UnicodeDecodeError:
+        return "Avro needs its schema: write that pipeline by hand, with source.format: avro."
+    if text.startswith("[{"):
+        return "Write one object a line: jq -c '.[]' FILE > LINES.jsonl"
+    if text in ("[", "{", "}") or text.startswith('"'):
+        return "Write each object on one line: jq -c . FILE > LINES.jsonl"
+    if "," in text and "{" not in text:
+        return "This looks like CSV; write one JSON object a line first."
+    return "A source is JSON, one object a line."
+
+
+def first_sound(sample: Sample, wanted: Sequence[bool], count: int) -> list[bytes]:
+    """Give the first payloads that are wanted and fit on a line, as they are."""
+    chosen = (
+        record.payload
+        for record, fits in zip(sample.records, wanted, strict=True)
+        if fits and b"\n" not in record.payload
+    )
+    return list(islice(chosen, count))

@@ -1,0 +1,269 @@
+"""Reach an object store: the standard variables of AWS say where it is and who asks.
+
+Three readers get the same answers: Python's own (through fsspec), Spark's and DuckDB's. None of
+the secrets is written anywhere: Python and Spark find them by themselves, DuckDB is told them in
+memory.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tidelake.errors import MachineError, TidelakeError, UsageError
+
+_REGION = "us-east-1"
+# Looked at before anything begins: whoever mistyped something hears of it at once.
+_CONNECT_SECONDS, _READ_SECONDS = 3, 10
+# Kinds of errors as stores name them.
+_NO_BUCKET = frozenset({"NoSuchBucket"})
+_DENIED = frozenset(
+    {
+        "403",
+        "401",
+        "AccessDenied",
+        "AccountProblem",
+        "AllAccessDisabled",
+        "ExpiredToken",
+        "Forbidden",
+        "InvalidAccessKeyId",
+        "InvalidToken",
+        "SignatureDoesNotMatch",
+    }
+)
+_KEYS = (
+    "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE or a role of this machine, "
+    "and let it list, read and write there"
+)
+
+
+def endpoint() -> str | None:
+    """Give the address of the store; None for Amazon's own.
+
+    Raises:
+        UsageError: It is no plain address.
+    """
+    told = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    if not told:
+        return None
+    is_plain = told.startswith(("http://", "https://")) and "@" not in told and "?" not in told
+    if not is_plain:
+        raise UsageError(
+            "AWS_ENDPOINT_URL is no address of a store: write http://HOST:PORT or https://HOST, "
+            "without a name or a password in it"
+        )
+    return told.rstrip("/")
+
+
+def region() -> str:
+    """Give the region of the store."""
+    told = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    return told or _session().get_config_variable("region") or _REGION
+
+
+def filesystem_options() -> dict[str, Any]:
+    """Give what fsspec is told.
+
+    Without its cache of listings: a commit that another process wrote must be seen at once.
+    """
+    return {
+        "use_listings_cache": False,
+        "endpoint_url": endpoint(),
+        "client_kwargs": {"region_name": region()},
+        "config_kwargs": _style(),
+    }
+
+
+def spark_settings() -> dict[str, str]:
+    """Give what lets Spark read and write ``s3://``."""
+    at = endpoint()
+    told = {
+        "fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+        "fs.AbstractFileSystem.s3.impl": "org.apache.hadoop.fs.s3a.S3A",
+        "fs.s3a.endpoint.region": region(),
+        # The order in which Amazon's own tools look: variables, profile, role of the machine.
+        "fs.s3a.aws.credentials.provider": (
+            "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"
+        ),
+        # What must not be there yet is written under that condition (If-None-Match): of two drivers
+        # that make the same commit of a Delta table, one fails.
+        "fs.s3a.performance.flags": "create",
+        # A store that is away is named after seconds, not minutes.
+        "fs.s3a.attempts.maximum": "3",
+        "fs.s3a.retry.limit": "4",
+        "fs.s3a.connection.establish.timeout": "5s",
+        # The default one asks for Amazon's native client, for gains that these reads do not have.
+        "fs.s3a.input.stream.type": "classic",
+    }
+    if at:
+        told |= {"fs.s3a.endpoint": at, "fs.s3a.path.style.access": "true"}
+        told["fs.s3a.connection.ssl.enabled"] = str(at.startswith("https://")).lower()
+    return {f"spark.hadoop.{key}": value for key, value in told.items()}
+
+
+def duckdb_secret() -> tuple[str, list[str]]:
+    """Give the statement that lets DuckDB read a store, and its parameters.
+
+    Raises:
+        MachineError: Nobody says who asks.
+    """
+    found = credentials()
+    at = endpoint()
+    options = {
+        "KEY_ID": found.access_key,
+        "SECRET": found.secret_key,
+        "SESSION_TOKEN": found.token,
+        "REGION": region(),
+    }
+    if at:
+        scheme, _, host = at.partition("://")
+        options |= {"ENDPOINT": host, "URL_STYLE": "path"}
+        options["USE_SSL"] = str(scheme == "https").lower()
+    given = {key: value for key, value in options.items() if value}
+    names = ", ".join(f"{key} ${number}" for number, key in enumerate(given, start=1))
+    return f"CREATE OR REPLACE SECRET store (TYPE s3, {names})", list(given.values())
+
+
+def credentials() -> Any:
+    """Find who asks, in the order in which Amazon's own tools look; as it is at this moment.
+
+    Raises:
+        MachineError: Nobody says.
+    """
+    found = _session().get_credentials()
+    if found is None:
+        raise MachineError(f"no credentials for the object store. {_KEYS}.")
+    return found.get_frozen_credentials()
+
+
+@functools.cache
+def client() -> Any:
+    """Keep one client for what fsspec does not do; threads may share it.
+
+    Raises:
+        MachineError: What reaches a store is not installed.
+    """
+    return _client(_style())
+
+
+def refuse_unreachable(bucket: str, prefix: str, *, what: str) -> None:
+    """Find out in a single request, without a retry, that a place on a store cannot be used.
+
+    Args:
+        bucket: Which.
+        prefix: Below which something is listed.
+        what: Names the place in the message.
+
+    Raises:
+        UsageError: There is no such bucket.
+        MachineError: The store does not answer, or does not let us in.
+    """
+    from botocore.config import Config  # noqa: PLC0415
+
+    config = Config(
+        connect_timeout=_CONNECT_SECONDS,
+        read_timeout=_READ_SECONDS,
+        retries={"max_attempts": 1, "mode": "standard"},
+        **_style(),
+    )
+    with named(what):
+        found = _session().create_client(
+            "s3", region_name=region(), endpoint_url=endpoint(), config=config
+        )
+        found.list_objects_v2(Bucket=bucket, Prefix=prefix, MaxKeys=1)
+
+
+def told_of(error: BaseException, what: str) -> TidelakeError | None:
+    """Name an error that a store, or the way to it, is behind; None for any other.
+
+    Args:
+        error: What was raised, by whichever library.
+        what: What was done.
+    """
+    if "botocore" not in sys.modules:
+        return None
+    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
+
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(found, ClientError):
+            return _told_by_store(found.response, what)
+        if isinstance(found, BotoCoreError):
+            return _told_on_the_way(found, what)
+        found = found.__cause__
+    return None
+
+
+@contextmanager
+def named(what: str) -> Iterator[None]:
+    """Name what a store, or the way to it, said.
+
+    Raises:
+        TidelakeError: A child of it, with the remedy.
+    """
+    try:
+        yield
+    except Exception as error:
+        told = told_of(error, what)
+        if told is None:
+            raise
+        raise told from error
+
+
+def _told_by_store(response: Any, what: str) -> TidelakeError:
+    code = str(response.get("Error", {}).get("Code", ""))
+    if code in _NO_BUCKET:
+        return UsageError(f"{what}: there is no such bucket. Make it, or name another.")
+    if code in _DENIED:
+        return MachineError(f"{what}: the object store does not let you in ({code}). {_KEYS}.")
+    if code in ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraint"):
+        return MachineError(f"{what}: the bucket is in another region. Set AWS_REGION to it.")
+    return MachineError(f"{what}: the object store answered {code or 'with an error'}.")
+
+
+def _told_on_the_way(error: Exception, what: str) -> TidelakeError:
+    from botocore.exceptions import (  # noqa: PLC0415
+        NoCredentialsError,
+        PartialCredentialsError,
+        ProfileNotFound,
+        TokenRetrievalError,
+    )
+
+    if isinstance(error, NoCredentialsError | PartialCredentialsError | ProfileNotFound):
+        return MachineError(f"{what}: no credentials for the object store. {_KEYS}.")
+    if isinstance(error, TokenRetrievalError):
+        return MachineError(f"{what}: the login to the object store has run out. Log in again.")
+    where = endpoint() or f"Amazon S3 in {region()}"
+    return MachineError(
+        f"{what}: the object store at {where} does not answer. Look at it and at the network; "
+        "AWS_ENDPOINT_URL says where it is."
+    )
+
+
+def _style() -> dict[str, Any]:
+    return {"s3": {"addressing_style": "path"}} if endpoint() else {}
+
+
+def _client(options: dict[str, Any]) -> Any:
+    from botocore.config import Config  # noqa: PLC0415
+
+    config = Config(connect_timeout=5, read_timeout=30, **options)
+    return _session().create_client(
+        "s3", region_name=region(), endpoint_url=endpoint(), config=config
+    )
+
+
+@functools.cache
+def _session() -> Any:
+    try:
+        from botocore.session import get_session  # noqa: PLC0415  an extra
+    except ImportError as error:
+        raise MachineError(
+            "what reaches an object store is not installed. "
+            "Install it with: pip install 'tidelake[s3]'"
+        ) from error
+    return get_session()

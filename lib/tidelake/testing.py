@@ -1,0 +1,100 @@
+"""Run a pipeline on lines of your own in a test, and see what became of each.
+
+The real hops run, on a lake of the test's own, so a test says what a run would do:
+
+    with playing() as play:
+        played = play("conf/pipelines/shop.yml", [b'{"id": "a", …}'], tmp_path)
+        assert played.fates == {"silver": 1}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tidelake.config import load_environment, load_pipeline
+from tidelake.errors import UsageError
+from tidelake.ops.ledger import read_ledger
+from tidelake.ops.query import ask
+from tidelake.tables import HOPS, Lake
+
+Play = Callable[[str | Path, Iterable[bytes], Path], "Played"]
+
+
+@dataclass(frozen=True)
+class Played:
+    """What became of the lines.
+
+    Attributes:
+        fates: Rows by fate: ``silver``, ``duplicate``, ``quarantined``, ``late``, ``filtered``;
+            those that no line had are left out.
+        reasons: Rows of quarantine by reason; a row may have several.
+        problems: What does not add up; empty when the books balance.
+        lake: The tables.
+    """
+
+    fates: Mapping[str, int]
+    reasons: Mapping[str, int]
+    problems: tuple[str, ...]
+    lake: Lake
+
+    def ask(self, sql: str) -> list[tuple[Any, ...]]:
+        """Answer a SELECT on the tables by their logical names; give its rows."""
+        return list(ask(self.lake, sql).rows)
+
+
+@contextmanager
+def playing() -> Iterator[Play]:
+    """Start Spark once for several plays, and stop it; one that runs already is left running.
+
+    Yields:
+        ``play(pipeline, lines, folder)``: lands the lines in the order given, in one file, and
+        runs all hops. ``folder`` must be empty; ``pipeline`` is a name or a path. Whatever source
+        the pipeline has, the lines take its place.
+    """
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    from tidelake.session import build_session  # noqa: PLC0415
+
+    before = SparkSession.getActiveSession()
+    spark = before or build_session(load_environment("local", root="unused"))
+
+    def play(pipeline: str | Path, lines: Iterable[bytes], folder: Path) -> Played:
+        return _play(spark, str(pipeline), list(lines), folder)
+
+    try:
+        yield play
+    finally:
+        if before is None:
+            spark.stop()
+
+
+def _play(spark: Any, pipeline: str, lines: list[bytes], folder: Path) -> Played:
+    from tidelake.runtime.hop import Run  # noqa: PLC0415
+    from tidelake.runtime.pipeline import run_hops  # noqa: PLC0415
+    from tidelake.runtime.progress import Progress  # noqa: PLC0415
+    from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger  # noqa: PLC0415
+
+    landing = folder / "landing"
+    if landing.exists():
+        raise UsageError(f"{folder} was played in before; give each play a folder of its own.")
+    landing.mkdir(parents=True)
+    (landing / "lines.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
+    environment = load_environment("local", root=str(folder / "lake"))
+    assert environment.root is not None
+    definition = load_pipeline(pipeline, environment, source=str(landing))
+    lake = Lake(environment.root)
+    progress = Progress(lambda _: None)
+    run_hops(
+        Run(spark, definition, lake, environment, progress), HOPS, parse_trigger(AVAILABLE_NOW)
+    )
+    ledger = read_ledger(lake, definition)
+    return Played(
+        fates={fate: rows for fate, rows in ledger.fates.items() if rows},
+        reasons=dict(ledger.reasons),
+        problems=ledger.problems,
+        lake=lake,
+    )

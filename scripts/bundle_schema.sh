@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Hold databricks.yml and resources/ against the schema of Databricks' CLI.
+#
+# Usage: scripts/bundle_schema.sh CHECK_JSONSCHEMA
+# The schema's licence lets us use it and not pass it on: it is fetched, never committed. Exit 4
+# where it cannot be had.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+module=github.com/databricks/cli@v1.12.1
+sum=h1:AEmFRA5foGObnxzgbk/1392DS+9dNsQWUY3sdZ1Reeo=
+
+if ! command -v go >/dev/null; then
+  echo "bundle: the schema was not checked: it comes in a Go module. Install Go 1.21 or newer." >&2
+  exit 4
+fi
+if ! answer=$(cd "$(mktemp -d)" && go mod download -json "$module" 2>&1); then
+  printf 'bundle: the schema was not checked: %s cannot be fetched.\n%s\n' "$module" "$answer" >&2
+  exit 4
+fi
+field() { sed -n "s/^[[:space:]]*\"$1\": \"\(.*\)\",\{0,1\}$/\1/p" <<<"$answer"; }
+if [ "$(field Sum)" != "$sum" ]; then
+  echo "bundle: $module is not what it was: $(field Sum), pinned is $sum" >&2
+  exit 3
+fi
+"$1" --schemafile "$(field Dir)/bundle/schema/jsonschema.json" databricks.yml resources/*.yml

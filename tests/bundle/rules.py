@@ -1,0 +1,236 @@
+"""Rules that a deployment would break late, or never say: each yields what breaks it.
+
+The CLI's schema knows keys and types, and nothing of what they mean together.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import click
+
+from tests.bundle.calls import command_of, parse
+from tests.bundle.project import DYNAMIC, REFERENCE, Bundle, read_package, strings_in
+from tidelake.config import load_environment, load_pipeline
+from tidelake.config.places import pipeline_names
+
+Rule = Callable[[Bundle], Iterator[str]]
+
+_RETRIES = ("max_retries", "min_retry_interval_millis", "retry_on_timeout")
+_OF_A_PLACE = {
+    "an address": re.compile(r"https?://|\.cloud\.databricks\.com|\.azuredatabricks\.net"),
+    "an id": re.compile(
+        r"\b[0-9a-f]{16}\b|\b\d{4}-\d{6}-|\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-|\b\d{12,}\b"
+    ),
+    "a mail address": re.compile(r"[\w.]+@[\w.]+\.\w+"),
+}
+
+
+def entry_points_exist(bundle: Bundle) -> Iterator[str]:
+    """Each task names this package and one of its scripts."""
+    package = read_package()
+    for task in bundle.tasks():
+        wheel = task.body["python_wheel_task"]
+        if wheel["package_name"] != package["name"]:
+            yield f"{task.job}.{task.key}: package {wheel['package_name']}"
+        if wheel["entry_point"] not in package["scripts"]:
+            yield f"{task.job}.{task.key}: no script {wheel['entry_point']}"
+
+
+def arguments_parse(bundle: Bundle) -> Iterator[str]:
+    """Each task's arguments are what its command takes, of a pipeline and environment there are."""
+    for task in bundle.tasks():
+        script = task.body["python_wheel_task"]["entry_point"]
+        for arguments in bundle.calls(task):
+            try:
+                found = parse(command_of(script, arguments))
+            except click.UsageError as error:
+                yield f"{task.job}.{task.key}: {error.message}"
+                continue
+            if found["pipeline"] not in pipeline_names():
+                yield f"{task.job}.{task.key}: no pipeline {found['pipeline']}"
+            if found["env"] != bundle.target:
+                yield f"{task.job}.{task.key}: environment {found['env']}"
+
+
+def serverless_ends(bundle: Bundle) -> Iterator[str]:
+    """A task without a cluster runs no stream that goes on for ever."""
+    for task in bundle.tasks():
+        script = task.body["python_wheel_task"]["entry_point"]
+        for arguments in bundle.calls(task) if task.is_serverless else ():
+            trigger = parse(command_of(script, arguments)).get("trigger", "available-now")
+            if trigger != "available-now":
+                yield f"{task.job}.{task.key}: trigger {trigger} on serverless compute"
+
+
+def keys_exist(bundle: Bundle) -> Iterator[str]:
+    """Tasks name tasks before them, environments and clusters of their job."""
+    for key, job in bundle.jobs.items():
+        environments = {one["environment_key"] for one in job.get("environments", [])}
+        clusters = {one["job_cluster_key"] for one in job.get("job_clusters", [])}
+        earlier: set[str] = set()
+        for task in job["tasks"]:
+            for other in task.get("depends_on", []):
+                if other["task_key"] not in earlier:
+                    yield f"{key}.{task['task_key']}: no task {other['task_key']} before it"
+            earlier.add(task["task_key"])
+        for task in (one.body for one in bundle.tasks() if one.job == key):
+            compute = [task.get("environment_key"), task.get("job_cluster_key")]
+            if sum(one is not None for one in compute) != 1:
+                yield f"{key}.{task['task_key']}: an environment or a cluster, one of them"
+            elif not {one for one in compute if one} <= environments | clusters:
+                yield f"{key}.{task['task_key']}: no environment or cluster {compute}"
+
+
+def parameters_are_used(bundle: Bundle) -> Iterator[str]:
+    """Job parameters are declared and read."""
+    for key, job in bundle.jobs.items():
+        declared = {one["name"] for one in job.get("parameters", [])}
+        read = {
+            reference.removeprefix("job.parameters.")
+            for text in strings_in(job["tasks"])
+            for reference in DYNAMIC.findall(text)
+            if reference.startswith("job.parameters.")
+        }
+        yield from (f"{key}: nothing reads {name}" for name in sorted(declared - read))
+        yield from (f"{key}: no parameter {name}" for name in sorted(read - declared))
+
+
+def variables_are_used(bundle: Bundle) -> Iterator[str]:
+    """Variables are declared, described and read."""
+    declared = bundle.raw["variables"]
+    texts = [*strings_in(bundle.raw["resources"]), *strings_in(bundle.raw["targets"])]
+    read = {
+        reference.split(".")[1]
+        for text in texts
+        for reference in REFERENCE.findall(text)
+        if reference.startswith("var.")
+    }
+    yield from (f"nothing reads {name}" for name in sorted(set(declared) - read))
+    yield from (f"no variable {name}" for name in sorted(read - set(declared)))
+    yield from (f"{name} has no description" for name in declared if not _described(declared[name]))
+    for target, settings in bundle.raw["targets"].items():
+        unknown = sorted(set(settings.get("variables", {})) - set(declared))
+        yield from (f"{target} sets {name}, which there is not" for name in unknown)
+
+
+def continuous_jobs_are_alone(bundle: Bundle) -> Iterator[str]:
+    """A continuous job has one task on a cluster, no schedule, no queue, no retries of a task."""
+    for key, job in bundle.jobs.items():
+        if "continuous" not in job:
+            continue
+        for other in ("schedule", "trigger", "queue"):
+            if other in job:
+                yield f"{key}: continuous and {other}"
+        for task in job["tasks"]:
+            for setting in (*_RETRIES, "depends_on", "environment_key"):
+                if setting in task:
+                    yield f"{key}.{task['task_key']}: continuous and {setting}"
+
+
+def one_writer_a_hop(bundle: Bundle) -> Iterator[str]:
+    """No job may run beside itself; no pipeline is scheduled and continuous."""
+    for key, job in bundle.jobs.items():
+        if job.get("max_concurrent_runs") != 1:
+            yield f"{key}: more than one run at once"
+        if "continuous" not in job and not job.get("queue", {}).get("enabled"):
+            yield f"{key}: a run that comes too early is skipped, not queued"
+    if bundle.variables["scheduled_pipeline"] == bundle.variables["continuous_pipeline"]:
+        yield "a pipeline is both scheduled and continuous"
+
+
+def thresholds_are_variables(bundle: Bundle) -> Iterator[str]:
+    """Streams are watched; at which threshold, and who hears of it, is for each place to say."""
+    for key, job in bundle.raw["resources"]["jobs"].items():
+        rules = job.get("health", {}).get("rules", [])
+        for rule in rules:
+            if not REFERENCE.fullmatch(str(rule["value"])):
+                yield f"{key}: {rule['metric']} is a number"
+        streams = {"scheduled", "continuous"}
+        backlog = {rule["metric"] for rule in rules if rule["metric"].startswith("STREAMING_")}
+        if key in streams and not backlog:
+            yield f"{key}: nobody hears of its backlog"
+        for kind in ("email_notifications", "webhook_notifications"):
+            told = job.get(kind, {})
+            if "on_failure" not in told:
+                yield f"{key}: {kind} are silent on a failure"
+            if backlog and "on_streaming_backlog_exceeded" not in told:
+                yield f"{key}: {kind} are silent on a backlog"
+            if not all(REFERENCE.fullmatch(str(whom)) for whom in told.values()):
+                yield f"{key}: {kind} name somebody"
+
+
+def checks_are_not_repeated(bundle: Bundle) -> Iterator[str]:
+    """What judges tables is not asked again until it says yes."""
+    for task in bundle.tasks():
+        if task.body["python_wheel_task"]["entry_point"] in ("tidelake-gate", "tidelake-verify"):
+            again = task.body.get("max_retries"), task.body.get("disable_auto_optimization")
+            if again != (0, True):
+                yield f"{task.job}.{task.key}: retried"
+
+
+def production_is_guarded(bundle: Bundle) -> Iterator[str]:
+    """Production runs as a service principal, says who may what, and keeps its data."""
+    settings = bundle.at("prod").target_settings
+    if settings.get("mode") != "production" or "root_path" not in settings.get("workspace", {}):
+        yield "prod: no production mode, or no root_path"
+    if not settings.get("run_as", {}).get("service_principal_name"):
+        yield "prod: no service principal in run_as"
+    if not settings.get("permissions"):
+        yield "prod: no permissions"
+    resources = bundle.at("prod").resources
+    for kind in ("schemas", "volumes"):
+        for name, body in resources[kind].items():
+            if not body.get("lifecycle", {}).get("prevent_destroy"):
+                yield f"prod: {kind}.{name} may be destroyed"
+
+
+def names_no_place(bundle: Bundle) -> Iterator[str]:
+    """No workspace, id or person is committed."""
+    for text in strings_in(dict(bundle.raw)):
+        if text == "host":
+            yield "a workspace is named: host"
+        yield from (f"{what}: {text}" for what, form in _OF_A_PLACE.items() if form.search(text))
+
+
+def fits_the_config(bundle: Bundle) -> Iterator[str]:
+    """Catalog, maintained pipelines and pinned packages are those of conf/ and pyproject.toml."""
+    environment = load_environment(bundle.target)
+    if environment.catalog != bundle.variables["catalog"]:
+        yield f"catalog {bundle.variables['catalog']}, but conf says {environment.catalog}"
+    maintained = set(json.loads(bundle.variables["maintained_pipelines"]))
+    # A root, so that paths of sources resolve without a workspace.
+    local = load_environment("local")
+    for name in (bundle.variables["scheduled_pipeline"], bundle.variables["continuous_pipeline"]):
+        for needed in sorted({name, *load_pipeline(name, local).dimensions} - maintained):
+            yield f"{needed} is run and never maintained"
+    pinned = {pin for pins in read_package()["optional-dependencies"].values() for pin in pins}
+    for key, job in bundle.jobs.items():
+        for one in job.get("environments", []):
+            for dependency in one["spec"]["dependencies"]:
+                if not dependency.endswith(".whl") and dependency not in pinned:
+                    yield f"{key}: {dependency} is not what pyproject.toml says"
+
+
+def _described(variable: dict[str, Any]) -> bool:
+    return bool(variable.get("description"))
+
+
+RULES: tuple[Rule, ...] = (
+    entry_points_exist,
+    arguments_parse,
+    serverless_ends,
+    keys_exist,
+    parameters_are_used,
+    variables_are_used,
+    continuous_jobs_are_alone,
+    one_writer_a_hop,
+    thresholds_are_variables,
+    checks_are_not_repeated,
+    production_is_guarded,
+    names_no_place,
+    fits_the_config,
+)

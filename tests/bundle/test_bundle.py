@@ -1,0 +1,258 @@
+"""The Databricks bundle: what would fail at deploy, at run, or never be noticed."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.bundle import rules
+from tests.bundle.calls import command_of, parse
+from tests.bundle.project import PROJECT, Bundle, read_bundle, read_package
+from tests.bundle.rules import RULES, Rule
+
+BUNDLE = read_bundle()
+Raw = dict[str, Any]
+
+
+@pytest.fixture(autouse=True)
+def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TIDELAKE_ENV", "TIDELAKE_ROOT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize("target", ["dev", "prod"])
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_the_bundle_keeps_the_rules(rule: Rule, target: str) -> None:
+    assert list(rule(BUNDLE.at(target))) == []
+
+
+def _job(raw: Raw, key: str = "scheduled") -> Raw:
+    found: Raw = raw["resources"]["jobs"][key]
+    return found
+
+
+def _task(raw: Raw, index: int = 0, job: str = "scheduled") -> Raw:
+    found: Raw = _job(raw, job)["tasks"][index]
+    return found
+
+
+def _call(raw: Raw, *, entry: str | None = None, arguments: list[str] | None = None) -> None:
+    """Give the first task of the scheduled job another call."""
+    wheel = dict(_task(raw)["python_wheel_task"])
+    wheel |= {"entry_point": entry} if entry else {}
+    wheel |= {"parameters": arguments} if arguments else {}
+    _task(raw)["python_wheel_task"] = wheel
+
+
+@pytest.mark.parametrize(
+    ("rule", "change", "words"),
+    [
+        (rules.entry_points_exist, lambda raw: _call(raw, entry="tidelake-no"), "no script"),
+        (
+            rules.arguments_parse,
+            lambda raw: _call(raw, arguments=["clickstream", "--envv", "dev"]),
+            "No such option",
+        ),
+        (
+            rules.arguments_parse,
+            lambda raw: _call(raw, arguments=["nope", "--env", "dev"]),
+            "no pipeline nope",
+        ),
+        (
+            rules.arguments_parse,
+            lambda raw: _call(raw, arguments=["clickstream", "--env", "local"]),
+            "environment local",
+        ),
+        (rules.serverless_ends, lambda raw: _call(raw, entry="tidelake-stream"), "continuous on"),
+        (
+            rules.keys_exist,
+            lambda raw: _task(raw, 2).update(depends_on=[{"task_key": "gold"}]),
+            "no task gold before it",
+        ),
+        (
+            rules.keys_exist,
+            lambda raw: _task(raw).update(environment_key="other"),
+            "no environment or cluster",
+        ),
+        (
+            rules.parameters_are_used,
+            lambda raw: _job(raw)["parameters"].append({"name": "x", "default": ""}),
+            "nothing reads x",
+        ),
+        (
+            rules.parameters_are_used,
+            lambda raw: _job(raw)["parameters"].pop(),
+            "no parameter verify_since",
+        ),
+        (
+            rules.variables_are_used,
+            lambda raw: raw["variables"].update(x={"description": "X"}),
+            "nothing reads x",
+        ),
+        (
+            rules.variables_are_used,
+            lambda raw: _job(raw).update(description="${var.x}"),
+            "no variable x",
+        ),
+        (
+            rules.continuous_jobs_are_alone,
+            lambda raw: _job(raw, "continuous").update(schedule={}),
+            "continuous and schedule",
+        ),
+        (
+            rules.continuous_jobs_are_alone,
+            lambda raw: _task(raw, job="continuous").update(max_retries=3),
+            "continuous and max_retries",
+        ),
+        (
+            rules.one_writer_a_hop,
+            lambda raw: _job(raw).update(max_concurrent_runs=2),
+            "more than one run",
+        ),
+        (rules.one_writer_a_hop, lambda raw: _job(raw).pop("queue"), "skipped, not queued"),
+        (
+            rules.one_writer_a_hop,
+            lambda raw: raw["variables"]["continuous_pipeline"].update(default="clickstream"),
+            "both scheduled and continuous",
+        ),
+        (
+            rules.thresholds_are_variables,
+            lambda raw: _job(raw)["health"]["rules"][0].update(value=900),
+            "RUN_DURATION_SECONDS is a number",
+        ),
+        (
+            rules.thresholds_are_variables,
+            lambda raw: _job(raw)["email_notifications"].pop("on_streaming_backlog_exceeded"),
+            "silent on a backlog",
+        ),
+        (
+            rules.thresholds_are_variables,
+            lambda raw: _job(raw)["email_notifications"].update(on_failure=["somebody"]),
+            "name somebody",
+        ),
+        (rules.checks_are_not_repeated, lambda raw: _task(raw, 4).update(max_retries=1), "retried"),
+        (
+            rules.production_is_guarded,
+            lambda raw: raw["targets"]["prod"].pop("run_as"),
+            "no service principal",
+        ),
+        (
+            rules.production_is_guarded,
+            lambda raw: raw["targets"]["prod"].pop("permissions"),
+            "no permissions",
+        ),
+        (
+            rules.production_is_guarded,
+            lambda raw: raw["targets"]["prod"]["resources"]["schemas"].pop("gold"),
+            "schemas.gold may be destroyed",
+        ),
+        (
+            rules.names_no_place,
+            lambda raw: raw["targets"]["dev"].update(workspace={"host": "x"}),
+            "host",
+        ),
+        (
+            rules.names_no_place,
+            lambda raw: raw["variables"]["warehouse_id"].update(default="0123456789abcdef"),
+            "an id",
+        ),
+        (
+            rules.fits_the_config,
+            lambda raw: raw["targets"]["dev"]["variables"].update(catalog="main"),
+            "conf says tidelake_dev",
+        ),
+        (
+            rules.fits_the_config,
+            lambda raw: raw["variables"]["maintained_pipelines"].update(default="[]"),
+            "products is run and never maintained",
+        ),
+        (
+            rules.fits_the_config,
+            lambda raw: _job(raw)["environments"][1]["spec"]["dependencies"].append("pandas"),
+            "pandas is not what pyproject.toml says",
+        ),
+    ],
+)
+def test_a_rule_finds_what_breaks_it(
+    rule: Rule, change: Callable[[Raw], object], words: str
+) -> None:
+    raw = copy.deepcopy(dict(BUNDLE.raw))
+    change(raw)
+
+    assert words in "\n".join(rule(Bundle(raw)))
+
+
+def test_the_scheduled_job_goes_from_the_dimensions_to_the_proof() -> None:
+    chain = [
+        (task["task_key"], [other["task_key"] for other in task.get("depends_on", [])])
+        for task in BUNDLE.jobs["scheduled"]["tasks"]
+    ]
+
+    keys = ["dimensions", "bronze", "silver", "gold", "gate", "verify"]
+    assert chain == [(key, keys[:number][-1:]) for number, key in enumerate(keys)]
+
+
+def test_the_backfill_screen_fills_a_range() -> None:
+    run = next(task for task in BUNDLE.tasks() if (task.job, task.key) == ("backfill", "run"))
+
+    (arguments,) = BUNDLE.calls(run, start="2025-08-09T00:00:00.000Z", length="1 day")
+    found = parse(command_of("tidelake-backfill", arguments))
+
+    assert (found["start"], found["first"], found["last"], found["length"]) == (
+        "silver",
+        datetime(2025, 8, 9, tzinfo=UTC),
+        None,
+        timedelta(days=1),
+    )
+
+
+def test_a_promotion_waits_for_a_yes_after_the_comparison() -> None:
+    tasks = {task["task_key"]: task for task in BUNDLE.jobs["backfill"]["tasks"]}
+
+    assert tasks["promote"]["depends_on"] == [{"task_key": "wanted", "outcome": "true"}]
+    assert tasks["wanted"]["depends_on"] == [{"task_key": "compare"}]
+    defaults = {one["name"]: one["default"] for one in BUNDLE.jobs["backfill"]["parameters"]}
+    assert defaults["promote"] == "false"
+
+
+@pytest.mark.parametrize("target", ["dev", "prod"])
+def test_analysts_read_gold_and_dimensions_and_nothing_else(target: str) -> None:
+    schemas = BUNDLE.at(target).resources["schemas"]
+
+    readable = {
+        body["name"]
+        for body in schemas.values()
+        for grant in body["grants"]
+        if grant["principal"] == "analysts"
+    }
+    assert readable == {"gold", "dim"}
+    assert {body["name"] for body in schemas.values()} == {"bronze", "silver", "gold", "dim", "ops"}
+
+
+def test_nothing_runs_by_itself_in_a_developers_copy() -> None:
+    # Development mode pauses only what says nothing itself.
+    jobs = BUNDLE.at("dev").jobs
+
+    found = {
+        key: (job.get("schedule") or job.get("continuous") or {}).get("pause_status")
+        for key, job in jobs.items()
+    }
+    assert found == {
+        "scheduled": "PAUSED",
+        "continuous": "PAUSED",
+        "maintenance": "PAUSED",
+        "backfill": None,
+    }
+
+
+def test_the_page_names_every_variable_parameter_job_and_script() -> None:
+    page = (PROJECT / "docs" / "databricks.md").read_text(encoding="utf-8")
+
+    parameters = [one["name"] for job in BUNDLE.jobs.values() for one in job.get("parameters", [])]
+    scripts = {f"-{name.split('-')[1]}`" for name in read_package()["scripts"] if "-" in name}
+    names = {f"`{name}`" for name in (*BUNDLE.raw["variables"], *parameters, *BUNDLE.jobs)}
+    assert not [name for name in sorted(names | scripts) if name not in page]

@@ -1,0 +1,96 @@
+"""Run pipelines in a process of its own: on a master, or through Spark Connect.
+
+What a worker of Spark Connect gets is pickled by value for classes of a main module, so that those
+that fail below need not be on the server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from tidelake.config import Limits, load_environment, load_pipeline
+from tidelake.errors import TidelakeError
+from tidelake.ops.ledger import read_ledger
+from tidelake.replay.verify import verify
+from tidelake.runtime import pipeline as running
+from tidelake.runtime.bronze_hop import BronzeHop
+from tidelake.runtime.gold_hop import GoldHop
+from tidelake.runtime.hop import HopQuery, Run
+from tidelake.runtime.progress import Progress
+from tidelake.runtime.triggers import parse_trigger
+from tidelake.session import build_session
+from tidelake.sinks.commits import last_commit
+from tidelake.tables import HOPS, Lake
+
+
+class Overtaken(BronzeHop):
+    """Somebody writes on in a file while it is read."""
+
+    def write(self, rows: DataFrame, batch: int) -> None:
+        source: Any = self.run.pipeline.source
+        with max(Path(source.path).glob("*.jsonl")).open("ab") as file:
+            file.write(b"{}\n" * 100)
+        super().write(rows, batch)
+
+
+class Dying(GoldHop):
+    """Dies when one of the events' tables has the batch and the others have not."""
+
+    def _merge(self, target: Any, *rest: Any) -> None:
+        if self.run.pipeline.joins and target is not self._targets[0]:
+            raise RuntimeError("the lights went out")
+        super()._merge(target, *rest)
+
+
+_FAILING: dict[str, dict[Any, type[HopQuery]]] = {
+    "overtaken": {"bronze": Overtaken},
+    "dying": {"gold": Dying},
+}
+
+
+def _run() -> dict[str, Any]:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("lake", type=Path)
+    parser.add_argument("pipelines", nargs="+", help="FILE=LANDING")
+    parser.add_argument("--master")
+    parser.add_argument("--fails", choices=_FAILING)
+    parser.add_argument("--verify", action="store_true")
+    parser.add_argument("--trigger", default="available-now")
+    told = parser.parse_args()
+    changes: dict[str, Any] = {"limits": Limits(silver_bytes="1k", gold_bytes="1k")}
+    if told.master:
+        changes["master"] = told.master
+    environment = load_environment("local", root=str(told.lake)).model_copy(update=changes)
+    running._HOPS.update(_FAILING.get(told.fails, {}))
+    spark = build_session(environment)
+    answer: dict[str, Any] = {}
+    try:
+        for pair in told.pipelines:
+            file, _, landing = pair.partition("=")
+            pipeline = load_pipeline(file, environment, source=landing)
+            say = Progress(lambda line: print(line, file=sys.stderr))
+            run = Run(spark, pipeline, Lake(told.lake), environment, say)
+            running.run_hops(run, HOPS, parse_trigger(told.trigger))
+            found = last_commit(run.lake.bronze(pipeline.name))
+            answer[pipeline.name] = {
+                "balanced": read_ledger(run.lake, pipeline).balanced,
+                "slots": found.note["slots"] if found else None,
+                "verified": verify(run).to_json() if told.verify else None,
+            }
+    finally:
+        spark.stop()
+    return answer
+
+
+if __name__ == "__main__":
+    try:
+        print(json.dumps(_run()))
+    except TidelakeError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

@@ -1,0 +1,170 @@
+"""One pipeline of every kind of gold, played on several engines, and how tables are compared."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from tests.engines.servers import python_path
+from tests.following import GOLD, JOINS
+from tests.running import START, click
+from tests.worlds import World, world
+from tidelake.ops.query import ask
+from tidelake.tables import Lake
+
+# Of an arrival, which no two runs share, and of a table's batches.
+_OF_A_RUN = frozenset({"ingested_at", "ingest_date", "requeued_at", "_batch", "_generation"})
+_REPO = Path(__file__).parents[2]
+TABLES = [GOLD[0], GOLD[2]]
+_BROKEN = [b"garbage", b"", b"\xff\xfe\x00 no text", b'{"event_id": "x", "event_time": "10:15"}']
+
+
+@dataclass(frozen=True)
+class Played:
+    """What a process made of it.
+
+    Attributes:
+        code: With which it ended.
+        answer: What it printed; None where it failed.
+        words: What it said.
+    """
+
+    code: int
+    answer: Any
+    words: str
+
+
+@dataclass(frozen=True)
+class Shop:
+    """A pipeline and the dimension that it looks up.
+
+    Attributes:
+        events: The clickstream, reduced.
+        products: Its dimension.
+    """
+
+    events: World
+    products: World
+
+    def play(self, lake: Path, *words: str, remote: str = "", whole: bool = True) -> Played:
+        """Run both in a process of its own, into tables of their own.
+
+        Args:
+            lake: Where.
+            words: What the driver is told beside that.
+            remote: A server of Spark Connect; empty: none.
+            whole: Whether the dimension too; otherwise its tables are there already.
+        """
+        environment = {**os.environ}
+        environment.pop("SPARK_REMOTE", None)
+        if remote:
+            environment |= {"SPARK_REMOTE": remote, "PYTHONPATH": python_path()}
+        pairs = [
+            f"{one.folder / one.pipeline.name}.yml={one.landing}"
+            for one in ((self.products, self.events) if whole else (self.events,))
+        ]
+        driver = str(Path(__file__).parent / "driver.py")
+        done = subprocess.run(
+            [sys.executable, driver, str(lake), *pairs, *words],
+            env=environment,
+            cwd=_REPO,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        answer = json.loads(done.stdout.splitlines()[-1]) if not done.returncode else None
+        return Played(done.returncode, answer, done.stderr)
+
+
+def a_shop(spark: SparkSession, folder: Path) -> Shop:
+    """Land what both read: copies, conflicts, late, broken and bridging rows among it."""
+    products = world(spark, folder / "products", base="products")
+    products.land("0.jsonl", [_product(n, at) for n in range(3) for at in (0, 40)])
+    found = world(
+        spark,
+        folder / "events",
+        gold=TABLES,
+        joins=JOINS[:1],
+        quality=None,
+        enrich=[
+            {
+                "dimension": "products",
+                "on": {"product_id": "product_id"},
+                "columns": ["category"],
+                "as_of": "event_time",
+            }
+        ],
+        # A plain column, an expression that fails on some rows, and one that a cast wraps.
+        event={"select": {**_SELECTED, "ratio": "1 / (length(product_id) - 2 + value)"}},
+    )
+    for part in range(2):
+        found.land(f"{part}.jsonl", _lines(part))
+    return Shop(found, products)
+
+
+_SELECTED = {
+    "user_id": "user_id",
+    "action": "lower(action)",
+    "product_id": "product_id",
+    "value": "value",
+}
+
+
+def lend_dimension(expected: Lake, lake: Path) -> None:
+    """Copy the dimension's tables, with what its hops need to go on."""
+    for one in expected.existing():
+        if "products" in one.name:
+            shutil.copytree(one.path, lake.joinpath(*one.name.split(".")))
+    checkpoints = Path("checkpoints") / "products"
+    shutil.copytree(expected.root / checkpoints, lake / checkpoints)
+
+
+def contents(lake: Lake) -> dict[str, list[tuple[Any, ...]]]:
+    """Read all that does not depend on when, or in which batch, a row came."""
+    found = {}
+    for table in lake.existing():
+        if table.name.startswith("ops."):
+            continue
+        answer = ask(lake, f"SELECT * FROM {table.name}")
+        kept = [n for n, name in enumerate(answer.columns) if name not in _OF_A_RUN]
+        rows = [tuple(_plain(row[n]) for n in kept) for row in answer.rows]
+        found[table.name] = sorted(rows, key=repr)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """Order what has no order."""
+    return sorted(value) if isinstance(value, list) else value
+
+
+def _lines(part: int) -> list[bytes]:
+    own = [
+        click(n, minute=n * 1.5 - (60 if n % 3 == 0 else 0), action=("click", "purchase")[n % 2])
+        for n in range(part * 40, part * 40 + 40)
+    ]
+    conflict = click(part * 40 + 1, minute=1.5, user_id="other", action="purchase")
+    ancient = click(900 + part, minute=-6000, action="click")
+    future = click(950 + part, minute=60 * 24 * 36500, action="click")
+    inexact = click(980 + part, minute=3, value="12,50")
+    return [*own, *own[:5], conflict, ancient, future, inexact, *_BROKEN, own[7]]
+
+
+def _product(number: int, at: int) -> bytes:
+    fields = {
+        "change_id": f"p{number}@{at}",
+        "product_id": f"p{number}",
+        "revision": at,
+        "changed_at": f"{START:%Y-%m-%d}T00:{at:02}:00Z",
+        "op": "upsert",
+        "category": f"c{number + at}",
+        "price": 1.5,
+    }
+    return json.dumps(fields).encode()

@@ -1,0 +1,228 @@
+"""Tables that are names in a catalog: the same rows, books and answers as under a root."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from pyspark.sql import Row, SparkSession
+from tidelake.replay.listing import list_late, list_quarantine
+
+from tests.catalogs import a_catalog, looking
+from tests.running import START, click
+from tests.worlds import World, define, world
+from tidelake.access import create, load
+from tidelake.config import Environment
+from tidelake.ops.books import history
+from tidelake.ops.doctor_catalog import examine_catalog
+from tidelake.ops.epochs import ask_at_epoch
+from tidelake.ops.ledger import read_ledger
+from tidelake.ops.query import ask, ask_for_user
+from tidelake.ops.status import read_status
+from tidelake.replay.compatibility import payload_drift
+from tidelake.replay.late import apply_late
+from tidelake.replay.verify import verify
+from tidelake.sinks.append import append, ensure_table
+from tidelake.sinks.commits import last_commit, newest_version, oldest_version
+from tidelake.sinks.generations import CREATION
+from tidelake.sinks.log import table_id
+from tidelake.sinks.positions import bytes_between, rewritten_after, rows_between, version_at
+from tidelake.tables import LAYERS, Table
+
+_AFTER = timedelta(days=4)
+_SESSIONS = {
+    "name": "user_sessions",
+    "window": {"kind": "session", "gap": "30 minutes"},
+    "keys": ["user_id"],
+    "measures": {"events": {"count": "*"}, "total": {"sum": "value"}},
+}
+
+
+class Pair(NamedTuple):
+    """One pipeline in a catalog and under a root, which take in the same files."""
+
+    named: World
+    rooted: World
+
+
+def pair_of(spark: SparkSession, folder: Path, environment: Environment) -> Pair:
+    """Make the worlds; they share the landing folder."""
+    gold = {"gold": [_SESSIONS], "quality": None}
+    rooted = world(spark, folder / "rooted", **gold)
+    named = world(spark, folder / "named", environment=environment, **gold)
+    pipeline = define(named.folder, named.environment, rooted.landing)
+    return Pair(replace(named, pipeline=pipeline, landing=rooted.landing), rooted)
+
+
+def land_all(one: World) -> None:
+    """Let rows of every fate arrive in two files."""
+    first = [click(n, minute=n) for n in range(30)]
+    second = [click(n, minute=n) for n in range(25, 40)]
+    conflict = click(3, minute=3, value=99.5)
+    days_later = click(100, minute=3 * 24 * 60)
+    too_late = click(101, minute=5)
+    one.land("a.jsonl", [*first, b"{broken", click(50, minute=31, event_id=None)])
+    one.land("b.jsonl", [*second, conflict, days_later])
+    one.land("c.jsonl", [too_late, click(102, minute=3 * 24 * 60 + 1, extra="x")])
+
+
+def rows_of(one: World, table: str) -> list[Row]:
+    return sorted(load(one.spark, one.lake.table(table)).collect(), key=repr)
+
+
+def assert_same(pair: Pair) -> None:
+    """Compare every table of the two, and what the books say."""
+    named, rooted = pair
+    tables = [table.name for table in rooted.lake.existing()]
+    assert [table.name for table in named.lake.existing()] == tables
+    for name in tables:
+        if not name.startswith("ops."):
+            assert rows_of(named, name) == rows_of(rooted, name), name
+    books = [read_ledger(one.lake, one.pipeline) for one in pair]
+    assert books[0].balanced, books[0].problems
+    assert books[0].to_json() == books[1].to_json()
+    assert _status(named) == _status(rooted)
+    assert verify(named.context).equal
+
+
+def _status(one: World) -> dict[str, Any]:
+    told = read_status(one.lake, one.pipeline, now=START).to_json()
+    told["dedup"].pop("seconds")
+    for hop in told["hops"]:
+        hop.pop("last_commit")
+    return told
+
+
+@pytest.fixture(scope="module")
+def pair(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Run both worlds to the end."""
+    folder = tmp_path_factory.mktemp("catalog")
+    with a_catalog(spark, folder) as environment:
+        pair = pair_of(spark, folder, environment)
+        land_all(pair.rooted)
+        for one in pair:
+            one.run(*[START + _AFTER + timedelta(minutes=n) for n in range(3)])
+        yield pair
+
+
+def test_a_run_by_name_gives_what_a_run_under_a_root_gives(pair: Pair) -> None:
+    assert_same(pair)
+
+
+def test_lists_of_side_tables_are_the_same(pair: Pair) -> None:
+    named, rooted = ([*_lists(one)] for one in pair)
+    assert named == rooted
+    assert named[0]
+
+
+def _lists(one: World) -> Iterator[Any]:
+    yield [asdict(day) for day in list_late(one.lake, one.pipeline)]
+    yield [asdict(group) for group in list_quarantine(one.lake, one.pipeline)]
+    yield payload_drift(one.lake, one.pipeline)
+
+
+def test_the_history_tells_what_the_log_files_tell(pair: Pair) -> None:
+    """Each table's files lie in the warehouse: there both ways can be tried."""
+    named = pair.named
+    for table in named.lake.existing():
+        detail = named.spark.sql(f"DESCRIBE DETAIL {table.sql}").collect()[0]
+        filed = Table(table.name, Path(detail["location"].removeprefix("file:")))
+        told = _all_of(table, named)
+        with looking():
+            assert told == _all_of(filed, named), table.name
+
+
+def _all_of(table: Table, one: World) -> list[Any]:
+    newest = newest_version(table)
+    ends = [(version, -1) for version in range(newest + 2)]
+    spans = [(after, until) for after in ends for until in ends if after <= until]
+    return [
+        newest,
+        oldest_version(table),
+        table_id(table),
+        # A file's own time may be some milliseconds after what is written in it.
+        [replace(commit, written_at=START) for commit in history(one.lake, table)],
+        [version_at(table, end) for end in ends],
+        [rewritten_after(table, end) for end in ends],
+        [rows_between(table, *span) for span in spans],
+        [bytes_between(table, *span) for span in spans],
+    ]
+
+
+def test_a_users_statement_is_answered_by_spark(pair: Pair) -> None:
+    asked = "SELECT user_id, count_if(is_late) AS late FROM silver.clickstream s GROUP BY ALL"
+    ordered = f"{asked} ORDER BY s.user_id"
+    told = ask_for_user(pair.named.lake, ordered)
+    assert told == ask_for_user(pair.rooted.lake, ordered.replace("s.user_id", "user_id"))
+
+
+def test_a_consistent_statement_sees_the_versions_of_the_epoch(pair: Pair) -> None:
+    asked = "SELECT count(*) FROM gold.user_sessions JOIN silver.clickstream USING (user_id)"
+    (named, at), (rooted, _) = (ask_at_epoch(one.lake, asked) for one in pair)
+    assert named.rows == rooted.rows
+    assert at is not None
+    assert at.versions.keys() >= {"gold.user_sessions", "silver.clickstream"}
+
+
+def test_the_view_of_final_rows_shows_what_sql_shows_under_a_root(pair: Pair) -> None:
+    named, rooted = pair
+    final = ask(rooted.lake, "SELECT session_id FROM gold.user_sessions__final").rows
+    shown = named.spark.sql("SELECT session_id FROM gold.user_sessions__final").collect()
+    assert sorted(tuple(row) for row in shown) == sorted(final)
+    assert 0 < len(final) < len(rows_of(named, "gold.user_sessions"))
+    assert sorted(ask(named.lake, "SELECT session_id FROM gold.user_sessions__final").rows) == (
+        sorted(final)
+    )
+
+
+@pytest.mark.long
+def test_late_rows_are_applied_by_name(pair: Pair) -> None:
+    sent = [apply_late(one.context) for one in pair]
+    assert sent[0] == sent[1] > 0
+    for one in pair:
+        one.run(START + _AFTER + timedelta(hours=1))
+    assert_same(pair)
+
+
+def test_of_two_runs_that_close_one_batch_the_second_writes_nothing(pair: Pair) -> None:
+    """A volume may know no locks, and both may have asked the table before either wrote."""
+    named, table = pair.named, pair.named.lake.table("bronze.twice")
+    note = {"pipeline": "twice", "hop": "bronze", "generation": "g1", "batch": 0}
+    rows = named.spark.range(3)
+    ensure_table(named.spark, table, rows.schema, {**note, "batch": CREATION})
+    for _ in range(2):
+        append(rows, table, note)
+    assert load(named.spark, table).count() == 3
+    named.spark.sql(f"DROP TABLE {table.sql}")
+
+
+def test_a_table_that_was_made_without_its_first_note_gets_it(pair: Pair) -> None:
+    named, table = pair.named, pair.named.lake.table("bronze.cut")
+    note = {"pipeline": "cut", "hop": "bronze", "generation": "g1", "batch": CREATION}
+    rows = named.spark.range(0)
+    create(rows, table, {})
+    assert last_commit(table) is None
+    for _ in range(2):
+        ensure_table(named.spark, table, rows.schema, note)
+    assert [commit.batch for commit in history(named.lake, table)] == [CREATION]
+    named.spark.sql(f"DROP TABLE {table.sql}")
+
+
+def test_the_doctor_tries_each_schema_and_the_volume(pair: Pair) -> None:
+    lake, spark = pair.named.lake, pair.named.spark
+    assert lake.catalog is not None
+    findings = {one.what: one for one in examine_catalog(lake, lake.catalog)}
+    assert all(one.well for one in findings.values()), findings
+    assert {"Spark", "Catalog", "Volume", *[f"Schema {layer}" for layer in LAYERS]} < set(findings)
+    spark.sql("ALTER SCHEMA dim SET LOCATION '/proc/nowhere'")
+    lost = replace(lake, root=lake.root / "nowhere")
+    remedies = {one.what: one.remedy for one in examine_catalog(lost, lake.catalog)}
+    assert "grant USE SCHEMA, CREATE TABLE" in remedies["Schema dim"]
+    assert "WRITE VOLUME" in remedies["Volume"]
+    spark.sql("DROP SCHEMA dim")
+    missing = {one.what: one.remedy for one in examine_catalog(lake, lake.catalog)}
+    assert missing["Schema dim"] == "CREATE SCHEMA `spark_catalog`.`dim`"

@@ -1,0 +1,127 @@
+"""The same pipeline on every engine: one process, executors of their own, Spark Connect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.engines.plays import Shop, a_shop, contents, lend_dimension
+from tests.engines.servers import a_server
+from tests.running import run
+from tidelake.tables import Lake
+
+Contents = dict[str, list[tuple[Any, ...]]]
+
+
+@pytest.fixture(scope="module")
+def shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Shop:
+    """Give the pipeline, and what it reads."""
+    return a_shop(spark, tmp_path_factory.mktemp("shop"))
+
+
+@pytest.fixture(scope="module")
+def expected(shop: Shop) -> Contents:
+    """Give what the session of this process makes of it."""
+    lake = shop.events.lake
+    assert lake.root != shop.products.lake.root
+    for one in (shop.products, shop.events):
+        environment = one.environment.model_copy(update={"root": lake.root})
+        run(one.spark, environment, one.pipeline)
+    found = contents(lake)
+    assert all(found[name] for name in ("silver.clickstream__quarantine", "gold.by_minutes"))
+    return found
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Give a server of Spark Connect on which sessions may set and keep nothing."""
+    with a_server(tmp_path_factory.mktemp("server")) as address:
+        yield address
+
+
+def _assert_same(found: Contents, expected: Contents) -> None:
+    assert found.keys() == expected.keys()
+    for name, rows in expected.items():
+        assert found[name] == rows, name
+
+
+@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_executors_in_processes_of_their_own_make_the_same_tables(
+    shop: Shop, expected: Contents, tmp_path: Path, whole: bool
+) -> None:
+    lake = tmp_path / "lake"
+    if not whole:
+        lend_dimension(shop.events.lake, lake)
+    words = ["--master", "local-cluster[2,1,1024]", *(["--verify"] if whole else [])]
+    played = shop.play(lake, *words, whole=whole)
+    assert played.code == 0, played.words
+    _assert_same(contents(Lake(lake)), expected)
+    _assert_proved(played.answer["clickstream"], whole)
+    assert played.answer["clickstream"]["slots"] == 2
+
+
+def test_spark_connect_makes_the_same_tables(
+    shop: Shop, expected: Contents, server: str, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    lend_dimension(shop.events.lake, lake)
+    played = shop.play(lake, remote=server, whole=False)
+    assert played.code == 0, played.words
+    _assert_same(contents(Lake(lake)), expected)
+    _assert_proved(played.answer["clickstream"], False)
+    for told in ("bronze  batch    1", "silver  batch    1", "gold    batch    1"):
+        assert played.words.count(told) == 1, played.words
+
+
+@pytest.mark.long
+def test_spark_connect_makes_the_same_tables_after_a_batch_that_died(
+    shop: Shop, expected: Contents, server: str, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    died = shop.play(lake, "--fails", "dying", remote=server)
+    assert died.code == 1, died.words
+    assert "the lights went out" in died.words
+    done = shop.play(lake, "--verify", remote=server)
+    assert done.code == 0, done.words
+    _assert_same(contents(Lake(lake)), expected)
+    _assert_proved(done.answer["clickstream"], True)
+
+
+def test_an_error_of_a_batch_comes_back_through_spark_connect_as_itself(
+    shop: Shop, server: str, tmp_path: Path
+) -> None:
+    landing = tmp_path / "landing"
+    landing.mkdir()
+    (landing / "0.jsonl").write_bytes(b"{}\n" * 5)
+    changed = replace(shop, events=replace(shop.events, landing=landing))
+    told = "--fails", "overtaken"
+    played = changed.play(tmp_path / "lake", *told, remote=server, whole=False)
+    assert played.code == 3, played.words
+    assert "SourceChangedError: files changed while they were read" in played.words
+    assert "tidelake-error" not in played.words
+
+
+def test_a_run_that_goes_on_is_refused_through_spark_connect(
+    shop: Shop, server: str, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    played = shop.play(lake, "--trigger", "10 seconds", remote=server, whole=False)
+    assert played.code == 2, played.words
+    assert "--trigger available-now" in played.words
+    assert not Lake(lake).existing()
+
+
+def _assert_same(found: Contents, expected: Contents) -> None:
+    assert found.keys() == expected.keys()
+    for name, rows in expected.items():
+        assert found[name] == rows, name
+
+
+def _assert_proved(told: dict[str, Any], verified: bool) -> None:
+    assert told["balanced"]
+    assert not verified or told["verified"]["equal"], told["verified"]

@@ -1,0 +1,85 @@
+"""What `tidelake init` writes runs as it stands, and passes the test that it brings along."""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.samples import hit, land, order, reading
+from tidelake.cli import app
+from tidelake.cli.failures import run_command
+from tidelake.errors import UsageError
+from tidelake.testing import playing
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        order,
+        pytest.param(reading, marks=pytest.mark.long),
+        pytest.param(hit, marks=pytest.mark.long),
+    ],
+)
+def test_a_new_pipeline_passes_its_own_test(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    make: Callable[[int], dict[str, Any]],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    land(Path("events/a.jsonl"), [make(n) for n in range(60)])
+    assert run_command(app, ["init", "mine", "--source", "events", "--yes"]) == 0
+    written = runpy.run_path("tests/test_mine.py")
+    tests = [value for name, value in written.items() if name.startswith("test_")]
+
+    with playing() as play:
+        played = play(written["PIPELINE"], written["SENT"], tmp_path / "played")
+        for test in tests:
+            test(played)
+
+        assert len(tests) == 4
+        assert played.ask("SELECT count(*) FROM silver.mine") == [(20,)]
+        with pytest.raises(UsageError, match="was played in before"):
+            play(written["PIPELINE"], [], tmp_path / "played")
+    # A session that was there before is left to its owner.
+    assert spark.sql("SELECT 1").count() == 1
+
+
+@pytest.mark.long
+def test_every_way_of_writing_a_time_means_to_spark_what_it_means_to_init(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    written: dict[str, Any] = {
+        "iso": "2026-01-05T10:00:00Z",
+        "seconds": 1_767_607_200,
+        "millis": 1_767_607_200_000,
+        "micros": 1_767_607_200_000_000,
+        "nanos": 1_767_607_200_000_000_000,
+        "fraction": 1_767_607_200.5,
+        "text": "1767607200000",
+        "apache": "05/Jan/2026:11:00:00 +0100",
+        "slashes": "2026/01/05 10:00:00",
+        "dots": "05.01.2026 10:00:00",
+        "english": "05/01/2026 10:00:00",
+        "words": "2026-01-05 10:00:00 UTC",
+        "digits": "20260105T100000Z",
+        "comma": "2026-01-05 10:00:00,000",
+    }
+    lines = [{"id": f"e{n}", **{f"{k}_at": v for k, v in written.items()}} for n in range(3)]
+    land(Path("events/a.jsonl"), lines)
+    assert run_command(app, ["init", "mine", "--source", "events", "--yes"]) == 0
+
+    with playing() as play:
+        sent = Path("events/a.jsonl").read_bytes().splitlines()
+        played = play("mine", sent, tmp_path / "played")
+        columns = ", ".join(f"epoch_ms({name}_at)" for name in written)
+        (row,) = played.ask(f"SELECT DISTINCT {columns} FROM silver.mine")
+
+    off = {name: 500 if name == "fraction" else 0 for name in written}
+    assert dict(zip(written, row, strict=True)) == {n: 1_767_607_200_000 + off[n] for n in written}

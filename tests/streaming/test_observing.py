@@ -1,0 +1,239 @@
+"""A run that is observed: what it costs, what it tells, and that nobody can harm it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.running import click, read
+from tests.worlds import World, world
+from tidelake.config import AlertTargets, Environment, Lineage, Metrics
+from tidelake.errors import RefusedError, TidelakeError
+from tidelake.ops.alerts import alerts_of
+from tidelake.ops.metrics.kept import kept_since
+from tidelake.ops.metrics.measured import Measured
+from tidelake.ops.metrics.table import ProgressTable
+from tidelake.ops.observing import observing
+from tidelake.runtime.hop import Run
+from tidelake.runtime.pipeline import run_hops
+from tidelake.runtime.progress import Progress
+from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
+from tidelake.tables import HOPS, Hop
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def observed(
+    made: World, said: list[str], hops: Sequence[Hop] = HOPS, **targets: Any
+) -> Environment:
+    """Run hops the way the command line does; give the environment that was run in."""
+    environment = made.environment.model_copy(update=targets)
+    run = Run(made.spark, made.pipeline, made.lake, environment, Progress(said.append))
+    trigger = parse_trigger(AVAILABLE_NOW)
+    with observing(run, hops, trigger) as seen:
+        run_hops(seen, hops, trigger)
+    return environment
+
+
+def jobs(spark: SparkSession) -> int:
+    """Give the number of the next job."""
+    context = spark.sparkContext
+    context.setJobGroup("counting", "")
+    spark.range(1).write.format("noop").mode("overwrite").save()
+    found = max(context.statusTracker().getJobIdsForGroup("counting"))
+    context.setLocalProperty("spark.jobGroup.id", None)
+    return int(found)
+
+
+def lines(first: int, count: int) -> list[bytes]:
+    return [click(first + n, minute=first + n) for n in range(count)]
+
+
+@pytest.fixture(scope="module")
+def two_runs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Run a file through all hops: on a copy with nobody watching, then with everybody."""
+    folder = tmp_path_factory.mktemp("observed")
+    made = world(spark, folder / "world")
+    kept = folder / "kept"
+    # Whatever a first run does once is done.
+    made.land("a.json", lines(0, 40))
+    made.run()
+    made.land("b.json", [*lines(100, 30), b"broken"])
+    plain = made.copied(folder / "plain")
+    started = jobs(spark)
+    plain.run()
+    alone = jobs(spark) - started
+    said: list[str] = []
+    observed(
+        made,
+        said,
+        metrics=Metrics(
+            prometheus="127.0.0.1:0", jsonl=kept / "batches.jsonl", textfile=kept / "collector"
+        ),
+        lineage=Lineage(file=kept / "lineage.jsonl"),
+    )
+    watched = jobs(spark) - started - alone
+    return {
+        "made": made,
+        "plain": plain,
+        "said": said,
+        "kept": kept,
+        "jobs": (alone, watched),
+        "batches": [
+            Measured(**json.loads(line))
+            for line in (kept / "batches.jsonl").read_text().splitlines()
+        ],
+    }
+
+
+def test_each_batch_of_each_hop_is_measured_once(two_runs: dict[str, Any]) -> None:
+    found = [(one.hop, one.batch, one.rows) for one in two_runs["batches"]]
+    assert sorted(found) == [("bronze", 1, 31), ("gold", 1, 30), ("silver", 1, 31)]
+    for one in two_runs["batches"]:
+        assert one.phases["addBatch"] <= one.phases["triggerExecution"] == one.seconds * 1000
+        assert 0 < one.checkpoint_seconds < one.seconds
+        assert one.processed_rows_per_second == pytest.approx(one.rows / one.seconds)
+        assert one.waiting is not None and one.lag_seconds is not None
+
+
+def test_silver_tells_its_fates_and_its_watermark(two_runs: dict[str, Any]) -> None:
+    found = next(one for one in two_runs["batches"] if one.hop == "silver")
+    assert found.fates["silver"] == 30 and found.fates["quarantined"] == 1
+    # Ten minutes behind the newest event.
+    assert found.watermark == "2026-01-05T01:59:00+00:00"
+    assert found.state_rows == 40 and found.limit == 1024
+    assert (found.waiting, found.lag_seconds) == (0, 0)
+
+
+def test_measuring_starts_no_job(two_runs: dict[str, Any]) -> None:
+    alone, watched = two_runs["jobs"]
+    assert watched == alone > 10
+
+
+def test_an_observed_run_fills_the_same_tables(two_runs: dict[str, Any]) -> None:
+    for table, columns in (
+        ("silver.clickstream", "event_id, event_time, is_late"),
+        ("gold.user_sessions", "user_id, session_start, events"),
+    ):
+        tables = [read(two_runs[which].lake, table, columns) for which in ("made", "plain")]
+        assert tables[0] == tables[1]
+
+
+def test_the_run_says_where_its_metrics_are_and_leaves_a_textfile(
+    two_runs: dict[str, Any],
+) -> None:
+    assert "metrics: http://127.0.0.1:0/metrics" in two_runs["said"]
+    text = (two_runs["kept"] / "collector" / "tidelake_clickstream.prom").read_text()
+    assert 'tidelake_hop_rows_total{hop="silver",pipeline="clickstream"} 31.0' in text
+    assert 'tidelake_hop_waiting{hop="gold",pipeline="clickstream"} 0.0' in text
+
+
+def test_lineage_tells_of_every_hop_with_its_columns(two_runs: dict[str, Any]) -> None:
+    events = [
+        json.loads(line) for line in (two_runs["kept"] / "lineage.jsonl").read_text().splitlines()
+    ]
+    assert [(one["eventType"], one["job"]["name"]) for one in events] == [
+        ("START", "clickstream"),
+        *[
+            (state, f"clickstream.{hop}")
+            for hop in ("bronze", "silver", "gold")
+            for state in ("START", "COMPLETE")
+        ],
+        ("COMPLETE", "clickstream"),
+    ]
+    outputs = {one["name"]: one for one in events[4]["outputs"]}
+    silver = outputs["silver.clickstream"]
+    assert silver["outputFacets"]["outputStatistics"]["rowCount"] == 30
+    rows = outputs["silver.clickstream__quarantine"]["outputFacets"]["outputStatistics"]["rowCount"]
+    assert rows == 1
+    columns = {one["name"]: one["type"] for one in silver["facets"]["schema"]["fields"]}
+    assert columns["event_time"] == "timestamp" and columns["value"] == "decimal(18,2)"
+
+
+def test_a_run_keeps_its_batches_in_a_table_and_a_failure_opens_an_alert(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    made = world(spark, tmp_path / "world")
+    made.land("a.json", lines(0, 10))
+    observed(made, [], ("bronze", "silver"), metrics=Metrics(table=True))
+    kept = kept_since(made.lake, "clickstream", EPOCH)
+    assert [(one.hop, one.batch, one.rows) for one in kept] == [
+        ("bronze", 0, 10),
+        ("silver", 0, 10),
+    ]
+    assert kept[1].phases["addBatch"] > 0 and kept[1].fates["silver"] == 10
+    assert kept[0].started_at.tzinfo is not None
+    assert kept[0].started_at - datetime.now(UTC) < timedelta(minutes=10)
+
+    (made.landing / "a.json").write_bytes(b"changed")
+    said: list[str] = []
+    with pytest.raises(RefusedError):
+        observed(made, said, metrics=Metrics(table=True))
+    failed = kept_since(made.lake, "clickstream", EPOCH)[-1]
+    assert (failed.hop, failed.batch, failed.error_class) == ("bronze", -1, "SourceChangedError")
+    opened = {one.rule: one for one in alerts_of(made.lake, made.pipeline, now=datetime.now(UTC))}
+    assert opened["hop_failed"].hop == opened["hop_refused"].hop == "bronze"
+    assert [line for line in said if line.startswith("alert opens: critical hop_failed")]
+
+    # What is kept no longer leaves the table with the first append of another day.
+    table = ProgressTable(made.context, timedelta(minutes=1))
+    old = datetime.now(UTC) - timedelta(days=2)
+    table.put(replace(kept[0], run="old", started_at=old, ended_at=old))
+    table.close()
+    assert "old" in {one.run for one in kept_since(made.lake, "clickstream", EPOCH)}
+    assert table._cleaned(old, datetime.now(UTC)) > old
+    assert "old" not in {one.run for one in kept_since(made.lake, "clickstream", EPOCH)}
+
+
+def test_nothing_that_observes_can_harm_a_run(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOOK", "http://127.0.0.1:1/s3cret")
+    monkeypatch.setenv("LINEAGE", "http://127.0.0.1:1/s3cret")
+    monkeypatch.setattr("tidelake.ops.alerts.webhook._PAUSES", ())
+    made = world(spark, tmp_path / "world")
+    made.land("a.json", [b"broken"] * 100)
+    blocked = tmp_path / "a file"
+    blocked.write_text("")
+    said: list[str] = []
+    observed(
+        made,
+        said,
+        ("bronze", "silver"),
+        metrics=Metrics(prometheus="192.0.2.1:1", jsonl=blocked / "x", textfile=blocked / "y"),
+        alerts=AlertTargets(webhook="env:HOOK"),
+        lineage=Lineage(url="env:LINEAGE"),
+    )
+    told = "\n".join(said)
+    assert "metrics: 192.0.2.1:1 cannot be listened on" in told
+    assert told.count("the file of JSON lines takes no more") == 1
+    assert "the textfile takes no more" in told
+    assert "alert opens: warning quarantine_rate" in told
+    assert "the webhook did not take them: it does not answer" in told
+    assert "lineage: the backend takes no events" in told
+    assert "s3cret" not in told
+    assert read(made.lake, "silver.clickstream__quarantine", "count(*)") == [(100,)]
+
+
+def test_a_hop_that_stops_is_blamed_and_others_are_not(spark: SparkSession, tmp_path: Path) -> None:
+    heard: list[tuple[Hop, str]] = []
+
+    class Hearing:
+        def failed(self, hop: Hop, error: Exception) -> None:
+            heard.append((hop, type(error).__name__))
+
+        def __getattr__(self, name: str) -> Any:
+            return lambda *_: None
+
+    made = world(spark, tmp_path / "world")
+    run = replace(made.context, progress=Progress(lambda _: None, Hearing()))
+    with pytest.raises(TidelakeError):
+        run_hops(run, ("silver",), parse_trigger(AVAILABLE_NOW))
+    assert heard == [("silver", "UsageError")]

@@ -1,0 +1,109 @@
+"""The documents, typed: every command that a page shows is run in order, as a reader would."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.samples import land, order
+from tests.typed import PROMPT, blocks_of
+
+PROJECT = Path(__file__).parents[2]
+_DEMO = "tidelake demo --events 2000"
+# What a page takes as given, done before its first command.
+PAGES = {
+    "docs/how-to/own-data.md": [],
+    "docs/index.md": [],
+    "docs/how-to/late.md": [],
+    "docs/how-to/quality.md": [],
+    "docs/how-to/backfill.md": [],
+    "docs/how-to/erase.md": [],
+    "docs/how-to/schema-change.md": [],
+    "docs/concepts/exactly-once.md": [_DEMO],
+    "README.md": [_DEMO],
+}
+# The only commands of those pages that are not run, each with its reason.
+NOT_RUN = {
+    r"pip install ": "the packages are those under test",
+    r"make ": "runs the demo, or these tests, whole",
+    r".*kafka://": "needs a broker on that port; tests/streaming/test_kafka.py has one",
+    r"tidelake fast ": "goes on until it is stopped; tests/streaming/test_fast_lane.py",
+    r"tidelake run clicks": "follows the topic of the line before",
+    r"tidelake run my_pipeline.yml": "the file is the reader's",
+    r"tidelake demo flights": "a month of flights; tests/streaming/test_flights.py",
+}
+# Fewer events say the same.
+SMALLER = ((r"--events \d+", "--events 2000"), (r"demo payments", "demo payments --events 2000"))
+# Pages whose commands need what a test has not: held against the command line alone.
+NOT_WALKED = {
+    "docs/fates.md": "lands lines by hand between two runs; tests/fates.py does the same",
+    "docs/kafka.md": "brokers and registries of the reader's; tests/streaming/test_kafka.py",
+    "docs/fast-lane.md": "streams that go on until they are stopped",
+    "docs/tables-are-the-state.md": "a measurement of many minutes; make bench",
+    "docs/runbook.md": "each command belongs to a damage; tests/recovery makes them",
+}
+
+
+def commands_of(page: str) -> list[str]:
+    """Give what is typed after a prompt, in order, comments left out."""
+    text = (PROJECT / page).read_text(encoding="utf-8")
+    return [
+        line.removeprefix(PROMPT).split("  #")[0].rstrip()
+        for block in blocks_of(text)
+        for line in block.lines
+        if line.startswith(PROMPT)
+    ]
+
+
+def is_run(command: str) -> bool:
+    return not any(re.match(pattern, command) for pattern in NOT_RUN)
+
+
+def type_in(folder: Path, command: str) -> None:
+    """Run a command as typed, in a shell."""
+    for pattern, smaller in SMALLER:
+        command = re.sub(pattern, smaller, command)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TIDELAKE_")}
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=folder,
+        env=kept | {"PATH": path},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"$ {command}\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("page", PAGES)
+def test_the_commands_of_a_page_run_in_order(page: str, tmp_path: Path) -> None:
+    # The reader's own data, where a page has none of its own.
+    if page != "docs/how-to/own-data.md":
+        land(tmp_path / "events" / "a.jsonl", [order(n) for n in range(60)])
+    commands = [*PAGES[page], *filter(is_run, commands_of(page))]
+    assert commands
+    for command in commands:
+        type_in(tmp_path, command)
+
+
+def test_each_page_with_commands_is_walked_or_has_a_reason() -> None:
+    pages = ["README.md", *(f"docs/{p.relative_to(PROJECT / 'docs')}" for p in _documents())]
+    with_commands = {page for page in pages if commands_of(page)}
+    assert with_commands - PAGES.keys() - NOT_WALKED.keys() == set()
+
+
+@pytest.mark.parametrize("pattern", NOT_RUN)
+def test_each_reason_not_to_run_is_needed(pattern: str) -> None:
+    assert any(re.match(pattern, command) for page in PAGES for command in commands_of(page))
+
+
+def _documents() -> list[Path]:
+    return sorted((PROJECT / "docs").rglob("*.md"))

@@ -1,0 +1,393 @@
+"""Alerts, judged from logs written by hand: when each rule opens, and when it does not."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.unit.handmade import write_checkpoint, write_commit, write_offset
+from tidelake.cli import app
+from tidelake.cli.failures import run_command
+from tidelake.config import Pipeline, load_environment, load_pipeline
+from tidelake.errors import UsageError
+from tidelake.ops.alerts import RULES, Alert, alerts_of
+from tidelake.ops.metrics.measured import Measured
+from tidelake.tables import Lake
+
+NEW_YEAR = datetime(2024, 1, 1, tzinfo=UTC)
+SHOP: dict[str, Any] = {
+    "name": "shop",
+    "source": {"kind": "files", "path": "${root}/landing"},
+    "event": {
+        "schema": "event_id STRING, event_time TIMESTAMP, user_id STRING",
+        "id": "event_id",
+        "time": "event_time",
+    },
+    "gold": [
+        {
+            "name": "totals",
+            "window": {"kind": "global"},
+            "keys": ["user_id"],
+            "measures": {"events": {"count": "*"}},
+        }
+    ],
+}
+IDS = {"reservoirId": "x"}
+
+
+def at(second: float) -> datetime:
+    return NEW_YEAR + timedelta(seconds=second)
+
+
+class Shop:
+    """A lake of logs: each batch of bronze has ten rows, silver and gold follow it."""
+
+    def __init__(self, root: Path) -> None:
+        self.lake = Lake(root)
+        self.landing = root / "landing"
+        self.landing.mkdir(parents=True)
+        self.batches = 0
+        self._made: set[str] = set()
+
+    def define(self, **alerts: Any) -> Pipeline:
+        file = self.lake.root / "shop.yml"
+        file.write_text(yaml.safe_dump(SHOP | ({"alerts": alerts} if alerts else {})))
+        return load_pipeline(str(file), load_environment("local", root=str(self.lake.root)))
+
+    def land(self, name: str, second: float) -> Path:
+        file = self.landing / name
+        file.write_text("{}\n" * 10)
+        os.utime(file, (at(second).timestamp(),) * 2)
+        return file
+
+    def bronze(self, second: float, *files: Path) -> None:
+        names = [[str(f), 30, int(f.stat().st_mtime * 1000), 10] for f in files]
+        note = {"ingested_at": at(second).isoformat(), "files": names, "records": 10}
+        self._write("bronze", self.batches, second, note, rows=10)
+
+    def silver(
+        self, second: float, *, mark: float | None = 0, counts: Sequence[Any] | None = None
+    ) -> None:
+        told = at(mark).isoformat() if mark is not None else None
+        note = {
+            "watermark_in": None,
+            "watermark": told,
+            "partitions": {"0": [told, at(second).isoformat()]},
+            "counts": counts or [["silver", None, "bronze", 10, 0]],
+            "taken": {"bronze": 10, "requeue": 0},
+            "until": {"bronze": [self.batches + 2, -1], "requeue": [0, -1]},
+            "warnings": {},
+            "dedup": {"searched": 0, "seconds": 0.0},
+            "prefiltered": None,
+            "columns": [],
+        }
+        self._write("silver", self.batches, second, note, rows=10)
+
+    def gold(self, second: float) -> None:
+        note = {"rows": 10, "eligible": 10, "until": {"silver": [self.batches + 2, -1]}}
+        self._write("gold", self.batches, second, note, rows=10)
+
+    def batch(self, second: float, *, mark: float | None = 0, counts: Any = None) -> None:
+        """Let a batch go through all hops."""
+        self.bronze(second)
+        self.silver(second + 1, mark=mark, counts=counts)
+        self.gold(second + 2)
+        self.batches += 1
+
+    def _write(self, hop: str, batch: int, second: float, note: dict[str, Any], rows: int) -> None:
+        table = {
+            "bronze": self.lake.bronze("shop"),
+            "silver": self.lake.silver("shop"),
+            "gold": self.lake.gold("totals"),
+        }[hop]
+        stamp = {"pipeline": "shop", "hop": hop, "generation": "g1"}
+        if hop not in self._made:
+            write_commit(table, 0, note={**stamp, "batch": -1}, second=second)
+            if hop == "silver":
+                write_commit(self.lake.requeue("shop"), 0, note={**stamp, "batch": -1})
+            self._made.add(hop)
+        told = {**stamp, "batch": batch, **note}
+        write_commit(table, batch + 1, note=told, rows=rows, adds=[(rows, True)], second=second)
+        self._close(hop, batch)
+
+    def _close(self, hop: str, batch: int) -> None:
+        folder = self.checkpoint(hop)
+        write_checkpoint(folder, planned=batch, committed=batch)
+        (folder / "metadata").write_text('{"id": "x"}')
+        until = {"reservoirVersion": batch + 2, "index": -1, **IDS}
+        other = {"reservoirVersion": 0, "index": -1, **IDS}
+        write_offset(folder, batch, *{"silver": (until, other), "gold": (until,)}.get(hop, ()))
+
+    def checkpoint(self, hop: Any) -> Path:
+        return self.lake.checkpoints("shop", hop) / "g1"
+
+    def judge(
+        self, second: float, *, measures: Sequence[Measured] = (), **alerts: Any
+    ) -> dict[str, Alert]:
+        """Give the first open alert of each rule; the books are another test's."""
+        found = alerts_of(
+            self.lake, self.define(**alerts), now=at(second), measures=measures, counts=False
+        )
+        return {one.rule: one for one in reversed(found)}
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    return Shop(tmp_path)
+
+
+def test_a_pipeline_that_keeps_up_has_no_alert(shop: Shop) -> None:
+    for second in (0, 10, 20):
+        shop.batch(second, mark=second)
+    assert shop.judge(30) == {}
+
+
+def test_a_pipeline_that_never_ran_is_told_how_to_run(shop: Shop) -> None:
+    with pytest.raises(UsageError, match="Fill them with: tidelake run shop"):
+        shop.judge(0)
+
+
+def test_the_lag_grows_where_files_wait_for_long_and_none_is_taken(shop: Shop) -> None:
+    shop.batch(0)
+    shop.land("a.json", 100)
+    shop.land("b.json", 200)
+    assert shop.judge(399) == {}
+    found = shop.judge(401)["lag_growing"]
+    assert (found.hop, found.severity, found.since) == ("bronze", "warning", at(100))
+    assert found.message == (
+        "2 files wait, the oldest for 5 minutes; in the last 5 minutes came 1 and 0 were taken"
+    )
+    assert found.command == "tidelake status shop"
+
+
+def test_a_backlog_that_is_worked_off_is_no_growing_lag(shop: Shop) -> None:
+    old = [shop.land(f"{n}.json", 0) for n in range(3)]
+    shop.bronze(500, *old[:2])
+    assert "lag_growing" not in shop.judge(600)
+    # Nothing was taken for longer than the limit.
+    assert shop.judge(801)["lag_growing"].hop == "bronze"
+
+
+def test_rows_that_wait_for_silver_or_gold_are_a_lag_too(shop: Shop) -> None:
+    shop.batch(0)
+    shop.bronze(100)
+    found = shop.judge(500)["lag_growing"]
+    assert (found.hop, found.since) == ("silver", at(100))
+    assert found.message.startswith("10 rows wait, the oldest for 7 minutes")
+    shop.silver(501)
+    found = shop.judge(802)["lag_growing"]
+    assert (found.hop, found.since) == ("gold", at(501))
+
+
+def test_a_limit_of_the_definition_replaces_the_default_and_null_turns_it_off(shop: Shop) -> None:
+    shop.batch(0)
+    shop.land("a.json", 100)
+    assert shop.judge(106, lag_seconds=5)["lag_growing"].since == at(100)
+    assert shop.judge(10_000, lag_seconds=None) == {}
+
+
+def test_no_batch_for_long_is_critical_where_something_waits(shop: Shop) -> None:
+    shop.batch(0)
+    day = 86_400
+    found = shop.judge(day + 10)["stale"]
+    assert (found.severity, found.command) == ("warning", "tidelake status shop")
+    assert "no batch was closed for 24 hours, and nothing waits" in found.message
+    shop.land("a.json", 5)
+    found = shop.judge(day + 10)["stale"]
+    assert (found.severity, found.command) == ("critical", "tidelake run shop")
+    assert "1 files for bronze" in found.message
+    assert "stale" not in shop.judge(day - 10)
+
+
+def test_what_is_not_in_gold_within_the_agreed_time_is_critical(shop: Shop) -> None:
+    shop.batch(0)
+    shop.bronze(100)
+    assert "latency_over_sla" not in shop.judge(1000, lag_seconds=None)
+    assert shop.judge(159, latency_seconds=60) == {}
+    found = shop.judge(161, latency_seconds=60)["latency_over_sla"]
+    assert (found.severity, found.hop, found.since) == ("critical", "gold", at(100))
+    assert "is not in gold yet after 61 seconds; agreed are 60 seconds" in found.message
+    # The batch that came too late is told until the next one.
+    shop.silver(170)
+    shop.gold(200)
+    shop.batches += 1
+    assert "came into gold in 100 seconds" in (
+        shop.judge(201, latency_seconds=60)["latency_over_sla"].message
+    )
+    shop.batch(210)
+    assert shop.judge(220, latency_seconds=60) == {}
+
+
+def test_a_watermark_that_rows_do_not_move_is_stuck(shop: Shop) -> None:
+    shop.batch(0, mark=-100)
+    for second in (100, 300, 600):
+        shop.batch(second, mark=-50)
+    assert "watermark_stuck" not in shop.judge(650)
+    shop.batch(750, mark=-50)
+    found = shop.judge(760)["watermark_stuck"]
+    assert found.since == at(101)
+    assert found.message == (
+        "40 events were accepted in 11 minutes and the watermark stays at 2023-12-31 23:59:10Z"
+    )
+    shop.batch(800, mark=0)
+    assert "watermark_stuck" not in shop.judge(810)
+
+
+def test_a_watermark_rests_where_nothing_is_accepted(shop: Shop) -> None:
+    for second in (0, 800):
+        shop.batch(second, mark=-50, counts=[["duplicate", None, "bronze", 10, 0]])
+    assert "watermark_stuck" not in shop.judge(810)
+
+
+def test_rates_are_those_of_the_last_hour_and_of_fresh_rows(shop: Shop) -> None:
+    well = [["silver", None, "bronze", 990, 0]]
+    shop.batch(0, counts=[["quarantined", "parse", "bronze", 1000, 0]])
+    shop.batch(4000, mark=1, counts=[*well, ["late", None, "requeue", 500, 0]])
+    assert shop.judge(4100) == {}
+    bad = [
+        ["quarantined", "parse", "bronze", 20, 0],
+        ["quarantined", "contract", "bronze", 30, 0],
+        ["late", None, "bronze", 60, 0],
+        ["filtered", "where", "bronze", 5, 0],
+    ]
+    shop.batch(4100, mark=2, counts=[*well, *bad])
+    found = shop.judge(4200)
+    assert found["quarantine_rate"].message == (
+        "2.4% of the last 2,095 rows were quarantined (contract 30, parse 20); the limit is 2.0%"
+    )
+    assert found["quarantine_rate"].command == "tidelake quarantine list shop"
+    assert "late_rate" not in found
+    assert shop.judge(4200, late_rate=0.02)["late_rate"].message.startswith("2.9% of the last")
+
+
+def test_of_few_rows_a_rate_says_nothing(shop: Shop) -> None:
+    shop.batch(0, counts=[["quarantined", "parse", "bronze", 99, 0]])
+    assert shop.judge(10) == {}
+
+
+def test_a_deleted_checkpoint_refuses_a_hop(shop: Shop) -> None:
+    shop.batch(0)
+    for file in sorted(shop.checkpoint("silver").rglob("*"), reverse=True):
+        file.rmdir() if file.is_dir() else file.unlink()
+    shop.checkpoint("silver").rmdir()
+    found = shop.judge(10)["hop_refused"]
+    assert (found.hop, found.severity) == ("silver", "critical")
+    assert found.message == "silver.shop holds batch 0, but its checkpoint is gone"
+    assert found.command == "tidelake repair shop --hop silver"
+
+
+def test_a_file_that_changed_after_it_was_read_refuses_bronze(shop: Shop) -> None:
+    file = shop.land("a.json", 0)
+    shop.bronze(1, file)
+    file.write_text("{}\n" * 11)
+    found = shop.judge(2)["hop_refused"]
+    assert (found.hop, found.command) == ("bronze", "tidelake check shop")
+    assert "files changed after they were read" in found.message
+    assert "\n" not in found.message
+
+
+def test_work_that_was_left_half_done_refuses_all_hops(shop: Shop) -> None:
+    shop.batch(0)
+    shop.lake.erasure("shop").mkdir(parents=True)
+    shop.lake.swap("shop").parent.mkdir(parents=True)
+    shop.lake.swap("shop").write_text("")
+    found = [one for one in alerts_of(shop.lake, shop.define(), now=at(5), counts=False)]
+    assert [(one.rule, one.hop, one.command) for one in found] == [
+        ("hop_refused", None, "tidelake erase shop --subject COLUMN=VALUE"),
+        ("hop_refused", None, "tidelake backfill promote shop"),
+    ]
+
+
+def test_a_batch_that_its_checkpoint_does_not_close_for_minutes_is_critical(shop: Shop) -> None:
+    shop.batch(0, mark=0)
+    (shop.checkpoint("gold") / "commits" / "0").unlink()
+    assert "checkpoint_failing" not in shop.judge(300)
+    found = shop.judge(303)["checkpoint_failing"]
+    assert (found.hop, found.since, found.command) == ("gold", at(2), "tidelake run shop")
+    assert found.message.startswith("batch 0 is in the tables for 5 minutes and its checkpoint")
+
+
+def slow(hop: str, batch: int, second: float, **changes: Any) -> Measured:
+    """Give a batch of 100 seconds in a run with an interval of a minute."""
+    values: dict[str, Any] = {
+        "pipeline": "shop",
+        "hop": hop,
+        "generation": "g1",
+        "batch": batch,
+        "run": "r",
+        "started_at": at(second),
+        "ended_at": at(second + 100),
+        "seconds": 100.0,
+        "interval_seconds": 60.0,
+    }
+    return Measured(**{**values, **changes})
+
+
+def test_batches_that_all_take_longer_than_their_interval_are_told(shop: Shop) -> None:
+    shop.batch(0)
+    measures = [slow("silver", n, 100 * n) for n in range(4)]
+    found = shop.judge(410, measures=measures)["batch_over_interval"]
+    assert (found.hop, found.since) == ("silver", at(0))
+    assert found.message == (
+        "the last 4 batches took 100.0 seconds each, the interval is 60 seconds"
+    )
+    # Not for minutes yet; one of them was in time; the run is over.
+    assert "batch_over_interval" not in shop.judge(310, measures=measures[:3])
+    quick = slow("silver", 2, 200, seconds=5.0)
+    assert "batch_over_interval" not in shop.judge(
+        410, measures=[*measures[:2], quick, measures[3]]
+    )
+    assert "batch_over_interval" not in shop.judge(4100, measures=measures)
+
+
+def test_a_hop_that_failed_is_told_until_it_closes_a_batch(shop: Shop) -> None:
+    shop.batch(0)
+    failed = slow("gold", 1, 10, error_class="TidelakeError", error="No space left on device.")
+    found = shop.judge(230, measures=[failed])["hop_failed"]
+    assert (found.hop, found.severity, found.command) == ("gold", "critical", "tidelake run shop")
+    assert found.message == "stopped 2 minutes ago, TidelakeError: No space left on device"
+    assert "hop_failed" not in shop.judge(300, measures=[failed, slow("gold", 1, 150)])
+    shop.batch(220)
+    assert "hop_failed" not in shop.judge(300, measures=[failed])
+
+
+def test_critical_alerts_come_first_and_every_rule_is_listed(shop: Shop) -> None:
+    shop.batch(0, counts=[["quarantined", "parse", "bronze", 200, 0]])
+    (shop.checkpoint("gold") / "commits" / "0").unlink()
+    found = alerts_of(shop.lake, shop.define(), now=at(400), counts=False)
+    assert [one.rule for one in found] == ["checkpoint_failing", "quarantine_rate"]
+    assert {one.rule for one in found} <= set(RULES)
+
+
+def test_the_command_prints_alerts_and_exits_3_where_one_is_critical(
+    shop: Shop, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidelake.ops.alerts._unbalanced", lambda seen: iter(()))
+    monkeypatch.setattr("tidelake.cli.alerting.now", lambda: at(310))
+    shop.batch(0)
+    shop.define()
+    arguments = ["alerts", str(shop.lake.root / "shop.yml"), "--root", str(shop.lake.root)]
+    assert run_command(app, arguments) == 0
+    assert "No alert of shop is open." in capsys.readouterr().out
+    shop.bronze(0)
+    assert run_command(app, arguments) == 0
+    assert "lag_growing" in capsys.readouterr().out
+    shop.lake.erasure("shop").mkdir(parents=True)
+    assert run_command(app, [*arguments, "--json"]) == 3
+    found = json.loads(capsys.readouterr().out)
+    assert [(one["rule"], one["severity"]) for one in found] == [
+        ("hop_refused", "critical"),
+        ("lag_growing", "warning"),
+    ]
+    assert found[1]["since"] == "2024-01-01T00:00:00+00:00"
+    run_command(app, arguments)
+    out = capsys.readouterr().out
+    assert max(len(line.rstrip()) for line in out.splitlines()) <= 100
+    assert "tidelake erase shop --subject COLUMN=VALUE" in " ".join(out.split())

@@ -1,0 +1,83 @@
+"""The documents: what they tell people to type can be called, and where they point is something."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.typed import named_in, problem_of, typed_in
+
+PROJECT = Path(__file__).parents[2]
+DOCUMENTS = {
+    str(path.relative_to(PROJECT)): path.read_text(encoding="utf-8")
+    for path in sorted(
+        [PROJECT / "README.md", PROJECT / "CONTRIBUTING.md", *(PROJECT / "docs").rglob("*.md")]
+    )
+}
+# In the runbook a command in a sentence is to be typed as it stands.
+TO_BE_TYPED = ("docs/runbook.md",)
+TYPED = [
+    (name, line)
+    for name, text in DOCUMENTS.items()
+    for line in dict.fromkeys([*typed_in(text), *(named_in(text) if name in TO_BE_TYPED else ())])
+]
+NAMED = [(name, line) for name, text in DOCUMENTS.items() for line in named_in(text)]
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+@pytest.mark.parametrize(("document", "typed"), TYPED)
+def test_each_command_that_is_shown_can_be_called(document: str, typed: str) -> None:
+    assert problem_of(typed) == ""
+
+
+@pytest.mark.parametrize(("document", "named"), NAMED)
+def test_each_command_that_is_named_exists_with_its_options(document: str, named: str) -> None:
+    assert problem_of(named, whole=False) == ""
+
+
+@pytest.mark.parametrize(
+    ("typed", "problem"),
+    [
+        ("tidelake mend PIPELINE", "there is no command mend"),
+        ("tidelake run PIPELINE --hops gold", "run has no option --hops"),
+        ("tidelake repair PIPELINE", "repair lacks ['hop']"),
+        ("tidelake repair PIPELINE --hop copper", "'copper' is not one of"),
+        ("tidelake run", "run lacks ['pipeline']"),
+        ("tidelake status one two", "status takes 1 arguments"),
+        ("tidelake backfill", "backfill is no command by itself"),
+        ("tidelake verify PIPELINE --since yesterday", "'yesterday' does not match"),
+        ("tidelake verify PIPELINE --since", "since has no value"),
+    ],
+)
+def test_a_command_that_could_not_be_called_is_found(typed: str, problem: str) -> None:
+    assert problem_of(typed).startswith(problem)
+
+
+def test_commands_were_found_at_all() -> None:
+    assert len(TYPED) > 80
+    assert len([line for name, line in TYPED if name in TO_BE_TYPED]) > 20
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_each_link_leads_to_a_file_and_a_heading(document: str) -> None:
+    here = (PROJECT / document).parent
+    lost = []
+    for link in _LINK.findall(DOCUMENTS[document]):
+        if "://" in link:
+            continue
+        target, _, anchor = link.partition("#")
+        path = (here / target).resolve() if target else PROJECT / document
+        is_there = path.exists() and (not anchor or anchor in headings_of(path))
+        lost += [] if is_there else [link]
+    assert lost == []
+
+
+def headings_of(path: Path) -> set[str]:
+    """Give the anchors of a document's headings, as GitHub and the site make them."""
+    return {
+        re.sub(r"[^a-z0-9_ -]", "", line.lstrip("# ").lower()).strip().replace(" ", "-")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if line.startswith("#")
+    }

@@ -1,0 +1,335 @@
+"""`tidelake init`: from a sample to files that every command takes, or one clear message."""
+
+from __future__ import annotations
+
+import ast
+import gzip
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.samples import START, hit, land, order, reading
+from tidelake.cli import app
+from tidelake.cli.failures import run_command
+from tidelake.config import Pipeline, load_environment, load_pipeline
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work as a new user does: in an empty folder."""
+    for name in ("TIDELAKE_ENV", "TIDELAKE_ROOT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def events(values: Sequence[dict[str, Any]], file: str = "events/a.jsonl") -> Path:
+    return land(Path(file), list(values))
+
+
+def init(*arguments: str) -> Pipeline:
+    """Run init without questions; load what it wrote as every command does."""
+    assert run_command(app, ["init", *arguments, "--yes"]) == 0
+    return load_pipeline(next(Path("conf/pipelines").iterdir()).stem, load_environment())
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 2) -> str:
+    """Run init where it must fail and write nothing; give its message."""
+    before = sorted(Path().rglob("*"))
+    assert run_command(app, ["init", *arguments, "--yes"]) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "Traceback" not in captured.err
+    assert sorted(Path().rglob("*")) == before
+    return captured.err
+
+
+def test_orders_become_typed_columns_with_their_money_exact() -> None:
+    events([order(n) for n in range(60)])
+
+    shop = init("shop", "--source", "events")
+
+    assert {f.name: f.type.sql for f in shop.event.fields} == {
+        "order_id": "STRING",
+        "createdAt": "TIMESTAMP",
+        "status": "STRING",
+        "customer": "STRUCT<id: BIGINT, country: STRING>",
+        "items": "ARRAY<STRUCT<sku: STRING, qty: BIGINT, price: DECIMAL(18,2)>>",
+        "total": "DECIMAL(18,2)",
+        "order": "BIGINT",
+        "gift-note": "STRING",
+    }
+    assert shop.event.select is not None
+    assert shop.event.select["customer_country"] == "customer.country"
+    assert shop.event.select["gift_note"] == "`gift-note`"
+    assert (shop.event.id, shop.event.time) == ("order_id", "createdAt")
+    (table,) = shop.gold
+    assert (table.name, table.keys) == ("shop_by_status_1m", ("status",))
+    assert [(m.name, m.aggregate) for m in table.measures] == [
+        ("events", "count"),
+        ("total", "sum"),
+    ]
+
+
+def test_readings_are_told_apart_by_device_and_time_in_milliseconds() -> None:
+    events([reading(n) for n in range(60)])
+
+    iot = init("--source", "events/a.jsonl")
+
+    assert iot.name == "a"
+    assert iot.event.id == "concat_ws('|', sensor, ts)"
+    assert iot.event.time == "timestamp_millis(ts)"
+    assert iot.gold[0].keys == ("sensor",)
+    assert [m.name for m in iot.gold[0].measures] == ["events", "mean_temperature"]
+
+
+def test_hits_have_no_id_so_their_place_serves_and_the_reason_is_told(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    events([hit(n) for n in range(60)])
+
+    web = init("web", "--source", "events")
+
+    assert web.event.id == "record_id"
+    assert web.event.time == "try_to_timestamp(`@timestamp`, 'dd/MMM/yyyy:HH:mm:ss Z')"
+    assert web.event.select is not None
+    assert set(web.event.select) == {"timestamp", "remote_addr", "method", "bytes"}
+    assert "no field tells events apart" in " ".join(capsys.readouterr().out.split())
+
+
+def test_copies_do_not_count_against_an_id() -> None:
+    events([*[order(n) for n in range(30)], *[order(n) for n in range(10)]])
+    assert init("shop", "--source", "events").event.id == "order_id"
+
+
+def test_an_id_that_two_different_records_share_is_none() -> None:
+    events([order(n // 2, total=n) for n in range(60)])
+    assert init("shop", "--source", "events").event.id == "record_id"
+
+
+def test_an_owners_id_that_is_unique_by_chance_is_none() -> None:
+    events([{"user_id": f"u{n}", "at": START.isoformat()} for n in range(10)])
+    assert init("shop", "--source", "events").event.id == "record_id"
+
+
+def test_without_a_time_the_files_own_serves() -> None:
+    events([{"id": f"e{n}"} for n in range(10)])
+    assert init("shop", "--source", "events").event.time == "source_timestamp"
+
+
+def test_the_time_of_the_event_comes_before_that_of_its_update() -> None:
+    at = START.isoformat()
+    events([{"id": f"e{n}", "updated_at": at, "created_at": at} for n in range(10)])
+    assert init("shop", "--source", "events").event.time == "created_at"
+
+
+def test_silvers_own_names_and_names_of_two_are_given_others() -> None:
+    values = [
+        {"id": f"e{n}", "event_time": START.isoformat(), "event_id": 1, "is_late": 1, "a.b": 1,
+         "a": {"b": 2}, "_x": 1, "ID": 3}
+        for n in range(10)
+    ]  # fmt: skip
+    events(values)
+
+    select = init("shop", "--source", "events").event.select
+
+    assert select == {
+        "id": "id",
+        "payload_event_id": "event_id",
+        "payload_is_late": "is_late",
+        "a_b": "`a.b`",
+        "a_b_2": "a.b",
+    }
+
+
+def test_what_is_asked_for_is_taken() -> None:
+    events([reading(n) for n in range(60)])
+
+    wishes = ["--id", "concat(sensor, ts)", "--time", "ts", "--key", "ok", "--window", "2 hours"]
+    iot = init("iot", "--source", "events", *wishes, "--delay", "90 seconds")
+
+    assert (iot.event.id, iot.event.time) == ("concat(sensor, ts)", "timestamp_millis(ts)")
+    assert (iot.gold[0].name, iot.gold[0].keys) == ("iot_by_ok_2h", ("ok",))
+    assert iot.watermark.delay.total_seconds() == 90
+
+
+def test_no_key_is_a_choice_too() -> None:
+    events([reading(n) for n in range(60)])
+    table = init("iot", "--source", "events", "--key", "none").gold[0]
+    assert (table.name, table.keys) == ("iot_1m", ())
+
+
+def test_expectations_hold_in_the_sample_and_only_warn() -> None:
+    events([order(n) for n in range(60)])
+
+    shop = init("shop", "--source", "events")
+
+    by_column = {(rule.columns[0], rule.type.split("_", 3)[3]): rule for rule in shop.rules}
+    assert by_column["status", "to_be_in_set"].kwargs["value_set"] == ["paid", "placed", "shipped"]
+    assert by_column["total", "to_be_between"].kwargs["min_value"] == 0
+    assert ("gift_note", "to_not_be_null") not in by_column
+    severe = {rule.columns[0] for rule in shop.rules if rule.severity == "critical"}
+    assert severe == {"event_id", "event_time"}
+
+
+def test_a_broken_line_is_told_and_no_obstacle(capsys: pytest.CaptureFixture[str]) -> None:
+    file = events([order(n) for n in range(20)])
+    file.write_bytes(file.read_bytes() + b'{"order_id": "o-99", "tot\n\n')
+
+    init("shop", "--source", "events")
+
+    told = capsys.readouterr().err
+    assert "1 of 21 records will be quarantined, as not one JSON object" in told
+    assert "events/a.jsonl line 21: not JSON: Unterminated string" in told
+
+
+def test_records_in_the_future_are_told_and_no_examples(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    events([order(n) for n in range(5)] + [order(9, createdAt="2099-01-01T00:00:00Z")])
+    init("shop", "--source", "events")
+    assert "1 of 6 records lie in the future by createdAt" in capsys.readouterr().err
+    assert len(Path("tests/shop.sample.jsonl").read_bytes().splitlines()) == 5
+
+
+def test_the_sample_of_the_test_is_the_first_of_each_id_byte_for_byte() -> None:
+    file = events([order(n // 2, total=n) for n in range(8)])
+    init("shop", "--source", "events", "--id", "order_id")
+    lines = file.read_bytes().splitlines()
+    assert Path("tests/shop.sample.jsonl").read_bytes().splitlines() == lines[::2]
+    ast.parse(Path("tests/test_shop.py").read_text())
+
+
+def test_a_source_below_the_folder_is_relative_and_another_absolute(tmp_path: Path) -> None:
+    events([order(n) for n in range(5)])
+    assert init("one", "--source", str(tmp_path / "events")).source.path == "events"  # type: ignore[union-attr]
+    assert run_command(app, ["init", "two", "--source", "events", "--to", "other", "--yes"]) == 0
+    two = load_pipeline("other/conf/pipelines/two.yml", load_environment())
+    assert two.source.path == str(tmp_path / "events")  # type: ignore[union-attr]
+
+
+def test_a_sample_stands_in_for_a_topic_that_is_out_of_reach() -> None:
+    events([order(n) for n in range(5)])
+    shop = init("--source", "kafka://127.0.0.1:1/shop.orders", "--sample", "events")
+    assert shop.name == "shop_orders"
+    assert shop.source.model_dump(include={"kind", "bootstrap", "topic"}) == {
+        "kind": "kafka",
+        "bootstrap": "127.0.0.1:1",
+        "topic": "shop.orders",
+    }
+
+
+def test_compressed_files_are_read_and_lines_come_from_all_files() -> None:
+    events([order(n) for n in range(50)])
+    Path("events/b.jsonl.gz").write_bytes(gzip.compress(b'{"order_id": "z", "extra": 1}\n'))
+    shop = init("shop", "--source", "events", "--lines", "20")
+    assert "extra" in [field.name for field in shop.event.fields]
+
+
+def test_the_lakehouse_is_kept_out_of_git_and_other_lines_stay() -> None:
+    events([order(n) for n in range(5)])
+    Path(".gitignore").write_text("*.log")
+    init("shop", "--source", "events")
+    assert Path(".gitignore").read_text() == "*.log\n/lakehouse/\n/spark-warehouse/\n"
+    assert run_command(app, ["init", "two", "--source", "events", "--yes"]) == 0
+    assert Path(".gitignore").read_text() == "*.log\n/lakehouse/\n/spark-warehouse/\n"
+
+
+def test_json_says_what_was_chosen_and_written(capsys: pytest.CaptureFixture[str]) -> None:
+    events([order(n) for n in range(60)])
+    assert run_command(app, ["init", "shop", "--source", "events", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["id"] == {"sql": "order_id", "why": "60 values in 60 different records"}
+    assert told["files"] == [
+        "conf/pipelines/shop.yml",
+        "conf/expectations/shop.yml",
+        "tests/test_shop.py",
+        "tests/shop.sample.jsonl",
+        ".gitignore",
+    ]
+
+
+def test_questions_are_answered_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events([order(n) for n in range(60)])
+    answers = iter(["events", "shop", "", "", "customer_country", "1 day", "soon", "1 hour"])
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("click.termui.visible_prompt_func", lambda _: next(answers))
+
+    assert run_command(app, ["init"]) == 0
+
+    shop = load_pipeline("shop", load_environment())
+    assert shop.event.id == "order_id"
+    assert shop.gold[0].name == "shop_by_customer_country_1d"
+    assert shop.watermark.delay.total_seconds() == 3600
+    assert "'soon' is no duration" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "holds no record"),
+        ("a,b,c\n1,2,3\n", "events/a.jsonl line 1: not JSON"),
+        ("a,b,c\n1,2,3\n", "This looks like CSV"),
+        ('[{"a": 1},{"a": 2}]\n', "JSON, but no object"),
+        ('[{"a": 1},{"a": 2}]\n', "jq -c '.[]' FILE"),
+        ('{\n  "a": 1\n}\n', "jq -c . FILE"),
+        ('{"a": NaN}\n', "NaN is no JSON number"),
+        ("5\n", "JSON, but no object: 5"),
+        ("[" * 100_000, "not JSON"),
+    ],
+)
+def test_a_source_that_is_no_json_lines_is_named_with_its_line(
+    capsys: pytest.CaptureFixture[str], content: str, words: str
+) -> None:
+    Path("events").mkdir()
+    Path("events/a.jsonl").write_text(content)
+    assert words in refused(capsys, "shop", "--source", "events")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "Say where the records come from"),
+        (["--source", "nowhere"], "nowhere does not exist"),
+        (["--source", "empty"], "empty holds no file"),
+        (["--source", "kafka://127.0.0.1:1/t"], "no Kafka broker can be reached"),
+        (["--source", "kafka://h:1"], "write kafka://HOST:PORT/TOPIC"),
+        (["Shop!", "--source", "events"], "'Shop!' is no name for a table"),
+        (["--source", "events", "--id", "orderid"], "did you mean order_id?"),
+        (["--source", "events", "--id", "uuid()"], "calls uuid"),
+        (["--source", "events", "--time", "when"], "--time 'when'"),
+        (["--source", "events", "--key", "stat"], "did you mean status?"),
+        (["--source", "events", "--window", "1 hou"], "--window: '1 hou' is no duration"),
+        (["--source", "events", "--window", "0 hours"], "--window must be longer than 0"),
+        (["--source", "events", "--delay", "x"], "--delay: 'x' is no duration"),
+        (["--source", "events", "--to", "events/a.jsonl"], "is a file, not a folder"),
+        (["--source", "events", "--key", "items"], "no column of silver with one value a row"),
+    ],
+)
+def test_wrong_use_is_told_and_nothing_is_written(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    events([order(n) for n in range(20)])
+    Path("empty").mkdir()
+    assert words in refused(capsys, *arguments)
+
+
+def test_what_would_be_no_sound_definition_is_not_written(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    events([order(n, window_start="a") for n in range(20)])
+    told = refused(capsys, "shop", "--source", "events", "--key", "window_start")
+    assert "--key: window_start is a name that gold fills itself" in told
+
+
+def test_no_file_is_overwritten(capsys: pytest.CaptureFixture[str]) -> None:
+    events([order(n) for n in range(20)])
+    Path("tests").mkdir()
+    Path("tests/test_shop.py").write_text("mine")
+    told = refused(capsys, "shop", "--source", "events")
+    assert "nothing was written, this is there already: tests/test_shop.py" in told

@@ -1,0 +1,172 @@
+"""Entry points of the scheduled jobs: which command each is, and how it ends."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from contextlib import nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tests.bundle.calls import command_of
+from tests.running import land
+from tidelake.cli import app, jobs
+from tidelake.cli.failures import run_command
+from tidelake.config import Pipeline, load_environment, load_pipeline
+
+PROJECT = Path(__file__).parents[2]
+
+
+def test_each_job_has_a_file_and_a_script() -> None:
+    scripts = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["scripts"]
+    files = {file.stem for file in (PROJECT / "jobs").glob("*.py")}
+
+    assert {name.removeprefix("tidelake-") for name in scripts if "-" in name} == files
+    assert all(scripts[f"tidelake-{name}"] == f"tidelake.cli.jobs:{name}" for name in files)
+
+
+@pytest.mark.parametrize(
+    ("job", "command"),
+    [
+        ("dimensions", "run --hop dimensions x"),
+        ("ingest", "run --hop bronze x"),
+        ("refine", "run --hop silver x"),
+        ("publish", "run --hop gold x"),
+        ("stream", "run --trigger continuous x"),
+        ("gate", "check --tables x"),
+        ("verify", "verify x"),
+        ("maintain", "maintain x"),
+        ("backfill", "backfill x"),
+    ],
+)
+def test_a_job_is_a_command_with_the_arguments_of_the_schedule(job: str, command: str) -> None:
+    assert command_of(f"tidelake-{job}", ["x"]) == command.split()
+
+
+@pytest.mark.parametrize(("code", "exits"), [(0, False), (1, True), (3, True)])
+def test_a_job_that_went_well_returns_and_another_exits_with_its_code(
+    monkeypatch: pytest.MonkeyPatch, code: int, exits: bool
+) -> None:
+    monkeypatch.setattr(jobs, "run_command", lambda *_: code)
+    monkeypatch.setattr(sys, "argv", ["tidelake-verify"])
+
+    if not exits:
+        jobs.verify()
+        return
+    with pytest.raises(SystemExit) as ended:
+        jobs.verify()
+    assert ended.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("given", "days"),
+    [
+        (["--start", "2026-01-05", "--end", "2026-01-06"], (5, 6)),
+        (["--start", "2026-01-05T00:00:00.000Z", "--for", "1 day"], (5, 6)),
+        (["--start", "2026-01-05T02:00:00+02:00", "--for", "24 hours"], (5, 6)),
+        (["--start", "2026-01-05", "--end", "2026-01-07", "--for", ""], (5, 7)),
+        (["--start", "", "--end", "", "--for", ""], None),
+    ],
+)
+def test_the_range_of_a_backfill_is_what_a_person_or_the_backfill_screen_writes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: list[str], days: tuple[int, int] | None
+) -> None:
+    asked = []
+    monkeypatch.setattr("tidelake.cli.backfilling.started", no_spark)
+    monkeypatch.setattr(
+        "tidelake.replay.backfill.build.build",
+        lambda _, start, span, *, since: asked.append((start, span, since)),
+    )
+
+    arguments = ["backfill", "run", "clickstream", "--from", "silver", *given]
+    assert run_command(app, [*arguments, "--root", str(tmp_path)]) == 0
+
+    ((start, span, since),) = asked
+    assert (start, since) == ("silver", None)
+    found = None if span is None else (span.start, span.end)
+    wanted = None if days is None else tuple(datetime(2026, 1, day, tzinfo=UTC) for day in days)
+    assert found == wanted
+
+
+@pytest.mark.parametrize(
+    "given",
+    [["--for", "1 day"], ["--start", "2026-01-05", "--end", "2026-01-06", "--for", "1 day"]],
+)
+def test_the_length_of_a_backfill_stands_for_its_end(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, given: list[str]
+) -> None:
+    arguments = ["backfill", "run", "clickstream", "--from", "silver", *given]
+
+    assert run_command(app, [*arguments, "--root", str(tmp_path)]) == 2
+    assert "--for stands in the place of --end, beside --start" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "options", "words"),
+    [
+        ("flights", ["--trigger", "continuous"], "each to its end. Leave --trigger out"),
+        ("flights", ["--trigger", "10 seconds"], "each to its end. Leave --trigger out"),
+        ("flights", ["--trigger", "soon"], "'soon' is no trigger"),
+        ("flights", ["--source", "there"], "each dimension has its own. Leave it out"),
+        ("clickstream", [], "landing/products does not exist"),
+    ],
+)
+def test_dimensions_that_cannot_run_are_refused_before_spark_starts(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    pipeline: str,
+    options: list[str],
+    words: str,
+) -> None:
+    monkeypatch.setattr("tidelake.cli.flow.started", None)
+    arguments = ["run", pipeline, "--hop", "dimensions", *options]
+
+    assert run_command(app, [*arguments, "--root", str(tmp_path)]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_pipeline_that_looks_nothing_up_has_no_dimensions_to_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tidelake.cli.flow.started", None)
+
+    assert (
+        run_command(app, ["run", "payments", "--hop", "dimensions", "--root", str(tmp_path)]) == 0
+    )
+    assert "payments looks nothing up" in capsys.readouterr().err
+
+
+def test_every_dimension_of_a_pipeline_runs_through_all_hops(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ran = []
+    for name in ("airlines", "planes"):
+        land(tmp_path / "landing" / name, "a.jsonl", [b"{}"])
+    monkeypatch.setattr(
+        "tidelake.cli.flow.started",
+        lambda *_: nullcontext(Context(load_pipeline("payments", load_environment("local")))),
+    )
+    monkeypatch.setattr(
+        "tidelake.runtime.pipeline.run_hops",
+        lambda run, hops, _: ran.append((run.pipeline.name, *hops)),
+    )
+
+    arguments = ["run", "flights", "--hop", "dimensions"]
+    assert run_command(app, [*arguments, "--root", str(tmp_path)]) == 0
+    hops = ("bronze", "silver", "gold")
+    assert sorted(ran) == [("airlines", *hops), ("planes", *hops)]
+
+
+@dataclass(frozen=True)
+class Context:
+    """As much of a run as the command line touches."""
+
+    pipeline: Pipeline
+
+
+def no_spark(*_: object) -> nullcontext[None]:
+    return nullcontext()

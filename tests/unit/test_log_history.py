@@ -1,0 +1,166 @@
+"""A catalog's history: what each kind of commit counts as, and how often Spark is asked."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tidelake.sinks import log_history
+from tidelake.sinks.commits import commits, encode, newest_version
+from tidelake.sinks.entries import Info
+from tidelake.sinks.log_history import HistoryEntry, commits_of
+from tidelake.sinks.positions import bytes_between, rewritten_after, rows_between, version_at
+from tidelake.tables import Catalog, CatalogName, Table
+
+START = datetime(2026, 1, 5, tzinfo=UTC)
+CREATED = ("CREATE TABLE AS SELECT", {}, {"numFiles": "1", "numOutputRows": "0"})
+OPTIMIZED = ("OPTIMIZE", {}, {"numAddedFiles": "1", "numRemovedFiles": "9"})
+
+
+def appended(rows: int, size: int = 100) -> tuple[str, dict[str, Any], dict[str, str]]:
+    metrics = {"numFiles": "2", "numOutputRows": str(rows), "numOutputBytes": str(size)}
+    return "WRITE", {"mode": "Append"}, metrics
+
+
+class History:
+    """Stands for Spark: a table's commits, and the questions that it was asked."""
+
+    def __init__(self, *told: tuple[str, dict[str, Any], dict[str, str]]) -> None:
+        self.entries: list[HistoryEntry] = []
+        self.limits: list[int | None] = []
+        for one in told:
+            self.add(*one)
+
+    def add(
+        self, operation: str, parameters: dict[str, Any], metrics: dict[str, str], note: str = ""
+    ) -> None:
+        version = len(self.entries)
+        written = START + timedelta(minutes=version)
+        info = Info(written, operation, parameters, metrics, note or None)
+        self.entries.append(HistoryEntry(version, info))
+
+    def ask(self, _: CatalogName, limit: int | None) -> list[HistoryEntry]:
+        self.limits.append(limit)
+        return self.entries[::-1][:limit]
+
+
+def table_of(history: History, monkeypatch: pytest.MonkeyPatch) -> Table:
+    def session() -> Any:
+        raise AssertionError("Spark was asked")
+
+    monkeypatch.setattr(log_history, "_asked", history.ask)
+    monkeypatch.setattr(log_history, "_known", {})
+    return Table("bronze.shop", CatalogName(Catalog("c", session), "bronze", "shop"))
+
+
+def test_a_reader_stands_behind_commits_that_brought_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = table_of(History(CREATED, appended(5), OPTIMIZED, appended(7, 30)), monkeypatch)
+
+    assert [version_at(table, (end, -1)) for end in range(5)] == [None, 0, 2, 2, 3]
+    assert rows_between(table, (0, -1)) == 12
+    assert rows_between(table, (2, -1), (4, -1)) == 7
+    assert bytes_between(table, (1, -1), (2, -1)) == 100
+    assert newest_version(table) == 3
+
+
+@pytest.mark.parametrize(
+    ("operation", "parameters", "metrics", "takes_out"),
+    [
+        (*appended(3), False),
+        (*OPTIMIZED, False),
+        ("WRITE", {"mode": "Append"}, {}, False),
+        ("WRITE", {"mode": "Overwrite"}, {"numRemovedFiles": "2"}, True),
+        ("WRITE", {"mode": "Overwrite"}, {"numRemovedFiles": "0"}, False),
+        ("WRITE", {"mode": "Overwrite"}, {}, True),
+        ("DELETE", {}, {"numRemovedFiles": "0", "numDeletionVectorsAdded": "1"}, True),
+        ("DELETE", {}, {"numRemovedFiles": "0", "numDeletionVectorsAdded": "0"}, False),
+        ("MERGE", {}, {"numTargetRowsInserted": "4", "numTargetFilesRemoved": "0"}, False),
+        ("MERGE", {}, {"numTargetFilesRemoved": "1"}, True),
+        ("RESTORE", {"version": "0"}, {"numRemovedFiles": "1"}, True),
+        ("SOMETHING NEW", {}, {}, True),
+        ("SET TBLPROPERTIES", {}, {}, False),
+        ("VACUUM END", {}, {"numDeletedFiles": "3"}, False),
+    ],
+)
+def test_what_takes_rows_out_is_told_by_the_operation_and_its_counts(
+    monkeypatch: pytest.MonkeyPatch,
+    operation: str,
+    parameters: dict[str, Any],
+    metrics: dict[str, str],
+    takes_out: bool,
+) -> None:
+    history = History(CREATED, appended(5), (operation, parameters, metrics))
+    table = table_of(history, monkeypatch)
+
+    assert rewritten_after(table, (2, -1)) == (2 if takes_out else None)
+    assert rewritten_after(table, (3, -1)) is None
+
+
+def test_a_merge_brings_the_rows_of_the_files_that_it_wrote(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    metrics = {"numOutputRows": "4", "numTargetFilesAdded": "1", "numTargetBytesAdded": "9"}
+    table = table_of(History(CREATED, ("MERGE", {}, metrics)), monkeypatch)
+
+    assert (rows_between(table, (0, -1)), bytes_between(table, (0, -1))) == (4, 9)
+
+
+def test_notes_before_a_restore_are_left_out_as_in_a_log_of_files(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    history = History(CREATED)
+    for batch in range(3):
+        history.add(*appended(1), encode({"generation": "g1", "batch": batch}))
+    history.add("RESTORE", {"version": "2", "timestamp": None}, {"numRemovedFiles": "1"})
+    table = table_of(history, monkeypatch)
+
+    assert [commit.batch for commit in commits(table)] == [1, 0]
+
+
+def test_what_is_known_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    history = History(*[appended(1)] * 30)
+    table = table_of(history, monkeypatch)
+
+    assert newest_version(table) == 29
+    assert history.limits == [8, None]
+    history.add(*appended(1))
+    assert rows_between(table, (0, -1)) == 31
+    assert history.limits == [8, None, 8]
+
+
+def test_all_are_asked_for_where_the_newest_do_not_reach_what_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    history = History(*[appended(1)] * 30)
+    table = table_of(history, monkeypatch)
+    newest_version(table)
+    for _ in range(9):
+        history.add(*appended(1))
+
+    assert rows_between(table, (0, -1)) == 39
+    assert history.limits[2:] == [8, None]
+
+
+def test_a_table_made_anew_by_the_same_name_is_not_taken_for_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    history = History(*[appended(1)] * 30)
+    table = table_of(history, monkeypatch)
+    newest_version(table)
+    history.entries = []
+    for _ in range(25):
+        history.add(*appended(2))
+
+    assert rows_between(table, (0, -1)) == 50
+
+
+def test_a_table_that_is_not_there_has_no_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = table_of(History(), monkeypatch)
+
+    assert newest_version(table) == -1
+    assert isinstance(table.place, CatalogName)
+    assert list(commits_of(table.place)) == []

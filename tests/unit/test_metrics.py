@@ -1,0 +1,339 @@
+"""What is measured of a batch, and the places where it goes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.pipelines import shop
+from tests.unit.handmade import write_commit
+from tidelake.ops.alerts.alert import Alert
+from tidelake.ops.backlogs import Backlog
+from tidelake.ops.metrics.exported import EXPORTED
+from tidelake.ops.metrics.joining import Joining
+from tidelake.ops.metrics.jsonl import JsonLines
+from tidelake.ops.metrics.listener import Trigger
+from tidelake.ops.metrics.measured import PROGRESS_COLUMNS, Measured
+from tidelake.ops.metrics.messages import Closed, Failed, Message, Started
+from tidelake.ops.metrics.prometheus import Registry, Served, Textfile
+from tidelake.ops.metrics.recorder import Recorder
+from tidelake.ops.metrics.sinks import Guarded
+from tidelake.tables import Lake
+
+NEW_YEAR = datetime(2024, 1, 1, tzinfo=UTC)
+PHASES = {"addBatch": 4000, "walCommit": 300, "commitOffsets": 200, "triggerExecution": 5000}
+PROJECT = Path(__file__).parents[2]
+
+
+def at(second: float) -> datetime:
+    return NEW_YEAR + timedelta(seconds=second)
+
+
+def trigger(
+    hop: str, batch: int, second: float, *, phases: dict[str, int] | None = None
+) -> Trigger:
+    return Trigger(f"shop-{hop}", batch, at(second), phases or PHASES, None, None)
+
+
+def closed(hop: Any, batch: int, rows: int, second: float, *, seconds: float = 4.0) -> Closed:
+    return Closed(hop, batch, rows, seconds, at(second))
+
+
+@pytest.fixture
+def joining(tmp_path: Path) -> Joining:
+    """Give a shop whose silver closed two batches, ten rows of bronze wait for it."""
+    lake = Lake(tmp_path)
+    write_commit(lake.bronze("shop"), 0, note={"generation": "g1", "batch": -1})
+    for version in (1, 2):
+        note = {"generation": "g1", "batch": version - 1, "files": []}
+        write_commit(lake.bronze("shop"), version, note=note, rows=10, adds=[(10, True)])
+    for batch, mark in enumerate(("2023-12-31T23:50:00+00:00", "2023-12-31T23:50:00+00:00")):
+        note = {
+            "generation": "g1",
+            "batch": batch,
+            "watermark_in": None,
+            "watermark": mark,
+            "partitions": {},
+            "counts": [
+                ["silver", None, "bronze", 7, 0],
+                ["quarantined", "parse", "bronze", 3, 0],
+            ],
+            "taken": {"bronze": 10},
+            "until": {"bronze": [2, -1]},
+            "warnings": {},
+            "dedup": {"searched": 42, "seconds": 0.1},
+            "prefiltered": None,
+            "columns": [],
+        }
+        write_commit(lake.silver("shop"), batch, note=note, rows=7, adds=[(7, True)])
+    return Joining(lake, shop(tmp_path), "run 1", 10.0)
+
+
+def take(joining: Joining, *messages: Message) -> list[Measured]:
+    found = [joining.take(message) for message in messages]
+    return [one for one in found if one is not None]
+
+
+def test_a_batch_is_what_the_run_spark_and_the_note_say_of_it(joining: Joining) -> None:
+    found = take(
+        joining,
+        Started("silver", "g1", 1024),
+        closed("silver", 0, 10, 14.8),
+        trigger("silver", 0, 10),
+        closed("silver", 1, 10, 24.8),
+        trigger("silver", 1, 20),
+    )
+    first, second = found
+    assert (first.pipeline, first.hop, first.generation, first.run) == (
+        *("shop", "silver", "g1"),
+        "run 1",
+    )
+    assert (first.started_at, first.ended_at, first.seconds) == (at(10), at(15), 5.0)
+    assert (first.rows, first.processed_rows_per_second, first.input_rows_per_second) == (
+        *(10, 2.0),
+        None,
+    )
+    assert (first.checkpoint_seconds, first.interval_seconds, first.limit) == (0.5, 10.0, 1024)
+    assert first.fates == {"silver": 7, "duplicate": 0, "quarantined": 3, "late": 0, "filtered": 0}
+    assert (first.state_rows, first.state_bytes) == (42, None)
+    assert (first.waiting, first.lag_seconds) == (10, 13.0)
+    assert first.event_time_lag_seconds == 615
+    assert (first.watermark_age_seconds, second.watermark_age_seconds) == (0.0, 10.0)
+    assert second.input_rows_per_second == 1.0
+
+
+def test_a_batch_that_an_earlier_run_wrote_is_not_counted_again(joining: Joining) -> None:
+    assert take(joining, Started("silver", "g1", None), trigger("silver", 0, 10)) == []
+
+
+def test_spark_may_report_a_trigger_before_the_run_tells_of_its_batch(joining: Joining) -> None:
+    found = take(joining, trigger("silver", 0, 10), closed("silver", 0, 10, 16))
+    assert [(one.batch, one.rows, one.seconds) for one in found] == [(0, 10, 5.0)]
+
+
+def test_triggers_of_other_queries_are_passed_over(joining: Joining) -> None:
+    other = Trigger("shop-silver-backfill", 0, at(0), PHASES, None, None)
+    assert take(joining, closed("silver", 0, 10, 5), other) == []
+    assert joining.waits
+
+
+def test_the_second_pass_over_a_batch_that_changed_its_limit_tells_no_time(
+    joining: Joining,
+) -> None:
+    second_pass = trigger("silver", 0, 30, phases={"addBatch": 10, "triggerExecution": 50})
+    found = take(joining, closed("silver", 0, 10, 20, seconds=8), second_pass)
+    assert (found[0].seconds, found[0].started_at) == (8.0, at(12))
+
+
+def test_a_batch_that_spark_did_not_report_is_measured_when_the_run_ends(
+    joining: Joining,
+) -> None:
+    take(joining, closed("gold", 0, 7, 20, seconds=2))
+    found = list(joining.rest())
+    assert [(one.hop, one.rows, one.seconds, one.phases) for one in found] == [("gold", 7, 2.0, {})]
+    assert not joining.waits
+
+
+def test_a_failure_is_kept_with_the_batch_that_was_open(joining: Joining) -> None:
+    found = take(
+        joining,
+        Started("silver", "g1", None),
+        closed("silver", 0, 10, 5),
+        trigger("silver", 0, 1),
+        Failed("silver", "LostError", "records are gone", at(9)),
+        Failed("gold", "UsageError", "no table", at(9)),
+    )
+    failures = [(one.hop, one.batch, one.error_class, one.error) for one in found[1:]]
+    assert failures == [
+        ("silver", 1, "LostError", "records are gone"),
+        ("gold", -1, "UsageError", "no table"),
+    ]
+
+
+def measured(hop: str = "silver", batch: int = 0, **changes: Any) -> Measured:
+    values: dict[str, Any] = {
+        "pipeline": "shop",
+        "hop": hop,
+        "generation": "g1",
+        "batch": batch,
+        "run": "r",
+        "started_at": at(10),
+        "ended_at": at(15),
+        "seconds": 5.0,
+        "interval_seconds": 10.0,
+        "rows": 10,
+        "input_rows_per_second": 1.0,
+        "processed_rows_per_second": 2.0,
+        "phases": PHASES,
+        "checkpoint_seconds": 0.5,
+        "state_rows": 42,
+        "state_bytes": 1000,
+        "waiting": 3,
+        "lag_seconds": 7.0,
+        "watermark": at(-600),
+        "event_time_lag_seconds": 615.0,
+        "watermark_age_seconds": 1.0,
+        "fates": {"silver": 8, "quarantined": 2},
+        "limit": 1024,
+    }
+    return Measured(**{**values, **changes})
+
+
+def test_the_table_has_a_column_for_each_value_of_a_batch() -> None:
+    assert list(PROGRESS_COLUMNS) == list(measured().to_json())
+
+
+class Collecting:
+    """A sink that keeps what it is given, and breaks when it is told to."""
+
+    name = "the test"
+
+    def __init__(self) -> None:
+        self.found: list[Measured] = []
+        self.breaks = False
+        self.is_closed = False
+
+    def put(self, measured: Measured) -> None:
+        if self.breaks:
+            raise RuntimeError("the disk is full\nand more")
+        self.found.append(measured)
+
+    def tick(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_a_sink_that_fails_is_told_once_and_harms_nobody(joining: Joining) -> None:
+    said: list[str] = []
+    broken, well = Collecting(), Collecting()
+    broken.breaks = True
+    recorder = Recorder(joining, [Guarded(one, said.append) for one in (broken, well)], said.append)
+    for batch in (0, 1):
+        recorder.hear(closed("silver", batch, 10, 5))
+        recorder.hear(trigger("silver", batch, 1))
+    recorder.settle()
+    recorder.close()
+    assert said == [
+        "metrics: the test takes no more: RuntimeError: the disk is full. The run goes on."
+    ]
+    assert [one.batch for one in well.found] == [0, 1] == [one.batch for one in recorder.recent()]
+    assert well.is_closed
+
+
+def test_tables_that_cannot_be_read_are_told_once(joining: Joining) -> None:
+    said: list[str] = []
+    recorder = Recorder(joining, [], said.append)
+    log = joining.lake.silver("shop").path / "_delta_log"
+    (log / "00000000000000000001.json").write_text("not JSON")
+    for batch in (0, 1):
+        recorder.hear(closed("silver", batch, 10, 5))
+        recorder.hear(trigger("silver", batch, 1))
+    recorder.settle()
+    recorder.close()
+    assert len(said) == 1 and said[0].startswith("metrics: a batch could not be measured: ")
+
+
+def test_json_lines_have_an_object_a_batch_and_begin_anew_at_their_limit(tmp_path: Path) -> None:
+    file = tmp_path / "logs" / "batches.jsonl"
+    sink = JsonLines(file, most=1000)
+    for batch in range(3):
+        sink.put(measured(batch=batch))
+    kept = [*file.with_name("batches.jsonl.1").read_text().splitlines()]
+    kept += file.read_text().splitlines()
+    assert [json.loads(line)["batch"] for line in kept] == [0, 1, 2]
+    assert json.loads(kept[0]) == measured().to_json()
+
+
+def values_of(text: str) -> dict[str, float]:
+    """Give each series by its name and labels."""
+    return {
+        sample.name + (str(dict(sorted(sample.labels.items()))) if sample.labels else ""): (
+            sample.value
+        )
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def filled(measures: Sequence[Measured]) -> Registry:
+    registry = Registry("shop")
+    for one in measures:
+        registry.put(one)
+    return registry
+
+
+def test_prometheus_reads_every_metric_that_is_documented() -> None:
+    registry = filled([measured(), measured(error_class="LostError", error="gone")])
+    opened = Alert("stale", "shop", None, "critical", "no batch", None, "tidelake run shop")
+    registry.tell([opened], [])
+    text = generate_latest(registry.collected).decode()
+    families = set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))
+    assert families == set(EXPORTED)
+    found = values_of(text)
+    # Each has a value, none stands there with its help alone.
+    assert {name for name in EXPORTED if not any(key.startswith(name) for key in found)} == set()
+    hop = "{'hop': 'silver', 'pipeline': 'shop'}"
+    assert found[f"tidelake_hop_rows_total{hop}"] == 10
+    assert found[f"tidelake_hop_lag_seconds{hop}"] == 7
+    assert found[f"tidelake_hop_batch_seconds_sum{hop}"] == 5
+    assert found["tidelake_silver_fate_ratio{'fate': 'quarantined', 'pipeline': 'shop'}"] == 0.2
+    assert found["tidelake_watermark_timestamp_seconds{'pipeline': 'shop'}"] == (
+        at(-600).timestamp()
+    )
+    assert not [name for name in found if "_created" in name]
+
+
+def test_counters_add_up_and_gauges_stay_where_a_batch_does_not_know() -> None:
+    registry = filled([measured(), measured(batch=1, waiting=None, lag_seconds=None)])
+    found = values_of(generate_latest(registry.collected).decode())
+    hop = "{'hop': 'silver', 'pipeline': 'shop'}"
+    assert found[f"tidelake_hop_rows_total{hop}"] == 20
+    assert found[f"tidelake_hop_waiting{hop}"] == 3
+
+
+def test_an_alert_that_closes_and_a_lag_that_grows_show_between_batches() -> None:
+    registry = filled([measured()])
+    opened = Alert("stale", "shop", None, "critical", "no batch", None, "tidelake run shop")
+    registry.tell([opened], [Backlog("silver", "rows", 99, at(0), 0, 0)])
+    found = values_of(generate_latest(registry.collected).decode())
+    alert = "{'hop': '', 'pipeline': 'shop', 'rule': 'stale', 'severity': 'critical'}"
+    assert found[f"tidelake_alert_open{alert}"] == 1
+    assert found["tidelake_hop_waiting{'hop': 'silver', 'pipeline': 'shop'}"] == 99
+    assert found["tidelake_hop_lag_seconds{'hop': 'silver', 'pipeline': 'shop'}"] > 1e6
+    registry.tell([], [])
+    assert "tidelake_alert_open{" not in generate_latest(registry.collected).decode()
+
+
+def test_metrics_are_served_on_this_machine_until_the_run_ends() -> None:
+    registry = filled([measured()])
+    served = Served(registry, "127.0.0.1:0")
+    address = f"http://127.0.0.1:{served.port}/metrics"
+    with urlopen(address, timeout=5) as answer:
+        assert b"tidelake_hop_rows_total{" in answer.read()
+    with pytest.raises(OSError, match="in use"):
+        Served(registry, f"127.0.0.1:{served.port}")
+    served.close()
+    with pytest.raises(OSError):
+        urlopen(address, timeout=5)
+
+
+def test_a_textfile_appears_whole_when_the_run_ends(tmp_path: Path) -> None:
+    registry = filled([measured()])
+    sink = Textfile(registry, tmp_path / "collector", "tidelake_shop")
+    sink.tick()
+    assert not (tmp_path / "collector").exists()
+    sink.close()
+    assert [file.name for file in (tmp_path / "collector").iterdir()] == ["tidelake_shop.prom"]
+    text = (tmp_path / "collector" / "tidelake_shop.prom").read_text()
+    assert values_of(text)["tidelake_hop_batches_total{'hop': 'silver', 'pipeline': 'shop'}"] == 1

@@ -1,0 +1,127 @@
+"""What the first line says, and which alerts stand under it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tests.shops import BATCH_ROWS, Shop
+from tidelake.ops.alerts import Alert
+from tidelake.ops.ledger import read_ledger
+from tidelake.ops.page.facts import Books, Facts, read_sides
+from tidelake.ops.page.flow import read_flow
+from tidelake.ops.page.verdict import verdict_of
+
+NOW = datetime(2026, 3, 1, 1, tzinfo=UTC)
+WARNING = Alert("stale", "shop", None, "warning", "no batch", None, "tidelake status shop")
+REFUSED = Alert("hop_refused", "shop", "gold", "critical", "gone", None, "tidelake repair shop")
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    """Give a lake of three batches."""
+    return Shop(tmp_path).run(3)
+
+
+def facts_of(shop: Shop, *alerts: Alert) -> Facts:
+    """Read all parts but the alerts."""
+    lake, pipeline = shop.lake, shop.pipeline
+    return Facts(
+        "shop",
+        pipeline,
+        looked_at=NOW,
+        has_run=True,
+        flow=read_flow(lake, pipeline, now=NOW),
+        alerts=alerts,
+        sides=read_sides(lake, pipeline),
+        books=Books.of(read_ledger(lake, pipeline)),
+    )
+
+
+def test_balanced_books_without_an_alert_are_well(shop: Shop) -> None:
+    verdict = verdict_of([facts_of(shop)])
+
+    assert (verdict.state, verdict.text, verdict.alerts) == ("well", "All is well", ())
+
+
+def test_books_that_do_not_balance_come_first_with_their_command(shop: Shop) -> None:
+    log = sorted((shop.lake.silver("shop").path / "_delta_log").glob("*.json"))[1]
+    log.write_text(log.read_text().replace('[\\"silver\\",null,\\"bronze\\",8', "[", 1))
+    # The note of batch 1 is no JSON any more: the batch is not booked.
+    found = facts_of(shop, WARNING)
+
+    first, second = verdict_of([found]).alerts
+
+    assert verdict_of([found]).text == "1 thing is wrong, and 1 to look at today"
+    assert (first.rule, first.severity) == ("books_unbalanced", "critical")
+    assert first.command == "tidelake ledger shop --by batch"
+    assert second == WARNING
+
+
+def test_the_worst_of_several_pipelines_comes_first(shop: Shop) -> None:
+    calm, ill = facts_of(shop, WARNING), facts_of(shop, REFUSED)
+
+    assert verdict_of([calm, ill]).alerts == (REFUSED, WARNING)
+    assert verdict_of([calm]).state == "warning"
+    assert verdict_of([calm]).text == "1 thing to look at today"
+
+
+def test_nothing_is_called_well_before_alerts_and_books_were_read(shop: Shop) -> None:
+    whole = facts_of(shop)
+
+    for missing in (replace(whole, alerts=None), replace(whole, books=None)):
+        assert verdict_of([whole, missing]).state == "unknown"
+    assert verdict_of([Facts("shop")]).text == "The tables are being read"
+
+
+def test_a_pipeline_that_never_ran_is_new_and_spoils_nobody_elses_verdict(shop: Shop) -> None:
+    new = Facts("other", shop.pipeline, looked_at=NOW)
+
+    assert verdict_of([new]).state == "new"
+    assert verdict_of([new, facts_of(shop)]).state == "well"
+
+
+def test_what_cannot_be_read_is_an_alert_of_its_own() -> None:
+    broken = Facts("shop", broken=(("definition", "shop.yml: 1 error"),), looked_at=NOW)
+
+    (alert,) = verdict_of([broken]).alerts
+
+    assert alert.message == "shop.yml: 1 error"
+    assert alert.command == "tidelake check shop"
+
+
+def test_the_flow_tells_pace_sizes_and_what_waits(shop: Shop) -> None:
+    shop.land("more.json")
+
+    flow = read_flow(shop.lake, shop.pipeline, now=NOW)
+
+    bronze, silver, gold = flow.hops
+    assert bronze.status.waiting == 1
+    assert bronze.sizes == silver.sizes == (BATCH_ROWS,) * 3
+    assert bronze.rows_per_second == pytest.approx(1.0)
+    assert gold.rows_per_second == pytest.approx(0.8)
+    assert [head.table for head in flow.golds] == list(shop.pipeline.gold_names)
+    assert not flow.runs
+    assert flow.requeued == 0
+
+
+def test_a_process_that_holds_a_hop_is_told_and_one_that_ended_is_not(shop: Shop) -> None:
+    lock = shop.lake.checkpoints("shop", "silver") / ".lock"
+    lock.write_text(str(os.getpid()))
+    assert read_flow(shop.lake, shop.pipeline, now=NOW).runs
+
+    lock.write_text("4194305")
+    assert not read_flow(shop.lake, shop.pipeline, now=NOW).runs
+
+
+def test_sides_hold_reasons_with_an_example_and_late_rows_by_date(shop: Shop) -> None:
+    sides = read_sides(shop.lake, shop.pipeline)
+
+    (group,) = sides.quarantine
+    assert (group.rows, group.reason) == (3, "payload: not one JSON object")
+    assert group.example == b"{oh no"
+    assert sides.waiting == 3

@@ -1,0 +1,99 @@
+"""What the plots of gold show, read from tables that were written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.shops import ACCEPTED, DEFINITION, Shop
+from tidelake.ops.page.plots import POINTS, Plot, read_plots
+
+BATCHES = 30
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    """Give a lake of five minutes."""
+    yield Shop(tmp_path_factory.mktemp("lake")).run(BATCHES)
+
+
+def plots(shop: Shop) -> dict[str, Plot]:
+    return {plot.table: plot for plot in read_plots(shop.lake, shop.pipeline)}
+
+
+def test_windows_are_a_line_over_time_of_a_count(shop: Shop) -> None:
+    plot = plots(shop)["gold.takings_1m"]
+
+    assert (plot.title, plot.step) == ("events", timedelta(minutes=1))
+    assert [bar.at for bar in plot.bars] == [
+        shop.began + timedelta(minutes=minute) for minute in range(5)
+    ]
+    assert [bar.value for bar in plot.bars] == [6 * ACCEPTED] * 5
+    assert plot.rows == BATCHES * 5
+
+
+def test_sessions_are_a_line_of_those_that_began(shop: Shop) -> None:
+    plot = plots(shop)["gold.visits"]
+
+    assert plot.title == "sessions begun"
+    assert sum(bar.value or 0 for bar in plot.bars) == BATCHES * 5
+    assert len(plot.bars) <= POINTS
+
+
+def test_totals_are_bars_the_largest_first(shop: Shop) -> None:
+    plot = plots(shop)["gold.totals"]
+
+    assert plot.step is None
+    assert [bar.label for bar in plot.bars] == ["u0", "u1", "u2", "u3", "u4"]
+    assert [bar.value for bar in plot.bars] == [2, 2, 2, 1, 1]
+
+
+def test_a_step_without_a_window_counts_as_none(tmp_path: Path) -> None:
+    shop = Shop(tmp_path).run(2)
+    shop.began += timedelta(minutes=3)
+    shop.run(1)
+
+    values = [bar.value for bar in plots(shop)["gold.takings_1m"].bars]
+
+    assert values == [2 * ACCEPTED, 0, 0, ACCEPTED]
+
+
+def test_a_far_past_does_not_press_the_rest_into_one_point(tmp_path: Path) -> None:
+    shop = Shop(tmp_path).run(1)
+    shop.began += timedelta(days=4000)
+    shop.run(2)
+
+    plot = plots(shop)["gold.takings_1m"]
+
+    assert len(plot.bars) <= POINTS
+    assert plot.bars[0].at is not None
+    assert shop.began - plot.bars[0].at <= timedelta(days=15)
+
+
+def test_windows_that_overlap_count_each_event_once(tmp_path: Path) -> None:
+    window = {"kind": "hopping", "size": "20 seconds", "slide": "10 seconds"}
+    hopping = {**DEFINITION["gold"][0], "window": window}
+    shop = Shop(tmp_path, definition={**DEFINITION, "gold": [hopping, *DEFINITION["gold"][1:]]})
+    shop.run(6)
+
+    plot = plots(shop)["gold.takings_1m"]
+
+    # Windows that begin at 10, 30 and 50 seconds lie over those at 0, 20 and 40.
+    assert [bar.value for bar in plot.bars] == [3 * ACCEPTED]
+
+
+def test_a_table_that_is_not_there_or_cannot_be_read_says_so_alone(tmp_path: Path) -> None:
+    shop = Shop(tmp_path).run(2)
+    (shop.lake.gold("visits").path / "part-1.parquet").unlink()
+    log = shop.lake.gold("totals").path / "_delta_log"
+    for file in log.iterdir():
+        file.unlink()
+
+    found = plots(shop)
+
+    assert found["gold.takings_1m"].missing == ""
+    assert found["gold.totals"].missing == "not there yet"
+    assert "part-1.parquet" in found["gold.visits"].missing

@@ -1,0 +1,127 @@
+"""How facts are written: what a healthy lake of files never shows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tests.shops import Shop
+from tidelake.ops.advice import Advice
+from tidelake.ops.lag import PartitionLag, SourceLag
+from tidelake.ops.metrics.measured import Measured
+from tidelake.ops.page.facts import Facts
+from tidelake.ops.page.flow import Flow, HopFacts, read_flow
+from tidelake.ops.page.rendering import Renderer
+from tidelake.ops.page.words import Typed
+from tidelake.ops.status import DimensionStatus
+
+NOW = datetime(2026, 3, 1, 1, tzinfo=UTC)
+LAG = SourceLag(
+    checked_at=NOW,
+    not_asked="no Kafka broker can be reached at <b>",
+    partitions=(PartitionLag("clicks", 0, 10, 1510, 1500, "growing"),),
+    lag=1500,
+    rows_per_second=12.5,
+    arriving_per_second=20.0,
+    catch_up_seconds=None,
+    advice=Advice("slots", 4, "more slots would help: 4 instead of 2"),
+)
+FAILED = Measured(
+    pipeline="shop",
+    hop="gold",
+    generation="g1",
+    batch=3,
+    run="r1",
+    started_at=NOW,
+    ended_at=NOW,
+    processed_rows_per_second=1234.0,
+    state_rows=70,
+    state_bytes=4096,
+    lag_seconds=600.0,
+    error_class="DiskError",
+    error="No space left on device",
+)
+
+
+@pytest.fixture
+def facts(tmp_path: Path) -> Facts:
+    """Give a pipeline whose flow alone was read."""
+    shop = Shop(tmp_path).run(3)
+    flow = read_flow(shop.lake, shop.pipeline, now=NOW)
+    return Facts("shop", shop.pipeline, looked_at=NOW, has_run=True, flow=flow)
+
+
+def written(facts: Facts) -> str:
+    """Write the page, spaces made one."""
+    renderer = Renderer(("shop",), Path("/lake"), Typed())
+    return " ".join(renderer.pipeline(facts).body.decode().split())
+
+
+def flow_of(facts: Facts) -> Flow:
+    assert facts.flow is not None
+    return facts.flow
+
+
+def test_what_is_not_read_yet_says_so(facts: Facts) -> None:
+    page = written(facts)
+
+    assert "Nothing wrong so far; not all is read yet".lower() in page.lower()
+    assert "The books are being read …" in page
+    assert "being counted …" in page
+
+
+def test_a_topic_shows_what_waits_what_would_help_and_why_nobody_was_asked(facts: Facts) -> None:
+    flow = flow_of(facts)
+    status = replace(flow.status, source=LAG, held_back_by="clicks:0", idle=("clicks:1",))
+    page = written(replace(facts, flow=replace(flow, status=status)))
+
+    assert "<dt>records wait</dt><dd>1,500</dd>" in page
+    assert "more slots would help: 4 instead of 2" in page
+    assert "The broker was not asked: no Kafka broker can be reached at &lt;b&gt;" in page
+    assert "partition clicks:0" in page
+    assert "<dd>clicks:1</dd>" in page
+
+
+def test_dimensions_and_rules_that_only_warn_stand_beside_silver(facts: Facts) -> None:
+    flow = flow_of(facts)
+    dimensions = (DimensionStatus("dim.a", 7, 17), DimensionStatus("dim.b", -1, 1))
+    status = replace(flow.status, dimensions=dimensions, warnings={"value: is <odd>": 5})
+    page = written(replace(facts, flow=replace(flow, status=status)))
+
+    assert "looked up at version 7; 17 rows found nothing" in page
+    assert "not there yet</span>; 1 row found nothing" in page
+    assert "5 rows of silver fail value: is &lt;odd&gt;" in page
+
+
+def test_what_runs_measured_shows_at_its_hop(facts: Facts) -> None:
+    flow = flow_of(facts)
+    told = "DiskError: No space left on device"
+    hops = [
+        hop
+        if hop.status.hop != "gold"
+        else replace(hop, measured=FAILED, error=told, failed_at=NOW)
+        for hop in flow.hops
+    ]
+    page = written(replace(facts, flow=replace(flow, hops=tuple(hops))))
+
+    assert "70 rows, 4.0 KiB" in page
+    assert "<dt>lag</dt><dd>10 minutes</dd>" in page
+    assert "1,234 rows/s" in page
+    assert told in page
+
+
+def test_a_hop_that_runs_is_told_and_nothing_else_is_to_be_started(facts: Facts) -> None:
+    def waiting(process: int | None) -> Facts:
+        flow = flow_of(facts)
+        first: HopFacts = flow.hops[0]
+        held = replace(first, status=replace(first.status, waiting=3), process=process)
+        return replace(facts, flow=replace(flow, hops=(held, *flow.hops[1:])))
+
+    assert "Take in what waits with" in written(waiting(None))
+    running = written(waiting(4711))
+    assert "is alive: process 4711" in running
+    assert "Take in what waits with" not in running
+    assert "3 files wait" in running

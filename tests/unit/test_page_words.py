@@ -1,0 +1,66 @@
+"""What people read: numbers, instants, payloads and commands."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+
+from tidelake.ops.page import words
+from tidelake.ops.page.words import Typed
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [(None, "-"), (0, "0"), (1234567, "1,234,567"), (12.34, "12.3"), (0.8, "0.80"), (5.0, "5")],
+)
+def test_numbers_are_as_exact_as_they_can_be_read(value: float | None, told: str) -> None:
+    assert words.number(value) == told
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [(1060.2, "1,060"), (12345, "12.3k"), (2_500_000, "2.5M"), (7.25, "7.25"), (None, "-")],
+)
+def test_brief_numbers_take_little_room(value: float | None, told: str) -> None:
+    assert words.brief(value) == told
+
+
+def test_bytes_have_their_unit() -> None:
+    assert [words.size(n) for n in (512, 2048, 3 * 1024**3)] == ["512 bytes", "2.0 KiB", "3.0 GiB"]
+
+
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        (timedelta(minutes=1), "minute"),
+        (timedelta(minutes=90), "90 minutes"),
+        (timedelta(days=2), "2 days"),
+        (timedelta(milliseconds=500), "0.5 seconds"),
+    ],
+)
+def test_steps_are_told_in_their_largest_whole_unit(step: timedelta, told: str) -> None:
+    assert words.per(step) == told
+
+
+def test_instants_are_of_utc_and_dates_have_no_time() -> None:
+    assert words.instant(datetime(2026, 3, 1, 4, 5, 6, 789, tzinfo=UTC)) == "2026-03-01 04:05:06Z"
+    assert words.instant(date(2026, 3, 1)) == "2026-03-01"
+
+
+def test_bytes_that_are_no_text_are_shown_as_what_they_are() -> None:
+    assert words.plain(b"\xff\x00ok") == "\\xff\x00ok"
+
+
+def test_a_long_payload_is_cut_and_says_so() -> None:
+    assert words.plain("x" * 5000).endswith("x… (5,000 characters)")
+    assert words.glance("a\n  b" + "x" * 200) == f"a b{'x' * 157}…"
+
+
+def test_a_command_carries_the_options_of_the_page_quoted_for_a_shell() -> None:
+    assert Typed()("tidelake run shop") == "tidelake run shop"
+    typed = Typed(root="/data/my lake; rm -rf x", env="dev")
+
+    assert typed("tidelake run shop") == (
+        "tidelake run shop --root '/data/my lake; rm -rf x' --env dev"
+    )

@@ -1,0 +1,72 @@
+"""A line's place in its file, however Spark cuts and packs files."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tidelake.errors import TidelakeError
+from tidelake.runtime.landing import listed, local_path
+from tidelake.runtime.places import Block, placed, shifts
+from tidelake.sources import BLOCK
+
+
+def _read(spark: SparkSession, folder: Path, most: int) -> DataFrame:
+    cut = spark.newSession()
+    cut.conf.set("spark.sql.files.maxPartitionBytes", str(most))
+    cut.conf.set("spark.sql.files.openCostInBytes", "0")
+    return (
+        cut.read.option("lineSep", "\n")
+        .text(str(folder))
+        .select(
+            F.col("value").alias("payload"),
+            F.col("_metadata.file_path").alias("source"),
+            F.col("_metadata.file_block_start").alias(BLOCK),
+        )
+    )
+
+
+@pytest.mark.parametrize("most", [7, 64, 1 << 30])
+def test_a_line_has_its_place_in_the_file_whatever_a_task_reads(
+    spark: SparkSession, tmp_path: Path, most: int
+) -> None:
+    chance = random.Random(5)
+    written = {}
+    for name in ("a b.jsonl", "ü.jsonl", "empty.jsonl", "lines.jsonl"):
+        lines = [str(chance.random())[: chance.choice([0, 1, 5, 18])] for _ in range(60)]
+        written[name] = {"empty.jsonl": [], "lines.jsonl": [""] * 5}.get(name, lines)
+        text = "".join(line + "\n" for line in written[name])
+        # The last line of one has no line feed.
+        (tmp_path / name).write_text(text.removesuffix("\n") if name[0] == "a" else text)
+    written["a b.jsonl"] = (tmp_path / "a b.jsonl").read_text().split("\n")
+    if not written["a b.jsonl"][-1]:
+        written["a b.jsonl"].pop()
+    rows = placed(_read(spark, tmp_path, most)).select("source", "_position", "payload").collect()
+    found: dict[str, list[tuple[int, str]]] = {}
+    for row in rows:
+        place = local_path(row["source"]).name
+        found.setdefault(place, []).append((int(row["_position"]), row["payload"]))
+    expected = {name: list(enumerate(lines)) for name, lines in written.items() if lines}
+    assert {name: sorted(lines) for name, lines in found.items()} == expected
+
+
+def test_blocks_of_a_file_follow_each_other() -> None:
+    found = shifts([Block("b", 0, 5, 6, 2), Block("a", 90, 0, 2, 3), Block("a", 0, 7, 9, 3)])
+    assert found == [("a", 0, -7), ("a", 90, 3), ("b", 0, -5)]
+
+
+def test_a_block_that_several_tasks_read_is_refused_by_name() -> None:
+    with pytest.raises(TidelakeError, match="file:/a: the rows from byte 90 on came from several"):
+        shifts([Block("file:/a", 90, 0, 8, 3)])
+
+
+def test_a_path_is_listed_as_spark_lists_it(spark: SparkSession) -> None:
+    path = "/" + "".join(map(chr, range(33, 127))).replace("/", "") + " %20 ü\u00a0\u2003文é\u0085"
+    jvm = spark._jvm
+    assert jvm is not None
+    assert listed(path) == jvm.org.apache.hadoop.fs.Path(f"file://{path}").toUri().toString()
+    assert str(local_path(listed(path))) == path

@@ -1,0 +1,72 @@
+"""Types from a sample: exact where that can be, wide where it is open, and the reason noted."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from tidelake.scaffold.shapes import shape_of
+
+
+def values(*texts: str) -> list[Any]:
+    return [json.loads(text, parse_float=Decimal) for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("name", "held", "sql"),
+    [
+        ("user", ['"a"', '"b"'], "STRING"),
+        ("n", ["1", "-2"], "BIGINT"),
+        ("n", ["9223372036854775808"], "DECIMAL(38,0)"),
+        ("n", ["1" * 39], "STRING"),
+        ("temperature", ["1.5", "2"], "DOUBLE"),
+        ("temperature", ["1e3", "2"], "DOUBLE"),
+        ("price", ["1.5", "2"], "DECIMAL(18,2)"),
+        ("price", ["20"], "DECIMAL(18,2)"),
+        ("unitPrice", ["1.0005"], "DECIMAL(18,4)"),
+        ("price", ["1.00055"], "DOUBLE"),
+        ("amount_cents", ["1999"], "BIGINT"),
+        ("total_items", ["3"], "BIGINT"),
+        ("tax_rate", ["0.19"], "DOUBLE"),
+        ("value", ["22.5"], "DOUBLE"),
+        ("ok", ["true", "false"], "BOOLEAN"),
+        ("at", ['"2026-01-05T10:00:00Z"'], "TIMESTAMP"),
+        ("at", ['"2026-01-05T10:00:00Z"', '"2026-01-05 10:00"'], "TIMESTAMP"),
+        ("day", ['"2026-01-05"'], "DATE"),
+        ("day", ['"2026-01-05"', '"2026-02-30"'], "STRING"),
+        ("at", ['"10:15"'], "STRING"),
+        ("tags", ['["a"]', "[]"], "ARRAY<STRING>"),
+        ("c", ['{"a": 1}', '{"b": {"d e": 2.5}}'], "STRUCT<a: BIGINT, b: STRUCT<`d e`: DOUBLE>>"),
+        ("items", ['[{"price": 1}]', '[{"price": 2.5}]'], "ARRAY<STRUCT<price: DECIMAL(18,2)>>"),
+        ("c", ['{"A": 1, "a": 2}'], "MAP<STRING, BIGINT>"),
+    ],
+)
+def test_values_have_the_type_that_keeps_them_exactly(name: str, held: list[str], sql: str) -> None:
+    assert shape_of(name, [*values(*held), None]).type.sql == sql
+
+
+def test_an_object_with_ever_new_names_is_a_map() -> None:
+    shape = shape_of("by_user", values(*[f'{{"u{n}": {n}}}' for n in range(30)]))
+    assert shape.type.sql == "MAP<STRING, BIGINT>"
+    assert shape.notes == ("30 names in the sample, so a map",)
+
+
+@pytest.mark.parametrize(
+    ("held", "sql", "note"),
+    [
+        ([], "STRING", "always null in the sample"),
+        (["1", '"a"'], "STRING", "mixed in the sample: text, whole"),
+        (['{"a": 1}', "[]"], "STRING", "mixed in the sample: array, object"),
+        (["true", "0"], "STRING", "mixed in the sample: boolean, whole"),
+        (["[]"], "ARRAY<STRING>", "always empty in the sample"),
+        (["{}"], "MAP<STRING, STRING>", "always empty in the sample"),
+        (['"2026-01-05 10:00:00"'], "TIMESTAMP", "without a zone, read as UTC"),
+        (['{"a": null}'], "STRUCT<a: STRING>", "a: always null in the sample"),
+    ],
+)
+def test_what_the_sample_leaves_open_is_noted(held: list[str], sql: str, note: str) -> None:
+    shape = shape_of("x", values(*held))
+    assert (shape.type.sql, shape.notes) == (sql, (note,))

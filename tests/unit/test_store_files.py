@@ -1,0 +1,209 @@
+"""What a disk and a store do differently: listings, whole files, what is read again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.stores import Store
+from tidelake.errors import SourceChangedError, SourceError
+from tidelake.runtime.checkpoints import prepare
+from tidelake.runtime.landing import batch_files, check_landing, list_files
+from tidelake.runtime.offsets import unreadable
+from tidelake.sinks.commits import last_commit, newest_version
+from tidelake.sinks.generations import CREATION, open_generation
+from tidelake.store import files
+from tidelake.store.files import list_folder, matching, remove_tree, write_whole
+from tidelake.store.folders import Folder, folder
+from tidelake.tables import Lake, Table
+
+
+@pytest.fixture(params=["disk", "store"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, s3: Store) -> Folder:
+    return tmp_path / "lake" if request.param == "disk" else folder(s3.prefix())
+
+
+def put(file: Folder, text: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+
+
+def test_a_folder_that_is_not_there_lists_nothing(place: Folder) -> None:
+    assert list_folder(place) == []
+    assert matching(place, "*/x") == []
+    remove_tree(place)
+
+
+def test_a_listing_has_the_files_right_in_the_folder(place: Folder) -> None:
+    for name in ("b.json", "a.json", "below/c.json"):
+        put(place / name, name)
+
+    assert sorted(file.name for file in list_folder(place) if file.path.is_file()) == [
+        "a.json",
+        "b.json",
+    ]
+    assert [file.name for file in matching(place, "*.json")] == ["a.json", "b.json"]
+
+
+def test_what_another_process_wrote_is_seen_at_once(s3: Store) -> None:
+    lake = folder(s3.prefix())
+    assert list_folder(lake) == []
+
+    s3.put(f"{lake}/a.json", b"{}")
+    assert [file.name for file in list_folder(lake)] == ["a.json"]
+    s3.put(f"{lake}/b.json", b"{}")
+    assert [file.name for file in list_folder(lake)] == ["a.json", "b.json"]
+
+
+def test_a_tree_is_removed_whole_and_its_neighbour_stays(place: Folder) -> None:
+    put(place / "x" / "deep" / "file", "1")
+    put(place / "xy" / "file", "1")
+
+    remove_tree(place / "x")
+
+    assert not (place / "x").exists()
+    assert (place / "xy" / "file").exists()
+
+
+def test_a_file_is_written_over_and_nothing_lies_beside_it(place: Folder) -> None:
+    for text in ("first", "second"):
+        write_whole(place / "state" / "file.json", text)
+
+    assert (place / "state" / "file.json").read_text(encoding="utf-8") == "second"
+    assert [file.name for file in list_folder(place / "state")] == ["file.json"]
+
+
+def log_of(lake: Folder, *batches: int) -> Table:
+    """Write a log by hand."""
+    table = Lake(lake).table("silver.shop")
+    for version, batch in enumerate(batches):
+        note = {"tidelake": {"generation": "g1", "batch": batch}}
+        info = {"timestamp": 1, "operation": "WRITE", "userMetadata": json.dumps(note)}
+        text = json.dumps({"commitInfo": info})
+        put(table.path / "_delta_log" / f"{version:020}.json", text)
+    return table
+
+
+def test_a_commit_is_fetched_once_and_a_listing_each_time(s3: Store) -> None:
+    table = log_of(folder(s3.prefix()), -1, 0, 1)
+    assert [last_commit(table).batch for _ in range(2)] == [1, 1]  # type: ignore[union-attr]
+    s3.requests.clear()
+    s3.asked.clear()
+
+    for _ in range(5):
+        last_commit(table)
+        newest_version(table)
+
+    assert len(s3.asked) == 10
+    assert not [path for _, path in s3.asked if path.endswith(".json")]
+
+
+def test_a_table_that_was_deleted_and_made_anew_is_read_anew(s3: Store) -> None:
+    lake = folder(s3.prefix())
+    before = last_commit(log_of(lake, -1, 0, 7))
+    remove_tree(lake)
+    after = last_commit(log_of(lake, -1, 0, 8))
+
+    assert before is not None
+    assert after is not None
+    assert (before.batch, after.batch) == (7, 8)
+
+
+def test_what_is_kept_of_a_log_has_a_bound(s3: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_KEPT_BYTES", 100)
+    memory = files._Memory()
+    lake = folder(s3.prefix())
+    for number in range(10):
+        s3.put(f"{lake}/{number}.json", b"x" * 60)
+
+    assert [memory.text(file) for file in list_folder(lake)] == ["x" * 60] * 10
+    assert len(memory._texts) == 1
+    assert memory._bytes == 60
+
+
+def test_an_interrupted_repair_leaves_a_checkpoint_that_is_refused_or_counts_for_nothing(
+    place: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(place)
+    table = log_of(place, -1, 0, 3)
+    checkpoints = lake.checkpoints("shop", "silver")
+    prepare(checkpoints / "g1", 3, ["{}"])
+    assert unreadable(checkpoints / "g1", 3) == ""
+    written: list[str] = []
+    real = type(place).write_text
+
+    def dies(self: Folder, *rest: object, **more: object) -> object:
+        written.append(self.name)
+        if len(written) == 3:
+            raise KeyboardInterrupt
+        return real(self, *rest, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(type(place), "write_text", dies)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(checkpoints / "g2", 3, ["{}"])
+    monkeypatch.undo()
+
+    # The table names the generation that is whole.
+    assert open_generation("shop", "silver", [table], checkpoints).generation == "g1"
+    assert "metadata" in unreadable(checkpoints / "g2", 3)
+    prepare(checkpoints / "g2", 3, ["{}"])
+    assert unreadable(checkpoints / "g2", 3) == ""
+
+
+def test_a_checkpoint_without_a_batch_is_left_to_the_query(place: Folder) -> None:
+    prepare(place / "g1", CREATION, [])
+
+    assert list_folder(place / "g1") == []
+
+
+def test_a_source_on_a_store_offers_objects_and_no_hidden_ones(s3: Store) -> None:
+    root = f"{s3.prefix()}/landing"
+    for name in ("a b.jsonl", "sub/c.jsonl", ".hidden", "_tmp/d.jsonl", "sub/"):
+        s3.put(f"{root}/{name}", b"{}\n" if not name.endswith("/") else b"")
+    s3.put(f"{root}-other/e.jsonl", b"{}\n")
+
+    found = list_files(root)
+
+    assert list(found) == [f"{root}/a b.jsonl", f"{root}/sub/c.jsonl"]
+    assert {file.size for file in found.values()} == {3}
+    assert {file.modified % 1000 for file in found.values()} == {0}
+
+
+def test_a_source_on_a_store_that_holds_nothing_is_named(s3: Store) -> None:
+    with pytest.raises(SourceError, match="holds no file, or is not there"):
+        list_files(f"{s3.prefix()}/landing")
+
+
+def test_a_source_may_be_one_object(s3: Store) -> None:
+    place = s3.put(f"{s3.prefix()}/landing/a.jsonl", b"{}\n")
+
+    assert list(list_files(place)) == [place]
+
+
+def test_an_object_in_a_batch_is_looked_at_where_it_lies(s3: Store) -> None:
+    root = s3.prefix()
+    place = s3.put(f"{root}/landing/50% of b.jsonl", b"{}\n")
+    checkpoint = folder(f"{root}/checkpoint")
+    entry = {"path": place.replace("%", "%25").replace(" ", "%20"), "timestamp": 1, "batchId": 0}
+    put(checkpoint / "sources" / "0" / "0", "v1\n" + json.dumps(entry))
+    put(checkpoint / "offsets" / "0", 'v1\n{}\n{"logOffset":0}')
+
+    assert batch_files(checkpoint, 0) == [list_files(f"{root}/landing")[place]]
+
+
+def test_an_object_with_other_bytes_than_were_taken_is_refused(s3: Store) -> None:
+    root = s3.prefix()
+    place = s3.put(f"{root}/landing/a.jsonl", b"{}\n")
+    was = list_files(f"{root}/landing")[place]
+    bronze = Lake(folder(root)).bronze("shop")
+    note = {"generation": "g1", "batch": 0, "files": [[place, was.size, was.modified, 1]]}
+    info = {"timestamp": 1, "userMetadata": json.dumps({"tidelake": note})}
+    put(bronze.path / "_delta_log" / f"{0:020}.json", json.dumps({"commitInfo": info}))
+    check_landing(f"{root}/landing", bronze)
+
+    s3.put(place, b"{}\n{}\n")
+
+    with pytest.raises(SourceChangedError, match="3 bytes when read, 6 bytes now"):
+        check_landing(f"{root}/landing", bronze)

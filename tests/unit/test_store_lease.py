@@ -1,0 +1,144 @@
+"""One writer a hop on a store: the lock object, its holder, and holders that are gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from datetime import UTC, datetime, timedelta
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from tests.stores import Store
+from tidelake.errors import LockedError, MachineError
+from tidelake.runtime.lock import hold
+from tidelake.store import lease as module
+from tidelake.store.folders import Folder, folder
+
+
+@pytest.fixture
+def place(s3: Store) -> Folder:
+    return folder(s3.prefix())
+
+
+def owner(s3: Store, place: Folder) -> dict[str, Any]:
+    return dict(json.loads((place / ".lock").read_text(encoding="utf-8")))
+
+
+def test_a_second_holder_is_refused_with_the_first_ones_process(place: Folder) -> None:
+    with (
+        hold(place, "shop, hop gold,"),
+        pytest.raises(
+            LockedError, match=f"^shop, hop gold, is being written by process {os.getpid()} on "
+        ) as refused,
+        hold(place, "shop, hop gold,"),
+    ):
+        pass
+
+    assert refused.value.exit_code == 3
+
+
+def test_the_lock_is_free_again_afterwards_even_after_an_error(place: Folder) -> None:
+    with pytest.raises(ZeroDivisionError), hold(place, "shop"):
+        raise ZeroDivisionError
+
+    with hold(place, "shop"):
+        pass
+
+
+def test_whoever_waits_comes_next(place: Folder) -> None:
+    order: list[str] = []
+
+    def second() -> None:
+        with hold(place, "books", waits=True):
+            order.append("second")
+
+    with hold(place, "books"):
+        waiting = Thread(target=second)
+        waiting.start()
+        time.sleep(0.3)
+        order.append("first")
+    waiting.join()
+
+    assert order == ["first", "second"]
+
+
+def left_behind(s3: Store, place: Folder, **changes: object) -> None:
+    """Leave the lock of a holder that did not give it back."""
+    with hold(place, "shop"):
+        told = owner(s3, place)
+    text = json.dumps({**told, "free": False, **changes})
+    s3.put(f"{place}/.lock", text.encode())
+
+
+def test_the_lock_of_a_process_of_this_machine_that_was_killed_is_taken_over_at_once(
+    s3: Store, place: Folder
+) -> None:
+    left_behind(s3, place, process=99999999)
+
+    with hold(place, "shop"):
+        assert owner(s3, place)["process"] == os.getpid()
+
+
+def test_a_process_of_another_machine_is_believed_until_its_time_is_over(
+    s3: Store, place: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left_behind(s3, place, process=99999999, machine="another", host="far")
+
+    with pytest.raises(LockedError, match=r"process 99999999 on far.*60 seconds"), hold(place, "s"):
+        pass
+
+    monkeypatch.setattr(module, "LEASE_SECONDS", -1.0)
+    with hold(place, "shop"):
+        assert owner(s3, place)["process"] == os.getpid()
+
+
+def test_of_two_takers_of_a_dead_holders_lock_one_succeeds(s3: Store, place: Folder) -> None:
+    left_behind(s3, place, process=99999999)
+    first, second = (module._Held(f"{place}/.lock", "shop") for _ in range(2))
+    seen = first._look()
+    assert seen is not None
+
+    assert first._taken(after=seen.tag)
+    assert not second._taken(after=seen.tag)
+
+
+def test_a_holder_that_is_heard_of_is_not_passed_over(
+    s3: Store, place: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_RENEWED_EVERY", 0.1)
+    with hold(place, "shop"):
+        writes = owner(s3, place)["write"]
+        time.sleep(0.5)
+
+        assert owner(s3, place)["write"] > writes + 1
+
+
+def test_a_holder_whose_lock_was_taken_over_stops(
+    s3: Store, place: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_RENEWED_EVERY", 0.1)
+    with pytest.raises(LockedError, match="was lost"), hold(place, "shop"):
+        s3.put(f"{place}/.lock", b'{"token": "of another", "free": false}')
+        deadline = datetime.now(UTC) + timedelta(seconds=10)
+        while datetime.now(UTC) < deadline:
+            time.sleep(0.05)
+
+    assert owner(s3, place)["token"] == "of another"
+
+
+def test_a_store_without_conditional_writes_is_refused(
+    place: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Client:
+        """Takes every write, as stores did before they knew conditions."""
+
+        def put_object(self, **_: object) -> dict[str, str]:
+            return {"ETag": "same"}
+
+    monkeypatch.setattr(module, "client", Client)
+
+    with pytest.raises(MachineError, match="does not keep conditional writes"), hold(place, "s"):
+        pass

@@ -1,0 +1,157 @@
+"""Alerts are told once when they open and once when they close, by whatever run looks."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.listening import Listening, listening
+from tidelake.errors import UsageError
+from tidelake.ops.alerts.alert import Alert
+from tidelake.ops.alerts.telling import Deliver, Teller
+from tidelake.ops.alerts.webhook import address_of, deliver
+from tidelake.tables import Lake
+
+NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
+LAG = Alert("lag_growing", "shop", "silver", "warning", "9 rows wait", NOON, "tidelake status shop")
+STALE = Alert("stale", "shop", None, "warning", "no batch", None, "tidelake status shop")
+RULES = ("lag_growing", "stale")
+OPENS = "alert opens: warning lag_growing: shop, hop silver: 9 rows wait. See: tidelake status shop"
+
+
+@pytest.fixture
+def server() -> Iterator[Listening]:
+    with listening() as found:
+        yield found
+
+
+def teller(root: Path, said: list[str], send: Deliver | None = None) -> Teller:
+    return Teller(Lake(root), "shop", said.append, send)
+
+
+def test_an_alert_is_told_once_when_it_opens_and_once_when_it_closes(tmp_path: Path) -> None:
+    said: list[str] = []
+    one = teller(tmp_path, said)
+    one.tell([LAG], rules=RULES)
+    one.tell([replace(LAG, message="99 rows wait")], rules=RULES)
+    assert said == [OPENS]
+    one.tell([], rules=RULES)
+    one.tell([], rules=RULES)
+    assert said == [OPENS, "alert closes: shop, hop silver: lag_growing"]
+
+
+def test_the_next_run_knows_what_was_told(tmp_path: Path) -> None:
+    teller(tmp_path, []).tell([LAG, STALE], rules=RULES)
+    said: list[str] = []
+    teller(tmp_path, said).tell([LAG], rules=RULES)
+    assert said == ["alert closes: shop: stale"]
+
+
+def test_of_a_rule_that_was_not_judged_nothing_closes(tmp_path: Path) -> None:
+    said: list[str] = []
+    teller(tmp_path, []).tell([LAG, STALE], rules=RULES)
+    teller(tmp_path, said).tell([LAG], rules=["lag_growing"])
+    assert said == []
+
+
+def test_an_alert_that_becomes_critical_is_told_again(tmp_path: Path) -> None:
+    said: list[str] = []
+    one = teller(tmp_path, said)
+    one.tell([STALE], rules=RULES)
+    one.tell([replace(STALE, severity="critical")], rules=RULES)
+    assert [line.split()[2] for line in said] == ["warning", "critical"]
+
+
+def test_a_state_that_cannot_be_read_is_told_anew(tmp_path: Path) -> None:
+    said: list[str] = []
+    teller(tmp_path, []).tell([LAG], rules=RULES)
+    (tmp_path / "alerts" / "shop" / "told.json").write_text('{"open": [{"rule"')
+    teller(tmp_path, said).tell([LAG], rules=RULES)
+    assert said == [OPENS]
+
+
+def test_a_webhook_gets_what_slack_shows_and_what_machines_read(
+    tmp_path: Path, server: Listening
+) -> None:
+    one = teller(tmp_path, [], lambda body: deliver(server.address, body))
+    one.tell([LAG], rules=RULES)
+    one.tell([], rules=RULES)
+    opened, closed = server.heard
+    assert opened["text"] == OPENS
+    assert opened["pipeline"] == "shop"
+    assert opened["opened"] == [LAG.to_json()]
+    assert opened["opened"][0]["since"] == "2026-01-05T12:00:00+00:00"
+    assert closed["closed"] == [LAG.to_json()]
+    assert server.headers[0]["content-type"] == "application/json"
+
+
+def test_what_the_webhook_did_not_take_is_sent_again_and_said_once(tmp_path: Path) -> None:
+    said: list[str] = []
+    sent: list[Mapping[str, Any]] = []
+    answers = ["it is away", "", "never asked"]
+
+    def send(body: Mapping[str, Any]) -> str:
+        sent.append(body)
+        return answers.pop(0)
+
+    one = teller(tmp_path, said, send)
+    for _ in range(3):
+        one.tell([LAG], rules=RULES)
+    assert [body["text"] for body in sent] == [OPENS, OPENS]
+    assert said == [
+        OPENS,
+        "alerts: the webhook did not take them: it is away. The next look tries again.",
+    ]
+    # Another run finds nothing new.
+    teller(tmp_path, said).tell([LAG], rules=RULES)
+    assert len(said) == 2
+
+
+def test_a_server_that_is_to_blame_is_asked_again(server: Listening) -> None:
+    server.answers = [500, 503, 200]
+    assert deliver(server.address, {"text": "a"}, pauses=(0, 0)) == ""
+    assert server.heard == [{"text": "a"}]
+    server.answers = [500]
+    assert deliver(server.address, {}, pauses=(0, 0)) == "it answers 500"
+    assert server.tries == 6
+
+
+def test_a_server_that_refuses_is_not_asked_again(server: Listening) -> None:
+    server.answers = [404]
+    assert deliver(server.address, {}, pauses=(0, 0)) == "it answers 404"
+    assert server.tries == 1
+
+
+def test_a_server_that_is_slow_or_away_costs_no_more_than_the_tries(server: Listening) -> None:
+    server.seconds = 5
+    began = time.monotonic()
+    told = deliver(server.address, {}, timeout=0.1, pauses=(0.1,))
+    assert time.monotonic() - began < 2
+    assert told.startswith("it does not answer: ") and "timed out" in told
+    # Nobody listens on that port; the path, which is the secret, is not in the message.
+    told = deliver("http://127.0.0.1:1/hook/s3cret", {}, pauses=())
+    assert "refused" in told and "s3cret" not in told
+
+
+def test_a_webhook_is_a_reference_that_holds_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="stands for the variable HOOK, which is not set"):
+        address_of("env:HOOK")
+    monkeypatch.setenv("HOOK", "file:///etc/passwd")
+    with pytest.raises(UsageError, match="env:HOOK, which holds no http") as caught:
+        address_of("env:HOOK")
+    assert "passwd" not in str(caught.value)
+    monkeypatch.setenv("HOOK", "https://example.com/a")
+    assert address_of("env:HOOK") == "https://example.com/a"
+
+
+def test_the_state_is_json_that_people_can_read(tmp_path: Path) -> None:
+    teller(tmp_path, []).tell([LAG], rules=RULES)
+    kept = json.loads((tmp_path / "alerts" / "shop" / "told.json").read_text())
+    assert kept == {"open": [LAG.to_json()]}
