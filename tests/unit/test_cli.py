@@ -289,6 +289,12 @@ def test_a_catalog_away_from_its_runtime_says_how_to_run_on_paths(
     assert "give --root DIR" in told
 
 
+def test_a_catalog_is_not_served(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    told = mistake(capsys, tmp_path, "serve", "--env", "prod")
+
+    assert "Connect to the SQL warehouse" in told
+
+
 def test_the_fast_lane_on_a_catalog_says_that_it_is_not_built(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
