@@ -78,8 +78,8 @@ def build_session(env: str | Environment = "local", *, reads: Iterable[str] = ()
         logging.getLogger(chatter).setLevel(logging.CRITICAL + 1)
     master = environment.master or "local[*]"
     builder = SparkSession.builder.master(master).appName("tidelake")
-    on_store = any(is_remote(place) for place in (environment.root, *reads) if place)
-    jars = [*ensure_jars(), *(ensure_jars(read_lock(store_lock())) if on_store else [])]
+    on_store = _on_store(environment, reads)
+    jars = session_jars(environment, reads)
     settings = _settings(environment, jars) | (_store_settings(environment) if on_store else {})
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -92,6 +92,20 @@ def build_session(env: str | Environment = "local", *, reads: Iterable[str] = ()
         raise _not_started(str(error), log) from error
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def session_jars(environment: Environment, reads: Iterable[str] = ()) -> list[Path]:
+    """Give the jars that an environment's session takes; arguments as :func:`build_session`'s.
+
+    Raises:
+        JarError: A jar is missing, or its hash differs from the lock.
+    """
+    of_store = ensure_jars(read_lock(store_lock())) if _on_store(environment, reads) else []
+    return [*ensure_jars(), *of_store]
+
+
+def _on_store(environment: Environment, reads: Iterable[str]) -> bool:
+    return any(is_remote(place) for place in (environment.root, *reads) if place)
 
 
 def starts_spark(environment: Environment) -> bool:

@@ -152,6 +152,11 @@ def test_the_version_goes_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
         (["quarantine", "discard", "--reason", " "], "Invalid value for --reason: say why"),
         (["quarantine", "list", "--stage", "late"], "'late' is not one of 'parse', 'contract'"),
         (["ledger", "--by", "hour"], "'hour' is not one of 'batch', 'day'"),
+        (["fate"], "give one of --event-id and --record-id"),
+        (["serve", "--port", "0"], "0 is not in the range"),
+        (["sql", "--to", "answer.csv"], "--to goes with a statement"),
+        (["sql", "SELECT 1", "--to", "answer.txt"], "ends in none of .csv, .parquet, .json"),
+        (["dictionary", "--to", "page.html"], "ends neither in .md nor in .json"),
         (["erase"], "Missing option '--subject'"),
         (["erase", "--subject", "u1"], "write the subject as COLUMN=VALUE"),
         (["erase", "--subject", "user_id="], "write the subject as COLUMN=VALUE"),
@@ -184,6 +189,8 @@ def test_wrong_use_exits_2_with_a_message(
         ["quarantine", "replay", "nope"],
         ["quarantine", "discard", "nope", "--reason", "broken"],
         ["erase", "nope", "--subject", "user_id=u1"],
+        ["fate", "nope", "--event-id", "e1"],
+        ["dictionary", "nope"],
     ],
     ids=" ".join,
 )
@@ -282,6 +289,12 @@ def test_a_catalog_away_from_its_runtime_says_how_to_run_on_paths(
     assert "give --root DIR" in told
 
 
+def test_a_catalog_is_not_served(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    told = mistake(capsys, tmp_path, "serve", "--env", "prod")
+
+    assert "Connect to the SQL warehouse" in told
+
+
 def test_the_fast_lane_on_a_catalog_says_that_it_is_not_built(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -363,6 +376,7 @@ def test_sql_on_an_empty_root_says_how_to_fill_it(
         ["late", "list"],
         ["quarantine", "list"],
         ["erase", "--subject", "user_id=u1"],
+        ["fate", "--event-id", "e1"],
     ],
     ids=" ".join,
 )
