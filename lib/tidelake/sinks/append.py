@@ -30,8 +30,8 @@ def append(
 
     Delta leaves out a commit without any action, and the note with it. A transaction id is such
     an action; it costs a rebuild of the snapshot, so only what may be empty gets one. On an object
-    store each batch gets one: a lock may be lost there while its holder stands still, and of two
-    writers of a batch Delta then lets only one commit.
+    store each batch gets one: a lock may be lost there while its holder stands still, and Delta then
+    refuses the second commit of a batch, which would fit behind the first.
 
     Args:
         rows: What to append.
