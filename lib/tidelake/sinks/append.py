@@ -29,8 +29,8 @@ def append(
     """Append rows in one commit that carries the note.
 
     Delta leaves out a commit without any action, and the note with it. A transaction id is such
-    an action; it costs a rebuild of the snapshot, so only what may be empty gets one. On an object
-    store each batch gets one: a lock may be lost there while its holder stands still, and Delta then
+    an action; it costs a rebuild of the snapshot, so only what may be empty gets one. On a store
+    each batch gets one: a lock may be lost there while its holder stands still, and Delta then
     refuses the second commit of a batch, which would fit behind the first.
 
     Args:
