@@ -17,7 +17,7 @@ from tidelake.jars import ensure_jars, read_lock, store_lock
 from tidelake.quiet import output_to
 from tidelake.remote import connect
 from tidelake.store.access import spark_settings
-from tidelake.store.folders import is_remote
+from tidelake.store.folders import is_stored
 from tidelake.tables import Catalog, Lake
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def session_jars(environment: Environment, reads: Iterable[str] = ()) -> list[Pa
 
 
 def _on_store(environment: Environment, reads: Iterable[str]) -> bool:
-    return any(is_remote(place) for place in (environment.root, *reads) if place)
+    return any(is_stored(place) for place in (environment.root, *reads) if place)
 
 
 def starts_spark(environment: Environment) -> bool:
@@ -216,7 +216,7 @@ def _settings(environment: Environment, jars: list[Path]) -> dict[str, str]:
 def _store_settings(environment: Environment) -> dict[str, str]:
     """Let Spark read a store; where the root is on one, its own files of checkpoints too."""
     settings = spark_settings()
-    if environment.root is not None and is_remote(environment.root):
+    if environment.root is not None and is_stored(environment.root):
         # What is made for disks would write an object in place, and readers would see half of it.
         settings[_CHECKPOINT_FILES] = _ABORTABLE
     return settings
