@@ -19,6 +19,7 @@ from tidelake import __version__
 from tidelake.cli import app
 from tidelake.cli.failures import run_command
 from tidelake.runtime.lock import hold
+from tidelake.session import build_session
 from tidelake.tables import Lake
 
 PROJECT = Path(__file__).parents[2]
@@ -281,6 +282,7 @@ def test_a_catalog_away_from_its_runtime_says_how_to_run_on_paths(
 ) -> None:
     monkeypatch.delenv("DATABRICKS_RUNTIME_VERSION", raising=False)
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    monkeypatch.setattr("tidelake.session.build_session", build_session)
 
     assert run_command(app, ["ledger", "clickstream", "--env", "prod"]) == 4
 
