@@ -259,7 +259,8 @@ def test_questions_are_answered_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     events([order(n) for n in range(60)])
-    answers = iter(["events", "shop", "", "", "customer_country", "1 day", "soon", "1 hour"])
+    said = ["events", "shop", "oder_id", "", "", "customer_country", "1 day", "soon", "1 hour"]
+    answers = iter(said)
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     monkeypatch.setattr("click.termui.visible_prompt_func", lambda _: next(answers))
 
@@ -269,7 +270,9 @@ def test_questions_are_answered_on_a_terminal(
     assert shop.event.id == "order_id"
     assert shop.gold[0].name == "shop_by_customer_country_1d"
     assert shop.watermark.delay.total_seconds() == 3600
-    assert "'soon' is no duration" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "did you mean order_id?" in told
+    assert "'soon' is no duration" in told
 
 
 @pytest.mark.parametrize(
@@ -353,7 +356,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=15, deadline=None, derandomize=True)
 @given(st.lists(st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=6), min_size=2))
 def test_whatever_objects_hold_makes_a_definition_that_loads(values: list[dict[str, Any]]) -> None:
     values = [{"id": f"e{n}", **value} for n, value in enumerate(values)]
