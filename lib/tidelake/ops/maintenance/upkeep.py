@@ -83,6 +83,7 @@ def tables_of(lake: Lake, pipeline: Pipeline) -> list[Table]:
         *map(lake.table, pipeline.gold_names),
         lake.books(),
         lake.epochs(),
+        lake.progress(),
     ]
     return [table for table in known if table.exists]
 
