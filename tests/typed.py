@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from tidelake.cli import app
 _FENCE = re.compile(r"^\s*```(\w*)")
 _INLINE = re.compile(r"`([^`]+)`")
 PROMPT = "$ "
+_SHELL = frozenset({"<", ">", "|"})
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,9 @@ def problem_of(typed: str, *, whole: bool = True) -> str:
     command: click.Command = app
     given: list[click.Parameter] = []
     arguments = 0
-    words = iter(shlex.split(typed, comments=True)[1:])
+    shown = shlex.split(typed, comments=True)[1:]
+    # What goes in or out by a file or a pipe is the shell's.
+    words = itertools.takewhile(lambda word: word not in _SHELL, shown)
     for word in words:
         if isinstance(command, click.Group) and not word.startswith("-"):
             if word not in command.commands:
@@ -127,7 +131,9 @@ def value_problem(option: click.Parameter, value: str) -> str:
     if value.isupper():
         return ""
     try:
-        option.type.convert(value, option, None)
+        converted = option.type.convert(value, option, None)
+        if option.callback is not None:
+            option.callback(click.Context(app), option, converted)
     except click.BadParameter as error:
         return error.message
     return ""

@@ -62,9 +62,13 @@ def keys_of(model: type[BaseModel]) -> list[Key]:
 
 def meanings(model: type[BaseModel]) -> dict[str, str]:
     """Read the attributes of a model's docstring."""
-    text = (model.__doc__ or "").partition("Attributes:\n")[2]
-    body = "\n".join(line[4:] for line in text.splitlines())
-    return {name: _plain(said) for name, said in _ATTRIBUTE.findall(body)}
+    found: dict[str, str] = {}
+    # What a model is made of says what its own docstring does not repeat.
+    for part in reversed(model.__mro__):
+        text = (part.__doc__ or "").partition("Attributes:\n")[2]
+        body = "\n".join(line[4:] for line in text.splitlines())
+        found |= {name: _plain(said) for name, said in _ATTRIBUTE.findall(body)}
+    return found
 
 
 def about(model: type[BaseModel]) -> str:

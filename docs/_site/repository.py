@@ -7,13 +7,20 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
 _LINK = re.compile(r"(\]\()([^)#\s]+)(#[^)]*)?(\))")
-_LANGUAGES = {".py": "python", ".yml": "yaml", ".yaml": "yaml", ".toml": "toml", ".sh": "bash"}
-_SUMMARY = re.compile(r"^\*\*Decision\.\*\*\s+(.+?)(?:\n\n|\Z)", re.MULTILINE | re.DOTALL)
+_LANGUAGES = {
+    ".py": "python",
+    ".md": "markdown",
+    ".yml": "yaml",
+    ".yaml": "yaml",
+    ".toml": "toml",
+    ".sh": "bash",
+}
 
 
 def decisions_page(folder: Path) -> str:
-    """List the decisions with the first sentence of each."""
+    """List the decisions, each by its title."""
     lines = [
         "# Decisions",
         "",
@@ -42,8 +49,9 @@ def linked_files(docs: Path) -> list[Path]:
 
 
 def page_of(path: Path) -> str:
-    """Name the page that shows a file."""
-    return f"files/{path.relative_to(ROOT).as_posix()}.md"
+    """Name the page that shows a file; MkDocs passes over names that begin with a dot."""
+    parts = [re.sub(r"^\.", "dot-", part) for part in path.relative_to(ROOT).parts]
+    return f"files/{'/'.join(parts)}.md"
 
 
 def show(path: Path) -> str:
@@ -53,30 +61,41 @@ def show(path: Path) -> str:
     if path.is_dir():
         names = sorted(one.name for one in path.iterdir() if not one.name.startswith(("_", ".")))
         return head + "\n".join(f"- `{one}`" for one in names) + "\n"
-    text = path.read_text(encoding="utf-8")
-    if path.suffix == ".md":
-        return head + text.partition("\n")[2]
-    return f"{head}````{_LANGUAGES.get(path.suffix, 'text')}\n{text}````\n"
+    try:
+        text = path.read_text(encoding="utf-8").rstrip("\n")
+    except UnicodeDecodeError:
+        return f"{head}{path.stat().st_size:,} bytes that are no text.\n"
+    # Markdown too: its links lead from the place where it lies.
+    return f"{head}`````{_LANGUAGES.get(path.suffix, 'text')}\n{text}\n`````\n"
 
 
 def relinked(markdown: str, page: str) -> str:
     """Point links to files of the repository at their pages."""
 
     def replaced(match: re.Match[str]) -> str:
-        target = _target(match[2], page)
-        if target is None:
+        path = _resolved(match[2], page)
+        if path is None or not path.exists():
             return match[0]
-        link = posixpath.relpath(page_of(target), posixpath.dirname(page) or ".")
-        return f"{match[1]}{link}{match[4]}"
+        if path.is_relative_to(DOCS):
+            # Out of docs and in again is a way that only the repository has.
+            link, anchor = path.relative_to(DOCS).as_posix(), match[3] or ""
+        else:
+            link, anchor = page_of(path), ""
+        there = posixpath.relpath(link, posixpath.dirname(page) or ".")
+        return f"{match[1]}{there}{anchor}{match[4]}"
 
     return _LINK.sub(replaced, markdown)
 
 
 def _target(link: str, page: str) -> Path | None:
     """Give the file that a link of a page names, where it lies outside of docs."""
+    path = _resolved(link, page)
+    return None if path is None or path.is_relative_to(DOCS) or not path.exists() else path
+
+
+def _resolved(link: str, page: str) -> Path | None:
+    """Follow a link in the repository; None where it leads out of it."""
     if "://" in link or link.startswith(("mailto:", "/")):
         return None
-    path = (ROOT / "docs" / page).parent / link
-    path = Path(posixpath.normpath(path.as_posix()))
-    inside = path.is_relative_to(ROOT / "docs") or not path.is_relative_to(ROOT)
-    return None if inside or not path.exists() else path
+    path = Path(posixpath.normpath(((DOCS / page).parent / link).as_posix()))
+    return path if path.is_relative_to(ROOT) else None

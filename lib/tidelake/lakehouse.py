@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from tidelake.config import Environment, Pipeline, load_environment, load_pipeline
-from tidelake.errors import NotBuiltError, UsageError
+from tidelake.errors import UsageError
 from tidelake.ops.epochs import ask_at_epoch
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.listing import list_late, list_quarantine
 from tidelake.ops.query import Answer, ask_for_user
 from tidelake.replay.fate import Fate, fates_of_event, fates_of_record
+from tidelake.session import lake_of
 from tidelake.tables import Lake
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Lakehouse:
-    """The tables of one root.
+    """The tables of one environment.
 
     Attributes:
         environment: What differs by place.
@@ -120,21 +121,17 @@ class Lakehouse:
 
 
 def open_lakehouse(root: str | None = None, *, env: str | None = None) -> Lakehouse:
-    """Open the tables under a root.
+    """Open the tables of an environment.
 
     Args:
         root: The folder; None for that of the environment, or of ``TIDELAKE_ROOT``.
         env: The environment's name; None for ``TIDELAKE_ENV``, or local.
 
     Raises:
-        NotBuiltError: The environment's tables lie in a catalog.
+        UsageError: There is no such environment, or it names no place.
     """
     environment = load_environment(env, root=root)
-    if environment.root is None:
-        raise NotBuiltError(
-            f"Notebooks on the catalog {environment.catalog}", "Give a root to read paths."
-        )
-    return Lakehouse(environment, Lake(environment.root))
+    return Lakehouse(environment, lake_of(environment))
 
 
 def _frame(answer: Answer) -> pd.DataFrame:

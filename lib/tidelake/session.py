@@ -17,7 +17,7 @@ from tidelake.jars import ensure_jars, read_lock, store_lock
 from tidelake.quiet import output_to
 from tidelake.remote import connect
 from tidelake.store.access import spark_settings
-from tidelake.store.folders import is_remote
+from tidelake.store.folders import is_stored
 from tidelake.tables import Catalog, Lake
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ def build_session(env: str | Environment = "local", *, reads: Iterable[str] = ()
         logging.getLogger(chatter).setLevel(logging.CRITICAL + 1)
     master = environment.master or "local[*]"
     builder = SparkSession.builder.master(master).appName("tidelake")
-    on_store = any(is_remote(place) for place in (environment.root, *reads) if place)
-    jars = [*ensure_jars(), *(ensure_jars(read_lock(store_lock())) if on_store else [])]
+    on_store = _on_store(environment, reads)
+    jars = session_jars(environment, reads)
     settings = _settings(environment, jars) | (_store_settings(environment) if on_store else {})
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -92,6 +92,20 @@ def build_session(env: str | Environment = "local", *, reads: Iterable[str] = ()
         raise _not_started(str(error), log) from error
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def session_jars(environment: Environment, reads: Iterable[str] = ()) -> list[Path]:
+    """Give the jars that an environment's session takes; arguments as :func:`build_session`'s.
+
+    Raises:
+        JarError: A jar is missing, or its hash differs from the lock.
+    """
+    of_store = ensure_jars(read_lock(store_lock())) if _on_store(environment, reads) else []
+    return [*ensure_jars(), *of_store]
+
+
+def _on_store(environment: Environment, reads: Iterable[str]) -> bool:
+    return any(is_stored(place) for place in (environment.root, *reads) if place)
 
 
 def starts_spark(environment: Environment) -> bool:
@@ -202,7 +216,7 @@ def _settings(environment: Environment, jars: list[Path]) -> dict[str, str]:
 def _store_settings(environment: Environment) -> dict[str, str]:
     """Let Spark read a store; where the root is on one, its own files of checkpoints too."""
     settings = spark_settings()
-    if environment.root is not None and is_remote(environment.root):
+    if environment.root is not None and is_stored(environment.root):
         # What is made for disks would write an object in place, and readers would see half of it.
         settings[_CHECKPOINT_FILES] = _ABORTABLE
     return settings

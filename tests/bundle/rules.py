@@ -20,6 +20,7 @@ from tidelake.config.places import pipeline_names
 Rule = Callable[[Bundle], Iterator[str]]
 
 _RETRIES = ("max_retries", "min_retry_interval_millis", "retry_on_timeout")
+_CHECKS = ("tidelake-gate", "tidelake-verify", "tidelake-alerts")
 _OF_A_PLACE = {
     "an address": re.compile(r"https?://|\.cloud\.databricks\.com|\.azuredatabricks\.net"),
     "an id": re.compile(
@@ -166,7 +167,7 @@ def thresholds_are_variables(bundle: Bundle) -> Iterator[str]:
 def checks_are_not_repeated(bundle: Bundle) -> Iterator[str]:
     """What judges tables is not asked again until it says yes."""
     for task in bundle.tasks():
-        if task.body["python_wheel_task"]["entry_point"] in ("tidelake-gate", "tidelake-verify"):
+        if task.body["python_wheel_task"]["entry_point"] in _CHECKS:
             again = task.body.get("max_retries"), task.body.get("disable_auto_optimization")
             if again != (0, True):
                 yield f"{task.job}.{task.key}: retried"
@@ -197,10 +198,14 @@ def names_no_place(bundle: Bundle) -> Iterator[str]:
 
 
 def fits_the_config(bundle: Bundle) -> Iterator[str]:
-    """Catalog, maintained pipelines and pinned packages are those of conf/ and pyproject.toml."""
+    """Catalog, volume, pipelines and pinned packages are those of conf/ and pyproject.toml."""
     environment = load_environment(bundle.target)
     if environment.catalog != bundle.variables["catalog"]:
         yield f"catalog {bundle.variables['catalog']}, but conf says {environment.catalog}"
+    files = bundle.resources["volumes"]["files"]
+    volume = "/".join(["/Volumes", *(files[f"{part}_name"] for part in ("catalog", "schema"))])
+    if str(environment.volume) != f"{volume}/{files['name']}":
+        yield f"volume {volume}/{files['name']}, but conf says {environment.volume}"
     maintained = set(json.loads(bundle.variables["maintained_pipelines"]))
     # A root, so that paths of sources resolve without a workspace.
     local = load_environment("local")

@@ -20,7 +20,7 @@ Raw = dict[str, Any]
 
 @pytest.fixture(autouse=True)
 def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("TIDELAKE_ENV", "TIDELAKE_ROOT"):
+    for name in ("TIDELAKE_ENV", "TIDELAKE_ROOT", "TIDELAKE_CATALOG", "TIDELAKE_VOLUME"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -167,6 +167,11 @@ def _call(raw: Raw, *, entry: str | None = None, arguments: list[str] | None = N
         ),
         (
             rules.fits_the_config,
+            lambda raw: raw["resources"]["volumes"]["files"].update(name="other"),
+            "conf says /Volumes/tidelake_dev/ops/files",
+        ),
+        (
+            rules.fits_the_config,
             lambda raw: raw["variables"]["maintained_pipelines"].update(default="[]"),
             "products is run and never maintained",
         ),
@@ -193,7 +198,8 @@ def test_the_scheduled_job_goes_from_the_dimensions_to_the_proof() -> None:
     ]
 
     keys = ["dimensions", "bronze", "silver", "gold", "gate", "verify"]
-    assert chain == [(key, keys[:number][-1:]) for number, key in enumerate(keys)]
+    in_a_row = [(key, keys[:number][-1:]) for number, key in enumerate(keys)]
+    assert chain == [*in_a_row, ("alerts", ["gold"])]
 
 
 def test_the_backfill_screen_fills_a_range() -> None:

@@ -16,7 +16,7 @@ from scripts.sbom import with_jars
 from tests.bundle.project import PROJECT
 from tidelake.jars import read_lock
 
-LOCKS = sorted(PROJECT.glob("requirements*.lock"))
+LOCKS = [*sorted(PROJECT.glob("requirements*.lock")), PROJECT / "docs" / "requirements.lock"]
 WORKFLOWS = sorted((PROJECT / ".github" / "workflows").glob("*.yml"))
 
 
@@ -37,7 +37,7 @@ def names(requirements: list[str]) -> set[str]:
     return {re.split(r"[\[<>=~! ]", one)[0].lower() for one in requirements}
 
 
-@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: f"{lock.parent.name}-{lock.name}")
 def test_every_pin_has_hashes_and_no_address(lock: Path) -> None:
     found = pins(lock)
 
@@ -55,8 +55,9 @@ def test_the_locks_hold_what_the_project_asks_for_and_agree() -> None:
         {pin.split("==")[0]: pin for pin in pins(PROJECT / f"requirements{name}.lock")}
         for name in ("-runtime", "", "-release")
     )
+    # Tools, each set with an environment of its own.
     asked = package["dependencies"] + [
-        one for extra, group in extras.items() if extra != "dev" for one in group
+        one for extra, group in extras.items() if extra not in ("dev", "docs") for one in group
     ]
 
     assert names(asked) <= set(runtime)

@@ -31,6 +31,12 @@ from tidelake.replay.verify import verify
 from tidelake.tables import HOPS, Hop
 
 pytestmark = pytest.mark.long
+_TOTALS = {
+    "name": "totals",
+    "window": {"kind": "tumbling", "size": "1 minute"},
+    "keys": ["user_id"],
+    "measures": {"events": {"count": "*"}},
+}
 
 
 @pytest.fixture
@@ -41,11 +47,12 @@ def environment(spark: SparkSession, tmp_path: Path) -> Iterator[Environment]:
 
 
 def filled(spark: SparkSession, folder: Path, environment: Environment, **changes: Any) -> World:
-    """Run two files through all hops."""
+    """Run two files, in two batches, through all hops."""
+    changes = {"gold": [_TOTALS], **changes}
     made = world(spark, folder, environment=environment, quality=None, **changes)
     for part in range(2):
         made.land(f"{part}.jsonl", lines(part))
-        made.run(START + timedelta(days=1, minutes=part))
+    made.run(*[START + timedelta(days=1, minutes=part) for part in range(2)])
     return made
 
 
@@ -61,29 +68,18 @@ def assert_sound(made: World) -> None:
     assert verify(made.context).equal
 
 
-@pytest.mark.parametrize("hop", HOPS)
-def test_a_hop_whose_checkpoint_is_gone_is_refused_and_repaired(
-    spark: SparkSession, tmp_path: Path, environment: Environment, hop: Hop
-) -> None:
-    made = filled(spark, tmp_path / "w", environment)
-    shutil.rmtree(made.lake.checkpoints("clickstream", hop) / "g1")
-    with pytest.raises(GenerationError, match=f"tidelake repair clickstream --hop {hop}"):
-        made.run()
-    assert repair(made.context, hop).rebuilt is False
-    made.land("2.jsonl", lines(2))
-    made.run(START + timedelta(days=2))
-    assert_sound(made)
-
-
 def test_a_backfill_stands_beside_and_is_promoted_and_taken_back(
     spark: SparkSession, tmp_path: Path, environment: Environment
 ) -> None:
     made = filled(spark, tmp_path / "w", environment)
     before = [table.name for table in made.lake.existing()]
     rows = read(made.lake, "silver.clickstream", "event_id")
+    final = "SHOW CREATE TABLE gold.totals__final"
+    shown = spark.sql(final).collect()
     changed = made.redefined(event={"where": "action <> 'purchase'"})
     state = build(changed.context, "bronze")
     assert [table.name for table in made.lake.existing()] == before
+    assert spark.sql(final).collect() == shown
     assert differences(changed.context, state).silver
     promote(changed.context)
     assert len(read(made.lake, "silver.clickstream", "event_id")) < len(rows)
@@ -112,6 +108,20 @@ def test_an_erased_subject_is_in_no_table_and_in_no_feed(
             assert stored.where("user_id = 'u1'").count() == 0
     changed = list((tmp_path / "warehouse").glob("*/*/_change_data/*.parquet"))
     assert changed == []
+
+
+@pytest.mark.parametrize("hop", HOPS)
+def test_a_hop_whose_checkpoint_is_gone_is_refused_and_repaired(
+    spark: SparkSession, tmp_path: Path, environment: Environment, hop: Hop
+) -> None:
+    made = filled(spark, tmp_path / "w", environment)
+    shutil.rmtree(made.lake.checkpoints("clickstream", hop) / "g1")
+    with pytest.raises(GenerationError, match=f"tidelake repair clickstream --hop {hop}"):
+        made.run()
+    assert repair(made.context, hop).rebuilt is False
+    made.land("2.jsonl", lines(2))
+    made.run(START + timedelta(days=2))
+    assert_sound(made)
 
 
 def test_maintenance_changes_no_row(

@@ -17,7 +17,7 @@ from tidelake.config.dictionary import TableEntry, entries_of
 from tidelake.generators import generate
 from tidelake.lakehouse import open_lakehouse
 from tidelake.ops.ledger import read_ledger
-from tidelake.ops.query import ask_for_user
+from tidelake.ops.query import ask, ask_for_user
 from tidelake.replay.fate import fates_of_event, fates_of_record
 from tidelake.tables import Lake
 
@@ -177,7 +177,7 @@ def test_every_example_of_the_dictionary_runs(
 ) -> None:
     products = load_pipeline("products", environment)
     for entry in (*entries_of(pipeline), *entries_of(products)):
-        answer = ask_for_user(lake, entry.example)
+        answer = ask(lake, entry.example)
         assert answer.columns
         assert answer.rows or "__" in entry.table, entry.table
 

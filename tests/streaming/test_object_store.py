@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from tests.running import click, read
@@ -151,25 +150,6 @@ def test_a_lost_checkpoint_is_refused_and_a_repair_goes_on_after_the_table(twins
 
     twins.assert_alike()
     twins.assert_balanced()
-
-
-def test_of_two_drivers_that_write_the_same_commit_one_fails(
-    spark: SparkSession, s3: Store
-) -> None:
-    """Both looked and found nothing there before either had written."""
-    jvm = spark._jvm
-    assert jvm is not None
-    path = jvm.org.apache.hadoop.fs.Path(f"{s3.prefix()}/_delta_log/{0:020}.json")
-    files = path.getFileSystem(spark._jsc.hadoopConfiguration())
-    first, second = files.create(path, False), files.create(path, False)
-    first.write(65)
-    second.write(66)
-    first.close()
-
-    with pytest.raises(Py4JJavaError, match=r"412|PreconditionFailed"):
-        second.close()
-
-    assert folder(str(path)).read_text() == "A"
 
 
 def test_an_object_that_changed_after_it_was_read_stops_bronze(twins: Twins) -> None:

@@ -19,6 +19,7 @@ from tidelake import __version__
 from tidelake.cli import app
 from tidelake.cli.failures import run_command
 from tidelake.runtime.lock import hold
+from tidelake.session import build_session
 from tidelake.tables import Lake
 
 PROJECT = Path(__file__).parents[2]
@@ -152,6 +153,11 @@ def test_the_version_goes_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
         (["quarantine", "discard", "--reason", " "], "Invalid value for --reason: say why"),
         (["quarantine", "list", "--stage", "late"], "'late' is not one of 'parse', 'contract'"),
         (["ledger", "--by", "hour"], "'hour' is not one of 'batch', 'day'"),
+        (["fate"], "give one of --event-id and --record-id"),
+        (["serve", "--port", "0"], "0 is not in the range"),
+        (["sql", "--to", "answer.csv"], "--to goes with a statement"),
+        (["sql", "SELECT 1", "--to", "answer.txt"], "ends in none of .csv, .parquet, .json"),
+        (["dictionary", "--to", "page.html"], "ends neither in .md nor in .json"),
         (["erase"], "Missing option '--subject'"),
         (["erase", "--subject", "u1"], "write the subject as COLUMN=VALUE"),
         (["erase", "--subject", "user_id="], "write the subject as COLUMN=VALUE"),
@@ -184,6 +190,8 @@ def test_wrong_use_exits_2_with_a_message(
         ["quarantine", "replay", "nope"],
         ["quarantine", "discard", "nope", "--reason", "broken"],
         ["erase", "nope", "--subject", "user_id=u1"],
+        ["fate", "nope", "--event-id", "e1"],
+        ["dictionary", "nope"],
     ],
     ids=" ".join,
 )
@@ -274,12 +282,19 @@ def test_a_catalog_away_from_its_runtime_says_how_to_run_on_paths(
 ) -> None:
     monkeypatch.delenv("DATABRICKS_RUNTIME_VERSION", raising=False)
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    monkeypatch.setattr("tidelake.session.build_session", build_session)
 
     assert run_command(app, ["ledger", "clickstream", "--env", "prod"]) == 4
 
     told = capsys.readouterr().err
     assert "catalog tidelake, which only a Databricks runtime reaches" in told
     assert "give --root DIR" in told
+
+
+def test_a_catalog_is_not_served(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    told = mistake(capsys, tmp_path, "serve", "--env", "prod")
+
+    assert "Connect to the SQL warehouse" in told
 
 
 def test_the_fast_lane_on_a_catalog_says_that_it_is_not_built(
@@ -363,6 +378,7 @@ def test_sql_on_an_empty_root_says_how_to_fill_it(
         ["late", "list"],
         ["quarantine", "list"],
         ["erase", "--subject", "user_id=u1"],
+        ["fate", "--event-id", "e1"],
     ],
     ids=" ".join,
 )

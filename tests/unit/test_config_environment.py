@@ -60,7 +60,8 @@ def test_a_catalog_has_a_volume_of_its_own_unless_another_is_named() -> None:
     assert load_environment("prod").files == Path("/Volumes/tidelake/ops/files")
     write("prod", "catalog: tidelake\nvolume: /Volumes/other/a/b\n")
     assert load_environment("prod").files == Path("/Volumes/other/a/b")
-    assert load_environment("prod", root="/lake").files == Path("/lake")
+    rooted = load_environment("prod", root="/lake")
+    assert (rooted.files, rooted.volume) == (Path("/lake"), None)
 
 
 def test_variables_name_the_catalog_of_an_environment_that_has_one(

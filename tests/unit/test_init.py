@@ -5,11 +5,14 @@ from __future__ import annotations
 import ast
 import gzip
 import json
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.samples import START, hit, land, order, reading
 from tidelake.cli import app
@@ -256,7 +259,8 @@ def test_questions_are_answered_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     events([order(n) for n in range(60)])
-    answers = iter(["events", "shop", "", "", "customer_country", "1 day", "soon", "1 hour"])
+    said = ["events", "shop", "oder_id", "", "", "customer_country", "1 day", "soon", "1 hour"]
+    answers = iter(said)
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     monkeypatch.setattr("click.termui.visible_prompt_func", lambda _: next(answers))
 
@@ -266,7 +270,9 @@ def test_questions_are_answered_on_a_terminal(
     assert shop.event.id == "order_id"
     assert shop.gold[0].name == "shop_by_customer_country_1d"
     assert shop.watermark.delay.total_seconds() == 3600
-    assert "'soon' is no duration" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "did you mean order_id?" in told
+    assert "'soon' is no duration" in told
 
 
 @pytest.mark.parametrize(
@@ -298,6 +304,7 @@ def test_a_source_that_is_no_json_lines_is_named_with_its_line(
         (["--source", "nowhere"], "nowhere does not exist"),
         (["--source", "empty"], "empty holds no file"),
         (["--source", "kafka://127.0.0.1:1/t"], "no Kafka broker can be reached"),
+        (["--source", "kafka://127.0.0.1:1/t"], "Or give a file of its records: --sample FILE."),
         (["--source", "kafka://h:1"], "write kafka://HOST:PORT/TOPIC"),
         (["Shop!", "--source", "events"], "'Shop!' is no name for a table"),
         (["--source", "events", "--id", "orderid"], "did you mean order_id?"),
@@ -325,6 +332,44 @@ def test_what_would_be_no_sound_definition_is_not_written(
     events([order(n, window_start="a") for n in range(20)])
     told = refused(capsys, "shop", "--source", "events", "--key", "window_start")
     assert "--key: window_start is a name that gold fills itself" in told
+
+
+NAMES = [
+    "id", "event_id", "event_time", "ts", "@timestamp", "a.b", "a b", "ID", "_x", "", "größe",
+    "select", "on", "order", "timestamp", "window_start", "is_late", "record_id", "payload",
+    "price", "x" * 80, "1st", "a`b", "a'b", 'a"b', "a: b", "#c", "- d", "null", "yes", "events",
+    "items", "total", "user_id", "status", "new\nline", "{}", "*", "\U0001f600",
+]  # fmt: skip
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.sampled_from([0, -1, 2**63, 10**38, 1_767_607_200, 1_767_607_200_000, 0.5, 1e300, 1e-9]),
+    st.sampled_from(["", "a", "2026-01-05T10:00:00Z", "05/Jan/2026:10:00:00 +0000", "# no"]),
+    st.sampled_from(["u1", "u2", "u3"]),
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=2), st.dictionaries(st.sampled_from(NAMES), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=15, deadline=None, derandomize=True)
+@given(st.lists(st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=6), min_size=2))
+def test_whatever_objects_hold_makes_a_definition_that_loads(values: list[dict[str, Any]]) -> None:
+    values = [{"id": f"e{n}", **value} for n, value in enumerate(values)]
+    with tempfile.TemporaryDirectory() as folder:
+        file = land(Path(folder) / "events" / "a.jsonl", values)
+        told = ["init", "shop", "--source", str(file), "--to", folder, "--yes", "--json"]
+        assert run_command(app, told) == 0
+        load_pipeline(f"{folder}/conf/pipelines/shop.yml", load_environment())
+
+
+def test_objects_without_a_field_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    events([{"_x": 1}])
+    assert "holds no field to make columns of" in refused(capsys, "shop", "--source", "events")
 
 
 def test_no_file_is_overwritten(capsys: pytest.CaptureFixture[str]) -> None:

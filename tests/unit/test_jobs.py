@@ -38,6 +38,7 @@ def test_each_job_has_a_file_and_a_script() -> None:
         ("stream", "run --trigger continuous x"),
         ("gate", "check --tables x"),
         ("verify", "verify x"),
+        ("alerts", "alerts x"),
         ("maintain", "maintain x"),
         ("backfill", "backfill x"),
     ],

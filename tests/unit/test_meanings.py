@@ -9,7 +9,11 @@ import pytest
 from tests.pipelines import shop
 from tidelake.config import load_environment, load_pipeline
 from tidelake.config.meanings import meaning_of, standard_meaning
+from tidelake.config.names import BRONZE_COLUMNS
 from tidelake.errors import ConfigError
+from tidelake.ops.metrics.measured import PROGRESS_COLUMNS
+from tidelake.runtime.books import COLUMNS as BOOKS_COLUMNS
+from tidelake.runtime.writer_schemas import SCHEMAS_DDL
 from tidelake.sinks.definitions import definition_note, silver_note
 
 _COUNTED = {
@@ -124,3 +128,22 @@ def test_the_reference_pipelines_describe_every_table_and_column(tmp_path: Path,
     for table, columns in shown.items():
         meaning = meaning_of(pipeline, table)
         assert not [column for column in columns if not meaning.of(column)], table
+
+
+@pytest.mark.parametrize(
+    ("table", "columns"),
+    [
+        ("ops.progress", tuple(PROGRESS_COLUMNS)),
+        ("ops.books", tuple(BOOKS_COLUMNS)),
+        ("bronze.shop", BRONZE_COLUMNS),
+        ("bronze.shop__requeue", (*BRONZE_COLUMNS, "reason", "requeued_at")),
+        ("bronze.shop__schemas", tuple(part.split()[0] for part in SCHEMAS_DDL.split(", "))),
+    ],
+)
+def test_the_tables_of_every_pipeline_are_described_whole(
+    table: str, columns: tuple[str, ...]
+) -> None:
+    meaning = standard_meaning(table)
+
+    assert meaning.description
+    assert not [column for column in columns if not meaning.of(column)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -107,6 +107,18 @@ def test_the_flow_tells_pace_sizes_and_what_waits(shop: Shop) -> None:
     assert [head.table for head in flow.golds] == list(shop.pipeline.gold_names)
     assert not flow.runs
     assert flow.requeued == 0
+
+
+def test_the_pace_is_that_of_the_batches_since_the_last_pause(shop: Shop) -> None:
+    shop.began += timedelta(hours=1)
+    shop.run(1)
+    assert read_flow(shop.lake, shop.pipeline, now=NOW).hops[0].rows_per_second is None
+
+    shop.run(2)
+    bronze = read_flow(shop.lake, shop.pipeline, now=NOW).hops[0]
+
+    assert bronze.sizes == (BATCH_ROWS,) * 6
+    assert bronze.rows_per_second == pytest.approx(1.0)
 
 
 def test_a_process_that_holds_a_hop_is_told_and_one_that_ended_is_not(shop: Shop) -> None:

@@ -10,9 +10,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidelake.errors import TidelakeError
-from tidelake.runtime.landing import listed, local_path
+from tidelake.runtime.landing import listed
 from tidelake.runtime.places import Block, placed, shifts
 from tidelake.sources import BLOCK
+from tidelake.store.folders import place_of
 
 
 def _read(spark: SparkSession, folder: Path, most: int) -> DataFrame:
@@ -48,7 +49,7 @@ def test_a_line_has_its_place_in_the_file_whatever_a_task_reads(
     rows = placed(_read(spark, tmp_path, most)).select("source", "_position", "payload").collect()
     found: dict[str, list[tuple[int, str]]] = {}
     for row in rows:
-        place = local_path(row["source"]).name
+        place = Path(place_of(row["source"])).name
         found.setdefault(place, []).append((int(row["_position"]), row["payload"]))
     expected = {name: list(enumerate(lines)) for name, lines in written.items() if lines}
     assert {name: sorted(lines) for name, lines in found.items()} == expected
@@ -69,4 +70,4 @@ def test_a_path_is_listed_as_spark_lists_it(spark: SparkSession) -> None:
     jvm = spark._jvm
     assert jvm is not None
     assert listed(path) == jvm.org.apache.hadoop.fs.Path(f"file://{path}").toUri().toString()
-    assert str(local_path(listed(path))) == path
+    assert place_of(listed(path)) == path

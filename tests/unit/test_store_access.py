@@ -113,6 +113,8 @@ def test_spark_is_told_where_the_store_is_and_never_who_asks() -> None:
     assert settings["spark.hadoop.fs.s3a.path.style.access"] == "true"
     assert "of the store" not in str(settings)
     assert not any("key" in name for name in settings)
+    # With it S3A passes over a file that is there, also where it was asked not to.
+    assert "spark.hadoop.fs.s3a.performance.flags" not in settings
 
 
 def test_amazons_own_store_gets_no_endpoint(anew: Callable[..., None]) -> None:

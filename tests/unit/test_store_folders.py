@@ -8,7 +8,7 @@ import pytest
 
 from tidelake.config import load_environment
 from tidelake.errors import ConfigError, UsageError
-from tidelake.store.folders import absolute, address_of, folder, is_remote, place_of
+from tidelake.store.folders import absolute, address_of, folder, is_stored, place_of
 
 
 def test_a_relative_path_lies_under_the_working_directory(
@@ -17,13 +17,13 @@ def test_a_relative_path_lies_under_the_working_directory(
     monkeypatch.chdir(tmp_path)
 
     assert folder("lake") == tmp_path / "lake"
-    assert not is_remote(folder("lake"))
+    assert not is_stored(folder("lake"))
 
 
 def test_an_address_names_a_prefix_and_its_parts_are_joined_as_those_of_a_path() -> None:
     root = folder("s3://bucket/lake/")
 
-    assert is_remote(root)
+    assert is_stored(root)
     assert str(root / "silver" / "clicks") == "s3://bucket/lake/silver/clicks"
 
 
@@ -76,7 +76,7 @@ def test_a_root_on_a_store_may_come_from_the_option_the_variable_or_the_file(
 )
 def test_the_address_of_a_listed_file_becomes_its_place(uri: str, place: str) -> None:
     assert place_of(uri) == place
-    if is_remote(place):
+    if is_stored(place):
         assert place_of(address_of(place)) == place
 
 

@@ -111,9 +111,11 @@ def test_a_holder_that_is_heard_of_is_not_passed_over(
     monkeypatch.setattr(module, "_RENEWED_EVERY", 0.1)
     with hold(place, "shop"):
         writes = owner(s3, place)["write"]
-        time.sleep(0.5)
+        ends = time.monotonic() + 20
+        while owner(s3, place)["write"] < writes + 2 and time.monotonic() < ends:
+            time.sleep(0.05)
 
-        assert owner(s3, place)["write"] > writes + 1
+        assert owner(s3, place)["write"] >= writes + 2
 
 
 def test_a_holder_whose_lock_was_taken_over_stops(

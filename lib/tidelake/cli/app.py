@@ -34,7 +34,7 @@ from tidelake.cli.ui import ui
 from tidelake.cli.verifying import verify
 from tidelake.config.addresses import address_of, is_address
 from tidelake.errors import UnbalancedError, UsageError
-from tidelake.store.folders import folder, is_remote
+from tidelake.store.folders import folder, is_stored
 from tidelake.tables import HOPS, Hop
 
 _DEMO_EVENTS = {"clickstream": 200_000, "payments": 50_000}
@@ -220,7 +220,7 @@ def doctor(fetch: bool, json_: bool, root: str | None, env: str | None) -> int:
     where = place(root, env)
     if fetch:
         ensure_jars()
-        if is_remote(where.lake.root):
+        if is_stored(where.lake.root):
             ensure_jars(read_lock(store_lock()))
     findings = examine_lake(where.lake)
     if json_:

@@ -15,11 +15,10 @@ from tidelake.cli.render import print_json, print_table
 from tidelake.config import load_environment
 from tidelake.config.addresses import Address, address_of, is_address
 from tidelake.config.durations import parse_duration
-from tidelake.errors import UsageError
+from tidelake.errors import MachineError, SourceError, UsageError
 
 if TYPE_CHECKING:
-    from tidelake.scaffold.columns import Payload
-    from tidelake.scaffold.draft import Draft, Wishes
+    from tidelake.scaffold.draft import Draft
     from tidelake.scaffold.sample import Sample
 
 _LINES = 10_000
@@ -78,6 +77,7 @@ def init(
     env: str | None,
 ) -> None:
     """Start a new pipeline from a sample of its data: definition, expectations, test."""
+    from tidelake.cli.questions import ask  # noqa: PLC0415
     from tidelake.scaffold.columns import payload_of  # noqa: PLC0415
     from tidelake.scaffold.draft import Wishes, draft_of  # noqa: PLC0415
     from tidelake.scaffold.folder import files_for, source_in, write  # noqa: PLC0415
@@ -103,7 +103,7 @@ def init(
     payload = payload_of(found.values)
     place: str | Address = topic or source_in(target, Path(origin))
     if asking:
-        wishes = _ask(found, payload, wishes, from_topic=topic is not None)
+        wishes = ask(found, payload, wishes, from_topic=topic is not None)
     draft = draft_of(name, place, found, payload, wishes)
     written = [str(path) for path in write(files, draft, environment)]
     if json_:
@@ -120,57 +120,20 @@ def _sampled(topic: Address | None, path: Path, from_file: bool, lines: int) -> 
         return sample_of(read_files(path, lines=lines))
     from tidelake.kafka.records import first_records  # noqa: PLC0415
 
+    try:
+        records = first_records(topic, count=lines)
+    except (SourceError, MachineError) as error:
+        # A cluster that wants a login is out of reach here, too: only a pipeline file has options.
+        message = f"{error} Or give a file of its records: --sample FILE."
+        raise type(error)(message) from error
     return sample_of(
         Record(
             f"{topic.topic} partition {one.partition} offset {one.offset}",
             str(one.partition),
             one.value,
         )
-        for one in first_records(topic, count=lines)
+        for one in records
     )
-
-
-def _ask(sample: Sample, payload: Payload, wishes: Wishes, *, from_topic: bool) -> Wishes:
-    """Ask for what no option says, with what the sample suggests as the default."""
-    from tidelake.scaffold.choices import event_ids, event_times  # noqa: PLC0415
-    from tidelake.scaffold.draft import NO_KEY, Wishes, draft_of  # noqa: PLC0415
-
-    ids, times = event_ids(sample, payload), event_times(payload, from_topic=from_topic)
-    say(f"{len(sample.records):,} records, {len(payload.fields)} fields.")
-    for one in ids[:3]:
-        say(f"  id    {one.sql}: {one.why}")
-    for one in times[:3]:
-        say(f"  time  {one.sql}: {one.why}")
-    id_ = wishes.id or click.prompt("What tells events apart", default=ids[0].sql, err=True)
-    time = wishes.time or click.prompt("When was an event", default=times[0].sql, err=True)
-    suggested = draft_of("new", "", sample, payload, Wishes(id=id_, time=time))
-    key = wishes.key or click.prompt(
-        "What does the first gold table group by", default=suggested.table.key or NO_KEY, err=True
-    )
-    return Wishes(
-        id_,
-        time,
-        key,
-        wishes.window or _asked("How long are its windows", suggested.table.size),
-        wishes.delay
-        or _asked(
-            f"How far do events come out of order ({suggested.lateness.why})",
-            suggested.lateness.delay,
-        ),
-    )
-
-
-def _asked(question: str, default: timedelta) -> timedelta:
-    from tidelake.scaffold.arrival import written  # noqa: PLC0415
-
-    def read(text: str) -> timedelta:
-        try:
-            return parse_duration(text)
-        except ValueError as error:
-            raise click.BadParameter(str(error)) from error
-
-    answer: timedelta = click.prompt(question, default=written(default), value_proc=read, err=True)
-    return answer
 
 
 def _length(option: str, text: str | None) -> timedelta | None:

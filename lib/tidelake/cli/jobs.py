@@ -43,6 +43,11 @@ def verify() -> None:
     _run("verify")
 
 
+def alerts() -> None:
+    """Fail, so that somebody is told, while a critical alert of the pipeline's is open."""
+    _run("alerts")
+
+
 def maintain() -> None:
     """Put small files together and delete old ones."""
     _run("maintain")

@@ -19,7 +19,7 @@ from tidelake.config import (
 from tidelake.errors import UsageError
 from tidelake.session import lake_of
 from tidelake.store.access import refuse_unreachable
-from tidelake.store.folders import SCHEME, Folder, is_remote
+from tidelake.store.folders import SCHEME, Folder, is_stored
 from tidelake.tables import Lake
 
 MOMENT = "YYYY-MM-DD[THH:MM:SS]"
@@ -93,7 +93,7 @@ def place(root: str | None, env: str | None) -> Place:
 
 def _refuse_unusable(root: Folder) -> None:
     """Find out now, not from Spark, that the root cannot be used; nothing is created."""
-    if is_remote(root):
+    if is_stored(root):
         bucket, _, prefix = str(root).removeprefix(SCHEME).partition("/")
         refuse_unreachable(bucket, f"{prefix}/", what=f"the root {root}")
         return

@@ -27,14 +27,12 @@ _REFRESH_SECONDS = 10
 def serve(port: int, host: str, root: str | None, env: str | None) -> None:
     """Serve the tables over JDBC, for reading, until Ctrl-C."""
     where = place(root, env)
-    if not where.lake.existing():
-        raise UsageError(
-            f"there is no table under {where.lake.root} yet. Fill them with: tidelake demo"
-        )
+    if where.lake.catalog is None and not where.lake.existing():
+        raise UsageError(f"there is no table {where.lake.place} yet. Fill them with: tidelake demo")
     from tidelake.ops.serving.server import serving  # noqa: PLC0415
 
     asked = threading.Event()
-    say(f"Starting Spark for {where.lake.root} …")
+    say(f"Starting Spark for the tables {where.lake.place} …")
     with serving(where.environment, where.lake, host=host, port=port) as registered:
         # Only now: Spark's start sets handlers of its own.
         stop_when_asked(asked)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # The rest of a payload, and the other windows of a hopping table, are in --json.
 _SHOWN_PAYLOAD, _SHOWN_ROWS = 400, 3
+# Names a session for machines; its key and its start do for people.
+_HASH = "session_id"
 _WORDS = {
     "silver": "accepted",
     "duplicate": "a duplicate",
@@ -85,7 +87,10 @@ def _show_gold(counted: Sequence[Counted]) -> None:
         if not one.rows:
             print(f"  {one.table}: {_told(one)}\n")
             continue
-        shown = one.rows[:_SHOWN_ROWS]
+        shown = [
+            {name: value for name, value in row.items() if name != _HASH}
+            for row in one.rows[:_SHOWN_ROWS]
+        ]
         print_table(list(shown[0]), [list(row.values()) for row in shown], title=f"  {one.table}")
         if len(one.rows) > len(shown):
             print(f"  and {len(one.rows) - len(shown)} rows more, with --json\n")

@@ -1,6 +1,6 @@
 """Say what each table and each column means: the pipeline's own words first, then the standard.
 
-The only place that holds the standard words, for the tables' comments and for the dictionary.
+Both the tables' comments and the dictionary follow from it.
 """
 
 from __future__ import annotations
@@ -11,80 +11,9 @@ from dataclasses import dataclass, field
 from tidelake.config.described import Described
 from tidelake.config.detections import EVENTS, LAST_PLACE, TOTAL, VALUES
 from tidelake.config.gold import GoldTable, Measure, SessionWindow
-from tidelake.config.names import IS_DELETE, SEQUENCE
 from tidelake.config.pipeline import Pipeline
+from tidelake.config.standard_words import COLUMNS, TABLES
 
-_TABLES = {
-    "bronze": "Every payload that arrived, byte for byte; only ever added to.",
-    "bronze__requeue": "Rows sent into silver once more, by late apply or quarantine replay.",
-    "bronze__schemas": "The schemas that writers of Avro used, and what was found of each.",
-    "silver": "Accepted events, each once.",
-    "silver__quarantine": "Rows that broke a rule, byte for byte, with every reason.",
-    "silver__late": "Events that came too late for silver, with the watermark that made them so.",
-    "silver__discarded": "Quarantined rows that somebody gave up, and why.",
-    "ops.books": "What each commit says of itself, kept longer than Delta's log.",
-    "ops.epochs": "Which versions of a pipeline's tables belong together.",
-}
-_COLUMNS = {
-    "record_id": "Where the record came from: file and line, or topic, partition and offset.",
-    "key": "The record's key; null where the source has none.",
-    "payload": "The record's very bytes.",
-    "headers": "The record's headers; null where the source has none.",
-    "source": "The file or topic that it came from.",
-    "source_timestamp": "When the source says that it was written (UTC).",
-    "ingested_at": "When it arrived in bronze (UTC); never goes back.",
-    "ingest_date": "The day of its arrival (UTC).",
-    "reason": "Why it was sent again.",
-    "requeued_at": "When it was sent again (UTC).",
-    "event_id": "The event's id.",
-    "event_time": "When it happened (UTC).",
-    "event_date": "The day on which it happened (UTC).",
-    "is_late": "Whether it came behind the watermark, within the allowed lateness.",
-    "watermark": "The watermark at that time (UTC).",
-    "lateness_seconds": "How far behind the watermark it came, in seconds.",
-    "reasons": "Every rule that it broke.",
-    "stage": "Where it failed.",
-    "why": "Why it was given up.",
-    "discarded_at": "When it was given up (UTC).",
-    "window_start": "Where the window begins (UTC); included.",
-    "window_end": "Where the window ends (UTC); not included.",
-    "session_id": "Names the session: a hash of its keys and its start.",
-    "session_start": "The session's first event (UTC).",
-    "session_end": "The session's last event so far (UTC).",
-    "rule": "The rule that was broken.",
-    "evidence": "What the rule saw, as JSON.",
-    "valid_from": "From when on the version holds (UTC); included.",
-    "valid_to": "Until when it held (UTC); not included, null while it holds.",
-    "is_current": "Whether the version holds now.",
-    "pipeline": "The pipeline's name.",
-    "table_name": "The table that the commit belongs to.",
-    "hop": "The hop that wrote it: bronze, silver or gold.",
-    "generation": "The generation of the hop.",
-    "batch": "The micro-batch, from 0; -1 made the table.",
-    "version": "The table's version that the commit made.",
-    "committed_at": "When it was committed (UTC).",
-    "rows": "Rows that it wrote.",
-    "taken": "Rows that it took, by input.",
-    "counts": "Rows by fate, stage and origin, with a fingerprint of their record ids.",
-    "note": "The commit's note, as JSON.",
-    "epoch": "Counts up, each pipeline for itself.",
-    "closed_at": "When the epoch was found (UTC).",
-    "versions": "The version of each table.",
-    "_generation": "The generation that wrote the row.",
-    "_batch": "The micro-batch that wrote the row.",
-    "_payload_hash": "A hash of the payload: tells a copy from a conflict.",
-    "_requeued_at": "When the row had been sent again (UTC); null for a first arrival.",
-    "_rescued_data": "Payload fields that the schema does not know, as JSON.",
-    "_left": "The left event's record id.",
-    "_left_time": "When the left event happened (UTC).",
-    "_right": "The matching event's record id; null without a match.",
-    "_right_time": "When the matching event happened (UTC); null without a match.",
-    "_record": "The event's record id.",
-    "_change": "The record id of the change that the row follows from.",
-    "_changed_at": "When the change happened (UTC).",
-    SEQUENCE: "Orders the changes of a key.",
-    IS_DELETE: "Whether the change deletes its key.",
-}
 _STATE = "Kept to merge the next batch; not for analysis."
 _UNKNOWN_FIELD = "A payload field that the schema does not know, as text."
 _HOURS = {
@@ -126,7 +55,7 @@ class Meaning:
         # The pipeline's own column may bear a name that means something else elsewhere.
         if column in self.columns:
             return self.columns[column] or None
-        return _COLUMNS.get(column, _STATE if column.startswith("_") else self.other)
+        return COLUMNS.get(column, _STATE if column.startswith("_") else self.other)
 
 
 def standard_meaning(table: str) -> Meaning:
@@ -138,7 +67,7 @@ def standard_meaning(table: str) -> Meaning:
     layer, _, name = table.partition(".")
     _, mark, side = name.partition("__")
     kind = f"{layer}{mark}{side}" if layer in ("bronze", "silver") else table
-    return Meaning(_TABLES.get(kind, ""))
+    return Meaning(TABLES.get(kind, ""))
 
 
 def meaning_of(pipeline: Pipeline, table: str) -> Meaning:

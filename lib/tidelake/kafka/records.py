@@ -56,10 +56,7 @@ def first_records(of: Address, *, count: int) -> list[TopicRecord]:
     finally:
         consumer.close()
     if not found:
-        raise SourceError(
-            f"the topic {of.topic} at {of.bootstrap} holds no record. Name a file of examples "
-            "with --sample."
-        )
+        raise SourceError(f"the topic {of.topic} at {of.bootstrap} holds no record.")
     return sorted(found, key=lambda one: (one.partition, one.offset))
 
 

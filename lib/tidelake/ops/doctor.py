@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tidelake.errors import JarError, TidelakeError
 from tidelake.jars import cache_dir, read_lock, sha256_of, store_lock
-from tidelake.store.folders import Folder, is_remote
+from tidelake.store.folders import Folder, is_stored
 from tidelake.store.lease import lease
 from tidelake.tables import Lake
 
@@ -66,7 +66,7 @@ def examine(root: Folder) -> list[Finding]:
         check_spark,
         check_memory,
         lambda: check_disk(root),
-        lambda: check_jars(on_store=is_remote(root)),
+        lambda: check_jars(on_store=is_stored(root)),
         lambda: check_root(root),
     ]
     return [check() for check in checks]

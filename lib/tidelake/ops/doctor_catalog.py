@@ -11,10 +11,9 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from pyspark.errors import PySparkException
-
 from tidelake.errors import MachineError
 from tidelake.ops.doctor import Finding, check_python
+from tidelake.runtime.failures import FOREIGN
 from tidelake.tables import LAYERS, Catalog, Lake
 
 
@@ -53,7 +52,7 @@ def _tables(catalog: Catalog) -> Iterator[Finding]:
     yield Finding("Spark", f"version {session.version}")
     try:
         there = catalog.layers()
-    except PySparkException as error:
+    except FOREIGN as error:
         remedy = f"create catalog {catalog.name} or name another, and grant USE CATALOG on it"
         yield Finding("Catalog", _first_line(error), remedy)
         return
@@ -71,11 +70,14 @@ def _schema(catalog: Catalog, layer: str, *, is_there: bool) -> Finding:
     try:
         session.sql(f"CREATE TABLE {probe} (probe INT) USING DELTA")
         session.sql(f"DROP TABLE {probe}")
-    except PySparkException as error:
+    except FOREIGN as error:
         remedy = f"grant USE SCHEMA, CREATE TABLE, SELECT and MODIFY on schema {name}"
         return Finding(f"Schema {layer}", _first_line(error), remedy)
     return Finding(f"Schema {layer}", "is writable")
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0][:200]
+    """Give the line that says what is wrong; Py4J's own comes before it."""
+    lines = str(error).strip().splitlines()
+    told = [line for line in lines if not line.startswith("An error occurred while calling")]
+    return (told or lines)[0].removeprefix(": ")[:200]

@@ -21,7 +21,7 @@ from tidelake.ops.target import Target
 from tidelake.sinks.commits import last_commit
 from tidelake.sinks.finality import Final
 from tidelake.store.access import duckdb_secret
-from tidelake.store.folders import is_remote
+from tidelake.store.folders import is_stored
 from tidelake.tables import Catalog, Lake, Table
 
 _FINAL = "__final"
@@ -192,7 +192,7 @@ def _reach(connection: duckdb.DuckDBPyConnection, lake: Lake) -> None:
 
     They are told anew each time: those of a role change every few hours.
     """
-    if not is_remote(lake.root):
+    if not is_stored(lake.root):
         return
     try:
         import_extension("httpfs", con=connection)

@@ -85,7 +85,8 @@ def close_epoch(run: Run) -> None:
         # Readers open each file.
         if is_due(batch):
             compact(run.spark, epochs)
-    if lake.catalog is not None:
+    # Tables of a backfill have no view: theirs would take the live one's name.
+    if lake.catalog is not None and not lake.suffix:
         for table in closing:
             if table.name in ends:
                 column = ends[table.name].column

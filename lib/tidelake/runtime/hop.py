@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -15,7 +13,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.utils import is_remote
 
-from tidelake.config import Environment, Pipeline
 from tidelake.errors import TidelakeError
 from tidelake.runtime.again import InputGrewError, LimitChangedError, has_grown
 from tidelake.runtime.closings import Closings
@@ -23,38 +20,17 @@ from tidelake.runtime.elsewhere import Elsewhere, carried
 from tidelake.runtime.failures import FOREIGN, named, told_by
 from tidelake.runtime.limits import Load
 from tidelake.runtime.pace import Pace
-from tidelake.runtime.progress import Progress
+from tidelake.runtime.run import Described, Run
 from tidelake.runtime.standing import Standing
 from tidelake.sinks.commits import Commit, last_commit
 from tidelake.sinks.compaction import compact, is_due
 from tidelake.sinks.generations import CREATION, Fence, open_generation
 from tidelake.store.folders import Folder
-from tidelake.tables import Catalog, Hop, Lake, Table
+from tidelake.tables import Hop, Table
+
+__all__ = ["HopQuery", "Run"]
 
 _POLL_SECONDS = 1
-
-
-@dataclass(frozen=True)
-class Run:
-    """What a run works with.
-
-    Attributes:
-        spark: The session.
-        pipeline: The definition.
-        lake: Where the tables are.
-        environment: What differs by place.
-        progress: Hears of each closed batch.
-        stop: Set to end the run: the open batch is given up, the next run repeats it.
-        replays: Whether what had arrived long before comes once more: nothing of it is late.
-    """
-
-    spark: SparkSession
-    pipeline: Pipeline
-    lake: Lake
-    environment: Environment
-    progress: Progress
-    stop: threading.Event = field(default_factory=threading.Event)
-    replays: bool = False
 
 
 class HopQuery(ABC):
@@ -168,14 +144,11 @@ class HopQuery(ABC):
         """Start the query."""
         if self.pace is not None:
             self.pace.begin()
-        run = self.run
         on_batch: Callable[[DataFrame, int], None] = self._take_here
         if is_remote():
-            catalog = None if run.lake.catalog is None else run.lake.catalog.name
-            lake = replace(run.lake, catalog=None)
-            words = run.pipeline, lake, catalog, run.environment, run.replays
-            on_batch = Elsewhere(partial(_rebuilt, type(self), self.fence, *words))
-            self._closings = Closings(self.hop, self.closing_tables(), run.progress)
+            described = Described.of(self.run)
+            on_batch = Elsewhere(partial(_rebuilt, type(self), self.fence, described))
+            self._closings = Closings(self.hop, self.closing_tables(), self.run.progress)
         name = f"{self.run.pipeline.name}-{self.hop}"
         writer = (
             self.stream()
@@ -277,24 +250,10 @@ class HopQuery(ABC):
 
 
 def _rebuilt(
-    hop: type[HopQuery],
-    fence: Fence,
-    pipeline: Pipeline,
-    lake: Lake,
-    catalog: str | None,
-    environment: Environment,
-    replays: bool,
-    spark: SparkSession,
+    hop: type[HopQuery], fence: Fence, described: Described, spark: SparkSession
 ) -> HopQuery:
-    """Build a hop anew where its batches are worked on; its tables tell what it did.
-
-    A catalog comes by its name, since a session cannot be sent.
-    """
-    if catalog is not None:
-        lake = replace(lake, catalog=Catalog(catalog, lambda: spark))
-    silent = Progress(lambda _: None)
-    run = Run(spark, pipeline, lake, environment, silent, replays=replays)
-    return hop(run, fence=fence)
+    """Build a hop anew where its batches are worked on; its tables tell what it did."""
+    return hop(described.run(spark), fence=fence)
 
 
 def _told(query: StreamingQuery, error: StreamingQueryException) -> str:

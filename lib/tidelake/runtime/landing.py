@@ -18,7 +18,7 @@ from urllib.parse import quote
 from tidelake.errors import SourceChangedError, SourceError
 from tidelake.sinks.commits import Commit, commits
 from tidelake.store.access import named
-from tidelake.store.folders import SCHEME, Folder, folder, is_remote, place_of, stored
+from tidelake.store.folders import SCHEME, Folder, folder, is_stored, place_of, stored
 from tidelake.tables import Table
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _landed(path: str, entry: Mapping[str, Any]) -> LandedFile:
 
 
 def _look(path: str) -> LandedFile:
-    if is_remote(path):
+    if is_stored(path):
         place = stored(path)
         return _landed(path, place.fs.info(place.path))
     found = Path(path).stat()
@@ -161,7 +161,7 @@ def check_landing(source: str, bronze: Table) -> None:
 def batch_files(checkpoint: Folder, batch: int) -> list[LandedFile]:
     """Look up the files of a planned micro-batch in Spark's file source log."""
     paths = batch_paths(checkpoint, batch)
-    if not paths or not is_remote(paths[0]):
+    if not paths or not is_stored(paths[0]):
         return [_look(path) for path in paths]
     # Each look is a round trip.
     with ThreadPoolExecutor(_LOOKS_AT_ONCE) as looking:
@@ -200,7 +200,7 @@ def listed(path: str) -> str:
     A volume's have a scheme of their own.
     """
     scheme = "dbfs:" if path.startswith("/Volumes/") else "file://"
-    return ("" if is_remote(path) else scheme) + "".join(map(_in_a_uri, path))
+    return ("" if is_stored(path) else scheme) + "".join(map(_in_a_uri, path))
 
 
 def _in_a_uri(letter: str) -> str:

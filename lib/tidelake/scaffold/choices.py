@@ -58,12 +58,11 @@ def event_ids(sample: Sample, payload: Payload) -> list[Choice]:
         if rank or _looks_random(column):
             ranked.append((score, Choice(column.field, why, column)))
     ranked.sort(key=lambda one: one[0], reverse=True)
-    place = Choice(
-        "record_id",
-        "no field tells events apart; each record's place serves, so a copy that is sent again "
-        "counts as an event of its own",
-    )
-    return [*[choice for _, choice in ranked], *_pairs(payload, distinct), place]
+    of_payload = [*[choice for _, choice in ranked], *_pairs(payload, distinct)]
+    why = "each record's place serves, so a copy that is sent again counts as an event of its own"
+    if not of_payload:
+        why = f"no field tells events apart; {why}"
+    return [*of_payload, Choice("record_id", why)]
 
 
 def event_times(payload: Payload, *, from_topic: bool) -> list[Choice]:
@@ -82,8 +81,8 @@ def event_times(payload: Payload, *, from_topic: bool) -> list[Choice]:
         ranked.append((score, Choice(clock.sql.format(column.field), why, column)))
     ranked.sort(key=lambda one: one[0], reverse=True)
     what = "the record's timestamp in the topic" if from_topic else "the file's last change"
-    last = Choice("source_timestamp", f"no field tells the time; {what} serves")
-    return [*[choice for _, choice in ranked], last]
+    why = f"{what} serves" if ranked else f"no field tells the time; {what} serves"
+    return [*[choice for _, choice in ranked], Choice("source_timestamp", why)]
 
 
 def instants(choice: Choice, count: int) -> list[datetime | None]:

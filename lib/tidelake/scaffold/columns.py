@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tidelake.config.expressions import columns_in, expression_problems
 from tidelake.config.names import SILVER_RESERVED, is_column_name
 from tidelake.config.types import Field, FieldType, quoted
+from tidelake.errors import SourceError
 from tidelake.scaffold.shapes import Shape, fields_of
 from tidelake.scaffold.times import Clock, clock_of
 from tidelake.scaffold.words import is_time
@@ -48,7 +49,7 @@ class Column:
     @property
     def field(self) -> str:
         """The field as SQL over the payload, whatever ``sql`` makes of it."""
-        return ".".join([sql_name(self.path[0]), *map(quoted_if_odd, self.path[1:])])
+        return sql_name(*self.path)
 
     @property
     def shown(self) -> str:
@@ -80,14 +81,18 @@ class Payload:
 
 
 def payload_of(values: Sequence[Mapping[str, Any]]) -> Payload:
-    """Infer schema and columns from the objects of a sample."""
+    """Infer schema and columns from the objects of a sample.
+
+    Raises:
+        SourceError: No field can stand in a schema.
+    """
     fields: list[Field] = []
     columns: list[Column] = []
     notes: list[str] = []
     seen: set[str] = set()
     for name, shape in fields_of(values):
-        if name.startswith("_") or not name.strip() or name.lower() in seen:
-            why = "the same name in another case" if name.lower() in seen else "a system's name"
+        why = _unfit(name, seen)
+        if why:
             notes.append(f"{name!r} is left out: {why}")
             continue
         seen.add(name.lower())
@@ -99,7 +104,18 @@ def payload_of(values: Sequence[Mapping[str, Any]]) -> Payload:
         if len(found) == 1 and found[0].path == (name,):
             kind = found[0].type
         fields.append(Field(name, kind))
+    if not fields:
+        raise SourceError(f"the sample holds no field to make columns of. {'. '.join(notes)}")
     return Payload(tuple(fields), _named(columns), tuple(notes))
+
+
+def _unfit(name: str, seen: Collection[str]) -> str:
+    """Say why a field cannot stand in a schema; empty where it can."""
+    if not name.strip() or not name.isprintable():
+        return "no name that can be written"
+    if name.startswith("_"):
+        return "names beginning with _ are the system's own"
+    return "another field has the name, in another case" if name.lower() in seen else ""
 
 
 def _leaves(path: tuple[str, ...], shape: Shape, held: list[Any]) -> Iterator[Column]:
@@ -153,14 +169,10 @@ def _named(columns: Sequence[Column]) -> tuple[Column, ...]:
     return tuple(named)
 
 
-def sql_name(name: str) -> str:
-    """Write a name as SQL: bare where SQL then reads the same, else in backquotes."""
-    plain = re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name)
-    if plain and not expression_problems(name, [name]) and columns_in(name) == {name.lower()}:
-        return name
-    return quoted(name)
-
-
-def quoted_if_odd(name: str) -> str:
-    """Write the name of a struct's field, which no keyword can hide."""
-    return name if re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) else quoted(name)
+def sql_name(*path: str) -> str:
+    """Write a field as SQL: bare where SQL then reads the same, else in backquotes."""
+    bare = ".".join(path)
+    plain = all(re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) for name in path)
+    if plain and not expression_problems(bare, path[:1]) and columns_in(bare) == {path[0].lower()}:
+        return bare
+    return ".".join(map(quoted, path))

@@ -98,10 +98,11 @@ def draft_of(
     )
     times = instants(chosen_time, count)
     lateness = lateness_of(times, [record.partition for record in sample.records])
-    if wishes.delay is not None:
-        lateness = replace(lateness, delay=wishes.delay, why="as asked")
+    if wishes.delay not in (None, lateness.delay):
+        lateness = replace(lateness, delay=wishes.delay or lateness.delay, why="as asked")
     columns = _columns(payload, chosen_id, chosen_time)
-    key = _key(wishes.key, columns, (chosen_id.column, chosen_time.column))
+    guessed = _key(None, columns, (chosen_id.column, chosen_time.column))
+    key = guessed if wishes.key is None else _key(wishes.key, columns, ())
     table = first_table(name, columns, key=key, times=times, size=wishes.window)
     known = [one.column.path for one in (chosen_id, chosen_time) if one.column]
     ids = identities(chosen_id, payload, count)
@@ -113,7 +114,7 @@ def draft_of(
         id=chosen_id,
         time=chosen_time,
         lateness=lateness,
-        table=table if wishes.key is None else replace(table, why="as asked"),
+        table=table if key is guessed else replace(table, why="as asked"),
         rules=tuple(rules_of([c for c in columns if c.path not in known])),
         examples=tuple(first_sound(sample, _accepted(ids, times, chosen_time), _SAMPLE_LINES)),
         records=count,

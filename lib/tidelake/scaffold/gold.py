@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from tidelake.config.names import GOLD_RESERVED
-from tidelake.scaffold.columns import Column
+from tidelake.scaffold.columns import Column, sql_name
 from tidelake.scaffold.words import is_coordinate, is_id, is_kind, is_money, is_owner
 
 _MOST_KINDS, _MOST_MEASURES = 50, 2
@@ -93,8 +93,9 @@ def first_table(
     guessed, short = next(((s, w) for most, s, w in _SIZES if span <= most), _DAY)
     if size is not None and size != guessed:
         guessed, short = size, _short(size)
-    taken = {*GOLD_RESERVED, "events"} | ({key.name.lower()} if key else set())
-    measures = [("events", "count", "*"), *_measures(columns, key, taken)]
+    taken = {*GOLD_RESERVED, *([key.name.lower()] if key else [])}
+    count = next(name for name in ("events", "records") if name not in taken)
+    measures = [(count, "count", "*"), *_measures(columns, key, taken | {count})]
     by = f"_by_{key.name.lower()}" if key else ""
     why = f"{len(kinds_of(key) or ())} values in the sample" if key else "no field has few values"
     return FirstTable(
@@ -123,10 +124,10 @@ def _measures(
         ("different", "approx_count_distinct", owners[:1]),
     ):
         for column in some:
-            name = f"{prefix}_{column.name.lower()}".replace("total_total", "total")
+            name = f"{prefix}_{column.name.lower()}".replace("total_total", "total")[:62]
             if name not in taken:
                 taken.add(name)
-                found.append((name, aggregate, column.name))
+                found.append((name, aggregate, sql_name(column.name)))
     return found
 
 

@@ -113,7 +113,7 @@ def _object(held: Sequence[dict[str, Any]]) -> Shape:
         map_of_text = FieldType("map", key=STRING, value=STRING)
         return Shape(map_of_text, ("always empty in the sample",))
     filled = sum(len(value) for value in held) / (len(names) * len(held))
-    folded = {name.lower() for name in names}
+    folded = {name.lower() for name in names if name.strip() and name.isprintable()}
     if (
         len(names) > _NAMES
         or (len(names) > _RARE_NAMES and filled < _RARE)

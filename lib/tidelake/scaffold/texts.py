@@ -88,7 +88,7 @@ def suite_text(draft: Draft) -> str:
         "gold:",
         f"  {table.name}:",
         "    - type: expect_column_min_to_be_between",
-        "      kwargs: {column: events, min_value: 1}",
+        f"      kwargs: {{column: {table.measures[0][0]}, min_value: 1}}",
     ]
     if table.key:
         lines += [
@@ -101,6 +101,7 @@ def suite_text(draft: Draft) -> str:
 def test_text(draft: Draft) -> str:
     """Write the test that runs the sample through the definition."""
     name, count = draft.name, len(draft.examples)
+    counted = draft.table.measures[0][0]
     copies = draft.id.sql != "record_id"
     heard = "What a sender repeats, and what it cuts off" if copies else "What a sender cuts off"
     sent = "[*LINES, LINES[0], LINES[0][:-1]]" if copies else "[*LINES, LINES[0][:-1]]"
@@ -141,7 +142,7 @@ def test_nothing_is_lost(played: Played) -> None:
 
 
 def test_gold_counts_every_accepted_event(played: Played) -> None:
-    assert played.ask("SELECT sum(events) FROM gold.{draft.table.name}") == [({count},)]
+    assert played.ask("SELECT sum({counted}) FROM gold.{draft.table.name}") == [({count},)]
 '''
 
 

@@ -51,7 +51,9 @@ def look_up(rows: DataFrame, dimension: DataFrame, enrich: Enrich, number: int) 
 
 def without_entry(rows: DataFrame, kind: StructType, number: int) -> DataFrame:
     """Leave every row without an entry, as where the dimension has none yet."""
-    return rows.withColumn(looked_up(number), F.lit(None).cast(kind))
+    # Not by a cast, in which a client of Spark Connect would say the collation of each text.
+    nothing = F.from_json(F.lit(None).cast("string"), kind)
+    return rows.withColumn(looked_up(number), nothing)
 
 
 def enriched_columns(enrichments: Sequence[Enrich]) -> list[Column]:

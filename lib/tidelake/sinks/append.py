@@ -7,6 +7,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
+from pyspark.sql.utils import is_remote
 
 from tidelake.access import FEED_PROPERTY, create, save
 from tidelake.config.meanings import Meaning, standard_meaning
@@ -14,7 +15,7 @@ from tidelake.settings import with_settings
 from tidelake.sinks.comments import commented, describe, described_as, keeping_words
 from tidelake.sinks.commits import USER_METADATA, encode, newest_version
 from tidelake.sinks.evolution import Freedom, evolve
-from tidelake.store.folders import is_remote
+from tidelake.store.folders import is_stored
 from tidelake.tables import CatalogName, Table
 
 
@@ -30,9 +31,9 @@ def append(
     """Append rows in one commit that carries the note.
 
     Delta leaves out a commit without any action, and the note with it. A transaction id is such
-    an action; it costs a rebuild of the snapshot, so only what may be empty gets one. So does a
-    batch in a catalog or on an object store: of two runs that close it at once, and no lock keeps
-    apart for certain, one fails.
+    an action; it costs a rebuild of the snapshot, so only what may be empty gets one. In a catalog
+    and on a store each batch gets one: there a lock may be missing, or lost while its holder
+    stands still, and Delta then refuses the second commit of a batch.
 
     Args:
         rows: What to append.
@@ -120,7 +121,7 @@ def _may_lack_a_lock(table: Table, note: dict[str, Any]) -> bool:
     """
     of_a_batch = note.get("hop") in ("bronze", "silver") and note["batch"] >= 0
     is_named = isinstance(table.place, CatalogName)
-    return of_a_batch and (is_named or is_remote(table.path))
+    return of_a_batch and (is_named or is_stored(table.path))
 
 
 def _properties(table: Table) -> dict[str, str]:
@@ -136,7 +137,12 @@ def _properties(table: Table) -> dict[str, str]:
 
 
 def _no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
-    """Make a frame of no row; from a Python list, it would start a Python worker."""
+    """Make a frame of no row."""
+    if is_remote():
+        # A type that a client names says the collation of each text, and with that in a table's
+        # schema other readers of Delta give up.
+        return spark.createDataFrame([], schema)
+    # Not from a Python list, which would start a Python worker here.
     return spark.range(0).select(
         *[
             F.lit(None).cast(field.dataType).alias(field.name, metadata=field.metadata)

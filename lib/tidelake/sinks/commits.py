@@ -77,10 +77,8 @@ def commits(table: Table, *, up_to: int | None = None) -> Iterator[Commit]:
     """
     newest: int | None = None
     until: datetime | None = None
-    for entry in entries(table):
+    for entry in entries(table, up_to=up_to):
         version = entry.version
-        if up_to is not None and version > up_to:
-            continue
         info = entry.info
         written = info.written_at
         undone = (newest is not None and version > newest) or (

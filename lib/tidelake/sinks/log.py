@@ -13,13 +13,20 @@ from tidelake.sinks.log_files import files_of, first_id
 from tidelake.tables import CatalogName, Table
 
 
-def entries(table: Table) -> Iterator[Entry]:
-    """Yield a log's commits, newest first; none where the table does not exist."""
+def entries(table: Table, *, up_to: int | None = None) -> Iterator[Entry]:
+    """Yield a log's commits, newest first; none where the table does not exist.
+
+    Args:
+        table: Whose log is read.
+        up_to: The newest version that is looked at; None for the newest there is. What is known of
+            older ones of a catalog's need not be asked for again.
+    """
     if isinstance(table.place, CatalogName):
         from tidelake.sinks.log_history import commits_of  # noqa: PLC0415  imports Spark
 
-        return commits_of(table.place)
-    return files_of(table.place)
+        return commits_of(table.place, up_to)
+    files = files_of(table.place)
+    return (file for file in files if up_to is None or file.version <= up_to)
 
 
 def versions(table: Table) -> list[int]:

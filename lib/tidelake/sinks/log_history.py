@@ -66,10 +66,13 @@ class HistoryEntry:
     info: Info
 
     def added(self) -> list[Added]:
-        """Give what it brought as one sum; streams take a commit whole."""
-        if self.info.operation in _REARRANGES or not self._number(
-            "numFiles", "numTargetFilesAdded"
-        ):
+        """Give what it brought as one sum; streams take a commit whole.
+
+        Delta counts a file without a row that it then leaves out, so the rows decide. Where it
+        counted nothing, something may have come.
+        """
+        told = self.info.metrics
+        if self.info.operation in _REARRANGES or (told and not self._number("numOutputRows")):
             return []
         size = self._number("numOutputBytes", "numTargetBytesAdded")
         return [Added(self._number("numOutputRows"), size)]
@@ -92,8 +95,18 @@ class HistoryEntry:
         )
 
 
-def commits_of(name: CatalogName) -> Iterator[HistoryEntry]:
-    """Yield a table's commits, newest first; none where it does not exist."""
+def commits_of(name: CatalogName, up_to: int | None) -> Iterator[HistoryEntry]:
+    """Yield a table's commits up to a version, newest first; none where it does not exist."""
+    with _lock:
+        known = _known.get(name, {})
+    if up_to is None or up_to not in known:
+        known = _refreshed(name)
+    wanted = [version for version in known if up_to is None or version <= up_to]
+    return iter([known[version] for version in sorted(wanted, reverse=True)])
+
+
+def _refreshed(name: CatalogName) -> dict[int, HistoryEntry]:
+    """Bring what is known of a table to what it is now."""
     newest = _asked(name, _NEWEST)
     with _lock:
         known = _known.get(name, {})
@@ -106,7 +119,7 @@ def commits_of(name: CatalogName) -> Iterator[HistoryEntry]:
         found |= {version: entry for version, entry in known.items() if version not in found}
     with _lock:
         _known[name] = found
-    return iter([found[version] for version in sorted(found, reverse=True)])
+    return found
 
 
 def id_of(name: CatalogName) -> str | None:

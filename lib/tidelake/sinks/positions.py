@@ -74,7 +74,8 @@ def rows_between(table: Table, after: Position, until: Position | None = None) -
 def bytes_between(table: Table, after: Position, until: Position | None = None) -> int:
     """Add up the sizes of the files that came into a table between two positions.
 
-    This is what Delta's limit on a batch counts. Arguments as for :func:`rows_between`.
+    This is what Delta's limit on a batch counts; in a catalog with files that had no row and were
+    left out. Arguments as for :func:`rows_between`.
     """
     return sum(one.size for one in _added_between(table, after, until))
 
@@ -85,13 +86,16 @@ def files_between(table: Table, after: Position, until: Position) -> list[Folder
 
 
 def _added_between(table: Table, after: Position, until: Position | None) -> Iterator[Added]:
-    for entry in entries(table):
+    for entry in entries(table, up_to=None if until is None else _last(until)):
         version = entry.version
         if version < after[0]:
             break
-        if until is not None and version > until[0]:
-            continue
         added = entry.added()
         first = max(after[1] + 1, 0) if version == after[0] else 0
         past = max(until[1] + 1, 0) if until is not None and version == until[0] else len(added)
         yield from added[first:past]
+
+
+def _last(position: Position) -> int:
+    """Give the newest version of which a position lies behind a file."""
+    return position[0] if position[1] >= 0 else position[0] - 1

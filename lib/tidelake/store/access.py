@@ -89,9 +89,6 @@ def spark_settings() -> dict[str, str]:
         "fs.s3a.aws.credentials.provider": (
             "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"
         ),
-        # What must not be there yet is written under that condition (If-None-Match): of two drivers
-        # that make the same commit of a Delta table, one fails.
-        "fs.s3a.performance.flags": "create",
         # A store that is away is named after seconds, not minutes.
         "fs.s3a.attempts.maximum": "3",
         "fs.s3a.retry.limit": "4",

@@ -29,7 +29,7 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _MISREAD = re.compile(r"[\x00-\x1f\\^`?#%*\[\]{}]")
 
 
-def is_remote(place: Folder | str) -> bool:
+def is_stored(place: Folder | str) -> bool:
     """Tell whether a place lies on an object store."""
     return str(place).startswith(SCHEME)
 
@@ -85,7 +85,7 @@ def problem_of(text: str) -> str:
 
 def absolute(text: str) -> str:
     """Write a place whole: a path from the root on, an address as it is."""
-    return text.rstrip("/") if is_remote(text) else os.path.abspath(text)
+    return text.rstrip("/") if is_stored(text) else os.path.abspath(text)
 
 
 def place_of(uri: str) -> str:
@@ -100,6 +100,6 @@ def place_of(uri: str) -> str:
 
 def address_of(place: str) -> str:
     """Write a file's path as an address; :func:`place_of` is the way back."""
-    if is_remote(place):
+    if is_stored(place):
         return SCHEME + quote(place.removeprefix(SCHEME), safe="/!$&'()*+,;=:@~-._")
     return place

@@ -56,7 +56,7 @@ def talk(
         input=input,
         output=output,
     )
-    say(f"{len(catalogue.tables())} tables under {lake.root}. End a statement with ;  .help helps.")
+    say(f"{len(catalogue.tables())} tables {lake.place}. End a statement with ;  .help helps.")
     while not conversation.ended:
         try:
             text = session.prompt()

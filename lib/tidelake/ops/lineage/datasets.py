@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from tidelake.config import DeltaSource, FilesSource, KafkaSource, Pipeline
-from tidelake.store.folders import absolute, is_remote
+from tidelake.store.folders import absolute, is_stored
 from tidelake.tables import Hop, Lake, Table
 
 
@@ -69,7 +69,7 @@ def _sources(pipeline: Pipeline) -> tuple[Place, ...]:
         return (Place(f"kafka://{source.bootstrap.split(',')[0]}", topic),)
     if isinstance(source, FilesSource | DeltaSource):
         place = absolute(source.path)
-        if not is_remote(place):
+        if not is_stored(place):
             return (Place("file", place),)
         address = urlsplit(place)
         return (Place(f"{address.scheme}://{address.netloc}", address.path.lstrip("/")),)

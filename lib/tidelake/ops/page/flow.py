@@ -21,6 +21,8 @@ from tidelake.tables import HOPS, Lake, Table
 LATELY = 30
 # How far back what a run measured is looked for.
 _REACH = timedelta(days=7)
+# Batches that lie farther apart are not of one stretch of work.
+_PAUSE = timedelta(minutes=5)
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,8 @@ class HopFacts:
     Attributes:
         status: Where it stands.
         sizes: Rows that its newest batches took, oldest first.
-        rows_per_second: Over those batches, the time between them included; None for one batch.
+        rows_per_second: Over those of them that came without a pause, the time between them
+            included; None for one batch.
         process: Who writes it on this machine; None for nobody.
         measured: Its newest batch as a run measured it; None where no run keeps that.
         error: What stopped its last run; empty where nothing did.
@@ -154,11 +157,18 @@ def _hop(
 
 
 def _rate(oldest_first: Sequence[Commit], sizes: Sequence[int]) -> float | None:
-    if len(oldest_first) < 2:
+    """Tell the pace since the last pause: a run that ended an hour ago says nothing of this one."""
+    first = len(oldest_first) - 1
+    while first > 0:
+        gap = oldest_first[first].written_at - oldest_first[first - 1].written_at
+        if gap > _PAUSE:
+            break
+        first -= 1
+    if first >= len(oldest_first) - 1:
         return None
-    length = oldest_first[-1].written_at - oldest_first[0].written_at
+    length = oldest_first[-1].written_at - oldest_first[first].written_at
     # What the first of them took came before it was closed.
-    return sum(sizes[1:]) / max(length.total_seconds(), 1e-3)
+    return sum(sizes[first + 1 :]) / max(length.total_seconds(), 1e-3)
 
 
 def _batch(table: Table) -> int:

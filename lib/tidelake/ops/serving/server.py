@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -11,12 +12,11 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from tidelake.config import Environment
-from tidelake.errors import MachineError, UsageError
-from tidelake.jars import ensure_jars
+from tidelake.errors import MachineError, NotBuiltError, UsageError
 from tidelake.ops.serving.guard import only_reading
 from tidelake.ops.serving.registered import Registered
 from tidelake.quiet import output_to
-from tidelake.session import build_session, spark_log
+from tidelake.session import build_session, session_jars, spark_log
 from tidelake.tables import Lake
 
 if TYPE_CHECKING:
@@ -38,8 +38,14 @@ def serving(environment: Environment, lake: Lake, *, host: str, port: int) -> It
 
     Raises:
         UsageError: Nobody can listen there.
+        NotBuiltError: The tables are in a catalog, or Spark is another's.
         MachineError: Spark, or its Thrift server, does not start.
     """
+    if lake.catalog is not None or environment.remote is not None:
+        raise NotBuiltError(
+            f"Serving the tables of environment {environment.name}",
+            "Connect to the SQL warehouse, or the server, that is there.",
+        )
     refuse_taken(host, port)
     with _started(environment, host, port) as spark:
         registered = Registered(spark, lake)
@@ -69,7 +75,9 @@ def _started(environment: Environment, host: str, port: int) -> Iterator[SparkSe
     settings = {
         **environment.spark,
         # Clients' threads see the jars of the JVM's start alone.
-        "spark.driver.extraClassPath": ":".join(str(jar) for jar in ensure_jars()),
+        "spark.driver.extraClassPath": os.pathsep.join(
+            str(jar) for jar in session_jars(environment)
+        ),
         "spark.hadoop.hive.server2.thrift.bind.host": host,
         "spark.hadoop.hive.server2.thrift.port": str(port),
     }

@@ -84,7 +84,10 @@ def _counted(
     if admitted is None:
         return Counted(table.name, "unknown")
     shown = ", ".join(f'g."{column}"' for column in reach.columns)
-    found = ask(lake, f"SELECT {shown} FROM {table.name} g, {event} s WHERE {reach.condition}")
+    found = ask(
+        lake,
+        f"SELECT {shown} FROM {table.name} g, {event} s WHERE {reach.condition} ORDER BY ALL",
+    )
     rows = tuple(found.as_dicts())
     return Counted(table.name, "counts" if rows else "no row", rows)
 

@@ -1,0 +1,6 @@
+"""Scheduled job: the pipeline's own alerts. Takes the arguments of `tidelake alerts`."""
+
+from tidelake.cli.jobs import alerts
+
+if __name__ == "__main__":
+    alerts()

@@ -1,0 +1,38 @@
+"""Which commits carry a transaction id."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from unittest.mock import MagicMock
+
+import pytest
+
+from tidelake.sinks.append import append
+from tidelake.store.folders import Folder, folder
+from tidelake.tables import Lake
+
+_BATCH = {"generation": "g2", "batch": 7}
+
+
+@pytest.mark.parametrize(
+    ("root", "note", "filled", "has_id"),
+    [
+        (Path("/lake"), _BATCH, True, False),
+        (Path("/lake"), _BATCH, False, True),
+        ("s3://bucket/lake", _BATCH, True, True),
+        ("s3://bucket/lake", {"requeued": 3}, True, False),
+    ],
+)
+def test_what_may_be_empty_has_a_transaction_id_and_on_a_store_each_batch(
+    root: Path | str, note: dict[str, object], filled: bool, has_id: bool
+) -> None:
+    place: Folder = folder(root) if isinstance(root, str) else root
+    rows = MagicMock()
+    writer = rows.write.format.return_value.mode.return_value.option.return_value
+    writer.option.return_value = writer
+
+    append(rows, Lake(place).silver("shop"), note, surely_filled=filled)
+
+    told = dict(call.args for call in writer.option.call_args_list)
+    assert told == ({"txnAppId": "silver.shop/g2", "txnVersion": "7"} if has_id else {})
+    writer.save.assert_called_once_with(f"{root}/silver/shop")
