@@ -93,10 +93,7 @@ class Joining:
         """
         trigger = self._reported.get(hop)
         closed = self._open.pop((hop, trigger.batch), None) if trigger else None
-        if closed is None:
-            return None
-        del self._reported[hop]
-        return self._measured(closed, trigger)
+        return None if closed is None else self._measured(closed, trigger)
 
     def _hop(self, query: str) -> Hop | None:
         return next((hop for hop in HOPS if query == f"{self.pipeline.name}-{hop}"), None)
