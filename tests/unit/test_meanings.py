@@ -13,7 +13,7 @@ from tidelake.config.names import BRONZE_COLUMNS
 from tidelake.errors import ConfigError
 from tidelake.ops.metrics.measured import PROGRESS_COLUMNS
 from tidelake.runtime.books import COLUMNS as BOOKS_COLUMNS
-from tidelake.runtime.epochs import _COLUMNS as EPOCHS_COLUMNS
+from tidelake.runtime.epochs import COLUMNS as EPOCHS_COLUMNS
 from tidelake.runtime.writer_schemas import SCHEMAS_DDL
 from tidelake.sinks.definitions import definition_note, silver_note
 
