@@ -120,6 +120,7 @@ def _asked(served: Served, statements: list[str]) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
+@pytest.mark.long
 def test_a_jdbc_client_reads_and_cannot_write(served: Served, tmp_path: Path) -> None:
     table = served.lake.gold("totals")
     before = newest_version(table)
@@ -147,6 +148,7 @@ def test_a_jdbc_client_reads_and_cannot_write(served: Served, tmp_path: Path) ->
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.long
 def test_a_table_that_comes_later_is_served_and_ctrl_c_ends_it_all(served: Served) -> None:
     _fill(served.lake, "later", "2024-01-01T11:00:00+00:00")
     _wait(served.process, served.said, "gold.later is new")
