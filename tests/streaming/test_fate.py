@@ -163,7 +163,7 @@ def test_the_command_tells_it_for_people_and_for_machines(
     assert run_command(app, arguments) == 0
     out = capsys.readouterr().out
     assert "accepted" in out
-    assert "in quarantine, conflicting_duplicate" in out
+    assert "in quarantine, conflicting_duplicate" in " ".join(out.split())
     assert "gold.user_sessions" in out
     assert max(len(line) for line in out.splitlines()) <= 100
     assert run_command(app, [*arguments, "--json"]) == 0

@@ -39,6 +39,8 @@ _REFUSED = [
     "OPTIMIZE gold.totals",
     "VACUUM gold.totals RETAIN 0 HOURS",
     "RESTORE TABLE gold.totals TO VERSION AS OF 0",
+    "CREATE TABLE default.c SHALLOW CLONE gold.totals LOCATION '{out}'",
+    "REORG TABLE gold.totals APPLY (PURGE)",
     "CREATE TABLE default.t USING delta LOCATION '{out}' AS SELECT 1 AS a",
     "CREATE VIEW default.v AS SELECT 1 AS a",
     "EXECUTE IMMEDIATE 'DROP TABLE gold.totals'",
@@ -118,6 +120,7 @@ def _asked(served: Served, statements: list[str]) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
+@pytest.mark.long
 def test_a_jdbc_client_reads_and_cannot_write(served: Served, tmp_path: Path) -> None:
     table = served.lake.gold("totals")
     before = newest_version(table)
@@ -139,12 +142,13 @@ def test_a_jdbc_client_reads_and_cannot_write(served: Served, tmp_path: Path) ->
     assert "gold,totals__final,false" in out
     assert "still 1" in out
     errors = [line for line in told.splitlines() if line.startswith("Error: ")]
-    assert len(errors) == len(refused), told
+    assert len(errors) == len(refused), "\n".join(line[:200] for line in errors)
     assert sum("this server only reads" in error for error in errors) >= len(refused) - 3
     assert newest_version(table) == before
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.long
 def test_a_table_that_comes_later_is_served_and_ctrl_c_ends_it_all(served: Served) -> None:
     _fill(served.lake, "later", "2024-01-01T11:00:00+00:00")
     _wait(served.process, served.said, "gold.later is new")

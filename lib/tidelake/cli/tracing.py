@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tidelake.cli.failures import say
 from tidelake.cli.options import as_json, place, placed
 from tidelake.cli.render import print_json, print_table
 from tidelake.errors import UsageError
@@ -79,7 +80,7 @@ def _show(one: Fate, pipeline: str) -> None:
         _show_gold(one.counted)
     remedy = _remedy(one, pipeline)
     if remedy:
-        print(f"  {remedy}\n")
+        say(remedy)
 
 
 def _show_gold(counted: Sequence[Counted]) -> None:

@@ -63,6 +63,7 @@ COLUMNS = {
     "epoch": "Counts up, each pipeline for itself.",
     "closed_at": "When the epoch was found (UTC).",
     "versions": "The version of each table.",
+    "final": "Up to when the rows of each gold table are final.",
     "schema_id": "Under which number records name the schema.",
     "schema": "The schema's text.",
     "refusal": "Why rows of the schema are not read; null where they are.",

@@ -22,7 +22,7 @@ from tidelake.sinks.finality import Final
 from tidelake.sinks.generations import CREATION, FIRST_GENERATION
 from tidelake.tables import Table
 
-_COLUMNS = {
+COLUMNS = {
     "pipeline": "string",
     "epoch": "bigint",
     "closed_at": "timestamp",
@@ -33,8 +33,8 @@ _COLUMNS = {
     # By gold table, up to when rows are final.
     "final": "map<string, timestamp>",
 }
-_DDL = ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())
-_STRUCT = ", ".join(f"{name}: {kind}" for name, kind in _COLUMNS.items())
+_DDL = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
+_STRUCT = ", ".join(f"{name}: {kind}" for name, kind in COLUMNS.items())
 
 
 def close_epoch(run: Run) -> None:
