@@ -14,7 +14,8 @@ from tests.running import click, read
 from tests.running import run as run_on
 from tests.stores import Store
 from tests.worlds import World, world
-from tidelake.cli import main
+from tidelake.cli.app import app
+from tidelake.cli.failures import run_command
 from tidelake.errors import GenerationError, SourceChangedError
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.maintenance.upkeep import plan_upkeep, upkeep
@@ -127,13 +128,13 @@ def test_sql_reads_the_store_with_the_same_answers(
     query = "SELECT count(*) AS n, sum(value) AS v FROM silver.clickstream"
     answers = []
     for root in (twins.root, str(twins.disk.lake.root)):
-        assert main(["sql", "--json", query, "--root", root]) == 0
+        assert run_command(app, ["sql", "--json", query, "--root", root]) == 0
         answers.append(capsys.readouterr().out)
 
     assert answers[0] == answers[1]
     assert "of the store" not in str(answers)
     outside = f"SELECT * FROM read_csv('{twins.root}/landing/a.jsonl')"
-    assert main(["sql", outside, "--root", twins.root]) == 2
+    assert run_command(app, ["sql", outside, "--root", twins.root]) == 2
 
 
 def test_a_lost_checkpoint_is_refused_and_a_repair_goes_on_after_the_table(twins: Twins) -> None:
