@@ -27,6 +27,7 @@ from tidelake.replay.repair import repair
 from tidelake.replay.verify import verify
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
+from tidelake.sinks.commits import commits
 from tidelake.store.folders import folder
 from tidelake.tables import HOPS, Hop, Lake
 
@@ -111,14 +112,13 @@ def test_a_run_on_a_store_gives_the_tables_of_a_run_on_a_disk(twins: Twins) -> N
 
 def test_the_next_run_takes_what_is_new_and_asks_for_no_commit_again(twins: Twins) -> None:
     twins.land("e.jsonl", [click(number, minute=5100 + number) for number in range(100, 110)])
-    twins.store.asked.clear()
     twins.run()
     twins.assert_alike()
 
-    assert any("_delta_log" in path for _, path in twins.store.asked)
-    read_ledger(twins.stored.lake, twins.stored.pipeline)
+    # The driver's own looks at the logs; DuckDB's and Spark's readers keep what they keep.
+    logs = [list(commits(table)) for table in twins.stored.lake.existing()]
     twins.store.asked.clear()
-    read_ledger(twins.stored.lake, twins.stored.pipeline)
+    assert [list(commits(table)) for table in twins.stored.lake.existing()] == logs
     assert [path for _, path in twins.store.asked if path.endswith(".json")] == []
 
 
