@@ -61,6 +61,11 @@ class Store:
         self.client.put_object(Bucket=bucket, Key=key, Body=data)
         return place
 
+    def get(self, place: str) -> bytes:
+        """Read an object in one request, also one that is written meanwhile."""
+        bucket, _, key = place.removeprefix("s3://").partition("/")
+        return bytes(self.client.get_object(Bucket=bucket, Key=key)["Body"].read())
+
     def keys(self, place: str) -> list[str]:
         """List what lies below a place."""
         bucket, _, prefix = place.removeprefix("s3://").partition("/")

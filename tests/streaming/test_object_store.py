@@ -14,7 +14,8 @@ from tests.running import click, read
 from tests.running import run as run_on
 from tests.stores import Store
 from tests.worlds import World, world
-from tidelake.cli import main
+from tidelake.cli.app import app
+from tidelake.cli.failures import run_command
 from tidelake.errors import GenerationError, SourceChangedError
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.maintenance.upkeep import plan_upkeep, upkeep
@@ -26,6 +27,7 @@ from tidelake.replay.repair import repair
 from tidelake.replay.verify import verify
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
+from tidelake.sinks.commits import commits
 from tidelake.store.folders import folder
 from tidelake.tables import HOPS, Hop, Lake
 
@@ -110,14 +112,13 @@ def test_a_run_on_a_store_gives_the_tables_of_a_run_on_a_disk(twins: Twins) -> N
 
 def test_the_next_run_takes_what_is_new_and_asks_for_no_commit_again(twins: Twins) -> None:
     twins.land("e.jsonl", [click(number, minute=5100 + number) for number in range(100, 110)])
-    twins.store.asked.clear()
     twins.run()
     twins.assert_alike()
 
-    assert any("_delta_log" in path for _, path in twins.store.asked)
-    read_ledger(twins.stored.lake, twins.stored.pipeline)
+    # The driver's own looks at the logs; DuckDB's and Spark's readers keep what they keep.
+    logs = [list(commits(table)) for table in twins.stored.lake.existing()]
     twins.store.asked.clear()
-    read_ledger(twins.stored.lake, twins.stored.pipeline)
+    assert [list(commits(table)) for table in twins.stored.lake.existing()] == logs
     assert [path for _, path in twins.store.asked if path.endswith(".json")] == []
 
 
@@ -127,13 +128,13 @@ def test_sql_reads_the_store_with_the_same_answers(
     query = "SELECT count(*) AS n, sum(value) AS v FROM silver.clickstream"
     answers = []
     for root in (twins.root, str(twins.disk.lake.root)):
-        assert main(["sql", "--json", query, "--root", root]) == 0
+        assert run_command(app, ["sql", "--json", query, "--root", root]) == 0
         answers.append(capsys.readouterr().out)
 
     assert answers[0] == answers[1]
     assert "of the store" not in str(answers)
     outside = f"SELECT * FROM read_csv('{twins.root}/landing/a.jsonl')"
-    assert main(["sql", outside, "--root", twins.root]) == 2
+    assert run_command(app, ["sql", outside, "--root", twins.root]) == 2
 
 
 def test_a_lost_checkpoint_is_refused_and_a_repair_goes_on_after_the_table(twins: Twins) -> None:

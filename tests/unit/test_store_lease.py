@@ -24,7 +24,7 @@ def place(s3: Store) -> Folder:
 
 
 def owner(s3: Store, place: Folder) -> dict[str, Any]:
-    return dict(json.loads((place / ".lock").read_text(encoding="utf-8")))
+    return dict(json.loads(s3.get(f"{place}/.lock")))
 
 
 def test_a_second_holder_is_refused_with_the_first_ones_process(place: Folder) -> None:

@@ -1,0 +1,69 @@
+"""SQL on a store: the same answers, nothing beside the tables, and no secret in sight."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import duckdb
+import pytest
+from deltalake import write_deltalake
+
+from tests.stores import Store
+from tidelake.cli.app import app
+from tidelake.cli.failures import run_command
+from tidelake.errors import UsageError
+from tidelake.ops.query import ask, ask_for_user
+from tidelake.store.folders import folder, is_remote
+from tidelake.tables import Lake, Table
+
+_ROWS = "VALUES ('a', 1.10::DECIMAL(18, 2)), ('b', NULL), ('c', 2.20)"
+_HTTP = {"AWS_ALLOW_HTTP": "true"}
+
+
+def add(table: Table, where: str = "true") -> None:
+    """Append rows to a table, as another engine would."""
+    options = _HTTP if is_remote(table.path) else None
+    rows = duckdb.sql(f"SELECT * FROM ({_ROWS}) AS t(event_id, value) WHERE {where}")
+    write_deltalake(str(table.path), rows, mode="append", storage_options=options)
+
+
+@pytest.fixture
+def stored(s3: Store) -> Lake:
+    """Give a lake with one table of two commits, made by another engine."""
+    lake = Lake(folder(s3.prefix()))
+    add(lake.table("silver.shop"), "event_id < 'c'")
+    add(lake.table("silver.shop"), "event_id = 'c'")
+    return lake
+
+
+def test_a_table_on_a_store_answers_as_one_on_a_disk(stored: Lake, tmp_path: Path) -> None:
+    disk = Lake(tmp_path)
+    add(disk.table("silver.shop"))
+    query = "SELECT event_id, value FROM silver.shop ORDER BY 1"
+
+    assert ask(stored, query) == ask(disk, query) == ask_for_user(stored, query)
+    assert ask_for_user(stored, query, {"silver.shop": 0}).rows == ask(disk, query).rows[:2]
+    assert [table.name for table in stored.existing()] == ["silver.shop"]
+
+
+def test_what_a_writer_added_is_in_the_next_answer(stored: Lake) -> None:
+    assert ask(stored, "SELECT count(*) FROM silver.shop").rows == ((3,),)
+    add(stored.table("silver.shop"))
+
+    assert ask(stored, "SELECT count(*) FROM silver.shop").rows == ((6,),)
+
+
+def test_a_statement_of_the_users_reads_nothing_beside_the_tables_it_names(
+    s3: Store, stored: Lake
+) -> None:
+    outside = s3.put(f"{stored.root}/landing/a.csv", b"a,b\n1,2\n")
+
+    with pytest.raises(UsageError, match=r"(?i)permission|cannot access|disabled"):
+        ask_for_user(stored, f"SELECT * FROM read_csv('{outside}'), silver.shop")
+
+
+def test_no_statement_shows_the_secret(stored: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+    query = "SELECT s.secret_string, count(*) FROM duckdb_secrets() s, silver.shop GROUP BY 1"
+
+    assert run_command(app, ["sql", "--json", query, "--root", str(stored.root)]) == 0
+    assert "of the store" not in capsys.readouterr().out
