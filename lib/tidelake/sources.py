@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 
 from tidelake.config import DeltaSource, FilesSource, KafkaSource, RateSource, Source
 from tidelake.config.sizes import bytes_of
+from tidelake.config.types import quoted
 from tidelake.kafka.source import read_topics
 from tidelake.store.folders import absolute
 
@@ -94,7 +95,7 @@ def _read_files(spark: SparkSession, source: FilesSource) -> DataFrame:
 def _read_delta(spark: SparkSession, source: DeltaSource) -> DataFrame:
     table = spark.readStream.format("delta").options(**_limits(source)).load(source.path)
     names = [field.name for field in table.schema.fields]
-    row = F.to_json(F.struct(*[F.col(f"`{name}`") for name in names]))
+    row = F.to_json(F.struct(*[F.col(quoted(name)) for name in names]))
     return _records(
         table,
         payload=row.cast("binary"),

@@ -18,6 +18,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidelake.config import Event, Field
+from tidelake.config.types import quoted
 from tidelake.reuse import reused
 from tidelake.silver.fields import refusals, unknown_names, unknown_values
 from tidelake.silver.values import json_objects, json_variant, read_exactly, variant_text
@@ -68,7 +69,7 @@ def _steps(event: Event, decoded: bool) -> list[tuple[str, Column]]:
     """Name the columns of the parse, each over those before it."""
     fields = event.fields
     text = F.col(TEXT) if decoded else F.col("payload").cast("string")
-    texts = ", ".join(f"`{field.name}`: string" for field in fields)
+    texts = ", ".join(f"{quoted(field.name)}: string" for field in fields)
     twice = F.col("_care")
     for field in fields:
         if field.type.kind in NESTED:
