@@ -199,10 +199,14 @@ def _say_next(draft: Draft, target: Path, root: str | None, env: str | None) -> 
     test = [f"pytest tests/test_{draft.name}.py"] if draft.examples else []
     if draft.examples:
         say(f"tests/{draft.name}.sample.jsonl holds {len(draft.examples)} records of the sample.")
+    table = draft.table
+    # All columns would be too many for a screen: the system's own are among them.
+    bounds = ["window_start", *([table.key] if table.key else [])]
+    shown = ", ".join([*bounds, *(name for name, _, _ in table.measures)])
     commands = [
         *first,
         f"tidelake run {draft.name}{options}",
-        f'tidelake sql "SELECT * FROM gold.{draft.table.name} LIMIT 10"{options}',
+        f'tidelake sql "SELECT {shown} FROM gold.{table.name} LIMIT 10"{options}',
         f"tidelake ledger {draft.name}{options}",
         f"tidelake check {draft.name}{options}",
         *test,
