@@ -16,6 +16,7 @@ Mode = Literal["append", "overwrite", "error"]
 _OF_THE_FEED = ("_change_type", "_commit_version", "_commit_timestamp")
 _FEED = "readChangeFeed"
 _Reader = TypeVar("_Reader", DataFrameReader, DataStreamReader)
+_ALL_FILES = (1 << 31) - 1
 # Of a table whose change feed is read.
 FEED_PROPERTY = "delta.enableChangeDataFeed"
 
@@ -28,7 +29,9 @@ def load(spark: SparkSession, table: Table, *, version: int | None = None) -> Da
     return _read(reader, table)
 
 
-def follow(spark: SparkSession, table: Table, *, max_bytes: int | None) -> DataFrame:
+def follow(
+    spark: SparkSession, table: Table, *, max_bytes: int | None, idle: bool = False
+) -> DataFrame:
     """Read a table that only grows as a stream, from its first commit on, commit by commit.
 
     In a catalog the stream is that of the change feed: its batches end where a commit does, so
@@ -39,8 +42,12 @@ def follow(spark: SparkSession, table: Table, *, max_bytes: int | None) -> DataF
         table: Which.
         max_bytes: How many compressed bytes a batch takes at most; None for no limit. In a catalog
             a batch takes at least one commit, however large it is.
+        idle: Whether the reader has taken all that there is. A change feed fails at a start behind
+            the newest version; the ordinary stream without a limit ends where a commit does too.
     """
     reader = spark.readStream.format("delta").option("startingVersion", 0)
+    if isinstance(table.place, CatalogName) and idle:
+        return _read(reader.option("maxFilesPerTrigger", _ALL_FILES), table)
     if max_bytes is not None:
         reader = reader.option("maxBytesPerTrigger", max_bytes)
     if isinstance(table.place, CatalogName):

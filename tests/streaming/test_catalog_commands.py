@@ -68,6 +68,16 @@ def assert_sound(made: World) -> None:
     assert verify(made.context).equal
 
 
+def test_a_run_goes_on_where_one_of_its_inputs_rests(
+    spark: SparkSession, tmp_path: Path, environment: Environment
+) -> None:
+    """Nothing is requeued: the feed has no commit at the place from which it is to be read."""
+    made = filled(spark, tmp_path / "w", environment)
+    made.land("2.jsonl", lines(2))
+    made.run(START + timedelta(days=2))
+    assert read_ledger(made.lake, made.pipeline).balanced
+
+
 def test_a_backfill_stands_beside_and_is_promoted_and_taken_back(
     spark: SparkSession, tmp_path: Path, environment: Environment
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -26,7 +26,11 @@ def inputs_of(lake: Lake, pipeline: Pipeline) -> dict[str, Table]:
 
 
 def open_stream(
-    spark: SparkSession, inputs: Mapping[str, Table], *, max_bytes: int | None
+    spark: SparkSession,
+    inputs: Mapping[str, Table],
+    *,
+    max_bytes: int | None,
+    idle: Collection[str] = (),
 ) -> DataFrame:
     """Follow each table from its first commit on.
 
@@ -34,12 +38,14 @@ def open_stream(
         spark: The session.
         inputs: From :func:`inputs_of`.
         max_bytes: How many compressed bytes of each a batch takes at most.
+        idle: Those that have no commit behind what was taken.
 
     Returns:
         The table's rows; those of several tables each in a struct of its own, by number.
     """
     streams = [
-        follow(spark, table, max_bytes=max_bytes).drop(*_HIDDEN) for table in inputs.values()
+        follow(spark, table, max_bytes=max_bytes, idle=key in idle).drop(*_HIDDEN)
+        for key, table in inputs.items()
     ]
     if len(streams) == 1:
         return streams[0]

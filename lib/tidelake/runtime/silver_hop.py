@@ -108,12 +108,11 @@ class SilverHop(HopQuery):
 
     def stream(self) -> DataFrame:
         """Read bronze and the requeue from their first commit on, in the order of commits."""
-        name = self.run.pipeline.name
-        bronze = self._follow(self.run.lake.bronze(name))
+        bronze = self._follow("bronze")
         if self._prefilters:
             self._set_state_up()
             bronze = hold_back_copies(bronze, ttl=self.run.pipeline.dedup.ttl)
-        requeue = self._follow(self.run.lake.requeue(name))
+        requeue = self._follow("requeue")
         return as_never_requeued(bronze).unionByName(requeue)
 
     def _set_state_up(self) -> None:
@@ -129,8 +128,9 @@ class SilverHop(HopQuery):
         except REFUSED as error:
             raise refused from error
 
-    def _follow(self, table: Table) -> DataFrame:
-        return follow(self.run.spark, table, max_bytes=self.limit)
+    def _follow(self, key: str) -> DataFrame:
+        table, idle = self.inputs[key], key in self.standing.idle()
+        return follow(self.run.spark, table, max_bytes=self.limit, idle=idle)
 
     def write(self, rows: DataFrame, batch: int) -> None:
         """Decide a batch and write it."""

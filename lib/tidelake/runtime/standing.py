@@ -41,6 +41,15 @@ class Standing:
         """Tell how far the hop has come in each input; empty before the first batch."""
         return positions(last_commit(self.closing[0]))
 
+    def idle(self) -> frozenset[str]:
+        """Name the inputs that have no commit behind what the hop has taken."""
+        reached = self.reached()
+        return frozenset(
+            key
+            for key, table in self.inputs.items()
+            if newest_version(table) < reached.get(key, BEGINNING)[0]
+        )
+
     def is_at_the_end(self) -> bool:
         """Tell whether there is nothing to take in: no row, and no batch of those it follows.
 
