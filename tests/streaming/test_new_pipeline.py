@@ -83,3 +83,26 @@ def test_every_way_of_writing_a_time_means_to_spark_what_it_means_to_init(
 
     off = {name: 500 if name == "fraction" else 0 for name in written}
     assert dict(zip(written, row, strict=True)) == {n: 1_767_607_200_000 + off[n] for n in written}
+
+
+@pytest.mark.long
+def test_names_that_sql_or_yaml_would_read_otherwise_keep_their_values(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = ["a.b", "a b", "a`b", "a'b", "größe", "select", "on", "order", "timestamp", "end"]
+    names += ["date", "interval", "case", "null", "1st", "# c", "a: b", "*", "is_late", "record_id"]
+    lines = [{"id": f"e{n}", "in": {name: n for name in names}} for n in range(3)]
+    lines = [line | {name: str(n) for name in names} for n, line in enumerate(lines)]
+    land(Path("events/a.jsonl"), lines)
+    assert run_command(app, ["init", "odd", "--source", "events", "--yes"]) == 0
+
+    with playing() as play:
+        sent = Path("events/a.jsonl").read_bytes().splitlines()
+        played = play("odd", sent, tmp_path / "played")
+        rows = played.ask("SELECT * EXCLUDE (event_time) FROM silver.odd ORDER BY event_id")
+
+    assert played.fates == {"silver": 3}
+    for number, row in enumerate(rows):
+        assert sum(value == str(number) for value in row) == len(names)
+        assert sum(value == number for value in row if type(value) is int) == len(names)
