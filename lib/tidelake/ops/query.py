@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 from collections.abc import Iterator, Mapping
@@ -13,20 +12,15 @@ from typing import Any
 
 import duckdb
 from duckdb_extensions import import_extension
-from sqlglot import exp, parse
-from sqlglot.errors import SqlglotError
 
 from tidelake.errors import MachineError, NotBuiltError, TidelakeError, UsageError
+from tidelake.ops.statements import DUCKDB, SPARK, known, tables_in
 from tidelake.ops.target import Target
 from tidelake.sinks.commits import last_commit
 from tidelake.sinks.finality import Final
 from tidelake.store.access import duckdb_secret
 from tidelake.store.folders import is_stored
 from tidelake.tables import Catalog, Lake, Table
-
-_FINAL = "__final"
-_DUCKDB, _SPARK = "duckdb", "databricks"
-
 
 @dataclass(frozen=True)
 class Answer:
@@ -54,7 +48,7 @@ def ask(lake: Lake, sql: str) -> Answer:
     """
     wanted = tables_in(sql, lake)
     if lake.catalog is not None:
-        return _ask_catalog(lake.catalog, sql, wanted, {}, dialect=_DUCKDB)
+        return _ask_catalog(lake.catalog, sql, wanted, {}, dialect=DUCKDB)
     # A catalog of its own keeps the views of one question from another's.
     catalog = f"asked_{next(_numbers)}"
     with _instance().cursor() as connection:
@@ -84,8 +78,8 @@ def ask_for_user(lake: Lake, sql: str, versions: Mapping[str, int] | None = None
         UsageError: The statement is no query, or DuckDB does not understand it.
     """
     if lake.catalog is not None:
-        wanted = tables_in(sql, lake, dialect=_SPARK)
-        return _ask_catalog(lake.catalog, sql, wanted, versions or {}, dialect=_SPARK)
+        wanted = tables_in(sql, lake, dialect=SPARK)
+        return _ask_catalog(lake.catalog, sql, wanted, versions or {}, dialect=SPARK)
     with _for_user(lake, sql, versions or {}) as connection:
         return _answer(connection, sql, lake)
 
@@ -251,54 +245,7 @@ def _answer(connection: duckdb.DuckDBPyConnection, sql: str, lake: Lake) -> Answ
 
 
 def _not_understood(error: duckdb.Error, lake: Lake) -> UsageError:
-    return UsageError(f"{_plain(error)}\n{_known(lake)}")
-
-
-def dialect_of(lake: Lake) -> str:
-    """Name the dialect in which users ask."""
-    return _DUCKDB if lake.catalog is None else _SPARK
-
-
-def tables_in(sql: str, lake: Lake, *, dialect: str = _DUCKDB) -> dict[str, Table]:
-    """Find the tables that a statement names, by the names that it uses.
-
-    Args:
-        sql: The statement.
-        lake: Where the tables are.
-        dialect: The statement's.
-
-    Raises:
-        UsageError: It is not exactly one query, or names a table that does not exist.
-    """
-    try:
-        statements = [statement for statement in parse(sql, dialect=dialect) if statement]
-    except SqlglotError as error:
-        raise UsageError(f"the statement cannot be read: {str(error).splitlines()[0]}") from error
-    if len(statements) != 1 or not isinstance(statements[0], exp.Query | exp.Describe):
-        raise UsageError("`tidelake sql` takes one SELECT; tables change only through `run`.")
-    named = {
-        f"{found.db}.{found.name}".lower()
-        for found in statements[0].find_all(exp.Table)
-        if found.db and found.db.lower() != "information_schema"
-    }
-    meant = {name: _meant(name, lake) for name in sorted(named)}
-    unknown = [name for name, table in meant.items() if table is None]
-    if unknown:
-        raise UsageError(f"there is no table {', '.join(unknown)}.\n{_known(lake)}")
-    return {name: table for name, table in meant.items() if table is not None}
-
-
-def _meant(name: str, lake: Lake) -> Table | None:
-    """Find the table behind a name; None where there is none."""
-    with contextlib.suppress(UsageError):
-        table = lake.table(name.removesuffix(_FINAL) if name.startswith("gold.") else name)
-        return table if table.exists else None
-    return None
-
-
-def _known(lake: Lake) -> str:
-    names = ", ".join(table.name for table in lake.existing())
-    return f"Tables {lake.place}: {names or 'none yet; fill them with `tidelake demo`'}"
+    return UsageError(f"{_plain(error)}\n{known(lake)}")
 
 
 def _plain(error: duckdb.Error) -> str:
