@@ -22,6 +22,7 @@ from tidelake.store.access import duckdb_secret
 from tidelake.store.folders import is_stored
 from tidelake.tables import Catalog, Lake, Table
 
+
 @dataclass(frozen=True)
 class Answer:
     """The columns and rows of a query."""

@@ -101,15 +101,17 @@ def _create(
         append(_no_rows(spark, schema), table, note, surely_filled=False)
         return
     told = encode(note)
+    # What is left of a creation that was cut off is a table to Spark's catalog, not to a writer.
+    was_begun = (table.path / "_delta_log").exists()
     with with_settings(spark, {USER_METADATA: told}):
-        if spark.conf.get(USER_METADATA, None) == told:
+        if not was_begun and spark.conf.get(USER_METADATA, None) == told:
             properties = ", ".join(f"'{key}' = '{v}'" for key, v in _properties(table).items())
             spark.sql(
                 f"CREATE TABLE {table.sql} ({schema.toDDL()}) USING delta "
                 f"{described_as(description)} TBLPROPERTIES ({properties})"
             )
             return
-    # A session that takes no settings: a writer carries the note, and the next run describes.
+    # Nor may a session take settings. A writer carries the note, and the next run describes.
     options = {"userMetadata": told, **_properties(table)}
     save(_no_rows(spark, schema), table, options, "error")
 

@@ -52,8 +52,10 @@ def checkpoint_failing(seen: Sight) -> Iterator[Alert]:
             continue
         batch = min(one.batch for one in closed)
         held_since = max(one.written_at for one in closed)
-        commits = seen.lake.checkpoints(seen.name, hop) / closed[0].generation / "commits"
-        if (commits / str(batch)).exists() or _newest(commits) > batch:
+        checkpoint = seen.lake.checkpoints(seen.name, hop) / closed[0].generation
+        commits = checkpoint / "commits"
+        # Of one that is gone, the hop's own refusal tells, with another remedy.
+        if not checkpoint.exists() or _newest(commits) >= batch:
             continue
         waited = seen.now - held_since
         if waited > _CLOSING:
