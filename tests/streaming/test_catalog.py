@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import pytest
 from pyspark.sql import Row, SparkSession
-from tidelake.replay.listing import list_late, list_quarantine
 
 from tests.catalogs import a_catalog, looking
 from tests.running import START, click
@@ -22,6 +21,7 @@ from tidelake.ops.books import history
 from tidelake.ops.doctor_catalog import examine_catalog
 from tidelake.ops.epochs import ask_at_epoch
 from tidelake.ops.ledger import read_ledger
+from tidelake.ops.listing import list_late, list_quarantine
 from tidelake.ops.query import ask, ask_for_user
 from tidelake.ops.status import read_status
 from tidelake.replay.compatibility import payload_drift

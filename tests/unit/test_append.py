@@ -11,7 +11,7 @@ from tidelake.sinks.append import append
 from tidelake.store.folders import Folder, folder
 from tidelake.tables import Lake
 
-_BATCH = {"generation": "g2", "batch": 7}
+_BATCH = {"hop": "silver", "generation": "g2", "batch": 7}
 
 
 @pytest.mark.parametrize(
@@ -28,11 +28,10 @@ def test_what_may_be_empty_has_a_transaction_id_and_on_a_store_each_batch(
 ) -> None:
     place: Folder = folder(root) if isinstance(root, str) else root
     rows = MagicMock()
-    writer = rows.write.format.return_value.mode.return_value.option.return_value
-    writer.option.return_value = writer
+    options = rows.write.format.return_value.mode.return_value.options
 
     append(rows, Lake(place).silver("shop"), note, surely_filled=filled)
 
-    told = dict(call.args for call in writer.option.call_args_list)
+    told = {key: value for key, value in options.call_args.kwargs.items() if key[:3] == "txn"}
     assert told == ({"txnAppId": "silver.shop/g2", "txnVersion": "7"} if has_id else {})
-    writer.save.assert_called_once_with(f"{root}/silver/shop")
+    options.return_value.save.assert_called_once_with(f"{root}/silver/shop")

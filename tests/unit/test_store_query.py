@@ -13,7 +13,7 @@ from tidelake.cli.app import app
 from tidelake.cli.failures import run_command
 from tidelake.errors import UsageError
 from tidelake.ops.query import ask, ask_for_user
-from tidelake.store.folders import folder, is_remote
+from tidelake.store.folders import folder, is_stored
 from tidelake.tables import Lake, Table
 
 _ROWS = "VALUES ('a', 1.10::DECIMAL(18, 2)), ('b', NULL), ('c', 2.20)"
@@ -22,7 +22,7 @@ _HTTP = {"AWS_ALLOW_HTTP": "true"}
 
 def add(table: Table, where: str = "true") -> None:
     """Append rows to a table, as another engine would."""
-    options = _HTTP if is_remote(table.path) else None
+    options = _HTTP if is_stored(table.path) else None
     rows = duckdb.sql(f"SELECT * FROM ({_ROWS}) AS t(event_id, value) WHERE {where}")
     write_deltalake(str(table.path), rows, mode="append", storage_options=options)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -17,6 +19,9 @@ from tidelake.sinks.commits import USER_METADATA, encode, newest_version
 from tidelake.sinks.evolution import Freedom, evolve
 from tidelake.store.folders import is_stored
 from tidelake.tables import CatalogName, Table
+
+# Pipelines that run at once in one session make tables with notes of their own.
+_ONE_AT_A_TIME = threading.Lock()
 
 
 def append(
@@ -103,17 +108,25 @@ def _create(
     told = encode(note)
     # What is left of a creation that was cut off is a table to Spark's catalog, not to a writer.
     was_begun = (table.path / "_delta_log").exists()
-    with with_settings(spark, {USER_METADATA: told}):
-        if not was_begun and spark.conf.get(USER_METADATA, None) == told:
-            properties = ", ".join(f"'{key}' = '{v}'" for key, v in _properties(table).items())
-            spark.sql(
-                f"CREATE TABLE {table.sql} ({schema.toDDL()}) USING delta "
-                f"{described_as(description)} TBLPROPERTIES ({properties})"
-            )
-            return
+    if not (was_begun or is_remote()):
+        properties = ", ".join(f"'{key}' = '{v}'" for key, v in _properties(table).items())
+        apart = _apart(spark)
+        with _ONE_AT_A_TIME, with_settings(apart, {USER_METADATA: told}):
+            if apart.conf.get(USER_METADATA, None) == told:
+                apart.sql(
+                    f"CREATE TABLE {table.sql} ({schema.toDDL()}) USING delta "
+                    f"{described_as(description)} TBLPROPERTIES ({properties})"
+                )
+                return
     # Nor may a session take settings. A writer carries the note, and the next run describes.
     options = {"userMetadata": told, **_properties(table)}
     save(_no_rows(spark, schema), table, options, "error")
+
+
+@functools.lru_cache(maxsize=4)
+def _apart(spark: SparkSession) -> SparkSession:
+    """Keep a sibling of a session for tables that are made: nobody else commits under its note."""
+    return spark.newSession()
 
 
 def _may_lack_a_lock(table: Table, note: dict[str, Any]) -> bool:
