@@ -15,7 +15,7 @@ from tidelake.access import FEED_PROPERTY, create, save
 from tidelake.config.meanings import Meaning, standard_meaning
 from tidelake.settings import with_settings
 from tidelake.sinks.comments import commented, describe, described_as, keeping_words
-from tidelake.sinks.commits import USER_METADATA, encode, newest_version
+from tidelake.sinks.commits import USER_METADATA, encode, last_commit
 from tidelake.sinks.evolution import Freedom, evolve
 from tidelake.store.folders import is_stored
 from tidelake.tables import CatalogName, Table
@@ -90,10 +90,11 @@ def ensure_table(
     """
     words = meaning or standard_meaning(table.name)
     if table.exists:
-        describe(spark, table, evolve(spark, table, schema, freedom), words)
+        stored = evolve(spark, table, schema, freedom)
         # Where a table was made and its first note was not written any more.
-        if isinstance(table.place, CatalogName) and newest_version(table) == 0:
+        if isinstance(table.place, CatalogName) and last_commit(table) is None:
             append(_no_rows(spark, schema), table, note, surely_filled=False)
+        describe(spark, table, stored, words)
     else:
         _create(spark, table, commented(schema, words), words.description, note)
 
