@@ -18,6 +18,24 @@ from tidelake.tables import Table
 
 # 2024-01-01 00:00:00 UTC, in milliseconds.
 NEW_YEAR = 1_704_067_200_000
+# A pipeline with one table of totals.
+SHOP: dict[str, Any] = {
+    "name": "shop",
+    "source": {"kind": "files", "path": "${root}/landing"},
+    "event": {
+        "schema": "event_id STRING, event_time TIMESTAMP, user_id STRING",
+        "id": "event_id",
+        "time": "event_time",
+    },
+    "gold": [
+        {
+            "name": "totals",
+            "window": {"kind": "global"},
+            "keys": ["user_id"],
+            "measures": {"events": {"count": "*"}},
+        }
+    ],
+}
 
 
 def write_commit(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.unit.handmade import write_checkpoint, write_commit, write_offset
+from tests.unit.handmade import SHOP, write_checkpoint, write_commit, write_offset
 from tidelake.cli import app
 from tidelake.cli.failures import run_command
 from tidelake.config import Pipeline, load_environment, load_pipeline
@@ -22,23 +22,6 @@ from tidelake.ops.metrics.measured import Measured
 from tidelake.tables import Lake
 
 NEW_YEAR = datetime(2024, 1, 1, tzinfo=UTC)
-SHOP: dict[str, Any] = {
-    "name": "shop",
-    "source": {"kind": "files", "path": "${root}/landing"},
-    "event": {
-        "schema": "event_id STRING, event_time TIMESTAMP, user_id STRING",
-        "id": "event_id",
-        "time": "event_time",
-    },
-    "gold": [
-        {
-            "name": "totals",
-            "window": {"kind": "global"},
-            "keys": ["user_id"],
-            "measures": {"events": {"count": "*"}},
-        }
-    ],
-}
 IDS = {"reservoirId": "x"}
 
 

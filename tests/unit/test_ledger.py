@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.unit.handmade import fingerprint_of, write_rows
+from tests.unit.handmade import SHOP, fingerprint_of, write_rows
 from tidelake.cli import app
 from tidelake.cli.failures import run_command
 from tidelake.config import load_environment, load_pipeline
@@ -25,23 +25,6 @@ from tidelake.ops.terms import SourceBooks
 from tidelake.sinks.notes import FateCount
 from tidelake.tables import Lake, Table
 
-SHOP = {
-    "name": "shop",
-    "source": {"kind": "files", "path": "${root}/landing"},
-    "event": {
-        "schema": "event_id STRING, event_time TIMESTAMP, user_id STRING",
-        "id": "event_id",
-        "time": "event_time",
-    },
-    "gold": [
-        {
-            "name": "totals",
-            "window": {"kind": "global"},
-            "keys": ["user_id"],
-            "measures": {"events": {"count": "*"}},
-        }
-    ],
-}
 CONTRACT = [
     "pipeline",
     "source",
