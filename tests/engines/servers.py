@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,7 +50,13 @@ def a_server(folder: Path) -> Iterator[str]:
         *(word for key, value in words.items() for word in ("--conf", f"{key}={value}")),
         "spark-internal",
     ]
-    environment = {**os.environ, "SPARK_HOME": str(home), "PYTHONPATH": python_path()}
+    environment = {
+        **os.environ,
+        "SPARK_HOME": str(home),
+        "PYTHONPATH": python_path(),
+        # Otherwise what runs a batch is the first python3 on the path, which has no packages.
+        "PYSPARK_PYTHON": sys.executable,
+    }
     with (folder / "server.log").open("wb") as log:
         process = subprocess.Popen(
             command, env=environment, cwd=folder, stdout=log, stderr=log, start_new_session=True

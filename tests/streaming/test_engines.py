@@ -116,12 +116,6 @@ def test_a_run_that_goes_on_is_refused_through_spark_connect(
     assert not Lake(lake).existing()
 
 
-def _assert_same(found: Contents, expected: Contents) -> None:
-    assert found.keys() == expected.keys()
-    for name, rows in expected.items():
-        assert found[name] == rows, name
-
-
 def _assert_proved(told: dict[str, Any], verified: bool) -> None:
     assert told["balanced"]
     assert not verified or told["verified"]["equal"], told["verified"]
