@@ -43,7 +43,7 @@ class Dying(GoldHop):
     """Dies when one of the events' tables has the batch and the others have not."""
 
     def _merge(self, target: Any, *rest: Any) -> None:
-        if self.run.pipeline.joins and target is not self._targets[0]:
+        if self.run.pipeline.gold and target is not self._targets[0]:
             raise RuntimeError("the lights went out")
         super()._merge(target, *rest)
 

@@ -1,10 +1,9 @@
-"""One pipeline of every kind of gold, played on several engines, and how tables are compared."""
+"""A pipeline of windows and sessions, played on several engines, and how tables are compared."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -44,33 +43,32 @@ class Played:
 
 @dataclass(frozen=True)
 class Shop:
-    """A pipeline and the dimension that it looks up.
+    """Pipelines that run one after the other; what an earlier one makes, a later one reads.
 
     Attributes:
-        events: The clickstream, reduced.
-        products: Its dimension.
+        worlds: The last one is of events.
     """
 
-    events: World
-    products: World
+    worlds: tuple[World, ...]
 
-    def play(self, lake: Path, *words: str, remote: str = "", whole: bool = True) -> Played:
-        """Run both in a process of its own, into tables of their own.
+    @property
+    def events(self) -> World:
+        """The clickstream, reduced."""
+        return self.worlds[-1]
+
+    def play(self, lake: Path, *words: str, remote: str = "") -> Played:
+        """Run all in a process of its own, into tables of their own.
 
         Args:
             lake: Where.
             words: What the driver is told beside that.
             remote: A server of Spark Connect; empty: none.
-            whole: Whether the dimension too; otherwise its tables are there already.
         """
         environment = {**os.environ}
         environment.pop("SPARK_REMOTE", None)
         if remote:
             environment |= {"SPARK_REMOTE": remote, "PYTHONPATH": python_path()}
-        pairs = [
-            f"{one.folder / one.pipeline.name}.yml={one.landing}"
-            for one in ((self.products, self.events) if whole else (self.events,))
-        ]
+        pairs = [f"{one.folder / one.pipeline.name}.yml={one.landing}" for one in self.worlds]
         driver = str(Path(__file__).parent / "driver.py")
         done = subprocess.run(
             [sys.executable, driver, str(lake), *pairs, *words],
@@ -84,30 +82,39 @@ class Shop:
         return Played(done.returncode, answer, done.stderr)
 
 
-def a_shop(spark: SparkSession, folder: Path) -> Shop:
-    """Land what both read: copies, conflicts, late, broken and bridging rows among it."""
-    products = world(spark, folder / "products", base="products")
-    products.land("0.jsonl", [_product(n, at) for n in range(3) for at in (0, 40)])
+def a_shop(spark: SparkSession, folder: Path, *, whole: bool) -> Shop:
+    """Land what is read: copies, conflicts, late, broken and bridging rows among it.
+
+    Args:
+        spark: The session of the worlds.
+        folder: An empty one.
+        whole: Whether events are joined, and look up a dimension that another pipeline keeps.
+    """
+    worlds: tuple[World, ...] = ()
+    more: dict[str, Any] = {}
+    if whole:
+        products = world(spark, folder / "products", base="products")
+        products.land("0.jsonl", [_product(n, at) for n in range(3) for at in (0, 40)])
+        worlds = (products,)
+        lookup = {
+            "dimension": "products",
+            "on": {"product_id": "product_id"},
+            "columns": ["category"],
+            "as_of": "event_time",
+        }
+        more = {"joins": JOINS[:1], "enrich": [lookup]}
     found = world(
         spark,
         folder / "events",
         gold=TABLES,
-        joins=JOINS[:1],
         quality=None,
-        enrich=[
-            {
-                "dimension": "products",
-                "on": {"product_id": "product_id"},
-                "columns": ["category"],
-                "as_of": "event_time",
-            }
-        ],
         # A plain column, an expression that fails on some rows, and one that a cast wraps.
         event={"select": {**_SELECTED, "ratio": "1 / (length(product_id) - 2 + value)"}},
+        **more,
     )
     for part in range(2):
         found.land(f"{part}.jsonl", _lines(part))
-    return Shop(found, products)
+    return Shop((*worlds, found))
 
 
 _SELECTED = {
@@ -116,15 +123,6 @@ _SELECTED = {
     "product_id": "product_id",
     "value": "value",
 }
-
-
-def lend_dimension(expected: Lake, lake: Path) -> None:
-    """Copy the dimension's tables, with what its hops need to go on."""
-    for one in expected.existing():
-        if "products" in one.name:
-            shutil.copytree(one.path, lake.joinpath(*one.name.split(".")))
-    checkpoints = Path("checkpoints") / "products"
-    shutil.copytree(expected.root / checkpoints, lake / checkpoints)
 
 
 def contents(lake: Lake) -> dict[str, list[tuple[Any, ...]]]:

@@ -126,7 +126,7 @@ _FAULTS = [
     pytest.param("gold", gone, marks=_LONG),
     pytest.param("gold", older, marks=_LONG),
     pytest.param("gold", restored),
-    pytest.param("silver", lost),
+    pytest.param("silver", lost, marks=_LONG),
     pytest.param("gold", lost, marks=_LONG),
 ]
 

@@ -187,6 +187,7 @@ def test_every_writer_is_read_and_what_cannot_be_comes_back_when_it_can(
     assert_sound(clicks)
 
 
+@pytest.mark.long
 def test_a_retry_reads_what_its_first_try_read_whatever_the_registry_says_now(
     spark: SparkSession,
     tmp_path: Path,

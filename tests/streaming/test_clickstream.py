@@ -156,6 +156,7 @@ def test_progress_tells_hop_batch_rows_and_watermark(world: World) -> None:
     assert any("watermark 2026-01-0" in line for line in world.log)
 
 
+@pytest.mark.long
 def test_a_second_run_adds_nothing_and_a_new_file_adds_exactly_its_events(
     spark: SparkSession, world: World
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.engines.plays import Shop, a_shop, contents, lend_dimension
+from tests.engines.plays import Shop, a_shop, contents
 from tests.engines.servers import a_server
 from tests.running import run
 from tidelake.tables import Lake
@@ -18,18 +18,19 @@ from tidelake.tables import Lake
 Contents = dict[str, list[tuple[Any, ...]]]
 
 
-@pytest.fixture(scope="module")
-def shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Shop:
-    """Give the pipeline, and what it reads."""
-    return a_shop(spark, tmp_path_factory.mktemp("shop"))
+@pytest.fixture(scope="module", params=[False, pytest.param(True, marks=pytest.mark.long)])
+def shop(
+    request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Shop:
+    """Give the pipeline, and what it reads; in a long run with a join and a dimension."""
+    return a_shop(spark, tmp_path_factory.mktemp("shop"), whole=request.param)
 
 
 @pytest.fixture(scope="module")
 def expected(shop: Shop) -> Contents:
     """Give what the session of this process makes of it."""
     lake = shop.events.lake
-    assert lake.root != shop.products.lake.root
-    for one in (shop.products, shop.events):
+    for one in shop.worlds:
         environment = one.environment.model_copy(update={"root": lake.root})
         run(one.spark, environment, one.pipeline)
     found = contents(lake)
@@ -50,18 +51,16 @@ def _assert_same(found: Contents, expected: Contents) -> None:
         assert found[name] == rows, name
 
 
-@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_executors_in_processes_of_their_own_make_the_same_tables(
-    shop: Shop, expected: Contents, tmp_path: Path, whole: bool
+    shop: Shop, expected: Contents, tmp_path: Path
 ) -> None:
     lake = tmp_path / "lake"
-    if not whole:
-        lend_dimension(shop.events.lake, lake)
-    words = ["--master", "local-cluster[2,1,1024]", *(["--verify"] if whole else [])]
-    played = shop.play(lake, *words, whole=whole)
+    words = ["--verify"] if len(shop.worlds) > 1 else []
+    played = shop.play(lake, "--master", "local-cluster[2,1,1024]", *words)
     assert played.code == 0, played.words
     _assert_same(contents(Lake(lake)), expected)
-    _assert_proved(played.answer["clickstream"], whole)
+    assert played.answer["clickstream"]["balanced"]
+    assert not words or played.answer["clickstream"]["verified"]["equal"], played.answer
     assert played.answer["clickstream"]["slots"] == 2
 
 
@@ -69,11 +68,10 @@ def test_spark_connect_makes_the_same_tables(
     shop: Shop, expected: Contents, server: str, tmp_path: Path
 ) -> None:
     lake = tmp_path / "lake"
-    lend_dimension(shop.events.lake, lake)
-    played = shop.play(lake, remote=server, whole=False)
+    played = shop.play(lake, remote=server)
     assert played.code == 0, played.words
     _assert_same(contents(Lake(lake)), expected)
-    _assert_proved(played.answer["clickstream"], False)
+    assert played.answer["clickstream"]["balanced"]
     for told in ("bronze  batch    1", "silver  batch    1", "gold    batch    1"):
         assert played.words.count(told) == 1, played.words
 
@@ -89,7 +87,8 @@ def test_spark_connect_makes_the_same_tables_after_a_batch_that_died(
     done = shop.play(lake, "--verify", remote=server)
     assert done.code == 0, done.words
     _assert_same(contents(Lake(lake)), expected)
-    _assert_proved(done.answer["clickstream"], True)
+    assert done.answer["clickstream"]["balanced"]
+    assert done.answer["clickstream"]["verified"]["equal"], done.answer
 
 
 def test_an_error_of_a_batch_comes_back_through_spark_connect_as_itself(
@@ -98,9 +97,9 @@ def test_an_error_of_a_batch_comes_back_through_spark_connect_as_itself(
     landing = tmp_path / "landing"
     landing.mkdir()
     (landing / "0.jsonl").write_bytes(b"{}\n" * 5)
-    changed = replace(shop, events=replace(shop.events, landing=landing))
+    changed = Shop((replace(shop.events, landing=landing),))
     told = "--fails", "overtaken"
-    played = changed.play(tmp_path / "lake", *told, remote=server, whole=False)
+    played = changed.play(tmp_path / "lake", *told, remote=server)
     assert played.code == 3, played.words
     assert "SourceChangedError: files changed while they were read" in played.words
     assert "tidelake-error" not in played.words
@@ -110,12 +109,7 @@ def test_a_run_that_goes_on_is_refused_through_spark_connect(
     shop: Shop, server: str, tmp_path: Path
 ) -> None:
     lake = tmp_path / "lake"
-    played = shop.play(lake, "--trigger", "10 seconds", remote=server, whole=False)
+    played = shop.play(lake, "--trigger", "10 seconds", remote=server)
     assert played.code == 2, played.words
     assert "--trigger available-now" in played.words
     assert not Lake(lake).existing()
-
-
-def _assert_proved(told: dict[str, Any], verified: bool) -> None:
-    assert told["balanced"]
-    assert not verified or told["verified"]["equal"], told["verified"]

@@ -24,7 +24,7 @@ from tidelake.runtime.progress import Progress
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.tables import HOPS
 
-_EXAMPLES = int(os.environ.get("TIDELAKE_GOLD_EXAMPLES", "100"))
+_EXAMPLES = int(os.environ.get("TIDELAKE_GOLD_EXAMPLES", "60"))
 _SEED = int(os.environ.get("TIDELAKE_SEED", str(time.time_ns() % 1_000_000)))
 
 

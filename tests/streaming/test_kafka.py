@@ -83,6 +83,7 @@ def test_a_run_says_that_it_waits_for_its_broker_and_goes_on_by_itself(
     assert len(read(clicks.lake, "bronze.clicks", "record_id")) == 8
 
 
+@pytest.mark.long
 def test_a_run_that_waited_long_enough_ends_by_name_and_the_next_repeats_its_batch(
     spark: SparkSession, tmp_path: Path, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +175,7 @@ def test_a_checkpoint_that_is_gone_or_old_is_refused_and_repaired(
     assert read_ledger(clicks.lake, clicks.pipeline).balanced
 
 
+@pytest.mark.long
 def test_a_limit_that_changes_while_a_run_goes_on_loses_and_doubles_nothing(
     spark: SparkSession, tmp_path: Path, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:

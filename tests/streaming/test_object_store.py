@@ -97,9 +97,10 @@ def twins(
     lake = Lake(environment.root)
     found = Twins(disk, Run(spark, pipeline, lake, environment, Progress(lambda _: None)), s3)
     first = [click(number, minute=number) for number in range(40)]
-    found.land("a.jsonl", [*first, first[3], b"no json", click(41, minute=2, value="12,50")])
-    found.land("b c.jsonl", [click(number, minute=5000 + number) for number in range(50, 80)])
-    found.land("d.jsonl", [click(90, minute=1), click(7, minute=7, product_id="other")])
+    later = [click(number, minute=5000 + number) for number in range(50, 80)]
+    broken = [b"no json", click(41, minute=2, value="12,50")]
+    found.land("a b.jsonl", [*first, first[3], *broken, *later])
+    found.land("c.jsonl", [click(90, minute=1), click(7, minute=7, product_id="other")])
     found.run()
     yield found
 
@@ -133,7 +134,7 @@ def test_sql_reads_the_store_with_the_same_answers(
 
     assert answers[0] == answers[1]
     assert "of the store" not in str(answers)
-    outside = f"SELECT * FROM read_csv('{twins.root}/landing/a.jsonl')"
+    outside = f"SELECT * FROM read_csv('{twins.root}/landing/c.jsonl')"
     assert run_command(app, ["sql", outside, "--root", twins.root]) == 2
 
 
@@ -154,11 +155,11 @@ def test_a_lost_checkpoint_is_refused_and_a_repair_goes_on_after_the_table(twins
 
 
 def test_an_object_that_changed_after_it_was_read_stops_bronze(twins: Twins) -> None:
-    place = f"{twins.root}/landing/a.jsonl"
+    place = f"{twins.root}/landing/c.jsonl"
     before = (folder(place)).read_bytes()
     twins.store.put(place, b"another\n")
     try:
-        with pytest.raises(SourceChangedError, match=r"a\.jsonl: [\d,]+ bytes when read, 8 bytes"):
+        with pytest.raises(SourceChangedError, match=r"c\.jsonl: [\d,]+ bytes when read, 8 bytes"):
             twins.run_stored("bronze")
     finally:
         twins.store.put(place, before)

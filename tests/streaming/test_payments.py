@@ -78,6 +78,7 @@ def test_after_each_batch_alerts_are_what_the_rules_say_of_the_payments_so_far(
     assert len(seen) == 3
 
 
+@pytest.mark.long
 def test_a_batch_that_reached_the_features_alone_gives_the_same_alerts_when_repeated(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

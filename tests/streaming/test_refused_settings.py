@@ -32,6 +32,8 @@ def _lines(part: int) -> list[bytes]:
 
 # Windows, sessions and a join: each way to merge.
 _TABLES = [GOLD[0], GOLD[2], JOINS[0]]
+# Each change plays the like through Spark Connect.
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")

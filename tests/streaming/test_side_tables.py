@@ -162,6 +162,7 @@ def test_discarded_rows_stay_in_the_books_and_are_not_sent_again(played: World) 
     assert sum(group.discarded for group in found) == sum(group.rows for group in found) == 3
 
 
+@pytest.mark.long
 def test_a_choice_sends_only_the_rows_of_its_stage_and_reason(played: World) -> None:
     changed = _without_suite(played)
     groups = list_quarantine(changed.lake, changed.pipeline, stage="expectation", rule="user_id")
