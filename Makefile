@@ -67,7 +67,7 @@ recovery: setup
 	TIDELAKE_GOLD_EXAMPLES=1000 $(BIN)/python -m pytest -s tests/streaming/test_gold_properties.py tests/streaming/test_dimensions.py
 	TIDELAKE_RACES=$(RACES) TIDELAKE_CHAINS=$(CHAINS) TIDELAKE_LEVELS=$(LEVELS) \
 		TIDELAKE_KAFKA_EVENTS=$(KAFKA_EVENTS) \
-		$(BIN)/python -m pytest -s -m long tests/streaming tests/recovery
+		$(BIN)/python -m pytest -s -m long tests
 	$(BIN)/python -m tests.recovery.reporting $(REPORT)
 
 bench: setup
