@@ -14,7 +14,7 @@ from tidelake.config import load_environment, load_pipeline
 from tidelake.ops.page.desk import Desk
 from tidelake.ops.page.rendering import Renderer
 from tidelake.ops.page.server import PageServer
-from tidelake.ops.page.words import Typed
+from tidelake.typed import Typed
 
 
 class Answer(NamedTuple):

@@ -226,7 +226,10 @@ class Lake:
         return self.root / "alerts" / self.bronze(pipeline).bare
 
     def swap(self, pipeline: str) -> Folder:
-        """Give the file that is there while the tables of a backfill are swapped."""
+        """Give the file that is there while the tables of a backfill are swapped, or put back.
+
+        It holds the backfill's stage, ``promoting`` or ``rolling back``.
+        """
         return self.root / "backfill" / self.bronze(pipeline).bare / "swapping"
 
 

@@ -16,9 +16,11 @@ from tests.unit.handmade import SHOP, write_checkpoint, write_commit, write_offs
 from tidelake.cli import app
 from tidelake.cli.failures import run_command
 from tidelake.config import Pipeline, load_environment, load_pipeline
-from tidelake.errors import UsageError
+from tidelake.errors import RefusedError, UsageError
 from tidelake.ops.alerts import RULES, Alert, alerts_of
 from tidelake.ops.metrics.measured import Measured
+from tidelake.replay.backfill.green import Stage, State, write_state
+from tidelake.runtime.lock import hold_hops
 from tidelake.tables import Lake
 
 NEW_YEAR = datetime(2024, 1, 1, tzinfo=UTC)
@@ -297,6 +299,26 @@ def test_work_that_was_left_half_done_refuses_all_hops(shop: Shop) -> None:
         ("hop_refused", None, "tidelake erase shop --subject COLUMN=VALUE"),
         ("hop_refused", None, "tidelake backfill promote shop"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("stage", "command"),
+    [
+        ("promoting", "tidelake backfill promote shop"),
+        ("rolling back", "tidelake backfill rollback shop"),
+    ],
+)
+def test_a_swap_left_half_done_is_gone_on_with_the_way_that_it_went(
+    shop: Shop, stage: Stage, command: str
+) -> None:
+    shop.batch(0)
+    write_state(shop.lake, shop.define(), State("bronze", "hash", stage))
+    assert shop.judge(5)["hop_refused"].command == command
+    with (
+        pytest.raises(RefusedError, match=f"Go on with it: {command}"),
+        hold_hops(shop.lake, "shop", ["gold"]),
+    ):
+        pass
 
 
 def test_a_batch_that_its_checkpoint_does_not_close_for_minutes_is_critical(shop: Shop) -> None:

@@ -15,8 +15,8 @@ from tidelake.ops.metrics.measured import Measured
 from tidelake.ops.page.facts import Facts
 from tidelake.ops.page.flow import Flow, HopFacts, read_flow
 from tidelake.ops.page.rendering import Renderer
-from tidelake.ops.page.words import Typed
 from tidelake.ops.status import DimensionStatus
+from tidelake.typed import Typed
 
 NOW = datetime(2026, 3, 1, 1, tzinfo=UTC)
 LAG = SourceLag(

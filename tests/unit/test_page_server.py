@@ -14,7 +14,7 @@ from tidelake.errors import UsageError
 from tidelake.ops.page.desk import Desk
 from tidelake.ops.page.rendering import Renderer
 from tidelake.ops.page.server import PageServer
-from tidelake.ops.page.words import Typed
+from tidelake.typed import Typed
 
 HOSTILE = "<script>alert('reason')</script>\"'><img src=x onerror=alert(1)>"
 

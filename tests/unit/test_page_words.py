@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 
 from tidelake.ops.page import words
-from tidelake.ops.page.words import Typed
+from tidelake.typed import Typed
 
 
 @pytest.mark.parametrize(

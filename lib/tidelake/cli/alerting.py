@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
 from tidelake.cli.failures import say
-from tidelake.cli.options import as_json, place, placed
+from tidelake.cli.options import as_json, of_pipeline, place, placed
 from tidelake.cli.render import print_json, print_table
 from tidelake.instants import now
 
@@ -18,7 +19,7 @@ _CRITICAL = 3
 
 
 @click.command()
-@click.argument("pipeline", default="clickstream")
+@of_pipeline
 @click.option("--tell", is_flag=True, help="Send what opened or closed since the last time.")
 @as_json
 @placed
@@ -30,7 +31,9 @@ def alerts(pipeline: str, tell: bool, json_: bool, root: str | None, env: str | 
     where = place(root, env)
     definition = where.pipeline(pipeline)
     deliver = sender_of(where.environment)
-    found = alerts_of(where.lake, definition, now=now())
+    found = alerts_of(
+        where.lake, definition, now=now(), typed=replace(where.typed, called=pipeline)
+    )
     if json_:
         print_json([one.to_json() for one in found])
     else:

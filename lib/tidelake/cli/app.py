@@ -5,6 +5,7 @@ What is slow to import waits inside the command that needs it, so that ``--help`
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import Literal
 
@@ -23,7 +24,7 @@ from tidelake.cli.fast import fast
 from tidelake.cli.flow import run_dimensions, run_pipeline
 from tidelake.cli.init import init
 from tidelake.cli.maintaining import maintain
-from tidelake.cli.options import as_json, place, placed
+from tidelake.cli.options import Place, as_json, of_pipeline, place, placed
 from tidelake.cli.render import print_json, print_table
 from tidelake.cli.repairing import repair
 from tidelake.cli.reports import show_batches, show_gold, show_ledger, show_status
@@ -33,9 +34,11 @@ from tidelake.cli.tracing import fate
 from tidelake.cli.ui import ui
 from tidelake.cli.verifying import verify
 from tidelake.config.addresses import address_of, is_address
+from tidelake.config.places import DEFAULT_PIPELINE
 from tidelake.errors import UnbalancedError, UsageError
 from tidelake.store.folders import folder, is_stored
 from tidelake.tables import HOPS, Hop
+from tidelake.typed import Typed
 
 _DEMO_EVENTS = {"clickstream": 200_000, "payments": 50_000}
 
@@ -47,7 +50,7 @@ def app() -> None:
 
 
 @app.command()
-@click.argument("pipeline", default="clickstream")
+@click.argument("pipeline", default=DEFAULT_PIPELINE)
 @click.option("--events", type=click.IntRange(min=1), help="How many records to generate.")
 @click.option("--seed", default=1, show_default=True, help="Chooses one stream among many.")
 @placed
@@ -68,19 +71,19 @@ def demo(pipeline: str, events: int | None, seed: int, root: str | None, env: st
     dimensions = tuple(definition.dimensions.values())
     run_pipeline(where, definition, HOPS, "available-now", first=dimensions)
     ledger = read_ledger(where.lake, definition)
-    show_ledger(ledger)
+    show_ledger(ledger, where.typed, pipeline)
     show_gold(where.lake, definition)
-    option = f" --root {root}" if root else ""
-    first = definition.gold_names[0]
-    say(
-        "Where to look next:\n"
-        f'  tidelake sql "SELECT * FROM {first} LIMIT 10"{option}\n'
-        f'  tidelake sql "SELECT stage, reasons, count(*) FROM silver.{pipeline}__quarantine '
-        f'GROUP BY ALL"{option}\n'
-        f"  tidelake ledger {pipeline}{option}\n"
-        f"  tidelake status {pipeline}{option}"
+    commands = (
+        where.typed(f'tidelake sql "SELECT * FROM {definition.gold_names[0]} LIMIT 10"'),
+        where.typed(
+            f'tidelake sql "SELECT stage, reasons, count(*) FROM silver.{pipeline}__quarantine '
+            'GROUP BY ALL"'
+        ),
+        where.typed("tidelake ledger", pipeline),
+        where.typed("tidelake status", pipeline),
     )
-    _refuse_unbalanced(ledger.problems, pipeline)
+    say("Where to look next:\n" + "\n".join(f"  {command}" for command in commands))
+    _refuse_unbalanced(ledger.problems, where, pipeline)
 
 
 @app.command()
@@ -115,7 +118,9 @@ def generate(
     else:
         summary = write_stream(pipeline, folder(target), events=count, seed=seed, progress=say)
         written = f"{summary.records:,} records in {summary.files} files under {target}"
-    say(f"{written}. Run them with: tidelake run {pipeline} --source {target}")
+    options = f"--source {shlex.quote(target)}"
+    typed = Typed(root, env)
+    say(f"{written}. Run them with: {typed('tidelake run', pipeline, options)}")
     print_table(["kind", "records"], sorted(summary.kinds.items()))
 
 
@@ -155,15 +160,15 @@ def run(
     if hop == "dimensions":
         if source is not None:
             raise UsageError("--source is the pipeline's; each dimension has its own. Leave it out")
-        run_dimensions(where, definition, trigger)
+        run_dimensions(where, definition, trigger, called=pipeline)
         return
     hops: tuple[Hop, ...] = tuple(name for name in HOPS if hop in (name, "all"))
-    run_pipeline(where, definition, hops, trigger)
-    say(f"Done. See the books with: tidelake ledger {pipeline}")
+    run_pipeline(where, definition, hops, trigger, called=pipeline)
+    say(f"Done. See the books with: {where.typed('tidelake ledger', pipeline)}")
 
 
 @app.command()
-@click.argument("pipeline", default="clickstream")
+@of_pipeline
 @as_json
 @placed
 def status(pipeline: str, json_: bool, root: str | None, env: str | None) -> None:
@@ -179,7 +184,7 @@ def status(pipeline: str, json_: bool, root: str | None, env: str | None) -> Non
 
 
 @app.command()
-@click.argument("pipeline", default="clickstream")
+@of_pipeline
 @click.option("--by", type=click.Choice(["batch", "day"]), help="One line a batch, or a day.")
 @as_json
 @placed
@@ -204,8 +209,8 @@ def ledger(
     elif by:
         show_batches(books, lines)
     else:
-        show_ledger(books)
-    _refuse_unbalanced(books.problems, pipeline)
+        show_ledger(books, where.typed, pipeline)
+    _refuse_unbalanced(books.problems, where, pipeline)
 
 
 @app.command()
@@ -238,11 +243,11 @@ def doctor(fetch: bool, json_: bool, root: str | None, env: str | None) -> int:
     return 0 if all(finding.well for finding in findings) else 4
 
 
-def _refuse_unbalanced(problems: Sequence[str], pipeline: str) -> None:
+def _refuse_unbalanced(problems: Sequence[str], where: Place, pipeline: str) -> None:
     if problems:
         raise UnbalancedError(
             f"the books of {pipeline} do not balance. {problems[0]}. "
-            f"See the batches with: tidelake ledger {pipeline} --by batch"
+            f"See the batches with: {where.typed('tidelake ledger', pipeline, '--by batch')}"
         )
 
 

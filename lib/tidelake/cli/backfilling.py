@@ -11,7 +11,7 @@ import click
 
 from tidelake.cli.failures import say
 from tidelake.cli.flow import started
-from tidelake.cli.options import MOMENT, as_json, duration, moment, place, placed
+from tidelake.cli.options import MOMENT, as_json, duration, moment, of_pipeline, place, placed
 from tidelake.cli.render import print_json, print_table
 from tidelake.errors import UsageError
 
@@ -38,7 +38,7 @@ def _from(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @backfill.command()
-@click.argument("pipeline", default="clickstream")
+@of_pipeline
 @_from
 @as_json
 @placed
@@ -64,11 +64,12 @@ def plan(pipeline: str, start: Start, json_: bool, root: str | None, env: str | 
     state = read_state(where.lake, definition)
     if state is not None:
         say(f"The last backfill of {definition.name} is {state.stage}.")
-    say(f"Live tables stay as they are. Begin with: tidelake backfill run {pipeline}")
+    begin = where.typed("tidelake backfill run", pipeline)
+    say(f"Live tables stay as they are. Begin with: {begin}")
 
 
 @backfill.command()
-@click.argument("pipeline", default="clickstream")
+@of_pipeline
 @_from
 @click.option(
     "--start",
@@ -109,11 +110,11 @@ def run(
         from tidelake.replay.backfill.build import build  # noqa: PLC0415
 
         build(context, start, span, since=since)
-    say(f"Built. Compare with: tidelake backfill compare {pipeline}")
+    say(f"Built. Compare with: {where.typed('tidelake backfill compare', pipeline)}")
 
 
 @backfill.command()
-@click.argument("pipeline", default="clickstream")
+@of_pipeline
 @as_json
 @placed
 def compare(pipeline: str, json_: bool, root: str | None, env: str | None) -> None:
@@ -131,11 +132,11 @@ def compare(pipeline: str, json_: bool, root: str | None, env: str | None) -> No
         print_json(_as_json(definition.name, found))
     else:
         _show(definition.name, found)
-        say(f"Swap with: tidelake backfill promote {pipeline}")
+        say(f"Swap with: {where.typed('tidelake backfill promote', pipeline)}")
 
 
 @backfill.command()
-@click.argument("pipeline", default="clickstream")
+@of_pipeline
 @placed
 def promote(pipeline: str, root: str | None, env: str | None) -> None:
     """Let green tables take the place of the live ones, what arrived since included."""
@@ -146,13 +147,13 @@ def promote(pipeline: str, root: str | None, env: str | None) -> None:
 
         swap(context)
     say(
-        f"Promoted. Go on with: tidelake run {pipeline}\n"
-        f"Take it back with: tidelake backfill rollback {pipeline}"
+        f"Promoted. Go on with: {where.typed('tidelake run', pipeline)}\n"
+        f"Take it back with: {where.typed('tidelake backfill rollback', pipeline)}"
     )
 
 
 @backfill.command()
-@click.argument("pipeline", default="clickstream")
+@of_pipeline
 @placed
 def rollback(pipeline: str, root: str | None, env: str | None) -> None:
     """Put back what the tables held before the promotion."""
@@ -164,7 +165,7 @@ def rollback(pipeline: str, root: str | None, env: str | None) -> None:
         put_back(context)
     say(
         "Rolled back. Restore the definition too if the backfill came with another one.\n"
-        f"Take in what arrived since with: tidelake run {pipeline}"
+        f"Take in what arrived since with: {where.typed('tidelake run', pipeline)}"
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,11 +11,12 @@ import click
 
 from tidelake.cli.failures import say
 from tidelake.cli.flow import started
-from tidelake.cli.options import as_json, place, placed
+from tidelake.cli.options import as_json, of_pipeline, place, placed
 from tidelake.cli.render import print_json, print_table
 from tidelake.config import Pipeline
 from tidelake.errors import RefusedError, SourceError, UsageError
 from tidelake.store.folders import Folder
+from tidelake.typed import Typed
 
 if TYPE_CHECKING:
     from tidelake.ops.gate import GateReport
@@ -39,7 +40,7 @@ _UNFIT = "changed"
 
 
 @click.command()
-@click.argument("pipeline", default="clickstream")
+@of_pipeline
 @click.option("--tables", is_flag=True, help="Judge silver and gold by the expectation suite too.")
 @as_json
 @placed
@@ -85,7 +86,7 @@ def check(pipeline: str, tables: bool, json_: bool, root: str | None, env: str |
     if not may_continue:
         raise RefusedError(
             f"today's definition of {definition.name} may not continue on the stored tables. "
-            f"{_remedy(definition, verdicts)}"
+            f"{_remedy(definition, verdicts, replace(where.typed, called=pipeline))}"
         )
     if refused:
         raise RefusedError("\n".join(refused.values()))
@@ -110,16 +111,15 @@ def registry_of(definition: Pipeline) -> str:
     return f"the registry answers: {definition.registry.subject} has {told}"
 
 
-def _remedy(definition: Pipeline, verdicts: list[TableVerdict]) -> str:
+def _remedy(definition: Pipeline, verdicts: list[TableVerdict], typed: Typed) -> str:
     """Say what leads on; silver's own columns follow from bronze alone."""
     refused = {verdict.table for verdict in verdicts if not verdict.may_continue}
     if refused <= set(definition.gold_names):
-        command = f"tidelake repair {definition.name} --hop gold"
+        command = typed("tidelake repair", definition.name, "--hop gold")
         return f"Restore it, or compute gold anew from silver with: {command}"
-    return (
-        f"Restore it, or let the tables follow with: tidelake backfill run {definition.name}, then "
-        f"tidelake backfill promote {definition.name}"
-    )
+    run = typed("tidelake backfill run", definition.name)
+    promote = typed("tidelake backfill promote", definition.name)
+    return f"Restore it, or let the tables follow with: {run}, then {promote}"
 
 
 def _as_json(

@@ -10,7 +10,7 @@ import click
 
 from tidelake.cli.failures import say
 from tidelake.cli.flow import started
-from tidelake.cli.options import as_json, place, placed
+from tidelake.cli.options import as_json, of_pipeline, place, placed
 from tidelake.cli.render import print_json, print_table
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("pipeline", default="clickstream")
+@of_pipeline
 @click.option(
     "--subject", "whose", required=True, metavar="COLUMN=VALUE", help="A column of silver, a value."
 )
@@ -59,7 +59,7 @@ def erase(
     if json_:
         print_json(report.to_json())
     else:
-        _show(report, pipeline)
+        _show(report, where.typed("tidelake ledger", pipeline))
 
 
 def _show_rows(name: str, rows: dict[str, int], *, json_: bool) -> None:
@@ -87,7 +87,7 @@ def _together(remains: Sequence[Remains]) -> list[list[str | None]]:
     ]
 
 
-def _show(report: Report, pipeline: str) -> None:
+def _show(report: Report, ledger: str) -> None:
     rows = [[table, count] for table, count in report.rows.items()]
     title = f"Erased from {report.pipeline}, by {report.column}"
     print_table(["table", "rows"], rows, title=title if rows else f"{title}: no row was there")
@@ -104,4 +104,4 @@ def _show(report: Report, pipeline: str) -> None:
         )
     if report.rollback_given_up:
         say("The backfill's tables were removed: its promotion cannot be rolled back any more.")
-    say(f"The books say it too: tidelake ledger {pipeline}")
+    say(f"The books say it too: {ledger}")

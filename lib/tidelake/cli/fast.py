@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import click
 
 from tidelake.cli.failures import say
@@ -65,7 +67,9 @@ def reconcile(pipeline: str, json_: bool, root: str | None, env: str | None) -> 
         return
     rows = [[rule, *(counts[one] for one in VERDICTS)] for rule, counts in found.counts.items()]
     print_table(["rule", *VERDICTS], rows, title=f"Fast alerts of {detection.name}")
-    say(f"See each with: tidelake sql \"SELECT * FROM {found.table} WHERE verdict = 'missed'\"")
+    query = f"SELECT * FROM {found.table} WHERE verdict = 'missed'"
+    asked = where.typed(f'tidelake sql "{query}"')
+    say(f"See each with: {asked}")
 
 
 def fast_lane(pipeline: Pipeline) -> tuple[Detection, FastLane]:
@@ -87,7 +91,7 @@ def _with_slots(where: Place) -> Place:
     environment = where.environment
     if environment.master != "local[*]":
         return where
-    return Place(environment.model_copy(update={"master": f"local[{_SLOTS}]"}), where.lake)
+    return replace(where, environment=environment.model_copy(update={"master": f"local[{_SLOTS}]"}))
 
 
 def _place(root: str | None, env: str | None) -> Place:

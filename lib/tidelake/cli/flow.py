@@ -32,6 +32,7 @@ def run_pipeline(
     hops: Sequence[Hop],
     trigger: str,
     *,
+    called: str = "",
     first: Sequence[Pipeline] = (),
 ) -> None:
     """Run hops of a pipeline with progress on stderr.
@@ -41,6 +42,7 @@ def run_pipeline(
         pipeline: Which.
         hops: Which of its hops.
         trigger: When batches begin.
+        called: What the pipeline was called by; by default its name.
         first: Dimensions to run before it, whole.
 
     Raises:
@@ -64,12 +66,19 @@ def run_pipeline(
         _run_whole(run, first, when)
         if first:
             say(f"{pipeline.name}:")
-        with observing(run, hops, when) as observed:
+        typed = replace(place.typed, called=called)
+        with observing(run, hops, when, typed) as observed:
             run_hops(observed, hops, when, held=True)
 
 
-def run_dimensions(place: Place, pipeline: Pipeline, trigger: str) -> None:
+def run_dimensions(place: Place, pipeline: Pipeline, trigger: str, *, called: str) -> None:
     """Run the dimensions that a pipeline looks up, each until its source is exhausted.
+
+    Args:
+        place: Where.
+        pipeline: Which.
+        trigger: When batches begin; one that ends.
+        called: What the pipeline was called by.
 
     Raises:
         UsageError: The trigger would let the first of them run for ever.
@@ -88,7 +97,7 @@ def run_dimensions(place: Place, pipeline: Pipeline, trigger: str) -> None:
         _check_source(place, one)
     with started(place, pipeline) as run:
         _run_whole(run, dimensions, when)
-    say(f"Done. Run the pipeline with: tidelake run {pipeline.name}")
+    say(f"Done. Run the pipeline with: {place.typed('tidelake run', called)}")
 
 
 def _run_whole(run: Run, dimensions: Sequence[Pipeline], when: Trigger) -> None:

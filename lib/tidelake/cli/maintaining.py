@@ -8,12 +8,12 @@ import click
 
 from tidelake.cli.failures import say
 from tidelake.cli.flow import started
-from tidelake.cli.options import as_json, duration, place, placed
+from tidelake.cli.options import as_json, duration, of_pipeline, place, placed
 from tidelake.cli.render import print_json, print_table
 
 
 @click.command()
-@click.argument("pipeline", default="clickstream")
+@of_pipeline
 @click.option(
     "--keep",
     metavar="DURATION",

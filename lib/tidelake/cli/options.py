@@ -16,11 +16,13 @@ from tidelake.config import (
     load_pipeline,
     parse_duration,
 )
+from tidelake.config.places import usual_pipeline
 from tidelake.errors import UsageError
 from tidelake.session import lake_of
 from tidelake.store.access import refuse_unreachable
 from tidelake.store.folders import SCHEME, Folder, is_stored
 from tidelake.tables import Lake
+from tidelake.typed import Typed
 
 MOMENT = "YYYY-MM-DD[THH:MM:SS]"
 
@@ -51,14 +53,30 @@ def duration(_: click.Context, __: click.Parameter, value: str | None) -> timede
 
 @dataclass(frozen=True)
 class Place:
-    """Where a command works."""
+    """Where a command works.
+
+    Attributes:
+        environment: What it is told of the place.
+        lake: Where the tables are.
+        typed: Completes the commands that it names by its own ``--root`` and ``--env``.
+    """
 
     environment: Environment
     lake: Lake
+    typed: Typed
 
     def pipeline(self, name: str, *, source: str | None = None) -> Pipeline:
         """Load a pipeline by name or path."""
         return load_pipeline(name, self.environment, source=source)
+
+
+def of_pipeline(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the argument PIPELINE, which may be left out where it is clear."""
+    return click.argument("pipeline", required=False, callback=_meant)(command)
+
+
+def _meant(_: click.Context, __: click.Parameter, value: str | None) -> str:
+    return usual_pipeline() if value is None else value
 
 
 def placed(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -88,7 +106,7 @@ def place(root: str | None, env: str | None) -> Place:
     environment = load_environment(env, root=root)
     if environment.root is not None:
         _refuse_unusable(environment.root)
-    return Place(environment, lake_of(environment))
+    return Place(environment, lake_of(environment), Typed(root, env))
 
 
 def _refuse_unusable(root: Folder) -> None:

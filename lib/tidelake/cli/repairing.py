@@ -6,12 +6,12 @@ import click
 
 from tidelake.cli.failures import say
 from tidelake.cli.flow import started
-from tidelake.cli.options import place, placed
+from tidelake.cli.options import of_pipeline, place, placed
 from tidelake.tables import HOPS, Hop
 
 
 @click.command()
-@click.argument("pipeline", default="clickstream")
+@of_pipeline
 @click.option("--hop", type=click.Choice(HOPS), required=True, help="Which arrow to mend.")
 @placed
 def repair(pipeline: str, hop: Hop, root: str | None, env: str | None) -> None:
@@ -33,4 +33,4 @@ def repair(pipeline: str, hop: Hop, root: str | None, env: str | None) -> None:
             f"Hop {hop} of {definition.name} goes on after what its tables hold, "
             f"as generation {done.generation}."
         )
-    say(f"Go on with: tidelake run {pipeline}")
+    say(f"Go on with: {where.typed('tidelake run', pipeline)}")

@@ -10,6 +10,7 @@ from tidelake.cli.render import print_table
 from tidelake.config import Pipeline
 from tidelake.config.pipeline import selected_columns
 from tidelake.tables import Lake
+from tidelake.typed import Typed
 
 if TYPE_CHECKING:
     # Spark comes with them, and not every command needs it.
@@ -23,8 +24,14 @@ _TOP = 3
 _PARTITIONS = 20
 
 
-def show_ledger(books: Ledger) -> None:
-    """Print the books: source, bronze and its fates, then gold, then what does not add up."""
+def show_ledger(books: Ledger, typed: Typed, pipeline: str) -> None:
+    """Print the books: source, bronze and its fates, then gold, then what does not add up.
+
+    Args:
+        books: What to print.
+        typed: Completes the command that lists late rows.
+        pipeline: What the pipeline was called by.
+    """
     told = books.to_json()
     stages = ", ".join(f"{stage} {rows:,}" for stage, rows in books.stages.items())
     given_up = f"; {books.discarded:,} of them discarded" if books.discarded else ""
@@ -35,7 +42,7 @@ def show_ledger(books: Ledger) -> None:
         ["  silver", told["silver"], "accepted events"],
         ["  duplicates", told["duplicates"], "copies of an accepted event"],
         ["  quarantined", told["quarantined"], (stages or "none") + given_up],
-        ["  late", told["late"], f"too late: tidelake late list {books.pipeline}"],
+        ["  late", told["late"], f"too late: {typed('tidelake late list', pipeline)}"],
         ["  filtered", told["filtered"], "outside the pipeline's where"],
         ["  pending", told["pending"], "not yet taken by silver"],
         ["  requeued", told["requeued"], "sent again, not yet taken by silver"],

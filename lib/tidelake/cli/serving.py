@@ -10,6 +10,7 @@ from tidelake.cli.failures import say
 from tidelake.cli.flow import stop_when_asked
 from tidelake.cli.options import place, placed
 from tidelake.errors import UsageError
+from tidelake.typed import first_command
 
 # How long a new table, or a new bound of final rows, may be unknown to clients.
 _REFRESH_SECONDS = 10
@@ -28,7 +29,10 @@ def serve(port: int, host: str, root: str | None, env: str | None) -> None:
     """Serve the tables over JDBC, for reading, until Ctrl-C."""
     where = place(root, env)
     if where.lake.catalog is None and not where.lake.existing():
-        raise UsageError(f"there is no table {where.lake.place} yet. Fill them with: tidelake demo")
+        raise UsageError(
+            f"there is no table {where.lake.place} yet. "
+            f"Fill them with: {where.typed(first_command())}"
+        )
     from tidelake.ops.serving.server import serving  # noqa: PLC0415
 
     asked = threading.Event()

@@ -11,7 +11,7 @@ import click
 
 from tidelake.cli.failures import say
 from tidelake.cli.flow import started
-from tidelake.cli.options import as_json, place, placed
+from tidelake.cli.options import Place, as_json, of_pipeline, place, placed
 from tidelake.cli.render import print_json, print_table
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -25,7 +25,7 @@ def late() -> None:
 
 
 @late.command("list")
-@click.argument("pipeline", default="clickstream")
+@of_pipeline
 @as_json
 @placed
 def late_list(pipeline: str, json_: bool, root: str | None, env: str | None) -> None:
@@ -54,11 +54,11 @@ def late_list(pipeline: str, json_: bool, root: str | None, env: str | None) -> 
         title=f"Late rows of {pipeline}",
     )
     if any(day.waiting for day in days):
-        say(f"Count them after all with: tidelake late apply {pipeline}")
+        say(f"Count them after all with: {where.typed('tidelake late apply', pipeline)}")
 
 
 @late.command("apply")
-@click.argument("pipeline", default="clickstream")
+@of_pipeline
 @click.option(
     "--event-date", type=click.DateTime(["%Y-%m-%d"]), help="Only the rows of this event date."
 )
@@ -73,7 +73,7 @@ def late_apply(
         from tidelake.replay.late import apply_late  # noqa: PLC0415
 
         rows = apply_late(run, event_date=event_date.date() if event_date else None)
-    _told_requeued(rows, pipeline)
+    _told_requeued(rows, where, pipeline)
 
 
 @click.group()
@@ -89,7 +89,7 @@ def _chosen(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @quarantine.command("list")
-@click.argument("pipeline", default="clickstream")
+@of_pipeline
 @_chosen
 @as_json
 @placed
@@ -126,11 +126,12 @@ def quarantine_list(
     for group in groups:
         print(f"  {group.reason}\n    {_start(group.example)}")
     if groups:
-        say(f"After a fix, see what it would release: tidelake quarantine replay {pipeline} --look")
+        look = where.typed("tidelake quarantine replay", pipeline, "--look")
+        say(f"After a fix, see what it would release: {look}")
 
 
 @quarantine.command("replay")
-@click.argument("pipeline", default="clickstream")
+@of_pipeline
 @_chosen
 @click.option("--look", is_flag=True, help="Show what would be released, and send nothing.")
 @as_json
@@ -165,11 +166,11 @@ def quarantine_replay(
     if look:
         say(f"{replay.released:,} rows would be released. Nothing was sent.")
     else:
-        _told_requeued(replay.requeued, pipeline)
+        _told_requeued(replay.requeued, where, pipeline)
 
 
 @quarantine.command("discard")
-@click.argument("pipeline", default="clickstream")
+@of_pipeline
 @_chosen
 @click.option("--reason", required=True, metavar="TEXT", help="Why; written down with each row.")
 @placed
@@ -190,12 +191,14 @@ def quarantine_discard(
         from tidelake.replay.quarantine import Choice, discard_quarantine  # noqa: PLC0415
 
         rows = discard_quarantine(run, Choice(stage, rule), why=reason)
-    say(f"{rows:,} rows discarded. See them with: tidelake quarantine list {pipeline}")
+    listed = where.typed("tidelake quarantine list", pipeline)
+    say(f"{rows:,} rows discarded. See them with: {listed}")
 
 
-def _told_requeued(rows: int, pipeline: str) -> None:
+def _told_requeued(rows: int, where: Place, pipeline: str) -> None:
     if rows:
-        say(f"{rows:,} rows requeued. Take them in with: tidelake run {pipeline}")
+        take = where.typed("tidelake run", pipeline)
+        say(f"{rows:,} rows requeued. Take them in with: {take}")
     else:
         say("Nothing to send: no row is waiting that would be taken.")
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from tidelake.cli.failures import say
-from tidelake.cli.options import as_json, place, placed
+from tidelake.cli.options import as_json, of_pipeline, place, placed
 from tidelake.cli.render import print_json, print_table
 from tidelake.errors import UsageError
+from tidelake.typed import Typed
 
 if TYPE_CHECKING:
     from tidelake.replay.fate import Counted, Fate
@@ -33,7 +34,7 @@ _WORDS = {
 
 
 @click.command()
-@click.argument("pipeline", default="clickstream")
+@of_pipeline
 @click.option("--event-id", metavar="ID", help="Every record of this event.")
 @click.option("--record-id", metavar="ID", help="The record of this id.")
 @as_json
@@ -61,10 +62,10 @@ def fate(
         print_json([asdict(one) for one in fates])
         return
     for one in fates:
-        _show(one, pipeline)
+        _show(one, pipeline, where.typed)
 
 
-def _show(one: Fate, pipeline: str) -> None:
+def _show(one: Fate, pipeline: str, typed: Typed) -> None:
     stage = f", {one.stage}" if one.stage else ""
     told = [
         ("arrived", f"{one.ingested_at:%Y-%m-%d %H:%M:%SZ} from {one.source}"),
@@ -78,7 +79,7 @@ def _show(one: Fate, pipeline: str) -> None:
     print_table(["", ""], rows, title=f"{one.record_id}: {_WORDS[one.state]}{stage}")
     if one.counted:
         _show_gold(one.counted)
-    remedy = _remedy(one, pipeline)
+    remedy = _remedy(one, pipeline, typed)
     if remedy:
         say(remedy)
 
@@ -107,13 +108,13 @@ def _told(one: Counted) -> str:
     }[one.verdict]
 
 
-def _remedy(one: Fate, pipeline: str) -> str:
+def _remedy(one: Fate, pipeline: str, typed: Typed) -> str:
     if one.state == "late":
-        return f"Count it after all with: tidelake late apply {pipeline}"
+        return f"Count it after all with: {typed('tidelake late apply', pipeline)}"
     if one.state == "quarantined":
-        return f"Would it pass today? tidelake quarantine replay {pipeline} --look"
+        return f"Would it pass today? {typed('tidelake quarantine replay', pipeline, '--look')}"
     if one.state in ("requeued", "pending"):
-        return f"Take it in with: tidelake run {pipeline}"
+        return f"Take it in with: {typed('tidelake run', pipeline)}"
     return ""
 
 

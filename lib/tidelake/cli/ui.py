@@ -36,7 +36,7 @@ def ui(pipelines: tuple[str, ...], port: int, host: str, root: str | None, env: 
     from tidelake.ops.page.desk import Desk  # noqa: PLC0415
     from tidelake.ops.page.rendering import Renderer  # noqa: PLC0415
     from tidelake.ops.page.server import PageServer, is_loopback  # noqa: PLC0415
-    from tidelake.ops.page.words import Typed  # noqa: PLC0415
+    from tidelake.typed import Typed  # noqa: PLC0415
 
     where = place(root, env)
     if where.lake.catalog is not None:

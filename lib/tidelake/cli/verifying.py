@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,9 +13,10 @@ import click
 
 from tidelake.cli.failures import say
 from tidelake.cli.flow import started
-from tidelake.cli.options import MOMENT, as_json, moment, place, placed
+from tidelake.cli.options import MOMENT, as_json, moment, of_pipeline, place, placed
 from tidelake.cli.render import print_json, print_table
 from tidelake.errors import UnequalError
+from tidelake.typed import Typed
 
 if TYPE_CHECKING:
     from tidelake.replay.verify import Verification
@@ -25,7 +27,7 @@ _LONGEST = 40
 
 
 @click.command()
-@click.argument("pipeline", default="clickstream")
+@of_pipeline
 @click.option(
     "--since",
     metavar=MOMENT,
@@ -77,18 +79,19 @@ def verify(
     if not verdict.equal:
         wrong = [one.table.name for one in verdict.tables if not one.comparison.equal]
         raise UnequalError(
-            f"{', '.join(wrong)}: not what follows from bronze. {_remedy(verdict.pipeline, wrong)}"
+            f"{', '.join(wrong)}: not what follows from bronze. "
+            f"{_remedy(verdict.pipeline, wrong, replace(where.typed, called=pipeline))}"
         )
 
 
-def _remedy(pipeline: str, wrong: Sequence[str]) -> str:
+def _remedy(pipeline: str, wrong: Sequence[str], typed: Typed) -> str:
     """Say what leads back to equal tables."""
     if f"bronze.{pipeline}" in wrong:
         return "Bronze itself is not what was written: restore the version before it was changed."
     start = "silver" if all(name.startswith(("gold.", "dim.")) for name in wrong) else "bronze"
     return (
-        f"Compute them anew with: tidelake backfill run {pipeline} --from {start}, "
-        f"then: tidelake backfill promote {pipeline}"
+        f"Compute them anew with: {typed('tidelake backfill run', pipeline, f'--from {start}')}, "
+        f"then: {typed('tidelake backfill promote', pipeline)}"
     )
 
 

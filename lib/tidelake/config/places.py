@@ -9,6 +9,8 @@ from tidelake.config.model import suggestion
 from tidelake.errors import UsageError
 
 SUFFIXES = (".yml", ".yaml")
+# The pipeline that comes with Tidelake for a first look.
+DEFAULT_PIPELINE = "clickstream"
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 
@@ -46,6 +48,21 @@ def conf_file(name: str) -> Path:
 def pipeline_names() -> list[str]:
     """Name the pipelines of the conf folder, sorted."""
     return _names(conf_dir() / "pipelines")
+
+
+def usual_pipeline() -> str:
+    """Name the pipeline that is meant where none is named.
+
+    Raises:
+        UsageError: There are others, and more than one, or none at all.
+    """
+    names = pipeline_names()
+    if DEFAULT_PIPELINE in names:
+        return DEFAULT_PIPELINE
+    if len(names) == 1:
+        return names[0]
+    known = ", ".join(names) or "none"
+    raise UsageError(f"name a pipeline (known in {conf_dir() / 'pipelines'}: {known})")
 
 
 def _names(folder: Path) -> list[str]:

@@ -27,9 +27,12 @@ from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Say
 from tidelake.runtime.triggers import Trigger
 from tidelake.tables import HOPS, Hop
+from tidelake.typed import Typed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_PLAIN = Typed()
 
 
 def refuse_unready(environment: Environment) -> None:
@@ -48,13 +51,16 @@ def refuse_unready(environment: Environment) -> None:
 
 
 @contextmanager
-def observing(run: Run, hops: Sequence[Hop], trigger: Trigger) -> Iterator[Run]:
+def observing(
+    run: Run, hops: Sequence[Hop], trigger: Trigger, typed: Typed = _PLAIN
+) -> Iterator[Run]:
     """Observe a run; nothing that goes wrong here stops it.
 
     Args:
         run: What it works with.
         hops: Which hops it runs.
         trigger: When its batches begin.
+        typed: Completes the commands that alerts name.
 
     Yields:
         The run, with an observer that hears of it.
@@ -84,6 +90,7 @@ def observing(run: Run, hops: Sequence[Hop], trigger: Trigger) -> Iterator[Run]:
             measures=recorder.recent,
             shows=registry.tell if registry else None,
             say=say,
+            typed=typed,
         )
         lineage = _reporter(run, trigger)
         observer = RunObserver(recorder, lineage, say)

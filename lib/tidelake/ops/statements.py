@@ -9,6 +9,7 @@ from sqlglot.errors import SqlglotError
 
 from tidelake.errors import UsageError
 from tidelake.tables import Lake, Table
+from tidelake.typed import first_command
 
 DUCKDB, SPARK = "duckdb", "databricks"
 _FINAL = "__final"
@@ -59,4 +60,4 @@ def _meant(name: str, lake: Lake) -> Table | None:
 def known(lake: Lake) -> str:
     """List the tables that there are, for messages."""
     names = ", ".join(table.name for table in lake.existing())
-    return f"Tables {lake.place}: {names or 'none yet; fill them with `tidelake demo`'}"
+    return f"Tables {lake.place}: {names or f'none yet; fill them with: {first_command()}'}"

@@ -52,12 +52,25 @@ def hold_hops(
             )
         swapped = {"silver", "gold"} & set(hops)
         if goes_on_with != "swap" and swapped and lake.swap(pipeline).exists():
+            back = f"tidelake backfill rollback {pipeline}"
+            remedy = (
+                f"Go on with it: {back}"
+                if is_put_back(lake, pipeline)
+                else f"Go on with it: tidelake backfill promote {pipeline}, or take it back: {back}"
+            )
             raise RefusedError(
                 f"a swap of {pipeline}'s tables was interrupted, and they do not agree yet. "
-                f"Go on with it: tidelake backfill promote {pipeline}, or take it back: "
-                f"tidelake backfill rollback {pipeline}"
+                f"{remedy}"
             )
         yield
+
+
+def is_put_back(lake: Lake, pipeline: str) -> bool:
+    """Tell whether a swap that has begun is a rollback: then only a rollback goes on with it."""
+    try:
+        return lake.swap(pipeline).read_text(encoding="utf-8") == "rolling back"
+    except FileNotFoundError:
+        return False
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from tidelake.ops.ledger import read_ledger
 from tidelake.ops.metrics.kept import kept_since
 from tidelake.ops.metrics.measured import Measured
 from tidelake.tables import Lake
+from tidelake.typed import Typed
 
 __all__ = ["RULES", "RUNNING", "Alert", "Severity", "alerts_beside", "alerts_of"]
 
@@ -27,6 +28,7 @@ RUNNING = tuple(rule for rule in RULES if rule not in ("books_unbalanced", "hop_
 _REACH = timedelta(hours=1)
 # For so long a hop that failed and closed nothing since is told about.
 _FAILED = timedelta(days=7)
+_PLAIN = Typed()
 
 
 def alerts_of(
@@ -36,6 +38,7 @@ def alerts_of(
     now: datetime,
     measures: Sequence[Measured] | None = None,
     counts: bool = True,
+    typed: Typed = _PLAIN,
 ) -> tuple[Alert, ...]:
     """Judge a pipeline, without Spark and without a lock; safe beside a run.
 
@@ -45,6 +48,7 @@ def alerts_of(
         now: The moment, in UTC.
         measures: What a run measured lately; by default what ``ops.progress`` keeps.
         counts: Whether to count the tables for the books, which takes as long as the ledger.
+        typed: Completes the commands that alerts name.
 
     Returns:
         What is open, in the order of :data:`RULES`: what is critical comes first.
@@ -56,7 +60,7 @@ def alerts_of(
     if measures is None:
         since = now - _REACH - (pipeline.alerts.batch_over_interval or timedelta(0))
         measures = kept_since(lake, pipeline.name, since, failed_since=now - _FAILED)
-    seen = Sight(lake, pipeline, now, measures, TakenFiles(lake, pipeline))
+    seen = Sight(lake, pipeline, now, measures, TakenFiles(lake, pipeline), typed)
     unbalanced = _unbalanced(seen) if counts else ()
     return _in_order([*unbalanced, *hop_refused(seen), *_running(seen, backlogs(seen))])
 
@@ -68,6 +72,7 @@ def alerts_beside(
     *,
     now: datetime,
     measures: Sequence[Measured],
+    typed: Typed = _PLAIN,
 ) -> tuple[tuple[Alert, ...], tuple[Backlog, ...]]:
     """Judge a pipeline from within its own run, by the rules of :data:`RUNNING` alone.
 
@@ -76,7 +81,7 @@ def alerts_beside(
     Returns:
         What is open, and what waits for each hop.
     """
-    seen = Sight(lake, pipeline, now, measures, taken)
+    seen = Sight(lake, pipeline, now, measures, taken, typed)
     waiting = backlogs(seen)
     return _in_order(list(_running(seen, waiting))), waiting
 

@@ -12,6 +12,7 @@ from tidelake.ops.backlogs import TakenFiles
 from tidelake.ops.metrics.measured import Measured
 from tidelake.sinks.commits import last_commit
 from tidelake.tables import HOPS, Hop, Lake, Table
+from tidelake.typed import Typed
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Sight:
         now: The moment, in UTC.
         measures: Batches of the last minutes, oldest first; empty where no run keeps them.
         taken: The files that bronze took.
+        typed: Completes the commands that alerts name.
     """
 
     lake: Lake
@@ -31,6 +33,7 @@ class Sight:
     now: datetime
     measures: Sequence[Measured]
     taken: TakenFiles
+    typed: Typed
 
     @property
     def name(self) -> str:
@@ -69,7 +72,7 @@ class Sight:
         since: datetime | None = None,
     ) -> Alert:
         """Open an alert of this pipeline; its name comes between the command and the options."""
-        typed = f"tidelake {command} {self.name} {options}".rstrip()
+        typed = self.typed(f"tidelake {command}", self.name, options)
         return Alert(rule, self.name, hop, severity, message, since, typed)
 
 

@@ -11,6 +11,7 @@ from tidelake.errors import GenerationError, RefusedError, SourceError
 from tidelake.ops.alerts.alert import Alert
 from tidelake.ops.alerts.sight import Sight, lasting
 from tidelake.runtime.landing import check_landing
+from tidelake.runtime.lock import is_put_back
 from tidelake.runtime.standing import Standing
 from tidelake.sinks.commits import last_commit
 from tidelake.sinks.generations import open_generation
@@ -33,7 +34,8 @@ def hop_refused(seen: Sight) -> Iterator[Alert]:
         yield _refused(seen, what, "erase", options="--subject COLUMN=VALUE")
     if lake.swap(name).exists():
         what = f"a swap of {name}'s tables has begun and not ended"
-        yield _refused(seen, what, "backfill promote")
+        back = is_put_back(lake, name)
+        yield _refused(seen, what, f"backfill {'rollback' if back else 'promote'}")
     for hop, tables in seen.closing().items():
         refusal = _refusal(seen, hop, tables)
         if isinstance(refusal, GenerationError):

@@ -16,6 +16,7 @@ from tidelake.ops.metrics.measured import Measured
 from tidelake.ops.metrics.sinks import first_line
 from tidelake.runtime.progress import Say
 from tidelake.tables import Lake
+from tidelake.typed import Typed
 
 _EVERY_SECONDS = 15.0
 # Of the time at most a part in so many goes into looking, however long a look takes.
@@ -35,6 +36,7 @@ class Watch:
         measures: Callable[[], Sequence[Measured]],
         shows: Callable[[Sequence[Alert], Sequence[Backlog]], None] | None,
         say: Say,
+        typed: Typed,
         every: float = _EVERY_SECONDS,
     ) -> None:
         """Begin to look.
@@ -46,6 +48,7 @@ class Watch:
             measures: Gives the latest batches.
             shows: Takes each time what is open and what waits; None for nobody.
             say: Hears when the tables cannot be judged.
+            typed: Completes the commands that alerts name.
             every: Seconds between two looks.
         """
         self._lake = lake
@@ -54,6 +57,7 @@ class Watch:
         self._measures = measures
         self._shows = shows
         self._say = say
+        self._typed = typed
         self._every = every
         self._taken = TakenFiles(lake, pipeline)
         self._problem = ""
@@ -79,7 +83,12 @@ class Watch:
             return
         try:
             found, waiting = alerts_beside(
-                self._lake, self._pipeline, self._taken, now=now(), measures=self._measures()
+                self._lake,
+                self._pipeline,
+                self._taken,
+                now=now(),
+                measures=self._measures(),
+                typed=self._typed,
             )
             if self._shows is not None:
                 self._shows(found, waiting)

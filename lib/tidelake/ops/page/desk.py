@@ -24,6 +24,7 @@ from tidelake.ops.page.flow import read_flow
 from tidelake.ops.page.plots import read_plots
 from tidelake.ops.page.pulse import Pulse, pulse_of
 from tidelake.tables import Lake
+from tidelake.typed import Typed
 
 Load = Callable[[str], Pipeline]
 # Seconds between two looks at the least, and how many times its own cost each rests.
@@ -75,7 +76,7 @@ class Desk:
         """
         self._lake, self._load, self._clock = lake, load, clock
         self._called = dict(called)
-        self._facts = {name: Facts(name) for name in called}
+        self._facts = {name: Facts(name, called=one) for name, one in called.items()}
         self._watches = {name: _Watch() for name in called}
         self._changed = threading.Condition()
         self._asked = threading.Event()
@@ -175,10 +176,12 @@ class Desk:
         return found
 
     def _readers(self, pipeline: Pipeline) -> Mapping[str, Callable[[], Any]]:
-        lake = self._lake
+        lake, typed = self._lake, Typed(called=self._called[pipeline.name])
         return {
             "flow": lambda: read_flow(lake, pipeline, now=datetime.now(UTC)),
-            "alerts": lambda: alerts_of(lake, pipeline, now=datetime.now(UTC), counts=False),
+            "alerts": lambda: alerts_of(
+                lake, pipeline, now=datetime.now(UTC), counts=False, typed=typed
+            ),
             "sides": lambda: read_sides(lake, pipeline),
             "plots": lambda: read_plots(lake, pipeline),
             "books": lambda: Books.of(read_ledger(lake, pipeline)),

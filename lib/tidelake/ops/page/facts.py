@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -71,6 +72,7 @@ class Facts:
         plots: Its gold tables.
         books: Its ledger.
         serial: Grows with each change, so that two states can be told apart.
+        called: What it was called by; empty for its name.
     """
 
     name: str
@@ -84,6 +86,12 @@ class Facts:
     plots: tuple[Plot, ...] | None = None
     books: Books | None = None
     serial: int = 0
+    called: str = ""
+
+    @property
+    def word(self) -> str:
+        """What stands for it in a command."""
+        return shlex.quote(self.called or self.name)
 
     @property
     def open(self) -> tuple[Alert, ...]:
@@ -101,7 +109,7 @@ class Facts:
         return [
             Alert("unreadable", self.name, None, "critical", why, None, f"tidelake {command}")
             for part, why in self.broken
-            for command in [f"{'check' if part == 'definition' else 'status'} {self.name}"]
+            for command in [f"{'check' if part == 'definition' else 'status'} {self.word}"]
         ]
 
     def _unbalanced(self) -> list[Alert]:
@@ -109,7 +117,7 @@ class Facts:
         if not problems:
             return []
         more = f"; and {len(problems) - 1} more" if len(problems) > 1 else ""
-        command = f"tidelake ledger {self.name} --by batch"
+        command = f"tidelake ledger {self.word} --by batch"
         message = f"the books do not balance: {problems[0]}{more}"
         # The first problem names the layer that it was found in: "silver, batch 3", "gold.totals".
         layer = re.match(r"[a-z]+", problems[0])

@@ -15,8 +15,8 @@ from tidelake.ops.alerts.sight import lasting
 from tidelake.ops.page import drawing, words
 from tidelake.ops.page.facts import Facts
 from tidelake.ops.page.verdict import verdict_of
-from tidelake.ops.page.words import Typed
 from tidelake.store.folders import Folder
+from tidelake.typed import Typed, first_command
 
 _STATIC = {
     "page.css": "text/css; charset=utf-8",
@@ -86,7 +86,12 @@ class Renderer:
             some=words.some,
         )
         self._environment.globals.update(
-            draw=drawing, typed=typed, names=tuple(names), root=str(root), verdict_of=verdict_of
+            draw=drawing,
+            typed=typed,
+            names=tuple(names),
+            root=str(root),
+            verdict_of=verdict_of,
+            first_command=first_command,
         )
 
         # Now, and not while the first reader waits.

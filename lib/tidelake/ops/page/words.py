@@ -2,33 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
-from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
 # Of a payload or an error: what lies beyond it is in the table.
 _LONGEST, _GLANCE = 4000, 160
 _BIG = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k"))
-
-
-@dataclass(frozen=True)
-class Typed:
-    """Completes commands by the options that the page itself was started with.
-
-    Attributes:
-        root: What ``--root`` was; None where it was not given.
-        env: What ``--env`` was.
-    """
-
-    root: str | None = None
-    env: str | None = None
-
-    def __call__(self, command: str) -> str:
-        """Write a command so that it can be typed in the folder in which the page was started."""
-        for option, value in (("--root", self.root), ("--env", self.env)):
-            if value is not None:
-                command += f" {option} {shlex.quote(value)}"
-        return command
 
 
 def number(value: float | None) -> str:

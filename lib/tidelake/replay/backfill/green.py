@@ -149,7 +149,7 @@ def write_state(lake: Lake, pipeline: Pipeline, state: State) -> None:
     """Write the state, whole or not at all; while it is that of a swap, nobody else may write."""
     folder, swap = folder_of(lake, pipeline), lake.swap(pipeline.name)
     if state.stage in ("promoting", "rolling back"):
-        write_whole(swap, "")
+        write_whole(swap, state.stage)
     write_whole(folder / _STATE, json.dumps(asdict(state), indent=1))
     if state.stage not in ("promoting", "rolling back"):
         swap.unlink(missing_ok=True)
