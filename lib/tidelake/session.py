@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidelake.config import Environment, load_environment
+from tidelake.config import DeltaSource, Environment, FilesSource, Pipeline, load_environment
 from tidelake.errors import MachineError, UsageError
 from tidelake.jars import ensure_jars, read_lock, store_lock
 from tidelake.quiet import output_to
@@ -43,6 +43,12 @@ AVRO_LIMITS = (
 _CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
 _ABORTABLE = "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
 _LIMITS = " ".join(f"{limit}={1 << 26}" for limit in AVRO_LIMITS)
+
+
+def reads_of(pipeline: Pipeline) -> list[str]:
+    """Name the places that a pipeline and its dimensions read files from."""
+    sources = [one.source for one in (pipeline, *pipeline.dimensions.values())]
+    return [one.path for one in sources if isinstance(one, FilesSource | DeltaSource)]
 
 
 def build_session(env: str | Environment = "local", *, reads: Iterable[str] = ()) -> SparkSession:

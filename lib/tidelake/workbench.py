@@ -12,6 +12,7 @@ import pandas as pd
 from pyspark.sql import SparkSession
 
 from tidelake.config import Environment, Pipeline
+from tidelake.errors import UsageError
 from tidelake.replay.backfill.build import build
 from tidelake.replay.backfill.differences import differences
 from tidelake.replay.backfill.green import need_state
@@ -24,7 +25,7 @@ from tidelake.runtime.hop import Run
 from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
-from tidelake.session import build_session
+from tidelake.session import build_session, reads_of
 from tidelake.tables import HOPS, Hop, Lake
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Workbench:
     def of(environment: Environment, lake: Lake, pipeline: Pipeline) -> Workbench:
         """Take the session that is there, a notebook's own for example, or start one."""
         there = SparkSession.getActiveSession()
-        spark = there or build_session(environment)
+        spark = there or build_session(environment, reads=reads_of(pipeline))
         progress = Progress(lambda line: print(line, file=sys.stderr, flush=True))
         context = Run(spark, pipeline, lake, environment, progress)
         return Workbench(context, borrowed=there is not None)
@@ -89,7 +90,12 @@ class Workbench:
             start: The layer to read.
             first: With ``last``, from silver: compute only gold rows that begin in this range.
             last: Its end, not included (UTC).
+
+        Raises:
+            UsageError: Half a range, or one that ends before it begins.
         """
+        if (first is None) is not (last is None) or (first and last and first >= last):
+            raise UsageError("a range needs first and a later last; leave out both for all of it.")
         build(self.context, start, Span(first, last) if first and last else None)
 
     def compare(self) -> pd.DataFrame:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
 import os
 import runpy
 import subprocess
 import sys
 import tomllib
+from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pyspark.sql import SparkSession
@@ -18,10 +21,13 @@ from tests.running import land
 from tidelake import __version__
 from tidelake.cli import app
 from tidelake.cli.failures import run_command
+from tidelake.ops.query import Answer
 from tidelake.runtime.lock import hold
 from tidelake.session import build_session
 from tidelake.tables import Lake
 
+# By its name: the package hides the module behind its command.
+COMMANDS = importlib.import_module("tidelake.cli.app")
 PROJECT = Path(__file__).parents[2]
 JOBS = sorted((PROJECT / "jobs").glob("*.py"))
 RUN_JOBS = [job for job in JOBS if job.stem in {"ingest", "refine", "publish"}]
@@ -314,6 +320,66 @@ def test_a_run_beside_another_is_refused_before_spark_starts(
         assert run_command(app, [*arguments, "--source", str(tmp_path / "landing")]) == 3
     told = f"tidelake: clickstream, hop bronze, is being written by process {os.getpid()}. "
     assert capsys.readouterr().err.startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("options", "trigger"),
+    [
+        (["--hop", "silver"], "10 seconds"),
+        (["--hop", "gold"], "available-now"),
+        ([], "continuous"),
+        (["--hop", "silver", "--trigger", "available-now"], "available-now"),
+        (["--hop", "dimensions"], "available-now"),
+    ],
+)
+def test_a_run_takes_its_trigger_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: list[str], trigger: str
+) -> None:
+    taken: list[str] = []
+    for name in ("run_pipeline", "run_dimensions"):
+        monkeypatch.setattr(COMMANDS, name, lambda *given, called: taken.append(given[-1]))
+    here = tmp_path / "conf"
+    (here / "environments").mkdir(parents=True)
+    (here / "pipelines").symlink_to(PROJECT / "conf" / "pipelines")
+    (here / "expectations").symlink_to(PROJECT / "conf" / "expectations")
+    (here / "environments" / "local.yml").write_text(
+        "root: lake\ntriggers: {silver: 10 seconds, all: continuous}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert run_command(app, ["run", "clickstream", *options]) == 0
+    assert taken == [trigger]
+
+
+def test_what_was_generated_is_told_to_machines(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    target = str(tmp_path / "my landing")
+    arguments = ["generate", "clickstream", "--to", target, "--events", "50", "--json"]
+    assert run_command(app, [*arguments, "--root", str(tmp_path / "lake")]) == 0
+    captured = capsys.readouterr()
+    told = json.loads(captured.out)
+    assert (told["pipeline"], told["to"]) == ("clickstream", target)
+    assert told["records"] == sum(told["kinds"].values()) > 0
+    assert told["files"] == told["written"] == len(list(Path(target).iterdir()))
+    assert f"--source '{target}' --root {tmp_path / 'lake'}" in captured.err
+
+
+def test_what_the_demo_made_is_told_to_machines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    books = SimpleNamespace(problems=(), to_json=lambda: {"balanced": True})
+    answer = Answer(("user_id", "value"), (("u1", Decimal("2.50")),))
+    monkeypatch.setattr(COMMANDS, "run_pipeline", lambda *_, **__: None)
+    monkeypatch.setattr(COMMANDS, "tops_of", lambda *_: {"gold.x": answer})
+    monkeypatch.setattr("tidelake.ops.ledger.read_ledger", lambda *_: books)
+    root = str(tmp_path / "my lake")
+    assert run_command(app, ["demo", "--events", "50", "--root", root, "--json"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out) == {
+        "ledger": {"balanced": True},
+        "gold": {"gold.x": [{"user_id": "u1", "value": "2.50"}]},
+    }
+    assert f"tidelake ledger clickstream --root '{root}'\n" in captured.err
 
 
 def test_a_bad_trigger_says_which_are_good(

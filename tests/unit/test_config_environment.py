@@ -9,7 +9,7 @@ import pytest
 
 from tidelake.config import Limits, conf_dir, conf_file, load_environment, pipeline_names
 from tidelake.config.places import find_file
-from tidelake.errors import ConfigError, UsageError
+from tidelake.errors import ConfigError, NotBuiltError, UsageError
 from tidelake.jars import read_lock
 
 
@@ -119,6 +119,21 @@ def test_a_secret_is_a_reference_and_its_value_is_never_shown() -> None:
         load_environment()
     assert [violation.path for violation in caught.value.violations] == ["secrets.broker"]
     assert "hunter2" not in str(caught.value)
+
+
+def test_secrets_of_an_environment_are_not_built_and_say_so() -> None:
+    write("local", "root: a\nsecrets: {registry: env:TOKEN}\n")
+    with pytest.raises(NotBuiltError, match=r"local.yml: secrets is not built yet. Write the"):
+        load_environment()
+
+
+def test_a_trigger_of_an_environment_is_one_and_of_a_hop() -> None:
+    write("local", "root: a\ntriggers: {silver: 10 seconds, all: soon, later: continuous}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_environment()
+    found = {one.path: one.message for one in caught.value.violations}
+    assert set(found) == {"triggers.all", "triggers.later"}
+    assert "available-now, continuous or an interval" in found["triggers.all"]
 
 
 def test_the_working_directorys_conf_comes_first(

@@ -255,6 +255,21 @@ def test_json_says_what_was_chosen_and_written(capsys: pytest.CaptureFixture[str
     ]
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_what_comes_next_can_be_typed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], there: bool
+) -> None:
+    monkeypatch.setattr("tidelake.cli.init.find_spec", lambda _: object() if there else None)
+    events([order(n) for n in range(60)])
+    arguments = ["init", "shop", "--source", "events", "--to", "my shop", "--yes"]
+    assert run_command(app, [*arguments, "--root", "my lake"]) == 0
+    told = capsys.readouterr().err.partition("Next:\n")[2].split("\n")
+    commands = [line.strip() for line in told]
+    assert commands[:2] == ["cd 'my shop'", "tidelake run shop --root 'my lake'"]
+    tests = ["pytest tests/test_shop.py", ""]
+    assert commands[5:] == (tests if there else ["pip install pytest", *tests])
+
+
 def test_questions_are_answered_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -172,11 +172,12 @@ def test_there_is_nothing_beside_the_pages(server: PageServer, path: str) -> Non
 
 
 def test_a_pipeline_that_never_ran_says_how_to_begin(tmp_path: Path) -> None:
-    with served(Shop(tmp_path)) as server:
+    shop = Shop(tmp_path)
+    with served(shop) as server:
         page = ask(server, "/").text
 
     assert "shop: nothing has run here yet" in page
-    assert f"tidelake run shop --root {tmp_path}" in page
+    assert f"tidelake run {shop.file} --root {tmp_path}" in page
 
 
 def test_a_definition_without_a_telling_measure_and_a_dimension_are_drawn(tmp_path: Path) -> None:

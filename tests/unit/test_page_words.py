@@ -7,7 +7,6 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 
 from tidelake.ops.page import words
-from tidelake.typed import Typed
 
 
 @pytest.mark.parametrize(
@@ -55,12 +54,3 @@ def test_bytes_that_are_no_text_are_shown_as_what_they_are() -> None:
 def test_a_long_payload_is_cut_and_says_so() -> None:
     assert words.plain("x" * 5000).endswith("x… (5,000 characters)")
     assert words.glance("a\n  b" + "x" * 200) == f"a b{'x' * 157}…"
-
-
-def test_a_command_carries_the_options_of_the_page_quoted_for_a_shell() -> None:
-    assert Typed()("tidelake run shop") == "tidelake run shop"
-    typed = Typed(root="/data/my lake; rm -rf x", env="dev")
-
-    assert typed("tidelake run shop") == (
-        "tidelake run shop --root '/data/my lake; rm -rf x' --env dev"
-    )

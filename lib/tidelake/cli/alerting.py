@@ -55,9 +55,12 @@ def _show(pipeline: str, found: tuple[Alert, ...]) -> None:
                 one.rule,
                 one.hop or "all",
                 f"{one.since:%Y-%m-%d %H:%M:%SZ}" if one.since else None,
-                f"{one.message}\n{one.command}",
+                one.message,
             ]
             for one in found
         ],
         title=f"Open alerts of {pipeline}; !! critical, ! warning",
     )
+    # Beside the table: broken over lines, as a cell is, none of them could be typed.
+    for one in found:
+        print(f"  {one.rule}: {one.command}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Literal
 
 import click
@@ -27,7 +28,7 @@ from tidelake.cli.maintaining import maintain
 from tidelake.cli.options import Place, as_json, of_pipeline, place, placed
 from tidelake.cli.render import print_json, print_table
 from tidelake.cli.repairing import repair
-from tidelake.cli.reports import show_batches, show_gold, show_ledger, show_status
+from tidelake.cli.reports import show_batches, show_gold, show_ledger, show_status, tops_of
 from tidelake.cli.serving import serve
 from tidelake.cli.sides import late, quarantine
 from tidelake.cli.tracing import fate
@@ -36,6 +37,7 @@ from tidelake.cli.verifying import verify
 from tidelake.config.addresses import address_of, is_address
 from tidelake.config.places import DEFAULT_PIPELINE
 from tidelake.errors import UnbalancedError, UsageError
+from tidelake.runtime.triggers import AVAILABLE_NOW
 from tidelake.store.folders import folder, is_stored
 from tidelake.tables import HOPS, Hop
 from tidelake.typed import Typed
@@ -53,8 +55,16 @@ def app() -> None:
 @click.argument("pipeline", default=DEFAULT_PIPELINE)
 @click.option("--events", type=click.IntRange(min=1), help="How many records to generate.")
 @click.option("--seed", default=1, show_default=True, help="Chooses one stream among many.")
+@as_json
 @placed
-def demo(pipeline: str, events: int | None, seed: int, root: str | None, env: str | None) -> None:
+def demo(
+    pipeline: str,
+    events: int | None,
+    seed: int,
+    json_: bool,
+    root: str | None,
+    env: str | None,
+) -> None:
     """Generate a stream, run it through all hops and show what came out."""
     from tidelake.generators import generate as write_stream  # noqa: PLC0415
     from tidelake.ops.ledger import read_ledger  # noqa: PLC0415
@@ -69,10 +79,15 @@ def demo(pipeline: str, events: int | None, seed: int, root: str | None, env: st
     summary = write_stream(pipeline, landing, events=count, seed=seed, progress=say)
     say(f"{summary.records:,} records in {summary.files} files under {landing}")
     dimensions = tuple(definition.dimensions.values())
-    run_pipeline(where, definition, HOPS, "available-now", first=dimensions)
+    run_pipeline(where, definition, HOPS, AVAILABLE_NOW, first=dimensions)
     ledger = read_ledger(where.lake, definition)
-    show_ledger(ledger, where.typed, pipeline)
-    show_gold(where.lake, definition)
+    tops = tops_of(where.lake, definition)
+    if json_:
+        gold = {name: answer.as_dicts() for name, answer in tops.items()}
+        print_json({"ledger": ledger.to_json(), "gold": gold})
+    else:
+        show_ledger(ledger, where.typed, pipeline)
+        show_gold(tops)
     commands = (
         where.typed(f'tidelake sql "SELECT * FROM {definition.gold_names[0]} LIMIT 10"'),
         where.typed(
@@ -97,12 +112,14 @@ def demo(pipeline: str, events: int | None, seed: int, root: str | None, env: st
 )
 @click.option("--events", type=click.IntRange(min=1), help="How many records.")
 @click.option("--seed", default=1, show_default=True, help="Chooses one stream among many.")
+@as_json
 @placed
 def generate(
     pipeline: str,
     target: str,
     events: int | None,
     seed: int,
+    json_: bool,
     root: str | None,
     env: str | None,
 ) -> None:
@@ -121,7 +138,14 @@ def generate(
     options = f"--source {shlex.quote(target)}"
     typed = Typed(root, env)
     say(f"{written}. Run them with: {typed('tidelake run', pipeline, options)}")
-    print_table(["kind", "records"], sorted(summary.kinds.items()))
+    if json_:
+        told = {"pipeline": pipeline, "to": target} | asdict(summary)
+        if is_address(target):
+            # Of the files in between nothing is left.
+            del told["files"], told["written"]
+        print_json(told)
+    else:
+        print_table(["kind", "records"], sorted(summary.kinds.items()))
 
 
 @app.command()
@@ -140,8 +164,7 @@ def generate(
 )
 @click.option(
     "--trigger",
-    default="available-now",
-    show_default=True,
+    show_default="the environment's, else available-now",
     metavar="WHEN",
     help="available-now, continuous, or an interval such as '10 seconds'.",
 )
@@ -150,7 +173,7 @@ def run(
     pipeline: str,
     source: str | None,
     hop: str,
-    trigger: str,
+    trigger: str | None,
     root: str | None,
     env: str | None,
 ) -> None:
@@ -160,10 +183,11 @@ def run(
     if hop == "dimensions":
         if source is not None:
             raise UsageError("--source is the pipeline's; each dimension has its own. Leave it out")
-        run_dimensions(where, definition, trigger, called=pipeline)
+        run_dimensions(where, definition, trigger or AVAILABLE_NOW, called=pipeline)
         return
     hops: tuple[Hop, ...] = tuple(name for name in HOPS if hop in (name, "all"))
-    run_pipeline(where, definition, hops, trigger, called=pipeline)
+    usual: str = getattr(where.environment.triggers, hop)
+    run_pipeline(where, definition, hops, trigger or usual, called=pipeline)
     say(f"Done. See the books with: {where.typed('tidelake ledger', pipeline)}")
 
 

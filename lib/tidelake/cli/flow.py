@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from tidelake.cli.failures import say
 from tidelake.cli.options import Place
-from tidelake.config import DeltaSource, FilesSource, Pipeline, unbuilt_features
+from tidelake.config import FilesSource, Pipeline, unbuilt_features
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.tables import HOPS, Hop
 
@@ -140,15 +140,13 @@ def started(place: Place, pipeline: Pipeline) -> Iterator[Run]:
 
     from tidelake.runtime.hop import Run  # noqa: PLC0415
     from tidelake.runtime.progress import Progress  # noqa: PLC0415
-    from tidelake.session import build_session, starts_spark  # noqa: PLC0415
+    from tidelake.session import build_session, reads_of, starts_spark  # noqa: PLC0415
 
     asked = threading.Event()
     ours = starts_spark(place.environment)
     if ours:
         say(f"Starting Spark for {pipeline.name} {place.lake.place} …")
-    sources = [one.source for one in (pipeline, *pipeline.dimensions.values())]
-    reads = [one.path for one in sources if isinstance(one, FilesSource | DeltaSource)]
-    catalog = place.lake.catalog
+    catalog, reads = place.lake.catalog, reads_of(pipeline)
     spark = catalog.session() if catalog else build_session(place.environment, reads=reads)
     try:
         stop_when_asked(asked)

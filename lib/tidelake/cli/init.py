@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from datetime import timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +18,7 @@ from tidelake.config import load_environment
 from tidelake.config.addresses import Address, address_of, is_address
 from tidelake.config.durations import parse_duration
 from tidelake.errors import MachineError, SourceError, UsageError
+from tidelake.typed import Typed
 
 if TYPE_CHECKING:
     from tidelake.scaffold.draft import Draft
@@ -194,9 +197,11 @@ def _show(draft: Draft, written: list[str]) -> None:
 
 
 def _say_next(draft: Draft, target: Path, root: str | None, env: str | None) -> None:
-    options = (f" --root {root}" if root else "") + (f" --env {env}" if env else "")
-    first = [] if target.resolve() == Path.cwd() else [f"cd {target}"]
+    typed = Typed(root, env)
+    first = [] if target.resolve() == Path.cwd() else [f"cd {shlex.quote(str(target))}"]
     test = [f"pytest tests/test_{draft.name}.py"] if draft.examples else []
+    if test and find_spec("pytest") is None:
+        test.insert(0, "pip install pytest")
     if draft.examples:
         say(f"tests/{draft.name}.sample.jsonl holds {len(draft.examples)} records of the sample.")
     table = draft.table
@@ -205,10 +210,10 @@ def _say_next(draft: Draft, target: Path, root: str | None, env: str | None) -> 
     shown = ", ".join([*bounds, *(name for name, _, _ in table.measures)])
     commands = [
         *first,
-        f"tidelake run {draft.name}{options}",
-        f'tidelake sql "SELECT {shown} FROM gold.{table.name} LIMIT 10"{options}',
-        f"tidelake ledger {draft.name}{options}",
-        f"tidelake check {draft.name}{options}",
+        typed("tidelake run", draft.name),
+        typed(f'tidelake sql "SELECT {shown} FROM gold.{table.name} LIMIT 10"'),
+        typed("tidelake ledger", draft.name),
+        typed("tidelake check", draft.name),
         *test,
     ]
     say("Next:\n" + "\n".join(f"  {command}" for command in commands))

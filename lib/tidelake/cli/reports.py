@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tidelake.ops.lag import SourceLag
     from tidelake.ops.ledger import Ledger
     from tidelake.ops.lines import BooksLine
+    from tidelake.ops.query import Answer
     from tidelake.ops.status import Status
 
 _TOP = 3
@@ -141,15 +142,23 @@ def _show_lag(source: SourceLag) -> None:
     print(f"  {source.advice.text}")
 
 
-def show_gold(lake: Lake, pipeline: Pipeline) -> None:
-    """Print the first rows of each table that gold fills."""
+def tops_of(lake: Lake, pipeline: Pipeline) -> dict[str, Answer]:
+    """Read the first rows of each table that gold fills."""
     from tidelake.ops.query import ask  # noqa: PLC0415
 
+    found: dict[str, Answer] = {}
     for name, (columns, first) in _tops(pipeline).items():
         if not lake.table(name).exists:
             continue
         shown = ", ".join(f'"{column}"' for column in columns)
-        answer = ask(lake, f"SELECT {shown} FROM {name} ORDER BY {first}, {shown} LIMIT {_TOP}")
+        query = f"SELECT {shown} FROM {name} ORDER BY {first}, {shown} LIMIT {_TOP}"
+        found[name] = ask(lake, query)
+    return found
+
+
+def show_gold(tops: Mapping[str, Answer]) -> None:
+    """Print the first rows of each table that gold fills."""
+    for name, answer in tops.items():
         print_table(answer.columns, answer.rows, title=name)
 
 

@@ -17,7 +17,9 @@ from tidelake.config.observing import AlertTargets, Lineage, Metrics
 from tidelake.config.places import find_file
 from tidelake.config.sizes import ByteSize
 from tidelake.config.source import Setting, Text
+from tidelake.config.triggers import Triggers
 from tidelake.config.violations import findings_of
+from tidelake.errors import NotBuiltError
 from tidelake.store.folders import Folder, folder, problem_of
 
 Reference = Annotated[
@@ -63,8 +65,9 @@ class Environment(Model):
         limits: Bounds of a micro-batch.
         recovery_horizon: How long files that tables no longer hold stay at least.
         spark: Settings of the session.
-        triggers: Trigger by hop or job.
-        secrets: References such as ``env:NAME``, never values.
+        triggers: When the batches of a run begin where ``--trigger`` does not say it.
+        secrets: Not built yet: an environment with any is refused. References such as ``env:NAME``
+            stand where the secret is used.
         metrics: Where a run tells what its batches cost.
         alerts: Where alerts go beside the messages of a run.
         lineage: Where OpenLineage events go; None for nowhere.
@@ -79,7 +82,7 @@ class Environment(Model):
     limits: Limits = Limits()
     recovery_horizon: PositiveDuration = timedelta(days=7)
     spark: dict[str, Setting] = Field(default_factory=dict)
-    triggers: dict[str, Setting] = Field(default_factory=dict)
+    triggers: Triggers = Triggers()
     secrets: dict[str, Reference] = Field(default_factory=dict)
     metrics: Metrics = Metrics()
     alerts: AlertTargets = AlertTargets()
@@ -108,6 +111,7 @@ def load_environment(name: str | None = None, *, root: str | None = None) -> Env
     Raises:
         UsageError: No environment has this name.
         ConfigError: The file breaks the model; all violations at once.
+        NotBuiltError: It has ``secrets``.
     """
     name = name or os.environ.get("TIDELAKE_ENV") or "local"
     root = root or os.environ.get("TIDELAKE_ROOT")
@@ -169,6 +173,11 @@ def _validated(raw: dict[str, Any], document: Document, findings: list[Finding])
         raise document.error(findings) from error
     if findings:
         raise document.error(findings)
+    if environment.secrets:
+        raise NotBuiltError(
+            f"{document.file}: secrets",
+            "Write the reference, such as env:NAME, where the secret is used.",
+        )
     return environment
 
 
@@ -183,6 +192,7 @@ def _worded(finding: Finding) -> Finding:
         "secrets": "must be a reference such as env:NAME or secret:SCOPE/KEY, never the value",
         "catalog": "must be a catalog's name: letters, digits, _ and -",
         "root": "must be the path of a folder",
+        "triggers": "must be available-now, continuous or an interval like '10 seconds'",
         "remote": "must look like sc://host:port; options and tokens go into SPARK_REMOTE",
         "volume": "must be the path of a folder",
     }

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidelake.config import parse_duration
+from tidelake.config.triggers import INTERVAL
 from tidelake.errors import UsageError
 
 AVAILABLE_NOW = "available-now"
@@ -14,7 +15,7 @@ CONTINUOUS = "continuous"
 
 # Without an interval: watermark, epochs and the next hop wait for the end of a batch.
 _LONGEST_SECONDS = 60.0
-_INTERVAL = re.compile(r"[0-9]+ (milliseconds?|seconds?|minutes?|hours?)")
+_INTERVAL = re.compile(INTERVAL)
 
 
 @dataclass(frozen=True)

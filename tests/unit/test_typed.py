@@ -1,0 +1,111 @@
+"""What people are told to type next can be typed where they are, by the words that they used."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.shops import Shop
+from tidelake.cli import app
+from tidelake.cli.failures import run_command
+from tidelake.config.places import usual_pipeline
+from tidelake.errors import UsageError
+from tidelake.typed import Typed, first_command
+
+CLI = Path(__file__).parents[2] / "lib" / "tidelake" / "cli"
+OTHERS = {"broker.py"}  # A broker's commands go by --dir alone.
+
+
+@pytest.fixture
+def own_conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in a folder with a conf of its own, empty yet."""
+    folder = tmp_path / "conf" / "pipelines"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+def test_a_command_carries_the_options_quoted_for_a_shell() -> None:
+    assert Typed()("tidelake run shop") == "tidelake run shop"
+    typed = Typed(root="/data/my lake; rm -rf x", env="dev")
+    assert typed("tidelake run shop") == (
+        "tidelake run shop --root '/data/my lake; rm -rf x' --env dev"
+    )
+    assert Typed(root="", env="")("tidelake demo") == "tidelake demo"
+
+
+def test_a_pipeline_goes_by_what_it_was_called_by() -> None:
+    assert Typed()("tidelake repair", "shop", "--hop gold") == "tidelake repair shop --hop gold"
+    typed = Typed(env="dev", called="my pipes/store.yml")
+    assert typed("tidelake repair", "shop", "--hop gold") == (
+        "tidelake repair 'my pipes/store.yml' --hop gold --env dev"
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        (["late", "list"], ["late apply {}"]),
+        (["quarantine", "list"], ["quarantine replay {} --look"]),
+        (["ledger"], ["late list {}"]),
+        (["backfill", "plan"], ["backfill run {}"]),
+    ],
+    ids=" ".join,
+)
+def test_a_command_names_others_with_its_own_options_and_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str], named: list[str]
+) -> None:
+    shop = Shop(tmp_path).run(2)
+    assert run_command(app, [*command, str(shop.file), "--root", str(tmp_path)]) == 0
+
+    captured = capsys.readouterr()
+    # A cell of a table is broken where it ends.
+    told = re.sub(r"\s+", "", captured.out + captured.err)
+    for one in named:
+        expected = f"tidelake {one.format(shop.file)} --root {tmp_path}"
+        assert expected.replace(" ", "") in told
+
+
+def test_no_command_names_another_without_the_options() -> None:
+    bare = re.compile(r"tidelake [a-z ]+\{")
+    found = [
+        file.name
+        for file in CLI.rglob("*.py")
+        if file.name not in OTHERS and bare.search(file.read_text(encoding="utf-8"))
+    ]
+    assert found == []
+
+
+def test_the_only_pipeline_is_the_usual_one(own_conf: Path) -> None:
+    with pytest.raises(UsageError, match=r"name a pipeline \(known in .*: none\)"):
+        usual_pipeline()
+    (own_conf / "store.yml").touch()
+    assert (usual_pipeline(), first_command()) == ("store", "tidelake run store")
+    (own_conf / "shop.yml").touch()
+    with pytest.raises(UsageError, match=r"name a pipeline \(known in .*: shop, store\)"):
+        usual_pipeline()
+    assert first_command() == "tidelake run shop"
+    (own_conf / "clickstream.yml").touch()
+    assert (usual_pipeline(), first_command()) == ("clickstream", "tidelake demo")
+
+
+def test_a_command_without_a_pipeline_takes_the_only_one(
+    own_conf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop = Shop(tmp_path / "lake").run(2)
+    (own_conf / "shop.yml").write_bytes(shop.file.read_bytes())
+    assert run_command(app, ["status", "--root", str(shop.root)]) == 0
+    assert "shop: watermark" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [["serve"], ["sql", "SELECT * FROM gold.x"]], ids=" ".join)
+def test_an_empty_root_is_filled_by_what_can_be_run_there(
+    own_conf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    (own_conf / "store.yml").touch()
+    assert run_command(app, [*command, "--root", str(tmp_path / "lake")]) == 2
+    told = capsys.readouterr().err
+    assert "tidelake run store" in told
+    assert "demo" not in told
