@@ -10,6 +10,7 @@ import runpy
 import subprocess
 import sys
 import tomllib
+from contextlib import nullcontext
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,13 +19,16 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.running import land
+from tests.shops import Shop
 from tidelake import __version__
 from tidelake.cli import app
 from tidelake.cli.failures import run_command
+from tidelake.generators import Summary
 from tidelake.ops.query import Answer
 from tidelake.runtime.lock import hold
 from tidelake.session import build_session
 from tidelake.tables import Lake
+from tidelake.typed import Typed
 
 # By its name: the package hides the module behind its command.
 COMMANDS = importlib.import_module("tidelake.cli.app")
@@ -362,6 +366,35 @@ def test_what_was_generated_is_told_to_machines(
     assert told["records"] == sum(told["kinds"].values()) > 0
     assert told["files"] == told["written"] == len(list(Path(target).iterdir()))
     assert f"--source '{target}' --root {tmp_path / 'lake'}" in captured.err
+
+
+def test_what_went_into_a_topic_is_told_without_files(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    summary = Summary(files=3, written=3, records=5, kinds={"click": 5})
+    monkeypatch.setattr("tidelake.kafka.generating.generate_into", lambda *_, **__: summary)
+    to = "kafka://127.0.0.1:9092/clicks"
+    assert run_command(app, ["generate", "clickstream", "--to", to, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told == {"pipeline": "clickstream", "to": to, "records": 5, "kinds": {"click": 5}}
+
+
+def test_a_run_lets_its_alerts_name_commands_as_it_was_called(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shop = Shop(tmp_path)
+    observed: list[Typed] = []
+
+    def observing(_run: object, _hops: object, _when: object, typed: Typed) -> object:
+        observed.append(typed)
+        return nullcontext()
+
+    monkeypatch.setattr("tidelake.cli.flow.started", lambda *_: nullcontext())
+    monkeypatch.setattr("tidelake.ops.observing.observing", observing)
+    monkeypatch.setattr("tidelake.runtime.pipeline.run_hops", lambda *_, **__: None)
+    root = str(tmp_path)
+    assert run_command(app, ["run", str(shop.file), "--root", root, "--env", "local"]) == 0
+    assert observed == [Typed(root, "local", called=str(shop.file))]
 
 
 def test_what_the_demo_made_is_told_to_machines(

@@ -127,6 +127,15 @@ def test_a_file_that_lands_changes_what_waits_and_reads_no_table(
     assert flow is not None and flow.hops[0].status.waiting == 1
 
 
+def test_an_alert_names_what_the_pipeline_was_called_by(shop: Shop, clock: Clock) -> None:
+    shop.lake.erasure("shop").mkdir(parents=True)
+    desk = Desk(shop.lake, {"shop": "other/shop.yml"}, lambda _: shop.pipeline, clock=clock)
+    desk.bring_up_to_date("shop")
+    alerts = desk.look(["shop"], patience=0)[0].open
+    commands = [one.command for one in alerts if one.rule == "hop_refused"]
+    assert "tidelake erase other/shop.yml --subject COLUMN=VALUE" in commands
+
+
 def test_time_alone_lets_alerts_be_judged_again(
     shop: Shop, clock: Clock, reads: Counter[str]
 ) -> None:

@@ -60,6 +60,19 @@ def written(facts: Facts) -> str:
     return " ".join(renderer.pipeline(facts).body.decode().split())
 
 
+def test_where_nothing_ran_the_page_begins_with_what_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "conf" / "pipelines").mkdir(parents=True)
+    (tmp_path / "conf" / "pipelines" / "store.yml").touch()
+    monkeypatch.chdir(tmp_path)
+    renderer = Renderer(("store",), Path("/lake"), Typed())
+    page = renderer.overview([Facts("store", looked_at=NOW)]).body.decode()
+    assert "Fill them with" in page
+    assert "tidelake run store" in page
+    assert "tidelake demo" not in page
+
+
 def flow_of(facts: Facts) -> Flow:
     assert facts.flow is not None
     return facts.flow

@@ -133,7 +133,7 @@ def test_a_table_that_is_not_named_in_full_lists_the_known_ones(lake: Lake, name
 
 
 def test_an_empty_root_says_how_to_fill_it(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"none yet; fill them with `tidelake demo`$"):
+    with pytest.raises(UsageError, match=r"none yet; fill them with: tidelake demo$"):
         ask(Lake(tmp_path), "SELECT * FROM gold.totals")
 
     assert list(tmp_path.iterdir()) == []
