@@ -1,0 +1,39 @@
+"""A run's own alerts name the commands that people would type beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.shops import Shop
+from tidelake.config import load_environment
+from tidelake.ops.observing import observing
+from tidelake.runtime.hop import Run
+from tidelake.runtime.progress import Progress
+from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
+from tidelake.tables import HOPS
+from tidelake.typed import Typed
+
+
+def test_a_run_hands_on_what_it_was_called_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = Shop(tmp_path).run(2)
+    taken: list[Typed] = []
+
+    def judge(*_: object, typed: Typed, **__: object) -> tuple[tuple[()], tuple[()]]:
+        taken.append(typed)
+        return (), ()
+
+    monkeypatch.setattr("tidelake.ops.alerts.watch.alerts_beside", judge)
+    nothing = SimpleNamespace(addListener=lambda _: None, removeListener=lambda _: None)
+    spark: Any = SimpleNamespace(streams=nothing)
+    environment = load_environment("local", root=str(tmp_path))
+    run = Run(spark, shop.pipeline, shop.lake, environment, Progress(lambda _: None))
+    typed = Typed(str(tmp_path), called=str(shop.file))
+    with observing(run, HOPS, parse_trigger(AVAILABLE_NOW), typed):
+        pass
+    assert taken == [typed]
