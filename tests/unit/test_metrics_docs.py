@@ -139,5 +139,5 @@ def test_the_limits_are_those_of_the_model() -> None:
     assert float(told["lag_seconds"]) == defaults.lag_seconds
     for name in ("quarantine_rate", "late_rate"):
         assert float(told[name]) == getattr(defaults, name)
-    for name in ("watermark_stuck", "batch_over_interval", "stale"):
+    for name in ("watermark_stuck", "batch_over_interval", "stale", "checkpoint_failing"):
         assert Alerts.model_validate({name: told[name]}) == defaults
