@@ -12,9 +12,9 @@ import yaml
 
 from tests.typed import problem_of
 from tidelake.config import Alerts, Metrics
+from tidelake.config.ops_tables import PROGRESS_COLUMNS
 from tidelake.ops.alerts import RULES
 from tidelake.ops.metrics.exported import EXPORTED
-from tidelake.ops.metrics.measured import PROGRESS_COLUMNS
 
 PROJECT = Path(__file__).parents[2]
 METRICS = (PROJECT / "docs" / "metrics.md").read_text(encoding="utf-8")

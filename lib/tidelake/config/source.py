@@ -59,7 +59,8 @@ def _only_references(options: dict[str, str]) -> dict[str, str]:
         f"option {name} holds a secret: write a reference such as env:NAME or "
         "secret:SCOPE/KEY, never the value"
         for name, value in options.items()
-        if (_SENSITIVE.search(name) or value.startswith("secret:")) and not REFERENCE.fullmatch(value)
+        if (_SENSITIVE.search(name) or value.startswith("secret:"))
+        and not REFERENCE.fullmatch(value)
     ]
     if problems:
         raise Problems(problems)
@@ -80,7 +81,9 @@ Options = Annotated[dict[str, Setting], AfterValidator(_only_references)]
 def _a_reference(text: str) -> str:
     # The text itself is kept out of the message: it may be the secret.
     if not REFERENCE.fullmatch(text):
-        raise ValueError("must be a reference such as env:NAME or secret:SCOPE/KEY, never the value")
+        raise ValueError(
+            "must be a reference such as env:NAME or secret:SCOPE/KEY, never the value"
+        )
     return text
 
 

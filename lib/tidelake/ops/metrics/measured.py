@@ -9,35 +9,6 @@ from typing import Any
 
 from tidelake.instants import to_json
 
-# The columns of ops.progress, each with its type in Spark.
-PROGRESS_COLUMNS = {
-    "pipeline": "string",
-    "hop": "string",
-    "generation": "string",
-    "batch": "bigint",
-    "run": "string",
-    "started_at": "timestamp",
-    "ended_at": "timestamp",
-    "seconds": "double",
-    "interval_seconds": "double",
-    "rows": "bigint",
-    "input_rows_per_second": "double",
-    "processed_rows_per_second": "double",
-    "phases": "map<string, bigint>",
-    "checkpoint_seconds": "double",
-    "state_rows": "bigint",
-    "state_bytes": "bigint",
-    "waiting": "bigint",
-    "lag_seconds": "double",
-    "watermark": "timestamp",
-    "event_time_lag_seconds": "double",
-    "watermark_age_seconds": "double",
-    "fates": "map<string, bigint>",
-    "limit": "bigint",
-    "error_class": "string",
-    "error": "string",
-}
-
 
 @dataclass(frozen=True)
 class Measured:
