@@ -143,6 +143,8 @@ def test_a_batch_that_spark_did_not_report_is_measured_when_the_run_ends(
     assert list(joining.rest(until=at(20))) == []
     found = list(joining.rest(until=at(21)))
     assert [(one.hop, one.rows, one.seconds, one.phases) for one in found] == [("gold", 7, 2.0, {})]
+    # Its tables are its state; no batch is made to count them.
+    assert (found[0].state_rows, found[0].state_bytes) == (None, None)
     assert not joining.waits
 
 

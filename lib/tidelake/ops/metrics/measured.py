@@ -30,9 +30,10 @@ class Measured:
         processed_rows_per_second: Against ``seconds``.
         phases: Milliseconds by phase, in Spark's names: ``addBatch``, ``walCommit`` and so on.
         checkpoint_seconds: What the two writes into the checkpoint took.
-        state_rows: Rows of the state: accepted ids that silver compared with, rows of gold's
-            tables; None for bronze, and where the log does not tell.
-        state_bytes: Their size in the tables' files; None where nothing tells it.
+        state_rows: Accepted ids that silver compared with, and those that a prefilter's operator
+            holds; None for bronze, which has no state, and for gold, whose tables are its state:
+            to count them would cost each batch a look at all of their log.
+        state_bytes: Of the operator's state store; None without one.
         waiting: What waits for the hop: rows, for bronze files or records; None where unknown.
         lag_seconds: How long the oldest of it has waited; 0 where nothing does.
         watermark: Of silver after the batch; of gold that of the silver it holds (UTC).
