@@ -49,11 +49,14 @@ plt.tight_layout()
 
 visits = lake.ask(
     """
-    SELECT epoch(session_end - session_start) / 60 AS minutes, events, total_value
+    SELECT session_start, session_end, events, total_value
     FROM gold.user_sessions WHERE events > 1
     """,
     consistent=True,
 )
+# Dialects of SQL differ in what they make of one instant less another; pandas has one answer.
+lasted = visits.pop("session_end") - visits.pop("session_start")
+visits["minutes"] = lasted.dt.total_seconds() / 60
 figure, axes = plt.subplots(figsize=(9, 4))
 visits["minutes"].plot(
     ax=axes, kind="hist", bins=30, title="Length of visits with more than one action"
@@ -94,10 +97,10 @@ plt.tight_layout()
 
 waits = lake.ask(
     """
-    SELECT epoch(bought_at - clicked_at) / 60 AS minutes
-    FROM gold.click_to_purchase WHERE bought_at IS NOT NULL
+    SELECT clicked_at, bought_at FROM gold.click_to_purchase WHERE bought_at IS NOT NULL
     """
 )
+waits["minutes"] = (waits["bought_at"] - waits["clicked_at"]).dt.total_seconds() / 60
 figure, axes = plt.subplots(figsize=(9, 4))
 waits["minutes"].plot(ax=axes, kind="hist", bins=30, range=(0, 30), title="From click to purchase")
 axes.set(xlabel="minutes", ylabel="purchases")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
-LOCKS = ("requirements.lock", "requirements-release.lock")
+LOCKS = ("requirements.lock", "requirements-release.lock", "docs/requirements.lock")
 FOUND, UNKNOWN = 3, 4
 
 

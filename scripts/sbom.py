@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
-# Spark gets the first; the second is the local broker, for trying things out.
-LOCKS = {"jars.lock": "required", "kafka-broker.lock": "optional"}
+# Spark gets the first always, the second for a root or a source on an object store; the third is
+# the local broker, for trying things out.
+LOCKS = {"jars.lock": "required", "s3.lock": "optional", "kafka-broker.lock": "optional"}
 
 
 def jars(lock: Path, scope: str) -> Iterator[dict[str, Any]]:

@@ -70,14 +70,20 @@ _DIMENSION = {
 }
 _SIDES = (
     ("bronze.PIPELINE__requeue", "bronze's columns, `reason`, `requeued_at`: rows sent once more"),
+    ("bronze.PIPELINE__schemas", "the schemas that writers of Avro used, and what was found"),
     (
         "silver.PIPELINE__quarantine",
         "`record_id`, `payload`, `event_id`, `reasons`, `stage`, `ingested_at`",
     ),
     ("silver.PIPELINE__late", "silver's columns, `payload`, `watermark`, `lateness_seconds`"),
+    (
+        "silver.PIPELINE__discarded",
+        "`record_id`, `stage`, `reasons`, `why`, `discarded_at`: quarantined rows given up",
+    ),
     ("gold.TABLE__final", "a view: the rows that no event on time or allowed can change any more"),
     ("ops.books", "the ledger, beyond the retention of Delta's log"),
     ("ops.epochs", "which versions of a pipeline's tables belong together"),
+    ("ops.progress", "how each batch of each hop went"),
 )
 
 

@@ -34,24 +34,24 @@ def follow(
 ) -> DataFrame:
     """Read a table that only grows as a stream, from its first commit on, commit by commit.
 
-    In a catalog the stream is that of the change feed: its batches end where a commit does, so
-    that no position lies inside of one. Nobody could tell there which files lie before it.
+    In a catalog a batch takes all commits that there are. Any limit may fall between two files of
+    one commit, of the change feed too, and nobody could tell there which files lie before it.
 
     Args:
         spark: The session.
         table: Which.
-        max_bytes: How many compressed bytes a batch takes at most; None for no limit. In a catalog
-            a batch takes at least one commit, however large it is.
+        max_bytes: How many compressed bytes a batch takes at most; None for no limit. Not heeded in
+            a catalog.
         idle: Whether the reader has taken all that there is. A change feed fails at a start behind
-            the newest version; the ordinary stream without a limit ends where a commit does too.
+            the newest version; the ordinary stream does not.
     """
     reader = spark.readStream.format("delta").option("startingVersion", 0)
-    if isinstance(table.place, CatalogName) and idle:
-        return _read(reader.option("maxFilesPerTrigger", _ALL_FILES), table)
+    if isinstance(table.place, CatalogName):
+        # Without a word Delta limits a batch to a thousand files.
+        reader = reader.option("maxFilesPerTrigger", _ALL_FILES)
+        return _read(reader, table) if idle else _inserted(_read(reader.option(_FEED, True), table))
     if max_bytes is not None:
         reader = reader.option("maxBytesPerTrigger", max_bytes)
-    if isinstance(table.place, CatalogName):
-        return _inserted(_read(reader.option(_FEED, True), table))
     return _read(reader, table)
 
 

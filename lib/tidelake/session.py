@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidelake.config import DeltaSource, Environment, FilesSource, Pipeline, load_environment
+from tidelake.config.databricks import on_databricks
 from tidelake.errors import MachineError, UsageError
 from tidelake.jars import ensure_jars, read_lock, store_lock
 from tidelake.quiet import output_to
@@ -29,9 +30,6 @@ _WHOLE_FILES = {
     "spark.sql.files.maxPartitionBytes": str(1 << 40),
     "spark.sql.files.openCostInBytes": str(1 << 40),
 }
-
-# Set wherever a Databricks runtime runs us, serverless too.
-_RUNTIME = "DATABRICKS_RUNTIME_VERSION"
 
 # Lengths that a broken Avro record may announce: the reader makes room before it looks.
 AVRO_LIMITS = (
@@ -141,7 +139,7 @@ def _joined(environment: Environment) -> SparkSession:
         from pyspark.sql import SparkSession  # noqa: PLC0415
     except ImportError as error:
         raise MachineError(remedy) from error
-    if _RUNTIME not in os.environ and SparkSession.getActiveSession() is None:
+    if not on_databricks() and SparkSession.getActiveSession() is None:
         raise MachineError(remedy)
     session = SparkSession.builder.getOrCreate()
     for key, value in {"spark.sql.session.timeZone": "UTC", **environment.spark}.items():

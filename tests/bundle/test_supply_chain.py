@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from scripts.audit import FOUND, UNKNOWN, read_answer
+from scripts.audit import LOCKS as AUDITED
 from scripts.sbom import with_jars
 
 from tests.bundle.project import PROJECT
@@ -77,14 +78,16 @@ def test_the_bill_of_materials_names_every_jar_with_its_hash() -> None:
     whole = with_jars(python, version="1.2.3")
 
     assert whole["metadata"]["component"]["version"] == "1.2.3"
-    for name, scope in (("jars.lock", "required"), ("kafka-broker.lock", "optional")):
-        listed = [
+    locks = sorted((PROJECT / "conf").glob("*.lock"))
+    assert len(locks) == 3
+    for lock in locks:
+        listed = {
             (f"{one['group']}:{one['name']}:{one['version']}", one["hashes"][0]["content"])
             for one in whole["components"]
-            if one.get("scope") == scope
-        ]
-        wanted = read_lock(PROJECT / "conf" / name)
-        assert listed == [(jar.coordinates, jar.sha256) for jar in wanted]
+            if one["bom-ref"].startswith(f"{lock.name}:")
+            and one["scope"] == ("required" if lock.name == "jars.lock" else "optional")
+        }
+        assert listed == {(jar.coordinates, jar.sha256) for jar in read_lock(lock)}
     refs = [one["bom-ref"] for one in whole["components"]]
     assert len(set(refs)) == len(refs)
     assert whole["dependencies"][0] == {"ref": "root", "dependsOn": sorted(refs)}
@@ -116,6 +119,26 @@ def test_a_package_that_could_not_be_asked_about_is_no_pass(
     packages: list[dict[str, Any]], code: int
 ) -> None:
     assert read_answer(json.dumps({"dependencies": packages})).exit_code == code
+
+
+def test_the_audit_asks_about_every_lock_of_python() -> None:
+    # The runtime's is a part of the developers'.
+    part = PROJECT / "requirements-runtime.lock"
+    assert {PROJECT / name for name in AUDITED} == {*LOCKS} - {part}
+    told = (PROJECT / "docs" / "releasing.md").read_text(encoding="utf-8")
+    for lock in (*LOCKS, *(PROJECT / "conf").glob("*.lock")):
+        assert f"| `{lock.relative_to(PROJECT)}` |" in told
+
+
+def test_no_workflow_checks_without_a_browser() -> None:
+    steps = [
+        step
+        for file in WORKFLOWS
+        for job in yaml.safe_load(file.read_text(encoding="utf-8"))["jobs"].values()
+        for step in job["steps"]
+        if "make check" in step.get("run", "")
+    ]
+    assert [step["env"]["TIDELAKE_BROWSER"] for step in steps] == ["required"] * 2
 
 
 def test_an_audit_names_the_version_that_helps() -> None:

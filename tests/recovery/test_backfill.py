@@ -228,6 +228,7 @@ def test_gold_alone_is_filled_from_silver(filled: World, tmp_path: Path) -> None
     assert largest == read(played.lake, "silver.clickstream", "max(value)")
 
 
+@pytest.mark.long
 def test_a_range_is_computed_anew_and_the_rest_stays(filled: World, tmp_path: Path) -> None:
     played = filled.copied(tmp_path / "copy")
     hours = DeltaTable.forPath(played.spark, str(played.lake.table("gold.by_hours").path))

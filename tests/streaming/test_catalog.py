@@ -15,7 +15,7 @@ from pyspark.sql import Row, SparkSession
 from tests.catalogs import a_catalog, looking
 from tests.running import START, click
 from tests.worlds import World, define, world
-from tidelake.access import create, load
+from tidelake.access import create, follow, load
 from tidelake.config import Environment
 from tidelake.ops.books import history
 from tidelake.ops.doctor_catalog import examine_catalog
@@ -27,6 +27,7 @@ from tidelake.ops.status import read_status
 from tidelake.replay.compatibility import payload_drift
 from tidelake.replay.late import apply_late
 from tidelake.replay.verify import verify
+from tidelake.runtime.offsets import planned_positions
 from tidelake.sinks.append import append, ensure_table
 from tidelake.sinks.commits import last_commit, newest_version, oldest_version
 from tidelake.sinks.generations import CREATION
@@ -65,15 +66,17 @@ def pair_of(spark: SparkSession, folder: Path, environment: Environment) -> Pair
     return Pair(replace(named, pipeline=pipeline, landing=rooted.landing), rooted)
 
 
-def land_all(one: World) -> None:
-    """Let rows of every fate arrive in two files."""
+def files_of_every_fate() -> list[list[bytes]]:
+    """Write two files whose rows meet every fate."""
     first = [click(n, minute=n) for n in range(30)]
     copies_and_too_late = [click(n, minute=n) for n in range(25, 40)]
     conflict = click(3, minute=3, value=99.5)
     days_later = [click(100 + n, minute=3 * 24 * 60 + n, extra="x") for n in range(2)]
     nameless = click(50, minute=31, event_id=None)
-    one.land("a.jsonl", [*first, b"{broken", nameless, days_later[0]])
-    one.land("b.jsonl", [*copies_and_too_late, conflict, days_later[1]])
+    return [
+        [*first, b"{broken", nameless, days_later[0]],
+        [*copies_and_too_late, conflict, days_later[1]],
+    ]
 
 
 def rows_of(one: World, table: str) -> list[Row]:
@@ -111,9 +114,11 @@ def pair(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
     folder = tmp_path_factory.mktemp("catalog")
     with a_catalog(spark, folder) as environment:
         pair = pair_of(spark, folder, environment)
-        land_all(pair.rooted)
-        for one in pair:
-            one.run(*[START + _AFTER + timedelta(minutes=n) for n in range(2)])
+        # Each in a run of its own: by name a batch takes all that there is.
+        for number, lines in enumerate(files_of_every_fate()):
+            pair.rooted.land(f"{number}.jsonl", lines)
+            for one in pair:
+                one.run(START + _AFTER + timedelta(minutes=number))
         yield pair
 
 
@@ -206,6 +211,27 @@ def test_of_two_runs_that_close_one_batch_the_second_writes_nothing(pair: Pair) 
     for _ in range(2):
         append(rows, table, note)
     assert load(named.spark, table).count() == 3
+    named.spark.sql(f"DROP TABLE {table.sql}")
+
+
+def test_no_limit_cuts_a_commit_in_two(pair: Pair, tmp_path: Path) -> None:
+    named, table = pair.named, pair.named.lake.table("bronze.several")
+    note = {"pipeline": "several", "hop": "bronze", "generation": "g1"}
+    rows = named.spark.range(4).repartition(2)
+    ensure_table(named.spark, table, rows.schema, {**note, "batch": CREATION})
+    for batch in range(2):
+        append(rows, table, {**note, "batch": batch})
+    taken: list[int] = []
+    query = (
+        follow(named.spark, table, max_bytes=1)
+        .writeStream.foreachBatch(lambda came, _: taken.append(came.count()))
+        .option("checkpointLocation", str(tmp_path))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert taken == [8]
+    assert planned_positions(tmp_path, 0, 1) == [(newest_version(table) + 1, -1)]
     named.spark.sql(f"DROP TABLE {table.sql}")
 
 

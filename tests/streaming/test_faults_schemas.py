@@ -15,6 +15,7 @@ from tests.worlds import TO_SILVER, World, world
 from tidelake.errors import SchemaChangedError
 from tidelake.ops.ledger import read_ledger
 from tidelake.replay.quarantine import Choice, replay_quarantine
+from tidelake.replay.verify import verify
 
 _SCHEMA = "id STRING, at TIMESTAMP, user STRING, amount INT, price DECIMAL(6,2)"
 _BASE: dict[str, Any] = {
@@ -95,6 +96,12 @@ def test_whatever_producers_change_no_row_is_lost(drifted: World) -> None:
     assert told["gold"]["growing_total"]["counted"] == told["silver"]
     names = {row[0] for row in read(drifted.lake, "silver.growing", "event_id")}
     assert {f"e{100 + number}" for number in range(len(_DRIFTS))} <= names
+
+
+def test_what_they_changed_follows_from_bronze(drifted: World) -> None:
+    # New columns came, and no late row with them.
+    judged = verify(drifted.context)
+    assert judged.equal, judged.to_json()
 
 
 def test_what_the_schema_does_not_know_goes_where_the_definition_says(drifted: World) -> None:

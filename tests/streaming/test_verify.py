@@ -146,6 +146,7 @@ def _judge_silver(played: World, since: datetime | None = None) -> dict[str, Any
         return judge_silver(played.context, inputs, since, hold)
 
 
+@pytest.mark.long
 def test_one_row_of_silver_that_is_off_shows_whatever_became_of_it(played: World) -> None:
     _rewrite(played, "silver.clickstream", "delete", "event_id = 'e7'")
     _rewrite(played, "silver.clickstream", "double", "event_id = 'e8'")

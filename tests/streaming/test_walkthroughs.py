@@ -49,6 +49,7 @@ NOT_WALKED = {
     "docs/analysts.md": "prompts, files of statements and servers; tests/streaming/test_serve.py",
     "docs/databricks.md": "needs a workspace; tests/bundle",
     "docs/databricks-tables.md": "needs a workspace; tests/streaming/test_catalog.py",
+    "docs/engines.md": "needs a cluster or a server; tests/streaming/test_engines.py has both",
     "docs/live-page.md": "goes on until it is stopped; tests/unit/test_page_browser.py",
     "docs/metrics.md": "goes on until it is stopped; tests/streaming/test_observing.py",
     "docs/object-store.md": "needs a store; tests/streaming/test_object_store.py",

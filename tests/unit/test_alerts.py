@@ -328,6 +328,8 @@ def test_a_batch_that_its_checkpoint_does_not_close_for_minutes_is_critical(shop
     found = shop.judge(303)["checkpoint_failing"]
     assert (found.hop, found.since, found.command) == ("gold", at(2), "tidelake run shop")
     assert found.message.startswith("batch 0 is in the tables for 5 minutes and its checkpoint")
+    assert "checkpoint_failing" not in shop.judge(303, checkpoint_failing="10 minutes")
+    assert "checkpoint_failing" not in shop.judge(9999, checkpoint_failing=None)
 
 
 def slow(hop: str, batch: int, second: float, **changes: Any) -> Measured:

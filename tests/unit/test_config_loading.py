@@ -482,6 +482,13 @@ def test_a_dimension_beside_the_pipeline_comes_before_the_reference(tmp_path: Pa
     assert pipeline.dimensions["products"].selected["_is_delete"] == "false"
 
 
+def test_a_workspaces_secret_without_its_key_is_refused(tmp_path: Path) -> None:
+    options = {"kafka.client.rack": "secret:shop"}
+    source = {"kind": "kafka", "bootstrap": "h:1", "topic": "t", "options": options}
+    (violation,) = violations(tmp_path, changed(source=source))
+    assert "secret:SCOPE/KEY" in violation.message
+
+
 def test_a_secret_among_kafkas_options_is_refused_and_not_shown(tmp_path: Path) -> None:
     options = {"kafka.sasl.jaas.config": "password=hunter2"}
     source = {"kind": "kafka", "bootstrap": "h:1", "topic": "t", "options": options}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tidelake.cli import app
 from tidelake.cli.failures import run_command
 from tidelake.config.dictionary import entries_of
 from tidelake.config.gold import Measure
+from tidelake.config.ops_tables import OPS_TABLES
 from tidelake.config.result_types import measured_type, type_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "data-dictionary.md"
@@ -94,6 +96,18 @@ def test_a_table_says_what_tells_its_rows_apart_and_how_time_is_cut(tmp_path: Pa
     assert list(entries)[4:] == [
         *("silver.shop", "silver.shop__late", "silver.shop__quarantine", "bronze.shop"),
     ]
+
+
+def test_the_whole_dictionary_has_the_tables_that_all_pipelines_share(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    for table, columns in OPS_TABLES.items():
+        part = page.partition(f"### {table}\n")[2].partition("### ")[0]
+        assert re.findall(r"^\| `(\w+)` \| .+ \| .+ \|$", part, re.MULTILINE) == list(columns)
+    assert run_command(app, ["dictionary", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["All pipelines"]
+    assert [entry["table"] for entry in told] == list(OPS_TABLES)
 
 
 def test_the_command_writes_a_page_or_data(

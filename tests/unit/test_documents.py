@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from tests.typed import named_in, problem_of, typed_in
+from tidelake.config.source import DeltaSource, FilesSource, KafkaSource, RateSource
 
 PROJECT = Path(__file__).parents[2]
 DOCUMENTS = {
@@ -24,6 +28,7 @@ TYPED = [
     for line in dict.fromkeys([*typed_in(text), *(named_in(text) if name in TO_BE_TYPED else ())])
 ]
 NAMED = [(name, line) for name, text in DOCUMENTS.items() for line in named_in(text)]
+SOURCES = (FilesSource, KafkaSource, DeltaSource, RateSource)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -53,6 +58,34 @@ def test_each_command_that_is_named_exists_with_its_options(document: str, named
 )
 def test_a_command_that_could_not_be_called_is_found(typed: str, problem: str) -> None:
     assert problem_of(typed).startswith(problem)
+
+
+def test_where_sources_are_listed_all_are() -> None:
+    kinds = [get_args(one.model_fields["kind"].annotation)[0] for one in SOURCES]
+    assert f"source<br>{', '.join(kinds)}]" in DOCUMENTS["README.md"]
+    assert f"# {' | '.join(kinds)}\n" in DOCUMENTS["docs/pipeline-file.md"]
+
+
+def _features() -> Iterator[str]:
+    """Give what the code says is not built, the parts that it fills in left out."""
+    for file in sorted((PROJECT / "lib").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "NotBuiltError":
+                yield from (
+                    part.value.strip(": ,")
+                    for part in ast.walk(node.args[0])
+                    if isinstance(part, ast.Constant) and isinstance(part.value, str)
+                )
+            elif isinstance(node, ast.FunctionDef) and node.name == "unbuilt_features":
+                (named,) = (one for one in ast.walk(node) if isinstance(one, ast.Dict))
+                yield from (key.value for key in named.keys if isinstance(key, ast.Constant))
+
+
+def test_all_that_is_not_built_is_on_one_page() -> None:
+    page = DOCUMENTS["docs/not-built.md"]
+    features = {feature for feature in _features() if feature}
+    assert len(features) > 10
+    assert {feature for feature in features if feature not in page} == set()
 
 
 def test_commands_were_found_at_all() -> None:

@@ -10,10 +10,8 @@ from tests.pipelines import shop
 from tidelake.config import load_environment, load_pipeline
 from tidelake.config.meanings import meaning_of, standard_meaning
 from tidelake.config.names import BRONZE_COLUMNS
+from tidelake.config.ops_tables import OPS_TABLES
 from tidelake.errors import ConfigError
-from tidelake.ops.metrics.measured import PROGRESS_COLUMNS
-from tidelake.runtime.books import COLUMNS as BOOKS_COLUMNS
-from tidelake.runtime.epochs import COLUMNS as EPOCHS_COLUMNS
 from tidelake.runtime.writer_schemas import SCHEMAS_DDL
 from tidelake.sinks.definitions import definition_note, silver_note
 
@@ -134,9 +132,7 @@ def test_the_reference_pipelines_describe_every_table_and_column(tmp_path: Path,
 @pytest.mark.parametrize(
     ("table", "columns"),
     [
-        ("ops.progress", tuple(PROGRESS_COLUMNS)),
-        ("ops.books", tuple(BOOKS_COLUMNS)),
-        ("ops.epochs", tuple(EPOCHS_COLUMNS)),
+        *((name, tuple(columns)) for name, columns in OPS_TABLES.items()),
         ("bronze.shop", BRONZE_COLUMNS),
         ("bronze.shop__requeue", (*BRONZE_COLUMNS, "reason", "requeued_at")),
         ("bronze.shop__schemas", tuple(part.split()[0] for part in SCHEMAS_DDL.split(", "))),

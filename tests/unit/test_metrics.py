@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.pipelines import shop
 from tests.unit.handmade import write_commit, write_rows
+from tidelake.config.ops_tables import PROGRESS_COLUMNS
 from tidelake.ops.alerts.alert import Alert
 from tidelake.ops.backlogs import Backlog
 from tidelake.ops.metrics.exported import EXPORTED
@@ -23,7 +24,7 @@ from tidelake.ops.metrics.joining import Joining
 from tidelake.ops.metrics.jsonl import JsonLines
 from tidelake.ops.metrics.kept import kept_since
 from tidelake.ops.metrics.listener import Trigger
-from tidelake.ops.metrics.measured import PROGRESS_COLUMNS, Measured
+from tidelake.ops.metrics.measured import Measured
 from tidelake.ops.metrics.messages import Closed, Failed, Message, Started
 from tidelake.ops.metrics.prometheus import Registry, Served, Textfile
 from tidelake.ops.metrics.recorder import Recorder
@@ -142,6 +143,8 @@ def test_a_batch_that_spark_did_not_report_is_measured_when_the_run_ends(
     assert list(joining.rest(until=at(20))) == []
     found = list(joining.rest(until=at(21)))
     assert [(one.hop, one.rows, one.seconds, one.phases) for one in found] == [("gold", 7, 2.0, {})]
+    # Its tables are its state; no batch is made to count them.
+    assert (found[0].state_rows, found[0].state_bytes) == (None, None)
     assert not joining.waits
 
 

@@ -12,15 +12,16 @@ import yaml
 
 from tests.typed import problem_of
 from tidelake.config import Alerts, Metrics
+from tidelake.config.ops_tables import PROGRESS_COLUMNS
 from tidelake.ops.alerts import RULES
 from tidelake.ops.metrics.exported import EXPORTED
-from tidelake.ops.metrics.measured import PROGRESS_COLUMNS
 
 PROJECT = Path(__file__).parents[2]
 METRICS = (PROJECT / "docs" / "metrics.md").read_text(encoding="utf-8")
 ALERTS = (PROJECT / "docs" / "alerts.md").read_text(encoding="utf-8")
 DASHBOARD = json.loads((PROJECT / "resources" / "grafana" / "tidelake.json").read_text())
 RULE_FILE = yaml.safe_load((PROJECT / "resources" / "prometheus" / "rules.yml").read_text())
+RULE_CASES = yaml.safe_load((PROJECT / "resources" / "prometheus" / "rules_test.yml").read_text())
 _METRIC = re.compile(r"\btidelake_\w+")
 
 
@@ -109,6 +110,20 @@ def test_the_example_rules_ask_for_what_is_exported() -> None:
         assert problem_of(typed) == ""
 
 
+def test_each_example_rule_has_a_case_where_it_speaks_and_one_where_it_is_silent() -> None:
+    cases = [case for group in RULE_CASES["tests"] for case in group["alert_rule_test"]]
+    for rule in (rule for group in RULE_FILE["groups"] for rule in group["rules"]):
+        told = {bool(case["exp_alerts"]) for case in cases if case["alertname"] == rule["alert"]}
+        assert told == {True, False}, rule["alert"]
+
+
+def test_failures_are_not_asked_for_by_their_increase() -> None:
+    # A run's first failure ends it: the series appears at 1 and never grows.
+    exprs = [rule["expr"] for group in RULE_FILE["groups"] for rule in group["rules"]]
+    for query in (*queries(), *exprs):
+        assert not re.search(r"(increase|rate)\(tidelake_hop_failures_total", query)
+
+
 def test_each_rule_has_a_row_and_a_paragraph_for_the_night() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (critical|warning)", ALERTS, re.MULTILINE)
     assert [rule for rule, _ in rows] == list(RULES)
@@ -124,5 +139,5 @@ def test_the_limits_are_those_of_the_model() -> None:
     assert float(told["lag_seconds"]) == defaults.lag_seconds
     for name in ("quarantine_rate", "late_rate"):
         assert float(told[name]) == getattr(defaults, name)
-    for name in ("watermark_stuck", "batch_over_interval", "stale"):
+    for name in ("watermark_stuck", "batch_over_interval", "stale", "checkpoint_failing"):
         assert Alerts.model_validate({name: told[name]}) == defaults

@@ -38,8 +38,6 @@ FAILED = Measured(
     started_at=NOW,
     ended_at=NOW,
     processed_rows_per_second=1234.0,
-    state_rows=70,
-    state_bytes=4096,
     lag_seconds=600.0,
     error_class="DiskError",
     error="No space left on device",
@@ -120,7 +118,6 @@ def test_what_runs_measured_shows_at_its_hop(facts: Facts) -> None:
     ]
     page = written(replace(facts, flow=replace(flow, hops=tuple(hops))))
 
-    assert "70 rows, 4.0 KiB" in page
     assert "<dt>lag</dt><dd>10 minutes</dd>" in page
     assert "1,234 rows/s" in page
     assert told in page

@@ -25,10 +25,6 @@ def test_brief_numbers_take_little_room(value: float | None, told: str) -> None:
     assert words.brief(value) == told
 
 
-def test_bytes_have_their_unit() -> None:
-    assert [words.size(n) for n in (512, 2048, 3 * 1024**3)] == ["512 bytes", "2.0 KiB", "3.0 GiB"]
-
-
 @pytest.mark.parametrize(
     ("step", "told"),
     [

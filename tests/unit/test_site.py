@@ -14,6 +14,7 @@ import pytest
 from tidelake.cli import app
 from tidelake.config import Environment, Pipeline
 from tidelake.config.names import BRONZE_COLUMNS, SILVER_RESERVED
+from tidelake.config.standard_words import TABLES
 
 PROJECT = Path(__file__).parents[2]
 
@@ -77,6 +78,14 @@ def test_types_and_defaults_are_said_in_words() -> None:
 def test_each_column_that_every_table_has_is_described() -> None:
     page = module("reference").tables_page()
     assert all(f"| `{name}` |" in page for name in (*BRONZE_COLUMNS, *SILVER_RESERVED))
+
+
+@pytest.mark.usefixtures("site")
+def test_each_table_that_stands_beside_those_of_a_pipeline_is_described() -> None:
+    page = module("reference").tables_page()
+    beside = {name.replace("__", ".PIPELINE__") for name in TABLES if re.search(r"__|\.", name)}
+    told = set(re.findall(r"^\| `((?:\w+\.PIPELINE__|ops\.)\w+)` \|", page, re.MULTILINE))
+    assert told == beside
 
 
 @pytest.mark.usefixtures("site")

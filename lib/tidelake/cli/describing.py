@@ -28,10 +28,13 @@ from tidelake.errors import UsageError
 def dictionary(
     pipelines: tuple[str, ...], file: Path | None, json_: bool, root: str | None, env: str | None
 ) -> None:
-    """Write what every table of some pipelines holds; by default of all in the conf folder."""
-    from tidelake.config.dictionary import entries_of  # noqa: PLC0415
+    """Write what every table of some pipelines holds; by default of all in the conf folder.
+
+    Without a name also the tables that all pipelines share.
+    """
+    from tidelake.config.dictionary import entries_of, shared_entries  # noqa: PLC0415
     from tidelake.config.places import conf_dir  # noqa: PLC0415
-    from tidelake.ops.dictionary import to_markdown  # noqa: PLC0415
+    from tidelake.ops.dictionary import SHARED, to_markdown  # noqa: PLC0415
 
     if file is not None and file.suffix not in (".md", ".json"):
         raise UsageError(f"{file} ends neither in .md nor in .json, which say how to write it.")
@@ -39,12 +42,16 @@ def dictionary(
     names = pipelines or sorted(path.stem for path in (conf_dir() / "pipelines").glob("*.yml"))
     definitions = [where.pipeline(name) for name in names]
     as_data = {one.name: [asdict(entry) for entry in entries_of(one)] for one in definitions}
+    if not pipelines:
+        as_data[SHARED] = [asdict(entry) for entry in shared_entries()]
     if file is None:
         if json_:
             print_json(as_data)
         else:
-            click.echo(to_markdown(definitions), nl=False)
+            click.echo(to_markdown(definitions, with_shared=not pipelines), nl=False)
         return
     as_text = json.dumps(as_data, indent=1) + "\n" if file.suffix == ".json" else None
-    file.write_text(as_text or to_markdown(definitions), encoding="utf-8")
+    file.write_text(
+        as_text or to_markdown(definitions, with_shared=not pipelines), encoding="utf-8"
+    )
     say(f"{sum(len(entries) for entries in as_data.values())} tables in {file}")

@@ -25,6 +25,7 @@ class Alerts(Model):
         quarantine_rate: Part of the rows that may be quarantined.
         late_rate: Part of the rows that may be too late.
         stale: How long no batch may be closed.
+        checkpoint_failing: How long a batch may be in the tables and not closed in its checkpoint.
     """
 
     lag_seconds: Seconds | None = 300.0
@@ -34,3 +35,4 @@ class Alerts(Model):
     quarantine_rate: Rate | None = 0.02
     late_rate: Rate | None = 0.05
     stale: PositiveDuration | None = timedelta(days=1)
+    checkpoint_failing: PositiveDuration | None = timedelta(minutes=5)

@@ -9,12 +9,28 @@ from datetime import timedelta
 from tidelake.config.detections import Detection
 from tidelake.config.gold import GoldTable, HoppingWindow, SessionWindow, TumblingWindow
 from tidelake.config.joins import Join
-from tidelake.config.meanings import meaning_of
+from tidelake.config.meanings import meaning_of, standard_meaning
 from tidelake.config.names import BRONZE_COLUMNS
+from tidelake.config.ops_tables import OPS_TABLES
 from tidelake.config.pipeline import Pipeline
 from tidelake.config.result_types import STANDARD, Types, gold_types, silver_types, type_of
 
 _LATE = ("payload", "watermark", "lateness_seconds")
+# What tells rows apart in the tables that all pipelines share, and a query to begin with.
+_SHARED = {
+    "ops.books": (
+        ("table_name", "generation", "version"),
+        "SELECT table_name, max(committed_at) AS newest FROM ops.books GROUP BY table_name",
+    ),
+    "ops.epochs": (
+        ("pipeline", "epoch"),
+        "SELECT pipeline, max(closed_at) AS newest FROM ops.epochs GROUP BY pipeline",
+    ),
+    "ops.progress": (
+        ("run", "hop", "batch", "ended_at"),
+        "SELECT hop, batch, rows, seconds FROM ops.progress ORDER BY started_at DESC LIMIT 20",
+    ),
+}
 _QUARANTINE = ("record_id", "payload", "event_id", "reasons", "stage", "ingested_at")
 
 
@@ -52,6 +68,21 @@ def entries_of(pipeline: Pipeline) -> list[TableEntry]:
     """Describe a pipeline's tables, gold first: most readers need no other."""
     silver = silver_types(pipeline)
     return [*_gold(pipeline, silver), *_layers(pipeline, silver)]
+
+
+def shared_entries() -> list[TableEntry]:
+    """Describe the tables that all pipelines share."""
+    entries = []
+    for table, columns in OPS_TABLES.items():
+        keys, example = _SHARED[table]
+        meaning = standard_meaning(table)
+        shown = tuple(
+            # Of a nested type the names within keep their case.
+            ColumnEntry(name, kind if "struct" in kind else kind.upper(), meaning.of(name) or "")
+            for name, kind in columns.items()
+        )
+        entries.append(TableEntry(table, meaning.description, keys, "", shown, example))
+    return entries
 
 
 def _gold(pipeline: Pipeline, silver: Types) -> Iterator[TableEntry]:

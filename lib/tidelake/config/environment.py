@@ -16,15 +16,13 @@ from tidelake.config.model import Model
 from tidelake.config.observing import AlertTargets, Lineage, Metrics
 from tidelake.config.places import find_file
 from tidelake.config.sizes import ByteSize
-from tidelake.config.source import Setting, Text
+from tidelake.config.source import REFERENCE, Setting, Text
 from tidelake.config.triggers import Triggers
 from tidelake.config.violations import findings_of
 from tidelake.errors import NotBuiltError
 from tidelake.store.folders import Folder, folder, problem_of
 
-Reference = Annotated[
-    str, Field(pattern=r"^(env:[A-Za-z_]\w*|secret:[A-Za-z0-9_.@-]+(/[A-Za-z0-9_.@-]+)?)$")
-]
+Reference = Annotated[str, Field(pattern=f"^{REFERENCE.pattern}$")]
 
 
 # Without what a client is told beside it, such as a token: a file is no place for a secret.

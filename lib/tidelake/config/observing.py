@@ -27,7 +27,9 @@ def _address(text: str) -> str:
 def _reference(text: str) -> str:
     # The text itself is kept out of the message: the address of a webhook is a secret.
     if not REFERENCE.fullmatch(text):
-        raise ValueError("must be a reference such as env:NAME, never the address itself")
+        raise ValueError(
+            "must be a reference such as env:NAME or secret:SCOPE/KEY, never the address"
+        )
     return text
 
 

@@ -5,19 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from tidelake.config.databricks import secret_of
 from tidelake.config.source import REFERENCE
-from tidelake.errors import NotBuiltError, UsageError
+from tidelake.errors import UsageError
 
 
 def resolved(options: Mapping[str, str]) -> dict[str, str]:
     """Put values in the place of references.
 
     Args:
-        options: Settings, among them references such as ``env:NAME``.
+        options: Settings, among them references: ``env:NAME``, and ``secret:SCOPE/KEY`` into a
+            Databricks workspace's secrets.
 
     Raises:
-        UsageError: A variable is not set; the message names it and the option.
-        NotBuiltError: A reference into a workspace's secrets.
+        UsageError: A variable is not set, or a secret cannot be had; the message names it and the
+            option.
     """
     return {name: _value(name, text) for name, text in options.items()}
 
@@ -27,7 +29,8 @@ def _value(option: str, text: str) -> str:
         return text
     kind, _, name = text.partition(":")
     if kind == "secret":
-        raise NotBuiltError(f"option {option}: secret:", "Write env:NAME.")
+        scope, _, key = name.partition("/")
+        return secret_of(option, scope, key)
     value = os.environ.get(name)
     if value is None:
         raise UsageError(f"option {option} stands for the variable {name}, which is not set.")

@@ -12,7 +12,9 @@ from tidelake.config.model import Model, PositiveInt, Problems
 from tidelake.config.sizes import ByteSize
 
 Format = Literal["json", "avro"]
-REFERENCE = re.compile(r"(env:[A-Za-z_][A-Za-z0-9_]*|secret:[A-Za-z0-9_.@-]+(/[A-Za-z0-9_.@-]+)?)")
+# Databricks bounds the names of scopes and keys so.
+_NAMED = "[A-Za-z0-9_.@-]{1,128}"
+REFERENCE = re.compile(f"(env:[A-Za-z_][A-Za-z0-9_]*|secret:{_NAMED}/{_NAMED})")
 _OURS = frozenset(
     {
         "kafka.bootstrap.servers",
@@ -54,9 +56,11 @@ def text_of(value: object) -> object:
 def _only_references(options: dict[str, str]) -> dict[str, str]:
     # The value itself is kept out of the message: it may be the secret.
     problems = [
-        f"option {name} holds a secret: write a reference such as env:NAME, never the value"
+        f"option {name} holds a secret: write a reference such as env:NAME or "
+        "secret:SCOPE/KEY, never the value"
         for name, value in options.items()
-        if _SENSITIVE.search(name) and not REFERENCE.fullmatch(value)
+        if (_SENSITIVE.search(name) or value.startswith("secret:"))
+        and not REFERENCE.fullmatch(value)
     ]
     if problems:
         raise Problems(problems)
@@ -77,7 +81,9 @@ Options = Annotated[dict[str, Setting], AfterValidator(_only_references)]
 def _a_reference(text: str) -> str:
     # The text itself is kept out of the message: it may be the secret.
     if not REFERENCE.fullmatch(text):
-        raise ValueError("must be a reference such as env:NAME, never the value")
+        raise ValueError(
+            "must be a reference such as env:NAME or secret:SCOPE/KEY, never the value"
+        )
     return text
 
 

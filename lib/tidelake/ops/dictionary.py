@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from tidelake.config import Pipeline
-from tidelake.config.dictionary import TableEntry, entries_of
+from tidelake.config.dictionary import TableEntry, entries_of, shared_entries
 
 _HEAD = """\
 # Data dictionary
@@ -14,14 +14,22 @@ Every table of these pipelines, as their files define it: what a row is, what ea
 """  # noqa: E501  a paragraph is a line
 
 
-def to_markdown(pipelines: Iterable[Pipeline]) -> str:
-    """Write a page: a section a pipeline, a part a table."""
+# No pipeline can have this name.
+SHARED = "All pipelines"
+
+
+def to_markdown(pipelines: Iterable[Pipeline], *, with_shared: bool) -> str:
+    """Write a page: a section a pipeline, a part a table; last, where wanted, the shared tables."""
     lines = [_HEAD]
     for pipeline in pipelines:
         lines.append(f"## {pipeline.name}\n")
         if pipeline.description:
             lines.append(f"{pipeline.description}\n")
         for entry in entries_of(pipeline):
+            lines += _part(entry)
+    if with_shared:
+        lines.append(f"## {SHARED}\n\nTables that all pipelines write to.\n")
+        for entry in shared_entries():
             lines += _part(entry)
     return "\n".join(lines)
 
@@ -36,7 +44,10 @@ def _part(entry: TableEntry) -> Iterator[str]:
     yield " ".join(told) + "\n"
     yield "| column | type | meaning |\n|---|---|---|"
     for column in entry.columns:
-        yield f"| `{column.name}` | {column.type or ''} | {_cell(column.meaning)} |"
+        kind = column.type or ""
+        # A type in angle brackets would be taken for HTML.
+        kind = f"`{kind}`" if "<" in kind else kind
+        yield f"| `{column.name}` | {kind} | {_cell(column.meaning)} |"
     yield f"\n```sql\n{entry.example}\n```\n"
 
 

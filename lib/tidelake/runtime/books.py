@@ -9,6 +9,7 @@ from typing import Any
 
 from pyspark.sql import functions as F
 
+from tidelake.config.ops_tables import BOOKS_COLUMNS
 from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import from_ddl
 from tidelake.sinks.append import append, ensure_table
@@ -18,25 +19,8 @@ from tidelake.sinks.notes import FateCount
 from tidelake.tables import Hop, Table
 
 _NOTES = 50
-COLUMNS = {
-    "pipeline": "string",
-    "table_name": "string",
-    "hop": "string",
-    "generation": "string",
-    "batch": "bigint",
-    "version": "bigint",
-    "committed_at": "timestamp",
-    "rows": "bigint",
-    "watermark": "timestamp",
-    "taken": "map<string, bigint>",
-    "counts": (
-        "array<struct<fate: string, stage: string, origin: string, rows: bigint, "
-        "fingerprint: bigint>>"
-    ),
-    "note": "string",
-}
-_DDL = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
-_STRUCT = ", ".join(f"{name}: {kind}" for name, kind in COLUMNS.items())
+_DDL = ", ".join(f"{name} {kind}" for name, kind in BOOKS_COLUMNS.items())
+_STRUCT = ", ".join(f"{name}: {kind}" for name, kind in BOOKS_COLUMNS.items())
 
 
 def copy_books(run: Run, hops: Sequence[Hop]) -> None:

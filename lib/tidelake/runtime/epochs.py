@@ -9,6 +9,7 @@ from typing import Any
 
 from pyspark.sql import functions as F
 
+from tidelake.config.ops_tables import EPOCHS_COLUMNS
 from tidelake.instants import from_json, to_json
 from tidelake.runtime.hop import Run
 from tidelake.runtime.lock import hold
@@ -22,19 +23,8 @@ from tidelake.sinks.finality import Final
 from tidelake.sinks.generations import CREATION, FIRST_GENERATION
 from tidelake.tables import Table
 
-COLUMNS = {
-    "pipeline": "string",
-    "epoch": "bigint",
-    "closed_at": "timestamp",
-    "watermark": "timestamp",
-    "generation": "string",
-    "batch": "bigint",
-    "versions": "map<string, bigint>",
-    # By gold table, up to when rows are final.
-    "final": "map<string, timestamp>",
-}
-_DDL = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
-_STRUCT = ", ".join(f"{name}: {kind}" for name, kind in COLUMNS.items())
+_DDL = ", ".join(f"{name} {kind}" for name, kind in EPOCHS_COLUMNS.items())
+_STRUCT = ", ".join(f"{name}: {kind}" for name, kind in EPOCHS_COLUMNS.items())
 
 
 def close_epoch(run: Run) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from datetime import timedelta
 
 from tidelake.config import FilesSource
 from tidelake.errors import GenerationError, RefusedError, SourceError
@@ -18,8 +17,6 @@ from tidelake.sinks.generations import open_generation
 from tidelake.store.folders import Folder
 from tidelake.tables import Hop, Table
 
-# A batch is closed in its checkpoint moments after its tables hold it.
-_CLOSING = timedelta(minutes=5)
 # A run that commits just now lets table and checkpoint look apart.
 _LOOKS, _LOOK_SECONDS = 3, 0.3
 # Where the message of a refusal comes to what an alert has in its own place.
@@ -47,6 +44,9 @@ def hop_refused(seen: Sight) -> Iterator[Alert]:
 
 def checkpoint_failing(seen: Sight) -> Iterator[Alert]:
     """Tell where a batch is in the tables for minutes and its checkpoint does not close it."""
+    limit = seen.limits.checkpoint_failing
+    if limit is None:
+        return
     for hop, tables in seen.closing().items():
         lasts = [last_commit(table) for table in tables]
         closed = [one for one in lasts if one is not None and one.batch >= 0]
@@ -60,7 +60,7 @@ def checkpoint_failing(seen: Sight) -> Iterator[Alert]:
         if not checkpoint.exists() or _newest(commits) >= batch:
             continue
         waited = seen.now - held_since
-        if waited > _CLOSING:
+        if waited > limit:
             yield seen.alert(
                 "checkpoint_failing",
                 "critical",

@@ -5,8 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from tidelake.config.ops_tables import PROGRESS_COLUMNS
 from tidelake.errors import UsageError
-from tidelake.ops.metrics.measured import PROGRESS_COLUMNS, Measured
+from tidelake.ops.metrics.measured import Measured
 from tidelake.ops.query import ask
 from tidelake.tables import Lake
 

@@ -9,35 +9,6 @@ from typing import Any
 
 from tidelake.instants import to_json
 
-# The columns of ops.progress, each with its type in Spark.
-PROGRESS_COLUMNS = {
-    "pipeline": "string",
-    "hop": "string",
-    "generation": "string",
-    "batch": "bigint",
-    "run": "string",
-    "started_at": "timestamp",
-    "ended_at": "timestamp",
-    "seconds": "double",
-    "interval_seconds": "double",
-    "rows": "bigint",
-    "input_rows_per_second": "double",
-    "processed_rows_per_second": "double",
-    "phases": "map<string, bigint>",
-    "checkpoint_seconds": "double",
-    "state_rows": "bigint",
-    "state_bytes": "bigint",
-    "waiting": "bigint",
-    "lag_seconds": "double",
-    "watermark": "timestamp",
-    "event_time_lag_seconds": "double",
-    "watermark_age_seconds": "double",
-    "fates": "map<string, bigint>",
-    "limit": "bigint",
-    "error_class": "string",
-    "error": "string",
-}
-
 
 @dataclass(frozen=True)
 class Measured:
@@ -59,9 +30,10 @@ class Measured:
         processed_rows_per_second: Against ``seconds``.
         phases: Milliseconds by phase, in Spark's names: ``addBatch``, ``walCommit`` and so on.
         checkpoint_seconds: What the two writes into the checkpoint took.
-        state_rows: Rows of the state: accepted ids that silver compared with, rows of gold's
-            tables; None for bronze, and where the log does not tell.
-        state_bytes: Their size in the tables' files; None where nothing tells it.
+        state_rows: Accepted ids that silver compared with, and those that a prefilter's operator
+            holds; None for bronze, which has no state, and for gold, whose tables are its state:
+            to count them would cost each batch a look at all of their log.
+        state_bytes: Of the operator's state store; None without one.
         waiting: What waits for the hop: rows, for bronze files or records; None where unknown.
         lag_seconds: How long the oldest of it has waited; 0 where nothing does.
         watermark: Of silver after the batch; of gold that of the silver it holds (UTC).

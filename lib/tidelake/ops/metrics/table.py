@@ -10,8 +10,9 @@ from typing import Any
 
 from pyspark.sql import functions as F
 
+from tidelake.config.ops_tables import PROGRESS_COLUMNS
 from tidelake.instants import from_json, now
-from tidelake.ops.metrics.measured import PROGRESS_COLUMNS, Measured
+from tidelake.ops.metrics.measured import Measured
 from tidelake.runtime.hop import Run
 from tidelake.runtime.lock import hold
 from tidelake.runtime.schemas import from_ddl

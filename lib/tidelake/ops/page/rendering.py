@@ -77,7 +77,6 @@ class Renderer:
         self._environment.filters.update(
             number=words.number,
             brief=words.brief,
-            size=words.size,
             lasting=lasting,
             instant=words.instant,
             per=words.per,

@@ -26,15 +26,6 @@ def brief(value: float | None) -> str:
     return number(value if value is None or abs(value) < 100 else round(value))
 
 
-def size(count: float) -> str:
-    """Write a number of bytes."""
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"
-
-
 def per(step: timedelta) -> str:
     """Write how far two values of a plot lie apart: ``minute``, ``15 minutes``."""
     seconds = round(step.total_seconds())

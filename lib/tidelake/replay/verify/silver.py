@@ -73,6 +73,8 @@ def judge_silver(
     judged = with_lateness(marked, F.col(_MARK), pipeline.watermark.allowed_lateness)
     decided = _looked_up(run, judged, inputs.closing)
     extra = extra_columns(types_of(inputs.silver.schema), pipeline.defined_columns)
+    # The table of late rows has a new column from the first late row on that came after it.
+    of_late = [column for column in extra if column in inputs.late.columns]
     name = pipeline.name
     routes = [
         Route(SILVER, lake.silver(name), silver_columns(pipeline, extra), inputs.silver, EVENTS),
@@ -80,7 +82,7 @@ def judge_silver(
         Route(
             LATE,
             lake.late(name),
-            late_columns(pipeline, extra, F.col(_MARK)),
+            late_columns(pipeline, of_late, F.col(_MARK)),
             inputs.late,
             EVENTS,
         ),
