@@ -59,10 +59,12 @@ def arguments_parse(bundle: Bundle) -> Iterator[str]:
 
 def serverless_ends(bundle: Bundle) -> Iterator[str]:
     """A task without a cluster runs no stream that goes on for ever."""
+    usual = load_environment(bundle.target).triggers.model_dump()
     for task in bundle.tasks():
         script = task.body["python_wheel_task"]["entry_point"]
         for arguments in bundle.calls(task) if task.is_serverless else ():
-            trigger = parse(command_of(script, arguments)).get("trigger", "available-now")
+            told = parse(command_of(script, arguments))
+            trigger = told.get("trigger") or usual.get(told.get("hop"), "available-now")
             if trigger != "available-now":
                 yield f"{task.job}.{task.key}: trigger {trigger} on serverless compute"
 

@@ -402,8 +402,8 @@ def test_what_the_demo_made_is_told_to_machines(
 ) -> None:
     books = SimpleNamespace(problems=(), to_json=lambda: {"balanced": True})
     answer = Answer(("user_id", "value"), (("u1", Decimal("2.50")),))
-    monkeypatch.setattr(COMMANDS, "run_pipeline", lambda *_, **__: None)
-    monkeypatch.setattr(COMMANDS, "tops_of", lambda *_: {"gold.x": answer})
+    monkeypatch.setattr("tidelake.cli.generating.run_pipeline", lambda *_, **__: None)
+    monkeypatch.setattr("tidelake.cli.generating.tops_of", lambda *_: {"gold.x": answer})
     monkeypatch.setattr("tidelake.ops.ledger.read_ledger", lambda *_: books)
     root = str(tmp_path / "my lake")
     assert run_command(app, ["demo", "--events", "50", "--root", root, "--json"]) == 0

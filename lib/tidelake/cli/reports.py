@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tidelake.cli.render import print_table
 from tidelake.config import Pipeline
 from tidelake.config.pipeline import selected_columns
+from tidelake.errors import UnbalancedError
 from tidelake.tables import Lake
 from tidelake.typed import Typed
 
@@ -179,3 +180,12 @@ def _tops(pipeline: Pipeline) -> dict[str, tuple[Sequence[str], str]]:
         for name in pipeline.gold_names:
             tops[name] = columns, ", ".join(f'"{column}"' for column in key)
     return tops
+
+
+def refuse_unbalanced(problems: Sequence[str], typed: Typed, pipeline: str) -> None:
+    """End with an error where books do not balance; arguments as for :func:`show_ledger`."""
+    if problems:
+        raise UnbalancedError(
+            f"the books of {pipeline} do not balance. {problems[0]}. "
+            f"See the batches with: {typed('tidelake ledger', pipeline, '--by batch')}"
+        )
