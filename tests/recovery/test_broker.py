@@ -22,13 +22,13 @@ from tests.worlds import write_clickstream
 from tidelake.config import load_environment, load_pipeline
 from tidelake.tables import Lake
 
-_OUTAGES = int(os.environ.get("TIDELAKE_OUTAGES", "2"))
+_OUTAGES = int(os.environ.get("TIDELAKE_OUTAGES", "1"))
 _SEED = int(os.environ.get("TIDELAKE_SEED", str(time.time_ns() % 1_000_000)))
 _STEPS = ("bronze/read/before", "bronze/append/before", "bronze/append/after")
 # A run gives up after a minute in a batch, and after three between two.
 _SHORT, _LONG = (1.0, 4.0), (70.0, 100.0)
 _RECOVERS_WITHIN, _REACHED_WITHIN = 180.0, 120.0
-_LINES, _PACE = 800, 50
+_LINES, _PACE = 1_200, 50
 _NAMED = re.compile(
     r"^tidelake: (clickstream, hop bronze stopped: the Kafka broker does not answer: "
     r"|the Kafka broker at \S+ does not answer: ).*\n?.*Look at it, then run again\.",

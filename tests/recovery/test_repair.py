@@ -125,7 +125,7 @@ _FAULTS = [
     pytest.param("silver", restored, marks=_LONG),
     pytest.param("gold", gone, marks=_LONG),
     pytest.param("gold", older, marks=_LONG),
-    pytest.param("gold", restored),
+    pytest.param("gold", restored, marks=_LONG),
     pytest.param("silver", lost, marks=_LONG),
     pytest.param("gold", lost, marks=_LONG),
 ]

@@ -185,6 +185,7 @@ def test_a_wider_definition_releases_what_was_too_wide_before(
     assert told["gold"]["growing_total"] == {"expected": 4, "counted": 4}
 
 
+@pytest.mark.long
 def test_a_replay_before_the_tables_follow_the_definition_loses_nothing(
     stored: World, tmp_path: Path
 ) -> None:

@@ -116,7 +116,7 @@ def test_the_dark_is_dark(browser: webdriver.Chrome, server: PageServer) -> None
 
 
 def test_the_first_line_says_what_is_wrong_and_what_to_type(
-    browser: webdriver.Chrome, server: PageServer
+    browser: webdriver.Chrome, server: PageServer, shop: Shop
 ) -> None:
     look_like(browser, 1280)
     browser.get(f"{server.url}p/shop")
@@ -124,7 +124,8 @@ def test_the_first_line_says_what_is_wrong_and_what_to_type(
     assert browser.find_element(By.TAG_NAME, "h1").text.startswith("shop: ")
     first = browser.find_element(By.CSS_SELECTOR, ".alert")
     assert "its checkpoint is gone" in first.text
-    assert "tidelake repair shop --hop silver" in first.find_element(By.TAG_NAME, "code").text
+    typed = first.find_element(By.TAG_NAME, "code").text
+    assert f"tidelake repair {shop.file} --hop silver" in typed
     assert browser.title.endswith("· Tidelake")
 
 
