@@ -32,7 +32,7 @@ def load(spark: SparkSession, table: Table, *, version: int | None = None) -> Da
 def follow(
     spark: SparkSession, table: Table, *, max_bytes: int | None, idle: bool = False
 ) -> DataFrame:
-    """Read a table that only grows as a stream, from its first commit on, commit by commit.
+    """Read a table that only grows as a stream, from its first commit on.
 
     In a catalog a batch takes all commits that there are. Any limit may fall between two files of
     one commit, of the change feed too, and nobody could tell there which files lie before it.

@@ -40,6 +40,10 @@ class Typed:
         return " ".join(word for word in words if word)
 
 
+# Of what was given neither a root nor an environment.
+PLAIN = Typed()
+
+
 def first_command() -> str:
     """Write the command that fills the first tables: the demo, or a known pipeline's run."""
     names = pipeline_names()

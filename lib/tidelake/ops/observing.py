@@ -27,12 +27,10 @@ from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Say
 from tidelake.runtime.triggers import Trigger
 from tidelake.tables import HOPS, Hop
-from tidelake.typed import Typed
+from tidelake.typed import PLAIN, Typed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-_PLAIN = Typed()
 
 
 def refuse_unready(environment: Environment) -> None:
@@ -52,7 +50,7 @@ def refuse_unready(environment: Environment) -> None:
 
 @contextmanager
 def observing(
-    run: Run, hops: Sequence[Hop], trigger: Trigger, typed: Typed = _PLAIN
+    run: Run, hops: Sequence[Hop], trigger: Trigger, typed: Typed = PLAIN
 ) -> Iterator[Run]:
     """Observe a run; nothing that goes wrong here stops it.
 

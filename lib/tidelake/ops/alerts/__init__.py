@@ -18,7 +18,7 @@ from tidelake.ops.ledger import read_ledger
 from tidelake.ops.metrics.kept import kept_since
 from tidelake.ops.metrics.measured import Measured
 from tidelake.tables import Lake
-from tidelake.typed import Typed
+from tidelake.typed import PLAIN, Typed
 
 __all__ = ["RULES", "RUNNING", "Alert", "Severity", "alerts_beside", "alerts_of"]
 
@@ -28,7 +28,6 @@ RUNNING = tuple(rule for rule in RULES if rule not in ("books_unbalanced", "hop_
 _REACH = timedelta(hours=1)
 # For so long a hop that failed and closed nothing since is told about.
 _FAILED = timedelta(days=7)
-_PLAIN = Typed()
 
 
 def alerts_of(
@@ -38,7 +37,7 @@ def alerts_of(
     now: datetime,
     measures: Sequence[Measured] | None = None,
     counts: bool = True,
-    typed: Typed = _PLAIN,
+    typed: Typed = PLAIN,
 ) -> tuple[Alert, ...]:
     """Judge a pipeline, without Spark and without a lock; safe beside a run.
 
@@ -72,7 +71,7 @@ def alerts_beside(
     *,
     now: datetime,
     measures: Sequence[Measured],
-    typed: Typed = _PLAIN,
+    typed: Typed = PLAIN,
 ) -> tuple[tuple[Alert, ...], tuple[Backlog, ...]]:
     """Judge a pipeline from within its own run, by the rules of :data:`RUNNING` alone.
 
