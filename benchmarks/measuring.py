@@ -1,4 +1,4 @@
-"""What every row of ``docs/benchmarks.md`` shares: sides in turns, goals, and the report as JSON."""
+"""What every row of the benchmarks shares: sides in turns, goals, and the report as JSON."""
 
 from __future__ import annotations
 
