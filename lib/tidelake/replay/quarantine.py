@@ -16,7 +16,7 @@ from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import from_ddl
 from tidelake.runtime.writer_schemas import schemas_for
-from tidelake.silver.classify import STAGE
+from tidelake.silver.classify import STAGE, classify
 from tidelake.silver.route import FATE, QUARANTINED
 from tidelake.sinks.append import append, ensure_table
 from tidelake.sinks.commits import last_commit
@@ -108,7 +108,8 @@ def replay_quarantine(run: Run, choice: Choice, *, look_only: bool = False) -> R
         decider = Decider(run.spark, run.pipeline, lake, closed_batch(lake, name).batch + 1)
         # Only looked at: the run that takes the rows asks for itself.
         schemas = schemas_for(run, rows, keeps=False)
-        decision = decider.decide(rows, watermark=mark, hold=keep, schemas=schemas)
+        judged = classify(rows, run.pipeline, schemas)
+        decision = decider.decide(judged, watermark=mark, hold=keep)
         decided = keep(decision.rows.select("record_id", FATE, STAGE))
         told = (
             decided.join(failed, on="record_id", how="inner")

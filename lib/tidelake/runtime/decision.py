@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -11,13 +12,12 @@ from pyspark.sql import functions as F
 
 from tidelake.access import load
 from tidelake.config import Pipeline
+from tidelake.runtime.files_in_reach import FilesInReach
 from tidelake.runtime.held import Held
-from tidelake.runtime.verdicts import Reach, find_verdicts
-from tidelake.silver.classify import classify
-from tidelake.silver.decode import WriterSchemas
+from tidelake.runtime.verdicts import Reach, find_verdicts, observed
 from tidelake.silver.dedup import arrivals
 from tidelake.silver.route import decide
-from tidelake.tables import Lake
+from tidelake.tables import Lake, Table
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,7 @@ class Decider:
             the same batch wrote them.
         known: Of silver and late, only rows for which this holds count as accepted; None: all.
         afresh: Whether nothing was accepted before.
+        files: Knows the tables' files from the batches before; None: Delta is asked for them.
     """
 
     spark: SparkSession
@@ -55,27 +56,28 @@ class Decider:
     batch: int
     known: Column | None = None
     afresh: bool = False
+    files: Mapping[str, FilesInReach] | None = None
 
     def decide(
         self,
-        rows: DataFrame,
+        judged: DataFrame,
         *,
         watermark: datetime | None,
         hold: Held,
-        schemas: WriterSchemas | None,
     ) -> Decision:
         """Give each row its fate.
 
         Args:
-            rows: Bronze's columns plus ``reason`` and ``requeued_at``.
+            judged: From :func:`tidelake.silver.classify.classify`.
             watermark: Before the rows (UTC).
             hold: Keeps what is read more than once.
-            schemas: Of a pipeline with a registry.
         """
-        classified = hold(classify(rows, self.pipeline, schemas))
+        classified, arrived = observed(judged, hold=hold)
         began = time.monotonic()
         accepted = None if self.afresh else self._accepted
-        verdicts = find_verdicts(arrivals(classified), accepted, self.pipeline.dedup, hold=hold)
+        verdicts = find_verdicts(
+            arrivals(classified), arrived, accepted, self.pipeline.dedup, hold=hold
+        )
         decided = decide(
             classified,
             verdicts.rows,
@@ -84,18 +86,23 @@ class Decider:
         )
         return Decision(decided, verdicts.searched, time.monotonic() - began)
 
-    def accepted(self) -> tuple[DataFrame, DataFrame]:
-        """Read silver and late as the last closed batch left them."""
+    def accepted(self, reach: Reach | None = None) -> tuple[DataFrame, DataFrame]:
+        """Read silver and late as the last closed batch left them, at least the rows in reach."""
         name = self.pipeline.name
         silver, late = (
-            load(self.spark, table) for table in (self.lake.silver(name), self.lake.late(name))
+            self._read(table, reach) for table in (self.lake.silver(name), self.lake.late(name))
         )
         if self.known is not None:
             silver, late = silver.where(self.known), late.where(self.known)
         return silver, late.where(F.col("_batch") < self.batch)
 
+    def _read(self, table: Table, reach: Reach | None) -> DataFrame:
+        if reach is None or self.files is None:
+            return load(self.spark, table)
+        return self.files[table.name].rows(self.spark, reach)
+
     def _accepted(self, reach: Reach) -> DataFrame:
-        silver, late = self.accepted()
+        silver, late = self.accepted(reach)
         return reach.within(silver, is_late_table=False).unionByName(
             reach.within(late, is_late_table=True)
         )

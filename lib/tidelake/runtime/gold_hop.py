@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from tidelake.config.meanings import meaning_of
@@ -16,7 +16,7 @@ from tidelake.runtime.gold_inputs import by_input, inputs_of, open_stream, up_to
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import HopQuery, Run
 from tidelake.runtime.schemas import gold_freedom, target_schema
-from tidelake.runtime.small_batches import fitted
+from tidelake.runtime.small_batches import fitted, is_small
 from tidelake.runtime.targets import OWN, Inputs, Target, targets_of
 from tidelake.sinks.append import ensure_table
 from tidelake.sinks.commits import last_commit
@@ -24,7 +24,7 @@ from tidelake.sinks.compaction import CONFLICTS, has_vectors, relieve
 from tidelake.sinks.definitions import changed_definition
 from tidelake.sinks.finality import settled_until
 from tidelake.sinks.generations import Fence
-from tidelake.sinks.positions import BEGINNING, Position, rows_between
+from tidelake.sinks.positions import BEGINNING, Position, bytes_between, rows_between
 from tidelake.tables import Table
 
 # How often a batch is merged again after a compaction got in between.
@@ -100,53 +100,61 @@ class GoldHop(HopQuery):
         ]
         if not open_targets:
             return
-        with fitted(rows.sparkSession, self._size(until)), Held() as hold:
-            taken = by_input(hold(rows), self._inputs)
+        count, size = self._size(until)
+        small = is_small(count, size)
+        with fitted(rows.sparkSession, count), Held(small=small) as hold:
+            taken, counted = self._counted(rows, open_targets, hold)
             inputs = Inputs(taken, up_to(rows.sparkSession, self._inputs, until))
-            count = self._merge_all(inputs, open_targets, batch, until)
+            settled = settled_until((table, until[key]) for key, table in self._inputs.items())
+            for target, eligible in zip(open_targets, counted[1:], strict=True):
+                books = target.books(until, settled)
+                note = self.note(batch, rows=counted[0], eligible=eligible, **books)
+                self._merge(target, inputs, note, until, small)
         detail = f"into {len(open_targets)} tables"
-        self.run.progress.closed(self.hop, batch, count, began, detail=detail)
+        self.run.progress.closed(self.hop, batch, counted[0], began, detail=detail)
 
-    def _size(self, until: Mapping[str, Position]) -> int:
-        """Tell how many rows a batch takes, by Delta's statistics."""
+    def _size(self, until: Mapping[str, Position]) -> tuple[int, int]:
+        """Tell how many rows a batch takes, by Delta's statistics, and their bytes in files."""
         reached = self.standing.reached()
-        return sum(
-            rows_between(table, reached.get(key, BEGINNING), until[key])
-            for key, table in self._inputs.items()
+        spans = [
+            (table, reached.get(key, BEGINNING), until[key]) for key, table in self._inputs.items()
+        ]
+        return (
+            sum(rows_between(*one) for one in spans),
+            sum(bytes_between(*one) for one in spans),
         )
 
-    def _merge_all(
-        self,
-        inputs: Inputs,
-        targets: Sequence[Target],
-        batch: int,
-        until: Mapping[str, Position],
-    ) -> int:
-        events = inputs.taken[OWN]
+    def _counted(
+        self, rows: DataFrame, targets: Sequence[Target], hold: Held
+    ) -> tuple[dict[str, DataFrame], list[int]]:
+        """Keep the batch by input; count its events, and those that are for each table."""
         # Numbered, since a table's name may be that of a column.
-        eligible = [
+        counts = [
             F.count_if(F.expr(target.eligible or "true")).alias(f"_{number}")
-            for number, target in enumerate(targets)
+            for number, target in enumerate(targets, start=1)
         ]
-        counted = events.agg(F.count("*").alias("_rows"), *eligible).collect()[0]
-        settled = settled_until((table, until[key]) for key, table in self._inputs.items())
-        for number, target in enumerate(targets):
-            note = self.note(
-                batch,
-                rows=counted["_rows"],
-                eligible=counted[f"_{number}"],
-                **target.books(until, settled),
-            )
-            self._merge(target, inputs, note, until)
-        return int(counted["_rows"])
+        counts.insert(0, F.count("*").alias("_0"))
+        if len(self._inputs) == 1:
+            told = Observation()
+            taken = by_input(hold.now(rows.observe(told, *counts)), self._inputs)
+            found = told.get
+        else:
+            taken = by_input(hold.now(rows), self._inputs)
+            found = taken[OWN].agg(*counts).collect()[0].asDict()
+        return taken, [int(found[f"_{number}"]) for number in range(len(counts))]
 
     def _merge(
-        self, target: Target, inputs: Inputs, note: dict[str, Any], until: Mapping[str, Position]
+        self,
+        target: Target,
+        inputs: Inputs,
+        note: dict[str, Any],
+        until: Mapping[str, Position],
+        small: bool,
     ) -> None:
         """Merge into one table; again, where a compaction rewrote what the merge had read."""
         for left in reversed(range(_TRIES)):
             try:
-                with Held() as hold:
+                with Held(small=small) as hold:
                     target.merge(inputs, note, hold)
                 # Delta leaves out the commit of a merge that changes no row.
                 if self.fence.admits(target.table, note["batch"], until):

@@ -20,13 +20,21 @@ class Held:
     with each step that follows; and each commit to a table plans anew every cached frame that
     read the table, here the verdicts that read silver.
 
+    A small batch's rows that are kept at once come to the driver. A plan holds them itself then:
+    Spark knows how few they are, and to send them to all tasks takes no job.
+
     Where the compute keeps no frames, each reader computes the rows anew: what a batch reads does
     not change while it is open, so they come out the same. Through Spark Connect none is kept,
     since observations do not hear of a frame that a server keeps.
     """
 
-    def __init__(self) -> None:
-        """Hold nothing yet."""
+    def __init__(self, *, small: bool = False) -> None:
+        """Hold nothing yet.
+
+        Args:
+            small: Whether the batch fits into the driver with ease.
+        """
+        self._small = small
         self._frames: list[DataFrame] = []
 
     def __call__(self, frame: DataFrame) -> DataFrame:
@@ -34,7 +42,11 @@ class Held:
         return self._keep(frame, at_once=False)
 
     def now(self, frame: DataFrame) -> DataFrame:
-        """Keep a frame's rows at once, in a job that its observations hear of."""
+        """Keep a frame's rows at once, in a job that its observations hear of.
+
+        Args:
+            frame: Of a small batch, not many more rows than the batch has.
+        """
         return self._keep(frame, at_once=True)
 
     def _keep(self, frame: DataFrame, *, at_once: bool) -> DataFrame:
@@ -45,7 +57,7 @@ class Held:
         except REFUSED:
             return _anew(frame, at_once=at_once)
         self._frames.append(kept)
-        return kept
+        return _in_driver(kept) if at_once and self._small else kept
 
     def __enter__(self) -> Held:
         """Start holding."""
@@ -54,8 +66,7 @@ class Held:
     def __exit__(self, *_: object) -> None:
         """Let all of them go."""
         for frame in self._frames:
-            plan: Any = frame._jdf.queryExecution().analyzed()
-            plan.rdd().unpersist(False)
+            _rows_of(frame).unpersist(False)
         self._frames.clear()
 
 
@@ -64,3 +75,23 @@ def _anew(frame: DataFrame, *, at_once: bool) -> DataFrame:
     if at_once:
         frame.write.format("noop").mode("overwrite").save()
     return frame
+
+
+def _rows_of(kept: DataFrame) -> Any:
+    plan: Any = kept._jdf.queryExecution().analyzed()
+    return plan.rdd()
+
+
+def _in_driver(kept: DataFrame) -> DataFrame:
+    """Turn a frame's kept rows into a relation that the driver holds, in Spark's own form.
+
+    What `collect` gives would not do: it takes maps apart, and their order with it.
+    """
+    session = kept.sparkSession
+    jvm: Any = session.sparkContext._jvm
+    rows = jvm.scala.collection.immutable.ArraySeq.unsafeWrapArray(_rows_of(kept).collect())
+    output = kept._jdf.queryExecution().analyzed().output()
+    none = jvm.scala.Option.apply(None)
+    local = jvm.org.apache.spark.sql.catalyst.plans.logical.LocalRelation(output, rows, False, none)
+    made = jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, local)
+    return DataFrame(made, session)

@@ -42,11 +42,13 @@ class Recovered:
         rows: What goes the ordinary way: survivors, and held back rows that are no sure copies.
         copies: Counts of the sure copies, in the shape of a count by fate.
         held_back: How many rows the operator dropped; None where there is none.
+        judged: Whether the rows come from :func:`tidelake.silver.classify.classify`.
     """
 
     rows: DataFrame
     copies: list[dict[str, Any]]
     held_back: int | None
+    judged: bool = False
 
 
 def recover(

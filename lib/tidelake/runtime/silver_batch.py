@@ -13,11 +13,13 @@ from tidelake.access import load
 from tidelake.runtime.counting import Counted, count
 from tidelake.runtime.decision import Decider
 from tidelake.runtime.enrichment import enriched, lookups
+from tidelake.runtime.files_in_reach import FilesInReach
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
 from tidelake.runtime.prefilter import Recovered
 from tidelake.runtime.targets import stamped
 from tidelake.runtime.writer_schemas import schemas_for
+from tidelake.silver.classify import classify
 from tidelake.silver.fields import extra_columns, new_columns
 from tidelake.silver.lateness import marked
 from tidelake.silver.route import LATE, QUARANTINED, SILVER, to_late, to_quarantine, to_silver
@@ -70,6 +72,7 @@ class SilverBatch:
         rebuilds: Whether it stands for all of silver: nothing was accepted before it, and its
             rows replace those of the tables.
         kept: What stays beside them, and is counted among what the batch recovered.
+        files: Knows the files of silver and late from the batches before; None: Delta is asked.
     """
 
     run: Run
@@ -77,6 +80,7 @@ class SilverBatch:
     number: int
     rebuilds: bool = False
     kept: Kept | None = None
+    files: Mapping[str, FilesInReach] | None = None
 
     def write(
         self, recovered: Recovered, before: SilverNote, reached: Reached, hold: Held
@@ -96,11 +100,17 @@ class SilverBatch:
         decider = (
             kept.decider
             if kept
-            else Decider(spark, pipeline, run.lake, self.number, afresh=self.rebuilds)
+            else Decider(
+                spark, pipeline, run.lake, self.number, afresh=self.rebuilds, files=self.files
+            )
         )
         # Before anything is decided: a retry reads the same schemas.
-        schemas = schemas_for(run, recovered.rows, anew=self.rebuilds)
-        decision = decider.decide(recovered.rows, watermark=mark, hold=hold, schemas=schemas)
+        if recovered.judged:
+            judged = recovered.rows
+        else:
+            schemas = schemas_for(run, recovered.rows, anew=self.rebuilds)
+            judged = classify(recovered.rows, pipeline, schemas)
+        decision = decider.decide(judged, watermark=mark, hold=hold)
         pinned = lookups(run.lake, pipeline)
         decided = enriched(decision.rows, pipeline, pinned)
         counted = count(decided, pipeline, before.partitions, recovered.copies)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -17,23 +18,26 @@ from tidelake.errors import GenerationError, UsageError
 from tidelake.runtime.avro import refuse_unlimited
 from tidelake.runtime.decision import Decider
 from tidelake.runtime.enrichment import lookups
+from tidelake.runtime.files_in_reach import FilesInReach
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import HopQuery, Run
 from tidelake.runtime.prefilter import STATE_SETTINGS, Recovered, recover
 from tidelake.runtime.schemas import from_ddl, late_schema, silver_freedom, silver_schema
 from tidelake.runtime.silver_batch import Reached, SilverBatch
-from tidelake.runtime.small_batches import fitted
+from tidelake.runtime.small_batches import fitted, is_small
 from tidelake.settings import REFUSED
-from tidelake.silver.classify import PAYLOAD_HASH
+from tidelake.silver.classify import PAYLOAD_HASH, classify
 from tidelake.silver.prefilter import hold_back_copies
 from tidelake.silver.route import QUARANTINE_DDL
 from tidelake.sinks.append import ensure_table
 from tidelake.sinks.commits import last_commit
 from tidelake.sinks.definitions import changed_parts
 from tidelake.sinks.notes import SilverNote
-from tidelake.sinks.positions import BEGINNING, Position, rows_between
+from tidelake.sinks.positions import BEGINNING, Position, bytes_between, rows_between
 from tidelake.tables import Table
 
+# So many ids to search cost as much as one row to decide.
+_SEARCHED = 50
 _TWIN = (PAYLOAD_HASH, "ingested_at")
 
 
@@ -41,6 +45,12 @@ class SilverHop(HopQuery):
     """Decides the fate of bronze's rows and of those that were requeued."""
 
     hop = "silver"
+
+    @cached_property
+    def _files(self) -> dict[str, FilesInReach]:
+        name = self.run.pipeline.name
+        tables = (self.run.lake.silver(name), self.run.lake.late(name))
+        return {table.name: FilesInReach(table) for table in tables}
 
     @property
     def table(self) -> Table:
@@ -50,6 +60,11 @@ class SilverHop(HopQuery):
     @property
     def _prefilters(self) -> bool:
         return self.run.pipeline.dedup.prefilter == "operator"
+
+    @property
+    def _judges_in_stream(self) -> bool:
+        """Whether rows can be judged before what is known of their batch."""
+        return not self._prefilters and self.run.pipeline.registry is None
 
     @property
     def most(self) -> int:
@@ -112,8 +127,9 @@ class SilverHop(HopQuery):
         if self._prefilters:
             self._set_state_up()
             bronze = hold_back_copies(bronze, ttl=self.run.pipeline.dedup.ttl)
-        requeue = self._follow("requeue")
-        return as_never_requeued(bronze).unionByName(requeue)
+        rows = as_never_requeued(bronze).unionByName(self._follow("requeue"))
+        # Planned once for all batches: it is most of what there is to plan.
+        return classify(rows, self.run.pipeline) if self._judges_in_stream else rows
 
     def _set_state_up(self) -> None:
         refused = UsageError(
@@ -143,9 +159,9 @@ class SilverHop(HopQuery):
             return
         before = SilverNote.of(last_commit(self.table))
         reached = self._reached(before.until, until)
-        size = sum(reached.rows.values()) + before.searched
-        writer = SilverBatch(self.run, self.fence.generation, batch)
-        with fitted(rows.sparkSession, size), Held() as hold:
+        size = sum(reached.rows.values()) + before.searched // _SEARCHED
+        writer = SilverBatch(self.run, self.fence.generation, batch, files=self._files)
+        with fitted(rows.sparkSession, size), Held(small=self._is_small(before, reached)) as hold:
             recovered = self._recovered(rows, batch, before, reached, hold)
             note = writer.write(recovered, before, reached, hold)
         counts = note.total()
@@ -162,12 +178,19 @@ class SilverHop(HopQuery):
             detail=" ".join([*told, *missed]),
         )
 
+    def _is_small(self, before: SilverNote, reached: Reached) -> bool:
+        taken = (
+            bytes_between(table, before.until.get(key, BEGINNING), reached.until[key])
+            for key, table in self.inputs.items()
+        )
+        return is_small(sum(reached.rows.values()), sum(taken))
+
     def _recovered(
         self, rows: DataFrame, batch: int, before: SilverNote, reached: Reached, hold: Held
     ) -> Recovered:
         """Bring back what the prefilter held back and may not."""
         if not self._prefilters:
-            return Recovered(rows, [], None)
+            return Recovered(rows, [], None, judged=self._judges_in_stream)
         decider = Decider(rows.sparkSession, self.run.pipeline, self.run.lake, batch)
         silver, late = decider.accepted()
         accepted = silver.select(*_TWIN).unionByName(late.select(*_TWIN))

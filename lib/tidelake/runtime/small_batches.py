@@ -9,6 +9,8 @@ from pyspark.sql import SparkSession
 from tidelake.settings import with_settings
 
 SMALL = 20_000
+# In files, where text is a tenth of its size or less.
+_SMALL_BYTES = 4 * 1024 * 1024
 
 # Compiling an expression costs more than interpreting it for a few thousand rows, and each
 # batch's literals make its code new.
@@ -27,3 +29,13 @@ def fitted(session: SparkSession, rows: int) -> AbstractContextManager[None]:
         rows: How many the batch will touch.
     """
     return with_settings(session, _FOR_SMALL if rows <= SMALL else {})
+
+
+def is_small(rows: int, size: int) -> bool:
+    """Tell whether a batch fits into the driver with ease.
+
+    Args:
+        rows: How many it takes.
+        size: Their bytes in files.
+    """
+    return rows <= SMALL and size <= _SMALL_BYTES

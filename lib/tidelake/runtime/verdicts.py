@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from pyspark.sql import DataFrame, Observation
@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from tidelake.config import Dedup
 from tidelake.instants import from_micros
 from tidelake.runtime.held import Held
-from tidelake.silver.classify import ROW
+from tidelake.silver.classify import ROW, STAGE
 from tidelake.silver.dedup import (
     LEFTOVER,
     VERDICT,
@@ -39,6 +39,15 @@ class Reach:
     days: tuple[int, ...]
     widened: bool
 
+    def holds(self, other: Reach) -> bool:
+        """Tell whether every row in another's reach is in this one's."""
+        days = not other.widened or set(other.days) <= set(self.days)
+        return days and other.since >= self.since and other.widened <= self.widened
+
+    def with_days_of(self, other: Reach) -> Reach:
+        """Widen it by another's event dates."""
+        return replace(self, days=tuple(sorted({*self.days, *other.days})))
+
     def within(self, table: DataFrame, *, is_late_table: bool) -> DataFrame:
         """Cut silver or late to the rows in reach."""
         return accepted(
@@ -64,8 +73,43 @@ class Verdicts:
     searched: int
 
 
+@dataclass(frozen=True)
+class Arrived:
+    """What is known of the rows in the running before they are compared with any other.
+
+    Attributes:
+        rows: How many.
+        first: When the first of them arrived (UTC); None where there are none.
+        days: Their event dates, in days since 1970-01-01.
+    """
+
+    rows: int
+    first: datetime | None
+    days: tuple[int, ...]
+
+
+def observed(classified: DataFrame, *, hold: Held) -> tuple[DataFrame, Arrived]:
+    """Keep rows from :func:`tidelake.silver.classify.classify`; count what arrived meanwhile."""
+    told = Observation()
+    runs = F.col(STAGE).isNull()
+    kept = hold.now(
+        classified.observe(
+            told,
+            F.count_if(runs).alias("rows"),
+            F.min(F.when(runs, F.unix_micros("ingested_at"))).alias("first"),
+            F.collect_set(F.when(runs, F.unix_date("event_date"))).alias("days"),
+        )
+    )
+    found = told.get
+    arrived = Arrived(
+        found.get("rows", 0), from_micros(found.get("first")), tuple(found.get("days", ()))
+    )
+    return kept, arrived
+
+
 def find_verdicts(
     new: DataFrame,
+    arrived: Arrived,
     read_accepted: Callable[[Reach], DataFrame] | None,
     dedup: Dedup,
     *,
@@ -75,27 +119,22 @@ def find_verdicts(
 
     Args:
         new: From :func:`tidelake.silver.dedup.arrivals`.
+        arrived: What is known of them.
         read_accepted: Gives the accepted rows in reach; None: there are none.
         dedup: The pipeline's rules.
         hold: Keeps what is read more than once until the batch ends.
     """
     widened = dedup.beyond_ttl == "merge"
-    found = new.agg(
-        F.count("*").alias("rows"),
-        F.min(F.unix_micros("ingested_at")).alias("first"),
-        F.collect_set(F.unix_date("event_date")).alias("days"),
-    ).collect()[0]
-    first = from_micros(found["first"])
-    if first is None:
+    if arrived.first is None:
         return Verdicts(None, 0)
     searched = Observation()
     if read_accepted is None:
         judged = met_again(new)
     else:
-        reach = Reach(first - dedup.ttl, tuple(found["days"]), widened)
+        reach = Reach(arrived.first - dedup.ttl, arrived.days, widened)
         known = read_accepted(reach).observe(searched, F.count(F.lit(1)).alias("rows"))
-        if found["rows"] <= BROADCAST:
-            ids = F.broadcast(new.select("event_id").distinct())
+        if arrived.rows <= BROADCAST:
+            ids = F.broadcast(new.select("event_id"))
             known = F.broadcast(known.join(ids, on="event_id", how="left_semi"))
         judged = match_accepted(new, known, ttl=dedup.ttl, widened=widened)
     verdicts, count, left = _ranked(judged, dedup, hold)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
+from itertools import takewhile
 from typing import Any
 
 from tidelake.sinks.entries import Added, Info
@@ -52,6 +53,12 @@ class LogFile:
         """Tell whether it took out a data file for more than to rearrange its rows."""
         return any(remove.get("dataChange", True) for remove in self._actions("remove"))
 
+    def only_appends(self) -> bool:
+        """Tell whether it brought rows and did nothing else, so that what was read stays valid."""
+        others = (any(self._actions(kind)) for kind in ("remove", "metaData", "protocol"))
+        rearranged = any(not add.get("dataChange") for add in self._actions("add"))
+        return not rearranged and not any(others)
+
     @property
     def id(self) -> str | None:
         """The id of the table, where the commit wrote it."""
@@ -69,6 +76,16 @@ def files_of(folder: Folder) -> Iterator[LogFile]:
     files = list_folder(folder / "_delta_log")
     found = [file for file in files if _COMMIT_FILE.fullmatch(file.name)]
     return map(LogFile, sorted(found, key=lambda file: file.name, reverse=True))
+
+
+def newest_commit(folder: Folder) -> int:
+    """Give the newest version of a table in a folder; -1 for no table."""
+    return next((file.version for file in files_of(folder)), -1)
+
+
+def commits_after(folder: Folder, version: int) -> list[LogFile]:
+    """List the commits of a table in a folder that came after a version, newest first."""
+    return list(takewhile(lambda file: file.version > version, files_of(folder)))
 
 
 def first_id(folder: Folder) -> str | None:

@@ -26,6 +26,7 @@ from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
 from tidelake.runtime.verdicts import BROADCAST
 from tidelake.runtime.writer_schemas import remembered
+from tidelake.silver.classify import classify
 from tidelake.silver.decode import WriterSchemas
 from tidelake.silver.fields import extra_columns
 from tidelake.silver.lateness import lateness
@@ -68,7 +69,8 @@ def judge_silver(
     decider = Decider(run.spark, pipeline, lake, batch, known=known, afresh=since is None)
     schemas = remembered(run, stands=F.col(_UNREAD))
     arrived = _with_unread(_arrived(inputs), inputs, schemas)
-    decision = decider.decide(arrived, watermark=None, hold=hold, schemas=schemas)
+    judged = classify(arrived, pipeline, schemas)
+    decision = decider.decide(judged, watermark=None, hold=hold)
     marked = decision.rows.join(_seen_by_batches(run, inputs, hold), on="record_id", how="left")
     judged = with_lateness(marked, F.col(_MARK), pipeline.watermark.allowed_lateness)
     decided = _looked_up(run, judged, inputs.closing)

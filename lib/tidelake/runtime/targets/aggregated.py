@@ -19,14 +19,15 @@ from tidelake.gold.measures import columns_of, states_of
 from tidelake.gold.sessions import gap_of, regroup, session_id, to_sessions
 from tidelake.gold.tolerances import sketches_of, tolerances
 from tidelake.gold.windows import BOUNDS, to_partials
-from tidelake.runtime.held import Hold
-from tidelake.runtime.targets.target import OWN, Inputs, Target, literal, span, stamped
+from tidelake.runtime.held import Held
+from tidelake.runtime.targets.target import OWN, Inputs, Target, held_with_span, literal, stamped
 from tidelake.sinks.finality import Ends
 from tidelake.sinks.merge import merge_partials, merge_rows
 
 # Fewer events are ordered in no time. Cutting and joining again costs up to twice the work
 # (benchmarks/hot_keys.py), and pays where the largest key's share of it is more than a slot's.
 _MANY, _COST, _STRETCHES = 100_000, 2, 4
+_Bounds = tuple[datetime, datetime] | None
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class Aggregated(Target):
             return self._ordered(sessions.withColumn("session_id", session_id(self.gold)))
         return self._ordered(to_partials(events, self.gold))
 
-    def merge(self, inputs: Inputs, note: dict[str, Any], hold: Hold) -> None:
+    def merge(self, inputs: Inputs, note: dict[str, Any], hold: Held) -> None:
         """Merge the batch's partial aggregates."""
         if not note["eligible"]:
             self.close_unchanged(inputs, note)
@@ -111,15 +112,20 @@ class Aggregated(Target):
         stamp = {"generation": note["generation"], "batch": note["batch"]}
         if isinstance(self.gold.window, SessionWindow):
             salt = self._salt(events, note["eligible"])
-            partials = hold(to_sessions(events, self.gold, salt=salt))
-            within = _near(partials, gap_of(self.gold))
+            sessions = to_sessions(events, self.gold, salt=salt)
+            partials, bounds = held_with_span(sessions, "session_start", "session_end", hold)
+            within = _near(bounds, gap_of(self.gold))
             stored = load(events.sparkSession, self.table).alias("t")
             changed = self._ordered(regroup(partials, stored.where(within), self.gold))
             on = f"t.session_id = s.session_id AND {within}"
-            merge_rows(hold(stamped(changed, **stamp)), self.table, on=on, note=note)
+            merge_rows(hold.now(stamped(changed, **stamp)), self.table, on=on, note=note)
         else:
-            partials = hold(to_partials(events, self.gold))
-            within = "" if isinstance(self.gold.window, GlobalWindow) else _within(partials)
+            partials, within = to_partials(events, self.gold), ""
+            if isinstance(self.gold.window, GlobalWindow):
+                partials = hold.now(partials)
+            else:
+                partials, bounds = held_with_span(partials, BOUNDS[0], BOUNDS[0], hold)
+                within = _within(bounds)
             source = stamped(self._ordered(partials), **stamp)
             merge_partials(source, self.table, self.gold, within=within, note=note)
 
@@ -154,20 +160,19 @@ class Aggregated(Target):
         return aggregated.select(*leading, *columns_of(self.gold), *marks)
 
 
-def _within(partials: DataFrame) -> str:
+def _within(bounds: _Bounds) -> str:
     """Bound the batch's windows by literals over ``t``."""
-    first, last = _filled(partials, BOUNDS[0], BOUNDS[0])
+    first, last = _filled(bounds)
     return f"t.{BOUNDS[0]} >= {literal(first)} AND t.{BOUNDS[0]} <= {literal(last)}"
 
 
-def _near(sessions: DataFrame, gap: timedelta) -> str:
+def _near(bounds: _Bounds, gap: timedelta) -> str:
     """Bound the stored sessions that the batch's could touch by literals over ``t``."""
-    first, last = _filled(sessions, "session_start", "session_end")
+    first, last = _filled(bounds)
     return f"t.session_end >= {literal(first - gap)} AND t.session_start <= {literal(last + gap)}"
 
 
-def _filled(rows: DataFrame, low: str, high: str) -> tuple[datetime, datetime]:
-    bounds = span(rows, low, high)
+def _filled(bounds: _Bounds) -> tuple[datetime, datetime]:
     if bounds is None:
         raise ValueError("a batch without rows has no bounds")
     return bounds

@@ -26,7 +26,7 @@ from tidelake.gold.detections import (
 )
 from tidelake.gold.windows import to_partials
 from tidelake.instants import back
-from tidelake.runtime.held import Hold
+from tidelake.runtime.held import Held
 from tidelake.runtime.targets.target import OWN, Inputs, Target, literal, span, stamped
 from tidelake.sinks.finality import Ends
 from tidelake.sinks.merge import merge_rows
@@ -96,7 +96,7 @@ class Detected(Target):
         found = judged(looked_at(events, self.detection), before, self.detection)
         return to_alerts(found, self.detection)
 
-    def merge(self, inputs: Inputs, note: dict[str, Any], hold: Hold) -> None:
+    def merge(self, inputs: Inputs, note: dict[str, Any], hold: Held) -> None:
         """Judge anew what the batch may change, and replace what differs."""
         batch = keyed(inputs.taken[OWN], self.detection)
         bounds = span(batch, "event_time", "event_time")

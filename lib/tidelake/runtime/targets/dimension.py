@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from tidelake.config import DimensionSpec
 from tidelake.gold import GONE
 from tidelake.gold.dimensions import CHANGE, VALID_FROM, VALID_TO, latest, versions
-from tidelake.runtime.held import Hold
+from tidelake.runtime.held import Held
 from tidelake.runtime.targets.target import OWN, Inputs, Target, stamped
 from tidelake.sinks.finality import Ends
 from tidelake.sinks.merge import merge_rows
@@ -54,7 +54,7 @@ class _Dimension(Target):
         """Replay all changes."""
         return self._rows(inputs.whole(OWN)).where(~F.col(GONE)).drop(GONE)
 
-    def merge(self, inputs: Inputs, note: dict[str, Any], hold: Hold) -> None:
+    def merge(self, inputs: Inputs, note: dict[str, Any], hold: Held) -> None:
         """Replay all changes of the batch's keys."""
         if not note["eligible"]:
             self.close_unchanged(inputs, note)

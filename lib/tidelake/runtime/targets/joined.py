@@ -21,7 +21,7 @@ from tidelake.gold.joins import (
     matched,
     right_side,
 )
-from tidelake.runtime.held import Hold
+from tidelake.runtime.held import Held
 from tidelake.runtime.targets.target import OWN, Inputs, Target, literal, span, stamped
 from tidelake.sinks.finality import Ends
 from tidelake.sinks.merge import merge_rows
@@ -99,7 +99,7 @@ class Joined(Target):
         left = left_side(inputs.whole(OWN), self.join)
         return matched(left, right_side(inputs.whole(self._right), self.join), self.join)
 
-    def merge(self, inputs: Inputs, note: dict[str, Any], hold: Hold) -> None:
+    def merge(self, inputs: Inputs, note: dict[str, Any], hold: Held) -> None:
         """Compute the rows anew that the batch may change, and replace those that it does."""
         join = self.join
         new_left = left_side(inputs.taken[OWN], join)

@@ -9,12 +9,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from pydantic import BaseModel
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from tidelake.access import load
 from tidelake.instants import from_micros
-from tidelake.runtime.held import Hold
+from tidelake.runtime.held import Held
 from tidelake.sinks.append import append
 from tidelake.sinks.definitions import definition_note
 from tidelake.sinks.finality import Ends, final_note
@@ -106,7 +106,7 @@ class Target(ABC):
         """Compute the table's rows from all of silver."""
 
     @abstractmethod
-    def merge(self, inputs: Inputs, note: dict[str, Any], hold: Hold) -> None:
+    def merge(self, inputs: Inputs, note: dict[str, Any], hold: Held) -> None:
         """Bring the table up to date with a batch, in one commit that carries the note."""
 
     def books(self, until: Mapping[str, Position], settled: datetime | None) -> dict[str, Any]:
@@ -138,8 +138,24 @@ def stamped(rows: DataFrame, *, generation: str, batch: int) -> DataFrame:
 
 def span(rows: DataFrame, low: str, high: str) -> tuple[datetime, datetime] | None:
     """Give the first and the last instant of two columns (UTC); None without rows."""
-    found = rows.agg(F.min(F.unix_micros(low)), F.max(F.unix_micros(high))).collect()[0]
-    first, last = from_micros(found[0]), from_micros(found[1])
+    return _instants(rows.agg(*_bounds(low, high)).collect()[0].asDict())
+
+
+def held_with_span(
+    rows: DataFrame, low: str, high: str, hold: Held
+) -> tuple[DataFrame, tuple[datetime, datetime] | None]:
+    """Keep rows at once, and give their span, in one job."""
+    told = Observation()
+    kept = hold.now(rows.observe(told, *_bounds(low, high)))
+    return kept, _instants(told.get)
+
+
+def _bounds(low: str, high: str) -> list[Column]:
+    return [F.min(F.unix_micros(low)).alias("first"), F.max(F.unix_micros(high)).alias("last")]
+
+
+def _instants(found: Mapping[str, Any]) -> tuple[datetime, datetime] | None:
+    first, last = from_micros(found.get("first")), from_micros(found.get("last"))
     return None if first is None or last is None else (first, last)
 
 

@@ -1,0 +1,102 @@
+"""Know from batch to batch in which files of a table the ids of a batch could lie.
+
+After each commit Delta puts a table's state together anew before it tells which files a reader
+needs: a job over the log, several times the work of a small batch. Here Delta is asked now and
+then, and what commits bring in between is read from the log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+from pyspark.sql.utils import is_remote
+
+from tidelake.access import detail, load
+from tidelake.runtime.verdicts import Reach
+from tidelake.sinks.log_files import commits_after, newest_commit
+from tidelake.store.folders import is_stored
+from tidelake.tables import CatalogName, Table
+
+# Spark lists more paths than these by a job of its own.
+_MOST = 30
+# With one of them a data file does not say by itself which rows the table holds.
+_FEATURES = frozenset({"deletionVectors", "columnMapping"})
+
+
+@dataclass
+class _Found:
+    """What was found.
+
+    Attributes:
+        reach: For which it was.
+        schema: The table's.
+        version: The newest that ``files`` knows.
+        files: Paths of the data files.
+        came: How many of them came since Delta was asked.
+    """
+
+    reach: Reach
+    schema: StructType
+    version: int
+    files: list[str]
+    came: int = 0
+
+
+@dataclass
+class FilesInReach:
+    """The files of one table; only on a disk, where to open one by its path costs nothing.
+
+    Attributes:
+        table: A table that only grows.
+    """
+
+    table: Table
+    _found: _Found | None = field(default=None, init=False)
+
+    def rows(self, spark: SparkSession, reach: Reach) -> DataFrame:
+        """Read at least the rows in reach, as the newest commit left them."""
+        if is_remote() or isinstance(self.table.place, CatalogName) or is_stored(self.table.path):
+            return load(spark, self.table)
+        if not self._is_brought_up(reach):
+            self._found = self._asked(spark, reach)
+        if self._found is None:
+            return load(spark, self.table)
+        if not self._found.files:
+            return load(spark, self.table).limit(0)
+        return spark.read.schema(self._found.schema).parquet(*self._found.files)
+
+    def _is_brought_up(self, reach: Reach) -> bool:
+        """Take in what commits brought since; false where Delta is to be asked again."""
+        found = self._found
+        if found is None or not found.reach.holds(reach):
+            return False
+        new = commits_after(self.table.path, found.version)
+        # A compaction's files hold what others did, and a new column changes the schema.
+        if not all(commit.only_appends() for commit in new):
+            return False
+        came = [self._path(add.path) for commit in new for add in commit.added()]
+        if found.came + len(came) > _MOST:
+            return False
+        found.files += came
+        found.came += len(came)
+        found.version = max((commit.version for commit in new), default=found.version)
+        return True
+
+    def _asked(self, spark: SparkSession, reach: Reach) -> _Found | None:
+        """Let Delta find them by its statistics; None where files alone do not tell the rows."""
+        if not _FEATURES.isdisjoint(detail(spark, self.table)["tableFeatures"]):
+            return None
+        wide = reach if self._found is None else reach.with_days_of(self._found.reach)
+        version = newest_commit(self.table.path)
+        rows = load(spark, self.table, version=version)
+        # Spark gives them as URIs, and takes them as paths.
+        uris = wide.within(rows, is_late_table=False).inputFiles()
+        files = [str(Path(unquote(urlsplit(uri).path))) for uri in uris]
+        return _Found(wide, rows.schema, version, files)
+
+    def _path(self, name: str) -> str:
+        return str(self.table.path / unquote(name))
