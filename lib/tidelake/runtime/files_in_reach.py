@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -93,9 +93,8 @@ class FilesInReach:
         wide = reach if self._found is None else reach.with_days_of(self._found.reach)
         version = newest_commit(self.table.path)
         rows = load(spark, self.table, version=version)
-        # Spark gives them as URIs, and takes them as paths.
-        uris = wide.within(rows, is_late_table=False).inputFiles()
-        files = [str(Path(unquote(urlsplit(uri).path))) for uri in uris]
+        found = wide.within(rows, is_late_table=False).inputFiles()
+        files = [str(Path(file.removeprefix("file:"))) for file in found]
         return _Found(wide, rows.schema, version, files)
 
     def _path(self, name: str) -> str:

@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tidelake.runtime import files_in_reach
+from tidelake.runtime.files_in_reach import FilesInReach
+from tidelake.runtime.verdicts import Reach
+from tidelake.tables import Lake, Table
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+DAY = 20_513
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Lake(tmp_path / "a lake, 100%25").silver("shop")
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Note each time that Delta is asked."""
+    found: list[str] = []
+    real = files_in_reach.detail
+
+    def noted(spark: SparkSession, table: Table) -> object:
+        found.append(table.name)
+        return real(spark, table)
+
+    monkeypatch.setattr(files_in_reach, "detail", noted)
+    yield found
+
+
+def fill(spark: SparkSession, table: Table, hour: int, **options: str) -> None:
+    rows = events(spark, hour)
+    writer = rows.coalesce(1).write.format("delta").mode("append").options(**options)
+    writer.save(str(table.path))
+
+
+def events(spark: SparkSession, hour: int) -> DataFrame:
+    arrived = F.lit(NOON + timedelta(hours=hour))
+    return spark.range(3).select(
+        F.format_string(f"{hour}-%d", "id").alias("event_id"),
+        F.format_string(f"f:{hour}-%d", "id").alias("record_id"),
+        F.date_from_unix_date(F.lit(DAY)).alias("event_date"),
+        arrived.alias("ingested_at"),
+        F.lit(0).cast("bigint").alias("_payload_hash"),
+    )
+
+
+def reach(hour: int, *days: int) -> Reach:
+    return Reach(NOON + timedelta(hours=hour), days or (DAY,), widened=bool(days))
+
+
+def ids(rows: DataFrame) -> set[str]:
+    return {row.event_id for row in rows.collect()}
+
+
+def of_hours(*hours: int) -> set[str]:
+    return {f"{hour}-{number}" for hour in hours for number in range(3)}
+
+
+def test_what_commits_bring_is_read_without_asking_delta_again(
+    spark: SparkSession, table: Table, asked: list[str]
+) -> None:
+    known = FilesInReach(table)
+    for hour in range(3):
+        fill(spark, table, hour)
+    assert ids(known.rows(spark, reach(1))) == of_hours(1, 2)
+    fill(spark, table, 3)
+    fill(spark, table, 4)
+    assert ids(known.rows(spark, reach(2))) == of_hours(1, 2, 3, 4)
+    assert asked == [table.name]
+
+
+def test_a_batch_that_reaches_back_further_finds_older_files(
+    spark: SparkSession, table: Table, asked: list[str]
+) -> None:
+    known = FilesInReach(table)
+    for hour in range(3):
+        fill(spark, table, hour)
+    assert ids(known.rows(spark, reach(2))) == of_hours(2)
+    assert ids(known.rows(spark, reach(0))) == of_hours(0, 1, 2)
+    assert len(asked) == 2
+
+
+def test_a_date_that_no_batch_had_is_looked_for(
+    spark: SparkSession, table: Table, asked: list[str]
+) -> None:
+    known = FilesInReach(table)
+    for hour in range(2):
+        fill(spark, table, hour)
+    assert ids(known.rows(spark, reach(9, DAY + 1))) == set()
+    assert ids(known.rows(spark, reach(9, DAY))) == of_hours(0, 1)
+    # Dates that were asked for before stay known.
+    assert ids(known.rows(spark, reach(9, DAY + 1))) == of_hours(0, 1)
+    assert len(asked) == 2
+
+
+def test_a_compaction_between_two_batches_doubles_no_row(
+    spark: SparkSession, table: Table, asked: list[str]
+) -> None:
+    known = FilesInReach(table)
+    for hour in range(2):
+        fill(spark, table, hour)
+    known.rows(spark, reach(0))
+    DeltaTable.forPath(spark, str(table.path)).optimize().executeCompaction()
+    fill(spark, table, 2)
+    rows = known.rows(spark, reach(0))
+    assert rows.count() == 9
+    assert ids(rows) == of_hours(0, 1, 2)
+    assert len(asked) == 2
+
+
+def test_rows_that_were_taken_out_are_not_met_again(spark: SparkSession, table: Table) -> None:
+    known = FilesInReach(table)
+    fill(spark, table, 0)
+    known.rows(spark, reach(0))
+    DeltaTable.forPath(spark, str(table.path)).delete("event_id = '0-1'")
+    assert ids(known.rows(spark, reach(0))) == {"0-0", "0-2"}
+
+
+def test_a_table_with_deletion_vectors_is_read_by_delta(spark: SparkSession, table: Table) -> None:
+    fill(spark, table, 0, **{"delta.enableDeletionVectors": "true"})
+    stored = DeltaTable.forPath(spark, str(table.path))
+    stored.delete("event_id = '0-1'")
+    assert ids(FilesInReach(table).rows(spark, reach(0))) == {"0-0", "0-2"}
+
+
+def test_a_new_column_is_read(spark: SparkSession, table: Table) -> None:
+    known = FilesInReach(table)
+    fill(spark, table, 0)
+    known.rows(spark, reach(0))
+    wider = events(spark, 1).withColumn("coupon", F.lit("spring"))
+    wider.write.format("delta").mode("append").option("mergeSchema", "true").save(str(table.path))
+    rows = known.rows(spark, reach(0)).select("event_id", "coupon").collect()
+    assert {(row.event_id[0], row.coupon) for row in rows} == {("0", None), ("1", "spring")}
+
+
+def test_delta_is_asked_anew_before_the_files_are_too_many(
+    spark: SparkSession, table: Table, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files_in_reach, "_MOST", 2)
+    known = FilesInReach(table)
+    fill(spark, table, 0)
+    known.rows(spark, reach(0))
+    for hour in (1, 2, 3):
+        fill(spark, table, hour)
+        assert ids(known.rows(spark, reach(0))) == of_hours(*range(hour + 1))
+    assert len(asked) == 2
+
+
+def test_a_table_without_files_in_reach_gives_no_row(spark: SparkSession, table: Table) -> None:
+    fill(spark, table, 0)
+    assert ids(FilesInReach(table).rows(spark, reach(9))) == set()

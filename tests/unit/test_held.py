@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+
+from tidelake.runtime.held import Held
+
+
+def varied(spark: SparkSession) -> DataFrame:
+    """Rows of types whose values change where a row leaves Spark's own form and comes back."""
+    return spark.range(40).selectExpr(
+        "id",
+        "map('z', id, 'a', 1, 'f', 2, 'b', 3, 'q', 9, 'c', 1) AS numbers",
+        "timestamp_seconds(-id * 2000000000) AS instant",
+        "date_from_unix_date(-cast(id AS int) * 20000) AS day",
+        "cast(id AS decimal(38, 18)) AS price",
+        'parse_json(\'{"b": 1, "a": [1.10, null]}\') AS anything',
+        "encode('x', 'utf-8') AS payload",
+        "named_struct('a', id, 'b', array('x', null)) AS nested",
+        "cast('NaN' AS double) AS share",
+        "cast(null AS string) AS nothing",
+    )
+
+
+def texts(rows: DataFrame) -> list[str]:
+    fields = [F.to_json("anything").alias("anything"), "payload"]
+    others = [name for name in rows.columns if name not in ("anything", "payload")]
+    shown = rows.select(F.to_json(F.struct(*others)).alias("others"), *fields)
+    return sorted(str(row.asDict()) for row in shown.collect())
+
+
+def test_a_small_batchs_rows_are_the_same_in_the_driver(spark: SparkSession) -> None:
+    rows = varied(spark)
+    with Held(small=True) as hold:
+        kept = hold.now(rows)
+        plan = kept._jdf.queryExecution().toString()
+        assert "LocalTableScan" in plan
+        assert kept.schema == rows.schema
+        assert texts(kept) == texts(rows)
+
+
+def test_a_kept_frame_joins_itself(spark: SparkSession) -> None:
+    with Held(small=True) as hold:
+        kept = hold.now(spark.range(10).withColumn("half", F.expr("id div 2")))
+        halves = kept.select("half").distinct()
+        assert kept.join(halves, on="half").count() == 10
+
+
+def test_rows_are_computed_once_and_observed(spark: SparkSession) -> None:
+    for small in (True, False):
+        told = Observation()
+        with Held(small=small) as hold:
+            kept = hold.now(
+                spark.range(5)
+                .withColumn("drawn", F.expr("uuid()"))
+                .observe(told, F.count("*").alias("rows"))
+            )
+            first, again = kept.collect(), kept.collect()
+        assert first == again
+        assert told.get == {"rows": 5}
+
+
+def test_rows_of_no_small_batch_stay_with_the_executors(spark: SparkSession) -> None:
+    with Held() as hold:
+        assert "LocalTableScan" not in hold.now(spark.range(3))._jdf.queryExecution().toString()
+    with Held(small=True) as hold:
+        assert "LocalTableScan" not in hold(spark.range(3))._jdf.queryExecution().toString()
