@@ -94,4 +94,5 @@ def _in_driver(kept: DataFrame) -> DataFrame:
     none = jvm.scala.Option.apply(None)
     local = jvm.org.apache.spark.sql.catalyst.plans.logical.LocalRelation(output, rows, False, none)
     made = jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, local)
-    return DataFrame(made, session)
+    # In one partition, which suits every grouping and order: nothing is shuffled.
+    return DataFrame(made, session).coalesce(1)
