@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import random
 import shutil
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,8 @@ import yaml
 
 from tidelake.config.places import find_file
 
+_BEGINS = datetime(2026, 1, 5, tzinfo=UTC)
+_ACTIONS = ("view", "view", "click", "add_to_cart", "purchase", "bot")
 # One by minute and visitor, one over all time: what dashboards ask for most.
 TWO = ("user_activity_1m", "product_totals")
 
@@ -39,3 +44,44 @@ def definition(
     suite.write_text(yaml.safe_dump(expected, sort_keys=False), encoding="utf-8")
     file.write_text(yaml.safe_dump(kept, sort_keys=False), encoding="utf-8")
     return file
+
+
+def land(folder: Path, sizes: Sequence[int], *, users: int = 200, rate: float = 1.0) -> None:
+    """Write files of clicks in the order of their time, a fifth of them copies.
+
+    Args:
+        folder: Takes the files; one is a batch.
+        sizes: Events in each file.
+        users: How many visitors.
+        rate: Events in a second of event time.
+    """
+    chance, number = random.Random(12), 0
+    recent: list[str] = []
+    folder.mkdir(parents=True)
+    for file, size in enumerate(sizes):
+        lines: list[str] = []
+        for _ in range(size):
+            if recent and number % 5 == 4:
+                lines.append(chance.choice(recent))
+            else:
+                lines.append(_event(chance, number, users, rate))
+                recent = [*recent[-49:], lines[-1]]
+            number += 1
+        text = "\n".join(lines) + "\n"
+        (folder / f"clicks-{file:04d}.jsonl").write_text(text, encoding="utf-8")
+
+
+def _event(chance: random.Random, number: int, users: int, rate: float) -> str:
+    action = chance.choice(_ACTIONS)
+    paid = action in ("add_to_cart", "purchase")
+    at = _BEGINS + timedelta(seconds=number / rate)
+    return json.dumps(
+        {
+            "event_id": f"e{number}",
+            "user_id": f"u{chance.randrange(users)}",
+            "event_time": f"{at:%Y-%m-%dT%H:%M:%S.%fZ}",
+            "action": action,
+            "product_id": f"p{chance.randrange(50)}",
+            "value": round(chance.uniform(1, 200), 2) if paid else None,
+        }
+    )

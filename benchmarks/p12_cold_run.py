@@ -14,15 +14,13 @@ Usage: python -m benchmarks.p12_cold_run [--repeats 3] [--events 1000] [--json F
 from __future__ import annotations
 
 import json
-import random
 import sys
 import tempfile
 import time
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from benchmarks.clicks import TWO, definition
+from benchmarks.clicks import TWO, definition, land
 from benchmarks.measuring import Finding, Goal, Report, arguments, hand_in, in_turns, say
 from benchmarks.processes import took
 from tidelake.ops.query import ask
@@ -51,7 +49,7 @@ def main() -> None:
 
 def _measured(folder: Path, events: int, repeats: int) -> Report:
     landing = folder / "landing"
-    land(landing, events)
+    land(landing, [events])
     file = definition(folder)
     cpu: dict[str, list[float]] = {_RUN: [], _START: [], _BY_HAND: []}
 
@@ -102,29 +100,6 @@ def _measured(folder: Path, events: int, repeats: int) -> Report:
             ),
         },
     )
-
-
-def land(folder: Path, events: int) -> None:
-    """Write one file of clicks in the order of their time, a fifth of them copies."""
-    chance, begins = random.Random(12), datetime(2026, 1, 5, tzinfo=UTC)
-    lines: list[str] = []
-    for number in range(events):
-        if lines and number % 5 == 4:
-            lines.append(lines[-chance.randrange(1, min(len(lines), 50) + 1)])
-            continue
-        action = chance.choice(("view", "view", "click", "add_to_cart", "purchase", "bot"))
-        paid = action in ("add_to_cart", "purchase")
-        event = {
-            "event_id": f"e{number}",
-            "user_id": f"u{chance.randrange(200)}",
-            "event_time": f"{begins + timedelta(seconds=number):%Y-%m-%dT%H:%M:%S.%fZ}",
-            "action": action,
-            "product_id": f"p{chance.randrange(50)}",
-            "value": round(chance.uniform(1, 200), 2) if paid else None,
-        }
-        lines.append(json.dumps(event))
-    folder.mkdir(parents=True)
-    (folder / "clicks.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _tidelake() -> list[str]:

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 from benchmarks import runner
+from benchmarks.capacity import Coefficients, Load, needed, needs_table
 from benchmarks.measuring import Finding, Goal, Report, hand_in, lines, quantiles, ratios, spread
 from benchmarks.plots import bars, drawn
 from benchmarks.report_page import verdict, written
@@ -166,3 +167,37 @@ def test_a_report_names_machine_and_commit(tmp_path: Path) -> None:
     found = json.loads((tmp_path / "P1.json").read_text())
     assert found["met"] is False
     assert found["machine"]["commit"] and found["machine"]["cores"]
+
+
+_FOUND = Coefficients(
+    fixed={"bronze": 0.4, "silver": 1.0, "gold": 1.2},
+    fixed_cores={"bronze": 0.5, "silver": 1.5, "gold": 2.0},
+    us={"bronze": 5.0, "silver": 15.0, "gold": 10.0},
+    stored={"bronze": 100.0, "silver": 50.0, "gold": 20.0},
+    rows={"bronze": 1.0, "silver": 0.8, "gold": 0.1},
+    payload=200.0,
+)
+
+
+def test_a_cluster_for_ten_times_the_rate_has_ten_times_the_rows_and_the_same_plans() -> None:
+    few, many = (needed(Load(rate, 10, 1), _FOUND) for rate in (10_000, 100_000))
+    assert (few.row_cores, many.row_cores) == pytest.approx((0.3, 3.0))
+    assert few.plan_cores == many.plan_cores == pytest.approx(0.4)
+    assert few.ids == 10_000 * 0.8 * 3600
+    assert few.id_cores == pytest.approx(few.ids * 0.03e-6 / 10)
+    assert few.slots == 2 and many.slots == 8
+    assert few.bronze_gb == pytest.approx(10_000 * 100 * 86_400 / 1e9)
+    assert few.commits == 8_640
+    assert few.core_hours == 48
+
+
+def test_a_longer_interval_compares_ids_less_often() -> None:
+    often, seldom = (needed(Load(100_000, one, 24), _FOUND) for one in (10, 60))
+    assert often.id_cores == pytest.approx(6 * seldom.id_cores)
+    assert often.slots > seldom.slots
+
+
+def test_each_load_is_a_column_of_the_page() -> None:
+    table = needs_table([Load(10_000, 10, 1), Load(100_000, 60, 24)], _FOUND).splitlines()
+    assert table[0].endswith("| 10,000/s, 10 s, 1 h | 100,000/s, 60 s, 24 h |")
+    assert {line.count("|") for line in table} == {4}
