@@ -65,7 +65,7 @@ def main() -> None:
         stop = spark.stop
 
         def stopped() -> None:
-            steps.ends("books, epoch and alerts")
+            steps.ends("end metrics and alerts")
             stop()
             steps.ends("stop Spark")
 
@@ -85,28 +85,27 @@ def _of_session(*_: Any) -> str:
 
 def _clock_hops(steps: Steps) -> None:
     from tidelake.runtime import pipeline  # noqa: PLC0415
+    from tidelake.runtime.hop import HopQuery  # noqa: PLC0415
 
     steps.ends("import what a run needs")
+    steps.around(pipeline, "check_definition", "observe the run", lambda _: "check the definition")
     steps.around(
         *(pipeline, "_opened", "between hops", lambda run, hop: f"{hop}: open and create tables")
     )
-    begun: list[str] = []
-    started = pipeline._started
+    started, finish = pipeline._started, HopQuery.finish
 
     def clocked(query: Any, trigger: Any) -> Any:
-        begun[:] = [query.hop]
         streaming = started(query, trigger)
         steps.ends(f"{query.hop}: start the stream")
-        finish = query.finish
-
-        def finished(given: Any) -> None:
-            finish(given)
-            steps.ends(f"{query.hop}: its batch")
-
-        query.finish = finished
         return streaming
 
-    pipeline._started = clocked
+    def finished(query: Any, streaming: Any) -> None:
+        finish(query, streaming)
+        steps.ends(f"{query.hop}: its batch")
+
+    pipeline._started, HopQuery.finish = clocked, finished  # type: ignore[method-assign]
+    steps.around(pipeline, "_copy_books", "between hops", lambda *_: "copy the books")
+    steps.around(pipeline, "_close_epoch", "between hops", lambda *_: "close an epoch")
 
 
 if __name__ == "__main__":

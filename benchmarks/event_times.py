@@ -63,7 +63,7 @@ def reached(
     return found
 
 
-class _Steps:
+class Steps:
     """When a count that only grows passed a value."""
 
     def __init__(self, steps: Iterable[tuple[int, float]]) -> None:
@@ -76,7 +76,7 @@ class _Steps:
         return self._steps[place][1] if place < len(self._steps) else None
 
 
-class _Covers(_Steps):
+class _Covers(Steps):
     """When a gold table had taken in a version of silver whole."""
 
     def __init__(self, table: Table) -> None:
@@ -93,11 +93,11 @@ def _whole(at: tuple[int, int]) -> int:
     return at[0] + 1 if at[1] >= 0 else at[0]
 
 
-def _landed(bronze: Table, topic: str, partitions: int) -> list[_Steps]:
+def _landed(bronze: Table, topic: str, partitions: int) -> list[Steps]:
     """Give for each partition when bronze had its records."""
     known = [(one.note["offsets"][topic], _logged_at(bronze, one)) for one in _batches(bronze)]
     return [
-        _Steps((int(offsets.get(str(number), 0)), at) for offsets, at in known)
+        Steps((int(offsets.get(str(number), 0)), at) for offsets, at in known)
         for number in range(partitions)
     ]
 

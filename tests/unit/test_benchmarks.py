@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import pytest
 from benchmarks import runner
 from benchmarks.capacity import Coefficients, Load, needed, needs_table
+from benchmarks.event_times import Steps
 from benchmarks.measuring import Finding, Goal, Report, hand_in, lines, quantiles, ratios, spread
 from benchmarks.plots import bars, drawn
 from benchmarks.report_page import verdict, written
@@ -201,3 +202,8 @@ def test_each_load_is_a_column_of_the_page() -> None:
     table = needs_table([Load(10_000, 10, 1), Load(100_000, 60, 24)], _FOUND).splitlines()
     assert table[0].endswith("| 10,000/s, 10 s, 1 h | 100,000/s, 60 s, 24 h |")
     assert {line.count("|") for line in table} == {4}
+
+
+def test_an_event_is_there_with_the_first_step_that_ends_beyond_it() -> None:
+    steps = Steps([(20, 7.0), (0, 1.0), (10, 3.0), (10, 5.0)])
+    assert [steps.when(value) for value in (0, 9, 10, 19, 20)] == [3.0, 3.0, 7.0, 7.0, None]
