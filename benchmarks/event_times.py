@@ -67,6 +67,7 @@ class Steps:
     """When a count that only grows passed a value."""
 
     def __init__(self, steps: Iterable[tuple[int, float]]) -> None:
+        """Keep the count at the end of each step, and its moment."""
         self._steps = sorted(steps)
         self._ends = [end for end, _ in self._steps]
 
@@ -80,6 +81,7 @@ class _Covers(Steps):
     """When a gold table had taken in a version of silver whole."""
 
     def __init__(self, table: Table) -> None:
+        """Read the table's log."""
         # A position within a version holds only a part of it: the version counts with the next.
         super().__init__(
             (_whole(position(one, "silver")), _logged_at(table, one))
