@@ -55,15 +55,16 @@ def _measured(folder: Path, events: int, repeats: int) -> Report:
 
     def run(number: int) -> float:
         root = folder / f"run{number}"
-        return spent(_RUN, [*_tidelake(), *_words(file, landing, root)])
+        seconds = spent(_RUN, [*_tidelake(), *_words(file, landing, root)])
+        _refuse_other_tables(folder, number)
+        return seconds
 
     def beside(side: str, word: str) -> Any:
         def measured(number: int) -> float:
             root = folder / f"{word}{number}"
             words = ["-m", "benchmarks.cold_sides", word, str(landing), str(root)]
             seconds = spent(side, [sys.executable, *words])
-            if word == "by_hand":
-                _refuse_other_tables(folder / f"run{number}", root)
+            _refuse_other_tables(folder, number)
             return seconds
 
         return measured
@@ -110,12 +111,15 @@ def _words(pipeline: Path | str, landing: Path, root: Path) -> list[str]:
     return ["run", str(pipeline), "--source", str(landing), "--root", str(root)]
 
 
-def _refuse_other_tables(run: Path, by_hand: Path) -> None:
-    """Compare what both sides hold.
+def _refuse_other_tables(folder: Path, number: int) -> None:
+    """Compare what both sides hold, once both of a round are there.
 
     Raises:
         SystemExit: They differ.
     """
+    run, by_hand = folder / f"run{number}", folder / f"by_hand{number}"
+    if not (run.exists() and by_hand.exists()):
+        return
     for name, columns in _COMPARED.items():
         sql = f"SELECT {columns} FROM gold.{name} ORDER BY ALL"
         ours, theirs = (ask(Lake(root), sql).rows for root in (run, by_hand))
