@@ -134,8 +134,8 @@ def needed(load: Load, found: Coefficients) -> Need:
     id_cores = ids * found.us_an_id / 1e6 / interval
     plan_cores = sum(found.fixed_cores.values()) / interval
     slots = max(2, math.ceil((row_cores + id_cores + plan_cores) / _USE))
-    share = (row_cores + ids * found.us_an_id / 1e6 / interval) / slots
-    shortest = max(found.fixed.values()) / max(_USE - share, 0.05)
+    # What is fixed has to fit into the time that rows leave.
+    shortest = max(found.fixed.values()) / (1 - (row_cores + id_cores) / slots)
     bronze = rate * found.stored["bronze"] * _DAY
     silver = rate * found.rows["silver"] * found.stored["silver"] * _DAY
     commits = _DAY // interval

@@ -4,7 +4,7 @@ The clickstream with two gold tables takes batches of several sizes, a file each
 session. Of each hop and size the median trigger and the seconds of cores are kept; a batch of few
 rows tells what is fixed, and the difference to one of many what a row costs.
 
-Usage: python -m benchmarks.coefficients [--sizes 1000 200000] [--batches 10 4] [--json FILE]
+Usage: python -m benchmarks.coefficients [--sizes 1000 100000] [--batches 8 4] [--json FILE]
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _NAME, _PATIENCE = "clickstream", 10.0
 def main() -> None:
     """Measure, and write the report."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sizes", type=int, nargs=2, default=(1_000, 200_000))
-    parser.add_argument("--batches", type=int, nargs=2, default=(12, 5))
+    parser.add_argument("--sizes", type=int, nargs=2, default=(1_000, 100_000))
+    parser.add_argument("--batches", type=int, nargs=2, default=(8, 4))
     parser.add_argument("--json", type=Path, default=REPORTS / "coefficients.json")
     told = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tidelake-model-") as name:
