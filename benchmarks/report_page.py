@@ -24,7 +24,8 @@ from benchmarks.svg import short
 
 Found = Mapping[str, Any]
 _DOCS = HERE.parent / "docs"
-_FEW = 12
+# Figures that stand in one line, and in a table of their own.
+_FEW, _MANY = 8, 30
 
 _HEAD = (
     "# Benchmarks\n\nHow fast Tidelake is, held against goals that are ratios: both sides run in "
@@ -193,18 +194,28 @@ def _ends(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _details(report: Found) -> list[str]:
-    """Put what is small enough of the details into a table; the rest is in the numbers."""
-    lines = []
+    """Put what is small enough of the details into tables; the rest is in the numbers."""
+    lines, tables = [], []
     for key, value in report["details"].items():
         words = key.replace("_", " ")
         if isinstance(value, str | int | float):
             lines.append(f"| {words} | {_value(value)} |")
-        elif isinstance(value, dict) and 0 < len(value) <= _FEW:
-            inner = [(k, v) for k, v in value.items() if isinstance(v, str | int | float)]
-            if len(inner) == len(value):
-                told = ", ".join(f"{k.replace('_', ' ')} {_value(v)}" for k, v in inner)
+        elif isinstance(value, dict) and 0 < len(value) <= _MANY:
+            inner = {k.replace("_", " "): v for k, v in value.items() if not _is_nested(v)}
+            if len(inner) < len(value):
+                continue
+            if len(inner) <= _FEW:
+                told = ", ".join(f"{k} {_value(v)}" for k, v in inner.items())
                 lines.append(f"| {words} | {told} |")
-    return ["| more | |", "|---|---|", *lines, ""] if lines else []
+            else:
+                tables += ["", f"| {words} | |", "|---|---|"]
+                tables += [f"| {k} | {_value(v)} |" for k, v in inner.items()]
+    head = ["| more | |", "|---|---|", *lines] if lines else []
+    return [*head, *tables, ""] if head or tables else []
+
+
+def _is_nested(value: Any) -> bool:
+    return not isinstance(value, str | int | float)
 
 
 def _flat(setting: Found) -> list[tuple[str, Any]]:
