@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.handmade import NEW_YEAR, write_commit
 from tidelake.config import KafkaSource, Pipeline, load_environment, load_pipeline
 from tidelake.ops.brevity import little_waits
 from tidelake.session import _settings
@@ -40,6 +41,28 @@ def test_files_of_some_megabytes_are_little_and_more_are_not(tmp_path: Path, lan
     assert little_waits(lake, pipeline)
     file_of(landing, "b.jsonl", 2 * _MEGABYTE)
     assert not little_waits(lake, pipeline)
+
+
+@pytest.mark.parametrize("hop", ["silver", "gold"])
+def test_what_waits_for_silver_or_gold_counts_as_well(
+    tmp_path: Path, landing: Path, hop: str
+) -> None:
+    lake = Lake(tmp_path / "lake")
+    file_of(landing, "a.jsonl", _MEGABYTE)
+    pipeline = pipeline_of(landing, lake.root)
+    table = lake.bronze("clickstream") if hop == "silver" else lake.silver("clickstream")
+    # A hundred bytes a row.
+    write_commit(table, 0, adds=[(4 * _MEGABYTE // 100, True)])
+    assert not little_waits(lake, pipeline)
+
+
+def test_files_that_were_taken_long_ago_do_not_wait(tmp_path: Path, landing: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    file_of(landing, "a.jsonl", 9 * _MEGABYTE)
+    os.utime(landing / "a.jsonl", (NEW_YEAR / 1000 - 7200, NEW_YEAR / 1000 - 7200))
+    note = {"pipeline": "clickstream", "hop": "bronze", "generation": "g1", "batch": 0}
+    write_commit(lake.bronze("clickstream"), 0, note=note)
+    assert little_waits(lake, pipeline_of(landing, lake.root))
 
 
 def test_what_waits_in_a_topic_or_cannot_be_listed_is_not_little(
