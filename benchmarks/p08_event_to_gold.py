@@ -37,6 +37,7 @@ from benchmarks.measuring import (
     Goal,
     Report,
     arguments,
+    end_in_order,
     hand_in,
     lines,
     quantiles,
@@ -66,6 +67,7 @@ def main() -> None:
     parser.add_argument("--trigger", default="continuous")
     parser.add_argument("--warm", type=float, default=60, help="seconds after gold's first batches")
     told = parser.parse_args()
+    end_in_order()
     runs = [_run(told) for _ in range(told.repeats)]
     hand_in(_report(runs, told), told.json)
 

@@ -36,6 +36,7 @@ from benchmarks.measuring import (
     Goal,
     Report,
     arguments,
+    end_in_order,
     hand_in,
     lines,
     quantiles,
@@ -68,6 +69,7 @@ def main() -> None:
     asked.add_argument("--rate", type=int, default=200)
     asked.add_argument("--refresh", default="5 minutes")
     told = asked.parse_args()
+    end_in_order()
     found = [_run(told) for _ in range(told.repeats)]
     hand_in(_report(found, told), told.json)
 

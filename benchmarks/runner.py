@@ -8,6 +8,7 @@ Usage: python -m benchmarks.runner [P1 p7 burst ...] [--json-dir DIR] [-- OPTION
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -25,7 +26,7 @@ HERE = Path(__file__).parent
 REPORTS = HERE.parent / "build" / "bench"
 _ROW = re.compile(r"p(\d\d)_\w+")
 # What a row takes at most: the longest lets a lane run for ten minutes.
-_PATIENCE_SECONDS = 2400
+_PATIENCE_SECONDS, _ORDER_SECONDS = 2400, 60
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,11 @@ def _ended(command: Sequence[str]) -> str:
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """Let a script that still runs stop what it started, then end what is left of its group."""
+    if process.poll() is None:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_ORDER_SECONDS)
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
