@@ -69,7 +69,7 @@ def main() -> None:
             stop()
             steps.ends("stop Spark")
 
-        spark.stop = stopped
+        spark.stop = stopped  # type: ignore[method-assign]
         return spark
 
     session.build_session = then
@@ -103,7 +103,7 @@ def _clock_hops(steps: Steps) -> None:
         finish(query, streaming)
         steps.ends(f"{query.hop}: its batch")
 
-    pipeline._started, HopQuery.finish = clocked, finished  # type: ignore[method-assign]
+    pipeline._started, HopQuery.finish = clocked, finished  # type: ignore[method-assign, assignment]
     steps.around(pipeline, "_copy_books", "between hops", lambda *_: "copy the books")
     steps.around(pipeline, "_close_epoch", "between hops", lambda *_: "close an epoch")
 

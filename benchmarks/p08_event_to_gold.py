@@ -28,7 +28,7 @@ from statistics import median
 from typing import Any
 
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from benchmarks.clicks import TWO, definition
 from benchmarks.event_times import Reached, reached
@@ -213,7 +213,7 @@ def _hops(lake: Lake, first: float, last: float) -> dict[str, Any]:
         f"AND TIMESTAMPTZ '{until:%Y-%m-%d %H:%M:%S}+00'"
     )
     rows = ask(lake, sql).rows
-    found = {}
+    found: dict[str, Any] = {}
     for hop in HOPS:
         took = [row for row in rows if row[0] == hop]
         if took:

@@ -65,7 +65,7 @@ def written(reports: Path, docs: Path, folder: Path = HERE) -> Path:
 
 def _where(found: Iterable[Found]) -> str:
     """Describe the machines; most often it is one, and one commit."""
-    told = {}
+    told: dict[tuple[Any, ...], list[tuple[str, str]]] = {}
     for report in found:
         here = report["machine"]
         key = (here["cores"], here["memory_gb"], here["system"], here["python"], here["commit"])

@@ -117,7 +117,9 @@ def main() -> None:
 
 def _summary(found: list[dict[str, float]], events: int) -> dict[str, float]:
     """Take the medians over the rounds."""
-    medians = {hop: round(statistics.median(one[hop] for one in found), 2) for hop in HOPS}
+    medians: dict[str, float] = {
+        hop: round(statistics.median(one[hop] for one in found), 2) for hop in HOPS
+    }
     whole = statistics.median(sum(one.values()) for one in found)
     return {**medians, "all": round(whole, 2), "events_per_second": round(events / whole)}
 
