@@ -2,7 +2,7 @@
 
 Each report goes to build/bench; a row that fails is told at the end, and the others go on.
 
-Usage: python -m benchmarks.runner [P1 p7 burst ...] [--json-dir DIR] [-- OPTIONS OF THE ROWS]
+Usage: python -m benchmarks.runner [P1 p7 burst ...] [--reports DIR] [-- OPTIONS OF THE ROWS]
 """
 
 from __future__ import annotations
