@@ -6,7 +6,7 @@ READY := .venv/.ready
 TOOLS := .venv/release
 TOOLS_READY := $(TOOLS)/.ready
 
-.PHONY: setup demo test check lint types imports recovery bench bundle dist audit workflows docs lock clean
+.PHONY: setup demo test check lint types imports recovery bench bench-page bundle dist audit workflows docs lock clean
 
 setup: $(READY)
 
@@ -70,13 +70,15 @@ recovery: setup
 		$(BIN)/python -m pytest -s -m long tests
 	$(BIN)/python -m tests.recovery.reporting $(REPORT)
 
+# Rows P1 to P12, about 45 minutes; B="P1 P7" runs those, B=burst a script by its name, and
+# ARGS="--repeats 3" goes to each. The page is made of the reports in build/bench.
+B ?=
+ARGS ?=
 bench: setup
-	$(BIN)/python benchmarks/catch_up.py
-	$(BIN)/python benchmarks/stateful.py --events 50000 --small 6 --repeats 1
-	$(BIN)/python benchmarks/replay.py 1500000 1
-	$(BIN)/python benchmarks/burst.py
-	$(BIN)/python benchmarks/latency.py
-	$(BIN)/python -m benchmarks.page
+	$(BIN)/python -m benchmarks.runner $(B) -- $(ARGS)
+
+bench-page: setup
+	$(BIN)/python -m benchmarks.report_page
 
 # What is deployed: our own rules, then the schema of Databricks' CLI (needs Go).
 bundle: setup $(TOOLS_READY)

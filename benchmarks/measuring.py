@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -81,7 +84,8 @@ class Report:
         seconds: Of each side, one for each repeat.
         checked: What was compared before times counted, and found identical.
         setting: Sizes and settings, so that others can run it again.
-        details: More: ``durationMs``, metrics of a MERGE, times of stages.
+        details: More: ``durationMs``, metrics of a MERGE, times of stages. What stands under
+            ``plots`` is drawn: see :func:`lines` and :func:`spread`.
     """
 
     row: str
@@ -139,12 +143,57 @@ def ratios(over: Sequence[float], under: Sequence[float]) -> list[float]:
     return [one / other for one, other in zip(over, under, strict=True)]
 
 
+def lines(
+    title: str, named: Mapping[str, Sequence[tuple[float, float]]], *, x: str, y: str
+) -> dict[str, Any]:
+    """Describe a plot of series for a report's details: points of each line, words for the axes."""
+    points = {name: [list(point) for point in line] for name, line in named.items()}
+    return {"kind": "lines", "title": title, "x": x, "y": y, "lines": points}
+
+
+def spread(title: str, values: Sequence[float], *, x: str, fine: int = 8) -> dict[str, Any]:
+    """Describe how values are spread, as a histogram for a report's details.
+
+    Args:
+        title: What is drawn.
+        values: Above 0.
+        x: What they are, with their unit.
+        fine: Buckets to a factor of ten.
+    """
+    counts = Counter(math.floor(math.log10(max(value, 1e-6)) * fine) for value in values)
+    buckets = [
+        [10 ** (one / fine), 10 ** ((one + 1) / fine), counts[one]]
+        for one in range(min(counts), max(counts) + 1)
+    ]
+    return {"kind": "spread", "title": title, "x": x, "buckets": buckets}
+
+
+def quantiles(values: Sequence[float]) -> dict[str, float]:
+    """Give the usual ones by name; the largest is ``max``."""
+    ordered = sorted(values)
+    wanted = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
+    last = len(ordered) - 1
+    return {
+        name: ordered[min(last, math.ceil(len(ordered) * share) - 1)]
+        for name, share in wanted.items()
+    }
+
+
 def arguments(about: str | None) -> argparse.ArgumentParser:
     """Give the options that every row's script has."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--repeats", type=int, default=5, help="rounds that count")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the report goes")
     return parser
+
+
+def end_in_order() -> None:
+    """Let a request to end close what was started: brokers and runs have groups of their own."""
+
+    def ask(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, ask)
 
 
 def hand_in(report: Report, file: Path | None) -> None:

@@ -2,15 +2,15 @@
 
 Each measurement is a process of its own, since a JVM has one master; within it the first catch-up
 warms up and does not count. Slots take turns, round by round, so that a machine that grows slower
-slows all of them. The tables of each run are compared by their row counts and sums. Prints a table
-in Markdown, or JSON with ``--json``.
+slows all of them. The tables of each run are compared by their row counts and sums.
+
+Usage: python -m benchmarks.slots [--events 300000] [--rounds 2] [--json build/bench/slots.json]
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -20,6 +20,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from benchmarks.measuring import machine
+from benchmarks.runner import REPORTS
 from tidelake.config import Limits, load_environment, load_pipeline
 from tidelake.generators import generate
 from tidelake.ops.query import ask
@@ -69,7 +71,7 @@ def _timed(run: Run, hop: Hop) -> float:
 
 
 def _measured_elsewhere(landing: Path, folder: Path, slots: int, limit: str) -> dict[str, Any]:
-    command = [sys.executable, __file__, "--one", str(slots), "--limit", limit]
+    command = [sys.executable, "-m", "benchmarks.slots", "--one", str(slots), "--limit", limit]
     command += ["--landing", str(landing), "--folder", str(folder)]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
     return dict(json.loads(done.stdout))
@@ -78,10 +80,10 @@ def _measured_elsewhere(landing: Path, folder: Path, slots: int, limit: str) -> 
 def main() -> None:
     """Run the rounds and print what came out."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--events", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--events", type=int, default=300_000)
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--limit", default="256m", help="bytes that a batch takes at most")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", type=Path, default=REPORTS / "slots.json")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--landing", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -105,15 +107,19 @@ def main() -> None:
         sys.exit(f"the tables differ: {sorted(held)}")
     result = {
         "events": told.events,
-        "cores": os.cpu_count(),
+        "machine": machine(),
         "slots": {slots: _summary(found, told.events) for slots, found in runs.items()},
     }
-    print(json.dumps(result) if told.json else "\n".join(_table(result)))
+    told.json.parent.mkdir(parents=True, exist_ok=True)
+    told.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print("\n".join(_table(result)))
 
 
 def _summary(found: list[dict[str, float]], events: int) -> dict[str, float]:
     """Take the medians over the rounds."""
-    medians = {hop: round(statistics.median(one[hop] for one in found), 2) for hop in HOPS}
+    medians: dict[str, float] = {
+        hop: round(statistics.median(one[hop] for one in found), 2) for hop in HOPS
+    }
     whole = statistics.median(sum(one.values()) for one in found)
     return {**medians, "all": round(whole, 2), "events_per_second": round(events / whole)}
 
@@ -121,7 +127,7 @@ def _summary(found: list[dict[str, float]], events: int) -> dict[str, float]:
 def _table(result: dict[str, Any]) -> list[str]:
     columns = (*HOPS, "all", "events_per_second")
     lines = [
-        f"{result['events']:,} events, {result['cores']} cores; seconds, medians",
+        f"{result['events']:,} events, {result['machine']['cores']} cores; seconds, medians",
         "",
         "| slots | bronze | silver | gold | all | events/s |",
         "|---|---|---|---|---|---|",

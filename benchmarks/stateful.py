@@ -20,9 +20,18 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from stateful_data import NAME, SMALL_ROWS, Difference, compare, cut, draw, fill_silver, land
-from stateful_sides import Operators, Played, Side, Tables, play
 
+from benchmarks.stateful_data import (
+    NAME,
+    SMALL_ROWS,
+    Difference,
+    compare,
+    cut,
+    draw,
+    fill_silver,
+    land,
+)
+from benchmarks.stateful_sides import Operators, Played, Side, Tables, play
 from tidelake.config import load_environment
 from tidelake.ops.query import ask
 from tidelake.session import build_session

@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
-from stateful_data import GAP, MINUTES, NAME, SESSIONS, context
 
+from benchmarks.stateful_data import GAP, MINUTES, NAME, SESSIONS, context
 from tidelake.runtime.gold_hop import GoldHop
 from tidelake.runtime.held import Held
 from tidelake.runtime.prefilter import STATE_SETTINGS

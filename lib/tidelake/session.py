@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tidelake.classes import class_settings
 from tidelake.config import DeltaSource, Environment, FilesSource, Pipeline, load_environment
 from tidelake.config.databricks import on_databricks
 from tidelake.errors import MachineError, UsageError
@@ -40,6 +41,8 @@ AVRO_LIMITS = (
 # A store's file appears when it is closed, and never when that was given up.
 _CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
 _ABORTABLE = "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
+# Without the second compiler, which takes most of a core for as long as everything is new.
+_BRIEF = "-XX:TieredStopAtLevel=1"
 _LIMITS = " ".join(f"{limit}={1 << 26}" for limit in AVRO_LIMITS)
 
 
@@ -49,7 +52,9 @@ def reads_of(pipeline: Pipeline) -> list[str]:
     return [one.path for one in sources if isinstance(one, FilesSource | DeltaSource)]
 
 
-def build_session(env: str | Environment = "local", *, reads: Iterable[str] = ()) -> SparkSession:
+def build_session(
+    env: str | Environment = "local", *, reads: Iterable[str] = (), brief: bool = False
+) -> SparkSession:
     """Start Spark with Delta for an environment, connect to its server, or join its runtime.
 
     The JVM's own messages go to :func:`spark_log`.
@@ -57,6 +62,8 @@ def build_session(env: str | Environment = "local", *, reads: Iterable[str] = ()
     Args:
         env: Its name, or itself.
         reads: Where sources lie; one on an object store takes the jars that read it.
+        brief: Whether it will live for some small batches. Its JVM then compiles quickly instead
+            of well: a cold run takes half of the cores' seconds, rows in bulk take longer.
 
     Raises:
         MachineError: Java or Spark is missing or does not start, or there is no runtime.
@@ -84,7 +91,9 @@ def build_session(env: str | Environment = "local", *, reads: Iterable[str] = ()
     builder = SparkSession.builder.master(master).appName("tidelake")
     on_store = _on_store(environment, reads)
     jars = session_jars(environment, reads)
-    settings = _settings(environment, jars) | (_store_settings(environment) if on_store else {})
+    settings = _settings(environment, jars, brief=brief) | (
+        _store_settings(environment) if on_store else {}
+    )
     for key, value in settings.items():
         builder = builder.config(key, value)
     try:
@@ -181,6 +190,14 @@ def _of_executors(environment: Environment, jars: list[Path]) -> dict[str, str]:
     return found | (alone if master.startswith("local-cluster[") else {})
 
 
+def _of_classes(environment: Environment, jars: list[Path]) -> tuple[dict[str, str], str]:
+    """Give what the archive of classes wants, where this machine alone does the work."""
+    master = environment.master or "local"
+    if master != "local" and not master.startswith("local["):
+        return {}, ""
+    return class_settings(jars)
+
+
 def spark_log() -> Path:
     """Give the file that takes what Spark's JVM says in this process."""
     return Path(tempfile.gettempdir()) / f"tidelake-spark-{os.getpid()}.log"
@@ -194,16 +211,19 @@ def whole_file_session(spark: SparkSession) -> SparkSession:
     return sibling
 
 
-def _settings(environment: Environment, jars: list[Path]) -> dict[str, str]:
+def _settings(environment: Environment, jars: list[Path], *, brief: bool = False) -> dict[str, str]:
     """Merge the defaults for one machine with the environment's own settings."""
     slots = str(os.cpu_count() or 2)
+    classes, archived = _of_classes(environment, jars)
+    java = ["-Duser.timezone=UTC", _LIMITS, archived, _BRIEF if brief else ""]
     return {
         **_of_executors(environment, jars),
+        **classes,
         "spark.jars": ",".join(str(jar) for jar in jars),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.session.timeZone": "UTC",
-        "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC {_LIMITS}",
+        "spark.driver.extraJavaOptions": " ".join(option for option in java if option),
         "spark.executor.extraJavaOptions": f"-Duser.timezone=UTC {_LIMITS}",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

@@ -49,6 +49,7 @@ def run_pipeline(
         TidelakeError: What stopped it; a mistake of the user's before Spark starts.
     """
     # Spark takes seconds to load and to start: what can fail without it fails first.
+    from tidelake.ops.brevity import little_waits  # noqa: PLC0415
     from tidelake.ops.observing import refuse_unready  # noqa: PLC0415
     from tidelake.runtime.lock import hold_hops  # noqa: PLC0415
     from tidelake.runtime.triggers import parse_trigger  # noqa: PLC0415
@@ -59,7 +60,8 @@ def run_pipeline(
     refuse_unbuilt(pipeline)
     refuse_unready(place.environment)
     # Held before Spark starts, so that a second run hears of the first at once.
-    with hold_hops(place.lake, pipeline.name, hops), started(place, pipeline) as run:
+    brief = when.ends and not first and little_waits(place.lake, pipeline)
+    with hold_hops(place.lake, pipeline.name, hops), started(place, pipeline, brief=brief) as run:
         from tidelake.ops.observing import observing  # noqa: PLC0415
         from tidelake.runtime.pipeline import run_hops  # noqa: PLC0415
 
@@ -128,8 +130,13 @@ def refuse_unbuilt(pipeline: Pipeline) -> None:
 
 
 @contextlib.contextmanager
-def started(place: Place, pipeline: Pipeline) -> Iterator[Run]:
+def started(place: Place, pipeline: Pipeline, *, brief: bool = False) -> Iterator[Run]:
     """Start Spark for a pipeline, and stop it whatever happens.
+
+    Args:
+        place: Where.
+        pipeline: Which.
+        brief: Whether it will have little to do.
 
     Raises:
         TidelakeError: Spark does not start, or the pipeline is more than this version can do.
@@ -147,7 +154,9 @@ def started(place: Place, pipeline: Pipeline) -> Iterator[Run]:
     if ours:
         say(f"Starting Spark for {pipeline.name} {place.lake.place} …")
     catalog, reads = place.lake.catalog, reads_of(pipeline)
-    spark = catalog.session() if catalog else build_session(place.environment, reads=reads)
+    spark = (
+        catalog.session() if catalog else build_session(place.environment, reads=reads, brief=brief)
+    )
     try:
         stop_when_asked(asked)
         yield Run(spark, pipeline, place.lake, place.environment, Progress(say), asked)

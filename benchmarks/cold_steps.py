@@ -1,0 +1,112 @@
+"""Run ``tidelake run`` with a clock at each of its steps; the report goes to a file as JSON.
+
+Usage: python -m benchmarks.cold_steps FILE BEGAN run PIPELINE ...  (BEGAN as of time.time)
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+_AT = time.time
+
+
+class Steps:
+    """Seconds of each step, in the order in which steps ended."""
+
+    def __init__(self, began: float) -> None:
+        """Begin with the process's own start."""
+        self.spent: dict[str, float] = {}
+        self._mark = began
+
+    def ends(self, name: str) -> None:
+        """Give the time since the last step to this one."""
+        now = _AT()
+        self.spent[name] = round(self.spent.get(name, 0.0) + now - self._mark, 3)
+        self._mark = now
+
+    def around(self, place: Any, attribute: str, before: str, after: Callable[..., str]) -> None:
+        """Clock a function: what was before it is a step, and it is one itself."""
+        inner = getattr(place, attribute)
+
+        def clocked(*arguments: Any, **named: Any) -> Any:
+            self.ends(before)
+            try:
+                return inner(*arguments, **named)
+            finally:
+                self.ends(after(*arguments))
+
+        setattr(place, attribute, clocked)
+
+
+def main() -> None:
+    """Run the command and write down its steps."""
+    file, began, *words = sys.argv[1:]
+    steps = Steps(float(began))
+    from tidelake.cli.app import app  # noqa: PLC0415
+    from tidelake.cli.failures import run_command  # noqa: PLC0415
+
+    steps.ends("start Python, import the command line")
+
+    # Heavy: the command itself imports it after it looked at the definition.
+    from tidelake import session  # noqa: PLC0415
+
+    steps.ends("import what starts a session")
+    steps.around(session, "build_session", "read the definition, look at the source", _of_session)
+    inner = session.build_session
+
+    def then(*arguments: Any, **named: Any) -> Any:
+        spark = inner(*arguments, **named)
+        _clock_hops(steps)
+        stop = spark.stop
+
+        def stopped() -> None:
+            steps.ends("end metrics and alerts")
+            stop()
+            steps.ends("stop Spark")
+
+        spark.stop = stopped  # type: ignore[method-assign]
+        return spark
+
+    session.build_session = then
+    code = run_command(app, words)
+    steps.ends("end")
+    Path(file).write_text(json.dumps(steps.spent) + "\n", encoding="utf-8")
+    sys.exit(code)
+
+
+def _of_session(*_: Any) -> str:
+    return "start Spark"
+
+
+def _clock_hops(steps: Steps) -> None:
+    from tidelake.runtime import pipeline  # noqa: PLC0415
+    from tidelake.runtime.hop import HopQuery  # noqa: PLC0415
+
+    steps.ends("import what a run needs")
+    steps.around(pipeline, "check_definition", "observe the run", lambda _: "check the definition")
+    steps.around(
+        *(pipeline, "_opened", "between hops", lambda run, hop: f"{hop}: open and create tables")
+    )
+    started, finish = pipeline._started, HopQuery.finish
+
+    def clocked(query: Any, trigger: Any) -> Any:
+        streaming = started(query, trigger)
+        steps.ends(f"{query.hop}: start the stream")
+        return streaming
+
+    def finished(query: Any, streaming: Any) -> None:
+        finish(query, streaming)
+        steps.ends(f"{query.hop}: its batch")
+
+    pipeline._started, HopQuery.finish = clocked, finished  # type: ignore[method-assign, assignment]
+    steps.around(pipeline, "_copy_books", "between hops", lambda *_: "copy the books")
+    steps.around(pipeline, "_close_epoch", "between hops", lambda *_: "close an epoch")
+
+
+if __name__ == "__main__":
+    main()

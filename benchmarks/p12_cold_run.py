@@ -1,0 +1,141 @@
+"""What a cold `tidelake run` of one small batch costs, from the process's start to its end.
+
+One file of a thousand clicks, a fifth of them copies, goes through bronze, silver (deduplicated,
+judged by the suite, with its books) and two gold tables, whose tables do not exist before. Spark's
+start is measured in two ways, in turns with the run: a process that only starts the same session,
+writes a small Delta table and reads it; and a program written by hand that fills the same tables by
+three streams, without rules for rows, routing, lateness or books. What the run takes beyond each of
+them is told as ours. Beyond the first it holds the first planning of each hop, which a JVM does
+slowly while it is cold, whoever asks; beyond the second it does not.
+
+Usage: python -m benchmarks.p12_cold_run [--repeats 3] [--events 1000] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.clicks import TWO, definition, land
+from benchmarks.measuring import Finding, Goal, Report, arguments, hand_in, in_turns, say
+from benchmarks.processes import took
+from tidelake.ops.query import ask
+from tidelake.tables import Lake
+
+_WHOLE = Goal("whole process", 25, False, "s")
+_OURS = Goal("beyond a process that only starts Spark", 3, False, "s")
+_BEYOND = Goal("beyond a program by hand that fills the same tables", 3, False, "s")
+_RUN, _START, _BY_HAND = "tidelake run", "Spark's start alone", "by hand"
+_COMPARED = {
+    "user_activity_1m": "window_start, user_id, events, clicks, total_value",
+    "product_totals": "product_id, events, revenue, cheapest",
+}
+
+
+def main() -> None:
+    """Measure, and hand in what was found."""
+    parser = arguments(__doc__)
+    parser.set_defaults(repeats=3)
+    parser.add_argument("--events", type=int, default=1_000)
+    told = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="tidelake-cold-") as name:
+        folder = Path(name)
+        hand_in(_measured(folder, told.events, told.repeats), told.json)
+
+
+def _measured(folder: Path, events: int, repeats: int) -> Report:
+    landing = folder / "landing"
+    land(landing, [events])
+    file = definition(folder)
+    cpu: dict[str, list[float]] = {_RUN: [], _START: [], _BY_HAND: []}
+
+    def run(number: int) -> float:
+        root = folder / f"run{number}"
+        seconds = spent(_RUN, [*_tidelake(), *_words(file, landing, root)])
+        _refuse_other_tables(folder, number)
+        return seconds
+
+    def beside(side: str, word: str) -> Any:
+        def measured(number: int) -> float:
+            root = folder / f"{word}{number}"
+            words = ["-m", "benchmarks.cold_sides", word, str(landing), str(root)]
+            seconds = spent(side, [sys.executable, *words])
+            _refuse_other_tables(folder, number)
+            return seconds
+
+        return measured
+
+    def spent(side: str, command: list[str]) -> float:
+        found = took(command, folder / "words.log")
+        cpu[side].append(round(found.cpu, 2))
+        return found.seconds
+
+    sides = {_RUN: run, _START: beside(_START, "start"), _BY_HAND: beside(_BY_HAND, "by_hand")}
+    seconds = in_turns(sides, repeats)
+    ours = [a - b for a, b in zip(seconds[_RUN], seconds[_START], strict=True)]
+    beyond = [a - b for a, b in zip(seconds[_RUN], seconds[_BY_HAND], strict=True)]
+    return Report(
+        row="P12",
+        title="A cold run of one small batch through all hops, whole process",
+        findings=[
+            Finding.of(_WHOLE, seconds[_RUN]),
+            Finding.of(_OURS, ours),
+            Finding.of(_BEYOND, beyond),
+        ],
+        seconds=seconds,
+        checked="both gold tables, row by row, against those filled by hand, in each round",
+        setting={"events": events, "copies": 0.2, "gold tables": list(TWO), "files": 1},
+        details={
+            "seconds of cores": {side: sorted(one)[len(one) // 2] for side, one in cpu.items()},
+            "steps of one run": _steps(folder, file, landing),
+            "all of clickstream (six gold tables, a lookup, a join), seconds": round(
+                took(
+                    [*_tidelake(), *_words("clickstream", landing, folder / "whole")],
+                    folder / "words.log",
+                ).seconds,
+                1,
+            ),
+        },
+    )
+
+
+def _tidelake() -> list[str]:
+    return [sys.executable, "-m", "tidelake.cli"]
+
+
+def _words(pipeline: Path | str, landing: Path, root: Path) -> list[str]:
+    return ["run", str(pipeline), "--source", str(landing), "--root", str(root)]
+
+
+def _refuse_other_tables(folder: Path, number: int) -> None:
+    """Compare what both sides hold, once both of a round are there.
+
+    Raises:
+        SystemExit: They differ.
+    """
+    run, by_hand = folder / f"run{number}", folder / f"by_hand{number}"
+    if not (run.exists() and by_hand.exists()):
+        return
+    for name, columns in _COMPARED.items():
+        sql = f"SELECT {columns} FROM gold.{name} ORDER BY ALL"
+        ours, theirs = (ask(Lake(root), sql).rows for root in (run, by_hand))
+        if not ours or ours != theirs:
+            raise SystemExit(f"gold.{name} differs between both sides")
+    say("both gold tables are the same on both sides")
+
+
+def _steps(folder: Path, file: Path, landing: Path) -> dict[str, float]:
+    """Run once more, with a clock at each step."""
+    steps, root = folder / "steps.json", folder / "steps"
+    command = [sys.executable, "-m", "benchmarks.cold_steps", str(steps), str(time.time())]
+    took([*command, *_words(file, landing, root)], folder / "words.log")
+    found: dict[str, float] = json.loads(steps.read_text(encoding="utf-8"))
+    return found
+
+
+if __name__ == "__main__":
+    main()

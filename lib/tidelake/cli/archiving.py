@@ -1,0 +1,34 @@
+"""Run a small demo in a process whose Java archives the classes that it loads.
+
+Called as ``python -m tidelake.cli.archiving FOLDER`` by :func:`tidelake.classes.make_archive`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tidelake.cli.app import app
+from tidelake.cli.failures import run_command
+
+# Enough for a batch in each hop.
+_EVENTS = "300"
+
+
+def main() -> None:
+    """Run the demo under a folder, and wait until Java has written the archive."""
+    root = Path(sys.argv[1]) / "lake"
+    code = run_command(app, ["demo", "--events", _EVENTS, "--root", str(root), "--env", "local"])
+    from pyspark import SparkContext  # noqa: PLC0415
+
+    gateway = SparkContext._gateway
+    if gateway is not None:
+        # Java archives when it ends, and it ends when nobody holds its input any more.
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait()
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()
