@@ -16,29 +16,28 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.measuring import Finding, Goal, Report, arguments, hand_in, in_turns, ratios, say
-from benchmarks.silver_data import (
+from benchmarks.silver_data import Cut, accepted, mark, twin
+from benchmarks.silver_lake import (
+    ALL,
     NAME,
     NOW,
-    Cut,
-    accepted,
-    batch_bytes,
+    batch_limit,
+    check_silver,
     context,
     create_bronze,
+    durations,
     land,
-    mark,
-    silver_commits,
+    play,
 )
 from tidelake.config import load_environment
-from tidelake.runtime.silver_hop import SilverHop
 from tidelake.session import build_session
 from tidelake.sinks.commits import last_commit
-from tidelake.sinks.notes import SilverNote
 from tidelake.tables import Lake
 
 _GOAL = Goal("rows/s of silver over rows/s of the copy", 0.60, at_least=True)
+_TTL = "1 hour"
 _EVENT = (
     "event_id STRING, user_id STRING, event_time TIMESTAMP, action STRING, product_id STRING, "
     "value DECIMAL(18,2)"
@@ -68,20 +67,17 @@ class Sides:
     def silver(self, number: int) -> float:
         """Time Tidelake's hop on a lake of its own."""
         root = self.base.parent / f"silver{number}"
-        shutil.copytree(self.base, root)
-        run = context(self.spark, root, batch_bytes=self.limit)
+        twin(self.base, root)
+        run = context(self.spark, root, batch_bytes=self.limit, ttl=_TTL)
         before = last_commit(run.lake.silver(NAME))
         assert before is not None
         began = time.monotonic()
-        hop = SilverHop(run)
-        query = hop.start(NOW)
-        hop.finish(query)
+        query = play(run)
         spent = time.monotonic() - began
-        self._tell("silver", query)
-        batches = silver_commits(run, before.batch)
-        assert len(batches) == len(self.measured), len(batches)
+        self.told.setdefault("silver", []).append(durations(query))
         if number == 0:
-            self._check_silver(run.lake, before.batch, [SilverNote.of(one) for one in batches])
+            for note in check_silver(run, self.measured, before.batch):
+                say(f"  searched {note.searched:,}, fates {dict(note.total())}")
         shutil.rmtree(root)
         return spent
 
@@ -103,22 +99,12 @@ class Sides:
         )
         query.awaitTermination()
         spent = time.monotonic() - began
-        self._tell("copy", query)
-        batches = [one for one in query.recentProgress if one.numInputRows]
-        assert len(batches) == len(self.measured), len(batches)
+        self.told.setdefault("copy", []).append(durations(query))
+        assert len(self.told["copy"][-1]) == len(self.measured), self.told["copy"][-1]
         if number == 0:
             self._check_copy(root / "table")
         shutil.rmtree(root)
         return spent
-
-    def _check_silver(self, lake: Lake, before: int, notes: list[SilverNote]) -> None:
-        rows = self.spark.read.format("delta").load(str(lake.silver(NAME).path))
-        found = mark(rows.where(F.col("_batch") > before))
-        expected = mark(accepted(self.spark, self.measured))
-        assert found == expected, f"silver holds {found}, must hold {expected}"
-        for note in notes:
-            say(f"  searched {note.searched:,}, fates {dict(note.total())}")
-            assert sum(note.total().values()) == sum(note.taken.values())
 
     def _check_copy(self, table: Path) -> None:
         """What the copy holds is silver, once its copies and faults are taken out."""
@@ -130,14 +116,6 @@ class Sides:
         found = mark(mine.join(base.select("event_id"), on="event_id", how="left_anti"))
         expected = mark(accepted(self.spark, self.measured))
         assert found == expected, f"the copy leads to {found}, must lead to {expected}"
-
-    def _tell(self, side: str, query: StreamingQuery) -> None:
-        told = [
-            {"rows": one.numInputRows, "durationMs": dict(one.durationMs)}
-            for one in query.recentProgress
-            if one.durationMs.get("addBatch")
-        ]
-        self.told.setdefault(side, []).append(told)
 
 
 def copied(bronze: DataFrame) -> DataFrame:
@@ -196,20 +174,20 @@ def main() -> None:
 def prepare(spark: SparkSession, folder: Path, rows: int, batches: int, history: int) -> Sides:
     """Fill silver with its history, and bronze with the batches behind it."""
     base = folder / "base"
-    filling = context(spark, base, batch_bytes=1 << 40)
+    filling = context(spark, base, batch_bytes=ALL, ttl=_TTL)
     create_bronze(filling)
     parts = max(1, history // rows)
     ends = [history * number // parts for number in range(parts + 1)]
     for number, first in enumerate(ends[:-1]):
-        land(filling, number, Cut(first, ends[number + 1], copies=False))
-    hop = SilverHop(filling)
-    hop.finish(hop.start(NOW))
+        land(filling, number, Cut(first, ends[number + 1]))
+    play(filling)
     last = last_commit(filling.lake.bronze(NAME))
     assert last is not None
-    cuts = [Cut(history + rows * n, history + rows * (n + 1), copies=True) for n in range(batches)]
+    starts = [history + rows * number for number in range(batches)]
+    cuts = [Cut(first, first + rows, reach=history) for first in starts]
     for number, cut in enumerate(cuts):
         land(filling, parts + number, cut)
-    limit = batch_bytes(filling)
+    limit = batch_limit(filling)
     say(f"silver has a history of {history:,} rows; batches of {rows:,} rows, {limit:,} bytes")
     return Sides(spark, base, limit, cuts, last.version + 1)
 
