@@ -20,7 +20,8 @@ START = datetime(2026, 1, 5, 6, tzinfo=UTC)
 _EVERY = 5
 _REFUSED, _FILTERED, _LATE, _MALFORMED = range(5), range(5, 10), range(10, 12), range(12, 13)
 _FAULTY = [*_REFUSED, *_FILTERED, *_LATE, *_MALFORMED]
-_FAR_BACK = timedelta(days=3) // timedelta(microseconds=1)
+# Behind the watermark by more than the day that the clickstream allows.
+_FAR_BACK = timedelta(hours=36) // timedelta(microseconds=1)
 # How far behind in its batch a copy comes at most, in fives.
 _SOON = 20_000
 _LINES_A_FILE = 100_000
