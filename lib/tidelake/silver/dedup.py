@@ -79,7 +79,10 @@ def accepted(
         reach = reach | F.col("event_date").isin(
             [F.date_from_unix_date(F.lit(day)) for day in days]
         )
-    return table.where(reach).select(*_ACCEPTED_COLUMNS, F.lit(is_late_table).alias("_late"))
+    # Only a late row needs its name, and of silver's columns none is longer.
+    names = F.col("record_id") if is_late_table else F.lit(None).cast("string")
+    columns = [names.alias(name) if name == "record_id" else name for name in _ACCEPTED_COLUMNS]
+    return table.where(reach).select(*columns, F.lit(is_late_table).alias("_late"))
 
 
 def match_accepted(new: DataFrame, known: DataFrame, *, ttl: timedelta, widened: bool) -> DataFrame:
