@@ -40,13 +40,13 @@ _SEARCHED = Goal("ids searched", _LIMIT, at_least=False)
 _MEMORY = Goal("memory", _LIMIT, at_least=False)
 _CHECKPOINT = Goal("bytes of the checkpoint", _LIMIT, at_least=False)
 _SECONDS = Goal("seconds of a batch", _LIMIT, at_least=False)
-_A_TTL = 4
+_A_TTL = 3
 _TTL, _TTL_MICROS = "1 day", 86_400_000_000
 _ONE_FILE = 1
 _COLLECTIONS = 6
-# Spark keeps its plans of the last 100 batches, however short they were. 3 TTLs are 12 batches
+# Spark keeps its plans of the last 100 batches, however short they were. 3 TTLs are 9 batches
 # here, so that its own default would show as growth.
-_RETAINED = {"spark.sql.streaming.minBatchesToRetain": "10"}
+_RETAINED = {"spark.sql.streaming.minBatchesToRetain": "5"}
 
 
 @dataclass
@@ -91,7 +91,7 @@ class State:
 def main() -> None:
     """Measure, and hand in what was found."""
     parser = arguments(__doc__)
-    parser.add_argument("--rows", type=int, default=5_000, help="of a batch, four to a TTL")
+    parser.add_argument("--rows", type=int, default=5_000, help="of a batch, three to a TTL")
     parser.add_argument("--early", type=int, default=3, help="TTLs")
     parser.add_argument("--late", type=int, default=50, help="TTLs")
     options = parser.parse_args()
