@@ -16,9 +16,10 @@ from tidelake.silver.dedup import (
     LEFTOVER,
     VERDICT,
     accepted,
+    among,
     arrivals,
     match_accepted,
-    met_again,
+    meeting,
     rank_arrivals,
 )
 
@@ -80,17 +81,21 @@ def test_the_first_arrival_wins_by_instant_then_source_then_numeric_position(
     }
 
 
-def test_an_id_that_is_there_once_needs_no_rank(spark: SparkSession) -> None:
+def test_an_id_that_meets_no_other_row_is_not_compared(spark: SparkSession) -> None:
     rows: list[New] = [
         ("twice", "f:1", MONDAY, NOON, 1),
         ("twice", "f:2", MONDAY, NOON, 1),
         *[(f"once {n}", f"f:{n}", MONDAY, NOON, 1) for n in range(3, 9)],
     ]
     new = arrivals(classified(spark, rows))
-    again = met_again(new)
+    again = among(new, meeting(new, None))
     assert again.columns == new.columns
     assert sorted(row["event_id"] for row in again.collect()) == ["twice", "twice"]
     assert verdicts(rank_arrivals(again, ttl=TTL, widened=False)) == {"f:2": DUPLICATE}
+    old = [(one, f"old:{n}") for n, one in enumerate(("once 5", "gone", "gone"))]
+    known = timed(spark, [(*one, MONDAY, f"{MONDAY} {NOON}", 1, False) for one in old], KNOWN_DDL)
+    found = among(new, meeting(new, known)).select("event_id").collect()
+    assert sorted(row["event_id"] for row in found) == ["once 5", "twice", "twice"]
 
 
 def test_rows_that_have_a_fate_already_take_no_part(spark: SparkSession) -> None:

@@ -14,15 +14,20 @@ from tidelake.instants import from_micros
 from tidelake.runtime.held import Held
 from tidelake.silver.classify import ROW, STAGE
 from tidelake.silver.dedup import (
+    ID,
     LEFTOVER,
     VERDICT,
     accepted,
+    among,
+    hash_of_id,
     match_accepted,
-    met_again,
+    meeting,
     rank_arrivals,
 )
 
+# Rows that every task may have for itself, and numbers that it may.
 BROADCAST = 200_000
+HASHES = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -128,15 +133,24 @@ def find_verdicts(
     if arrived.first is None:
         return Verdicts(None, 0)
     searched = Observation()
-    if read_accepted is None:
-        judged = met_again(new)
-    else:
+    told = F.count(F.lit(1)).alias("rows")
+    known = None
+    if read_accepted is not None:
         reach = Reach(arrived.first - dedup.ttl, arrived.days, widened)
-        known = read_accepted(reach).observe(searched, F.count(F.lit(1)).alias("rows"))
-        if arrived.rows <= BROADCAST:
-            ids = F.broadcast(new.select("event_id"))
-            known = F.broadcast(known.join(ids, on="event_id", how="left_semi"))
-        judged = match_accepted(new, known, ttl=dedup.ttl, widened=widened)
+        known = read_accepted(reach)
+    if known is not None and arrived.rows <= BROADCAST:
+        ids = F.broadcast(new.select(hash_of_id().alias(ID)))
+        known = F.broadcast(among(known.observe(searched, told), ids))
+    else:
+        counted = None if known is None else known.observe(searched, told)
+        ids, count = _counted(meeting(new, counted), hold)
+        few = count <= HASHES
+        ids = F.broadcast(ids) if few else ids.hint("shuffle_hash")
+        new = among(new, ids)
+        if known is not None:
+            known = among(known, ids)
+            known = F.broadcast(known) if count <= BROADCAST else known
+    judged = new if known is None else match_accepted(new, known, ttl=dedup.ttl, widened=widened)
     verdicts, count, left = _ranked(judged, dedup, hold)
     while left:
         # Rare: an id that comes back past the TTL on another date within one batch.
@@ -147,6 +161,13 @@ def find_verdicts(
     # Spark knows no size of what is kept, and would shuffle the wide rows to meet the verdicts.
     fitting = F.broadcast(verdicts) if count <= BROADCAST else verdicts
     return Verdicts(fitting, 0 if read_accepted is None else _told(searched, "rows"))
+
+
+def _counted(rows: DataFrame, hold: Held) -> tuple[DataFrame, int]:
+    """Keep rows, and count them in the same job."""
+    told = Observation()
+    kept = hold.now(rows.observe(told, F.count(F.lit(1)).alias("rows")))
+    return kept, _told(told, "rows")
 
 
 def _ranked(rows: DataFrame, dedup: Dedup, hold: Held) -> tuple[DataFrame, int, int]:

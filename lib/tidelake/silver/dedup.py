@@ -22,6 +22,9 @@ CONFLICT = "conflict"
 # Loses to a first arrival that is no match for it: to be ranked again among its like.
 LEFTOVER = "leftover"
 
+# The hash of an event id.
+ID = "_id"
+
 _ORDER = "_order"
 _ACCEPTED_COLUMNS = ("event_id", "record_id", "event_date", "ingested_at", PAYLOAD_HASH)
 
@@ -76,7 +79,10 @@ def accepted(
         reach = reach | F.col("event_date").isin(
             [F.date_from_unix_date(F.lit(day)) for day in days]
         )
-    return table.where(reach).select(*_ACCEPTED_COLUMNS, F.lit(is_late_table).alias("_late"))
+    # Only a late row needs its name, and of silver's columns none is longer.
+    names = F.col("record_id") if is_late_table else F.lit(None).cast("string")
+    columns = [names.alias(name) if name == "record_id" else name for name in _ACCEPTED_COLUMNS]
+    return table.where(reach).select(*columns, F.lit(is_late_table).alias("_late"))
 
 
 def match_accepted(new: DataFrame, known: DataFrame, *, ttl: timedelta, widened: bool) -> DataFrame:
@@ -110,15 +116,36 @@ def match_accepted(new: DataFrame, known: DataFrame, *, ttl: timedelta, widened:
     return met.select("event_id", ROW, *carried, verdict.alias(VERDICT))
 
 
-def met_again(new: DataFrame) -> DataFrame:
-    """Leave of the arrivals those whose id may be among them more than once.
+def meeting(new: DataFrame, known: DataFrame | None) -> DataFrame:
+    """Find the ids that could meet another row: few do, and only they need be compared.
 
-    Few are, and ids are told apart by their hashes here: to sort all rows by their ids, only to
-    find each alone, costs more than counting numbers.
+    Ids are told apart by their hashes here. To bring all wide rows together by their ids, only to
+    find most of them alone, costs far more than to count numbers; two ids with one hash are told
+    apart where they are compared.
+
+    Args:
+        new: From :func:`arrivals`.
+        known: Accepted rows; None: there are none.
+
+    Returns:
+        ``_id``, the hashes of ids that are twice in ``new``, or both in ``new`` and ``known``.
     """
-    hashed = F.xxhash64("event_id")
-    often = new.groupBy(hashed.alias("_id")).count().where(F.col("count") > 1).select("_id")
-    return new.join(often.hint("shuffle_hash"), on=hashed == F.col("_id"), how="left_semi")
+    hashes = new.select(hash_of_id().alias(ID), F.lit(True).alias("_new"))
+    if known is not None:
+        theirs = known.select(hash_of_id().alias(ID), F.lit(False).alias("_new"))
+        hashes = hashes.unionByName(theirs)
+    counted = hashes.groupBy(ID).agg(F.count("*").alias("_rows"), F.max("_new").alias("_new"))
+    return counted.where((F.col("_rows") > 1) & F.col("_new")).select(ID)
+
+
+def among(rows: DataFrame, ids: DataFrame) -> DataFrame:
+    """Keep the rows whose id has one of some hashes."""
+    return rows.join(ids, on=hash_of_id() == F.col(ID), how="left_semi")
+
+
+def hash_of_id() -> Column:
+    """Give the number that stands for an id until it is compared."""
+    return F.xxhash64("event_id")
 
 
 def rank_arrivals(new: DataFrame, *, ttl: timedelta, widened: bool) -> DataFrame:

@@ -30,6 +30,7 @@ LATENESS = "_lateness"
 SILVER = "silver"
 LATE = "late"
 QUARANTINED = "quarantined"
+_THEIRS = "_judged_row"
 
 QUARANTINE_DDL = (
     "record_id string, payload binary, event_id string, reasons array<string>, stage string, "
@@ -60,7 +61,12 @@ def decide(
     if verdicts is None:
         judged = classified.withColumn(VERDICT, F.lit(None).cast("string"))
     else:
-        judged = classified.join(verdicts, on=ROW, how="left")
+        theirs = verdicts.select(F.col(ROW).alias(_THEIRS), VERDICT)
+        # A number is found sooner than a long text. Written as an equality, the text would be part
+        # of what is looked up.
+        same = F.col(ROW).between(F.col(_THEIRS), F.col(_THEIRS))
+        on = (F.xxhash64(ROW) == F.xxhash64(_THEIRS)) & same
+        judged = classified.join(theirs, on=on, how="left").drop(_THEIRS)
     conflict = F.col(VERDICT) == CONFLICT
     judged = judged.withColumn(
         STAGE, F.when(conflict, F.lit("conflicting_duplicate")).otherwise(F.col(STAGE))

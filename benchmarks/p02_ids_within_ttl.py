@@ -1,0 +1,131 @@
+"""P2: a small batch of silver with ten million accepted ids within the TTL, against ten thousand.
+
+Two lakes differ in what silver remembers, and in nothing else: the copies in the batches come from
+all over it. The history is written as the hop would have left it, its small files put together.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from benchmarks.measuring import Finding, Goal, Report, arguments, hand_in, in_turns, ratios, say
+from benchmarks.silver_data import Cut, twin
+from benchmarks.silver_lake import (
+    ALL,
+    batch_limit,
+    check_silver,
+    context,
+    create_bronze,
+    durations,
+    land,
+    play,
+    remember,
+    seconds_a_batch,
+)
+from tidelake.config import load_environment
+from tidelake.session import build_session
+
+_GOAL = Goal("seconds of a batch with many ids over those with few", 1.5, at_least=False)
+_TTL = "1 day"
+# As many accepted rows as compaction leaves in a file.
+_ROWS_A_FILE = 400_000
+
+
+@dataclass
+class Side:
+    """A lake whose silver remembers so many ids, and what its batches said.
+
+    Attributes:
+        spark: The session.
+        base: The lake, its measured batches in bronze alone.
+        limit: What a batch takes, in bytes.
+        cuts: Of the measured batches.
+        searched: Ids that deduplication compared with, a batch each.
+        told: What Spark said of each round's batches.
+    """
+
+    spark: SparkSession
+    base: Path
+    limit: int
+    cuts: list[Cut]
+    searched: list[int] = field(default_factory=list)
+    told: list[list[dict[str, Any]]] = field(default_factory=list)
+
+    def play(self, number: int) -> float:
+        """Give the median seconds of the measured batches, on a copy of the lake."""
+        root = self.base.parent / f"{self.base.name}-{number}"
+        twin(self.base, root)
+        run = context(self.spark, root, batch_bytes=self.limit, ttl=_TTL)
+        query = play(run)
+        self.told.append(durations(query))
+        if number == 0:
+            notes = check_silver(run, self.cuts, after=0)
+            self.searched.extend(note.searched for note in notes)
+            say(f"  searched {self.searched}")
+        shutil.rmtree(root)
+        return median(seconds_a_batch(query))
+
+
+def main() -> None:
+    """Measure, and hand in what was found."""
+    parser = arguments(__doc__)
+    parser.add_argument("--rows", type=int, default=10_000, help="of a batch")
+    parser.add_argument("--batches", type=int, default=4, help="that are measured in a round")
+    parser.add_argument("--few", type=int, default=10_000, help="ids within the TTL on one side")
+    parser.add_argument("--many", type=int, default=10_000_000, help="and on the other")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        spark = build_session(load_environment("local", root=f"{folder}/spark"))
+        try:
+            sides = {
+                name: prepare(spark, Path(folder) / name, options.rows, options.batches, ids)
+                for name, ids in (("few", options.few), ("many", options.many))
+            }
+            turns = {name: side.play for name, side in sides.items()}
+            spent = in_turns(turns, options.repeats)
+        finally:
+            spark.stop()
+    report = Report(
+        "P2",
+        f"a silver batch of {options.rows:,} rows with {options.many:,} ids within the TTL "
+        f"against {options.few:,}",
+        [Finding.of(_GOAL, ratios(spent["many"], spent["few"]))],
+        spent,
+        "silver's new rows are those that the stream's numbers give, on both sides; "
+        "the books add up",
+        {
+            **{name: getattr(options, name) for name in ("rows", "batches", "few", "many")},
+            "ttl": _TTL,
+            "copies": "one row in five, half of them from anywhere in what silver remembers",
+        },
+        {name: {"searched": side.searched, "batches": side.told} for name, side in sides.items()},
+    )
+    hand_in(report, options.json)
+
+
+def prepare(spark: SparkSession, base: Path, rows: int, batches: int, ids: int) -> Side:
+    """Let silver remember so many ids, the first batch's by itself."""
+    run = context(spark, base, batch_bytes=ALL, ttl=_TTL)
+    create_bronze(run)
+    first = min(rows, ids)
+    land(run, 0, Cut(0, first))
+    play(run)
+    if ids > first:
+        files = max(1, ids // _ROWS_A_FILE)
+        remember(run, Cut(first, ids, together=rows), files=files)
+    cuts = [Cut(start, start + rows, reach=ids) for start in range(ids, ids + batches * rows, rows)]
+    for number, cut in enumerate(cuts):
+        land(run, number + 1, cut)
+    say(f"{base.name}: silver remembers {ids:,} ids")
+    return Side(spark, base, batch_limit(run), cuts)
+
+
+if __name__ == "__main__":
+    main()

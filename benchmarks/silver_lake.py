@@ -1,0 +1,135 @@
+"""A lake with silver in some state, for the rows about silver, and the hop that goes on with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from benchmarks.silver_data import Cut, accepted, bronze, mark, silver
+from tidelake.bronze import BRONZE_DDL, REQUEUE_DDL
+from tidelake.config import Limits, Pipeline, load_environment, load_pipeline
+from tidelake.config.places import conf_dir, find_file
+from tidelake.runtime.hop import Run
+from tidelake.runtime.progress import Progress
+from tidelake.runtime.schemas import from_ddl
+from tidelake.runtime.silver_hop import SilverHop
+from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
+from tidelake.sinks.append import append, ensure_table
+from tidelake.sinks.commits import Commit, commits, last_commit
+from tidelake.sinks.notes import SilverNote
+from tidelake.sinks.positions import BEGINNING, bytes_between
+from tidelake.tables import Lake
+
+NAME = "clickstream"
+NOW = parse_trigger(AVAILABLE_NOW).options
+ALL = 1 << 40
+
+
+def defined(root: Path, *, ttl: str) -> Pipeline:
+    """Load the clickstream without its dimension: a lookup is no part of the rows about silver."""
+    content = yaml.safe_load(find_file(NAME, "pipeline").read_text(encoding="utf-8"))
+    content["dedup"]["ttl"] = ttl
+    content["quality"]["suite"] = str(conf_dir() / "expectations" / f"{NAME}.yml")
+    content["gold"] = [one for one in content["gold"] if one["keys"] != ["category"]]
+    content.pop("enrich")
+    landing = root / "landing"
+    landing.mkdir(parents=True, exist_ok=True)
+    file = root / f"{NAME}.yml"
+    file.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+    environment = load_environment("local", root=str(root))
+    return load_pipeline(str(file), environment, source=str(landing))
+
+
+def context(spark: SparkSession, root: Path, *, batch_bytes: int, ttl: str) -> Run:
+    """Give what a hop works with."""
+    environment = load_environment("local", root=str(root)).model_copy(
+        update={"limits": Limits(silver_bytes=f"{batch_bytes}b")}
+    )
+    pipeline = defined(root, ttl=ttl)
+    return Run(spark, pipeline, Lake(root), environment, Progress(lambda line: None))
+
+
+def create_bronze(run: Run) -> None:
+    """Create the tables that silver follows."""
+    for table, ddl in (
+        (run.lake.bronze(NAME), BRONZE_DDL),
+        (run.lake.requeue(NAME), REQUEUE_DDL),
+    ):
+        ensure_table(run.spark, table, from_ddl(run.spark, ddl), _note(-1))
+
+
+def land(run: Run, number: int, cut: Cut, *, files: int = 2) -> None:
+    """Append a cut of the stream to bronze in one commit, as the bronze hop would."""
+    append(bronze(run.spark, cut, files), run.lake.bronze(NAME), _note(number))
+
+
+def play(run: Run) -> StreamingQuery:
+    """Let the silver hop take in all that bronze holds."""
+    hop = SilverHop(run)
+    query = hop.start(NOW)
+    hop.finish(query)
+    return query
+
+
+def remember(run: Run, cut: Cut, *, files: int) -> None:
+    """Append rows to silver as if the hop's last batch had written them, and searched as many."""
+    last = last_commit(run.lake.silver(NAME))
+    assert last is not None
+    note = {**last.note, "dedup": {"searched": cut.rows, "seconds": 0.0}}
+    append(silver(run.spark, cut, files), run.lake.silver(NAME), note)
+
+
+def batch_limit(run: Run, files: int = 2) -> int:
+    """Give the limit with which a batch takes so many files of bronze, all about of a size.
+
+    Delta takes files until the limit is passed: half a file below the whole lets the last in.
+    """
+    table = run.lake.bronze(NAME)
+    total, count = bytes_between(table, BEGINNING), len(_bronze_files(run))
+    return int(total / count * (files - 0.5))
+
+
+def silver_batches(run: Run, after: int) -> list[Commit]:
+    """List the batches that silver closed after one, oldest first."""
+    return [one for one in commits(run.lake.silver(NAME)) if one.batch > after][::-1]
+
+
+def check_silver(run: Run, cuts: list[Cut], after: int) -> list[SilverNote]:
+    """Hold what some batches brought against the numbers of their events, and give their notes."""
+    notes = [SilverNote.of(one) for one in silver_batches(run, after)]
+    assert len(notes) == len(cuts), f"{len(notes)} batches, planned were {len(cuts)}"
+    for note, cut in zip(notes, cuts, strict=True):
+        fates = dict(note.total())
+        assert sum(fates.values()) == sum(note.taken.values()) == cut.rows, fates
+    rows = run.spark.read.format("delta").load(str(run.lake.silver(NAME).path))
+    found = mark(rows.where(F.col("_batch") > after))
+    expected = mark(accepted(run.spark, cuts))
+    assert found == expected, f"silver holds {found}, must hold {expected}"
+    return notes
+
+
+def durations(query: StreamingQuery) -> list[dict[str, Any]]:
+    """Give what Spark says of the batches with rows: rows, and milliseconds by step."""
+    return [
+        {"rows": one.numInputRows, "durationMs": dict(one.durationMs)}
+        for one in query.recentProgress
+        if one.durationMs.get("addBatch")
+    ]
+
+
+def seconds_a_batch(query: StreamingQuery) -> list[float]:
+    """Give the seconds of each batch with rows."""
+    return [one["durationMs"]["triggerExecution"] / 1_000 for one in durations(query)]
+
+
+def _bronze_files(run: Run) -> list[str]:
+    return list(run.spark.read.format("delta").load(str(run.lake.bronze(NAME).path)).inputFiles())
+
+
+def _note(batch: int) -> dict[str, Any]:
+    return {"pipeline": NAME, "hop": "bronze", "generation": "g1", "batch": batch}
