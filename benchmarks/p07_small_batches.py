@@ -1,0 +1,224 @@
+"""P7: what a small batch costs, whole trigger, against the same stream to a no-op sink.
+
+Silver with deduplication follows bronze, gold with one tumbling table follows silver. Beside each
+a stream reads the same commits into ``format("noop")``. All four run as a run that goes on does,
+without an interval, and take turns of a few batches; the first batch after each start does not
+count, nor do the first rounds.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.listener import StreamingQueryProgress
+from pyspark.sql.streaming.query import StreamingQuery
+
+from benchmarks import executions
+from benchmarks.measuring import Finding, Goal, Report, arguments, hand_in, in_turns, ratios, say
+from benchmarks.visits import MINUTES, NAME, feed, land_batches, opened, version_of
+from tidelake.access import follow, load
+from tidelake.config import load_environment
+from tidelake.runtime.gold_hop import GoldHop
+from tidelake.runtime.hop import HopQuery
+from tidelake.runtime.pace import Pace
+from tidelake.runtime.pipeline import run_hops
+from tidelake.runtime.silver_hop import SilverHop
+from tidelake.runtime.triggers import AVAILABLE_NOW, CONTINUOUS, parse_trigger
+from tidelake.session import build_session
+from tidelake.tables import Lake, Table
+
+_GOALS = {
+    "silver": Goal("silver with dedup against the no-op sink", 4.0, at_least=False),
+    "gold": Goal("one gold table against the no-op sink", 7.0, at_least=False),
+}
+_WARM_UP = 2
+_PATIENCE = 120.0
+_GOES_ON = parse_trigger(CONTINUOUS)
+
+
+@dataclass
+class Fed:
+    """A side: a stream over a table of its own that grows by some commits each round.
+
+    Attributes:
+        spark: The session.
+        start: Starts its query.
+        source: The table that the commits come from.
+        target: Its own copy.
+        versions: By batch, in the order of the commits.
+        turn: How many batches a round has.
+        triggers: Of the rounds that count, the first of each start left out.
+        spent: The same rounds' executions.
+        batches: How many batches ``spent`` holds.
+    """
+
+    spark: SparkSession
+    start: Callable[[], StreamingQuery]
+    source: Table
+    target: Table
+    versions: Mapping[int, int]
+    turn: int
+    triggers: list[dict[str, int]] = field(default_factory=list)
+    spent: list[executions.Execution] = field(default_factory=list)
+    batches: int = 0
+
+    def play(self, number: int) -> float:
+        """Take in a round's commits; the median trigger, in seconds."""
+        last = (number + 1) * self.turn - 1
+        feed(self.source, self.target, self.versions[last])
+        mark = executions.newest(self.spark)
+        query = self.start()
+        try:
+            told = _filled(query, self.turn)
+        finally:
+            query.stop()
+        triggers = [{**one.durationMs, "rows": one.numInputRows} for one in told]
+        if number >= _WARM_UP:
+            self.triggers += triggers[1:]
+            self.spent += executions.since(self.spark, mark)
+            self.batches += len(told)
+        return median(one["triggerExecution"] for one in triggers[1:]) / 1_000
+
+    def details(self) -> dict[str, Any]:
+        """Tell where its time went; counts and milliseconds of a batch, in the mean."""
+        phases = {name for one in self.triggers for name in one} - {"rows"}
+        return {
+            "batches": len(self.triggers),
+            "mean_ms": mean(one["triggerExecution"] for one in self.triggers),
+            "duration_ms": {
+                name: median(one.get(name, 0) for one in self.triggers) for name in sorted(phases)
+            },
+            "a_batch": executions.counts(self.spent, self.batches),
+            "where": executions.by_label(self.spent, self.batches),
+        }
+
+
+def main() -> None:
+    """Measure, and hand in what was measured."""
+    parser = arguments(__doc__)
+    parser.add_argument("--rows", type=int, default=1_000, help="of a batch")
+    parser.add_argument("--turn", type=int, default=6, help="batches a side and round")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        base = Path(folder)
+        spark = build_session(load_environment("local", root=str(base / "spark")))
+        try:
+            report = _measured(spark, base, options.repeats, options.rows, options.turn)
+        finally:
+            spark.stop()
+    hand_in(report, options.json)
+
+
+def _measured(spark: SparkSession, base: Path, repeats: int, rows: int, turn: int) -> Report:
+    rounds = repeats + _WARM_UP
+    events = land_batches(base / "landing", rounds * turn, rows)
+    prepared = opened(spark, base / "made", base / "landing")
+    began = time.monotonic()
+    run_hops(prepared, ["bronze", "silver"], parse_trigger(AVAILABLE_NOW))
+    say(f"{rounds * turn} batches prepared in {time.monotonic() - began:.0f} s")
+    sides = _sides(spark, base, prepared.lake, turn)
+    spent = in_turns({name: side.play for name, side in sides.items()}, repeats, warm_up=_WARM_UP)
+    _check(spark, base, events)
+    return Report(
+        row="P7",
+        title=f"{rows:,}-row batches against the same stream to a no-op sink",
+        findings=[
+            Finding.of(goal, ratios(spent[hop], spent[f"{hop}, no-op"]))
+            for hop, goal in _GOALS.items()
+        ],
+        seconds=spent,
+        checked=(
+            f"silver holds each of {events:,} events once; gold equals a batch aggregate of silver; "
+            "each batch of each side took one commit"
+        ),
+        setting={
+            "rows_a_batch": rows,
+            "batches_a_side": repeats * (turn - 1),
+            "warm_up_batches_a_side": _WARM_UP * turn,
+            "trigger": "goes on, no interval",
+            "event_ids_within_ttl": "at most 12,000",
+            "copies": "5 %",
+        },
+        details={name: side.details() for name, side in sides.items()},
+    )
+
+
+def _sides(spark: SparkSession, base: Path, made: Lake, turn: int) -> dict[str, Fed]:
+    """Give each side its own copy of what it follows."""
+    found: dict[str, Fed] = {}
+    kinds: dict[str, tuple[type[HopQuery], str]] = {
+        "silver": (SilverHop, "bronze"),
+        "gold": (GoldHop, "silver"),
+    }
+    for hop, (kind, followed) in kinds.items():
+        source = getattr(made, followed)(NAME)
+        by_batch = version_of(source)
+        ours, theirs = opened(spark, base / hop, base / "nothing"), Lake(base / f"{hop}-noop")
+        if hop == "silver":
+            feed(made.requeue(NAME), ours.lake.requeue(NAME), 0)
+        starts: dict[str, tuple[Lake, Callable[[], StreamingQuery]]] = {
+            f"{hop}, no-op": (theirs, lambda table=getattr(theirs, followed)(NAME): _noop(spark, table)),
+            hop: (ours.lake, lambda kind=kind, run=ours: _hop(kind(run))),
+        }
+        for name, (lake, start) in starts.items():
+            target = getattr(lake, followed)(NAME)
+            found[name] = Fed(spark, start, source, target, by_batch, turn)
+    return found
+
+
+def _hop(hop: HopQuery) -> StreamingQuery:
+    """Start a hop as a run that goes on does."""
+    assert _GOES_ON.seconds is not None
+    hop.pace = Pace(_GOES_ON.seconds, hop.most, hop.unit)
+    return hop.start(_GOES_ON.options)
+
+
+def _noop(spark: SparkSession, table: Table) -> StreamingQuery:
+    """Read the same commits, and throw them away."""
+    checkpoint = str(Path(table.path).parent / "checkpoint")
+    writer = follow(spark, table, max_bytes=1024).writeStream.format("noop")
+    return writer.option("checkpointLocation", checkpoint).trigger(**_GOES_ON.options).start()
+
+
+def _filled(query: StreamingQuery, batches: int) -> list[StreamingQueryProgress]:
+    """Wait until a query has closed so many batches with rows."""
+    ends = time.monotonic() + _PATIENCE
+    while time.monotonic() < ends:
+        told = [one for one in query.recentProgress if one.numInputRows]
+        if len(told) >= batches:
+            return told
+        if not query.isActive:
+            raise RuntimeError(f"a stream ended: {query.exception()}")
+        time.sleep(0.05)
+    raise TimeoutError(f"{len(query.recentProgress)} batches in {_PATIENCE:.0f} s")
+
+
+def _check(spark: SparkSession, base: Path, events: int) -> None:
+    """Hold both tables against a recomputation."""
+    silver = load(spark, Lake(base / "silver").silver(NAME))
+    assert silver.count() == silver.select("event_id").distinct().count() == events
+    followed = load(spark, Lake(base / "gold").silver(NAME))
+    _same(silver, followed, ["event_id", "user_id", "event_time", "action", "value"])
+    minute = F.window("event_time", "1 minute")
+    exact = followed.groupBy(minute.alias("w"), "user_id").agg(
+        F.count("*").alias("events"), F.sum("value").alias("total")
+    )
+    exact = exact.select("user_id", F.col("w.start").alias("window_start"), "events", "total")
+    _same(load(spark, Lake(base / "gold").gold(MINUTES)), exact, exact.columns)
+
+
+def _same(one: DataFrame, other: DataFrame, columns: list[str]) -> None:
+    left, right = one.select(*columns), other.select(*columns)
+    assert left.exceptAll(right).isEmpty() and right.exceptAll(left).isEmpty(), columns
+
+
+if __name__ == "__main__":
+    main()

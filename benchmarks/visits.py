@@ -1,0 +1,105 @@
+"""A pipeline of visits whose hops are run on prepared tables, a commit at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pyspark.sql import SparkSession
+
+from benchmarks.stateful_data import cut, draw, land
+from tidelake.config import Limits, load_environment, load_pipeline
+from tidelake.runtime.hop import Run
+from tidelake.runtime.progress import Progress
+from tidelake.sinks.commits import commits
+from tidelake.tables import Lake, Table
+
+NAME, MINUTES = "visits", "user_minutes"
+# Smaller than any file, so that a batch takes one commit.
+ONE_COMMIT = "1k"
+
+_DEFINITION: dict[str, Any] = {
+    "name": NAME,
+    # A file makes one commit of bronze.
+    "source": {"kind": "files", "path": "landing", "max_files_per_trigger": 1},
+    "event": {
+        "schema": "event_id STRING, user_id STRING, event_time TIMESTAMP, action STRING, "
+        "value DECIMAL(18,2)",
+        "id": "event_id",
+        "time": "event_time",
+    },
+    "watermark": {"delay": "10 minutes", "allowed_lateness": "1 day"},
+    "dedup": {"ttl": "1 hour", "beyond_ttl": "ignore"},
+    "gold": [
+        {
+            "name": MINUTES,
+            "window": {"kind": "tumbling", "size": "1 minute"},
+            "keys": ["user_id"],
+            "measures": {"events": {"count": "*"}, "total": {"sum": "value"}},
+        },
+    ],
+}
+
+
+def land_batches(landing: Path, batches: int, rows: int, *, copies: float = 0.05) -> int:
+    """Write a file for each batch, each with as many lines; some are copies of lines before them.
+
+    Returns:
+        How many different events there are.
+    """
+    rng = random.Random(7)
+    fresh = draw(batches * rows)
+    lines: list[bytes] = []
+    taken = 0
+    while len(lines) < batches * rows:
+        if lines and rng.random() < copies:
+            lines.append(lines[-rng.randrange(1, min(len(lines), 2 * rows) + 1)])
+        else:
+            lines.append(fresh[taken])
+            taken += 1
+    land(landing, "visits", cut(lines, rows))
+    assert len({json.loads(line)["event_id"] for line in lines}) == taken
+    return taken
+
+
+def opened(spark: SparkSession, root: Path, landing: Path, *, bytes_a_batch: str = ONE_COMMIT) -> Run:
+    """Give what a hop works with, on the tables under a root."""
+    root.mkdir(parents=True, exist_ok=True)
+    landing.mkdir(exist_ok=True)
+    file = root / f"{NAME}.yml"
+    file.write_text(yaml.safe_dump(_DEFINITION, sort_keys=False), encoding="utf-8")
+    limits = Limits(silver_bytes=bytes_a_batch, gold_bytes=bytes_a_batch)
+    environment = load_environment("local", root=str(root)).model_copy(update={"limits": limits})
+    pipeline = load_pipeline(str(file), environment, source=str(landing))
+    return Run(spark, pipeline, Lake(root), environment, Progress(lambda line: None))
+
+
+def version_of(table: Table) -> dict[int, int]:
+    """Tell which version each batch made."""
+    return {commit.batch: commit.version for commit in commits(table)}
+
+
+def feed(source: Table, target: Table, until: int) -> None:
+    """Let a copy of a table grow by the commits of the original up to a version.
+
+    Data files are linked at once; rows are there when their commit is. The log's own checkpoints
+    stay out: they would tell of versions to come.
+    """
+    log = Path(target.path) / "_delta_log"
+    if not log.exists():
+        shutil.copytree(
+            Path(source.path),
+            Path(target.path),
+            ignore=shutil.ignore_patterns("_delta_log"),
+            copy_function=os.link,
+        )
+        log.mkdir()
+    for file in sorted((Path(source.path) / "_delta_log").glob("*.json")):
+        copy = log / file.name
+        if int(file.stem) <= until and not copy.exists():
+            shutil.copyfile(file, copy)
