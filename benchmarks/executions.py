@@ -10,7 +10,9 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 _OPERATOR = re.compile(r"^[\s:+\-*]*(?P<name>[^()]*?)\s*(\(\d+\))?\s*$")
-_PLACE = re.compile(r"\[?file:/+[^\s,\]]*?(?P<place>[^/\s,\]]+/[^/\s,\]]+?)(/_delta_log)?(?=[\s,\]]|$)")
+_PLACE = re.compile(
+    r"\[?file:/+[^\s,\]]*?(?P<place>[^/\s,\]]+/[^/\s,\]]+?)(/_delta_log)?(?=[\s,\]]|$)"
+)
 _DULL = {"AdaptiveSparkPlan", "ColumnarToRow", "InputAdapter", "WholeStageCodegen", "Project"}
 
 
@@ -47,7 +49,9 @@ def newest(spark: SparkSession) -> tuple[int, int]:
 
 def since(spark: SparkSession, mark: tuple[int, int]) -> list[Execution]:
     """Give what was executed since a mark of :func:`newest`; Spark keeps the last thousand."""
-    jobs = {one.jobId(): one for one in _listed(_core(spark).jobsList(None)) if one.jobId() > mark[1]}
+    jobs = {
+        one.jobId(): one for one in _listed(_core(spark).jobsList(None)) if one.jobId() > mark[1]
+    }
     found = []
     taken: set[int] = set()
     for one in _listed(_sql(spark).executionsList()):
@@ -127,7 +131,11 @@ def _own(one: Execution, executions: Sequence[Execution]) -> int:
 
 
 def _label(description: str, plan: str) -> str:
-    told = description.rpartition("batch = ")[2].partition(" - ")[2] if "batch = " in description else ""
+    told = (
+        description.rpartition("batch = ")[2].partition(" - ")[2]
+        if "batch = " in description
+        else ""
+    )
     tree = plan.removeprefix("== Physical Plan ==").lstrip("\n").partition("\n\n")[0]
     names: list[str] = []
     for line in tree.splitlines():

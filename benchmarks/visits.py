@@ -67,7 +67,9 @@ def land_batches(landing: Path, batches: int, rows: int, *, copies: float = 0.05
     return taken
 
 
-def opened(spark: SparkSession, root: Path, landing: Path, *, bytes_a_batch: str = ONE_COMMIT) -> Run:
+def opened(
+    spark: SparkSession, root: Path, landing: Path, *, bytes_a_batch: str = ONE_COMMIT
+) -> Run:
     """Give what a hop works with, on the tables under a root."""
     root.mkdir(parents=True, exist_ok=True)
     landing.mkdir(exist_ok=True)
@@ -87,19 +89,18 @@ def version_of(table: Table) -> dict[int, int]:
 def feed(source: Table, target: Table, until: int) -> None:
     """Let a copy of a table grow by the commits of the original up to a version.
 
-    Data files are linked at once; rows are there when their commit is. The log's own checkpoints
+    Data files are linked first; rows are there when their commit is. The log's own checkpoints
     stay out: they would tell of versions to come.
     """
-    log = Path(target.path) / "_delta_log"
-    if not log.exists():
-        shutil.copytree(
-            Path(source.path),
-            Path(target.path),
-            ignore=shutil.ignore_patterns("_delta_log"),
-            copy_function=os.link,
-        )
-        log.mkdir()
-    for file in sorted((Path(source.path) / "_delta_log").glob("*.json")):
+    theirs, ours = Path(source.path), Path(target.path)
+    for file in sorted(theirs.rglob("*.parquet")):
+        copy = ours / file.relative_to(theirs)
+        if "_delta_log" not in file.parts and not copy.exists():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            os.link(file, copy)
+    log = ours / "_delta_log"
+    log.mkdir(parents=True, exist_ok=True)
+    for file in sorted((theirs / "_delta_log").glob("*.json")):
         copy = log / file.name
         if int(file.stem) <= until and not copy.exists():
             shutil.copyfile(file, copy)
