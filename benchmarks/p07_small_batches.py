@@ -186,7 +186,7 @@ def _hop(hop: HopQuery) -> StreamingQuery:
 
 def _noop(spark: SparkSession, table: Table) -> StreamingQuery:
     """Read the same commits, and throw them away."""
-    checkpoint = str(Path(table.path).parent / "checkpoint")
+    checkpoint = str(Path(str(table.path)).parent / "checkpoint")
     writer = follow(spark, table, max_bytes=1024).writeStream.format("noop")
     return writer.option("checkpointLocation", checkpoint).trigger(**_GOES_ON.options).start()
 

@@ -92,7 +92,7 @@ def feed(source: Table, target: Table, until: int) -> None:
     Data files are linked first; rows are there when their commit is. The log's own checkpoints
     stay out: they would tell of versions to come.
     """
-    theirs, ours = Path(source.path), Path(target.path)
+    theirs, ours = Path(str(source.path)), Path(str(target.path))
     for file in sorted(theirs.rglob("*.parquet")):
         copy = ours / file.relative_to(theirs)
         if "_delta_log" not in file.parts and not copy.exists():
