@@ -82,6 +82,25 @@ def since(spark: SparkSession, mark: tuple[int, int]) -> list[Execution]:
     return found
 
 
+def metrics(spark: SparkSession, mark: tuple[int, int], kind: str) -> list[dict[str, int]]:
+    """Give what Spark counted in the executions since a mark whose plan begins with a word."""
+    store, found = _sql(spark), []
+    for one in _listed(store.executionsList()):
+        if one.executionId() <= mark[0] or kind not in one.physicalPlanDescription()[:200]:
+            continue
+        values = store.executionMetrics(one.executionId())
+        named = [(metric.name(), metric.accumulatorId()) for metric in _listed(one.metrics())]
+        counted = {name: values.get(number) for name, number in named}
+        found.append(
+            {
+                name: int(value.get().replace(",", ""))
+                for name, value in counted.items()
+                if value.isDefined() and value.get().replace(",", "").isdigit()
+            }
+        )
+    return found
+
+
 def counts(executions: Iterable[Execution], batches: int) -> dict[str, float]:
     """Count what a batch costs in the mean."""
     all_ = list(executions)

@@ -11,28 +11,23 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import mean, median
-from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
-from benchmarks import executions
 from benchmarks.measuring import Finding, Goal, Report, arguments, hand_in, in_turns, ratios, say
+from benchmarks.triggers import GOES_ON, Triggers, going_on
 from benchmarks.visits import MINUTES, NAME, feed, land_batches, opened, version_of
 from tidelake.access import follow, load
 from tidelake.config import load_environment
 from tidelake.runtime.gold_hop import GoldHop
-from tidelake.runtime.hop import HopQuery
-from tidelake.runtime.pace import Pace
 from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.silver_hop import SilverHop
-from tidelake.runtime.triggers import AVAILABLE_NOW, CONTINUOUS, parse_trigger
+from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.session import build_session
 from tidelake.tables import Lake, Table
 
@@ -41,8 +36,6 @@ _GOALS = {
     "gold": Goal("one gold table against the no-op sink", 7.0, at_least=False),
 }
 _WARM_UP = 2
-_PATIENCE = 120.0
-_GOES_ON = parse_trigger(CONTINUOUS)
 
 
 @dataclass
@@ -50,56 +43,24 @@ class Fed:
     """A side: a stream over a table of its own that grows by some commits each round.
 
     Attributes:
-        spark: The session.
-        start: Starts its query.
+        stream: Its query.
         source: The table that the commits come from.
         target: Its own copy.
         turn: How many batches a round has.
         ahead: How many rounds it is ahead of those that follow it.
-        triggers: Of the rounds that count, the first of each start left out.
-        spent: The same rounds' executions.
-        batches: How many batches ``spent`` holds.
     """
 
-    spark: SparkSession
-    start: Callable[[], StreamingQuery]
+    stream: Triggers
     source: Table
     target: Table
     turn: int
     ahead: int = 0
-    triggers: list[dict[str, int]] = field(default_factory=list)
-    spent: list[executions.Execution] = field(default_factory=list)
-    batches: int = 0
 
     def play(self, number: int) -> float:
         """Take in a round's commits; the median trigger, in seconds."""
         last = (number + self.ahead + 1) * self.turn - 1
         feed(self.source, self.target, version_of(self.source)[last])
-        mark = executions.newest(self.spark)
-        query = self.start()
-        try:
-            told = _filled(query, self.turn)
-        finally:
-            query.stop()
-        triggers = [{**one.durationMs, "rows": one.numInputRows} for one in told]
-        if number >= _WARM_UP:
-            self.triggers += triggers[1:]
-            self.spent += executions.since(self.spark, mark)
-            self.batches += len(told)
-        return median(one["triggerExecution"] for one in triggers[1:]) / 1_000
-
-    def details(self) -> dict[str, Any]:
-        """Tell where its time went; counts and milliseconds of a batch, in the mean."""
-        phases = {name for one in self.triggers for name in one} - {"rows"}
-        return {
-            "batches": len(self.triggers),
-            "mean_ms": mean(one["triggerExecution"] for one in self.triggers),
-            "duration_ms": {
-                name: median(one.get(name, 0) for one in self.triggers) for name in sorted(phases)
-            },
-            "a_batch": executions.counts(self.spent, self.batches),
-            "where": executions.by_label(self.spent, self.batches),
-        }
+        return self.stream.play(self.turn, counts=number >= _WARM_UP)
 
 
 def main() -> None:
@@ -152,7 +113,7 @@ def _measured(spark: SparkSession, base: Path, repeats: int, rows: int, turn: in
             "event_ids_within_ttl": "at most 12,000",
             "copies": "5 %",
         },
-        details={name: side.details() for name, side in sides.items()},
+        details={name: side.stream.details() for name, side in sides.items()},
     )
 
 
@@ -167,41 +128,21 @@ def _sides(spark: SparkSession, base: Path, made: Lake, turn: int) -> dict[str, 
     feed(made.requeue(NAME), silver.lake.requeue(NAME), 0)
     starts: dict[str, tuple[Callable[[], StreamingQuery], Table, Table, int]] = {
         "silver, no-op": (partial(_noop, spark, bronze_beside), bronze, bronze_beside, 1),
-        "silver": (lambda: _hop(SilverHop(silver)), bronze, silver.lake.bronze(NAME), 1),
+        "silver": (lambda: going_on(SilverHop(silver)), bronze, silver.lake.bronze(NAME), 1),
         "gold, no-op": (partial(_noop, spark, silver_beside), followed, silver_beside, 0),
-        "gold": (lambda: _hop(GoldHop(gold)), followed, gold.lake.silver(NAME), 0),
+        "gold": (lambda: going_on(GoldHop(gold)), followed, gold.lake.silver(NAME), 0),
     }
     return {
-        name: Fed(spark, start, source, target, turn, ahead)
+        name: Fed(Triggers(spark, start), source, target, turn, ahead)
         for name, (start, source, target, ahead) in starts.items()
     }
-
-
-def _hop(hop: HopQuery) -> StreamingQuery:
-    """Start a hop as a run that goes on does."""
-    assert _GOES_ON.seconds is not None
-    hop.pace = Pace(_GOES_ON.seconds, hop.most, hop.unit)
-    return hop.start(_GOES_ON.options)
 
 
 def _noop(spark: SparkSession, table: Table) -> StreamingQuery:
     """Read the same commits, and throw them away."""
     checkpoint = str(Path(str(table.path)).parent / "checkpoint")
     writer = follow(spark, table, max_bytes=1024).writeStream.format("noop")
-    return writer.option("checkpointLocation", checkpoint).trigger(**_GOES_ON.options).start()
-
-
-def _filled(query: StreamingQuery, batches: int) -> list[StreamingQueryProgress]:
-    """Wait until a query has closed so many batches with rows."""
-    ends = time.monotonic() + _PATIENCE
-    while time.monotonic() < ends:
-        told = [one for one in query.recentProgress if one.numInputRows]
-        if len(told) >= batches:
-            return told
-        if not query.isActive:
-            raise RuntimeError(f"a stream ended: {query.exception()}")
-        time.sleep(0.05)
-    raise TimeoutError(f"{len(query.recentProgress)} batches in {_PATIENCE:.0f} s")
+    return writer.option("checkpointLocation", checkpoint).trigger(**GOES_ON.options).start()
 
 
 def _check(spark: SparkSession, base: Path, events: int) -> None:

@@ -6,20 +6,26 @@ import json
 import os
 import random
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from benchmarks.stateful_data import cut, draw, land
 from tidelake.config import Limits, load_environment, load_pipeline
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
+from tidelake.runtime.schemas import silver_schema
+from tidelake.runtime.silver_hop import create_silver
+from tidelake.sinks.append import append
 from tidelake.sinks.commits import commits
+from tidelake.sinks.notes import SilverNote
 from tidelake.tables import Lake, Table
 
-NAME, MINUTES = "visits", "user_minutes"
+NAME, MINUTES, SESSIONS = "visits", "user_minutes", "user_sessions"
 # Smaller than any file, so that a batch takes one commit.
 ONE_COMMIT = "1k"
 
@@ -35,14 +41,11 @@ _DEFINITION: dict[str, Any] = {
     },
     "watermark": {"delay": "10 minutes", "allowed_lateness": "1 day"},
     "dedup": {"ttl": "1 hour", "beyond_ttl": "ignore"},
-    "gold": [
-        {
-            "name": MINUTES,
-            "window": {"kind": "tumbling", "size": "1 minute"},
-            "keys": ["user_id"],
-            "measures": {"events": {"count": "*"}, "total": {"sum": "value"}},
-        },
-    ],
+}
+_BASE = {"events": {"count": "*"}, "total": {"sum": "value"}}
+_GOLD: dict[str, dict[str, Any]] = {
+    MINUTES: {"window": {"kind": "tumbling", "size": "1 minute"}, "measures": _BASE},
+    SESSIONS: {"window": {"kind": "session", "gap": "30 minutes"}, "measures": _BASE},
 }
 
 
@@ -68,17 +71,45 @@ def land_batches(landing: Path, batches: int, rows: int, *, copies: float = 0.05
 
 
 def opened(
-    spark: SparkSession, root: Path, landing: Path, *, bytes_a_batch: str = ONE_COMMIT
+    spark: SparkSession,
+    root: Path,
+    landing: Path,
+    *,
+    gold: Sequence[str] = (MINUTES,),
+    bytes_a_batch: str = ONE_COMMIT,
 ) -> Run:
     """Give what a hop works with, on the tables under a root."""
     root.mkdir(parents=True, exist_ok=True)
     landing.mkdir(exist_ok=True)
+    tables = [{"name": name, "keys": ["user_id"], **_GOLD[name]} for name in gold]
     file = root / f"{NAME}.yml"
-    file.write_text(yaml.safe_dump(_DEFINITION, sort_keys=False), encoding="utf-8")
+    text = json.dumps({**_DEFINITION, "gold": tables})
+    file.write_text(yaml.safe_dump(json.loads(text), sort_keys=False), encoding="utf-8")
     limits = Limits(silver_bytes=bytes_a_batch, gold_bytes=bytes_a_batch)
     environment = load_environment("local", root=str(root)).model_copy(update={"limits": limits})
     pipeline = load_pipeline(str(file), environment, source=str(landing))
     return Run(spark, pipeline, Lake(root), environment, Progress(lambda line: None))
+
+
+def append_silver(run: Run, rows: DataFrame, batch: int) -> None:
+    """Append a batch to silver as the hop would, but for its decisions.
+
+    Args:
+        run: Whose silver; made with the first batch.
+        rows: Those of silver's columns that are known; the others stay null.
+        batch: Its number, from 0.
+    """
+    stamp = {"pipeline": NAME, "hop": "silver", "generation": "g1"}
+    if not batch:
+        create_silver(run, {**stamp, "batch": -1})
+    columns = [
+        (F.col(field.name) if field.name in rows.columns else F.lit(None))
+        .cast(field.dataType)
+        .alias(field.name)
+        for field in silver_schema(run.spark, run.pipeline)
+    ]
+    note = {**stamp, "batch": batch, **SilverNote().to_json()}
+    append(rows.select(*columns), run.lake.silver(NAME), note)
 
 
 def version_of(table: Table) -> dict[int, int]:
