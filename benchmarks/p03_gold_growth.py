@@ -174,7 +174,7 @@ def _measured(sides: Mapping[str, Grown], repeats: int) -> Report:
         title="a batch of gold when its tables are 100 times larger",
         findings=findings,
         seconds=spent,
-        checked="the last day and all after it are row for row the same in both; the windows of the "
+        checked="the last day and all after it are the same rows in both; the windows of the "
         "smaller equal a batch aggregate of silver",
         setting={
             "rows_of_gold": {name: _rows(side) for name, side in sides.items()},

@@ -41,6 +41,10 @@ class Triggers:
     batches: int = 0
 
     def play(self, batches: int, *, counts: bool) -> float:
+        """Take in some commits that are there already; seconds of the median trigger."""
+        return median(self.take(batches, counts=counts)) / 1_000
+
+    def take(self, batches: int, *, counts: bool) -> list[int]:
         """Take in some commits that are there already.
 
         Args:
@@ -48,9 +52,9 @@ class Triggers:
             counts: Whether the turn counts.
 
         Returns:
-            Seconds of the median trigger.
+            Milliseconds of each trigger but the first.
         """
-        mark = executions.newest(self.spark)
+        mark = executions.newest(self.spark) if counts else (-1, -1)
         query = self.start()
         try:
             told = [dict(one.durationMs) for one in filled(query, batches)][1:]
@@ -60,7 +64,17 @@ class Triggers:
             self.told += told
             self.spent += executions.since(self.spark, mark)
             self.batches += batches
-        return median(one[_WHOLE] for one in told) / 1_000
+        return [one[_WHOLE] for one in told]
+
+    def once(self) -> float:
+        """Start the query and let it close one batch; seconds until then."""
+        began = time.monotonic()
+        query = self.start()
+        try:
+            filled(query, 1)
+            return time.monotonic() - began
+        finally:
+            query.stop()
 
     def details(self) -> dict[str, Any]:
         """Tell where the time went; of a batch, in the mean, but for the medians by phase."""
@@ -90,5 +104,5 @@ def filled(query: StreamingQuery, batches: int) -> list[StreamingQueryProgress]:
             return told
         if not query.isActive:
             raise RuntimeError(f"a stream ended: {query.exception()}")
-        time.sleep(0.05)
+        time.sleep(0.01)
     raise TimeoutError(f"{len(query.recentProgress)} batches in {_PATIENCE:.0f} s")

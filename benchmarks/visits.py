@@ -31,8 +31,6 @@ ONE_COMMIT = "1k"
 
 _DEFINITION: dict[str, Any] = {
     "name": NAME,
-    # A file makes one commit of bronze.
-    "source": {"kind": "files", "path": "landing", "max_files_per_trigger": 1},
     "event": {
         "schema": "event_id STRING, user_id STRING, event_time TIMESTAMP, action STRING, "
         "value DECIMAL(18,2)",
@@ -40,7 +38,6 @@ _DEFINITION: dict[str, Any] = {
         "time": "event_time",
     },
     "watermark": {"delay": "10 minutes", "allowed_lateness": "1 day"},
-    "dedup": {"ttl": "1 hour", "beyond_ttl": "ignore"},
 }
 _BASE = {"events": {"count": "*"}, "total": {"sum": "value"}}
 _GOLD: dict[str, dict[str, Any]] = {
@@ -77,13 +74,32 @@ def opened(
     *,
     gold: Sequence[str] = (MINUTES,),
     bytes_a_batch: str = ONE_COMMIT,
+    files: int = 1,
+    ttl: str = "1 hour",
 ) -> Run:
-    """Give what a hop works with, on the tables under a root."""
+    """Give what a hop works with, on the tables under a root.
+
+    Args:
+        spark: The session.
+        root: Where the tables are.
+        landing: Where files land; it may be empty.
+        gold: The tables of gold.
+        bytes_a_batch: The limit of silver and of gold.
+        files: The limit of bronze.
+        ttl: How long an id is remembered.
+    """
     root.mkdir(parents=True, exist_ok=True)
     landing.mkdir(exist_ok=True)
     tables = [{"name": name, "keys": ["user_id"], **_GOLD[name]} for name in gold]
     file = root / f"{NAME}.yml"
-    text = json.dumps({**_DEFINITION, "gold": tables})
+    text = json.dumps(
+        {
+            **_DEFINITION,
+            "source": {"kind": "files", "path": "landing", "max_files_per_trigger": files},
+            "dedup": {"ttl": ttl, "beyond_ttl": "ignore"},
+            "gold": tables,
+        }
+    )
     file.write_text(yaml.safe_dump(json.loads(text), sort_keys=False), encoding="utf-8")
     limits = Limits(silver_bytes=bytes_a_batch, gold_bytes=bytes_a_batch)
     environment = load_environment("local", root=str(root)).model_copy(update={"limits": limits})
