@@ -179,9 +179,7 @@ def _measured(spark: SparkSession, base: Path, options: Namespace) -> Report:
             "ids_remembered": f"{_TTL} of arrivals: those of the batches since commit {reached}",
             "counts": "all batches but the first after each start, which restarts count",
             "restart": "a warm JVM without Delta's cache of tables",
-            "versions": {
-                age: one.versions() for age, one in zip(ages, (ten, young, old), strict=True)
-            },
+            "versions": {age: one.versions() for age, one in lived.items()},
         },
         details={
             **{
