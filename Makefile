@@ -71,7 +71,10 @@ recovery: setup
 	$(BIN)/python -m tests.recovery.reporting $(REPORT)
 
 bench: setup
-	$(BIN)/python benchmarks/catch_up.py
+	$(BIN)/python -m benchmarks.p03_gold_growth
+	$(BIN)/python -m benchmarks.p05_catch_up
+	$(BIN)/python -m benchmarks.p06_long_run
+	$(BIN)/python -m benchmarks.p07_small_batches
 	$(BIN)/python benchmarks/stateful.py --events 50000 --small 6 --repeats 1
 	$(BIN)/python benchmarks/replay.py 1500000 1
 	$(BIN)/python benchmarks/burst.py
