@@ -86,31 +86,33 @@ def _written(rows: DataFrame, table: Path, spent: dict[str, float]) -> DataFrame
     return rows.sparkSession.read.format("delta").load(str(table))
 
 
-_EVENTS = F.count("*")
-_IN_ORDER = F.struct("event_time", "event_id")
+_EVENTS = "count(*)"
+_IN_ORDER = "struct(event_time, event_id)"
 
 
 def _minutes(silver: DataFrame) -> DataFrame:
     window = F.window("event_time", "1 minute")
     grouped = silver.where("action <> 'bot'").groupBy(window, "user_id")
     clicks = F.count_if(F.col("action") == "click")
-    found = grouped.agg(_EVENTS.alias("n"), clicks.alias("c"), F.sum("value").alias("v"))
+    found = grouped.agg(F.expr(_EVENTS).alias("n"), clicks.alias("c"), F.sum("value").alias("v"))
     return found.select("window.start", "window.end", "user_id", "n", "c", "v")
 
 
 def _actions(silver: DataFrame) -> DataFrame:
     grouped = silver.groupBy(F.window("event_time", "5 minutes", "1 minute"), "action")
-    found = grouped.agg(_EVENTS.alias("n"), F.max("value").alias("x"), F.avg("value").alias("a"))
+    found = grouped.agg(
+        F.expr(_EVENTS).alias("n"), F.max("value").alias("x"), F.avg("value").alias("a")
+    )
     return found.select("window.start", "window.end", "action", "n", "x", "a")
 
 
 def _sessions(silver: DataFrame) -> DataFrame:
     grouped = silver.groupBy(F.session_window("event_time", "30 minutes").alias("s"), "user_id")
     found = grouped.agg(
-        _EVENTS.alias("n"),
+        F.expr(_EVENTS).alias("n"),
         F.sum("value").alias("v"),
-        F.min_by("action", _IN_ORDER).alias("f"),
-        F.max_by("action", _IN_ORDER).alias("l"),
+        F.expr(f"min_by(action, {_IN_ORDER})").alias("f"),
+        F.expr(f"max_by(action, {_IN_ORDER})").alias("l"),
     )
     end = F.col("s.end") - F.expr("INTERVAL 30 MINUTES")
     return found.select("user_id", "s.start", end.alias("e"), "n", "v", "f", "l")
@@ -118,7 +120,7 @@ def _sessions(silver: DataFrame) -> DataFrame:
 
 def _products(silver: DataFrame) -> DataFrame:
     revenue = F.sum(F.expr("CASE WHEN action = 'purchase' THEN value END"))
-    return silver.groupBy("product_id").agg(_EVENTS, revenue, F.min("value"))
+    return silver.groupBy("product_id").agg(F.expr(_EVENTS), revenue, F.min("value"))
 
 
 def _purchases(silver: DataFrame) -> DataFrame:
