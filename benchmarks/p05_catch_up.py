@@ -3,7 +3,8 @@
 Both sides run in one warm session, in turns, on the same landing folder: the clickstream without
 its broken lines, so that a plain parse keeps what Tidelake keeps; copies, late events and lines
 that the pipeline filters stay. The pipeline is the clickstream's own, without the enrichment and
-the table that counts by it.
+the table that counts by it. The first round, on fewer events, warms the JVM; there all rows of both
+sides are compared, later the number of rows of each table.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import shutil
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -33,6 +36,8 @@ from tidelake.tables import HOPS, Hop, Lake
 
 NAME = "clickstream"
 _GOAL = Goal("rows/s of the catch-up against the batch job", 0.60, at_least=True)
+# The first round takes so much less.
+_FEWER = 5
 _CLEAN = clickstream.Rates(conflicting=0, malformed=0, implausible=0, too_late=0, future=0)
 
 
@@ -73,14 +78,14 @@ class CatchUp:
     Attributes:
         spark: The session.
         root: Where its tables are.
-        landing: What is taken.
+        landings: What is taken: in the first round, and later.
         hops: Seconds of each hop, one for each round; what comes after gold is ``afterwards``.
         last: Batches and executions of each hop in the last round.
     """
 
     spark: SparkSession
     root: Path
-    landing: Path
+    landings: tuple[Path, Path]
     hops: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     last: dict[str, Any] = field(default_factory=dict)
 
@@ -88,7 +93,8 @@ class CatchUp:
         """Run all hops, one after the other."""
         shutil.rmtree(self.root, ignore_errors=True)
         environment = load_environment("local", root=str(self.root))
-        pipeline = _measured_part(load_pipeline(NAME, environment, source=str(self.landing)))
+        landing = self.landings[number > 0]
+        pipeline = _measured_part(load_pipeline(NAME, environment, source=str(landing)))
         watch, mark = Watch(), executions.newest(self.spark)
         run = Run(self.spark, pipeline, Lake(self.root), environment, Progress(_silent, watch))
         began, at = time.monotonic(), round(time.time() * 1_000)
@@ -115,20 +121,20 @@ class BatchJob:
     Attributes:
         spark: The session.
         root: Where its tables are.
-        landing: What is taken.
+        landings: As of the other side.
         tables: Seconds of each table, one for each round.
     """
 
     spark: SparkSession
     root: Path
-    landing: Path
+    landings: tuple[Path, Path]
     tables: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def play(self, number: int) -> float:
         """Run the job."""
         shutil.rmtree(self.root, ignore_errors=True)
         began = time.monotonic()
-        spent = run_batch_job(self.spark, self.landing, self.root)
+        spent = run_batch_job(self.spark, self.landings[number > 0], self.root)
         seconds = time.monotonic() - began
         for name, one in spent.items():
             self.tables[name].append(one)
@@ -139,11 +145,13 @@ def main() -> None:
     """Measure, and hand in what was measured."""
     parser = arguments(__doc__)
     parser.add_argument("--events", type=int, default=1_000_000)
+    parser.set_defaults(repeats=3)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         base = Path(folder)
         began = time.monotonic()
         _generate(base / "landing", options.events)
+        _generate(base / "few", options.events // _FEWER)
         say(f"{options.events:,} events generated in {time.monotonic() - began:.0f} s")
         spark = build_session(load_environment("local", root=str(base / "spark")))
         try:
@@ -164,25 +172,29 @@ def _generate(landing: Path, events: int) -> None:
 
 
 def _measured(spark: SparkSession, base: Path, events: int, repeats: int) -> Report:
-    ours = CatchUp(spark, base / "ours", base / "landing")
-    theirs = BatchJob(spark, base / "theirs", base / "landing")
+    landings = base / "few", base / "landing"
+    ours = CatchUp(spark, base / "ours", landings)
+    theirs = BatchJob(spark, base / "theirs", landings)
     checked: list[str] = []
+    ran: list[int] = []
 
-    def batch_job(number: int) -> float:
-        """Hold both against each other when both have run for the first time."""
-        seconds = theirs.play(number)
-        if not number:
-            checked.append(_check(spark, ours.root, theirs.root))
+    def checked_after(side: Callable[[int], float], number: int) -> float:
+        """Hold both against each other when both have run in a round."""
+        seconds = side(number)
+        ran.append(number)
+        if ran.count(number) == 2:
+            checked.append(_check(spark, ours.root, theirs.root, whole=not number))
         return seconds
 
-    spent = in_turns({"tidelake": ours.play, "batch job": batch_job}, repeats)
+    sides = {"tidelake": ours.play, "batch job": theirs.play}
+    spent = in_turns({name: partial(checked_after, side) for name, side in sides.items()}, repeats)
     rates = {side: events / median(seconds) for side, seconds in spent.items()}
     return Report(
         row="P5",
         title=f"a catch-up of {events:,} events through all hops against one batch job",
         findings=[Finding.of(_GOAL, ratios(spent["batch job"], spent["tidelake"]))],
         seconds=spent,
-        checked=checked[0],
+        checked=f"row for row: {checked[0]}; by numbers: {checked[-1]}",
         setting={
             "events": events,
             "tables": ["bronze", "silver", *TABLES],
@@ -199,7 +211,7 @@ def _measured(spark: SparkSession, base: Path, events: int, repeats: int) -> Rep
     )
 
 
-def _check(spark: SparkSession, ours: Path, theirs: Path) -> str:
+def _check(spark: SparkSession, ours: Path, theirs: Path, *, whole: bool) -> str:
     """Assert that both sides hold the same events and the same gold."""
     told = []
     named = {"silver.clickstream": ("event_id", "user_id", "event_time", "action", "value")}
@@ -211,10 +223,11 @@ def _check(spark: SparkSession, ours: Path, theirs: Path) -> str:
             for root in (ours, theirs)
         )
         count = one.count()
-        assert count and count == other.count(), name
-        assert one.exceptAll(other).isEmpty(), name
+        assert count, name
+        assert count == other.count(), name
+        assert not whole or one.exceptAll(other).isEmpty(), name
         told.append(f"{name} {count:,}")
-    return "the same rows on both sides: " + ", ".join(told)
+    return ", ".join(told)
 
 
 def _measured_part(pipeline: Pipeline) -> Pipeline:
