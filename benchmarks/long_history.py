@@ -259,6 +259,7 @@ def _stand(
     if hop == "bronze":
         lines = [json.dumps({"logOffset": 0})]
         entries = [file_entry(listed(str(file)), _landed(file)) for file in files]
+        *entries, newest_entry = entries
     else:
         followed: Hop = "bronze" if hop == "silver" else "silver"
         newest = last_commit(tables[hop])
@@ -269,6 +270,14 @@ def _stand(
         whole = (checkpoint / log / str(last - 1)).read_text("utf-8")
         for number in range(max(0, last - _KEPT), last - 2):
             (checkpoint / log / str(number)).write_text(whole, "utf-8")
+    if hop == "bronze":
+        # The newest batch has its own file, as its commit says.
+        newest_entry = json.dumps({**json.loads(newest_entry), "batchId": 1})
+        (checkpoint / "sources" / "0" / "1").write_text(f"v1\n{newest_entry}", "utf-8")
+        offsets = checkpoint / "offsets" / str(last - 1)
+        offsets.write_text(
+            offsets.read_text("utf-8").replace(lines[0], '{"logOffset": 1}'), "utf-8"
+        )
 
 
 def _landed(file: Path) -> LandedFile:
