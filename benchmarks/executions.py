@@ -13,6 +13,7 @@ _OPERATOR = re.compile(r"^[\s:+\-*]*(?P<name>[^()]*?)\s*(\(\d+\))?\s*$")
 _PLACE = re.compile(
     r"\[?file:/+[^\s,\]]*?(?P<place>[^/\s,\]]+/[^/\s,\]]+?)(/_delta_log)?(?=[\s,\]]|$)"
 )
+_BETWEEN = "\x1f"
 _DULL = {"AdaptiveSparkPlan", "ColumnarToRow", "InputAdapter", "WholeStageCodegen", "Project"}
 
 
@@ -88,16 +89,14 @@ def metrics(spark: SparkSession, mark: tuple[int, int], kind: str) -> list[dict[
     for one in _listed(store.executionsList()):
         if one.executionId() <= mark[0] or kind not in one.physicalPlanDescription()[:200]:
             continue
-        values = store.executionMetrics(one.executionId())
-        named = [(metric.name(), metric.accumulatorId()) for metric in _listed(one.metrics())]
-        counted = {name: values.get(number) for name, number in named}
-        found.append(
-            {
-                name: int(value.get().replace(",", ""))
-                for name, value in counted.items()
-                if value.isDefined() and value.get().replace(",", "").isdigit()
-            }
-        )
+        # Texts; those of times and of several tasks are no plain numbers.
+        told = store.executionMetrics(one.executionId()).mkString(_BETWEEN).split(_BETWEEN)
+        values = dict(pair.split(" -> ", 1) for pair in told if pair)
+        counted = {
+            metric.name(): values.get(str(metric.accumulatorId()), "").replace(",", "")
+            for metric in _listed(one.metrics())
+        }
+        found.append({name: int(text) for name, text in counted.items() if text.isdigit()})
     return found
 
 

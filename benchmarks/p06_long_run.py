@@ -1,9 +1,9 @@
 """P6: what a batch and a restart cost after a thousand commits.
 
 Two roots take the same kind of batches through bronze, silver and gold, in turns of ten batches: a
-young one from its twentieth commit on, and an old one near its thousandth. Compactions are part of
+young one from its twentieth commit on, and an old one behind its thousandth. Compactions are part of
 the batches after which they come. A restart, in a warm JVM that has forgotten the tables, is what
-passes until each hop was opened and has closed one batch, at ten commits and at a thousand.
+passes until each hop was opened and has closed one batch, one hop after the other.
 
 By default most of the old root's commits are made quickly (see ``long_history``); with ``--whole``
 the hops make all of them, which takes half an hour.
@@ -17,6 +17,7 @@ from argparse import Namespace
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from statistics import mean, median
 
@@ -35,13 +36,14 @@ from tidelake.runtime.hop import HopQuery, Run
 from tidelake.runtime.silver_hop import SilverHop
 from tidelake.session import build_session
 from tidelake.sinks.commits import newest_version
+from tidelake.sinks.compaction import EVERY
 from tidelake.tables import HOPS, Hop
 
 _BATCH = Goal("a batch of all hops, late against early, compactions included", 1.25, at_least=False)
 _RESTART = Goal("a restart of all hops at 1,000 commits against 10", 1.5, at_least=False)
 _KINDS: dict[Hop, type[HopQuery]] = {"bronze": BronzeHop, "silver": SilverHop, "gold": GoldHop}
-# Real batches before a window: they fill what deduplication remembers.
-_EARLY, _TURN = 20, 10
+# Batches of the hops before restarts, and before the window that counts; of a turn.
+_BEGUN, _EARLY, _TURN = 10, 20, 10
 # The first batches, which the quick ones are modelled on.
 _MODEL = 2
 _TTL = "10 minutes"
@@ -73,7 +75,7 @@ class Lived:
             self.streams[hop] = Triggers(self.run.spark, lambda kind=kind: going_on(kind(self.run)))
 
     def take(self, batches: int, *, counts: bool) -> float:
-        """Let all hops take so many files; milliseconds of the mean batch but the first, summed."""
+        """Let all hops take so many files; seconds of the mean batch but the first, summed."""
         for number in range(self.next, self.next + batches):
             self.minutes.land(self.landing, number)
         self.next += batches
@@ -82,10 +84,10 @@ class Lived:
             told = stream.take(batches, counts=counts)
             if counts:
                 self.windows[hop] += told
-            total += mean(told)
+                total += mean(told)
         return total / 1_000
 
-    def restart(self) -> dict[str, float]:
+    def restart(self) -> dict[Hop, float]:
         """Open each hop anew and let it take one file; seconds of each."""
         self.minutes.land(self.landing, self.next)
         self.next += 1
@@ -118,65 +120,53 @@ def main() -> None:
 
 def _measured(spark: SparkSession, base: Path, options: Namespace) -> Report:
     repeats, commits, rows = options.repeats, options.commits, options.rows
-    lived = {age: _lived(spark, base / age, commits, rows) for age in ("ten", "young", "old")}
-    ten, young, old = lived.values()
-    ten.take(10, counts=False)
-    say("ten commits")
-    young.take(_EARLY, counts=False)
-    say(f"{_EARLY} commits")
-    # As far from a compaction as the young one.
-    window = repeats * _TURN
-    reached = commits - _EARLY - (commits - _EARLY) % 50 - (50 if window > 50 else 0)
-    _grow_old(old, reached, whole=options.whole)
-    old.take(_EARLY, counts=False)
-    say(f"{old.next} commits")
-    spent = in_turns(
-        {
-            "early": lambda number: young.take(_TURN, counts=True),
-            "late": lambda number: old.take(_TURN, counts=True),
-        },
-        repeats,
-        warm_up=0,
-    )
-    if old.next < commits:
-        old.take(commits - old.next, counts=False)
-    restarts: dict[str, list[dict[str, float]]] = {"ten": [], "old": []}
+    # Compactions come as far into the window of the one as into that of the other.
+    reached = commits - commits % EVERY
+    lived = {age: _lived(spark, base / age, reached, rows) for age in ("early", "late")}
+    early, late = lived.values()
+    early.take(_BEGUN, counts=False)
+    say(f"{early.next} commits")
+    _grow(late, reached, whole=options.whole)
+    late.take(_BEGUN, counts=False)
+    restarts: dict[str, list[dict[Hop, float]]] = {age: [] for age in lived}
 
-    def restarted(age: str, one: Lived) -> float:
-        restarts[age].append(one.restart())
+    def restarted(age: str, number: int) -> float:
+        restarts[age].append(lived[age].restart())
         return sum(restarts[age][-1].values())
 
     starts = in_turns(
-        {
-            "restart at 10": lambda number: restarted("ten", ten),
-            "restart at 1,000": lambda number: restarted("old", old),
-        },
+        {f"restart, {age}": partial(restarted, age) for age in lived},
         repeats,
     )
-    told = [_check(one) for one in (ten, young, old)]
-    means = {
-        age: sum(mean(told) for told in one.windows.values())
-        for age, one in (("early", young), ("late", old))
-    }
+    for one in lived.values():
+        one.take(max(_EARLY - early.next, 2), counts=False)
+    first = early.next
+    spent = in_turns(
+        {age: lambda number, one=one: one.take(_TURN, counts=True) for age, one in lived.items()},
+        repeats,
+        warm_up=0,
+    )
+    told = [_check(one) for one in lived.values()]
+    means = {age: sum(mean(told) for told in one.windows.values()) for age, one in lived.items()}
     by_round = Finding.of(_BATCH, ratios(spent["late"], spent["early"]))
     return Report(
         row="P6",
         title=f"batches and restarts after {commits:,} commits",
         findings=[
             replace(by_round, value=means["late"] / means["early"]),
-            Finding.of(_RESTART, ratios(starts["restart at 1,000"], starts["restart at 10"])),
+            Finding.of(_RESTART, ratios(starts["restart, late"], starts["restart, early"])),
         ],
         seconds={**spent, **starts},
         checked="; ".join(told),
         setting={
             "rows_a_batch": rows,
-            "early": f"commits {_EARLY} to {young.next}",
-            "late": f"commits {reached + _EARLY} to {reached + _EARLY + window}",
+            "early": f"batches {first} to {early.next}, restarts from batch {_BEGUN} on",
+            "late": f"batches {reached + first} to {late.next}, restarts from {reached + _BEGUN} on",
             "until_then": "all by the hops"
             if options.whole
-            else f"commits {_MODEL} to {reached} written without the hops, with the same rows, "
+            else f"batches {_MODEL} to {reached} written without the hops, with the same rows, "
             "notes and compactions",
-            "ids_remembered": f"{_TTL} of arrivals: those of the batches since commit {reached}",
+            "ids_remembered": f"{_TTL} of arrivals, here those of the batches of the run",
             "counts": "all batches but the first after each start, which restarts count",
             "restart": "a warm JVM without Delta's cache of tables",
             "versions": {age: one.versions() for age, one in lived.items()},
@@ -189,7 +179,7 @@ def _measured(spark: SparkSession, base: Path, options: Namespace) -> Report:
                     "longest_ms": {hop: max(told) for hop, told in one.windows.items()},
                     **{hop: stream.details() for hop, stream in one.streams.items()},
                 }
-                for age, one in (("early", young), ("late", old))
+                for age, one in lived.items()
             },
             "restarts": {
                 age: {hop: median(one[hop] for one in told[1:]) for hop in HOPS}
@@ -208,15 +198,15 @@ def _lived(spark: SparkSession, root: Path, commits: int, rows: int) -> Lived:
     return Lived(opened(spark, root, landing, ttl=_TTL), Minutes(start, rows, calm), landing)
 
 
-def _grow_old(old: Lived, reached: int, *, whole: bool) -> None:
+def _grow(late: Lived, reached: int, *, whole: bool) -> None:
     began = time.monotonic()
     if whole:
-        while old.next < reached:
-            old.take(min(100, reached - old.next), counts=False)
+        while late.next < reached:
+            late.take(min(100, reached - late.next), counts=False)
     else:
-        old.take(_MODEL, counts=False)
-        fill(old.run, old.landing, old.minutes, _MODEL, reached)
-        old.next = reached
+        late.take(_MODEL, counts=False)
+        fill(late.run, late.landing, late.minutes, _MODEL, reached)
+        late.next = reached
     say(f"{reached} commits in {time.monotonic() - began:.0f} s")
 
 
