@@ -1,9 +1,9 @@
 """P6: what a batch and a restart cost after a thousand commits.
 
 Two roots take the same kind of batches through bronze, silver and gold, in turns of ten batches: a
-young one from its twentieth commit on, and an old one behind its thousandth. Compactions are part of
-the batches after which they come. A restart, in a warm JVM that has forgotten the tables, is what
-passes until each hop was opened and has closed one batch, one hop after the other.
+young one from its twentieth commit on, and an old one behind its thousandth. Compactions are part
+of the batches after which they come. A restart, in a warm JVM that has forgotten the tables, is
+what passes until each hop was opened and has closed one batch, one hop after the other.
 
 By default most of the old root's commits are made quickly (see ``long_history``); with ``--whole``
 the hops make all of them, which takes half an hour.
@@ -138,8 +138,9 @@ def _measured(spark: SparkSession, base: Path, options: Namespace) -> Report:
         {f"restart, {age}": partial(restarted, age) for age in lived},
         repeats,
     )
+    more = max(_EARLY - early.next, 2)
     for one in lived.values():
-        one.take(max(_EARLY - early.next, 2), counts=False)
+        one.take(more, counts=False)
     first = early.next
     spent = in_turns(
         {age: lambda number, one=one: one.take(_TURN, counts=True) for age, one in lived.items()},
@@ -161,7 +162,8 @@ def _measured(spark: SparkSession, base: Path, options: Namespace) -> Report:
         setting={
             "rows_a_batch": rows,
             "early": f"batches {first} to {early.next}, restarts from batch {_BEGUN} on",
-            "late": f"batches {reached + first} to {late.next}, restarts from {reached + _BEGUN} on",
+            "late": f"batches {reached + first} to {late.next}, "
+            f"restarts from batch {reached + _BEGUN} on",
             "until_then": "all by the hops"
             if options.whole
             else f"batches {_MODEL} to {reached} written without the hops, with the same rows, "
@@ -202,7 +204,7 @@ def _grow(late: Lived, reached: int, *, whole: bool) -> None:
     began = time.monotonic()
     if whole:
         while late.next < reached:
-            late.take(min(100, reached - late.next), counts=False)
+            late.take(min(50, reached - late.next), counts=False)
     else:
         late.take(_MODEL, counts=False)
         fill(late.run, late.landing, late.minutes, _MODEL, reached)
