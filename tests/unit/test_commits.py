@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -64,6 +65,38 @@ def test_a_commit_without_commit_info_is_passed_over(table: Table) -> None:
     (table.path / "_delta_log" / f"{1:020}.json").write_text('{"protocol": {}}\n')
 
     assert [commit.version for commit in commits(table)] == [0]
+
+
+def test_commits_that_come_later_are_found_without_a_listing(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_commit(table, 0, note={"batch": 0})
+    assert newest_version(table) == 0
+    for version in range(1, 4):
+        write_commit(table, version, note={"batch": version})
+    monkeypatch.setattr("tidelake.sinks.log_files.list_folder", lambda _: [])
+
+    assert [commit.batch for commit in commits(table)] == [3, 2, 1, 0]
+
+
+def test_a_table_that_was_made_anew_is_listed_anew(table: Table) -> None:
+    for version in range(5):
+        write_commit(table, version, note={"batch": version})
+    assert newest_version(table) == 4
+    shutil.rmtree(table.path)
+    assert newest_version(table) == -1
+    for version in range(2):
+        write_commit(table, version, note={"batch": 7 + version})
+
+    assert [(one.version, one.batch) for one in commits(table)] == [(1, 8), (0, 7)]
+
+
+def test_commits_below_one_that_was_taken_out_are_still_read(table: Table) -> None:
+    for version in range(6):
+        write_commit(table, version, note={"batch": version})
+    (table.path / "_delta_log" / f"{3:020}.json").unlink()
+
+    assert [commit.version for commit in commits(table)] == [5, 4, 2, 1, 0]
 
 
 def test_delta_checkpoints_and_checksums_are_no_commits(table: Table) -> None:

@@ -1,4 +1,9 @@
-"""Read a log from the JSON files under ``_delta_log``, without Spark."""
+"""Read a log from the JSON files under ``_delta_log``, without Spark.
+
+On a disk the folder is listed once: commits are numbered without a gap, so the next one has a name
+to look for, and a batch that asks for the newest commit a dozen times does not go through a
+thousand of them each time.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
 from tidelake.sinks.entries import Added, Info
@@ -73,9 +79,17 @@ class LogFile:
 
 def files_of(folder: Folder) -> Iterator[LogFile]:
     """Yield a folder's commit files, newest first; checkpoints and compacted logs are none."""
-    files = list_folder(folder / "_delta_log")
-    found = [file for file in files if _COMMIT_FILE.fullmatch(file.name)]
-    return map(LogFile, sorted(found, key=lambda file: file.name, reverse=True))
+    log = folder / "_delta_log"
+    if not isinstance(log, Path):
+        yield from _listed(log)
+        return
+    version = _newest(log)
+    while version >= 0 and (file := _commit_file(log, version)).exists():
+        yield LogFile(Listed(file))
+        version -= 1
+    if version >= 0:
+        # The oldest were cleaned up, or somebody took one out.
+        yield from (file for file in _listed(log) if file.version < version)
 
 
 def newest_commit(folder: Folder) -> int:
@@ -90,8 +104,36 @@ def commits_after(folder: Folder, version: int) -> list[LogFile]:
 
 def first_id(folder: Folder) -> str | None:
     """Give the id with which a table was made; None where the log has its first commit no more."""
+    if isinstance(folder, Path):
+        file = _commit_file(folder / "_delta_log", 0)
+        return LogFile(Listed(file)).id if file.exists() else None
     *_, first = [None, *files_of(folder)]
     return None if first is None or first.version else first.id
+
+
+# The newest version that was seen in a log; only where to look from, never what is there.
+_seen: dict[Path, int] = {}
+
+
+def _newest(log: Path) -> int:
+    """Find the newest version; -1 for none."""
+    newest = _seen.get(log, -1)
+    if newest < 0 or not _commit_file(log, newest).exists():
+        # Looked at for the first time, or made anew since.
+        newest = next((file.version for file in _listed(log)), -1)
+    while newest >= 0 and _commit_file(log, newest + 1).exists():
+        newest += 1
+    _seen[log] = newest
+    return newest
+
+
+def _listed(log: Folder) -> Iterator[LogFile]:
+    found = [file for file in list_folder(log) if _COMMIT_FILE.fullmatch(file.name)]
+    return map(LogFile, sorted(found, key=lambda file: file.name, reverse=True))
+
+
+def _commit_file(log: Path, version: int) -> Path:
+    return log / f"{version:020d}.json"
 
 
 def _records(add: dict[str, Any]) -> int:

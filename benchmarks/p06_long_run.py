@@ -1,0 +1,230 @@
+"""P6: what a batch and a restart cost after a thousand commits.
+
+Two roots take the same kind of batches through bronze, silver and gold, in turns of ten batches: a
+young one from its twentieth commit on, and an old one behind its thousandth. Compactions are part
+of the batches after which they come. A restart, in a warm JVM that has forgotten the tables, is
+what passes until each hop was opened and has closed one batch, one hop after the other.
+
+By default most of the old root's commits are made quickly (see ``long_history``); with ``--whole``
+the hops make all of them, which takes half an hour.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from argparse import Namespace
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from statistics import mean, median
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from benchmarks.long_history import MINUTE, Minutes, fill
+from benchmarks.measuring import Finding, Goal, Report, arguments, hand_in, in_turns, ratios, say
+from benchmarks.triggers import Triggers, going_on
+from benchmarks.visits import MINUTES, NAME, opened
+from tidelake.access import load
+from tidelake.config import load_environment
+from tidelake.runtime.bronze_hop import BronzeHop
+from tidelake.runtime.gold_hop import GoldHop
+from tidelake.runtime.hop import HopQuery, Run
+from tidelake.runtime.silver_hop import SilverHop
+from tidelake.session import build_session
+from tidelake.sinks.commits import newest_version
+from tidelake.sinks.compaction import EVERY
+from tidelake.tables import HOPS, Hop
+
+_BATCH = Goal("a batch of all hops, late against early, compactions included", 1.25, at_least=False)
+_RESTART = Goal("a restart of all hops at 1,000 commits against 10", 1.5, at_least=False)
+_KINDS: dict[Hop, type[HopQuery]] = {"bronze": BronzeHop, "silver": SilverHop, "gold": GoldHop}
+# Batches of the hops before restarts, and before the window that counts; of a turn.
+_BEGUN, _EARLY, _TURN = 10, 20, 10
+# The first batches, which the quick ones are modelled on.
+_MODEL = 2
+_TTL = "10 minutes"
+
+
+@dataclass
+class Lived:
+    """A root with a history.
+
+    Attributes:
+        run: Its tables.
+        minutes: Draws its events.
+        landing: Where they land.
+        next: The next batch.
+        streams: The query of each hop.
+        windows: Milliseconds of each batch that counts, by hop.
+    """
+
+    run: Run
+    minutes: Minutes
+    landing: Path
+    next: int = 0
+    streams: dict[Hop, Triggers] = field(default_factory=dict)
+    windows: dict[Hop, list[int]] = field(default_factory=lambda: defaultdict(list))
+
+    def __post_init__(self) -> None:
+        """Know how to start each hop."""
+        for hop, kind in _KINDS.items():
+            self.streams[hop] = Triggers(self.run.spark, lambda kind=kind: going_on(kind(self.run)))
+
+    def take(self, batches: int, *, counts: bool) -> float:
+        """Let all hops take so many files; seconds of the mean batch but the first, summed."""
+        for number in range(self.next, self.next + batches):
+            self.minutes.land(self.landing, number)
+        self.next += batches
+        total = 0.0
+        for hop, stream in self.streams.items():
+            told = stream.take(batches, counts=counts)
+            if counts:
+                self.windows[hop] += told
+                total += mean(told)
+        return total / 1_000
+
+    def restart(self) -> dict[Hop, float]:
+        """Open each hop anew and let it take one file; seconds of each."""
+        self.minutes.land(self.landing, self.next)
+        self.next += 1
+        self.run.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+        return {hop: stream.once() for hop, stream in self.streams.items()}
+
+    def versions(self) -> dict[str, int]:
+        """Tell how many commits each table has."""
+        lake = self.run.lake
+        tables = (lake.bronze(NAME), lake.silver(NAME), lake.gold(MINUTES))
+        return {table.name: newest_version(table) + 1 for table in tables}
+
+
+def main() -> None:
+    """Measure, and hand in what was measured."""
+    parser = arguments(__doc__)
+    parser.add_argument("--rows", type=int, default=200, help="of a batch")
+    parser.add_argument("--commits", type=int, default=1_000)
+    parser.add_argument("--whole", action="store_true", help="the hops make all commits")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        base = Path(folder)
+        spark = build_session(load_environment("local", root=str(base / "spark")))
+        try:
+            report = _measured(spark, base, options)
+        finally:
+            spark.stop()
+    hand_in(report, options.json)
+
+
+def _measured(spark: SparkSession, base: Path, options: Namespace) -> Report:
+    repeats, commits, rows = options.repeats, options.commits, options.rows
+    # Compactions come as far into the window of the one as into that of the other.
+    reached = commits - commits % EVERY
+    lived = {age: _lived(spark, base / age, reached, rows) for age in ("early", "late")}
+    early, late = lived.values()
+    early.take(_BEGUN, counts=False)
+    say(f"{early.next} commits")
+    _grow(late, reached, whole=options.whole)
+    late.take(_BEGUN, counts=False)
+    restarts: dict[str, list[dict[Hop, float]]] = {age: [] for age in lived}
+
+    def restarted(age: str, number: int) -> float:
+        restarts[age].append(lived[age].restart())
+        return sum(restarts[age][-1].values())
+
+    starts = in_turns(
+        {f"restart, {age}": partial(restarted, age) for age in lived},
+        repeats,
+    )
+    more = max(_EARLY - early.next, 2)
+    for one in lived.values():
+        one.take(more, counts=False)
+    first = early.next
+    spent = in_turns(
+        {age: lambda number, one=one: one.take(_TURN, counts=True) for age, one in lived.items()},
+        repeats,
+        warm_up=0,
+    )
+    told = [_check(one) for one in lived.values()]
+    means = {age: sum(mean(told) for told in one.windows.values()) for age, one in lived.items()}
+    by_round = Finding.of(_BATCH, ratios(spent["late"], spent["early"]))
+    return Report(
+        row="P6",
+        title=f"batches and restarts after {commits:,} commits",
+        findings=[
+            replace(by_round, value=means["late"] / means["early"]),
+            Finding.of(_RESTART, ratios(starts["restart, late"], starts["restart, early"])),
+        ],
+        seconds={**spent, **starts},
+        checked="; ".join(told),
+        setting={
+            "rows_a_batch": rows,
+            "early": f"batches {first} to {early.next}, restarts from batch {_BEGUN} on",
+            "late": f"batches {reached + first} to {late.next}, "
+            f"restarts from batch {reached + _BEGUN} on",
+            "until_then": "all by the hops"
+            if options.whole
+            else f"batches {_MODEL} to {reached} written without the hops, with the same rows, "
+            "notes and compactions",
+            "ids_remembered": f"{_TTL} of arrivals, here those of the batches of the run",
+            "counts": "all batches but the first after each start, which restarts count",
+            "restart": "a warm JVM without Delta's cache of tables",
+            "versions": {age: one.versions() for age, one in lived.items()},
+        },
+        details={
+            **{
+                age: {
+                    "mean_ms": {hop: mean(told) for hop, told in one.windows.items()},
+                    "median_ms": {hop: median(told) for hop, told in one.windows.items()},
+                    "longest_ms": {hop: max(told) for hop, told in one.windows.items()},
+                    **{hop: stream.details() for hop, stream in one.streams.items()},
+                }
+                for age, one in lived.items()
+            },
+            "restarts": {
+                age: {hop: median(one[hop] for one in told[1:]) for hop in HOPS}
+                for age, told in restarts.items()
+            },
+        },
+    )
+
+
+def _lived(spark: SparkSession, root: Path, commits: int, rows: int) -> Lived:
+    now = datetime.now(UTC).replace(second=0, microsecond=0)
+    # So long ago that what was made quickly is forgotten, and all lies in the past.
+    start = now - (commits + 200) * MINUTE
+    calm = {*range(10), *range(_MODEL, _MODEL + 10)}
+    landing = root.with_name(f"{root.name}-landing")
+    return Lived(opened(spark, root, landing, ttl=_TTL), Minutes(start, rows, calm), landing)
+
+
+def _grow(late: Lived, reached: int, *, whole: bool) -> None:
+    began = time.monotonic()
+    if whole:
+        while late.next < reached:
+            late.take(min(50, reached - late.next), counts=False)
+    else:
+        late.take(_MODEL, counts=False)
+        fill(late.run, late.landing, late.minutes, _MODEL, reached)
+        late.next = reached
+    say(f"{reached} commits in {time.monotonic() - began:.0f} s")
+
+
+def _check(lived: Lived) -> str:
+    """Hold silver against what landed, and gold against silver."""
+    spark, lake = lived.run.spark, lived.run.lake
+    silver, gold = load(spark, lake.silver(NAME)), load(spark, lake.gold(MINUTES))
+    events = lived.next * lived.minutes.rows
+    assert silver.count() == silver.select("event_id").distinct().count() == events
+    grouped = silver.groupBy(F.window("event_time", "1 minute").alias("w"), "user_id")
+    exact = grouped.agg(F.count("*").alias("events"), F.sum("value").alias("total"))
+    exact = exact.select("w.start", "user_id", "events", "total")
+    held = gold.select("window_start", "user_id", "events", "total")
+    assert held.exceptAll(exact).isEmpty() and exact.exceptAll(held).isEmpty()
+    return f"after {lived.next:,} batches silver holds {events:,} events, gold is its aggregate"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,167 @@
+"""P7: what a small batch costs, whole trigger, against the same stream to a no-op sink.
+
+Silver with deduplication follows bronze, gold with one tumbling table follows silver. Beside each
+a stream reads the same commits into ``format("noop")``. All four run as a run that goes on does,
+without an interval, and take turns of a few batches; the first batch after each start does not
+count, nor do the first rounds.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from benchmarks.measuring import Finding, Goal, Report, arguments, hand_in, in_turns, ratios, say
+from benchmarks.triggers import GOES_ON, Triggers, going_on
+from benchmarks.visits import MINUTES, NAME, feed, land_batches, opened, version_of
+from tidelake.access import follow, load
+from tidelake.config import load_environment
+from tidelake.runtime.gold_hop import GoldHop
+from tidelake.runtime.pipeline import run_hops
+from tidelake.runtime.silver_hop import SilverHop
+from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
+from tidelake.session import build_session
+from tidelake.tables import Lake, Table
+
+_GOALS = {
+    "silver": Goal("silver with dedup against the no-op sink", 4.0, at_least=False),
+    "gold": Goal("one gold table against the no-op sink", 7.0, at_least=False),
+}
+_WARM_UP = 2
+
+
+@dataclass
+class Fed:
+    """A side: a stream over a table of its own that grows by some commits each round.
+
+    Attributes:
+        stream: Its query.
+        source: The table that the commits come from.
+        target: Its own copy.
+        turn: How many batches a round has.
+        ahead: How many rounds it is ahead of those that follow it.
+    """
+
+    stream: Triggers
+    source: Table
+    target: Table
+    turn: int
+    ahead: int = 0
+
+    def play(self, number: int) -> float:
+        """Take in a round's commits; the median trigger, in seconds."""
+        last = (number + self.ahead + 1) * self.turn - 1
+        feed(self.source, self.target, version_of(self.source)[last])
+        return self.stream.play(self.turn, counts=number >= _WARM_UP)
+
+
+def main() -> None:
+    """Measure, and hand in what was measured."""
+    parser = arguments(__doc__)
+    parser.add_argument("--rows", type=int, default=1_000, help="of a batch")
+    parser.add_argument("--turn", type=int, default=6, help="batches a side and round")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        base = Path(folder)
+        spark = build_session(load_environment("local", root=str(base / "spark")))
+        try:
+            report = _measured(spark, base, options.repeats, options.rows, options.turn)
+        finally:
+            spark.stop()
+    hand_in(report, options.json)
+
+
+def _measured(spark: SparkSession, base: Path, repeats: int, rows: int, turn: int) -> Report:
+    # Gold follows what the silver hop wrote a round before.
+    rounds = repeats + _WARM_UP + 1
+    events = land_batches(base / "landing", rounds * turn, rows)
+    prepared = opened(spark, base / "made", base / "landing")
+    began = time.monotonic()
+    run_hops(prepared, ["bronze"], parse_trigger(AVAILABLE_NOW))
+    sides = _sides(spark, base, prepared.lake, turn)
+    for side in sides.values():
+        if side.ahead:
+            side.play(-side.ahead)
+    say(f"prepared in {time.monotonic() - began:.0f} s")
+    spent = in_turns({name: side.play for name, side in sides.items()}, repeats, warm_up=_WARM_UP)
+    _check(spark, base, events)
+    return Report(
+        row="P7",
+        title=f"{rows:,}-row batches against the same stream to a no-op sink",
+        findings=[
+            Finding.of(goal, ratios(spent[hop], spent[f"{hop}, no-op"]))
+            for hop, goal in _GOALS.items()
+        ],
+        seconds=spent,
+        checked=(
+            f"silver holds each of {events:,} events once; gold equals a batch aggregate of "
+            "silver; each batch of each side took one commit"
+        ),
+        setting={
+            "rows_a_batch": rows,
+            "batches_a_side": repeats * (turn - 1),
+            "warm_up_batches_a_side": _WARM_UP * turn,
+            "trigger": "goes on, no interval",
+            "event_ids_within_ttl": "at most 12,000",
+            "copies": "5 %",
+        },
+        details={name: side.stream.details() for name, side in sides.items()},
+    )
+
+
+def _sides(spark: SparkSession, base: Path, made: Lake, turn: int) -> dict[str, Fed]:
+    """Give each side its own copy of what it follows."""
+    silver = opened(spark, base / "silver", base / "nothing")
+    gold = opened(spark, base / "gold", base / "nothing")
+    bronze_beside = Lake(base / "silver-noop").bronze(NAME)
+    silver_beside = Lake(base / "gold-noop").silver(NAME)
+    bronze, followed = made.bronze(NAME), silver.lake.silver(NAME)
+    # An input that stays as it is.
+    feed(made.requeue(NAME), silver.lake.requeue(NAME), 0)
+    starts: dict[str, tuple[Callable[[], StreamingQuery], Table, Table, int]] = {
+        "silver, no-op": (partial(_noop, spark, bronze_beside), bronze, bronze_beside, 1),
+        "silver": (lambda: going_on(SilverHop(silver)), bronze, silver.lake.bronze(NAME), 1),
+        "gold, no-op": (partial(_noop, spark, silver_beside), followed, silver_beside, 0),
+        "gold": (lambda: going_on(GoldHop(gold)), followed, gold.lake.silver(NAME), 0),
+    }
+    return {
+        name: Fed(Triggers(spark, start), source, target, turn, ahead)
+        for name, (start, source, target, ahead) in starts.items()
+    }
+
+
+def _noop(spark: SparkSession, table: Table) -> StreamingQuery:
+    """Read the same commits, and throw them away."""
+    checkpoint = str(Path(str(table.path)).parent / "checkpoint")
+    writer = follow(spark, table, max_bytes=1024).writeStream.format("noop")
+    return writer.option("checkpointLocation", checkpoint).trigger(**GOES_ON.options).start()
+
+
+def _check(spark: SparkSession, base: Path, events: int) -> None:
+    """Hold both tables against a recomputation."""
+    silver = load(spark, Lake(base / "silver").silver(NAME))
+    assert silver.count() == silver.select("event_id").distinct().count() == events
+    followed = load(spark, Lake(base / "gold").silver(NAME))
+    minute = F.window("event_time", "1 minute")
+    exact = followed.groupBy(minute.alias("w"), "user_id").agg(
+        F.count("*").alias("events"), F.sum("value").alias("total")
+    )
+    exact = exact.select("user_id", F.col("w.start").alias("window_start"), "events", "total")
+    _same(load(spark, Lake(base / "gold").gold(MINUTES)), exact, exact.columns)
+
+
+def _same(one: DataFrame, other: DataFrame, columns: list[str]) -> None:
+    left, right = one.select(*columns), other.select(*columns)
+    assert left.exceptAll(right).isEmpty() and right.exceptAll(left).isEmpty(), columns
+
+
+if __name__ == "__main__":
+    main()

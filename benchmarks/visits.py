@@ -1,0 +1,154 @@
+"""A pipeline of visits whose hops are run on prepared tables, a commit at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from benchmarks.stateful_data import cut, draw, land
+from tidelake.config import Limits, load_environment, load_pipeline
+from tidelake.runtime.hop import Run
+from tidelake.runtime.progress import Progress
+from tidelake.runtime.schemas import silver_schema
+from tidelake.runtime.silver_hop import create_silver
+from tidelake.sinks.append import append
+from tidelake.sinks.commits import commits
+from tidelake.sinks.notes import SilverNote
+from tidelake.tables import Lake, Table
+
+NAME, MINUTES, SESSIONS = "visits", "user_minutes", "user_sessions"
+# Smaller than any file, so that a batch takes one commit.
+ONE_COMMIT = "1k"
+
+_DEFINITION: dict[str, Any] = {
+    "name": NAME,
+    "event": {
+        "schema": "event_id STRING, user_id STRING, event_time TIMESTAMP, action STRING, "
+        "value DECIMAL(18,2)",
+        "id": "event_id",
+        "time": "event_time",
+    },
+    "watermark": {"delay": "10 minutes", "allowed_lateness": "1 day"},
+}
+_BASE = {"events": {"count": "*"}, "total": {"sum": "value"}}
+_GOLD: dict[str, dict[str, Any]] = {
+    MINUTES: {"window": {"kind": "tumbling", "size": "1 minute"}, "measures": _BASE},
+    SESSIONS: {"window": {"kind": "session", "gap": "30 minutes"}, "measures": _BASE},
+}
+
+
+def land_batches(landing: Path, batches: int, rows: int, *, copies: float = 0.05) -> int:
+    """Write a file for each batch, each with as many lines; some are copies of lines before them.
+
+    Returns:
+        How many different events there are.
+    """
+    rng = random.Random(7)
+    fresh = draw(batches * rows)
+    lines: list[bytes] = []
+    taken = 0
+    while len(lines) < batches * rows:
+        if lines and rng.random() < copies:
+            lines.append(lines[-rng.randrange(1, min(len(lines), 2 * rows) + 1)])
+        else:
+            lines.append(fresh[taken])
+            taken += 1
+    land(landing, "visits", cut(lines, rows))
+    assert len({json.loads(line)["event_id"] for line in lines}) == taken
+    return taken
+
+
+def opened(
+    spark: SparkSession,
+    root: Path,
+    landing: Path,
+    *,
+    gold: Sequence[str] = (MINUTES,),
+    bytes_a_batch: str = ONE_COMMIT,
+    files: int = 1,
+    ttl: str = "1 hour",
+) -> Run:
+    """Give what a hop works with, on the tables under a root.
+
+    Args:
+        spark: The session.
+        root: Where the tables are.
+        landing: Where files land; it may be empty.
+        gold: The tables of gold.
+        bytes_a_batch: The limit of silver and of gold.
+        files: The limit of bronze.
+        ttl: How long an id is remembered.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    landing.mkdir(exist_ok=True)
+    tables = [{"name": name, "keys": ["user_id"], **_GOLD[name]} for name in gold]
+    file = root / f"{NAME}.yml"
+    text = json.dumps(
+        {
+            **_DEFINITION,
+            "source": {"kind": "files", "path": "landing", "max_files_per_trigger": files},
+            "dedup": {"ttl": ttl, "beyond_ttl": "ignore"},
+            "gold": tables,
+        }
+    )
+    file.write_text(yaml.safe_dump(json.loads(text), sort_keys=False), encoding="utf-8")
+    limits = Limits(silver_bytes=bytes_a_batch, gold_bytes=bytes_a_batch)
+    environment = load_environment("local", root=str(root)).model_copy(update={"limits": limits})
+    pipeline = load_pipeline(str(file), environment, source=str(landing))
+    return Run(spark, pipeline, Lake(root), environment, Progress(lambda line: None))
+
+
+def append_silver(run: Run, rows: DataFrame, batch: int) -> None:
+    """Append a batch to silver as the hop would, but for its decisions.
+
+    Args:
+        run: Whose silver; made with the first batch.
+        rows: Those of silver's columns that are known; the others stay null.
+        batch: Its number, from 0.
+    """
+    stamp = {"pipeline": NAME, "hop": "silver", "generation": "g1"}
+    if not batch:
+        create_silver(run, {**stamp, "batch": -1})
+    told = {"is_late": False, "_generation": "g1", "_batch": batch}
+    columns = [
+        (F.col(field.name) if field.name in rows.columns else F.lit(told.get(field.name)))
+        .cast(field.dataType)
+        .alias(field.name)
+        for field in silver_schema(run.spark, run.pipeline)
+    ]
+    note = {**stamp, "batch": batch, **SilverNote().to_json()}
+    append(rows.select(*columns), run.lake.silver(NAME), note)
+
+
+def version_of(table: Table) -> dict[int, int]:
+    """Tell which version each batch made."""
+    return {commit.batch: commit.version for commit in commits(table)}
+
+
+def feed(source: Table, target: Table, until: int) -> None:
+    """Let a copy of a table grow by the commits of the original up to a version.
+
+    Data files are linked first; rows are there when their commit is. The log's own checkpoints
+    stay out: they would tell of versions to come.
+    """
+    theirs, ours = Path(str(source.path)), Path(str(target.path))
+    for file in sorted(theirs.rglob("*.parquet")):
+        copy = ours / file.relative_to(theirs)
+        if "_delta_log" not in file.parts and not copy.exists():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            os.link(file, copy)
+    log = ours / "_delta_log"
+    log.mkdir(parents=True, exist_ok=True)
+    for file in sorted((theirs / "_delta_log").glob("*.json")):
+        copy = log / file.name
+        if int(file.stem) <= until and not copy.exists():
+            shutil.copyfile(file, copy)
