@@ -78,11 +78,12 @@ def _measured(files: list[Path], rounds: Path, asked: Any) -> Report:
             "events": asked.events,
             "bytes": sum(file.stat().st_size for file in files),
             "files": len(files),
-            "order": "nothing is more than 5 minutes behind; watermarks wait 10, and drop no row",
+            "order": "nothing is more than 5 minutes behind, and Spark's watermarks wait 10. Flink "
+            "takes the files in no order, so its watermark waits for 2 days. None drops a row",
             "batches of both Spark sides": "5 files; later hops about as much",
             "Tidelake": "writes bronze and its books besides silver and gold",
             "Flink": "2 slots, RocksDB, exactly once, a checkpoint every 5 s; gold's rows are "
-            "written once, when their minute is over",
+            "written once, when the input ends",
         },
         details={
             **{f"{name}: rounds": side.told for name, side in sides.items()},

@@ -1,7 +1,7 @@
 """The events that every side takes: the project's clickstream, no line broken, some twice.
 
 All of it is in the order in which it arrives, which is close to that of event time: what is behind
-is so by less than five minutes, so that neither Flink's watermark nor Spark's drops a row.
+is so by less than five minutes, so that Spark's watermark of ten drops no row.
 """
 
 from __future__ import annotations
