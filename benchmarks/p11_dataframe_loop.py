@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.measuring import Finding, Goal, Report, arguments, hand_in, in_turns, ratios, say
 from benchmarks.peers.events import Stream
-from benchmarks.peers.history import CONDITION, lend, prepare
+from benchmarks.peers.history import CONDITION, lend, prepare, reaching, searched
 from benchmarks.peers.process import Side, running
 from benchmarks.peers.truth import Tables, check, check_same
 from benchmarks.peers.upserts import Large, Spread
@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--ids", type=int, default=50_000_000, help="of the large history")
     parser.add_argument("--gold", type=int, default=5_000_000, help="rows of the large table")
     parser.add_argument("--settings", nargs="+", choices=_SETTINGS, default=_SETTINGS)
-    parser.add_argument("--ttl", default="1 day", help="Tidelake's, over the large history")
+    parser.add_argument("--days", type=int, default=1, help="of the large history within the TTL")
     parser.add_argument("--folder", type=Path, default=Path("build/bench/peers"))
     asked = parser.parse_args()
     folder = asked.folder.resolve()
@@ -69,7 +69,8 @@ def main() -> None:
         if "large" in asked.settings:
             lend(history, rounds / "large")
             name = f"{asked.ids:,} ids of history"
-            _batches(asked, found, rounds / "large", name, 1.0, seed, ttl=asked.ttl)
+            ttl = reaching(history, asked.days)
+            _batches(asked, found, rounds / "large", name, 1.0, seed, ttl=ttl)
     finally:
         shutil.rmtree(rounds)
     hand_in(_report(asked, found), asked.json)
@@ -86,7 +87,7 @@ def _report(asked: Any, found: Found) -> Report:
             "events a batch": asked.events,
             "duplicates": "one event in twenty, within the batch",
             "Tidelake": f"writes bronze and its books besides; one batch a hop; dedup.ttl 1 hour, "
-            f"over the large history {asked.ttl}: ids that arrived within it, and those of the "
+            f"over the large history {asked.days} days: ids that arrived within it, and those of the "
             "batch's dates, are looked at, and no others",
             "Polars": "looks at all ids that silver has, since nothing tells it which to leave out",
             "history": f"{asked.ids:,} ids, a million a day, none of which comes again",
@@ -142,7 +143,8 @@ def _batches(
     found.checked.append(check(files, tables, history=CONDITION if seed else ""))
     say(found.checked[-1])
     found.details[setting] = {
-        side.name: {"first": side.first, "rounds": side.told} for side in (ours, theirs)
+        "ids searched by Tidelake, newest batch first": searched(outs["tidelake"]),
+        **{side.name: {"first": side.first, "rounds": side.told} for side in (ours, theirs)},
     }
 
 

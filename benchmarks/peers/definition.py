@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from tidelake.config import Limits, load_environment, load_pipeline
 from tidelake.runtime.hop import Run
-from tidelake.runtime.progress import Progress, Say
+from tidelake.runtime.progress import Observer, Progress
 from tidelake.tables import Lake
 
 NAME, MINUTES = "clicks", "user_minutes"
@@ -49,7 +49,7 @@ def run_in(
     batch_files: int = 5,
     batch_bytes: str = "20m",
     ttl: str = "1 hour",
-    say: Say = lambda line: None,
+    observer: Observer | None = None,
 ) -> Run:
     """Give what a run works with, on a root whose landing folder is beside the tables.
 
@@ -59,7 +59,7 @@ def run_in(
         batch_files: How many files a batch of bronze takes.
         batch_bytes: How many compressed bytes of its input a batch of silver or gold takes.
         ttl: How long an id is remembered.
-        say: Takes a line for each batch.
+        observer: Hears of hops and batches.
     """
     file = root / f"{NAME}.yml"
     source = {**_DEFINITION["source"], "max_files_per_trigger": batch_files}
@@ -69,4 +69,4 @@ def run_in(
         update={"limits": Limits(silver_bytes=batch_bytes, gold_bytes=batch_bytes)}
     )
     pipeline = load_pipeline(str(file), environment, source=str(root / "landing"))
-    return Run(spark, pipeline, Lake(root), environment, Progress(say))
+    return Run(spark, pipeline, Lake(root), environment, Progress(lambda line: None, observer))

@@ -7,8 +7,10 @@ their Parquet files for later runs, as links.
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -20,9 +22,12 @@ from benchmarks.peers.definition import NAME, run_in
 from benchmarks.peers.events import START, Stream
 from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
-from tidelake.tables import HOPS
+from tidelake.sinks.commits import commits
+from tidelake.sinks.notes import SilverNote
+from tidelake.tables import HOPS, Lake
 
 IDS_A_DAY = 1_000_000
+_DONE = "_DONE"
 # Rows of the history are told by their time: the streams' events all come after it.
 CONDITION = f"event_time < epoch_us(TIMESTAMP '{START:%Y-%m-%d}')"
 SEED = Stream(1_000, files=1, seed=99)
@@ -40,7 +45,7 @@ def prepare(spark: SparkSession, folder: Path, ids: int) -> list[Path]:
         The files of the few events that Tidelake's tables hold besides.
     """
     seed = SEED.land(folder.parent / "events", 0)
-    done = folder / "_DONE"
+    done = folder / _DONE
     if done.exists():
         return seed
     shutil.rmtree(folder, ignore_errors=True)
@@ -72,6 +77,18 @@ def prepare(spark: SparkSession, folder: Path, ids: int) -> list[Path]:
     return seed
 
 
+def reaching(folder: Path, days: int) -> str:
+    """Give the TTL that reaches so many days into a history, however long ago that was made."""
+    age = time.time() - (folder / _DONE).stat().st_mtime
+    return f"{days * 24 * 60 + math.ceil(age / 60)} minutes"
+
+
+def searched(root: Path) -> list[int]:
+    """Tell how many accepted ids Tidelake compared each batch with, newest batch first."""
+    notes = [SilverNote.of(one) for one in commits(Lake(root).silver(NAME)) if one.batch >= 0]
+    return [note.searched for note in notes]
+
+
 def lend(folder: Path, to: Path) -> None:
     """Give a run tables of its own whose files are links: Delta never changes a file."""
     shutil.rmtree(to, ignore_errors=True)
@@ -97,7 +114,7 @@ def _rows(spark: SparkSession, ids: int) -> DataFrame:
         F.lit(None).cast("decimal(18,2)").alias("value"),
         arrived.alias("ingested_at"),
         F.concat(F.lit("history:"), F.col("id")).alias("record_id"),
-        F.lit("history").alias("source"),
+        F.lit(False).alias("is_late"),
         F.xxhash64("id").alias("_payload_hash"),
         F.lit("history").alias("_generation"),
         F.lit(-1).alias("_batch"),
