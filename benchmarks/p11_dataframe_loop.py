@@ -87,8 +87,8 @@ def _report(asked: Any, found: Found) -> Report:
             "events a batch": asked.events,
             "duplicates": "one event in twenty, within the batch",
             "Tidelake": f"writes bronze and its books besides; one batch a hop; dedup.ttl 1 hour, "
-            f"over the large history {asked.days} days: ids that arrived within it, and those of the "
-            "batch's dates, are looked at, and no others",
+            f"over the large history {asked.days} days: ids that arrived within it, and those of "
+            "the batch's dates, are looked at, and no others",
             "Polars": "looks at all ids that silver has, since nothing tells it which to leave out",
             "history": f"{asked.ids:,} ids, a million a day, none of which comes again",
             "gold": f"{asked.gold:,} rows in a file a day; one in a hundred is touched",
