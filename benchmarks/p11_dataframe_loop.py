@@ -155,8 +155,7 @@ def _turn(
 
 
 def _upserts(asked: Any, found: Found, folder: Path, large: Large, spread: Spread) -> None:
-    events = folder / "events.parquet"
-    large.events(events, _SHARE, spread)
+    events = large.events(folder / "events", _SHARE, spread)
     tables = {name: folder / name for name in ("bounded", "on keys")}
     for table in tables.values():
         large.lend(table)

@@ -20,8 +20,10 @@ from pyspark.sql import functions as F
 from benchmarks.measuring import say
 from benchmarks.peers.definition import NAME, run_in
 from benchmarks.peers.events import START, Stream
+from benchmarks.peers.upserts import READABLE
 from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
+from tidelake.settings import with_settings
 from tidelake.sinks.commits import commits
 from tidelake.sinks.notes import SilverNote
 from tidelake.tables import HOPS, Lake
@@ -70,9 +72,9 @@ def prepare(spark: SparkSession, folder: Path, ids: int) -> list[Path]:
     rows.select(*columns).write.format("delta").mode("append").option("dataChange", "false").save(
         str(table.path)
     )
-    rows.select("event_id", "user_id", "event_time", "action", "product_id", "value").write.format(
-        "delta"
-    ).save(str(silver))
+    theirs = rows.select("event_id", "user_id", "event_time", "action", "product_id", "value")
+    with with_settings(spark, READABLE):
+        theirs.write.format("delta").save(str(silver))
     done.touch()
     return seed
 

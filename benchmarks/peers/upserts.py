@@ -17,9 +17,12 @@ from tidelake.runtime.held import Held
 from tidelake.runtime.small_batches import fitted
 from tidelake.runtime.targets import OWN, Inputs, stamped, targets_of
 from tidelake.runtime.targets.target import Target
+from tidelake.settings import with_settings
 from tidelake.sinks.append import append, ensure_table
 from tidelake.sinks.compaction import relieve
 
+# Spark's own times of 96 bits have no statistics, and few readers like them.
+READABLE = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
 Spread = Literal["recent", "everywhere"]
 _A_DAY, _USERS = 100_000, 25_000
 _A_MINUTE = -(-_A_DAY // 1_440)
@@ -77,8 +80,14 @@ class Large:
         """Where the table lies."""
         return Path(str(self.target.table.path))
 
-    def events(self, file: Path, share: float, spread: Spread) -> None:
-        """Write events that touch a share of the rows, one event a row, into one Parquet file."""
+    def events(self, folder: Path, share: float, spread: Spread) -> Path:
+        """Write events that touch a share of the rows, one event a row, into one Parquet file.
+
+        Args:
+            folder: Where the file goes.
+            share: Of the table's rows.
+            spread: Whether the newest rows are touched, or each so-manieth.
+        """
         wanted = round(self.size * share)
         if spread == "recent":
             numbers = self.spark.range(self.size - wanted, self.size, numPartitions=1)
@@ -87,14 +96,18 @@ class Large:
             numbers = self.spark.range(0, wanted, numPartitions=1).select(
                 (F.col("id") * step).alias("id")
             )
-        _events(numbers).toPandas().to_parquet(file)
+        with with_settings(self.spark, READABLE):
+            _events(numbers).write.parquet(str(folder))
+        (file,) = folder.glob("*.parquet")
+        return file
 
     def lend(self, to: Path) -> None:
         """Write the table's rows as another loop would have left them, a file a day too."""
         rows = self.spark.read.format("delta").load(str(self.path))
-        rows.select("window_start", "user_id", "events", "total").write.format("delta").save(
-            str(to)
-        )
+        with with_settings(self.spark, READABLE):
+            rows.select("window_start", "user_id", "events", "total").write.format("delta").save(
+                str(to)
+            )
 
     def merge(self, file: Path) -> float:
         """Merge events as a batch of the gold hop does, and give the seconds."""
