@@ -86,7 +86,7 @@ class Large:
         Args:
             folder: Where the file goes.
             share: Of the table's rows.
-            spread: Whether the newest rows are touched, or each so-manieth.
+            spread: Whether the newest rows are touched, or rows of all days.
         """
         wanted = round(self.size * share)
         if spread == "recent":
