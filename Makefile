@@ -6,7 +6,7 @@ READY := .venv/.ready
 TOOLS := .venv/release
 TOOLS_READY := $(TOOLS)/.ready
 
-.PHONY: setup demo test check lint types imports recovery bench bench-page bundle dist audit workflows docs lock clean
+.PHONY: setup demo test check lint types imports recovery peers bench bench-page bundle dist audit workflows docs lock clean
 
 setup: $(READY)
 
@@ -70,11 +70,25 @@ recovery: setup
 		$(BIN)/python -m pytest -s -m long tests
 	$(BIN)/python -m tests.recovery.reporting $(REPORT)
 
+# Engines that the benchmarks compare with, each in an environment of its own, and Flink's jars.
+PEERS := .venv-peers
+PEER_LOCKS := $(wildcard benchmarks/peers/*.lock)
+peers: $(PEERS)/.ready
+
+$(PEERS)/.ready: $(PEER_LOCKS) | setup
+	for peer in flink polars; do \
+		$(PYTHON) -m venv $(PEERS)/$$peer && \
+		$(PEERS)/$$peer/bin/python -m pip install --quiet --disable-pip-version-check \
+			--require-hashes -r benchmarks/peers/$$peer-requirements.lock || exit 1; \
+	done
+	$(BIN)/python -m benchmarks.peers.jars $(PEERS)/flink/jars
+	touch $@
+
 # Rows P1 to P12, about 45 minutes; B="P1 P7" runs those, B=burst a script by its name, and
 # ARGS="--repeats 3" goes to each. The page is made of the reports in build/bench.
 B ?=
 ARGS ?=
-bench: setup
+bench: peers
 	$(BIN)/python -m benchmarks.runner $(B) -- $(ARGS)
 
 bench-page: setup
@@ -115,7 +129,7 @@ docs: .venv-docs/.ready
 	touch $@
 
 # Pin anew after a change of pyproject.toml; needs uv. The runtime's lock is the part of the first
-# one that people run; the release's and the site's hold their tools alone.
+# one that people run; the release's, the site's and the peers' hold their own alone.
 COMPILE := uv pip compile --quiet --no-header --generate-hashes --universal
 RUNTIME := --extra local --extra connect --extra kafka --extra quality --extra s3 --extra notebooks --extra metrics --extra lineage
 lock:
@@ -123,6 +137,8 @@ lock:
 	$(COMPILE) $(RUNTIME) -c requirements.lock pyproject.toml -o requirements-runtime.lock
 	$(COMPILE) --group release -c requirements.lock -o requirements-release.lock
 	$(COMPILE) --extra docs pyproject.toml -o docs/requirements.lock
+	$(COMPILE) --group peer-flink -o benchmarks/peers/flink-requirements.lock
+	$(COMPILE) --group peer-polars -o benchmarks/peers/polars-requirements.lock
 
 clean:
-	rm -rf .venv .venv-docs lakehouse dist build
+	rm -rf .venv .venv-docs .venv-peers lakehouse dist build

@@ -17,7 +17,12 @@ from scripts.sbom import with_jars
 from tests.bundle.project import PROJECT
 from tidelake.jars import read_lock
 
-LOCKS = [*sorted(PROJECT.glob("requirements*.lock")), PROJECT / "docs" / "requirements.lock"]
+LOCKS = [
+    *sorted(PROJECT.glob("requirements*.lock")),
+    PROJECT / "docs" / "requirements.lock",
+]
+# What only the benchmarks run, and no release holds.
+PEERS = sorted((PROJECT / "benchmarks" / "peers").glob("*requirements.lock"))
 WORKFLOWS = sorted((PROJECT / ".github" / "workflows").glob("*.yml"))
 
 
@@ -38,7 +43,9 @@ def names(requirements: list[str]) -> set[str]:
     return {re.split(r"[\[<>=~! ]", one)[0].lower() for one in requirements}
 
 
-@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: f"{lock.parent.name}-{lock.name}")
+@pytest.mark.parametrize(
+    "lock", [*LOCKS, *PEERS], ids=lambda lock: f"{lock.parent.name}-{lock.name}"
+)
 def test_every_pin_has_hashes_and_no_address(lock: Path) -> None:
     found = pins(lock)
 

@@ -1,0 +1,123 @@
+"""Silver tables that hold many ids already, made without a pipeline: a million a day, in days.
+
+Tidelake's is filled by one run on a few events, and then by a commit that followers of the table
+pass over, as they pass over a compaction's: gold does not take the history in. Both tables keep
+their Parquet files for later runs, as links.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import time
+from datetime import timedelta
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from benchmarks.measuring import say
+from benchmarks.peers.definition import NAME, run_in
+from benchmarks.peers.events import START, Stream
+from benchmarks.peers.upserts import READABLE
+from tidelake.runtime.pipeline import run_hops
+from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
+from tidelake.settings import with_settings
+from tidelake.sinks.commits import commits
+from tidelake.sinks.notes import SilverNote
+from tidelake.tables import HOPS, Lake
+
+IDS_A_DAY = 1_000_000
+_DONE = "_DONE"
+# Rows of the history are told by their time: the streams' events all come after it.
+CONDITION = f"event_time < epoch_us(TIMESTAMP '{START:%Y-%m-%d}')"
+SEED = Stream(1_000, files=1, seed=99)
+
+
+def prepare(spark: SparkSession, folder: Path, ids: int) -> list[Path]:
+    """Make both histories, unless they are there.
+
+    Args:
+        spark: A session of Tidelake's.
+        folder: Where ``tidelake`` and ``polars`` are to be.
+        ids: How many.
+
+    Returns:
+        The files of the few events that Tidelake's tables hold besides.
+    """
+    seed = SEED.land(folder.parent / "events", 0)
+    done = folder / _DONE
+    if done.exists():
+        return seed
+    shutil.rmtree(folder, ignore_errors=True)
+    root, silver = folder / "tidelake", folder / "polars" / "silver"
+    landing = root / "landing"
+    landing.mkdir(parents=True)
+    for file in seed:
+        os.link(file, landing / file.name)
+    run = run_in(spark, root)
+    run_hops(run, HOPS, parse_trigger(AVAILABLE_NOW))
+    table = run.lake.silver(NAME)
+    stored = spark.read.format("delta").load(str(table.path)).schema
+    rows = _rows(spark, ids)
+    say(f"writing {ids:,} ids of history")
+    columns = [
+        (F.col(field.name) if field.name in rows.columns else F.lit(None))
+        .cast(field.dataType)
+        .alias(field.name)
+        for field in stored.fields
+    ]
+    # No change of data, it says, so that gold passes over it.
+    rows.select(*columns).write.format("delta").mode("append").option("dataChange", "false").save(
+        str(table.path)
+    )
+    theirs = rows.select("event_id", "user_id", "event_time", "action", "product_id", "value")
+    with with_settings(spark, READABLE):
+        theirs.write.format("delta").save(str(silver))
+    done.touch()
+    return seed
+
+
+def reaching(folder: Path, days: int) -> str:
+    """Give the TTL that reaches so many days into a history, however long ago that was made."""
+    age = time.time() - (folder / _DONE).stat().st_mtime
+    return f"{days * 24 * 60 + math.ceil(age / 60)} minutes"
+
+
+def searched(root: Path) -> list[int]:
+    """Tell how many accepted ids Tidelake compared each batch with, newest batch first."""
+    notes = [SilverNote.of(one) for one in commits(Lake(root).silver(NAME)) if one.batch >= 0]
+    return [note.searched for note in notes]
+
+
+def lend(folder: Path, to: Path) -> None:
+    """Give a run tables of its own whose files are links: Delta never changes a file."""
+    shutil.rmtree(to, ignore_errors=True)
+    shutil.copytree(folder, to, copy_function=os.link)
+
+
+def _rows(spark: SparkSession, ids: int) -> DataFrame:
+    """Give a day's events a partition, each arrived when it happened."""
+    days = -(-ids // IDS_A_DAY)
+    began = (START - timedelta(days=days)).isoformat() + "Z"
+    second = F.unix_seconds(F.lit(began).cast("timestamp")) + F.col("id") * 86_400 / IDS_A_DAY
+    # The newest arrived a moment before the first batch comes.
+    arrived = F.current_timestamp() - F.make_dt_interval(
+        secs=((ids - F.col("id")) * 86_400 / IDS_A_DAY).cast("decimal(18,6)")
+    )
+    return spark.range(0, ids, numPartitions=days).select(
+        F.md5(F.col("id").cast("string")).alias("event_id"),
+        F.concat(F.lit("u"), F.col("id") % 25_000).alias("user_id"),
+        F.timestamp_micros((second * 1_000_000).cast("bigint")).alias("event_time"),
+        F.timestamp_micros((second * 1_000_000).cast("bigint")).cast("date").alias("event_date"),
+        F.lit("view").alias("action"),
+        F.concat(F.lit("p"), F.col("id") % 400).alias("product_id"),
+        F.lit(None).cast("decimal(18,2)").alias("value"),
+        arrived.alias("ingested_at"),
+        F.concat(F.lit("history:"), F.col("id")).alias("record_id"),
+        F.lit(False).alias("is_late"),
+        F.xxhash64("id").alias("_payload_hash"),
+        F.lit("history").alias("_generation"),
+        F.lit(-1).alias("_batch"),
+    )

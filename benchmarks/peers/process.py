@@ -1,0 +1,107 @@
+"""A side as a process: started, given rounds, ended."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+_ROOT = Path(__file__).parents[2]
+VENVS = _ROOT / ".venv-peers"
+_PATIENCE = 30
+
+
+@dataclass
+class Side:
+    """A running side.
+
+    Attributes:
+        name: Of its program.
+        process: The program.
+        log: Where its engine talks to.
+        begun: When it was started, by the monotonic clock.
+        first: Seconds from there to the end of its first round.
+        told: What it said of each round.
+    """
+
+    name: str
+    process: subprocess.Popen[str]
+    log: Path
+    begun: float
+    first: float = 0.0
+    told: list[Mapping[str, Any]] = field(default_factory=list)
+
+    def round(self, files: Sequence[Path], out: Path, **settings: Any) -> Mapping[str, Any]:
+        """Let it take files into tables.
+
+        Raises:
+            RuntimeError: It ended instead of an answer.
+        """
+        assert self.process.stdin is not None and self.process.stdout is not None
+        asked = {"files": [str(file) for file in files], "out": str(out), "settings": settings}
+        print(json.dumps(asked), file=self.process.stdin, flush=True)
+        answer = self.process.stdout.readline()
+        if not answer:
+            tail = self.log.read_text(errors="replace")[-4_000:]
+            raise RuntimeError(f"{self.name} ended; the end of {self.log}:\n{tail}")
+        if not self.told:
+            self.first = time.monotonic() - self.begun
+        self.told.append(json.loads(answer))
+        return self.told[-1]
+
+
+@contextmanager
+def running(name: str, folder: Path) -> Iterator[Side]:
+    """Run a side's program until the block ends.
+
+    Args:
+        name: Of its program, which begins with that of its environment, as in
+            ``flink_pipeline``; ``template`` and ``tidelake`` run in the project's own.
+        folder: Where its log goes.
+
+    Raises:
+        FileNotFoundError: `make peers` was not run.
+    """
+    environment = name.partition("_")[0]
+    ours = environment in ("template", "tidelake")
+    python = Path(sys.executable) if ours else VENVS / environment / "bin" / "python"
+    if not python.exists():
+        raise FileNotFoundError(f"{python} is not there. Make it with: make peers")
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / f"{name}.log"
+    begun = time.monotonic()
+    with log.open("wb") as told:
+        process = subprocess.Popen(
+            [str(python), "-m", f"benchmarks.peers.{name}"],
+            cwd=_ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=told,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            yield Side(name, process, log, begun)
+        finally:
+            _end(process)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Close what it reads, which ends it; then whatever it left in its own group."""
+    assert process.stdin is not None
+    with contextlib.suppress(OSError):
+        process.stdin.close()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=_PATIENCE)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

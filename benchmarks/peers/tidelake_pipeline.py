@@ -1,0 +1,63 @@
+"""Tidelake's side: the same pipeline by `run_hops`, in a process of its own as the peers are."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from benchmarks.peers.definition import run_in
+from benchmarks.peers.rounds import Pipeline, drive, landed
+from tidelake.config import load_environment
+from tidelake.runtime.pipeline import run_hops
+from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
+from tidelake.session import build_session
+from tidelake.tables import HOPS, Hop
+
+
+@dataclass
+class Stopwatch:
+    """Hears a run, and keeps the seconds of its hops and batches."""
+
+    spent: dict[str, float] = field(default_factory=dict)
+    batches: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
+    _last: float = field(default_factory=time.monotonic)
+
+    def attach(self, session: SparkSession) -> None:
+        """Nothing to attach."""
+
+    def starts(self, hop: Hop, generation: str, limit: int | None) -> None:
+        """A hop counts from the end of the one before."""
+
+    def closed(self, hop: Hop, batch: int, rows: int, seconds: float) -> None:
+        """Keep a batch."""
+        self.batches.setdefault(hop, []).append((rows, seconds))
+
+    def ends(self, hop: Hop) -> None:
+        """Keep a hop."""
+        self.spent[hop], self._last = time.monotonic() - self._last, time.monotonic()
+
+    def failed(self, hop: Hop, error: Exception) -> None:
+        """The error itself reaches the log."""
+
+
+def start() -> Pipeline:
+    """Start Spark."""
+    spark = build_session(load_environment("local", root=tempfile.mkdtemp(prefix="tidelake-")))
+
+    def pipeline(files: list[Path], out: Path, **settings: Any) -> Mapping[str, Any]:
+        landed(files, out)
+        watch = Stopwatch()
+        run_hops(run_in(spark, out, observer=watch, **settings), HOPS, parse_trigger(AVAILABLE_NOW))
+        return {"spent": watch.spent, "batches": watch.batches}
+
+    return pipeline
+
+
+if __name__ == "__main__":
+    drive(__doc__, start)
