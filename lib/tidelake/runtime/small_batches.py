@@ -18,6 +18,8 @@ _FOR_SMALL = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.shuffle.partitions": "1",
+    # A job that lists files takes longer than to look at some hundreds, one after the other.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "500",
 }
 
 
