@@ -78,7 +78,7 @@ POINTS: dict[str, Point] = {
         Point("bronze/batch/after", bronze.BronzeHop, "write"),
         *_around("bronze/compact", hop, "compact", r"^bronze\."),
         *_around("silver/create", silver, "ensure_table"),
-        Point("silver/parse/before", decision, "classify"),
+        Point("silver/parse/before", decision, "observed"),
         Point("silver/decide/after", decision.Decider, "decide"),
         Point("silver/count/before", silver_batch, "count"),
         *_around("silver/quarantine", silver_batch, "append", "__quarantine$"),

@@ -1,0 +1,50 @@
+"""Count what a batch made Spark do: figures that no machine's load changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What one batch of a query cost.
+
+    Attributes:
+        jobs: Spark jobs that had a task.
+        shuffles: Stages that wrote for another one; what was there already does not count.
+    """
+
+    jobs: int
+    shuffles: int
+
+    def __le__(self, most: Spent) -> bool:
+        """Tell whether neither is more."""
+        return self.jobs <= most.jobs and self.shuffles <= most.shuffles
+
+
+def spent(spark: SparkSession, query: str, batch: int) -> Spent:
+    """Count a batch's jobs; Spark keeps the last thousand.
+
+    Args:
+        spark: The session.
+        query: Its name.
+        batch: One that was closed.
+    """
+    listed: Any = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
+    mine = [
+        job
+        for job in (listed.apply(number) for number in range(listed.size()))
+        if job.numCompletedTasks() and _belongs(job, query, batch)
+    ]
+    assert mine, f"no job of batch {batch} of {query}"
+    return Spent(len(mine), sum(job.numCompletedStages() - 1 for job in mine))
+
+
+def _belongs(job: Any, query: str, batch: int) -> bool:
+    """Look into what Spark says of a job: a line each for its query, the run and the batch."""
+    told = job.description().get() if job.description().isDefined() else ""
+    lines = told.replace("<br/>", "\n").splitlines()
+    return query in lines and f"batch = {batch}" in lines

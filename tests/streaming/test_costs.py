@@ -1,0 +1,82 @@
+"""What a small batch costs, in counts: a job more in each batch shows here, on any machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from delta.tables import DeltaTable
+from pyspark.sql import SparkSession
+
+from tests.costs import Spent, spent
+from tests.running import click
+from tests.worlds import World, world
+from tidelake.sinks.positions import BEGINNING, files_between
+from tidelake.tables import Table
+
+BATCHES = 5
+_EVENTS = {"events": {"count": "*"}, "total": {"sum": "value"}}
+_MINUTES = {
+    "name": "minutes",
+    "window": {"kind": "tumbling", "size": "1 minute"},
+    "keys": ["user_id"],
+    "measures": _EVENTS,
+}
+_VISITS = {
+    "name": "visits",
+    "window": {"kind": "session", "gap": "5 minutes"},
+    "keys": ["user_id"],
+    "measures": _EVENTS,
+}
+
+
+def filled(spark: SparkSession, folder: Path, gold: dict[str, Any]) -> World:
+    """Run batches in the order of their time; each has a copy of an event of the one before."""
+    played = world(spark, folder, gold=[gold], quality=None)
+    for batch in range(BATCHES):
+        first = batch * 60
+        lines = [click(first + number, minute=first + number) for number in range(40)]
+        copies = [click(first - 30, minute=first - 30)] if batch else []
+        played.land(f"{batch}.jsonl", [*lines, *copies])
+    played.run()
+    return played
+
+
+def merges(spark: SparkSession, table: Table) -> list[dict[str, int]]:
+    """Give what Delta counted in each MERGE, the newest first."""
+    history = DeltaTable.forPath(spark, str(table.path)).history().collect()
+    metrics = [row["operationMetrics"] for row in history if row["operation"] == "MERGE"]
+    return [{name: int(value) for name, value in one.items()} for one in metrics]
+
+
+@pytest.fixture(scope="module")
+def played(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World:
+    return filled(spark, tmp_path_factory.mktemp("minutes"), _MINUTES)
+
+
+def test_a_small_batch_of_silver_shuffles_nothing(spark: SparkSession, played: World) -> None:
+    silver = played.lake.silver("clickstream")
+    last = BATCHES - 1
+    # Rows are kept (2), ids sent to those who look for them (1) and found (1), verdicts kept (2),
+    # sent to where fates are counted (2) and to where events are appended (2).
+    assert spent(spark, "clickstream-silver", last) <= Spent(jobs=10, shuffles=0)
+    assert len(files_between(silver, BEGINNING, (last + 2, -1))) == BATCHES
+
+
+def test_a_merge_of_a_small_batch_reads_and_rewrites_what_it_touches(
+    spark: SparkSession, played: World
+) -> None:
+    # Rows and partial sums are kept (4), Delta reads its log (2), finds the files (2), writes (1).
+    assert spent(spark, "clickstream-gold", BATCHES - 1) <= Spent(jobs=9, shuffles=2)
+    found = merges(spark, played.lake.gold("minutes"))
+    assert [one["numTargetFilesRemoved"] for one in found] == [0] * BATCHES
+    assert [one["numTargetRowsCopied"] for one in found] == [0] * BATCHES
+    assert [one["numTargetFilesAdded"] for one in found] == [1] * BATCHES
+
+
+def test_sessions_of_a_small_batch_cost_little_more(spark: SparkSession, tmp_path: Path) -> None:
+    played = filled(spark, tmp_path, _VISITS)
+    assert spent(spark, "clickstream-gold", BATCHES - 1) <= Spent(jobs=14, shuffles=2)
+    found = merges(spark, played.lake.gold("visits"))
+    assert [one["numTargetRowsCopied"] for one in found] == [0] * BATCHES
