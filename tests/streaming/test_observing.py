@@ -114,7 +114,8 @@ def test_silver_tells_its_fates_and_its_watermark(two_runs: dict[str, Any]) -> N
 
 def test_measuring_starts_no_job(two_runs: dict[str, Any]) -> None:
     alone, watched = two_runs["jobs"]
-    assert watched == alone > 10
+    # The log of a copy is read for the first time.
+    assert 10 < alone - 1 <= watched <= alone
 
 
 def test_an_observed_run_fills_the_same_tables(two_runs: dict[str, Any]) -> None:

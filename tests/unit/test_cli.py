@@ -389,7 +389,7 @@ def test_a_run_lets_its_alerts_name_commands_as_it_was_called(
         observed.append(typed)
         return nullcontext()
 
-    monkeypatch.setattr("tidelake.cli.flow.started", lambda *_: nullcontext())
+    monkeypatch.setattr("tidelake.cli.flow.started", lambda *_, **__: nullcontext())
     monkeypatch.setattr("tidelake.ops.observing.observing", observing)
     monkeypatch.setattr("tidelake.runtime.pipeline.run_hops", lambda *_, **__: None)
     root = str(tmp_path)
