@@ -83,7 +83,17 @@ def _rows_of(kept: DataFrame) -> Any:
 
 
 def _in_driver(kept: DataFrame) -> DataFrame:
-    """Turn a frame's kept rows into a relation that the driver holds, in Spark's own form.
+    """Bring a frame's kept rows to the driver; as it is where this Spark is built otherwise."""
+    from py4j.protocol import Py4JError  # noqa: PLC0415  a mere client of a server lacks it
+
+    try:
+        return _local(kept)
+    except Py4JError:
+        return kept
+
+
+def _local(kept: DataFrame) -> DataFrame:
+    """Turn kept rows into a relation that the driver holds, in Spark's own form.
 
     What `collect` gives would not do: it takes maps apart, and their order with it.
     """
