@@ -17,7 +17,8 @@ from pyspark.sql.utils import is_remote
 
 from tidelake.access import detail, load
 from tidelake.runtime.verdicts import Reach
-from tidelake.sinks.log_files import commits_after, newest_commit
+from tidelake.sinks.commits import newest_version
+from tidelake.sinks.log_files import commits_after
 from tidelake.store.folders import is_stored
 from tidelake.tables import CatalogName, Table
 
@@ -91,7 +92,7 @@ class FilesInReach:
         if not _FEATURES.isdisjoint(detail(spark, self.table)["tableFeatures"]):
             return None
         wide = reach if self._found is None else reach.with_days_of(self._found.reach)
-        version = newest_commit(self.table.path)
+        version = newest_version(self.table)
         rows = load(spark, self.table, version=version)
         found = wide.within(rows, is_late_table=False).inputFiles()
         files = [str(Path(file.removeprefix("file:"))) for file in found]

@@ -24,7 +24,7 @@ from tidelake.sinks.compaction import CONFLICTS, has_vectors, relieve
 from tidelake.sinks.definitions import changed_definition
 from tidelake.sinks.finality import settled_until
 from tidelake.sinks.generations import Fence
-from tidelake.sinks.positions import BEGINNING, Position, bytes_between, rows_between
+from tidelake.sinks.positions import Position
 from tidelake.tables import Table
 
 # How often a batch is merged again after a compaction got in between.
@@ -100,7 +100,7 @@ class GoldHop(HopQuery):
         ]
         if not open_targets:
             return
-        count, size = self._size(until)
+        count, size = self.standing.size(until)
         small = is_small(count, size)
         with fitted(rows.sparkSession, count), Held(small=small) as hold:
             taken, counted = self._counted(rows, open_targets, hold)
@@ -112,17 +112,6 @@ class GoldHop(HopQuery):
                 self._merge(target, inputs, note, until, small)
         detail = f"into {len(open_targets)} tables"
         self.run.progress.closed(self.hop, batch, counted[0], began, detail=detail)
-
-    def _size(self, until: Mapping[str, Position]) -> tuple[int, int]:
-        """Tell how many rows a batch takes, by Delta's statistics, and their bytes in files."""
-        reached = self.standing.reached()
-        spans = [
-            (table, reached.get(key, BEGINNING), until[key]) for key, table in self._inputs.items()
-        ]
-        return (
-            sum(rows_between(*one) for one in spans),
-            sum(bytes_between(*one) for one in spans),
-        )
 
     def _counted(
         self, rows: DataFrame, targets: Sequence[Target], hold: Held

@@ -33,7 +33,7 @@ from tidelake.sinks.append import ensure_table
 from tidelake.sinks.commits import last_commit
 from tidelake.sinks.definitions import changed_parts
 from tidelake.sinks.notes import SilverNote
-from tidelake.sinks.positions import BEGINNING, Position, bytes_between, rows_between
+from tidelake.sinks.positions import BEGINNING, Position, rows_between
 from tidelake.tables import Table
 
 # So many ids to search cost as much as one row to decide.
@@ -161,7 +161,8 @@ class SilverHop(HopQuery):
         reached = self._reached(before.until, until)
         size = sum(reached.rows.values()) + before.searched // _SEARCHED
         writer = SilverBatch(self.run, self.fence.generation, batch, files=self._files)
-        with fitted(rows.sparkSession, size), Held(small=self._is_small(before, reached)) as hold:
+        small = is_small(*self.standing.size(until))
+        with fitted(rows.sparkSession, size), Held(small=small) as hold:
             recovered = self._recovered(rows, batch, before, reached, hold)
             note = writer.write(recovered, before, reached, hold)
         counts = note.total()
@@ -177,13 +178,6 @@ class SilverHop(HopQuery):
             watermark=note.watermark,
             detail=" ".join([*told, *missed]),
         )
-
-    def _is_small(self, before: SilverNote, reached: Reached) -> bool:
-        taken = (
-            bytes_between(table, before.until.get(key, BEGINNING), reached.until[key])
-            for key, table in self.inputs.items()
-        )
-        return is_small(sum(reached.rows.values()), sum(taken))
 
     def _recovered(
         self, rows: DataFrame, batch: int, before: SilverNote, reached: Reached, hold: Held

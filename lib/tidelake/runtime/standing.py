@@ -16,6 +16,7 @@ from tidelake.sinks.positions import (
     bytes_between,
     rewritten_after,
     rows_between,
+    size_between,
 )
 from tidelake.store.folders import Folder
 from tidelake.tables import CatalogName, Table
@@ -86,6 +87,19 @@ class Standing:
                     f"its checkpoint lets batch {batch} end at version {newest[0]} of {table.name}"
                 )
         return until
+
+    def size(self, until: Mapping[str, Position]) -> tuple[int, int]:
+        """Tell how many rows a batch takes, by Delta's statistics, and their bytes in files.
+
+        Args:
+            until: How far it goes in each input.
+        """
+        reached = self.reached()
+        sizes = [
+            size_between(table, reached.get(key, BEGINNING), until[key])
+            for key, table in self.inputs.items()
+        ]
+        return sum(rows for rows, _ in sizes), sum(size for _, size in sizes)
 
     def taken(self, before: Commit | None, batch: int) -> tuple[int, int] | None:
         """Tell how many bytes a closed batch took, and how many wait still.

@@ -92,11 +92,6 @@ def files_of(folder: Folder) -> Iterator[LogFile]:
         yield from (file for file in _listed(log) if file.version < version)
 
 
-def newest_commit(folder: Folder) -> int:
-    """Give the newest version of a table in a folder; -1 for no table."""
-    return next((file.version for file in files_of(folder)), -1)
-
-
 def commits_after(folder: Folder, version: int) -> list[LogFile]:
     """List the commits of a table in a folder that came after a version, newest first."""
     return list(takewhile(lambda file: file.version > version, files_of(folder)))

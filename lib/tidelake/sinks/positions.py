@@ -80,6 +80,12 @@ def bytes_between(table: Table, after: Position, until: Position | None = None) 
     return sum(one.size for one in _added_between(table, after, until))
 
 
+def size_between(table: Table, after: Position, until: Position) -> tuple[int, int]:
+    """Give both, rows and bytes, in one look at the log. Arguments as for :func:`rows_between`."""
+    came = list(_added_between(table, after, until))
+    return sum(one.rows for one in came), sum(one.size for one in came)
+
+
 def files_between(table: Table, after: Position, until: Position) -> list[Folder]:
     """List the data files that came into a table between two positions; not in a catalog."""
     return [table.path / unquote(one.path) for one in _added_between(table, after, until)]
