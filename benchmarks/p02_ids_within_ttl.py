@@ -6,71 +6,29 @@ all over it. The history is written as the hop would have left it, its small fil
 
 from __future__ import annotations
 
-import shutil
 import tempfile
-from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
-from typing import Any
 
 from pyspark.sql import SparkSession
 
 from benchmarks.measuring import Finding, Goal, Report, arguments, hand_in, in_turns, ratios, say
-from benchmarks.silver_data import Cut, twin
+from benchmarks.silver_data import Cut
 from benchmarks.silver_lake import (
     ALL,
     batch_limit,
-    check_silver,
     context,
     create_bronze,
-    durations,
     land,
     play,
     remember,
-    seconds_a_batch,
 )
+from benchmarks.silver_side import TTL, Side
 from tidelake.config import load_environment
 from tidelake.session import build_session
 
 _GOAL = Goal("seconds of a batch with many ids over those with few", 1.5, at_least=False)
-_TTL = "1 day"
 # As many accepted rows as compaction leaves in a file.
 _ROWS_A_FILE = 400_000
-
-
-@dataclass
-class Side:
-    """A lake whose silver remembers so many ids, and what its batches said.
-
-    Attributes:
-        spark: The session.
-        base: The lake, its measured batches in bronze alone.
-        limit: What a batch takes, in bytes.
-        cuts: Of the measured batches.
-        searched: Ids that deduplication compared with, a batch each.
-        told: What Spark said of each round's batches.
-    """
-
-    spark: SparkSession
-    base: Path
-    limit: int
-    cuts: list[Cut]
-    searched: list[int] = field(default_factory=list)
-    told: list[list[dict[str, Any]]] = field(default_factory=list)
-
-    def play(self, number: int) -> float:
-        """Give the median seconds of the measured batches, on a copy of the lake."""
-        root = self.base.parent / f"{self.base.name}-{number}"
-        twin(self.base, root)
-        run = context(self.spark, root, batch_bytes=self.limit, ttl=_TTL)
-        query = play(run)
-        self.told.append(durations(query))
-        if number == 0:
-            notes = check_silver(run, self.cuts, after=0)
-            self.searched.extend(note.searched for note in notes)
-            say(f"  searched {self.searched}")
-        shutil.rmtree(root)
-        return median(seconds_a_batch(query))
 
 
 def main() -> None:
@@ -102,7 +60,7 @@ def main() -> None:
         "the books add up",
         {
             **{name: getattr(options, name) for name in ("rows", "batches", "few", "many")},
-            "ttl": _TTL,
+            "ttl": TTL,
             "copies": "one row in five, half of them from anywhere in what silver remembers",
         },
         {name: {"searched": side.searched, "batches": side.told} for name, side in sides.items()},
@@ -112,7 +70,7 @@ def main() -> None:
 
 def prepare(spark: SparkSession, base: Path, rows: int, batches: int, ids: int) -> Side:
     """Let silver remember so many ids, the first batch's by itself."""
-    run = context(spark, base, batch_bytes=ALL, ttl=_TTL)
+    run = context(spark, base, batch_bytes=ALL, ttl=TTL)
     create_bronze(run)
     first = min(rows, ids)
     land(run, 0, Cut(0, first))

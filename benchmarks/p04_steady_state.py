@@ -8,12 +8,10 @@ looked at when each state was reached.
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -22,14 +20,12 @@ from benchmarks.measuring import Finding, Goal, Report, arguments, hand_in, in_t
 from benchmarks.silver_data import Cut, twin
 from benchmarks.silver_lake import (
     NAME,
-    check_silver,
     context,
     create_bronze,
-    durations,
     land,
     play,
-    seconds_a_batch,
 )
+from benchmarks.silver_side import TTL, Side
 from tidelake.config import load_environment
 from tidelake.runtime.hop import Run
 from tidelake.session import build_session
@@ -41,7 +37,7 @@ _MEMORY = Goal("memory", _LIMIT, at_least=False)
 _CHECKPOINT = Goal("bytes of the checkpoint", _LIMIT, at_least=False)
 _SECONDS = Goal("seconds of a batch", _LIMIT, at_least=False)
 _A_TTL = 3
-_TTL, _TTL_MICROS = "1 day", 86_400_000_000
+_TTL_MICROS = 86_400_000_000
 _ONE_FILE = 1
 _COLLECTIONS = 6
 # Spark keeps its plans of the last 100 batches, however short they were. 3 TTLs are 9 batches
@@ -51,41 +47,17 @@ _RETAINED = {"spark.sql.streaming.minBatchesToRetain": "5"}
 
 @dataclass
 class State:
-    """The lake as it was after some TTLs.
+    """The lake as it was after some TTLs, the batches of one more in bronze alone.
 
     Attributes:
-        spark: The session.
-        base: The lake, the batches of one more TTL in bronze alone.
-        closed: The last batch that silver closed.
-        cuts: Of the batches behind it.
+        side: Goes on with it.
         memory: Bytes that the JVM held.
         checkpoint: Bytes of the checkpoint.
-        searched: Ids that deduplication compared with, a batch each.
-        told: What Spark said of each round's batches.
     """
 
-    spark: SparkSession
-    base: Path
-    closed: int
-    cuts: list[Cut]
+    side: Side
     memory: int
     checkpoint: int
-    searched: list[int] = field(default_factory=list)
-    told: list[list[dict[str, Any]]] = field(default_factory=list)
-
-    def play(self, number: int) -> float:
-        """Give the median seconds of a batch over one more TTL, on a copy of the lake."""
-        root = self.base.parent / f"{self.base.name}-{number}"
-        twin(self.base, root)
-        run = context(self.spark, root, batch_bytes=_ONE_FILE, ttl=_TTL)
-        query = play(run)
-        self.told.append(durations(query))
-        if number == 0:
-            notes = check_silver(run, self.cuts, after=self.closed)
-            self.searched.extend(note.searched for note in notes)
-            say(f"  searched {self.searched}")
-        shutil.rmtree(root)
-        return median(seconds_a_batch(query))
 
 
 def main() -> None:
@@ -105,11 +77,11 @@ def main() -> None:
             reach(spark, root / "warm-up", options.rows, options.early)
             early = reach(spark, root / "lake", options.rows, options.early)
             late = reach(spark, root / "lake", options.rows, options.late)
-            spent = in_turns({"early": early.play, "late": late.play}, options.repeats)
+            spent = in_turns({"early": early.side.play, "late": late.side.play}, options.repeats)
         finally:
             spark.stop()
     findings = [
-        Finding.of(_SEARCHED, ratios(late.searched, early.searched)),
+        Finding.of(_SEARCHED, ratios(late.side.searched, early.side.searched)),
         Finding.of(_MEMORY, [late.memory / early.memory]),
         Finding.of(_CHECKPOINT, [late.checkpoint / early.checkpoint]),
         Finding.of(_SECONDS, ratios(spent["late"], spent["early"])),
@@ -124,16 +96,16 @@ def main() -> None:
         "the books add up",
         {
             **{name: getattr(options, name) for name in ("rows", "early", "late")},
-            "ttl": _TTL,
+            "ttl": TTL,
             "batches_a_ttl": _A_TTL,
             "spark": _RETAINED,
         },
         {
             name: {
-                "searched": state.searched,
+                "searched": state.side.searched,
                 "memory_bytes": state.memory,
                 "checkpoint_bytes": state.checkpoint,
-                "batches": state.told,
+                "batches": state.side.told,
             }
             for name, state in states.items()
         },
@@ -144,7 +116,7 @@ def main() -> None:
 def reach(spark: SparkSession, root: Path, rows: int, ttls: int) -> State:
     """Go on with a lake until it is so many TTLs old, and keep it as it is then."""
     is_new = not root.exists()
-    run = context(spark, root, batch_bytes=_ONE_FILE, ttl=_TTL)
+    run = context(spark, root, batch_bytes=_ONE_FILE, ttl=TTL)
     if is_new:
         create_bronze(run)
     _land(run, rows, _batches(run), ttls * _A_TTL)
@@ -156,7 +128,7 @@ def reach(spark: SparkSession, root: Path, rows: int, ttls: int) -> State:
     closed = ttls * _A_TTL
     _land(replace(run, lake=Lake(base)), rows, closed, closed + _A_TTL)
     cuts = [_cut(rows, number, number + 1) for number in range(closed, closed + _A_TTL)]
-    return State(spark, base, closed - 1, cuts, memory, held)
+    return State(Side(spark, base, _ONE_FILE, cuts, closed - 1), memory, held)
 
 
 def _cut(rows: int, first: int, end: int) -> Cut:
