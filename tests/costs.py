@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -25,21 +27,23 @@ class Spent:
         return self.jobs <= most.jobs and self.shuffles <= most.shuffles
 
 
-def spent(spark: SparkSession, query: str, batch: int) -> Spent:
+def spent(spark: SparkSession, checkpoints: Path, batch: int) -> Spent:
     """Count a batch's jobs; Spark keeps the last thousand.
 
     Args:
-        spark: The session.
-        query: Its name.
+        spark: The session. Other tests of it run queries of the same name.
+        checkpoints: A hop's, of one generation: it tells the query's id.
         batch: One that was closed.
     """
+    [metadata] = checkpoints.glob("*/metadata")
+    query = json.loads(metadata.read_text())["id"]
     listed: Any = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
     mine = [
         job
         for job in (listed.apply(number) for number in range(listed.size()))
         if job.numCompletedTasks() and _belongs(job, query, batch)
     ]
-    assert mine, f"no job of batch {batch} of {query}"
+    assert mine, f"no job of batch {batch} under {checkpoints}"
     return Spent(len(mine), sum(job.numCompletedStages() - 1 for job in mine))
 
 
@@ -47,4 +51,4 @@ def _belongs(job: Any, query: str, batch: int) -> bool:
     """Look into what Spark says of a job: a line each for its query, the run and the batch."""
     told = job.description().get() if job.description().isDefined() else ""
     lines = told.replace("<br/>", "\n").splitlines()
-    return query in lines and f"batch = {batch}" in lines
+    return f"id = {query}" in lines and f"batch = {batch}" in lines

@@ -230,6 +230,9 @@ def _settings(environment: Environment, jars: list[Path], *, brief: bool = False
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "tidelake-warehouse"),
         "spark.sql.shuffle.partitions": slots,
         "spark.sql.adaptive.enabled": "false",
+        # A large batch of silver takes 180 generated classes, and Spark keeps 100 by default: each
+        # batch would compile all of them anew, and the JVM after it.
+        "spark.sql.codegen.cache.maxEntries": "1000",
         # A key given twice takes its last value, in whichever of the two ways it is read.
         "spark.sql.variant.allowDuplicateKeys": "true",
         "spark.databricks.delta.snapshotPartitions": "2",

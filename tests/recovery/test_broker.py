@@ -95,7 +95,8 @@ def test_a_broker_that_goes_away_in_the_middle_of_a_batch_costs_no_record(
     print(f"seed {_SEED}: repeat with TIDELAKE_SEED={_SEED} TIDELAKE_OUTAGES={_OUTAGES}")
     topic = kafka.topic(partitions=3)
     source = {"kind": "kafka", "bootstrap": kafka.bootstrap, "topic": topic}
-    file = write_clickstream(tmp_path, **source, max_offsets_per_trigger=1000)
+    # However long a batch takes, there are more than a fail point waits for.
+    file = write_clickstream(tmp_path, **source, max_offsets_per_trigger=300)
     lines = lines_of(tmp_path / "drawn", _LINES * _OUTAGES, _SEED)
     followed = _Followed(kafka, topic, tmp_path)
     # The first comes in the middle of a batch, the second at any moment of the same run.

@@ -13,7 +13,7 @@ from tests.costs import Spent, spent
 from tests.running import click
 from tests.worlds import World, world
 from tidelake.sinks.positions import BEGINNING, files_between
-from tidelake.tables import Table
+from tidelake.tables import Hop, Table
 
 BATCHES = 5
 _EVENTS = {"events": {"count": "*"}, "total": {"sum": "value"}}
@@ -50,6 +50,10 @@ def merges(spark: SparkSession, table: Table) -> list[dict[str, int]]:
     return [{name: int(value) for name, value in one.items()} for one in metrics]
 
 
+def _checkpoints(played: World, hop: Hop) -> Path:
+    return Path(played.lake.checkpoints("clickstream", hop))
+
+
 @pytest.fixture(scope="module")
 def played(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World:
     return filled(spark, tmp_path_factory.mktemp("minutes"), _MINUTES)
@@ -60,7 +64,7 @@ def test_a_small_batch_of_silver_shuffles_nothing(spark: SparkSession, played: W
     last = BATCHES - 1
     # Rows are kept (2), ids sent to those who look for them (1) and found (1), verdicts kept (2),
     # sent to where fates are counted (2) and to where events are appended (2).
-    assert spent(spark, "clickstream-silver", last) <= Spent(jobs=10, shuffles=0)
+    assert spent(spark, _checkpoints(played, "silver"), last) <= Spent(jobs=10, shuffles=0)
     assert len(files_between(silver, BEGINNING, (last + 2, -1))) == BATCHES
 
 
@@ -68,7 +72,7 @@ def test_a_merge_of_a_small_batch_reads_and_rewrites_what_it_touches(
     spark: SparkSession, played: World
 ) -> None:
     # Rows and partial sums are kept (4), Delta reads its log (2), finds the files (2), writes (1).
-    assert spent(spark, "clickstream-gold", BATCHES - 1) <= Spent(jobs=9, shuffles=2)
+    assert spent(spark, _checkpoints(played, "gold"), BATCHES - 1) <= Spent(jobs=9, shuffles=2)
     found = merges(spark, played.lake.gold("minutes"))
     assert [one["numTargetFilesRemoved"] for one in found] == [0] * BATCHES
     assert [one["numTargetRowsCopied"] for one in found] == [0] * BATCHES
@@ -77,6 +81,6 @@ def test_a_merge_of_a_small_batch_reads_and_rewrites_what_it_touches(
 
 def test_sessions_of_a_small_batch_cost_little_more(spark: SparkSession, tmp_path: Path) -> None:
     played = filled(spark, tmp_path, _VISITS)
-    assert spent(spark, "clickstream-gold", BATCHES - 1) <= Spent(jobs=14, shuffles=2)
+    assert spent(spark, _checkpoints(played, "gold"), BATCHES - 1) <= Spent(jobs=14, shuffles=2)
     found = merges(spark, played.lake.gold("visits"))
     assert [one["numTargetRowsCopied"] for one in found] == [0] * BATCHES
