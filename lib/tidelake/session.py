@@ -43,6 +43,8 @@ _CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
 _ABORTABLE = "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
 # Without the second compiler, which takes most of a core for as long as everything is new.
 _BRIEF = "-XX:TieredStopAtLevel=1"
+# Room for what the compilers make of a thousand generated classes.
+_LONG = "-XX:ReservedCodeCacheSize=512m"
 _LIMITS = " ".join(f"{limit}={1 << 26}" for limit in AVRO_LIMITS)
 
 
@@ -215,7 +217,7 @@ def _settings(environment: Environment, jars: list[Path], *, brief: bool = False
     """Merge the defaults for one machine with the environment's own settings."""
     slots = str(os.cpu_count() or 2)
     classes, archived = _of_classes(environment, jars)
-    java = ["-Duser.timezone=UTC", _LIMITS, archived, _BRIEF if brief else ""]
+    java = ["-Duser.timezone=UTC", _LIMITS, archived, _BRIEF if brief else _LONG]
     return {
         **_of_executors(environment, jars),
         **classes,

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from pyspark.sql import SparkSession
+import random
+
+import pytest
+from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
 from tests.pipelines import bronze
 from tidelake.config import Event
+from tidelake.silver import parse as parsing
+from tidelake.silver.fields import as_json
 from tidelake.silver.parse import BROKEN, PARSED, REFUSAL, UNKNOWN, VALUES, parse
 
 SCHEMA = (
@@ -94,6 +99,48 @@ def test_one_object_parses_whatever_surrounds_its_values(spark: SparkSession) ->
         '{"a":"first","a":"last"}': {"a": "last"},
     }
     assert outcomes(spark, list(cases)) == [(values, []) for values in cases.values()]
+
+
+def jumbled(count: int, seed: int) -> list[str]:
+    """Draw objects of fields known and unknown, in every spelling, some of them broken."""
+    chance = random.Random(seed)
+    names = ['"a"', '"n"', '"m"', '"other"', '"A"', '" a"', '"\\u0061"', '"a\\"n"', '"a.n"', '""']
+    values = ['"x"', '"}"', '"\\"other\\":1"', '"}]"', '","', '"é"', "null", "true", "1", "1.50"]
+    values += ["-0.5", "1e3", "1" * 15, "1" * 16, f"0.{'1' * 14}", f"0.{'1' * 15}", "01", "NaN"]
+    values += ["[]", "{}", '{"other":null}', '[{"a":1}]', f"{'1' * 16}e1", '"', "\\", "1 1", "1]"]
+    spaces = ["", "", "", " ", "  ", "\n"]
+
+    def member() -> str:
+        gaps = [chance.choice(spaces) for _ in range(4)]
+        name, value = chance.choice(names), chance.choice(values)
+        return f"{gaps[0]}{name}{gaps[1]}:{gaps[2]}{value}{gaps[3]}"
+
+    between, ends = [",", ",", ",", "", ",,", "}"], ["}", "}", "} ", "}\n", "", "]", "}]", "},"]
+    return [
+        "{"
+        + chance.choice(between).join(member() for _ in range(chance.randint(0, 3)))
+        + chance.choice(ends)
+        for _ in range(count)
+    ]
+
+
+def test_a_plain_payload_is_read_like_any_other(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = bronze(
+        spark, [{"record_id": f"{n}", "payload": p} for n, p in enumerate(jumbled(3_000, 7))]
+    )
+
+    def read() -> list[Row]:
+        event = Event(schema="a STRING, n DECIMAL(38,20), m DECIMAL(18,2)", id="a", time="a")
+        columns = ["payload", PARSED, VALUES, BROKEN, as_json(F.col(UNKNOWN)).alias("unknown")]
+        return sorted(parse(rows, event).select("record_id", *columns).collect())
+
+    plain = read()
+    monkeypatch.setattr(parsing, "_PLAIN", "(?!)(?:%s)")
+    assert plain == read()
+    found = [(row[PARSED], row["unknown"] is not None) for row in plain]
+    assert {(False, False), (True, False), (True, True)} == set(found)
 
 
 def test_a_lone_surrogate_does_not_parse_and_a_pair_does(spark: SparkSession) -> None:
