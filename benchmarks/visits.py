@@ -118,7 +118,7 @@ def append_silver(run: Run, rows: DataFrame, batch: int) -> None:
     stamp = {"pipeline": NAME, "hop": "silver", "generation": "g1"}
     if not batch:
         create_silver(run, {**stamp, "batch": -1})
-    told = {"is_late": False, "_generation": "g1", "_batch": batch}
+    told = {"is_late": False, "_payload_hash": 0, "_generation": "g1", "_batch": batch}
     columns = [
         (F.col(field.name) if field.name in rows.columns else F.lit(told.get(field.name)))
         .cast(field.dataType)
