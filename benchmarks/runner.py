@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.measuring import say
+from benchmarks.measuring import end_in_order, say
 
 HERE = Path(__file__).parent
 REPORTS = HERE.parent / "build" / "bench"
@@ -136,6 +136,7 @@ def main() -> None:
     asked, options = parser.parse_args(words[:cut]), words[cut + 1 :]
     wanted = chosen(asked.names, rows())
     asked.reports.mkdir(parents=True, exist_ok=True)
+    end_in_order()
     ended = []
     for number, (name, module) in enumerate(wanted.items(), start=1):
         say(f"== {name} ({number} of {len(wanted)}): {module}, {time.strftime('%H:%M:%S')}")
