@@ -94,7 +94,7 @@ def _overview(found: Mapping[str, Found], known: Iterable[str], places: Path) ->
                 f"| [{row}](#{row.lower()}) | {goal['what']} | {asked} | {measured} "
                 f"| {verdict(one)} |"
             )
-            scores.append(_score(row, one))
+            scores.append(score(row, one))
     if not scores:
         return lines
     title = "How each figure stands to its goal"
@@ -123,14 +123,16 @@ def _measured(one: Found) -> str:
     return f"**{told}** {unit} ({short(one['low'])} to {short(one['high'])})"
 
 
-def _score(row: str, one: Found) -> plots.Score:
+def score(row: str, one: Found) -> plots.Score:
+    """Say how often a figure is as good as asked."""
     goal = one["goal"]
     limit, values = goal["limit"], [one["value"], one["low"], one["high"]]
     if goal["at_least"]:
         good = [value / limit if limit else 1.0 for value in values]
     else:
-        # At a limit of 0 every figure is either as good as asked or as bad as can be.
-        good = [limit / value if value else 1e9 for value in values]
+        # At a limit of 0 every figure is either as good as asked or as bad as can be. One
+        # below 0, a difference the other way, is better than any.
+        good = [limit / value if value > 0 else 1e9 for value in values]
     label = f"{row}   {goal['what']}, {_sign(goal)} {limit:g} {goal['unit']}"
     told = f"{short(one['value'])} {goal['unit']}"
     return plots.Score(_cut(label, 92), told, good[0], min(good[1:]), max(good[1:]))

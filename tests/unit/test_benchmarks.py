@@ -12,7 +12,7 @@ from benchmarks.capacity import Coefficients, Load, needed, needs_table
 from benchmarks.event_times import Steps
 from benchmarks.measuring import Finding, Goal, Report, hand_in, lines, quantiles, ratios, spread
 from benchmarks.plots import bars, drawn
-from benchmarks.report_page import verdict, written
+from benchmarks.report_page import score, verdict, written
 from benchmarks.svg import short, ticks
 
 _AT_LEAST, _AT_MOST = Goal("rows/s against a copy", 0.6, True), Goal("p95", 5, False, "s")
@@ -130,6 +130,13 @@ def test_a_page_made_again_keeps_no_picture_of_before(tmp_path: Path, scripts: P
 def test_a_verdict_says_by_how_much(goal: Goal, value: float, told: str) -> None:
     found = report(findings=[Finding.of(goal, [value])]).to_json()["findings"]
     assert verdict(found[0]) == told
+
+
+def test_a_difference_the_other_way_is_better_than_any() -> None:
+    found = report(findings=[Finding.of(_AT_MOST, [10.0, -2.0, 8.0])]).to_json()["findings"]
+    drawn = score("P12", found[0])
+    assert drawn.low == 0.5
+    assert drawn.high > 1_000
 
 
 def test_bars_are_as_long_as_their_medians() -> None:
