@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tidelake import java
 from tidelake.classes import class_settings
 from tidelake.config import DeltaSource, Environment, FilesSource, Pipeline, load_environment
 from tidelake.config.databricks import on_databricks
@@ -32,20 +33,9 @@ _WHOLE_FILES = {
     "spark.sql.files.openCostInBytes": str(1 << 40),
 }
 
-# Lengths that a broken Avro record may announce: the reader makes room before it looks.
-AVRO_LIMITS = (
-    "-Dorg.apache.avro.limits.string.maxLength",
-    "-Dorg.apache.avro.limits.bytes.maxLength",
-    "-Dorg.apache.avro.limits.collectionItems.maxLength",
-)
 # A store's file appears when it is closed, and never when that was given up.
 _CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
 _ABORTABLE = "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
-# Without the second compiler, which takes most of a core for as long as everything is new.
-_BRIEF = "-XX:TieredStopAtLevel=1"
-# Room for what the compilers make of a thousand generated classes.
-_LONG = "-XX:ReservedCodeCacheSize=512m"
-_LIMITS = " ".join(f"{limit}={1 << 26}" for limit in AVRO_LIMITS)
 
 
 def reads_of(pipeline: Pipeline) -> list[str]:
@@ -217,7 +207,6 @@ def _settings(environment: Environment, jars: list[Path], *, brief: bool = False
     """Merge the defaults for one machine with the environment's own settings."""
     slots = str(os.cpu_count() or 2)
     classes, archived = _of_classes(environment, jars)
-    java = ["-Duser.timezone=UTC", _LIMITS, archived, _BRIEF if brief else _LONG]
     return {
         **_of_executors(environment, jars),
         **classes,
@@ -225,8 +214,8 @@ def _settings(environment: Environment, jars: list[Path], *, brief: bool = False
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.session.timeZone": "UTC",
-        "spark.driver.extraJavaOptions": " ".join(option for option in java if option),
-        "spark.executor.extraJavaOptions": f"-Duser.timezone=UTC {_LIMITS}",
+        "spark.driver.extraJavaOptions": java.driver_options(archived, brief=brief),
+        "spark.executor.extraJavaOptions": java.EXECUTOR_OPTIONS,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "tidelake-warehouse"),

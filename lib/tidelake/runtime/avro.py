@@ -7,8 +7,8 @@ import re
 from pyspark.sql import SparkSession
 
 from tidelake.errors import UsageError
+from tidelake.java import AVRO_LIMITS, AVRO_OPTIONS
 from tidelake.runtime.failures import FOREIGN
-from tidelake.session import AVRO_LIMITS
 from tidelake.silver.avro_schema import problem_of
 from tidelake.silver.decode import trial
 
@@ -43,5 +43,5 @@ def refuse_unlimited(spark: SparkSession) -> None:
         raise UsageError(
             "Avro is read only where the JVM bounds the lengths that a broken record may announce. "
             "Add to spark.driver.extraJavaOptions and spark.executor.extraJavaOptions: "
-            f"{' '.join(f'{limit}={1 << 26}' for limit in AVRO_LIMITS)}"
+            f"{AVRO_OPTIONS}"
         )
