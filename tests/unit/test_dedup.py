@@ -18,6 +18,7 @@ from tidelake.silver.dedup import (
     accepted,
     among,
     arrivals,
+    by_id,
     match_accepted,
     meeting,
     rank_arrivals,
@@ -147,7 +148,7 @@ def test_an_accepted_row_is_matched_up_to_the_ttl_either_way_or_on_its_date(
         + [("other", "old:x", MONDAY, f"{MONDAY} {NOON}", 1, False)],
         KNOWN_DDL,
     )
-    found = verdicts(match_accepted(new, known, ttl=TTL, widened=widened))
+    found = verdicts(match_accepted(new, by_id(known), ttl=TTL, widened=widened))
     # An arrival long after the row's own is as far away: the row was sent again.
     beyond = {"f:0": CONFLICT, "f:6": CONFLICT} if widened else {}
     within = {f"f:{n}": DUPLICATE if n % 2 else CONFLICT for n in range(2, 6)}
@@ -169,7 +170,7 @@ def test_the_earliest_accepted_row_in_reach_decides(spark: SparkSession) -> None
         ],
         KNOWN_DDL,
     )
-    assert verdicts(match_accepted(new, known, ttl=TTL, widened=True)) == {
+    assert verdicts(match_accepted(new, by_id(known), ttl=TTL, widened=True)) == {
         "f:1": CONFLICT,
         "f:2": DUPLICATE,
     }
@@ -196,11 +197,13 @@ def test_a_requeued_row_does_not_match_itself_in_late_but_others_do(
     )
     returned = arrivals(classified(spark, again, origin=origin))
     fresh = arrivals(classified(spark, [("own", "f:1", MONDAY, NOON, 1)]))
-    assert verdicts(match_accepted(returned, known, ttl=TTL, widened=True)) == {
+    assert verdicts(match_accepted(returned, by_id(known), ttl=TTL, widened=True)) == {
         "f:2": DUPLICATE,
         "f:3": DUPLICATE,
     }
-    assert verdicts(match_accepted(fresh, known, ttl=TTL, widened=True)) == {"f:1": DUPLICATE}
+    assert verdicts(match_accepted(fresh, by_id(known), ttl=TTL, widened=True)) == {
+        "f:1": DUPLICATE
+    }
 
 
 def test_leftovers_are_ranked_again_among_their_like(spark: SparkSession) -> None:

@@ -72,10 +72,13 @@ def test_what_commits_bring_is_read_without_asking_delta_again(
     known = FilesInReach(table)
     for hour in range(3):
         fill(spark, table, hour)
+    assert known.count is None
     assert ids(known.rows(spark, reach(1))) == of_hours(1, 2)
+    assert known.count == 6
     fill(spark, table, 3)
     fill(spark, table, 4)
     assert ids(known.rows(spark, reach(2))) == of_hours(1, 2, 3, 4)
+    assert known.count == 12
     assert asked == [table.name]
 
 

@@ -1,4 +1,4 @@
-"""Count a decided batch in one pass: fates, fingerprints, warnings, watermark, unknown fields."""
+"""Count a decided batch: fates, fingerprints, warnings, watermark, unknown fields."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from tidelake.config import Pipeline
@@ -68,7 +68,8 @@ def count(
         F.count_if(F.col(looked_up(n)).isNull()).alias(f"_d{n}")
         for n in range(len(pipeline.enrich))
     ]
-    unknown = [_names().alias("unknown")] if pipeline.event.evolution == "additive" else []
+    additive = pipeline.event.evolution == "additive"
+    unknown = [F.count(UNKNOWN).alias("unknown")] if additive else []
     groups = (
         decided.groupBy(ORIGIN, FATE, STAGE, partition_of(pipeline.source).alias("partition"))
         .agg(
@@ -88,19 +89,24 @@ def count(
         counts=_counts([*groups, *beside]),
         partitions={**before, **_progress(before, [*groups, *beside])},
         warnings={text: rows for text, rows in found.items() if rows},
-        unknown=frozenset(
-            name for row in groups if unknown and row[FATE] in _ACCEPTED for name in row["unknown"]
-        ),
+        unknown=_names(decided)
+        if additive and any(row["unknown"] for row in groups if row[FATE] in _ACCEPTED)
+        else frozenset(),
         unmatched=tuple(sum(row[f"_d{n}"] for row in accepted) for n in range(len(missed))),
     )
 
 
-def _names() -> Column:
-    """Collect the unknown fields that hold a value and could be columns."""
+def _names(decided: DataFrame) -> frozenset[str]:
+    """Collect the unknown fields of accepted rows that hold a value and could be columns.
+
+    Apart from the count: few batches have any, and an aggregate that holds names is not compiled.
+    """
     filled = F.map_filter(
         UNKNOWN, lambda name, value: name.rlike(_NAME) & ~F.is_variant_null(value)
     )
-    return F.array_distinct(F.flatten(F.collect_set(F.map_keys(filled))))
+    names = F.explode(F.map_keys(filled)).alias("name")
+    found = decided.where(F.col(FATE).isin(*_ACCEPTED)).select(names).distinct().collect()
+    return frozenset(row["name"] for row in found)
 
 
 def _counts(groups: Sequence[_Group]) -> tuple[FateCount, ...]:

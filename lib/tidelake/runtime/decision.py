@@ -14,7 +14,7 @@ from tidelake.access import load
 from tidelake.config import Pipeline
 from tidelake.runtime.files_in_reach import FilesInReach
 from tidelake.runtime.held import Held
-from tidelake.runtime.verdicts import Reach, find_verdicts, observed
+from tidelake.runtime.verdicts import Known, Reach, find_verdicts, observed
 from tidelake.silver.dedup import arrivals
 from tidelake.silver.route import decide
 from tidelake.tables import Lake, Table
@@ -26,7 +26,7 @@ class Decision:
 
     Attributes:
         rows: From :func:`tidelake.silver.route.decide`.
-        searched: Accepted ids that deduplication compared with.
+        searched: Accepted ids among which deduplication looked.
         seconds: What deduplication took.
     """
 
@@ -101,8 +101,11 @@ class Decider:
             return load(self.spark, table)
         return self.files[table.name].rows(self.spark, reach)
 
-    def _accepted(self, reach: Reach) -> DataFrame:
+    def _accepted(self, reach: Reach) -> Known:
         silver, late = self.accepted(reach)
-        return reach.within(silver, is_late_table=False).unionByName(
+        rows = reach.within(silver, is_late_table=False).unionByName(
             reach.within(late, is_late_table=True)
         )
+        counts = [files.count for files in (self.files or {}).values()]
+        told = [count for count in counts if count is not None]
+        return Known(rows, sum(told) if told and len(told) == len(counts) else None)

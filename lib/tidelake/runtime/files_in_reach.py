@@ -37,13 +37,15 @@ class _Found:
         schema: The table's.
         version: The newest that ``files`` knows.
         files: Paths of the data files.
-        came: How many of them came since Delta was asked.
+        rows: How many rows they hold.
+        came: How many of the files came since Delta was asked.
     """
 
     reach: Reach
     schema: StructType
     version: int
     files: list[str]
+    rows: int
     came: int = 0
 
 
@@ -70,6 +72,11 @@ class FilesInReach:
             return load(spark, self.table).limit(0)
         return spark.read.schema(self._found.schema).parquet(*self._found.files)
 
+    @property
+    def count(self) -> int | None:
+        """How many rows the files hold that were found last; None where Delta was left to it."""
+        return None if self._found is None else self._found.rows
+
     def _is_brought_up(self, reach: Reach) -> bool:
         """Take in what commits brought since; false where Delta is to be asked again."""
         found = self._found
@@ -79,10 +86,12 @@ class FilesInReach:
         # A compaction's files hold what others did, and a new column changes the schema.
         if not all(commit.only_appends() for commit in new):
             return False
-        came = [self._path(add.path) for commit in new for add in commit.added()]
+        added = [add for commit in new for add in commit.added()]
+        came = [self._path(add.path) for add in added]
         if found.came + len(came) > _MOST:
             return False
         found.files += came
+        found.rows += sum(add.rows for add in added)
         found.came += len(came)
         found.version = max((commit.version for commit in new), default=found.version)
         return True
@@ -96,7 +105,9 @@ class FilesInReach:
         rows = load(spark, self.table, version=version)
         found = wide.within(rows, is_late_table=False).inputFiles()
         files = [str(Path(file.removeprefix("file:"))) for file in found]
-        return _Found(wide, rows.schema, version, files)
+        # Without a column, only what the files say of themselves is read.
+        held = spark.read.schema(rows.schema).parquet(*files).count() if files else 0
+        return _Found(wide, rows.schema, version, files, held)
 
     def _path(self, name: str) -> str:
         return str(self.table.path / unquote(name))

@@ -19,6 +19,7 @@ from tidelake.silver.dedup import (
     VERDICT,
     accepted,
     among,
+    by_id,
     hash_of_id,
     match_accepted,
     meeting,
@@ -65,13 +66,27 @@ class Reach:
 
 
 @dataclass(frozen=True)
+class Known:
+    """Accepted rows that a batch could meet.
+
+    Attributes:
+        rows: From :func:`tidelake.silver.dedup.accepted`.
+        count: How many rows lie in the files that are read for them; None: they are to be counted,
+            which makes each row wide and takes as long again as to look at them.
+    """
+
+    rows: DataFrame
+    count: int | None
+
+
+@dataclass(frozen=True)
 class Verdicts:
     """What deduplication found.
 
     Attributes:
         rows: ``_row`` and ``_verdict`` of each row whose event was accepted before it; None
             when no row is in the running.
-        searched: Accepted rows that the batch could meet.
+        searched: Accepted rows among which the batch's were looked for.
     """
 
     rows: DataFrame | None
@@ -115,7 +130,7 @@ def observed(classified: DataFrame, *, hold: Held) -> tuple[DataFrame, Arrived]:
 def find_verdicts(
     new: DataFrame,
     arrived: Arrived,
-    read_accepted: Callable[[Reach], DataFrame] | None,
+    read_accepted: Callable[[Reach], Known] | None,
     dedup: Dedup,
     *,
     hold: Held,
@@ -133,22 +148,27 @@ def find_verdicts(
     if arrived.first is None:
         return Verdicts(None, 0)
     searched = Observation()
-    told = F.count(F.lit(1)).alias("rows")
-    known = None
+    known, told = None, None
     if read_accepted is not None:
-        reach = Reach(arrived.first - dedup.ttl, arrived.days, widened)
-        known = read_accepted(reach)
+        found = read_accepted(Reach(arrived.first - dedup.ttl, arrived.days, widened))
+        known, told = found.rows, found.count
+        if told is None:
+            known = known.observe(searched, F.count(F.lit(1)).alias("rows"))
+        elif told <= BROADCAST:
+            # One task reads them soon enough, and then nothing need be shuffled.
+            known = known.coalesce(1)
     if known is not None and arrived.rows <= BROADCAST:
-        ids = F.broadcast(new.select(hash_of_id().alias(ID)))
-        known = F.broadcast(among(known.observe(searched, told), ids))
+        known = F.broadcast(by_id(among(known, F.broadcast(_hashes(new)))))
     else:
-        counted = None if known is None else known.observe(searched, told)
-        ids, count = _counted(meeting(new, counted), hold)
+        if known is not None and arrived.rows <= HASHES:
+            # What is left of them is few, and is not looked for twice.
+            known = hold.now(among(known, F.broadcast(_hashes(new))))
+        ids, count = _counted(meeting(new, known), hold)
         few = count <= HASHES
         ids = F.broadcast(ids) if few else ids.hint("shuffle_hash")
         new = among(new, ids)
         if known is not None:
-            known = among(known, ids)
+            known = by_id(among(known, ids))
             known = F.broadcast(known) if count <= BROADCAST else known
     judged = new if known is None else match_accepted(new, known, ttl=dedup.ttl, widened=widened)
     verdicts, count, left = _ranked(judged, dedup, hold)
@@ -160,7 +180,13 @@ def find_verdicts(
         verdicts = verdicts.where(~lost).unionByName(more)
     # Spark knows no size of what is kept, and would shuffle the wide rows to meet the verdicts.
     fitting = F.broadcast(verdicts) if count <= BROADCAST else verdicts
-    return Verdicts(fitting, 0 if read_accepted is None else _told(searched, "rows"))
+    if told is None and known is not None:
+        told = _told(searched, "rows")
+    return Verdicts(fitting, told or 0)
+
+
+def _hashes(rows: DataFrame) -> DataFrame:
+    return rows.select(hash_of_id().alias(ID))
 
 
 def _counted(rows: DataFrame, hold: Held) -> tuple[DataFrame, int]:

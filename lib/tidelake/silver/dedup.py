@@ -26,6 +26,8 @@ LEFTOVER = "leftover"
 ID = "_id"
 
 _ORDER = "_order"
+_KNOWN = "_known"
+_KNOWN_ID = "_known_id"
 _ACCEPTED_COLUMNS = ("event_id", "record_id", "event_date", "ingested_at", PAYLOAD_HASH)
 
 
@@ -85,35 +87,40 @@ def accepted(
     return table.where(reach).select(*columns, F.lit(is_late_table).alias("_late"))
 
 
+def by_id(known: DataFrame) -> DataFrame:
+    """Put the accepted rows of an id into one, so that no row of a batch meets two.
+
+    Args:
+        known: From :func:`accepted`.
+    """
+    # In the order that tells the earliest, so that the least is the earliest.
+    own = ("ingested_at", "record_id", PAYLOAD_HASH, "event_date", "_late")
+    theirs = F.collect_list(F.struct(*own)).alias(_KNOWN)
+    return known.groupBy(F.col("event_id").alias(_KNOWN_ID)).agg(theirs)
+
+
 def match_accepted(new: DataFrame, known: DataFrame, *, ttl: timedelta, widened: bool) -> DataFrame:
     """Judge rows whose event silver or late already holds.
 
     Args:
         new: From :func:`arrivals`.
-        known: From :func:`accepted`.
+        known: From :func:`by_id`.
         ttl: How long an id is remembered.
         widened: Whether rows of one event date meet beyond it.
 
     Returns:
         ``new``; ``_verdict`` is set for the rows that match.
     """
-    theirs = known.select(*[F.col(name).alias(f"known_{name}") for name in known.columns])
-    in_reach = _matches("known_ingested_at", "known_event_date", ttl=ttl, widened=widened)
-    itself = F.col("known__late") & (F.col("known_record_id") == F.col("record_id"))
-    same_id = F.col("event_id") == F.col("known_event_id")
-    meets = same_id & in_reach & ~((F.col(ORIGIN) != "bronze") & itself)
-    earliest = F.min_by(f"known_{PAYLOAD_HASH}", F.struct("known_ingested_at", "known_record_id"))
-    carried = [name for name in new.columns if name not in ("event_id", ROW, VERDICT)]
-    # Grouped by the id too, so that the join's partitions serve the groups and the ranks.
-    met = (
-        new.join(theirs, on=meets, how="left")
-        .groupBy("event_id", ROW)
-        .agg(*[F.first(name).alias(name) for name in carried], earliest.alias("_earliest"))
-    )
-    verdict = F.when(
-        F.col("_earliest").isNotNull(), _verdict(F.col(PAYLOAD_HASH) == F.col("_earliest"))
-    )
-    return met.select("event_id", ROW, *carried, verdict.alias(VERDICT))
+
+    def meets(one: Column) -> Column:
+        in_reach = _matches(one["ingested_at"], one["event_date"], ttl=ttl, widened=widened)
+        itself = one["_late"] & (one["record_id"] == F.col("record_id"))
+        return in_reach & ~((F.col(ORIGIN) != "bronze") & itself)
+
+    met = new.join(known, on=F.col("event_id") == F.col(_KNOWN_ID), how="left")
+    earliest = F.array_min(F.filter(_KNOWN, meets))
+    verdict = F.when(earliest.isNotNull(), _verdict(F.col(PAYLOAD_HASH) == earliest[PAYLOAD_HASH]))
+    return met.withColumn(VERDICT, verdict).select(*new.columns)
 
 
 def meeting(new: DataFrame, known: DataFrame | None) -> DataFrame:
@@ -167,7 +174,8 @@ def rank_arrivals(new: DataFrame, *, ttl: timedelta, widened: bool) -> DataFrame
         F.first("event_date").over(by_arrival).alias("first_event_date"),
         F.first(PAYLOAD_HASH).over(by_arrival).alias("first_hash"),
     )
-    in_reach = _matches("first_ingested_at", "first_event_date", ttl=ttl, widened=widened)
+    first = F.col("first_ingested_at"), F.col("first_event_date")
+    in_reach = _matches(*first, ttl=ttl, widened=widened)
     verdict = F.when(in_reach, _verdict(F.col(PAYLOAD_HASH) == F.col("first_hash"))).otherwise(
         F.lit(LEFTOVER)
     )
@@ -177,11 +185,11 @@ def rank_arrivals(new: DataFrame, *, ttl: timedelta, widened: bool) -> DataFrame
     )
 
 
-def _matches(arrived: str, day: str, *, ttl: timedelta, widened: bool) -> Column:
+def _matches(arrived: Column, day: Column, *, ttl: timedelta, widened: bool) -> Column:
     # Both ways: a row that was sent again comes after rows that arrived later than it did.
     span = F.lit(ttl)
-    within = F.col(arrived).between(F.col("ingested_at") - span, F.col("ingested_at") + span)
-    return within | (F.col(day) == F.col("event_date")) if widened else within
+    within = arrived.between(F.col("ingested_at") - span, F.col("ingested_at") + span)
+    return within | (day == F.col("event_date")) if widened else within
 
 
 def _verdict(same_payload: Column) -> Column:

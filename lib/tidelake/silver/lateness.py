@@ -13,6 +13,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 Lateness = Literal["on_time", "late", "too_late"]
+TOO_LATE: Lateness = "too_late"
 
 
 def marked(watermark: datetime | None) -> Column:
@@ -31,5 +32,5 @@ def lateness(watermark: Column, allowed: timedelta) -> Column:
     return (
         F.when(watermark.isNull() | (event_time >= watermark), "on_time")
         .when(event_time >= watermark - F.lit(allowed), "late")
-        .otherwise("too_late")
+        .otherwise(TOO_LATE)
     )

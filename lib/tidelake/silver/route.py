@@ -22,7 +22,7 @@ from tidelake.silver.classify import (
 from tidelake.silver.dedup import CONFLICT, DUPLICATE, VERDICT
 from tidelake.silver.enrich import enriched_columns
 from tidelake.silver.fields import RESCUED, as_json, as_texts
-from tidelake.silver.lateness import lateness, marked
+from tidelake.silver.lateness import TOO_LATE, lateness, marked
 from tidelake.silver.parse import UNKNOWN
 
 FATE = "_fate"
@@ -81,7 +81,7 @@ def with_lateness(judged: DataFrame, watermark: Column, allowed: timedelta) -> D
 
 def _fate() -> Column:
     # What `late apply` sent again counts however late it is.
-    too_late = (F.col(LATENESS) == "too_late") & (F.col(ORIGIN) != LATE)
+    too_late = (F.col(LATENESS) == TOO_LATE) & (F.col(ORIGIN) != LATE)
     return (
         F.when(F.col(STAGE) == FILTERED, FILTERED)
         .when(F.col(STAGE).isNotNull(), QUARANTINED)
@@ -121,7 +121,9 @@ def to_late(
     batch: int,
 ) -> DataFrame:
     """Take the events that came too late, with the watermark that made them so."""
-    return decided.where(F.col(FATE) == LATE).select(
+    # Few rows are too late, and only they need be looked up among the verdicts.
+    too_late = decided.where(F.col(LATENESS) == TOO_LATE)
+    return too_late.where(F.col(FATE) == LATE).select(
         *late_columns(pipeline, extra, watermark), *_origin(generation, batch)
     )
 

@@ -65,7 +65,8 @@ class SilverNote:
         taken: Rows by input table (``bronze``, ``requeue``), as Delta's statistics have them.
         until: How far the batch went in each input table.
         warnings: Accepted rows by the rule of severity ``warning`` that they fail.
-        searched: Accepted ids that deduplication compared with.
+        searched: Accepted ids among which deduplication looked: on a disk, as many as lie in the
+            files that could hold them.
         seconds: What that took.
         prefiltered: Rows that the prefilter held back; None where there is none.
         columns: Payload fields that became columns of silver with this batch.
