@@ -32,14 +32,14 @@ def before_silver_closes() -> Iterator[None]:
 
 @contextmanager
 def after_merges(count: int) -> Iterator[None]:
-    """Die once so many gold tables hold the batch."""
-    real, done = GoldHop._merge, []
+    """Die once so many gold tables hold the batch; some of them may be filled side by side."""
+    real, begun = GoldHop._merge, []
 
     def merge(hop: GoldHop, *rest: Any) -> None:
-        if len(done) == count:
+        if len(begun) >= count:
             raise RuntimeError("cut off")
+        begun.append(1)
         real(hop, *rest)
-        done.append(1)
 
     with _dying() as patch:
         patch.setattr(GoldHop, "_merge", merge)

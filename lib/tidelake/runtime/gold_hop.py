@@ -15,6 +15,7 @@ from tidelake.errors import UsageError
 from tidelake.runtime.gold_inputs import by_input, inputs_of, open_stream, up_to
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import HopQuery, Run
+from tidelake.runtime.lanes import Lanes, moved
 from tidelake.runtime.schemas import gold_freedom, target_schema
 from tidelake.runtime.small_batches import fitted, is_small
 from tidelake.runtime.targets import OWN, Inputs, Target, targets_of
@@ -40,6 +41,7 @@ class GoldHop(HopQuery):
         """Find the tables and what they follow; then as every hop."""
         self._targets = targets_of(run.lake, run.pipeline)
         self._inputs = inputs_of(run.lake, run.pipeline)
+        self._lanes: Lanes | None = None
         super().__init__(run, creates=creates, fence=fence)
 
     @property
@@ -102,14 +104,25 @@ class GoldHop(HopQuery):
             return
         count, size = self.standing.size(until)
         small = is_small(count, size)
+        settled = settled_until((table, until[key]) for key, table in self._inputs.items())
+        if self._lanes is None:
+            self._lanes = Lanes(rows.sparkSession, len(self._targets))
         with fitted(rows.sparkSession, count), Held(small=small) as hold:
             taken, counted = self._counted(rows, open_targets, hold)
-            inputs = Inputs(taken, up_to(rows.sparkSession, self._inputs, until))
-            settled = settled_until((table, until[key]) for key, table in self._inputs.items())
-            for target, eligible in zip(open_targets, counted[1:], strict=True):
-                books = target.books(until, settled)
-                note = self.note(batch, rows=counted[0], eligible=eligible, **books)
-                self._merge(target, inputs, note, until, small)
+
+            def merge(session: SparkSession, piece: tuple[Target, int]) -> None:
+                target, eligible = piece
+                note = self.note(
+                    batch, rows=counted[0], eligible=eligible, **target.books(until, settled)
+                )
+                inputs = Inputs(
+                    {key: moved(frame, session) for key, frame in taken.items()},
+                    up_to(session, self._inputs, until),
+                )
+                with fitted(session, count):
+                    self._merge(target, inputs, note, until, small)
+
+            self._lanes.each(list(zip(open_targets, counted[1:], strict=True)), merge)
         detail = f"into {len(open_targets)} tables"
         self.run.progress.closed(self.hop, batch, counted[0], began, detail=detail)
 

@@ -1,0 +1,81 @@
+"""Work on several tables side by side, each in a session of its own.
+
+To plan a merge keeps one thread busy, and so does much of what Delta does around it: one after the
+other, tables leave slots idle. What a commit says of itself is a setting of its session, so that
+no two may share one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+from pyspark import InheritableThread
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.utils import is_remote
+
+from tidelake.engine import slots_of
+
+T = TypeVar("T")
+
+
+class Lanes:
+    """Sessions beside a batch's, with its settings; its own alone where they cannot be had.
+
+    Attributes:
+        sessions: One for each piece of work that may go on at a time.
+    """
+
+    def __init__(self, session: SparkSession, pieces: int) -> None:
+        """Open as many as there are slots, or pieces of work if those are fewer."""
+        self._own = session
+        wanted = 1 if is_remote() or pieces < 2 else min(pieces, slots_of(session))
+        self.sessions = [session] if wanted == 1 else [_beside(session) for _ in range(wanted)]
+
+    def each(self, pieces: Sequence[T], work: Callable[[SparkSession, T], None]) -> None:
+        """Do a piece of work after the other, in order, as many at a time as there are lanes.
+
+        Once one failed no other is begun, and the first failure is raised when those end that were.
+        """
+        if len(self.sessions) == 1:
+            for piece in pieces:
+                work(self.sessions[0], piece)
+            return
+        waiting: SimpleQueue[T] = SimpleQueue()
+        for piece in pieces:
+            waiting.put(piece)
+        failures: list[BaseException] = []
+
+        def go_on(session: SparkSession) -> None:
+            try:
+                while not failures:
+                    work(session, waiting.get_nowait())
+            except Empty:
+                return
+            except BaseException as error:
+                failures.append(error)
+
+        # What Spark is to know of a thread's work, the query and batch, goes with it.
+        threads = [InheritableThread(go_on, args=(session,)) for session in self.sessions]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if failures:
+            raise failures[0]
+
+
+def moved(frame: DataFrame, session: SparkSession) -> DataFrame:
+    """Let a frame belong to another session of the same context."""
+    if frame.sparkSession is session:
+        return frame
+    jvm: Any = session._jvm
+    plan = frame._jdf.queryExecution().analyzed()
+    made = jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan)
+    return DataFrame(made, session)
+
+
+def _beside(session: SparkSession) -> SparkSession:
+    java: Any = session._jsparkSession
+    return SparkSession(session.sparkContext, java.cloneSession())
