@@ -122,7 +122,8 @@ class GoldHop(HopQuery):
                 with fitted(session, count):
                     self._merge(target, inputs, note, until, small)
 
-            self._lanes.each(list(zip(open_targets, counted[1:], strict=True)), merge)
+            pieces = list(zip(open_targets, counted[1:], strict=True))
+            self._lanes.each(rows.sparkSession, pieces, merge)
         detail = f"into {len(open_targets)} tables"
         self.run.progress.closed(self.hop, batch, counted[0], began, detail=detail)
 

@@ -21,43 +21,48 @@ T = TypeVar("T")
 
 
 class Lanes:
-    """Sessions beside a batch's, with its settings; its own alone where they cannot be had.
-
-    Attributes:
-        sessions: One for each piece of work that may go on at a time.
-    """
+    """Sessions beside a query's, with its settings, for work that goes on at the same time."""
 
     def __init__(self, session: SparkSession, pieces: int) -> None:
-        """Open as many as there are slots, or pieces of work if those are fewer."""
-        self._own = session
-        wanted = 1 if is_remote() or pieces < 2 else min(pieces, slots_of(session))
-        self.sessions = [session] if wanted == 1 else [_beside(session) for _ in range(wanted)]
+        """Open a session for each slot, or for each piece of work if those are fewer.
 
-    def each(self, pieces: Sequence[T], work: Callable[[SparkSession, T], None]) -> None:
+        None where one piece can go on at a time, and through Spark Connect, where none can be had.
+        """
+        lanes = 0 if is_remote() or pieces == 1 else min(pieces, slots_of(session))
+        self._beside = [_clone(session) for _ in range(lanes if lanes > 1 else 0)]
+
+    def each(
+        self, session: SparkSession, pieces: Sequence[T], work: Callable[[SparkSession, T], None]
+    ) -> None:
         """Do a piece of work after the other, in order, as many at a time as there are lanes.
 
         Once one failed no other is begun, and the first failure is raised when those end that were.
+
+        Args:
+            session: The batch's: all is done in it, one after the other, where there are no lanes.
+            pieces: What is to be done.
+            work: Does one of them in a session.
         """
-        if len(self.sessions) == 1:
+        if not self._beside:
             for piece in pieces:
-                work(self.sessions[0], piece)
+                work(session, piece)
             return
         waiting: SimpleQueue[T] = SimpleQueue()
         for piece in pieces:
             waiting.put(piece)
         failures: list[BaseException] = []
 
-        def go_on(session: SparkSession) -> None:
+        def go_on(lane: SparkSession) -> None:
             try:
                 while not failures:
-                    work(session, waiting.get_nowait())
+                    work(lane, waiting.get_nowait())
             except Empty:
                 return
             except BaseException as error:
                 failures.append(error)
 
         # What Spark is to know of a thread's work, the query and batch, goes with it.
-        threads = [InheritableThread(go_on, args=(session,)) for session in self.sessions]
+        threads = [InheritableThread(go_on, args=(lane,)) for lane in self._beside]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -76,6 +81,6 @@ def moved(frame: DataFrame, session: SparkSession) -> DataFrame:
     return DataFrame(made, session)
 
 
-def _beside(session: SparkSession) -> SparkSession:
+def _clone(session: SparkSession) -> SparkSession:
     java: Any = session._jsparkSession
     return SparkSession(session.sparkContext, java.cloneSession())
