@@ -29,6 +29,7 @@ from tidelake.replay.backfill.rollback import rollback
 from tidelake.replay.late import apply_late
 from tidelake.replay.quarantine import Choice, discard_quarantine, replay_quarantine
 from tidelake.replay.repair import repair
+from tidelake.runtime import lanes
 from tidelake.runtime.hop import Run
 from tidelake.sinks.definitions import hash_of
 from tidelake.tables import HOPS
@@ -39,7 +40,17 @@ _PATIENCE = 120
 
 @pytest.fixture(scope="module")
 def chain(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Chain:
-    """Let runs die at every point, and the last one come to its end."""
+    """Let runs die at every point, and the last one come to its end.
+
+    As on one slot: side by side, a second table would close its batch while the first one's run
+    dies, and nothing would be left for the points behind that.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lanes, "slots_of", lambda session: 1)
+        return _dead_at_every_point(spark, tmp_path_factory)
+
+
+def _dead_at_every_point(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Chain:
     played = world(spark, tmp_path_factory.mktemp("chain"), gold=TABLES, quality=None)
     dying = Chain(played, clock(_SEED))
     played.land("0.jsonl", lines(0))

@@ -67,12 +67,14 @@ def test_a_lane_begins_with_the_settings_and_names_of_the_work_beside_it(
 def test_once_a_piece_failed_no_other_begins_and_those_that_began_end(
     spark: SparkSession, two: Lanes
 ) -> None:
-    failed, ended = threading.Event(), []
+    begun, failed, ended = threading.Event(), threading.Event(), []
 
     def work(session: SparkSession, piece: int) -> None:
         if piece == 1:
+            begun.wait(30)
             failed.set()
             raise ValueError("one")
+        begun.set()
         failed.wait(30)
         threading.Event().wait(0.2)
         ended.append(piece)
