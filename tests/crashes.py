@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame
 
-from tidelake.runtime import silver_batch
+from tidelake.runtime import lanes, silver_batch
 from tidelake.runtime.gold_hop import GoldHop
 from tidelake.runtime.targets import Target
 from tidelake.tables import Table
@@ -31,8 +31,13 @@ def before_silver_closes() -> Iterator[None]:
 
 
 @contextmanager
-def after_merges(count: int) -> Iterator[None]:
-    """Die once so many gold tables hold the batch; some of them may be filled side by side."""
+def after_merges(count: int, *, slots: int = 1) -> Iterator[None]:
+    """Die once so many gold tables hold the batch, in the order of the file.
+
+    Args:
+        count: How many merges are begun before the one that dies.
+        slots: With several, those before it may end after it died.
+    """
     real, begun = GoldHop._merge, []
 
     def merge(hop: GoldHop, *rest: Any) -> None:
@@ -43,6 +48,7 @@ def after_merges(count: int) -> Iterator[None]:
 
     with _dying() as patch:
         patch.setattr(GoldHop, "_merge", merge)
+        patch.setattr(lanes, "slots_of", lambda session: slots)
         yield
 
 

@@ -63,6 +63,18 @@ def test_a_crash_between_any_two_tables_of_a_batch_writes_each_once(waiting: Wor
     assert read_ledger(waiting.lake, waiting.pipeline).balanced
 
 
+def test_a_crash_beside_a_table_that_is_being_merged_writes_each_once(waiting: World) -> None:
+    before = versions(waiting.lake)
+    with after_merges(1, slots=2):
+        waiting.run(hops=["gold"])
+    after = versions(waiting.lake)
+    # Either of the two may have been the first to begin.
+    assert sorted(after[name] - before[name] for name in _TABLES)[-2:] == [0, 1]
+    waiting.run(hops=["gold"])
+    assert [versions(waiting.lake)[name] - before[name] for name in _TABLES] == [1] * len(_TABLES)
+    assert_gold_follows(waiting)
+
+
 def _rewritten_meanwhile(partials: DataFrame, folder: Path) -> DataFrame:
     """Make a merge's source slow, and rewrite its target's files while it waits."""
     spark = partials.sparkSession
