@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from pyspark.sql import DataFrame, Observation, SparkSession
@@ -107,7 +108,9 @@ class GoldHop(HopQuery):
         settled = settled_until((table, until[key]) for key, table in self._inputs.items())
         if self._lanes is None:
             self._lanes = Lanes(rows.sparkSession, len(self._targets))
-        with fitted(rows.sparkSession, count), Held(small=small) as hold:
+        with ExitStack() as fitting, Held(small=small) as hold:
+            for one in (rows.sparkSession, *self._lanes.beside):
+                fitting.enter_context(fitted(one, count))
             taken, counted = self._counted(rows, open_targets, hold)
 
             def merge(session: SparkSession, piece: tuple[Target, int]) -> None:
@@ -119,8 +122,7 @@ class GoldHop(HopQuery):
                     {key: moved(frame, session) for key, frame in taken.items()},
                     up_to(session, self._inputs, until),
                 )
-                with fitted(session, count):
-                    self._merge(target, inputs, note, until, small)
+                self._merge(target, inputs, note, until, small)
 
             pieces = list(zip(open_targets, counted[1:], strict=True))
             self._lanes.each(rows.sparkSession, pieces, merge)

@@ -21,7 +21,11 @@ T = TypeVar("T")
 
 
 class Lanes:
-    """Sessions beside a query's, with its settings, for work that goes on at the same time."""
+    """Sessions beside a query's, with its settings, for work that goes on at the same time.
+
+    Attributes:
+        beside: Those sessions; none where all is done in the batch's own.
+    """
 
     def __init__(self, session: SparkSession, pieces: int) -> None:
         """Open a session for each slot, or for each piece of work if those are fewer.
@@ -29,7 +33,7 @@ class Lanes:
         None where one piece can go on at a time, and through Spark Connect, where none can be had.
         """
         lanes = 0 if is_remote() or pieces == 1 else min(pieces, slots_of(session))
-        self._beside = [_clone(session) for _ in range(lanes if lanes > 1 else 0)]
+        self.beside = [_clone(session) for _ in range(lanes if lanes > 1 else 0)]
 
     def each(
         self, session: SparkSession, pieces: Sequence[T], work: Callable[[SparkSession, T], None]
@@ -43,7 +47,7 @@ class Lanes:
             pieces: What is to be done.
             work: Does one of them in a session.
         """
-        if not self._beside:
+        if not self.beside:
             for piece in pieces:
                 work(session, piece)
             return
@@ -62,7 +66,7 @@ class Lanes:
                 failures.append(error)
 
         # What Spark is to know of a thread's work, the query and batch, goes with it.
-        threads = [InheritableThread(go_on, args=(lane,)) for lane in self._beside]
+        threads = [InheritableThread(go_on, args=(lane,)) for lane in self.beside]
         for thread in threads:
             thread.start()
         for thread in threads:
