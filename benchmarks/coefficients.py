@@ -168,7 +168,7 @@ def _played(spark: SparkSession, file: Path, landing: Path, root: Path) -> dict[
 
 def _cores(spark: SparkSession) -> float:
     """Give the seconds of cores that this process and its JVM have used."""
-    jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
+    jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]  # it runs
     told = [Path(f"/proc/{pid}/stat").read_text() for pid in (os.getpid(), jvm)]
     fields = [one.rpartition(")")[2].split() for one in told]
     return sum(int(one[11]) + int(one[12]) for one in fields) / _TICKS

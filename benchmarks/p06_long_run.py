@@ -91,7 +91,7 @@ class Lived:
         """Open each hop anew and let it take one file; seconds of each."""
         self.minutes.land(self.landing, self.next)
         self.next += 1
-        self.run.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+        self.run.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]  # classic
         return {hop: stream.once() for hop, stream in self.streams.items()}
 
     def versions(self) -> dict[str, int]:

@@ -28,7 +28,7 @@ from statistics import median
 from typing import Any
 
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # its stubs lack it
 
 from benchmarks.clicks import TWO, definition
 from benchmarks.event_times import Reached, reached
@@ -47,6 +47,7 @@ from tidelake.config import load_environment, load_pipeline
 from tidelake.kafka.broker import down, up
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.query import ask
+from tidelake.sinks.commits import last_commit
 from tidelake.tables import HOPS, Lake
 
 _GOAL = Goal("p95, event to gold", 5, False, "s")
@@ -193,8 +194,6 @@ def _running(folder: Path, file: Path, trigger: str) -> Iterator[subprocess.Pope
 
 
 def _has_batches(table: Any, count: int) -> bool:
-    from tidelake.sinks.commits import last_commit  # noqa: PLC0415
-
     last = last_commit(table) if table.exists else None
     return last is not None and last.batch >= count - 1
 

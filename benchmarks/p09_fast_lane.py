@@ -29,7 +29,7 @@ from typing import Any
 
 import yaml
 from confluent_kafka import Consumer, Producer
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # its stubs lack it
 
 from benchmarks.measuring import (
     Finding,
