@@ -6,8 +6,8 @@ is in the log of the last of two gold tables. The logs and file times of the tab
 afterwards, so that nothing polls while the run is measured. The first minutes warm the JVM and do
 not count.
 
-Usage: python -m benchmarks.p08_event_to_gold [--minutes 2.5] [--rate 1000] [--trigger continuous]
-       [--warm 60] [--repeats 1] [--json FILE]
+Usage: python -m benchmarks.p08_event_to_gold [--minutes 3] [--rate 1000] [--trigger continuous]
+       [--warm 180] [--repeats 1] [--json FILE]
 """
 
 from __future__ import annotations
@@ -63,10 +63,12 @@ def main() -> None:
     """Measure, and hand in what was found."""
     parser = arguments(__doc__)
     parser.set_defaults(repeats=1)
-    parser.add_argument("--minutes", type=float, default=2.5)
+    parser.add_argument("--minutes", type=float, default=3)
     parser.add_argument("--rate", type=int, default=1_000, help="events a second")
     parser.add_argument("--trigger", default="continuous")
-    parser.add_argument("--warm", type=float, default=60, help="seconds after gold's first batches")
+    parser.add_argument(
+        "--warm", type=float, default=180, help="seconds after gold's first batches"
+    )
     told = parser.parse_args()
     end_in_order()
     runs = [_run(told) for _ in range(told.repeats)]

@@ -31,7 +31,8 @@ _HEAD = (
     "# Benchmarks\n\nHow fast Tidelake is, held against goals that are ratios: both sides run in "
     "turns on the same rows, their outputs are compared before times count, and medians are told "
     "with the least and the largest of the rounds.\n\nRun all with `make bench`, one with "
-    "`make bench B=P1`; `make bench-page` writes this page anew from the reports.\n"
+    "`make bench B=P1`; `make bench-page` writes this page anew from the reports. What a cluster "
+    "needs for more is in [the model of capacity](capacity.md).\n"
 )
 
 

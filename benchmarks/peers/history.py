@@ -31,7 +31,7 @@ from tidelake.tables import HOPS, Lake
 IDS_A_DAY = 1_000_000
 _DONE = "_DONE"
 # Rows of the history are told by their time: the streams' events all come after it.
-CONDITION = f"event_time < epoch_us(TIMESTAMP '{START:%Y-%m-%d}')"
+CONDITION = f"epoch_us(event_time) < epoch_us(TIMESTAMP '{START:%Y-%m-%d}')"
 SEED = Stream(1_000, files=1, seed=99)
 
 
