@@ -143,7 +143,7 @@ def _merge(
     spark: SparkSession, place: str, rows: DataFrame, on: str, changed: dict[str, str]
 ) -> None:
     target = DeltaTable.forPath(spark, place).alias("t")
-    merge = target.merge(rows.alias("s"), on).whenMatchedUpdate(set=changed)  # type: ignore[arg-type]
+    merge = target.merge(rows.alias("s"), on).whenMatchedUpdate(set=changed)  # type: ignore[arg-type]  # dicts are invariant
     merge.whenNotMatchedInsertAll().execute()
 
 

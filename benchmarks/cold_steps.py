@@ -47,13 +47,13 @@ def main() -> None:
     """Run the command and write down its steps."""
     file, began, *words = sys.argv[1:]
     steps = Steps(float(began))
-    from tidelake.cli.app import app  # noqa: PLC0415
-    from tidelake.cli.failures import run_command  # noqa: PLC0415
+    from tidelake.cli.app import app  # noqa: PLC0415  is a step
+    from tidelake.cli.failures import run_command  # noqa: PLC0415  likewise
 
     steps.ends("start Python, import the command line")
 
     # Heavy: the command itself imports it after it looked at the definition.
-    from tidelake import session  # noqa: PLC0415
+    from tidelake import session  # noqa: PLC0415  is a step
 
     steps.ends("import what starts a session")
     steps.around(session, "build_session", "read the definition, look at the source", _of_session)
@@ -69,7 +69,7 @@ def main() -> None:
             stop()
             steps.ends("stop Spark")
 
-        spark.stop = stopped  # type: ignore[method-assign]
+        spark.stop = stopped  # type: ignore[method-assign]  # clocked
         return spark
 
     session.build_session = then
@@ -84,8 +84,8 @@ def _of_session(*_: Any) -> str:
 
 
 def _clock_hops(steps: Steps) -> None:
-    from tidelake.runtime import pipeline  # noqa: PLC0415
-    from tidelake.runtime.hop import HopQuery  # noqa: PLC0415
+    from tidelake.runtime import pipeline  # noqa: PLC0415  is a step
+    from tidelake.runtime.hop import HopQuery  # noqa: PLC0415  likewise
 
     steps.ends("import what a run needs")
     steps.around(pipeline, "check_definition", "observe the run", lambda _: "check the definition")
@@ -103,6 +103,7 @@ def _clock_hops(steps: Steps) -> None:
         finish(query, streaming)
         steps.ends(f"{query.hop}: its batch")
 
+    # What stands there now is called by these.
     pipeline._started, HopQuery.finish = clocked, finished  # type: ignore[method-assign, assignment]
     steps.around(pipeline, "_copy_books", "between hops", lambda *_: "copy the books")
     steps.around(pipeline, "_close_epoch", "between hops", lambda *_: "close an epoch")

@@ -110,8 +110,8 @@ def open_warm(page: Page) -> None:
 
 def open_in_a_browser(page: Page) -> None:
     """Open the page in Chromium: until its text is painted and its script has run."""
-    from selenium.common.exceptions import WebDriverException  # noqa: PLC0415
-    from tests.browsers import a_browser  # noqa: PLC0415
+    from selenium.common.exceptions import WebDriverException  # noqa: PLC0415  of the browser alone
+    from tests.browsers import a_browser  # noqa: PLC0415  likewise
 
     with tempfile.TemporaryDirectory() as profile, a_browser(Path(profile)) as browser:
         paint = "return performance.getEntriesByName('first-contentful-paint')[0].startTime"
