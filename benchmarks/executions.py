@@ -49,7 +49,7 @@ def newest(spark: SparkSession) -> tuple[int, int]:
 
 
 def since(spark: SparkSession, mark: tuple[int, int]) -> list[Execution]:
-    """Give what was executed since a mark of :func:`newest`; Spark keeps the last thousand."""
+    """Give what was executed since a mark of :func:`newest`; the session keeps the last 400."""
     jobs = {
         one.jobId(): one for one in _listed(_core(spark).jobsList(None)) if one.jobId() > mark[1]
     }
