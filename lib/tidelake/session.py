@@ -224,8 +224,8 @@ def _settings(environment: Environment, jars: list[Path], *, brief: bool = False
         # A large batch of silver takes 180 generated classes, and Spark keeps 100 by default: each
         # batch would compile all of them anew, and the JVM after it.
         "spark.sql.codegen.cache.maxEntries": "1000",
-        # Without its pages nobody reads what Spark keeps of past executions, plans included; by
-        # default of a thousand, so that what a JVM holds grows for the first hundred batches.
+        # Without its pages only benchmarks read what Spark keeps of past executions, plans
+        # included: as many as their longest turn has, where Spark's default is a thousand.
         "spark.sql.ui.retainedExecutions": "400",
         "spark.ui.retainedJobs": "400",
         "spark.ui.retainedStages": "400",
