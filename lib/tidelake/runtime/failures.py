@@ -8,8 +8,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.errors.exceptions.captured import CapturedException
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.utils import is_remote
 
 from tidelake.errors import (
     LostError,
@@ -20,6 +22,7 @@ from tidelake.errors import (
     TidelakeError,
 )
 from tidelake.session import spark_log
+from tidelake.tables import Hop
 
 if TYPE_CHECKING:
     from tidelake.runtime.hop import Run
@@ -123,6 +126,22 @@ def _out_of_reach(told: str, place: str) -> TidelakeError | None:
 def told_by(error: BaseException) -> str:
     """Give what an error says, and what the errors say that caused it."""
     return "\n".join(_texts(error))
+
+
+def told_of(query: StreamingQuery, error: StreamingQueryException) -> str:
+    """Give all that is known of what ended a query; what is raised may be cut short."""
+    whole = query.exception() if is_remote() else None
+    return f"{error}\n{whole or ''}"
+
+
+def swept(pipeline: str, hop: Hop) -> str:
+    """Say what it means, and what to do, when a file of a table that a hop follows is gone."""
+    start = " --from silver" if hop == "gold" else ""
+    return (
+        "a file of a table that it follows is gone, by a VACUUM with too little retention. "
+        f"Compute the tables anew with: tidelake backfill run {pipeline}{start}, then: "
+        f"tidelake backfill promote {pipeline}"
+    )
 
 
 def _texts(error: BaseException) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -17,7 +18,7 @@ from tidelake.errors import TidelakeError
 from tidelake.runtime.again import InputGrewError, LimitChangedError, has_grown
 from tidelake.runtime.closings import Closings
 from tidelake.runtime.elsewhere import Elsewhere, carried
-from tidelake.runtime.failures import FOREIGN, named, told_by
+from tidelake.runtime.failures import FOREIGN, named, swept, told_by, told_of
 from tidelake.runtime.limits import Load
 from tidelake.runtime.pace import Pace
 from tidelake.runtime.run import Described, Run
@@ -60,6 +61,7 @@ class HopQuery(ABC):
         )
         self._failure: Exception | None = None
         self._closings: Closings | None = None
+        self._took = False
         self.standing = Standing(
             self.fence, self.checkpoint, tuple(self.closing_tables()), self.inputs
         )
@@ -181,6 +183,8 @@ class HopQuery(ABC):
             # Py4J hands only a text across the JVM; the error itself waits here.
             self._failure = error
             raise
+        finally:
+            self._took = True
 
     def _keep_pace(self, pace: Pace, before: Commit | None, batch: int, began: float) -> None:
         """Let a closed batch teach how large the next ones should be.
@@ -210,13 +214,25 @@ class HopQuery(ABC):
         try:
             query.awaitTermination(_POLL_SECONDS)
         except StreamingQueryException as error:
-            told = _told(query, error)
+            told = told_of(query, error)
             if has_grown(told):
                 raise InputGrewError(f"the input of hop {self.hop} has new columns") from error
             raise carried(told) or self.named(self._failure or error) from error
         finally:
             if self._closings is not None:
                 self._closings.look()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Let Spark's JVM have back what it keeps for frames of batches that ended.
+
+        Py4J's objects refer to themselves, so a frame, and the tables that were broadcast for it,
+        stays until Python looks for cycles, and by itself it may do so dozens of batches later.
+        It looks while it waits for Spark, and not within a batch.
+        """
+        if self._took:
+            self._took = False
+            gc.collect()
 
     def named(self, error: Exception) -> TidelakeError:
         """Name what stopped the query, or did not let it start."""
@@ -225,18 +241,8 @@ class HopQuery(ABC):
         place, told = f"{self.run.pipeline.name}, hop {self.hop}", told_by(error)
         if "ChecksumException" in told and str(self.checkpoint) in told:
             return self.fence.refusal(f"{place}: a file of its checkpoint was altered")
-        return named(error, place, gone=self._gone())
-
-    def _gone(self) -> str:
-        """Say what it means, and what to do, when a file that is to be read does not exist."""
-        if not self.inputs:
-            return ""
-        name, start = self.run.pipeline.name, " --from silver" if self.hop == "gold" else ""
-        return (
-            "a file of a table that it follows is gone, by a VACUUM with too little retention. "
-            f"Compute the tables anew with: tidelake backfill run {name}{start}, then: "
-            f"tidelake backfill promote {name}"
-        )
+        gone = swept(self.run.pipeline.name, self.hop) if self.inputs else ""
+        return named(error, place, gone=gone)
 
     def finish(self, query: StreamingQuery) -> None:
         """Wait for a query that ends by itself; stop it when interrupted."""
@@ -254,9 +260,3 @@ def _rebuilt(
 ) -> HopQuery:
     """Build a hop anew where its batches are worked on; its tables tell what it did."""
     return hop(described.run(spark), fence=fence)
-
-
-def _told(query: StreamingQuery, error: StreamingQueryException) -> str:
-    """Give all that is known of what ended a query; what is raised may be cut short."""
-    whole = query.exception() if is_remote() else None
-    return f"{error}\n{whole or ''}"
