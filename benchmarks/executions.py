@@ -9,9 +9,14 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-_OPERATOR = re.compile(r"^[\s:+\-*]*(?P<name>[^()]*?)\s*(\(\d+\))?\s*$")
+# An operator's name, and the first word of what it takes where that tells more.
+_OPERATOR = re.compile(
+    r"^[\s:+\-|]*\*?(\(\d+\) )?"
+    r"(?P<name>Scan ExistingRDD[^#\[]*|(Execute |FileScan )?\w+)"
+    r"(.*?\b(?P<join>Inner|(Left|Right|Full)Outer|Left(Semi|Anti)|ExistenceJoin)\b)?"
+)
 _PLACE = re.compile(
-    r"\[?file:/+[^\s,\]]*?(?P<place>[^/\s,\]]+/[^/\s,\]]+?)(/_delta_log)?(?=[\s,\]]|$)"
+    r"\[?file:/+[^\s,\]]*?(?P<place>[^/\s,\]]+/[^/\s,\[\]]+?)(/_delta_log)?(?=[\s,\[\]]|$)"
 )
 _BETWEEN = "\x1f"
 _DULL = {"AdaptiveSparkPlan", "ColumnarToRow", "InputAdapter", "WholeStageCodegen", "Project"}
@@ -158,8 +163,7 @@ def _label(description: str, plan: str) -> str:
     names: list[str] = []
     for line in tree.splitlines():
         match = _OPERATOR.match(line)
-        name = " ".join(match["name"].split()) if match else ""
-        name = re.sub(r" #\d+ - file:.*", "", name)
+        name = " ".join(filter(None, [match["name"].strip(), match["join"]])) if match else ""
         if name and name not in _DULL and (not names or names[-1] != name):
             names.append(name)
     shown = names if len(names) <= 5 else [*names[:2], "…", *names[-2:]]

@@ -229,6 +229,8 @@ def _settings(environment: Environment, jars: list[Path], *, brief: bool = False
         "spark.sql.ui.retainedExecutions": "400",
         "spark.ui.retainedJobs": "400",
         "spark.ui.retainedStages": "400",
+        # A plan is written down for those pages too; its long form is a twentieth of a small batch.
+        "spark.sql.ui.explainMode": "simple",
         # A key given twice takes its last value, in whichever of the two ways it is read.
         "spark.sql.variant.allowDuplicateKeys": "true",
         "spark.databricks.delta.snapshotPartitions": "2",
