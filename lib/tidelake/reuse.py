@@ -12,7 +12,7 @@ P = ParamSpec("P")
 A = TypeVar("A")
 R = TypeVar("R")
 
-_KEPT = 16
+_KEPT = 64
 
 
 def reused(build: Callable[Concatenate[A, P], R]) -> Callable[Concatenate[A, P], R]:
@@ -28,11 +28,13 @@ def reused(build: Callable[Concatenate[A, P], R]) -> Callable[Concatenate[A, P],
         if context is None:
             return build(key, *args, **kwargs)
         place = (context.applicationId, id(key))
-        if place not in kept:
+        # Threads ask at the same time, and one may push out what another has just put in.
+        found = kept.get(place)
+        if found is None:
             # The key is kept too, or another object could take its identity.
-            kept[place] = (key, build(key, *args, **kwargs))
+            found = kept[place] = (key, build(key, *args, **kwargs))
             if len(kept) > _KEPT:
                 kept.popitem(last=False)
-        return kept[place][1]
+        return found[1]
 
     return give

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import gc
 import weakref
+from dataclasses import dataclass, field
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 import pytest
 from delta.tables import DeltaTable
+from py4j.clientserver import JavaClient
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.costs import Spent, spent
@@ -57,22 +60,44 @@ def _checkpoints(played: World, hop: Hop) -> Path:
     return Path(played.lake.checkpoints("clickstream", hop))
 
 
-@pytest.fixture(scope="module")
-def frames() -> list[Any]:
-    """Give silver's batches that Python still held when the run had ended; None for the others."""
-    return []
+@dataclass
+class Seen:
+    """What Python did with silver's batches.
+
+    Attributes:
+        frames: What it still held when the run had ended; None for what it had let go.
+        calls: How often it called into the JVM, by batch.
+    """
+
+    frames: list[Any] = field(default_factory=list)
+    calls: list[int] = field(default_factory=list)
 
 
 @pytest.fixture(scope="module")
-def played(
-    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, frames: list[Any]
-) -> World:
-    seen = []
-    write = SilverHop.write
+def seen() -> Seen:
+    return Seen()
+
+
+@pytest.fixture(scope="module")
+def played(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, seen: Seen) -> World:
+    frames = []
+    here: set[int] = set()
+    write, send = SilverHop.write, JavaClient.send_command
 
     def noted(hop: SilverHop, rows: DataFrame, batch: int) -> None:
-        seen.append(weakref.ref(rows._jdf))
-        write(hop, rows, batch)
+        frames.append(weakref.ref(rows._jdf))
+        seen.calls.append(0)
+        here.add(get_ident())
+        try:
+            write(hop, rows, batch)
+        finally:
+            here.clear()
+
+    def counted(client: JavaClient, command: str, *args: Any, **kwargs: Any) -> Any:
+        # What Python lets go meanwhile is told to the JVM too, at no fixed time.
+        if get_ident() in here and not command.startswith("m\nd"):
+            seen.calls[-1] += 1
+        return send(client, command, *args, **kwargs)
 
     # Python may look for cycles at any time by itself; PySpark turns that on where it was off.
     usual = gc.get_threshold()
@@ -80,8 +105,9 @@ def played(
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(SilverHop, "write", noted)
+            patch.setattr(JavaClient, "send_command", counted)
             made = filled(spark, tmp_path_factory.mktemp("minutes"), _MINUTES)
-        frames.extend(frame() for frame in seen)
+        seen.frames.extend(frame() for frame in frames)
     finally:
         gc.set_threshold(*usual)
     return made
@@ -114,7 +140,10 @@ def test_sessions_of_a_small_batch_cost_little_more(spark: SparkSession, tmp_pat
     assert [one["numTargetRowsCopied"] for one in found] == [0] * BATCHES
 
 
-def test_spark_gets_back_what_it_keeps_for_batches_that_ended(
-    played: World, frames: list[Any]
-) -> None:
-    assert frames == [None] * BATCHES
+def test_spark_gets_back_what_it_keeps_for_batches_that_ended(played: World, seen: Seen) -> None:
+    assert seen.frames == [None] * BATCHES
+
+
+def test_columns_are_built_once_and_not_for_each_batch(played: World, seen: Seen) -> None:
+    # Each file that could hold the batch's ids is a call, too.
+    assert seen.calls[-1] <= 450

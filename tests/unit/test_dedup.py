@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tests.pipelines import timed
+from tidelake.config.event import Dedup
 from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, REQUEUED_AT, ROW, STAGE
 from tidelake.silver.dedup import (
     CONFLICT,
@@ -25,6 +26,7 @@ from tidelake.silver.dedup import (
 )
 
 TTL = timedelta(hours=1)
+MERGE, IGNORE = Dedup(ttl=TTL, beyond_ttl="merge"), Dedup(ttl=TTL, beyond_ttl="ignore")
 MONDAY, TUESDAY = "2024-01-01", "2024-01-02"
 # An hour before noon, one microsecond to each side.
 PAST, EDGE, WITHIN = "10:59:59.999999", "11:00:00", "11:00:00.000001"
@@ -74,7 +76,7 @@ def test_the_first_arrival_wins_by_instant_then_source_then_numeric_position(
             ],
         )
     )
-    assert verdicts(rank_arrivals(new, ttl=TTL, widened=False)) == {
+    assert verdicts(rank_arrivals(new, IGNORE)) == {
         "a:2": CONFLICT,
         "b:3": DUPLICATE,
         "f:10": DUPLICATE,
@@ -92,7 +94,7 @@ def test_an_id_that_meets_no_other_row_is_not_compared(spark: SparkSession) -> N
     again = among(new, meeting(new, None))
     assert again.columns == new.columns
     assert sorted(row["event_id"] for row in again.collect()) == ["twice", "twice"]
-    assert verdicts(rank_arrivals(again, ttl=TTL, widened=False)) == {"f:2": DUPLICATE}
+    assert verdicts(rank_arrivals(again, IGNORE)) == {"f:2": DUPLICATE}
     old = [(one, f"old:{n}") for n, one in enumerate(("once 5", "gone", "gone"))]
     known = timed(spark, [(*one, MONDAY, f"{MONDAY} {NOON}", 1, False) for one in old], KNOWN_DDL)
     found = among(new, meeting(new, known)).select("event_id").collect()
@@ -119,7 +121,7 @@ def test_a_later_arrival_of_the_batch_is_matched_up_to_the_ttl(
     rows: list[New] = []
     for n, (event, (clock, day)) in enumerate(cases.items()):
         rows += [(event, f"first:{n}", day, clock, 1), (event, f"next:{n}", MONDAY, NOON, n % 2)]
-    found = verdicts(rank_arrivals(arrivals(classified(spark, rows)), ttl=TTL, widened=widened))
+    found = verdicts(rank_arrivals(arrivals(classified(spark, rows)), MERGE if widened else IGNORE))
     assert found == {
         "next:0": CONFLICT if widened else LEFTOVER,
         "next:1": LEFTOVER,
@@ -148,7 +150,7 @@ def test_an_accepted_row_is_matched_up_to_the_ttl_either_way_or_on_its_date(
         + [("other", "old:x", MONDAY, f"{MONDAY} {NOON}", 1, False)],
         KNOWN_DDL,
     )
-    found = verdicts(match_accepted(new, by_id(known), ttl=TTL, widened=widened))
+    found = verdicts(match_accepted(new, by_id(known), MERGE if widened else IGNORE))
     # An arrival long after the row's own is as far away: the row was sent again.
     beyond = {"f:0": CONFLICT, "f:6": CONFLICT} if widened else {}
     within = {f"f:{n}": DUPLICATE if n % 2 else CONFLICT for n in range(2, 6)}
@@ -170,7 +172,7 @@ def test_the_earliest_accepted_row_in_reach_decides(spark: SparkSession) -> None
         ],
         KNOWN_DDL,
     )
-    assert verdicts(match_accepted(new, by_id(known), ttl=TTL, widened=True)) == {
+    assert verdicts(match_accepted(new, by_id(known), MERGE)) == {
         "f:1": CONFLICT,
         "f:2": DUPLICATE,
     }
@@ -197,13 +199,11 @@ def test_a_requeued_row_does_not_match_itself_in_late_but_others_do(
     )
     returned = arrivals(classified(spark, again, origin=origin))
     fresh = arrivals(classified(spark, [("own", "f:1", MONDAY, NOON, 1)]))
-    assert verdicts(match_accepted(returned, by_id(known), ttl=TTL, widened=True)) == {
+    assert verdicts(match_accepted(returned, by_id(known), MERGE)) == {
         "f:2": DUPLICATE,
         "f:3": DUPLICATE,
     }
-    assert verdicts(match_accepted(fresh, by_id(known), ttl=TTL, widened=True)) == {
-        "f:1": DUPLICATE
-    }
+    assert verdicts(match_accepted(fresh, by_id(known), MERGE)) == {"f:1": DUPLICATE}
 
 
 def test_leftovers_are_ranked_again_among_their_like(spark: SparkSession) -> None:
@@ -213,10 +213,10 @@ def test_leftovers_are_ranked_again_among_their_like(spark: SparkSession) -> Non
         ("e", "f:3", TUESDAY, NOON, 2),
     ]
     new = arrivals(classified(spark, rows))
-    first = rank_arrivals(new, ttl=TTL, widened=True)
+    first = rank_arrivals(new, MERGE)
     assert verdicts(first) == {"f:2": LEFTOVER, "f:3": LEFTOVER}
     left = new.join(first.where(F.col(VERDICT) == LEFTOVER), on=ROW, how="left_semi")
-    assert verdicts(rank_arrivals(left, ttl=TTL, widened=True)) == {"f:3": CONFLICT}
+    assert verdicts(rank_arrivals(left, MERGE)) == {"f:3": CONFLICT}
 
 
 @pytest.mark.parametrize(

@@ -77,3 +77,8 @@ class Dedup(Model):
     ttl: PositiveDuration = timedelta(hours=1)
     beyond_ttl: Literal["merge", "ignore"] = "merge"
     prefilter: Literal["none", "operator"] = "none"
+
+    @property
+    def widened(self) -> bool:
+        """Whether rows of one event date meet beyond the TTL."""
+        return self.beyond_ttl == "merge"

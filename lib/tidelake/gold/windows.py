@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 from tidelake.config import GlobalWindow, GoldTable, HoppingWindow, TumblingWindow
 from tidelake.gold.measures import shown_of, states_of
+from tidelake.reuse import reused
 
 BOUNDS = ("window_start", "window_end")
 
@@ -28,23 +29,25 @@ def to_partials(events: DataFrame, table: GoldTable) -> DataFrame:
         The window's bounds (none for a global table), the keys, the state columns and the
         columns shown from them.
     """
-    bounds = [] if isinstance(table.window, GlobalWindow) else list(BOUNDS)
+    keys, states, columns = _steps(table)
+    return events.groupBy(*keys).agg(*states).select(*columns)
+
+
+@reused
+def _steps(table: GoldTable) -> tuple[list[Column], list[Column], list[Column]]:
+    """Give what events are grouped by, what is aggregated, and the columns of the outcome."""
+    has_bounds = not isinstance(table.window, GlobalWindow)
     grouping = [F.col(key) for key in table.keys]
-    if bounds:
+    if has_bounds:
         grouping.insert(0, _window(table.window).alias("_window"))
     states = [F.expr(state.partial).alias(state.name) for state in states_of(table)]
     likes = [F.expr(shown.like).alias(shown.name) for shown in shown_of(table)]
-    grouped = events.groupBy(*grouping).agg(*states, *likes)
-    if bounds:
-        grouped = grouped.withColumns(
-            {"window_start": F.col("_window.start"), "window_end": F.col("_window.end")}
-        )
-    return grouped.select(
-        *bounds,
-        *table.keys,
-        *[state.name for state in states_of(table)],
-        *[shown.name for shown in shown_of(table)],
-    )
+    ends = zip(BOUNDS, ("_window.start", "_window.end"), strict=True)
+    bounds = [F.col(end).alias(name) for name, end in ends] if has_bounds else []
+    aggregated = [state.name for state in states_of(table)]
+    aggregated += [shown.name for shown in shown_of(table)]
+    columns = [*bounds, *[F.col(name) for name in (*table.keys, *aggregated)]]
+    return grouping, [*states, *likes], columns
 
 
 def _window(window: object) -> Column:

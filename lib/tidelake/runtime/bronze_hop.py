@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.utils import is_remote
@@ -22,6 +22,7 @@ from tidelake.kafka.lag import behind, between, total
 from tidelake.kafka.reach import Contact, refuse_unreachable
 from tidelake.kafka.source import differs, planned_offsets
 from tidelake.kafka.topics import look_at, lost, made_anew
+from tidelake.reuse import reused
 from tidelake.runtime.arrival import in_order
 from tidelake.runtime.hop import HopQuery, Run
 from tidelake.runtime.landing import (
@@ -211,16 +212,7 @@ class BronzeHop(HopQuery):
 
     def _offered(self, identified: DataFrame) -> list[Row]:
         """Count what the source holds, in a read of its own: the books' first term."""
-        return (
-            identified.groupBy("source")
-            .agg(
-                F.count("*").alias("records"),
-                F.sum(F.length("payload") + 1).alias("bytes"),
-                fingerprint().alias("fingerprint"),
-                contents().alias("contents"),
-            )
-            .collect()
-        )
+        return identified.groupBy("source").agg(*_measures("payload")).collect()
 
     def _files(self, offered: Sequence[Row], batch: int) -> list[tuple[LandedFile, int]]:
         """Hold the bytes that were read against the sizes of the batch's files.
@@ -244,3 +236,14 @@ class BronzeHop(HopQuery):
         last = last_commit(self.table)
         before = last.note.get("ingested_at") if last else None
         return max(arrived, datetime.fromisoformat(before)) if before else arrived
+
+
+@reused
+def _measures(payload: str) -> list[Column]:
+    """Give what is counted of a source's records; those of a file end with a line feed each."""
+    return [
+        F.count("*").alias("records"),
+        F.sum(F.length(payload) + 1).alias("bytes"),
+        fingerprint().alias("fingerprint"),
+        contents().alias("contents"),
+    ]

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from tidelake.config import Pipeline
 from tidelake.fingerprints import fingerprint
 from tidelake.instants import from_micros
+from tidelake.reuse import reused
 from tidelake.silver.classify import ORIGIN, STAGE, WARNINGS, rule_texts
 from tidelake.silver.enrich import looked_up
 from tidelake.silver.parse import UNKNOWN
@@ -59,6 +60,26 @@ def count(
         before: The source's partitions before the batch.
         beside: Groups of rows that are not in ``decided``: the prefilter's sure copies.
     """
+    texts, enrichments = rule_texts(pipeline), len(pipeline.enrich)
+    additive = pipeline.event.evolution == "additive"
+    keys, counters = _columns(pipeline)
+    groups = decided.groupBy(*keys).agg(*counters).collect()
+    accepted = [row for row in groups if row[FATE] == SILVER]
+    found = {text: sum(row[f"_w{n}"] for row in accepted) for n, text in enumerate(texts)}
+    return Counted(
+        counts=_counts([*groups, *beside]),
+        partitions={**before, **_progress(before, [*groups, *beside])},
+        warnings={text: rows for text, rows in found.items() if rows},
+        unknown=_names(decided)
+        if additive and any(row["unknown"] for row in groups if row[FATE] in _ACCEPTED)
+        else frozenset(),
+        unmatched=tuple(sum(row[f"_d{n}"] for row in accepted) for n in range(enrichments)),
+    )
+
+
+@reused
+def _columns(pipeline: Pipeline) -> tuple[list[Column], list[Column]]:
+    """Give what rows are grouped by, and what is counted of a group."""
     kept = F.when(F.col(FATE) == SILVER, F.unix_micros("event_time"))
     texts = rule_texts(pipeline)
     warned = [
@@ -69,31 +90,17 @@ def count(
         for n in range(len(pipeline.enrich))
     ]
     additive = pipeline.event.evolution == "additive"
-    unknown = [F.count(UNKNOWN).alias("unknown")] if additive else []
-    groups = (
-        decided.groupBy(ORIGIN, FATE, STAGE, partition_of(pipeline.source).alias("partition"))
-        .agg(
-            F.count("*").alias("rows"),
-            fingerprint().alias("fingerprint"),
-            F.max(kept).alias("newest"),
-            F.max(F.unix_micros("ingested_at")).alias("arrived"),
-            *warned,
-            *missed,
-            *unknown,
-        )
-        .collect()
-    )
-    accepted = [row for row in groups if row[FATE] == SILVER]
-    found = {text: sum(row[f"_w{n}"] for row in accepted) for n, text in enumerate(texts)}
-    return Counted(
-        counts=_counts([*groups, *beside]),
-        partitions={**before, **_progress(before, [*groups, *beside])},
-        warnings={text: rows for text, rows in found.items() if rows},
-        unknown=_names(decided)
-        if additive and any(row["unknown"] for row in groups if row[FATE] in _ACCEPTED)
-        else frozenset(),
-        unmatched=tuple(sum(row[f"_d{n}"] for row in accepted) for n in range(len(missed))),
-    )
+    counters = [
+        F.count("*").alias("rows"),
+        fingerprint().alias("fingerprint"),
+        F.max(kept).alias("newest"),
+        F.max(F.unix_micros("ingested_at")).alias("arrived"),
+        *warned,
+        *missed,
+        *([F.count(UNKNOWN).alias("unknown")] if additive else []),
+    ]
+    partition = partition_of(pipeline.source).alias("partition")
+    return [F.col(ORIGIN), F.col(FATE), F.col(STAGE), partition], counters
 
 
 def _names(decided: DataFrame) -> frozenset[str]:

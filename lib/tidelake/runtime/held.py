@@ -8,6 +8,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql.utils import is_remote
 
+from tidelake.reuse import reused
 from tidelake.settings import REFUSED
 
 Hold = Callable[[DataFrame], DataFrame]
@@ -92,17 +93,27 @@ def _in_driver(kept: DataFrame) -> DataFrame:
         return kept
 
 
+@reused
+def _makers(jvm: Any) -> tuple[Any, Any, Any, Any]:
+    """Find Spark's own classes; each part of a class's name is a call into the JVM."""
+    spark = jvm.org.apache.spark.sql
+    return (
+        jvm.scala.collection.immutable.ArraySeq.unsafeWrapArray,
+        spark.catalyst.plans.logical.LocalRelation,
+        spark.classic.Dataset.ofRows,
+        jvm.scala.Option.apply(None),
+    )
+
+
 def _local(kept: DataFrame) -> DataFrame:
     """Turn kept rows into a relation that the driver holds, in Spark's own form.
 
     What `collect` gives would not do: it takes maps apart, and their order with it.
     """
     session = kept.sparkSession
-    jvm: Any = session.sparkContext._jvm
-    rows = jvm.scala.collection.immutable.ArraySeq.unsafeWrapArray(_rows_of(kept).collect())
+    made_of, relation_of, frame_of, none = _makers(session.sparkContext._jvm)
+    rows = made_of(_rows_of(kept).collect())
     output = kept._jdf.queryExecution().analyzed().output()
-    none = jvm.scala.Option.apply(None)
-    local = jvm.org.apache.spark.sql.catalyst.plans.logical.LocalRelation(output, rows, False, none)
-    made = jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, local)
+    made = frame_of(session._jsparkSession, relation_of(output, rows, False, none))
     # In one partition, which suits every grouping and order: nothing is shuffled.
     return DataFrame(made, session).coalesce(1)

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from pyspark.sql import DataFrame, Observation
+from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from tidelake.config import Dedup
 from tidelake.instants import from_micros
+from tidelake.reuse import reused
 from tidelake.runtime.held import Held
 from tidelake.silver.classify import ROW, STAGE
 from tidelake.silver.dedup import (
@@ -111,20 +112,22 @@ class Arrived:
 def observed(classified: DataFrame, *, hold: Held) -> tuple[DataFrame, Arrived]:
     """Keep rows from :func:`tidelake.silver.classify.classify`; count what arrived meanwhile."""
     told = Observation()
-    runs = F.col(STAGE).isNull()
-    kept = hold.now(
-        classified.observe(
-            told,
-            F.count_if(runs).alias("rows"),
-            F.min(F.when(runs, F.unix_micros("ingested_at"))).alias("first"),
-            F.collect_set(F.when(runs, F.unix_date("event_date"))).alias("days"),
-        )
-    )
+    kept = hold.now(classified.observe(told, *_arriving(STAGE)))
     found = told.get
     arrived = Arrived(
         found.get("rows", 0), from_micros(found.get("first")), tuple(found.get("days", ()))
     )
     return kept, arrived
+
+
+@reused
+def _arriving(stage: str) -> list[Column]:
+    runs = F.col(stage).isNull()
+    return [
+        F.count_if(runs).alias("rows"),
+        F.min(F.when(runs, F.unix_micros("ingested_at"))).alias("first"),
+        F.collect_set(F.when(runs, F.unix_date("event_date"))).alias("days"),
+    ]
 
 
 def find_verdicts(
@@ -144,13 +147,12 @@ def find_verdicts(
         dedup: The pipeline's rules.
         hold: Keeps what is read more than once until the batch ends.
     """
-    widened = dedup.beyond_ttl == "merge"
     if arrived.first is None:
         return Verdicts(None, 0)
     searched = Observation()
     known, told = None, None
     if read_accepted is not None:
-        found = read_accepted(Reach(arrived.first - dedup.ttl, arrived.days, widened))
+        found = read_accepted(Reach(arrived.first - dedup.ttl, arrived.days, dedup.widened))
         known, told = found.rows, found.count
         if told is None:
             known = known.observe(searched, F.count(F.lit(1)).alias("rows"))
@@ -170,7 +172,7 @@ def find_verdicts(
         if known is not None:
             known = by_id(among(known, ids))
             known = F.broadcast(known) if count <= BROADCAST else known
-    judged = new if known is None else match_accepted(new, known, ttl=dedup.ttl, widened=widened)
+    judged = new if known is None else match_accepted(new, known, dedup)
     verdicts, count, left = _ranked(judged, dedup, hold)
     while left:
         # Rare: an id that comes back past the TTL on another date within one batch.
@@ -199,13 +201,14 @@ def _counted(rows: DataFrame, hold: Held) -> tuple[DataFrame, int]:
 def _ranked(rows: DataFrame, dedup: Dedup, hold: Held) -> tuple[DataFrame, int, int]:
     """Rank in one job; count also the verdicts, and the rows that are to be ranked again."""
     told = Observation()
-    ranked = rank_arrivals(rows, ttl=dedup.ttl, widened=dedup.beyond_ttl == "merge").observe(
-        told,
-        F.count(F.lit(1)).alias("verdicts"),
-        F.count_if(F.col(VERDICT) == LEFTOVER).alias("left"),
-    )
-    kept = hold.now(ranked)
+    kept = hold.now(rank_arrivals(rows, dedup).observe(told, *_ranking(VERDICT)))
     return kept, _told(told, "verdicts"), _told(told, "left")
+
+
+@reused
+def _ranking(verdict: str) -> list[Column]:
+    left = F.count_if(F.col(verdict) == LEFTOVER)
+    return [F.count(F.lit(1)).alias("verdicts"), left.alias("left")]
 
 
 def _told(observation: Observation, name: str) -> int:

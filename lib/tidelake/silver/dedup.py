@@ -9,11 +9,13 @@ are shuffled; the verdicts go back to the wide rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from tidelake.config.event import Dedup
+from tidelake.reuse import reused
 from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, REQUEUED_AT, ROW, STAGE
 
 VERDICT = "_verdict"
@@ -29,6 +31,9 @@ _ORDER = "_order"
 _KNOWN = "_known"
 _KNOWN_ID = "_known_id"
 _ACCEPTED_COLUMNS = ("event_id", "record_id", "event_date", "ingested_at", PAYLOAD_HASH)
+# In the order that tells the earliest, so that the least is the earliest.
+_KNOWN_ROW = ("ingested_at", "record_id", PAYLOAD_HASH, "event_date", "_late")
+_ARRIVED = (ROW, ORIGIN, *_ACCEPTED_COLUMNS, _ORDER)
 
 
 def arrivals(classified: DataFrame) -> DataFrame:
@@ -38,6 +43,11 @@ def arrivals(classified: DataFrame) -> DataFrame:
         ``_row``, ``_origin``, the columns to compare, the order of arrival, and ``_verdict``:
         null, since nothing is settled yet.
     """
+    return classified.where(F.col(STAGE).isNull()).select(*_compared(_ARRIVED))
+
+
+@reused
+def _compared(names: tuple[str, ...]) -> list[Column]:
     tail = F.substring_index("record_id", ":", -1)
     # A row that failed arrived, for those that did not, when it was sent again.
     replayed = F.col(ORIGIN) == "quarantine"
@@ -49,13 +59,11 @@ def arrivals(classified: DataFrame) -> DataFrame:
         tail.try_cast("bigint").alias("position"),
         ROW,
     )
-    return classified.where(F.col(STAGE).isNull()).select(
-        ROW,
-        ORIGIN,
-        *_ACCEPTED_COLUMNS,
-        order.alias(_ORDER),
+    own = {_ORDER: order.alias(_ORDER)}
+    return [
+        *[own.get(name, F.col(name)) for name in names],
         F.lit(None).cast("string").alias(VERDICT),
-    )
+    ]
 
 
 def accepted(
@@ -93,34 +101,41 @@ def by_id(known: DataFrame) -> DataFrame:
     Args:
         known: From :func:`accepted`.
     """
-    # In the order that tells the earliest, so that the least is the earliest.
-    own = ("ingested_at", "record_id", PAYLOAD_HASH, "event_date", "_late")
-    theirs = F.collect_list(F.struct(*own)).alias(_KNOWN)
-    return known.groupBy(F.col("event_id").alias(_KNOWN_ID)).agg(theirs)
+    of_id, theirs = _together(_KNOWN_ROW)
+    return known.groupBy(of_id).agg(theirs)
 
 
-def match_accepted(new: DataFrame, known: DataFrame, *, ttl: timedelta, widened: bool) -> DataFrame:
+@reused
+def _together(names: tuple[str, ...]) -> tuple[Column, Column]:
+    return F.col("event_id").alias(_KNOWN_ID), F.collect_list(F.struct(*names)).alias(_KNOWN)
+
+
+def match_accepted(new: DataFrame, known: DataFrame, rules: Dedup) -> DataFrame:
     """Judge rows whose event silver or late already holds.
 
     Args:
         new: From :func:`arrivals`.
         known: From :func:`by_id`.
-        ttl: How long an id is remembered.
-        widened: Whether rows of one event date meet beyond it.
+        rules: The pipeline's.
 
     Returns:
         ``new``; ``_verdict`` is set for the rows that match.
     """
+    same_id, columns = _matched(rules)
+    return new.join(known, on=same_id, how="left").select(*columns)
 
+
+@reused
+def _matched(rules: Dedup) -> tuple[Column, list[Column]]:
     def meets(one: Column) -> Column:
-        in_reach = _matches(one["ingested_at"], one["event_date"], ttl=ttl, widened=widened)
+        in_reach = _matches(one["ingested_at"], one["event_date"], rules)
         itself = one["_late"] & (one["record_id"] == F.col("record_id"))
         return in_reach & ~((F.col(ORIGIN) != "bronze") & itself)
 
-    met = new.join(known, on=F.col("event_id") == F.col(_KNOWN_ID), how="left")
     earliest = F.array_min(F.filter(_KNOWN, meets))
     verdict = F.when(earliest.isNotNull(), _verdict(F.col(PAYLOAD_HASH) == earliest[PAYLOAD_HASH]))
-    return met.withColumn(VERDICT, verdict).select(*new.columns)
+    same_id = F.col("event_id") == F.col(_KNOWN_ID)
+    return same_id, [*[F.col(name) for name in _ARRIVED], verdict.alias(VERDICT)]
 
 
 def meeting(new: DataFrame, known: DataFrame | None) -> DataFrame:
@@ -147,49 +162,57 @@ def meeting(new: DataFrame, known: DataFrame | None) -> DataFrame:
 
 def among(rows: DataFrame, ids: DataFrame) -> DataFrame:
     """Keep the rows whose id has one of some hashes."""
-    return rows.join(ids, on=hash_of_id() == F.col(ID), how="left_semi")
+    return rows.join(ids, on=_hashed("event_id")[1], how="left_semi")
 
 
 def hash_of_id() -> Column:
     """Give the number that stands for an id until it is compared."""
-    return F.xxhash64("event_id")
+    return _hashed("event_id")[0]
 
 
-def rank_arrivals(new: DataFrame, *, ttl: timedelta, widened: bool) -> DataFrame:
+@reused
+def _hashed(name: str) -> tuple[Column, Column]:
+    """Give a column's hash, and whether it is one of some hashes."""
+    found = F.xxhash64(name)
+    return found, found == F.col(ID)
+
+
+def rank_arrivals(new: DataFrame, rules: Dedup) -> DataFrame:
     """Judge rows against the first arrival of their id in the same frame.
 
     Args:
         new: Rows from :func:`arrivals`; one with a verdict is out of the running.
-        ttl: How long an id is remembered.
-        widened: Whether rows of one event date meet beyond it.
+        rules: The pipeline's.
 
     Returns:
         ``_row`` and ``_verdict`` of the rows that are settled or not first.
     """
+    firsts, is_told, told = _ranks(rules)
+    return new.select("*", *firsts).where(is_told).select(*told)
+
+
+@reused
+def _ranks(rules: Dedup) -> tuple[list[Column], Column, list[Column]]:
     by_arrival = Window.partitionBy("event_id", F.isnull(VERDICT)).orderBy(_ORDER)
-    ranked = new.select(
-        "*",
+    firsts = [
         F.row_number().over(by_arrival).alias("_rank"),
         F.first("ingested_at").over(by_arrival).alias("first_ingested_at"),
         F.first("event_date").over(by_arrival).alias("first_event_date"),
         F.first(PAYLOAD_HASH).over(by_arrival).alias("first_hash"),
-    )
-    first = F.col("first_ingested_at"), F.col("first_event_date")
-    in_reach = _matches(*first, ttl=ttl, widened=widened)
+    ]
+    in_reach = _matches(F.col("first_ingested_at"), F.col("first_event_date"), rules)
     verdict = F.when(in_reach, _verdict(F.col(PAYLOAD_HASH) == F.col("first_hash"))).otherwise(
         F.lit(LEFTOVER)
     )
-    settled = F.col(VERDICT).isNotNull()
-    return ranked.where(settled | (F.col("_rank") > 1)).select(
-        ROW, F.coalesce(VERDICT, verdict).alias(VERDICT)
-    )
+    is_told = F.col(VERDICT).isNotNull() | (F.col("_rank") > 1)
+    return firsts, is_told, [F.col(ROW), F.coalesce(VERDICT, verdict).alias(VERDICT)]
 
 
-def _matches(arrived: Column, day: Column, *, ttl: timedelta, widened: bool) -> Column:
+def _matches(arrived: Column, day: Column, rules: Dedup) -> Column:
     # Both ways: a row that was sent again comes after rows that arrived later than it did.
-    span = F.lit(ttl)
+    span = F.lit(rules.ttl)
     within = arrived.between(F.col("ingested_at") - span, F.col("ingested_at") + span)
-    return within | (day == F.col("event_date")) if widened else within
+    return within | (day == F.col("event_date")) if rules.widened else within
 
 
 def _verdict(same_payload: Column) -> Column:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidelake.config import Pipeline
+from tidelake.reuse import reused
 from tidelake.silver.classify import (
     FILTERED,
     ORIGIN,
@@ -58,30 +60,53 @@ def decide(
         ``classified`` plus ``_fate`` (silver, duplicate, quarantined, late or filtered) and
         ``_lateness``; ``_stage`` is set for conflicting duplicates too.
     """
+    told = _verdicts(VERDICT)
     if verdicts is None:
         judged = classified.withColumn(VERDICT, F.lit(None).cast("string"))
     else:
-        theirs = verdicts.select(F.col(ROW).alias(_THEIRS), VERDICT)
-        # A number is found sooner than a long text. Written as an equality, the text would be part
-        # of what is looked up.
-        same = F.col(ROW).between(F.col(_THEIRS), F.col(_THEIRS))
-        on = (F.xxhash64(ROW) == F.xxhash64(_THEIRS)) & same
-        judged = classified.join(theirs, on=on, how="left").drop(_THEIRS)
-    conflict = F.col(VERDICT) == CONFLICT
-    judged = judged.withColumn(
-        STAGE, F.when(conflict, F.lit("conflicting_duplicate")).otherwise(F.col(STAGE))
+        theirs = verdicts.select(*told.columns)
+        judged = classified.join(theirs, on=told.same_row, how="left").drop(_THEIRS)
+    return with_lateness(judged.withColumn(STAGE, told.stage), marked(watermark), allowed)
+
+
+@dataclass(frozen=True)
+class _Verdicts:
+    """How rows meet their verdicts.
+
+    Attributes:
+        columns: Of the verdicts.
+        same_row: Where the two meet.
+        stage: That of a conflicting duplicate too.
+    """
+
+    columns: tuple[Column, ...]
+    same_row: Column
+    stage: Column
+
+
+@reused
+def _verdicts(name: str) -> _Verdicts:
+    # A number is found sooner than a long text. Written as an equality, the text would be part
+    # of what is looked up.
+    same = F.col(ROW).between(F.col(_THEIRS), F.col(_THEIRS))
+    conflict = F.col(name) == CONFLICT
+    return _Verdicts(
+        (F.col(ROW).alias(_THEIRS), F.col(name)),
+        (F.xxhash64(ROW) == F.xxhash64(_THEIRS)) & same,
+        F.when(conflict, F.lit("conflicting_duplicate")).otherwise(F.col(STAGE)),
     )
-    return with_lateness(judged, marked(watermark), allowed)
 
 
 def with_lateness(judged: DataFrame, watermark: Column, allowed: timedelta) -> DataFrame:
     """Add, or decide anew, ``_lateness`` and the fate that follows from it."""
-    return judged.withColumn(LATENESS, lateness(watermark, allowed)).withColumn(FATE, _fate())
+    late = judged.withColumn(LATENESS, lateness(watermark, allowed))
+    return late.withColumn(FATE, _fate(LATENESS))
 
 
-def _fate() -> Column:
+@reused
+def _fate(name: str) -> Column:
     # What `late apply` sent again counts however late it is.
-    too_late = (F.col(LATENESS) == TOO_LATE) & (F.col(ORIGIN) != LATE)
+    too_late = (F.col(name) == TOO_LATE) & (F.col(ORIGIN) != LATE)
     return (
         F.when(F.col(STAGE) == FILTERED, FILTERED)
         .when(F.col(STAGE).isNotNull(), QUARANTINED)
@@ -170,6 +195,7 @@ def _unknown_columns(pipeline: Pipeline, extra: Sequence[str]) -> list[Column]:
     return [as_texts(F.col(UNKNOWN)).getItem(name).alias(name) for name in extra]
 
 
+@reused
 def _event_columns(pipeline: Pipeline) -> list[Column]:
     return [
         F.col("event_id"),
