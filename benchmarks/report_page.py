@@ -43,6 +43,9 @@ def written(reports: Path, docs: Path, folder: Path = HERE) -> Path:
         reports: Where a run left its reports.
         docs: The site's folder.
         folder: Where scripts and notes are.
+
+    Raises:
+        SystemExit: There is no report: the page that stands would be lost.
     """
     known = rows(folder)
     found = {
@@ -50,13 +53,19 @@ def written(reports: Path, docs: Path, folder: Path = HERE) -> Path:
         for row in known
         if (reports / f"{row}.json").is_file()
     }
+    if not found:
+        raise SystemExit(
+            f"{reports} holds no report. Measure with: make bench; or write the page from the "
+            f"reports that it has: python -m benchmarks.report_page --reports {docs}/benchmarks"
+        )
     places = docs / "benchmarks"
     places.mkdir(parents=True, exist_ok=True)
     for old in places.glob("*.svg"):
         old.unlink()
     parts = [_HEAD, _where(found.values()), *_overview(found, known, places)]
     for row, report in found.items():
-        shutil.copyfile(reports / f"{row}.json", places / f"{row}.json")
+        if reports.resolve() != places.resolve():
+            shutil.copyfile(reports / f"{row}.json", places / f"{row}.json")
         parts += _section(report, folder / f"{known[row]}.py", folder / "notes", places)
     page = docs / "benchmarks.md"
     page.write_text("\n".join(parts).rstrip() + "\n", encoding="utf-8")

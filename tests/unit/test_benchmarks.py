@@ -108,6 +108,16 @@ def test_the_page_tells_goals_sides_and_what_is_missing(tmp_path: Path, scripts:
         ElementTree.parse(docs / "benchmarks" / name)
 
 
+def test_a_page_is_not_written_over_where_no_report_is(tmp_path: Path, scripts: Path) -> None:
+    docs, old = tmp_path / "docs", report()
+    hand_in(old, docs / "benchmarks" / "P1.json")
+    with pytest.raises(SystemExit, match="holds no report"):
+        written(tmp_path / "build", docs, scripts)
+    # From the copies that the page came with it can be made again.
+    page = written(docs / "benchmarks", docs, scripts).read_text()
+    assert old.title in page
+
+
 def test_a_page_made_again_keeps_no_picture_of_before(tmp_path: Path, scripts: Path) -> None:
     hand_in(report(), tmp_path / "P1.json")
     old = tmp_path / "docs" / "benchmarks" / "P1-7.svg"
