@@ -4,35 +4,35 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from pyspark import SparkContext
 
 P = ParamSpec("P")
-A = TypeVar("A")
 R = TypeVar("R")
 
 _KEPT = 64
 
 
-def reused(build: Callable[Concatenate[A, P], R]) -> Callable[Concatenate[A, P], R]:
-    """Keep what a function gives for its first argument, as long as the Spark session lives.
+def reused(build: Callable[P, R]) -> Callable[P, R]:
+    """Keep what a function gives for its first positional argument while the Spark session lives.
 
-    The other arguments must follow from the first. A batch of a few rows spends more time on
-    building its columns than on its rows.
+    The other arguments must follow from it; without any there is one thing to keep. A batch of a
+    few rows spends more time on building its columns than on its rows.
     """
-    kept: OrderedDict[tuple[str, int], tuple[A, R]] = OrderedDict()
+    kept: OrderedDict[tuple[str, int], tuple[object, R]] = OrderedDict()
 
-    def give(key: A, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def give(*args: P.args, **kwargs: P.kwargs) -> R:
         context: Any = SparkContext._active_spark_context
         if context is None:
-            return build(key, *args, **kwargs)
+            return build(*args, **kwargs)
+        key = args[0] if args else None
         place = (context.applicationId, id(key))
         # Threads ask at the same time, and one may push out what another has just put in.
         found = kept.get(place)
         if found is None:
             # The key is kept too, or another object could take its identity.
-            found = kept[place] = (key, build(key, *args, **kwargs))
+            found = kept[place] = (key, build(*args, **kwargs))
             if len(kept) > _KEPT:
                 kept.popitem(last=False)
         return found[1]

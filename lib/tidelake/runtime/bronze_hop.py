@@ -212,7 +212,7 @@ class BronzeHop(HopQuery):
 
     def _offered(self, identified: DataFrame) -> list[Row]:
         """Count what the source holds, in a read of its own: the books' first term."""
-        return identified.groupBy("source").agg(*_measures("payload")).collect()
+        return identified.groupBy("source").agg(*_measures()).collect()
 
     def _files(self, offered: Sequence[Row], batch: int) -> list[tuple[LandedFile, int]]:
         """Hold the bytes that were read against the sizes of the batch's files.
@@ -239,11 +239,11 @@ class BronzeHop(HopQuery):
 
 
 @reused
-def _measures(payload: str) -> list[Column]:
+def _measures() -> list[Column]:
     """Give what is counted of a source's records; those of a file end with a line feed each."""
     return [
         F.count("*").alias("records"),
-        F.sum(F.length(payload) + 1).alias("bytes"),
+        F.sum(F.length("payload") + 1).alias("bytes"),
         fingerprint().alias("fingerprint"),
         contents().alias("contents"),
     ]

@@ -112,7 +112,7 @@ class Arrived:
 def observed(classified: DataFrame, *, hold: Held) -> tuple[DataFrame, Arrived]:
     """Keep rows from :func:`tidelake.silver.classify.classify`; count what arrived meanwhile."""
     told = Observation()
-    kept = hold.now(classified.observe(told, *_arriving(STAGE)))
+    kept = hold.now(classified.observe(told, *_arriving()))
     found = told.get
     arrived = Arrived(
         found.get("rows", 0), from_micros(found.get("first")), tuple(found.get("days", ()))
@@ -121,8 +121,8 @@ def observed(classified: DataFrame, *, hold: Held) -> tuple[DataFrame, Arrived]:
 
 
 @reused
-def _arriving(stage: str) -> list[Column]:
-    runs = F.col(stage).isNull()
+def _arriving() -> list[Column]:
+    runs = F.col(STAGE).isNull()
     return [
         F.count_if(runs).alias("rows"),
         F.min(F.when(runs, F.unix_micros("ingested_at"))).alias("first"),
@@ -201,13 +201,13 @@ def _counted(rows: DataFrame, hold: Held) -> tuple[DataFrame, int]:
 def _ranked(rows: DataFrame, dedup: Dedup, hold: Held) -> tuple[DataFrame, int, int]:
     """Rank in one job; count also the verdicts, and the rows that are to be ranked again."""
     told = Observation()
-    kept = hold.now(rank_arrivals(rows, dedup).observe(told, *_ranking(VERDICT)))
+    kept = hold.now(rank_arrivals(rows, dedup).observe(told, *_ranking()))
     return kept, _told(told, "verdicts"), _told(told, "left")
 
 
 @reused
-def _ranking(verdict: str) -> list[Column]:
-    left = F.count_if(F.col(verdict) == LEFTOVER)
+def _ranking() -> list[Column]:
+    left = F.count_if(F.col(VERDICT) == LEFTOVER)
     return [F.count(F.lit(1)).alias("verdicts"), left.alias("left")]
 
 

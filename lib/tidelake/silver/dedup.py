@@ -31,9 +31,7 @@ _ORDER = "_order"
 _KNOWN = "_known"
 _KNOWN_ID = "_known_id"
 _ACCEPTED_COLUMNS = ("event_id", "record_id", "event_date", "ingested_at", PAYLOAD_HASH)
-# In the order that tells the earliest, so that the least is the earliest.
-_KNOWN_ROW = ("ingested_at", "record_id", PAYLOAD_HASH, "event_date", "_late")
-_ARRIVED = (ROW, ORIGIN, *_ACCEPTED_COLUMNS, _ORDER)
+_PLAIN = (ROW, ORIGIN, *_ACCEPTED_COLUMNS)
 
 
 def arrivals(classified: DataFrame) -> DataFrame:
@@ -43,11 +41,11 @@ def arrivals(classified: DataFrame) -> DataFrame:
         ``_row``, ``_origin``, the columns to compare, the order of arrival, and ``_verdict``:
         null, since nothing is settled yet.
     """
-    return classified.where(F.col(STAGE).isNull()).select(*_compared(_ARRIVED))
+    return classified.where(F.col(STAGE).isNull()).select(*_compared())
 
 
 @reused
-def _compared(names: tuple[str, ...]) -> list[Column]:
+def _compared() -> list[Column]:
     tail = F.substring_index("record_id", ":", -1)
     # A row that failed arrived, for those that did not, when it was sent again.
     replayed = F.col(ORIGIN) == "quarantine"
@@ -59,9 +57,9 @@ def _compared(names: tuple[str, ...]) -> list[Column]:
         tail.try_cast("bigint").alias("position"),
         ROW,
     )
-    own = {_ORDER: order.alias(_ORDER)}
     return [
-        *[own.get(name, F.col(name)) for name in names],
+        *[F.col(name) for name in _PLAIN],
+        order.alias(_ORDER),
         F.lit(None).cast("string").alias(VERDICT),
     ]
 
@@ -101,13 +99,15 @@ def by_id(known: DataFrame) -> DataFrame:
     Args:
         known: From :func:`accepted`.
     """
-    of_id, theirs = _together(_KNOWN_ROW)
+    of_id, theirs = _together()
     return known.groupBy(of_id).agg(theirs)
 
 
 @reused
-def _together(names: tuple[str, ...]) -> tuple[Column, Column]:
-    return F.col("event_id").alias(_KNOWN_ID), F.collect_list(F.struct(*names)).alias(_KNOWN)
+def _together() -> tuple[Column, Column]:
+    # In the order that tells the earliest, so that the least is the earliest.
+    own = ("ingested_at", "record_id", PAYLOAD_HASH, "event_date", "_late")
+    return F.col("event_id").alias(_KNOWN_ID), F.collect_list(F.struct(*own)).alias(_KNOWN)
 
 
 def match_accepted(new: DataFrame, known: DataFrame, rules: Dedup) -> DataFrame:
@@ -135,7 +135,7 @@ def _matched(rules: Dedup) -> tuple[Column, list[Column]]:
     earliest = F.array_min(F.filter(_KNOWN, meets))
     verdict = F.when(earliest.isNotNull(), _verdict(F.col(PAYLOAD_HASH) == earliest[PAYLOAD_HASH]))
     same_id = F.col("event_id") == F.col(_KNOWN_ID)
-    return same_id, [*[F.col(name) for name in _ARRIVED], verdict.alias(VERDICT)]
+    return same_id, [*[F.col(name) for name in (*_PLAIN, _ORDER)], verdict.alias(VERDICT)]
 
 
 def meeting(new: DataFrame, known: DataFrame | None) -> DataFrame:
@@ -162,19 +162,18 @@ def meeting(new: DataFrame, known: DataFrame | None) -> DataFrame:
 
 def among(rows: DataFrame, ids: DataFrame) -> DataFrame:
     """Keep the rows whose id has one of some hashes."""
-    return rows.join(ids, on=_hashed("event_id")[1], how="left_semi")
-
-
-def hash_of_id() -> Column:
-    """Give the number that stands for an id until it is compared."""
-    return _hashed("event_id")[0]
+    return rows.join(ids, on=_has_hash(), how="left_semi")
 
 
 @reused
-def _hashed(name: str) -> tuple[Column, Column]:
-    """Give a column's hash, and whether it is one of some hashes."""
-    found = F.xxhash64(name)
-    return found, found == F.col(ID)
+def hash_of_id() -> Column:
+    """Give the number that stands for an id until it is compared."""
+    return F.xxhash64("event_id")
+
+
+@reused
+def _has_hash() -> Column:
+    return hash_of_id() == F.col(ID)
 
 
 def rank_arrivals(new: DataFrame, rules: Dedup) -> DataFrame:

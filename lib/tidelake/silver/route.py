@@ -60,7 +60,7 @@ def decide(
         ``classified`` plus ``_fate`` (silver, duplicate, quarantined, late or filtered) and
         ``_lateness``; ``_stage`` is set for conflicting duplicates too.
     """
-    told = _verdicts(VERDICT)
+    told = _verdicts()
     if verdicts is None:
         judged = classified.withColumn(VERDICT, F.lit(None).cast("string"))
     else:
@@ -85,13 +85,13 @@ class _Verdicts:
 
 
 @reused
-def _verdicts(name: str) -> _Verdicts:
+def _verdicts() -> _Verdicts:
     # A number is found sooner than a long text. Written as an equality, the text would be part
     # of what is looked up.
     same = F.col(ROW).between(F.col(_THEIRS), F.col(_THEIRS))
-    conflict = F.col(name) == CONFLICT
+    conflict = F.col(VERDICT) == CONFLICT
     return _Verdicts(
-        (F.col(ROW).alias(_THEIRS), F.col(name)),
+        (F.col(ROW).alias(_THEIRS), F.col(VERDICT)),
         (F.xxhash64(ROW) == F.xxhash64(_THEIRS)) & same,
         F.when(conflict, F.lit("conflicting_duplicate")).otherwise(F.col(STAGE)),
     )
@@ -100,13 +100,13 @@ def _verdicts(name: str) -> _Verdicts:
 def with_lateness(judged: DataFrame, watermark: Column, allowed: timedelta) -> DataFrame:
     """Add, or decide anew, ``_lateness`` and the fate that follows from it."""
     late = judged.withColumn(LATENESS, lateness(watermark, allowed))
-    return late.withColumn(FATE, _fate(LATENESS))
+    return late.withColumn(FATE, _fate())
 
 
 @reused
-def _fate(name: str) -> Column:
+def _fate() -> Column:
     # What `late apply` sent again counts however late it is.
-    too_late = (F.col(name) == TOO_LATE) & (F.col(ORIGIN) != LATE)
+    too_late = (F.col(LATENESS) == TOO_LATE) & (F.col(ORIGIN) != LATE)
     return (
         F.when(F.col(STAGE) == FILTERED, FILTERED)
         .when(F.col(STAGE).isNotNull(), QUARANTINED)
