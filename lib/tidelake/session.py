@@ -231,6 +231,8 @@ def _settings(environment: Environment, jars: list[Path], *, brief: bool = False
         "spark.ui.retainedStages": "400",
         # A plan is written down for those pages too; its long form is a twentieth of a small batch.
         "spark.sql.ui.explainMode": "simple",
+        # Spark would note each file that a plan names, up to 250 MB, for that plan alone.
+        "spark.sql.hive.filesourcePartitionFileCacheSize": "0",
         # A key given twice takes its last value, in whichever of the two ways it is read.
         "spark.sql.variant.allowDuplicateKeys": "true",
         "spark.databricks.delta.snapshotPartitions": "2",

@@ -147,3 +147,10 @@ def test_spark_gets_back_what_it_keeps_for_batches_that_ended(played: World, see
 def test_columns_are_built_once_and_not_for_each_batch(played: World, seen: Seen) -> None:
     # Each file that could hold the batch's ids is a call, too.
     assert seen.calls[-1] <= 450
+
+
+def test_spark_keeps_no_note_of_the_files_that_a_plan_named(spark: SparkSession) -> None:
+    jvm: Any = spark._jvm
+    caches = jvm.org.apache.spark.sql.execution.datasources.FileStatusCache
+    kept = caches.getOrCreate(spark._jsparkSession)
+    assert kept.getClass().getSimpleName() == "NoopCache$"
