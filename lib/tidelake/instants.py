@@ -16,6 +16,8 @@ ZONED = rf"^{DATE}[T ]{_CLOCK}{_ZONE}$"
 LOCAL = rf"^{DATE}(?:[T ]{_CLOCK})?$"
 TO_THE_MINUTE = rf"^({DATE}[T ]{_MINUTE})({_ZONE}?)$"
 
+# Accepted event times lie from the year 1000 to 9999 (UTC, seconds since the epoch).
+EARLIEST_SECOND, LATEST_SECOND = -30_610_224_000, 253_402_300_799
 BEGINNING = datetime.min.replace(tzinfo=UTC)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -33,6 +35,11 @@ def back(instant: datetime, length: timedelta) -> datetime:
 def from_micros(micros: int | None) -> datetime | None:
     """Turn microseconds since the epoch into a UTC instant."""
     return None if micros is None else _EPOCH + timedelta(microseconds=micros)
+
+
+def to_micros(instant: datetime) -> int:
+    """Turn a UTC instant into microseconds since the epoch."""
+    return (instant - _EPOCH) // timedelta(microseconds=1)
 
 
 def to_json(instant: datetime | None) -> str | None:

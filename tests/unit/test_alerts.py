@@ -75,8 +75,8 @@ class Shop:
         }
         self._write("silver", self.batches, second, note, rows=10)
 
-    def gold(self, second: float) -> None:
-        note = {"rows": 10, "eligible": 10, "until": {"silver": [self.batches + 2, -1]}}
+    def gold(self, second: float, **more: int) -> None:
+        note = {"rows": 10, "eligible": 10, **more, "until": {"silver": [self.batches + 2, -1]}}
         self._write("gold", self.batches, second, note, rows=10)
 
     def batch(self, second: float, *, mark: float | None = 0, counts: Any = None) -> None:
@@ -240,6 +240,21 @@ def test_a_watermark_rests_where_nothing_is_accepted(shop: Shop) -> None:
     for second in (0, 800):
         shop.batch(second, mark=-50, counts=[["duplicate", None, "bronze", 10, 0]])
     assert "watermark_stuck" not in shop.judge(810)
+
+
+def test_expressions_that_failed_in_the_last_hour_of_gold_are_reported(shop: Shop) -> None:
+    for second, failed in ((0, 9), (4000, 2), (5000, 0), (6000, 1)):
+        shop.bronze(second)
+        shop.silver(second + 1)
+        shop.gold(second + 2, failed=failed)
+        shop.batches += 1
+    found = shop.judge(6100)["expression_failed"]
+    assert (found.severity, found.hop, found.since) == ("warning", "gold", at(4002))
+    assert found.message == (
+        "expressions failed on events, which count as null there: gold.totals 3"
+    )
+    shop.batch(9700)
+    assert "expression_failed" not in shop.judge(9800)
 
 
 def test_rates_are_those_of_the_last_hour_and_of_fresh_rows(shop: Shop) -> None:

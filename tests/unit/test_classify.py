@@ -89,6 +89,15 @@ def test_a_row_has_the_first_fate_that_applies_and_every_reason(
     }
 
 
+def test_a_time_that_cannot_be_carried_further_breaks_the_contract(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    stamps = ("0001-01-01T00:00:00Z", "0999-12-31T23:59:59.999999Z", "1000-01-01T00:00:00Z")
+    found = stages(spark, tmp_path, {stamp: payload(event_time=stamp) for stamp in stamps})
+    refused = ("contract", ["event_time: not in the years 1000 to 9999"])
+    assert list(found.values()) == [refused, refused, (None, [])]
+
+
 def test_a_broken_value_that_the_filter_reads_is_null_to_it(
     spark: SparkSession, tmp_path: Path
 ) -> None:

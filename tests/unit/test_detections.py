@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -127,3 +128,30 @@ def test_what_a_longest_way_takes_bounds_how_far_back_places_are_looked_for() ->
         {**rules, "impossible_travel": _TRAVEL, "unusual_amount": {"value": "amount"}}
     )
     assert both.lookback == timedelta(days=30)
+
+
+def test_amounts_and_places_on_which_an_expression_fails_break_no_rule(spark: SparkSession) -> None:
+    amount = {**_AMOUNT, "value": "amount / (amount - 2)", "at_least": 1}
+    rows = [paid(-60, "3"), paid(-59, "2"), paid(0, "2"), paid(1, "2.1")]
+    assert [n for n, _ in found(spark, {"unusual_amount": amount}, *rows)] == [3]
+    # As an integer, an amount times the number of values, or the mean times five, has no room.
+    large = {**_AMOUNT, "value": "CAST(amount * 1e6 AS BIGINT)"}
+    rows = [paid(-60 - n, "1") for n in range(5)] + [paid(0, "9000000000.00")]
+    assert [n for n, _ in found(spark, {"unusual_amount": large}, *rows)] == [5]
+    # Divided by zero, or infinite: an event without a place.
+    for latitude in ("latitude / (latitude - 90)", "latitude * 1e308 * 10"):
+        travel = {**_TRAVEL, "latitude": latitude}
+        rows = [at(-1, (90.0, 0.1)), at(0, (90.0, 0.1))]
+        assert found(spark, {"impossible_travel": travel}, *rows) == []
+
+
+def test_a_speed_has_a_bound_below_which_the_longest_way_takes_forever() -> None:
+    with pytest.raises(ValidationError, match="kmh"):
+        Detection.model_validate(
+            {
+                "name": "alerts",
+                "features": "hours",
+                "keys": ["card"],
+                "impossible_travel": {**_TRAVEL, "kmh": 1e-9},
+            }
+        )

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from tests.pipelines import gold, timed
 from tidelake.config import GoldTable
-from tidelake.gold.measures import columns_of, shown_of, states_of
+from tidelake.gold.measures import columns_of, failed, shown_of, states_of, to_values, typed
 
 MEASURES = {
     "events": {"count": "*"},
@@ -49,6 +49,16 @@ def events_of(spark: SparkSession) -> DataFrame:
 
 
 def partials(events: DataFrame, table: GoldTable, *by: str) -> DataFrame:
+    return aggregated(values_of(events, table, *by), table, *by)
+
+
+def values_of(events: DataFrame, table: GoldTable, *by: str) -> DataFrame:
+    known = {"event_id": F.lit("e"), "event_time": F.timestamp_seconds(F.lit(0))}
+    whole = events.withColumns({k: v for k, v in known.items() if k not in events.columns})
+    return to_values(whole, typed(table, whole).model_copy(update={"keys": by}))
+
+
+def aggregated(events: DataFrame, table: GoldTable, *by: str) -> DataFrame:
     states = [F.expr(state.partial).alias(state.name) for state in states_of(table)]
     return events.groupBy(*by).agg(*states)
 
@@ -173,7 +183,73 @@ def test_what_is_shown_of_new_rows_has_the_type_of_what_is_shown_of_merged_ones(
 ) -> None:
     table = gold(tmp_path, measures=SKETCHES)
     events = spark.range(1).selectExpr("'u' AS user_id", "1.25BD AS value")
-    likes = events.agg(*[F.expr(one.like).alias(one.name) for one in shown_of(table)])
+    likes = values_of(events, table).agg(
+        *[F.expr(one.like).alias(one.name) for one in shown_of(table)]
+    )
 
     assert likes.dtypes == [("users", "bigint"), ("usual", "double"), ("high", "double")]
     assert [tuple(row) for row in likes.collect()] == [(1, 1.25, 1.25)]
+
+
+FAILING = {
+    "ratio": {"sum": "10 / n"},
+    "wide": {"sum": "wide"},
+    "typical": {"approx_percentile": {"expression": "text", "p": 0.5}},
+    "spelled": {"avg": "text"},
+    "matching": {"count_if": "text RLIKE '^(a|b)*$'"},
+    "distinct": {"approx_count_distinct": "big * big"},
+    "highest": {"max": "big + 1"},
+    "latest": {"last": "CAST(text AS INT)"},
+}
+MOST = 2**63 - 1
+ALL = {"name": "all", "window": {"kind": "global"}}
+
+
+def test_an_event_on_which_a_measure_fails_contributes_null_and_is_counted(
+    spark: SparkSession,
+) -> None:
+    table = GoldTable.model_validate({**ALL, "where": "10 / w > 0", "measures": FAILING})
+    rows = [
+        ("e1", 1, 1, 1, "7", "1"),
+        ("e2", 1, 0, MOST, "a" * 100_000, "9" * 38),
+        # Outside of where, or where fails itself.
+        ("e3", -1, 0, MOST, "x", "1"),
+        ("e4", 0, 0, MOST, "x", "1"),
+    ]
+    ddl = "event_id string, w int, n int, big bigint, text string, wide string"
+    events = spark.createDataFrame(rows, ddl).withColumns(
+        {"wide": F.col("wide").cast("decimal(38,0)"), "event_time": F.timestamp_seconds("w")}
+    )
+    known = typed(table, events)
+    marked = events.select("event_id", failed(known).alias("failed")).collect()
+    assert dict(map(tuple, marked)) == {"e1": False, "e2": True, "e3": False, "e4": True}
+
+    whole = partials(events, known)
+    [states] = whole.collect()
+    found = {name: states[name] for name in ("ratio", "wide", "matching", "highest", "latest")}
+    assert found == {"ratio": 10, "wide": 1, "matching": 0, "highest": 2, "latest": None}
+    assert (states["_spelled_sum"], states["_spelled_count"]) == (7, 1)
+    assert shown(whole, known) == (7, 7, 1)
+
+
+def test_a_sum_of_large_integers_is_exact_and_their_mean_a_double(
+    spark: SparkSession,
+) -> None:
+    rows = [(MOST, 0), (MOST, 1), (1, 1), (None, 1)]
+    events = spark.createDataFrame(rows, "n bigint, half int")
+    table = GoldTable.model_validate(
+        {**ALL, "measures": {"total": {"sum": "n"}, "mean": {"avg": "n"}}}
+    )
+    known = typed(table, events)
+    halves = partials(events, known, "half")
+    old, new = (halves.where(F.col("half") == n) for n in (0, 1))
+    merged = old.alias("t").crossJoin(new.alias("s"))
+    states = merged.select(*[F.expr(state.merge).alias(state.name) for state in states_of(known)])
+
+    assert dict(halves.dtypes)["total"] == "decimal(38,0)"
+    assert states.collect()[0]["total"] == 2 * MOST + 1
+    assert shown(states, known) == ((2 * MOST + 1) / 3,)
+    likes = values_of(events, known).agg(
+        *[F.expr(one.like).alias("mean") for one in shown_of(known)]
+    )
+    assert likes.dtypes == [("mean", "double")]

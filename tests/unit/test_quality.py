@@ -176,6 +176,22 @@ def test_a_sum_that_no_decimal_holds_fails_the_row_and_not_the_batch(
     assert _failing(frame, [expectation]) == [[1, 2, 3]]
 
 
+def test_a_text_too_long_for_a_pattern_that_may_exhaust_the_stack_fails_the_rule(
+    spark: SparkSession,
+) -> None:
+    texts = [(0, "ab"), (1, "a" * 100_000), (2, None)]
+    frame = spark.createDataFrame(texts, "id int, s string")
+    regex = "^(a|b)*$"
+    assert _failing(
+        frame,
+        [
+            expect("column_values_to_match_regex", column="s", regex=regex),
+            expect("column_values_to_not_match_regex", column="s", regex=regex),
+            expect("column_values_to_match_regex_list", column="s", regex_list=["x", regex]),
+        ],
+    ) == [[1], [0, 1], [1]]
+
+
 @pytest.mark.parametrize(
     ("kind", "kwargs", "problem"),
     [

@@ -116,6 +116,8 @@ def show_status(status: Status) -> None:
         print(f"  {dimension.table} {at}; {dimension.unmatched:,} rows of silver found nothing")
     for rule, rows in status.warnings.items():
         print(f"  warning: {rows:,} rows of silver fail {rule}")
+    for table, rows in status.failed.items():
+        print(f"  {table}: an expression failed on {rows:,} events, which count as null there")
     if status.source is not None:
         _show_lag(status.source)
 

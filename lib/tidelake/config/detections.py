@@ -24,6 +24,8 @@ FARTHEST_KM = 20_038
 EVENTS, VALUES, TOTAL, LAST_PLACE = "events", "valued", "total", "last_place"
 
 _Positive = Annotated[float, Field(gt=0)]
+# With less, the longest way would take longer than any duration may be.
+_Speed = Annotated[float, Field(ge=0.1)]
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
@@ -69,13 +71,13 @@ class ImpossibleTravel(Model):
     Attributes:
         latitude: SQL over silver, in degrees; an event without a place is passed over.
         longitude: Likewise.
-        kmh: The highest speed that is possible, in km/h.
+        kmh: The highest speed that is possible, in km/h; at least 0.1.
         at_least_km: Shorter distances are possible in any time.
     """
 
     latitude: str
     longitude: str
-    kmh: _Positive = 900
+    kmh: _Speed = 900
     at_least_km: _Positive = 50
 
     @property

@@ -9,6 +9,9 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator
 
 _DURATION = re.compile(r"\s*(\d+)\s+(millisecond|second|minute|hour|day|week)s?\s*", re.IGNORECASE)
+# Event times lie in the years 1000 to 9999. With each duration bounded, whatever a few of them are
+# added to or taken from is still an instant for Spark, for Python and for a literal in SQL.
+LONGEST = timedelta(days=36_525)
 _HOW = "write '<number> <unit>' with a unit of milliseconds, seconds, minutes, hours, days or weeks"
 
 
@@ -42,11 +45,17 @@ def _from_yaml(value: object) -> timedelta:
     raise ValueError(f"{value!r} is no duration; {_HOW}")
 
 
+def _bounded(value: timedelta) -> timedelta:
+    if value > LONGEST:
+        raise ValueError(f"must not be longer than {LONGEST.days} days (100 years)")
+    return value
+
+
 def _positive(value: timedelta) -> timedelta:
     if value <= timedelta(0):
         raise ValueError("must be longer than 0")
     return value
 
 
-Duration = Annotated[timedelta, BeforeValidator(_from_yaml)]
-PositiveDuration = Annotated[timedelta, BeforeValidator(_from_yaml), AfterValidator(_positive)]
+Duration = Annotated[timedelta, BeforeValidator(_from_yaml), AfterValidator(_bounded)]
+PositiveDuration = Annotated[Duration, AfterValidator(_positive)]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, PrivateAttr
 
 from tidelake.config.described import Described
 from tidelake.config.durations import Duration, PositiveDuration
@@ -99,6 +99,19 @@ class Measure(Model):
     aggregate: Aggregate
     expression: str
     p: float | None = None
+
+    _value_type: str | None = PrivateAttr(default=None)
+
+    @property
+    def value_type(self) -> str | None:
+        """Spark's type of the expression over silver; None as long as nobody asked Spark."""
+        return self._value_type
+
+    def typed(self, value_type: str) -> Measure:
+        """Give the measure with the type of its expression, which the file does not say."""
+        measure = self.model_copy()
+        measure._value_type = value_type
+        return measure
 
 
 def _measure(name: object, body: object) -> Measure | dict[str, Any]:

@@ -8,6 +8,11 @@ from __future__ import annotations
 
 import re
 import warnings
+from functools import lru_cache
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
 
 _CLASSES = frozenset(
     [
@@ -31,6 +36,54 @@ _TOKEN = re.compile(
     r"|(?P<char>.)",
     re.DOTALL,
 )
+
+
+# A repeated group takes several frames of Java's stack for each letter: with a thread's usual
+# 1 MB, nested alternatives overflow it from about 1,800 letters on (Java 17).
+MOST_LETTERS = 500
+_REPEATED_GROUP = re.compile(r"\)(?:[*+]|\{\d*,\}|\{\d*,?\d{3,}\})(?!\+)")
+_FIRST_IS_TEXT = ("regexp", "rlike")
+
+
+def may_overflow(pattern: str) -> bool:
+    """Tell whether matching a long text may exhaust the stack: some group is repeated.
+
+    Possessive groups (``(a|b)*+``) are matched in a loop, and so are repeated classes.
+    """
+    bare = re.sub(r"\\.|\[(?:[^\]\\]|\\.)*\]", "x", pattern, flags=re.DOTALL)
+    return _REPEATED_GROUP.search(bare) is not None
+
+
+@lru_cache(maxsize=1024)
+def texts_to_bound(sql: str) -> tuple[str, ...]:
+    """List the parts of an expression whose length must be bounded before it is evaluated.
+
+    They are the texts that are matched with a pattern that :func:`may_overflow`, or with one that
+    a row brings, and such patterns themselves.
+
+    Args:
+        sql: A sound expression of Spark SQL.
+    """
+    try:
+        root = sqlglot.parse_one(f"SELECT ({sql})", dialect="databricks")
+    except SqlglotError:
+        return ()
+    found: list[str] = []
+    for node in root.find_all(exp.Func):
+        name = node.name if isinstance(node, exp.Anonymous) else node.sql_name()
+        operands = node.expressions if isinstance(node, exp.Anonymous) else _operands(node)
+        if not name.lower().startswith(_FIRST_IS_TEXT) or len(operands) < 2:
+            continue
+        pattern = operands[1]
+        if not isinstance(pattern, exp.Literal):
+            found += [one.sql(dialect="databricks") for one in operands[:2]]
+        elif may_overflow(pattern.name):
+            found.append(operands[0].sql(dialect="databricks"))
+    return tuple(dict.fromkeys(found))
+
+
+def _operands(node: exp.Func) -> list[exp.Expr]:
+    return [one for one in (node.this, node.args.get("expression")) if one is not None]
 
 
 def pattern_problem(pattern: str) -> str | None:

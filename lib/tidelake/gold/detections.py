@@ -8,10 +8,14 @@ the hour itself from the events.
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import reduce
+from operator import or_
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from tidelake.columns import VALUE as _VALUE
+from tidelake.columns import try_eval
 from tidelake.config.detections import (
     HOUR,
     LAST_PLACE,
@@ -21,8 +25,9 @@ from tidelake.config.detections import (
     Detection,
     ImpossibleTravel,
     UnusualAmount,
-    place_of,
 )
+from tidelake.gold.measures import failed as failed_measures
+from tidelake.gold.measures import typed, value_of
 
 RECORD, RULE, EVIDENCE = "_record", "rule", "evidence"
 HOUR_OF, PLACE, VALUE = "_hour", "_place", "_value"
@@ -51,18 +56,25 @@ def looked_at(events: DataFrame, detection: Detection, *more: str) -> DataFrame:
         ``_record`` (unique in silver), ``event_id``, ``event_time``, the keys, the told columns,
         ``_hour`` (its beginning), ``_value`` and ``_place``, null where there is no such rule.
     """
-    amount, travel = detection.unusual_amount, detection.impossible_travel
+    hours = typed(detection.hours, events)
+    measured = {one.name: value_of(one) for one in hours.measures if one.aggregate != "count"}
     return events.select(
         F.col("record_id").alias(RECORD),
         "event_id",
         "event_time",
         *detection.keys,
-        *[F.expr(sql).alias(name) for name, sql in detection.columns.items()],
+        *[try_eval(sql).getField(_VALUE).alias(name) for name, sql in detection.columns.items()],
         hour_of(F.col("event_time")).alias(HOUR_OF),
-        F.expr(amount.value if amount else "NULL").alias(VALUE),
-        F.expr(place_of(travel) if travel else "NULL").alias(PLACE),
+        measured.get(TOTAL, F.lit(None)).alias(VALUE),
+        measured.get(LAST_PLACE, F.lit(None)).alias(PLACE),
         *more,
     )
+
+
+def failed(events: DataFrame, detection: Detection) -> Column:
+    """Tell the events on which a told column, or what a rule looks at, fails."""
+    told = [try_eval(sql).isNull() for sql in detection.columns.values()]
+    return reduce(or_, told, failed_measures(typed(detection.hours, events)))
 
 
 def hour_of(instant: Column) -> Column:
@@ -87,8 +99,8 @@ def summed_up(hours: DataFrame, detection: Detection) -> DataFrame:
     by_time = Window.partitionBy(*detection.keys).orderBy(F.unix_seconds("window_start"))
     if amount:
         history = by_time.rangeBetween(-int(amount.history.total_seconds()), -1)
-        told[0] = F.sum(VALUES).over(history).alias(_COUNT)
-        told[1] = F.sum(TOTAL).over(history).alias(_SUM)
+        told[0] = F.try_sum(VALUES).over(history).alias(_COUNT)
+        told[1] = F.try_sum(TOTAL).over(history).alias(_SUM)
     if travel:
         earlier = by_time.rangeBetween(Window.unboundedPreceding, -1)
         told[2] = F.max(LAST_PLACE).over(earlier).alias(_BEFORE)
@@ -156,13 +168,15 @@ def exceeds(rule: UnusualAmount, value: Column, count: Column, total: Column) ->
     """Find a value far above the mean of ``count`` values whose sum is ``total``."""
     many = count.cast("int")
     enough = many >= rule.at_least
-    # Multiplied out: a mean would be rounded.
-    above = value * many > total * F.lit(rule.times)
+    # Multiplied out: a mean would be rounded. Where the products have too many digits, doubles do.
+    times = F.lit(rule.times)
+    exact = F.try_multiply(value, many) > F.try_multiply(total, times)
+    above = F.coalesce(exact, value.cast("double") * many > total.cast("double") * times)
     return finding(
         "unusual_amount",
         enough & above,
         value=value,
-        mean=F.round(total / many, 2),
+        mean=F.round(F.try_divide(total, many), 2),
         values=many,
     )
 
@@ -175,9 +189,10 @@ def impossible(rule: ImpossibleTravel, origin: Column, place: Column) -> Column:
     too_far = (km >= rule.at_least_km) & (km > hours * F.lit(float(rule.kmh)))
     return finding(
         "impossible_travel",
-        too_far & (micros >= 0),
+        # A place that is no number, or infinite, is nowhere.
+        too_far & (micros >= 0) & _is_somewhere(origin) & _is_somewhere(place),
         km=F.round(km).cast("int"),
-        seconds=F.round(micros / F.lit(1e6)).cast("int"),
+        seconds=F.round(micros / F.lit(1e6)).cast("bigint"),
         since=origin.getField("at"),
         latitude=origin.getField("latitude"),
         longitude=origin.getField("longitude"),
@@ -199,6 +214,11 @@ def _burst(rule: Burst, keys: list[str]) -> Column:
         Window.partitionBy(*keys).orderBy(F.unix_micros("event_time")).rangeBetween(1 - within, 0)
     )
     return frequent(rule, F.count("*").over(recent), F.min("event_time").over(recent))
+
+
+def _is_somewhere(place: Column) -> Column:
+    degrees = place.getField("latitude") + place.getField("longitude")
+    return ~F.isnan(degrees - degrees)
 
 
 def _distance(one: Column, other: Column) -> Column:

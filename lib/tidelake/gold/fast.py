@@ -12,6 +12,7 @@ from datetime import datetime
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from tidelake.columns import instant
 from tidelake.config.detections import LAST_PLACE, TOTAL, VALUES, Detection
 from tidelake.gold.detections import (
     EVIDENCE,
@@ -26,6 +27,7 @@ from tidelake.gold.detections import (
     keyed,
     looked_at,
 )
+from tidelake.instants import back
 
 _COUNT, _SUM, _COUNT_NOW, _SUM_NOW, _NOW = "_count", "_sum", "_count_now", "_sum_now", "_now"
 _LAST, _RECENT = "_last", "_recent"
@@ -44,13 +46,13 @@ def known(hours: DataFrame, recent: DataFrame, detection: Detection, *, now: dat
         One row a key: the keys and what each rule looks at.
     """
     keys = list(detection.keys)
-    columns = [F.lit(now).alias(_NOW)]
+    columns = [instant(now).alias(_NOW)]
     if detection.unusual_amount:
-        in_history = F.col("window_start") >= F.lit(now - detection.unusual_amount.history)
+        in_history = F.col("window_start") >= instant(back(now, detection.unusual_amount.history))
         for name, of in ((VALUES, (_COUNT, _COUNT_NOW)), (TOTAL, (_SUM, _SUM_NOW))):
-            before = in_history & (F.col("window_start") < F.lit(now))
+            before = in_history & (F.col("window_start") < instant(now))
             columns.append(F.sum(F.when(before, F.col(name))).alias(of[0]))
-            within = F.col("window_start") == F.lit(now)
+            within = F.col("window_start") == instant(now)
             columns.append(F.sum(F.when(within, F.col(name))).alias(of[1]))
     if detection.impossible_travel:
         columns.append(F.max(LAST_PLACE).alias(_LAST))

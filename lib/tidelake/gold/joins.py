@@ -7,11 +7,16 @@ may change, and their rows are computed anew from all of silver that was taken.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import or_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from tidelake.columns import VALUE, equal, holds, try_eval
 from tidelake.config import Join
+from tidelake.config.joins import LeftSide, RightSide
+from tidelake.reuse import reused
 
 LEFT, LEFT_TIME = "_left", "_left_time"
 RIGHT, RIGHT_TIME = "_right", "_right_time"
@@ -30,12 +35,11 @@ def left_side(events: DataFrame, join: Join) -> DataFrame:
         ``_left`` (the event's record id, unique in silver), ``_left_time``, the keys as
         ``_on_<name>`` and the selected columns.
     """
-    kept = events.where(join.left.where) if join.left.where else events
-    return kept.select(
+    return _within(events, join.left).select(
         F.col("record_id").alias(LEFT),
         F.col("event_time").alias(LEFT_TIME),
         *_keys(join.on),
-        *[F.expr(sql).alias(name) for name, sql in join.left.columns.items()],
+        *_values(join.left),
     )
 
 
@@ -49,14 +53,22 @@ def right_side(events: DataFrame, join: Join) -> DataFrame:
     Returns:
         ``_right``, ``_right_time``, ``_right_id``, the keys and the selected columns.
     """
-    kept = events.where(join.right.where) if join.right.where else events
-    return kept.select(
+    return _within(events, join.right).select(
         F.col("record_id").alias(RIGHT),
         F.col("event_time").alias(RIGHT_TIME),
         F.col("event_id").alias(_RIGHT_ID),
         *_keys(join.on),
-        *[F.expr(sql).alias(name) for name, sql in join.right.columns.items()],
+        *_values(join.right),
     )
+
+
+@reused
+def failed(side: LeftSide | RightSide) -> Column:
+    """Tell the events on which a side's ``where`` or one of its columns fails."""
+    broken = reduce(or_, [try_eval(sql).isNull() for sql in side.columns.values()])
+    if side.where is None:
+        return broken
+    return try_eval(side.where, "boolean").isNull() | (holds(side.where) & broken)
 
 
 def changed_by(
@@ -72,7 +84,8 @@ def changed_by(
     """
     reached = known.join(new_left.select(LEFT), on=LEFT, how="left_anti")
     candidates = new_right.select(*[_on(name) for name in join.on], RIGHT_TIME)
-    reached = reached.alias("l").join(candidates.alias("r"), on=_matching(join), how="left_semi")
+    on = _matching(join, reached, candidates)
+    reached = reached.alias("l").join(candidates.alias("r"), on=on, how="left_semi")
     return new_left.unionByName(reached)
 
 
@@ -92,7 +105,7 @@ def matched(left: DataFrame, right: DataFrame, join: Join) -> DataFrame:
     pairs = (
         left.select(LEFT, LEFT_TIME, *[_on(name) for name in join.on])
         .alias("l")
-        .join(right.alias("r"), on=_matching(join), how="inner")
+        .join(right.alias("r"), on=_matching(join, left, right), how="inner")
     )
     found = F.struct(*[F.col(f"r.{name}").alias(name) for name in brought])
     order = F.struct(f"r.{RIGHT_TIME}", f"r.{_RIGHT_ID}", f"r.{RIGHT}")
@@ -114,11 +127,23 @@ def _on(name: str) -> str:
     return f"_on_{name}"
 
 
-def _matching(join: Join) -> Column:
+def _within(events: DataFrame, side: LeftSide | RightSide) -> DataFrame:
+    return events.where(holds(side.where)) if side.where else events
+
+
+def _values(side: LeftSide | RightSide) -> list[Column]:
+    """Give a side's columns, null where one cannot be computed."""
+    return [try_eval(sql).getField(VALUE).alias(name) for name, sql in side.columns.items()]
+
+
+def _matching(join: Join, left: DataFrame, right: DataFrame) -> Column:
     """Say when ``l`` and ``r`` match; a null key matches nothing."""
+    ours, theirs = left.schema, right.schema
     condition = F.col(f"r.{RIGHT_TIME}").between(
         F.col(f"l.{LEFT_TIME}"), F.col(f"l.{LEFT_TIME}") + F.lit(join.within)
     )
     for name in join.on:
-        condition = (F.col(f"l.{_on(name)}") == F.col(f"r.{_on(name)}")) & condition
+        one, other = ours[_on(name)].dataType, theirs[_on(name)].dataType
+        same = equal(F.col(f"l.{_on(name)}"), one, F.col(f"r.{_on(name)}"), other)
+        condition = same & condition
     return condition

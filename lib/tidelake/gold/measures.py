@@ -1,17 +1,30 @@
 """Describe each measure as columns of state that merge, and what analysts are shown of them.
 
-Every state column comes in three forms that must agree: aggregated from events, combined from
-several stored states, and merged from one stored and one new state in a MERGE.
+What a measure aggregates is evaluated first, event by event, into a column of its own: where that
+fails, the event contributes null. Every state column comes in three forms that must agree:
+aggregated from those values, combined from several stored states, and merged from one stored and
+one new state in a MERGE.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from tidelake.columns import VALUE, holds, is_plain_name, try_eval
 from tidelake.config import GoldTable, Measure
+from tidelake.reuse import reused
 
 _INSTANT = "struct(event_time, event_id)"
+_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+# A sum of decimals has ten digits more than its terms, and none more than 38.
+_SUMMED_DIGITS = 28
 
 
 @dataclass(frozen=True)
@@ -52,9 +65,128 @@ class Shown:
         return self.formula.format(**states)
 
 
+def typed(table: GoldTable, events: DataFrame) -> GoldTable:
+    """Give a table whose measures know the types of their expressions; the same one each time."""
+    if all(_counts_rows(one) or one.value_type for one in table.measures):
+        return table
+    known, columns = _typings(table), events.schema
+    found = known.get(columns.simpleString())
+    if found is None:
+        counted = [one for one in table.measures if not _counts_rows(one)]
+        values = events.select(*[F.expr(one.expression).alias(one.name) for one in counted])
+        types = {field.name: field.dataType.simpleString() for field in values.schema.fields}
+        measures = tuple(
+            one.typed(types[one.name]) if one.name in types else one for one in table.measures
+        )
+        found = known[columns.simpleString()] = table.model_copy(update={"measures": measures})
+    return found
+
+
+@reused
+def _typings(table: GoldTable) -> dict[str, GoldTable]:
+    """Keep a table's typed forms, by the type of the events."""
+    return {}
+
+
+def to_values(events: DataFrame, table: GoldTable) -> DataFrame:
+    """Keep the events inside the table's ``where``, and evaluate what its measures aggregate.
+
+    Args:
+        events: Silver rows.
+        table: From :func:`typed`.
+
+    Returns:
+        ``event_time``, ``event_id``, the keys and for each measure a column with its value, null
+        where the expression failed.
+    """
+    within, columns = _value_columns(table)
+    return (events if within is None else events.where(within)).select(*columns)
+
+
+@reused
+def _value_columns(table: GoldTable) -> tuple[Column | None, list[Column]]:
+    within = None if table.where is None else holds(table.where)
+    names = {name.lower(): name for name in ("event_time", "event_id", *table.keys)}
+    values = [
+        value_of(measure).alias(_value(measure))
+        for measure in table.measures
+        if not _counts_rows(measure)
+    ]
+    return within, [*[F.col(name) for name in names.values()], *values]
+
+
+@reused
+def failed(table: GoldTable) -> Column:
+    """Tell the events of which at least one expression of a table failed.
+
+    Args:
+        table: From :func:`typed`.
+    """
+    tried = [
+        _tried(one).isNull() for one in table.measures if not (_counts_rows(one) or _is_safe(one))
+    ]
+    broken = reduce(or_, tried, F.lit(False))
+    if table.where is None:
+        return broken
+    return try_eval(table.where, "boolean").isNull() | (holds(table.where) & broken)
+
+
+def _counts_rows(measure: Measure) -> bool:
+    return measure.aggregate == "count" and measure.expression.strip() == "*"
+
+
+def _value(measure: Measure) -> str:
+    return f"_value_{measure.name}"
+
+
+def value_of(measure: Measure) -> Column:
+    """Give what a measure aggregates of an event; null where its expression fails."""
+    return _tried(measure).getField(VALUE)
+
+
+def _tried(measure: Measure) -> Column:
+    return try_eval(measure.expression, _cast_of(measure))
+
+
+def _is_safe(measure: Measure) -> bool:
+    """Tell whether no row can make the expression fail."""
+    return is_plain_name(measure.expression) and _cast_of(measure) is None
+
+
+def _cast_of(measure: Measure) -> str | None:
+    """Give the type that values are cast to, within the attempt to evaluate them.
+
+    An aggregate would cast by itself, where nobody catches an error. The terms of a sum must leave
+    it room: an integer's sum is a decimal, and a term of more than 28 digits fails.
+    """
+    kind = measure.value_type or ""
+    if measure.aggregate == "count_if":
+        return "boolean" if kind != "boolean" else None
+    if measure.aggregate == "approx_percentile":
+        return "double" if kind != "double" else None
+    if measure.aggregate in ("sum", "avg"):
+        if kind == "string":
+            return "double"
+        if kind == "bigint":
+            return f"decimal({_SUMMED_DIGITS},0)"
+        found = _DECIMAL.fullmatch(kind)
+        if found and int(found[1]) > _SUMMED_DIGITS >= int(found[2]):
+            return f"decimal({_SUMMED_DIGITS},{found[2]})"
+    return None
+
+
 def states_of(table: GoldTable) -> tuple[State, ...]:
     """List the state columns of a table's measures, in order."""
-    return tuple(state for measure in table.measures for state in _states(measure))
+    return tuple(state for one in table.measures for state in _states(one, _value(one)))
+
+
+def aggregates_of(table: GoldTable) -> dict[str, str]:
+    """Give by state column the aggregate over events as the definition writes it."""
+    return {
+        state.name: state.partial
+        for one in table.measures
+        for state in _states(one, one.expression)
+    }
 
 
 def shown_of(table: GoldTable) -> tuple[Shown, ...]:
@@ -72,8 +204,10 @@ def columns_of(table: GoldTable) -> list[str]:
     return [measure.name for measure in table.measures] + hidden
 
 
-def _states(measure: Measure) -> Sequence[State]:
-    name, sql = measure.name, measure.expression
+def _states(measure: Measure, sql: str) -> Sequence[State]:
+    name = measure.name
+    if _counts_rows(measure):
+        return [_count(name, "count(*)")]
     least = f"least(t.{name}, s.{name})"
     greatest = f"greatest(t.{name}, s.{name})"
     known: dict[str, Callable[[], Sequence[State]]] = {
@@ -97,8 +231,8 @@ def _count(name: str, partial: str) -> State:
 
 def _sum(name: str, sql: str) -> State:
     # A sum over no value is null, and null plus something is something.
-    merged = f"coalesce(t.{name} + s.{name}, t.{name}, s.{name})"
-    return State(name, f"sum({sql})", f"sum({name})", merged)
+    merged = f"coalesce(try_add(t.{name}, s.{name}), t.{name}, s.{name})"
+    return State(name, f"try_sum({sql})", f"try_sum({name})", merged)
 
 
 def _edge(
@@ -145,17 +279,23 @@ def _sketch(name: str, kind: _Kind, sql: str) -> State:
 
 def _mean(measure: Measure) -> Shown:
     name = measure.name
+    # The mean of integers is a double; a decimal sum, divided as it stands, would give a decimal.
+    value = _value(measure)
+    formula, like = f"try_divide({{_{name}_sum}}, {{_{name}_count}})", f"avg({value})"
+    if measure.value_type == "bigint":
+        formula = f"try_divide(CAST({{_{name}_sum}} AS DOUBLE), {{_{name}_count}})"
+        like = f"try_divide(CAST(try_sum({value}) AS DOUBLE), count({value}))"
     return Shown(
         name=name,
-        formula=f"try_divide({{_{name}_sum}}, {{_{name}_count}})",
-        like=f"avg({measure.expression})",
+        formula=formula,
+        like=like,
         states=(f"_{name}_sum", f"_{name}_count"),
     )
 
 
 def _distinct(measure: Measure) -> Shown:
     column = f"_{measure.name}_sketch"
-    built = _DISTINCT.build.format(measure.expression)
+    built = _DISTINCT.build.format(_value(measure))
     return Shown(
         name=measure.name,
         formula=f"hll_sketch_estimate({{{column}}})",
@@ -174,7 +314,7 @@ def _percentile(measure: Measure) -> Shown:
     return Shown(
         name=measure.name,
         formula=formula.format(f"{{{column}}}"),
-        like=formula.format(_QUANTILES.build.format(measure.expression)),
+        like=formula.format(_QUANTILES.build.format(_value(measure))),
         states=(column,),
     )
 

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from tidelake.config import GoldTable, SessionWindow
 from tidelake.gold import GONE
-from tidelake.gold.measures import shown_of, states_of
+from tidelake.gold.measures import shown_of, states_of, to_values, typed
 
 _SALT = "_salt"
 _Form = Literal["partial", "combine"]
@@ -32,7 +32,7 @@ def to_sessions(events: DataFrame, table: GoldTable, *, salt: timedelta | None =
     """Group a batch's events into sessions.
 
     Args:
-        events: Silver rows, already filtered by the table's ``where``.
+        events: Silver rows.
         table: A session table.
         salt: Length of the stretches of event time into which each key is cut first; None: the
             events of a key are ordered by one task, however many they are.
@@ -40,7 +40,8 @@ def to_sessions(events: DataFrame, table: GoldTable, *, salt: timedelta | None =
     Returns:
         The keys, ``session_start``, ``session_end``, the state columns and the columns shown.
     """
-    instants = events.withColumns(
+    table = typed(table, events)
+    instants = to_values(events, table).withColumns(
         {"session_start": F.col("event_time"), "session_end": F.col("event_time")}
     )
     if salt is None:

@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from tidelake.config import GoldTable, Measure
 from tidelake.gold.measures import Shown, shown_of
 
-# Relative, with room for what lies near zero.
+# Relative, with room for what lies near zero. Whether a sum of doubles overflows on the way depends
+# on the order of its terms too.
 _CLOSE = (
-    "({{e.{0}}} IS NULL AND {{s.{0}}} IS NULL) OR abs({{e.{0}}} - {{s.{0}}}) "
-    "<= 1e-9D * greatest(abs({{e.{0}}}), abs({{s.{0}}}), 1D)"
+    "{{e.{0}}} <=> {{s.{0}}} OR abs({{e.{0}}} - {{s.{0}}}) "
+    "<= 1e-9D * greatest(abs({{e.{0}}}), abs({{s.{0}}}), 1D) "
+    "OR isnan({{e.{0}}} - {{e.{0}}}) OR isnan({{s.{0}}} - {{s.{0}}})"
 )
 # Three times the error that the sketches promise with the sizes that Spark gives them.
 _DISTINCT_ERROR, _RANK_ERROR = 0.05, 0.04

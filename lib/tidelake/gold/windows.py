@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidelake.config import GlobalWindow, GoldTable, HoppingWindow, TumblingWindow
-from tidelake.gold.measures import shown_of, states_of
+from tidelake.gold.measures import shown_of, states_of, to_values, typed
 from tidelake.reuse import reused
 
 BOUNDS = ("window_start", "window_end")
@@ -22,15 +22,16 @@ def to_partials(events: DataFrame, table: GoldTable) -> DataFrame:
     """Aggregate events into one row per window and key.
 
     Args:
-        events: Silver rows, already filtered by the table's ``where``.
+        events: Silver rows.
         table: A tumbling, hopping or global table.
 
     Returns:
         The window's bounds (none for a global table), the keys, the state columns and the
         columns shown from them.
     """
+    table = typed(table, events)
     keys, states, columns = _steps(table)
-    return events.groupBy(*keys).agg(*states).select(*columns)
+    return to_values(events, table).groupBy(*keys).agg(*states).select(*columns)
 
 
 @reused

@@ -88,6 +88,8 @@ class Status:
         source: How far bronze lags behind Kafka; None for other sources.
         warnings: Silver's rows by the rule of severity ``warning`` that they fail.
         dimensions: What silver looked up.
+        failed: Events on which an expression of a gold table failed, by table; they contribute
+            null there.
         hops: In the order of the flow.
     """
 
@@ -100,6 +102,7 @@ class Status:
     source: SourceLag | None
     warnings: Mapping[str, int]
     dimensions: tuple[DimensionStatus, ...]
+    failed: Mapping[str, int]
     hops: tuple[HopStatus, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -158,6 +161,7 @@ def read_status(lake: Lake, pipeline: Pipeline, *, now: datetime | None = None) 
         dedup=DedupStatus(note.searched, note.seconds, note.prefiltered),
         warnings=dict(warnings),
         dimensions=_dimensions(notes),
+        failed={table.name: rows for table in golds if (rows := _failed(lake, table))},
         hops=tuple(hops),
     )
 
@@ -170,6 +174,10 @@ def _dimensions(newest_first: Sequence[SilverNote]) -> tuple[DimensionStatus, ..
             newest.setdefault(use.table, use.version)
             unmatched[use.table] += use.unmatched
     return tuple(DimensionStatus(name, newest[name], unmatched[name]) for name in newest)
+
+
+def _failed(lake: Lake, table: Table) -> int:
+    return sum(int(commit.note.get("failed", 0)) for commit in history(lake, table))
 
 
 def _lag(watermark: datetime | None, now: datetime | None) -> float | None:

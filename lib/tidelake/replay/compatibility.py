@@ -13,8 +13,8 @@ from tidelake.config import Pipeline
 from tidelake.ops.query import ask
 from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import (
+    GOLD_FREEDOM,
     check_definition,
-    gold_freedom,
     known_targets,
     late_schema,
     silver_freedom,
@@ -131,7 +131,6 @@ def _silver_verdicts(run: Run) -> Iterator[TableVerdict]:
 
 
 def _gold_verdicts(run: Run) -> Iterator[TableVerdict]:
-    freedom = gold_freedom(run.pipeline)
     tables = [run.lake.table(name) for name in run.pipeline.gold_names]
     have_batches = any(last.batch >= 0 for last in map(last_commit, tables) if last)
     for target in known_targets(run):
@@ -140,7 +139,7 @@ def _gold_verdicts(run: Run) -> Iterator[TableVerdict]:
             yield TableVerdict(table.name, "new" if have_batches else "not there yet")
             continue
         redefined = changed_definition(last_commit(table), target.definition)
-        found = _differences(run, table, target_schema(run, target), freedom)
+        found = _differences(run, table, target_schema(run, target), GOLD_FREEDOM)
         yield TableVerdict(table.name, "redefined" if redefined else "continues", found)
     for table in run.lake.existing():
         last = last_commit(table)

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from tidelake.access import load
 from tidelake.replay.beginning import begin, offsets_of
 from tidelake.runtime.gold_inputs import inputs_of, up_to
 from tidelake.runtime.hop import Run
-from tidelake.runtime.schemas import gold_freedom, target_schema
-from tidelake.runtime.targets import OWN, Inputs, Target, stamped, targets_of
+from tidelake.runtime.schemas import GOLD_FREEDOM, target_schema
+from tidelake.runtime.targets import (
+    Inputs,
+    Target,
+    count_contributions,
+    stamped,
+    targets_of,
+)
 from tidelake.sinks.append import append
 from tidelake.sinks.commits import (
     REBUILT,
@@ -43,7 +48,7 @@ def stands_alike(run: Run) -> str:
         if changed_definition(last, target.definition):
             return f"{table.name} has another definition now"
         stored = load(run.spark, table).schema
-        changes = differences(stored, target_schema(run, target), gold_freedom(run.pipeline))
+        changes = differences(stored, target_schema(run, target), GOLD_FREEDOM)
         if any(one.verdict == "refused" for one in changes):
             return f"{table.name} has other columns now"
         found.append(last)
@@ -87,17 +92,17 @@ def rebuild_gold(
     read = up_to(run.spark, tables, until)
     inputs = Inputs({}, read)
     settled = settled_until((table, until[key]) for key, table in tables.items())
-    events = read(OWN)
-    rows = events.count()
-    for target in targets_of(run.lake, run.pipeline):
+    targets = targets_of(run.lake, run.pipeline)
+    counted = count_contributions({key: read(key) for key in tables}, targets)
+    for target, contributed in zip(targets, counted.targets, strict=True):
         note = {
             "pipeline": run.pipeline.name,
             "hop": "gold",
             "generation": generation,
             "batch": FIRST,
             REBUILT: True,
-            "rows": rows,
-            "eligible": events.agg(F.count_if(F.expr(target.eligible or "true"))).collect()[0][0],
+            "rows": counted.rows,
+            **contributed,
             **target.books(until, settled),
         }
         made = stamped(rows_of(target, inputs), generation=generation, batch=FIRST)

@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from typing import Any
 
 from pyspark.sql import DataFrame, Observation, SparkSession
-from pyspark.sql import functions as F
 
 from tidelake.config.meanings import meaning_of
 from tidelake.config.sizes import bytes_of
@@ -17,9 +16,17 @@ from tidelake.runtime.gold_inputs import by_input, inputs_of, open_stream, up_to
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import HopQuery, Run
 from tidelake.runtime.lanes import Lanes, moved
-from tidelake.runtime.schemas import gold_freedom, target_schema
+from tidelake.runtime.schemas import GOLD_FREEDOM, target_schema
 from tidelake.runtime.small_batches import fitted, is_small
-from tidelake.runtime.targets import OWN, Inputs, Target, targets_of
+from tidelake.runtime.targets import (
+    OWN,
+    Counted,
+    Inputs,
+    Target,
+    contributions,
+    count_contributions,
+    targets_of,
+)
 from tidelake.sinks.append import ensure_table
 from tidelake.sinks.commits import last_commit
 from tidelake.sinks.compaction import CONFLICTS, has_vectors, relieve
@@ -82,7 +89,7 @@ class GoldHop(HopQuery):
                 target_schema(self.run, target),
                 self.creation_note(),
                 meaning=meaning_of(self.run.pipeline, target.table.name),
-                freedom=gold_freedom(self.run.pipeline),
+                freedom=GOLD_FREEDOM,
             )
 
     def stream(self) -> DataFrame:
@@ -113,10 +120,10 @@ class GoldHop(HopQuery):
                 fitting.enter_context(fitted(one, count))
             taken, counted = self._counted(rows, open_targets, hold)
 
-            def merge(session: SparkSession, piece: tuple[Target, int]) -> None:
-                target, eligible = piece
+            def merge(session: SparkSession, piece: tuple[Target, Mapping[str, int]]) -> None:
+                target, contributed = piece
                 note = self.note(
-                    batch, rows=counted[0], eligible=eligible, **target.books(until, settled)
+                    batch, rows=counted.rows, **contributed, **target.books(until, settled)
                 )
                 inputs = Inputs(
                     {key: moved(frame, session) for key, frame in taken.items()},
@@ -124,29 +131,22 @@ class GoldHop(HopQuery):
                 )
                 self._merge(target, inputs, note, until, small)
 
-            pieces = list(zip(open_targets, counted[1:], strict=True))
+            pieces = list(zip(open_targets, counted.targets, strict=True))
             self._lanes.each(rows.sparkSession, pieces, merge)
         detail = f"into {len(open_targets)} tables"
-        self.run.progress.closed(self.hop, batch, counted[0], began, detail=detail)
+        self.run.progress.closed(self.hop, batch, counted.rows, began, detail=detail)
 
     def _counted(
         self, rows: DataFrame, targets: Sequence[Target], hold: Held
-    ) -> tuple[dict[str, DataFrame], list[int]]:
-        """Keep the batch by input; count its events, and those that are for each table."""
-        # Numbered, since a table's name may be that of a column.
-        counts = [
-            F.count_if(F.expr(target.eligible or "true")).alias(f"_{number}")
-            for number, target in enumerate(targets, start=1)
-        ]
-        counts.insert(0, F.count("*").alias("_0"))
+    ) -> tuple[dict[str, DataFrame], Counted]:
+        """Keep the batch by input, and count its events."""
         if len(self._inputs) == 1:
             told = Observation()
-            taken = by_input(hold.now(rows.observe(told, *counts)), self._inputs)
-            found = told.get
-        else:
-            taken = by_input(hold.now(rows), self._inputs)
-            found = taken[OWN].agg(*counts).collect()[0].asDict()
-        return taken, [int(found[f"_{number}"]) for number in range(len(counts))]
+            columns = contributions(rows, OWN, targets)
+            taken = by_input(hold.now(rows.observe(told, *columns)), self._inputs)
+            return taken, Counted.of(targets, [told.get])
+        taken = by_input(hold.now(rows), self._inputs)
+        return taken, count_contributions(taken, targets)
 
     def _merge(
         self,

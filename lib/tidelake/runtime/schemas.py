@@ -26,6 +26,10 @@ from tidelake.silver.lateness import marked
 from tidelake.silver.route import decide, to_late, to_silver
 from tidelake.sinks.evolution import Freedom
 
+# How far a gold table may follow the definition without a rebuild: its columns are fixed, their
+# types grow with silver's, and where a sum needs a larger one than an earlier version gave it.
+GOLD_FREEDOM: Freedom = "types"
+
 
 def from_ddl(spark: SparkSession, ddl: str) -> StructType:
     """Parse a schema that we wrote ourselves."""
@@ -57,11 +61,6 @@ def _late_schema(pipeline: Pipeline, spark: SparkSession) -> StructType:
 def silver_freedom(pipeline: Pipeline) -> Freedom:
     """Say how far silver and late may follow the definition without a rebuild."""
     return "none" if pipeline.event.evolution == "strict" else "columns"
-
-
-def gold_freedom(pipeline: Pipeline) -> Freedom:
-    """Say how far gold may: its columns' types grow with silver's, its columns are fixed."""
-    return "none" if pipeline.event.evolution == "strict" else "types"
 
 
 def target_schema(run: Run, target: Target) -> StructType:

@@ -11,10 +11,11 @@ from datetime import timedelta
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from tidelake.columns import VALUE, try_eval
 from tidelake.config import Pipeline
 from tidelake.config.names import BRONZE_COLUMNS, SEQUENCE
+from tidelake.instants import EARLIEST_SECOND, LATEST_SECOND
 from tidelake.reuse import reused
-from tidelake.silver.attempt import VALUE, attempt
 from tidelake.silver.decode import WriterSchemas, read_payloads
 from tidelake.silver.parse import BROKEN, PARSED, REFUSAL, UNKNOWN, VALUES, texts_where
 from tidelake.silver.quality import compile_rules
@@ -30,7 +31,6 @@ WARNINGS = "_warnings"
 SELECTED = "_selected"
 
 FILTERED = "filtered"
-_YEARS_1_TO_9999 = (-62_135_596_800, 253_402_300_799)
 _SECONDS_A_DAY = 86_400
 
 
@@ -97,7 +97,7 @@ def _steps(pipeline: Pipeline) -> _Steps:
             F.col("_in_requeued_at").alias(REQUEUED_AT),
             F.coalesce("_in_reason", F.lit("bronze")).alias(ORIGIN),
             *[F.col(name) for name in (PARSED, REFUSAL, BROKEN, UNKNOWN)],
-            *[attempt(sql, casts.get(name)).alias(_tried(name)) for name, sql in tried.items()],
+            *[try_eval(sql, casts.get(name)).alias(_tried(name)) for name, sql in tried.items()],
         ],
         judged=[
             *own,
@@ -209,17 +209,22 @@ def utc_date(instant: str | Column) -> Column:
     return F.date_from_unix_date(days.cast("int"))
 
 
+def is_representable(instant: str) -> Column:
+    """Tell whether an instant can be carried through windows, literals and readers of the tables.
+
+    Before the year 1000 an interval taken off may leave the calendar of Python, and some readers
+    shift dates between calendars; after 9999 Python and most readers have no date.
+    """
+    return F.unix_seconds(instant).between(EARLIEST_SECOND, LATEST_SECOND)
+
+
 def _reasons(pipeline: Pipeline) -> Column:
     """List every way in which a row breaks the contract."""
     needed = (*pipeline.dimension.key, SEQUENCE) if pipeline.dimension else ()
     missing = [
         (F.coalesce(F.col("event_id"), F.lit("")) == "", "event_id: missing"),
         (F.col("event_time").isNull(), "event_time: missing"),
-        # Beyond them Python and most readers of the tables have no date.
-        (
-            ~F.unix_seconds("event_time").between(*_YEARS_1_TO_9999),
-            "event_time: not in the years 1 to 9999",
-        ),
+        (~is_representable("event_time"), "event_time: not in the years 1000 to 9999"),
         *[
             (F.col(SELECTED).getField(name).isNull(), f"{name.lstrip('_')}: missing")
             for name in needed

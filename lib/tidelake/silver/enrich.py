@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StructType
 
+from tidelake.columns import equal
 from tidelake.config import Enrich
 from tidelake.config.names import SILVER_RESERVED
 from tidelake.silver.classify import SELECTED
@@ -38,9 +39,14 @@ def look_up(rows: DataFrame, dimension: DataFrame, enrich: Enrich, number: int) 
         *[F.col(name).alias(f"_{name}") for name in bounds],
         F.struct(*enrich.columns).alias(looked_up(number)),
     )
-    same = [_of_row(ours) == F.col(f"_key_{theirs}") for ours, theirs in enrich.on.items()]
+    kinds = entries.schema
+    same = []
+    for ours, theirs in enrich.on.items():
+        key = f"_key_{theirs}"
+        own = _type_of(rows, ours)
+        same.append(equal(_of_row(ours), own, F.col(key), kinds[key].dataType))
     if enrich.as_of:
-        at = _of_row(enrich.as_of)
+        at = _of_row(enrich.as_of).try_cast("timestamp")
         same += [
             F.col("_valid_from") <= at,
             F.col("_valid_to").isNull() | (at < F.col("_valid_to")),
@@ -63,6 +69,14 @@ def enriched_columns(enrichments: Sequence[Enrich]) -> list[Column]:
         for number, enrich in enumerate(enrichments)
         for name in enrich.columns
     ]
+
+
+def _type_of(rows: DataFrame, name: str) -> DataType:
+    if name in SILVER_RESERVED:
+        return rows.schema[name].dataType
+    selected = rows.schema[SELECTED].dataType
+    assert isinstance(selected, StructType)
+    return selected[name].dataType
 
 
 def _of_row(name: str) -> Column:

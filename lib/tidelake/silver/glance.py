@@ -13,11 +13,12 @@ from operator import and_
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from tidelake.columns import VALUE, try_eval
 from tidelake.config import Field, Pipeline
 from tidelake.config.expressions import columns_in
 from tidelake.config.names import BRONZE_COLUMNS
 from tidelake.config.types import quoted
-from tidelake.silver.attempt import VALUE, attempt
+from tidelake.silver.classify import is_representable
 from tidelake.silver.parse import NESTED
 
 _READ = "_read"
@@ -42,7 +43,7 @@ def glance(records: DataFrame, pipeline: Pipeline, needed: Collection[str]) -> D
     used = {name for sql in (*tried.values(), *wanted.values()) for name in columns_in(sql)}
     rows = _scope(records, pipeline, used)
     values = [
-        attempt(sql, casts.get(name)).getField(VALUE).alias(name)
+        try_eval(sql, casts.get(name)).getField(VALUE).alias(name)
         for name, sql in (tried | wanted).items()
     ]
     own = [F.col(f"_own_{name}").alias(name) for name in ("record_id", "ingested_at")]
@@ -50,6 +51,7 @@ def glance(records: DataFrame, pipeline: Pipeline, needed: Collection[str]) -> D
     ahead = F.col("ingested_at") + F.lit(pipeline.watermark.max_future_skew)
     tests = [
         F.coalesce(F.col("event_id"), F.lit("")) != "",
+        is_representable("event_time"),
         F.col("event_time") <= ahead,
         *[F.coalesce(F.col(name), F.lit(False)) for name in wanted],
     ]

@@ -12,13 +12,15 @@ from typing import Literal
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from tidelake.columns import instant
+
 Lateness = Literal["on_time", "late", "too_late"]
 TOO_LATE: Lateness = "too_late"
 
 
 def marked(watermark: datetime | None) -> Column:
     """Write a watermark as a column."""
-    return F.lit(watermark).cast("timestamp")
+    return F.lit(None).cast("timestamp") if watermark is None else instant(watermark)
 
 
 def lateness(watermark: Column, allowed: timedelta) -> Column:

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from tidelake.config.bounds import as_bound
+from tidelake.config.patterns import MOST_LETTERS, may_overflow
 from tidelake.silver.fitting import kind_of
 
 Kwargs = Mapping[str, Any]
@@ -55,6 +56,20 @@ def _present(expected: Callable[[Column, Kwargs], Column]) -> Predicate:
     return predicate
 
 
+def _rlike(column: Column, regex: str) -> Column:
+    """Match a text; null where it is too long for a pattern that may exhaust the stack."""
+    matched = column.rlike(regex)
+    return F.when(F.length(column) <= MOST_LETTERS, matched) if may_overflow(regex) else matched
+
+
+def _like(column: Column, regex: str) -> Column:
+    return F.coalesce(_rlike(column, regex), F.lit(False))
+
+
+def _unlike(column: Column, regex: str) -> Column:
+    return F.coalesce(~_rlike(column, regex), F.lit(False))
+
+
 def _within(value: Column, low: Any, high: Any, kwargs: Kwargs) -> Column:
     tests = []
     if low is not None:
@@ -77,12 +92,12 @@ def _length_between(column: Column, kwargs: Kwargs) -> Column:
 def _matches(column: Column, kwargs: Kwargs) -> Column:
     if kwargs.get("match_on", "any") == "any":
         # One expression, as there: a flag such as (?i) reaches the expressions after its own.
-        return column.rlike("|".join(kwargs["regex_list"]))
-    return reduce(and_, [column.rlike(regex) for regex in kwargs["regex_list"]])
+        return _like(column, "|".join(kwargs["regex_list"]))
+    return reduce(and_, [_like(column, regex) for regex in kwargs["regex_list"]])
 
 
 def _matches_none(column: Column, kwargs: Kwargs) -> Column:
-    return reduce(and_, [~column.rlike(regex) for regex in kwargs["regex_list"]])
+    return reduce(and_, [_unlike(column, regex) for regex in kwargs["regex_list"]])
 
 
 def _is_type(kwargs: Kwargs, types: Types) -> Column:
@@ -141,8 +156,8 @@ PREDICATES: dict[str, Predicate] = {
     "expect_column_values_to_be_in_set": _present(lambda c, kw: c.isin(kw["value_set"])),
     "expect_column_values_to_not_be_in_set": _present(lambda c, kw: ~c.isin(kw["value_set"])),
     "expect_column_values_to_be_between": _present(_between),
-    "expect_column_values_to_match_regex": _present(lambda c, kw: c.rlike(kw["regex"])),
-    "expect_column_values_to_not_match_regex": _present(lambda c, kw: ~c.rlike(kw["regex"])),
+    "expect_column_values_to_match_regex": _present(lambda c, kw: _like(c, kw["regex"])),
+    "expect_column_values_to_not_match_regex": _present(lambda c, kw: _unlike(c, kw["regex"])),
     "expect_column_values_to_match_regex_list": _present(_matches),
     "expect_column_values_to_not_match_regex_list": _present(_matches_none),
     "expect_column_values_to_be_of_type": _is_type,

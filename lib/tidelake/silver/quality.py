@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from tidelake.columns import VALUE, try_eval
 from tidelake.config.expectations import Expectation
 from tidelake.errors import UsageError
-from tidelake.silver.attempt import VALUE, attempt
 from tidelake.silver.fitting import misfits
 from tidelake.silver.predicates import PREDICATES, ignored
 
@@ -68,6 +68,6 @@ def _fails(expectation: Expectation, types: Mapping[str, str]) -> Column:
     if condition is None:
         return fails
     # Where the condition itself cannot be computed, nothing vouches for the row.
-    tried = attempt(condition)
+    tried = try_eval(condition)
     concerned = F.coalesce(tried.getField(VALUE), F.lit(False))
     return F.when(tried.isNull(), F.lit(True)).otherwise(concerned & fails)

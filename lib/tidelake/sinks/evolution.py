@@ -24,6 +24,7 @@ _WIDER = {
     "tinyint": ("smallint", "int", "bigint"),
     "smallint": ("int", "bigint"),
     "int": ("bigint",),
+    "bigint": ("decimal(38,0)",),
     "float": ("double",),
 }
 

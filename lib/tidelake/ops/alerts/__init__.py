@@ -9,7 +9,7 @@ from tidelake.config import Pipeline
 from tidelake.ops.alerts.alert import RULES, Alert, Severity
 from tidelake.ops.alerts.costs import batch_over_interval, hop_failed
 from tidelake.ops.alerts.flow import backlogs, lag_growing, latency_over_sla, stale
-from tidelake.ops.alerts.rates import rates, watermark_stuck
+from tidelake.ops.alerts.rates import expressions_failed, rates, watermark_stuck
 from tidelake.ops.alerts.sight import Sight
 from tidelake.ops.alerts.standing import checkpoint_failing, hop_refused
 from tidelake.ops.backlogs import Backlog, TakenFiles
@@ -94,6 +94,7 @@ def _running(seen: Sight, waiting: tuple[Backlog, ...]) -> Iterator[Alert]:
     yield from batch_over_interval(seen)
     yield from watermark_stuck(seen)
     yield from rates(seen)
+    yield from expressions_failed(seen)
 
 
 def _unbalanced(seen: Sight) -> Iterator[Alert]:

@@ -23,6 +23,7 @@ RULES = {
     "watermark_stuck": "rows come and the watermark does not move",
     "quarantine_rate": "too many rows are quarantined",
     "late_rate": "too many rows come too late",
+    "expression_failed": "an expression of a gold table fails on events",
 }
 
 

@@ -1,10 +1,10 @@
-"""Rules on silver's books: how many rows go aside, and whether the watermark moves."""
+"""Rules on commits: how many rows go aside or fail, and whether the watermark moves."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Literal
 
 from tidelake.ops.alerts.alert import Alert
@@ -12,6 +12,7 @@ from tidelake.ops.alerts.sight import Sight, lasting
 from tidelake.silver.watermark import held_back_by
 from tidelake.sinks.commits import Commit, commits
 from tidelake.sinks.notes import FRESH, SilverNote
+from tidelake.tables import Table
 
 # Before the newest batch: what lies further back is another hour's matter.
 _LATELY = timedelta(hours=1)
@@ -25,7 +26,7 @@ _RULES: dict[Literal["quarantined", "late"], tuple[str, str, str]] = {
 
 def rates(seen: Sight) -> Iterator[Alert]:
     """Tell where too many of the rows that lately came went aside."""
-    recent = _recent(seen)
+    recent = _recent(seen.lake.silver(seen.name))
     fates: Counter[str] = Counter()
     stages: Counter[str] = Counter()
     for commit in recent:
@@ -88,10 +89,34 @@ def watermark_stuck(seen: Sight) -> Iterator[Alert]:
     )
 
 
-def _recent(seen: Sight) -> list[Commit]:
-    """List silver's batches of the last hour in which there were any, newest first."""
+def expressions_failed(seen: Sight) -> Iterator[Alert]:
+    """Report gold tables with expressions that failed on events of the last hour of batches."""
+    failed: dict[str, int] = {}
+    since: datetime | None = None
+    for name in seen.pipeline.gold_names:
+        table = seen.lake.table(name)
+        recent = _recent(table) if table.exists else []
+        affected = [commit for commit in recent if commit.note.get("failed")]
+        if affected:
+            failed[name] = sum(int(commit.note["failed"]) for commit in affected)
+            oldest = affected[-1].written_at
+            since = oldest if since is None else min(since, oldest)
+    if failed:
+        told = ", ".join(f"{name} {rows:,}" for name, rows in failed.items())
+        yield seen.alert(
+            "expression_failed",
+            "warning",
+            f"expressions failed on events, which count as null there: {told}",
+            "status",
+            hop="gold",
+            since=since,
+        )
+
+
+def _recent(table: Table) -> list[Commit]:
+    """List a table's batches of the last hour in which there were any, newest first."""
     found: list[Commit] = []
-    for commit in commits(seen.lake.silver(seen.name)):
+    for commit in commits(table):
         if commit.batch < 0 or (found and found[0].written_at - commit.written_at > _LATELY):
             break
         found.append(commit)

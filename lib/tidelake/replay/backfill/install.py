@@ -124,6 +124,6 @@ def gold_books(newest_first: Sequence[Commit]) -> dict[str, Any]:
     """Add up what a table's commits counted; the rest is as the newest says."""
     last = newest_first[0].note
     told: dict[str, Any] = {key: last[key] for key in ("definition", "final") if key in last}
-    for key in ("rows", "eligible"):
+    for key in ("rows", "eligible", "failed"):
         told[key] = sum(int(commit.note.get(key, 0)) for commit in newest_first)
     return told

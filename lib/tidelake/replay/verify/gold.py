@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tidelake.access import load
+from tidelake.columns import instant
 from tidelake.instants import from_micros
 from tidelake.replay.verify.contents import Comparison, compare
 from tidelake.replay.verify.inputs import ORIGIN
@@ -42,9 +43,9 @@ def judge_target(run: Run, target: Target, version: int, since: datetime | None)
     first = _first_moment([read(key) for key in target.inputs], since, target.reach)
     if first is None:
         return compare(found.limit(0), found.limit(0), shape)
-    late_enough = F.col(target.moment) >= F.lit(first)
+    late_enough = F.col(target.moment) >= instant(first)
     expected = target.of_all(
-        Inputs({}, lambda key: read(key).where(F.col("event_time") >= F.lit(first)))
+        Inputs({}, lambda key: read(key).where(F.col("event_time") >= instant(first)))
     )
     return compare(expected.where(late_enough), found.where(late_enough), shape)
 

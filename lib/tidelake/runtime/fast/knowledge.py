@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tidelake.access import load
+from tidelake.columns import instant
 from tidelake.config import Detection
 from tidelake.errors import UsageError
 from tidelake.gold.fast import known
@@ -98,8 +99,8 @@ class Knowledge:
         burst = detection.burst.within if detection.burst else timedelta(0)
         last = self._last_event()
         return known(
-            hours.where(F.col("window_start") >= F.lit(reached)),
-            recent.where(F.col("event_time") > F.lit(back(last, burst))),
+            hours.where(F.col("window_start") >= instant(reached)),
+            recent.where(F.col("event_time") > instant(back(last, burst))),
             detection,
             now=now,
         )

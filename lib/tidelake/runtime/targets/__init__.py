@@ -8,10 +8,27 @@ from tidelake.runtime.targets.aggregated import Aggregated
 from tidelake.runtime.targets.detected import Detected
 from tidelake.runtime.targets.dimension import Latest, Versions
 from tidelake.runtime.targets.joined import Joined
-from tidelake.runtime.targets.target import OWN, Inputs, Target, stamped
+from tidelake.runtime.targets.target import (
+    OWN,
+    Counted,
+    Inputs,
+    Target,
+    contributions,
+    count_contributions,
+    stamped,
+)
 from tidelake.tables import Lake
 
-__all__ = ["OWN", "Inputs", "Target", "stamped", "targets_of"]
+__all__ = [
+    "OWN",
+    "Counted",
+    "Inputs",
+    "Target",
+    "contributions",
+    "count_contributions",
+    "stamped",
+    "targets_of",
+]
 
 
 def targets_of(lake: Lake, pipeline: Pipeline) -> list[Target]:

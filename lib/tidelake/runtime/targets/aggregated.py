@@ -12,10 +12,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidelake.access import load
+from tidelake.columns import holds
 from tidelake.config import GlobalWindow, GoldTable, HoppingWindow, SessionWindow, TumblingWindow
 from tidelake.engine import slots_of
 from tidelake.gold import GONE
-from tidelake.gold.measures import columns_of, states_of
+from tidelake.gold.measures import aggregates_of, columns_of, failed, to_values, typed
 from tidelake.gold.sessions import gap_of, regroup, session_id, to_sessions
 from tidelake.gold.tolerances import sketches_of, tolerances
 from tidelake.gold.windows import BOUNDS, to_partials
@@ -41,10 +42,13 @@ class Aggregated(Target):
         """The gold table."""
         return self.gold
 
-    @property
-    def eligible(self) -> str | None:
-        """The table's ``where``."""
-        return self.gold.where
+    def eligible(self) -> Column:
+        """Tell which events the table's ``where`` admits."""
+        return holds(self.gold.where) if self.gold.where else F.lit(True)
+
+    def failed(self, key: str, events: DataFrame) -> Column:
+        """Tell where ``where`` or a measure fails."""
+        return failed(typed(self.gold, events))
 
     @property
     def ends(self) -> Ends | None:
@@ -90,14 +94,14 @@ class Aggregated(Target):
         where = self.gold.where
         named = {"where": F.count_if(F.expr(where))} if where else {}
         named |= {
-            f"measures.{state.name.lstrip('_')}": F.expr(state.partial)
-            for state in states_of(self.gold)
+            f"measures.{name.lstrip('_')}": F.expr(sql)
+            for name, sql in aggregates_of(self.gold).items()
         }
         return {path: (OWN, column) for path, column in named.items()}
 
     def of_all(self, inputs: Inputs) -> DataFrame:
         """Aggregate all of silver."""
-        events = self._kept(inputs.whole(OWN))
+        events = inputs.whole(OWN)
         if isinstance(self.gold.window, SessionWindow):
             sessions = to_sessions(events, self.gold)
             return self._ordered(sessions.withColumn("session_id", session_id(self.gold)))
@@ -108,26 +112,27 @@ class Aggregated(Target):
         if not note["eligible"]:
             self.close_unchanged(inputs, note)
             return
-        events = self._kept(inputs.taken[OWN])
+        events = inputs.taken[OWN]
+        gold = typed(self.gold, events)
         stamp = {"generation": note["generation"], "batch": note["batch"]}
         if isinstance(self.gold.window, SessionWindow):
-            salt = self._salt(events, note["eligible"])
-            sessions = to_sessions(events, self.gold, salt=salt)
+            salt = self._salt(to_values(events, gold), note["eligible"])
+            sessions = to_sessions(events, gold, salt=salt)
             partials, bounds = held_with_span(sessions, "session_start", "session_end", hold)
             within = _near(bounds, gap_of(self.gold))
             stored = load(events.sparkSession, self.table).alias("t")
-            changed = self._ordered(regroup(partials, stored.where(within), self.gold))
+            changed = self._ordered(regroup(partials, stored.where(within), gold))
             on = f"t.session_id = s.session_id AND {within}"
             merge_rows(hold.now(stamped(changed, **stamp)), self.table, on=on, note=note)
         else:
-            partials, within = to_partials(events, self.gold), ""
+            partials, within = to_partials(events, gold), ""
             if isinstance(self.gold.window, GlobalWindow):
                 partials = hold.now(partials)
             else:
                 partials, bounds = held_with_span(partials, BOUNDS[0], BOUNDS[0], hold)
                 within = _within(bounds)
             source = stamped(self._ordered(partials), **stamp)
-            merge_partials(source, self.table, self.gold, within=within, note=note)
+            merge_partials(source, self.table, gold, within=within, note=note)
 
     def _salt(self, events: DataFrame, count: int) -> timedelta | None:
         """Cut keys into stretches where one of them would keep a task at work alone."""
@@ -143,9 +148,6 @@ class Aggregated(Target):
             return None
         stretch = timedelta(microseconds=(found[2] - found[1]) // (_STRETCHES * slots))
         return max(stretch, gap_of(self.gold))
-
-    def _kept(self, events: DataFrame) -> DataFrame:
-        return events.where(self.gold.where) if self.gold.where else events
 
     def _ordered(self, aggregated: DataFrame) -> DataFrame:
         """Put the columns in the order in which analysts read them; marks are kept."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import reduce
+from operator import and_
 from typing import Any
 
 from pydantic import BaseModel
@@ -11,12 +13,14 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidelake.access import load
+from tidelake.columns import instant
 from tidelake.config import Detection
 from tidelake.gold import GONE
 from tidelake.gold.detections import (
     EVIDENCE,
     RECORD,
     RULE,
+    failed,
     hour_of,
     judged,
     keyed,
@@ -57,10 +61,13 @@ class Detected(Target):
         """The rules; where the fast lane sends its alerts is no part of them."""
         return self.detection.model_copy(update={"fast": None})
 
-    @property
-    def eligible(self) -> str | None:
-        """The events that have all keys."""
-        return " AND ".join(f"{key} IS NOT NULL" for key in self.detection.keys)
+    def eligible(self) -> Column:
+        """Tell which events have all keys."""
+        return reduce(and_, [F.col(key).isNotNull() for key in self.detection.keys])
+
+    def failed(self, key: str, events: DataFrame) -> Column:
+        """Tell where a column, or what a rule looks at, fails."""
+        return self.eligible() & failed(events, self.detection)
 
     @property
     def ends(self) -> Ends:
@@ -138,13 +145,13 @@ class Detected(Target):
         """Compute the alerts of the keys from their first event in the batch on."""
         detection, on = self.detection, list(self.detection.keys)
         since = back(first, self._within).replace(minute=0, second=0, microsecond=0)
-        recent = inputs.whole(OWN).where(F.col("event_time") >= F.lit(since))
+        recent = inputs.whole(OWN).where(F.col("event_time") >= instant(since))
         recent = recent.join(F.broadcast(keys), on=on, how="inner")
         recent = recent.where(F.col("event_time") >= F.col(_SINCE))
         stored = load(keys.sparkSession, self.features)
         hours = to_partials(recent, detection.hours)
         earlier = (
-            stored.where(F.col("window_start") >= F.lit(back(since, detection.lookback)))
+            stored.where(F.col("window_start") >= instant(back(since, detection.lookback)))
             .join(F.broadcast(keys), on=on, how="inner")
             .where(F.col("window_start") < F.col(_SINCE))
             .select(*hours.columns)
@@ -159,7 +166,7 @@ class Detected(Target):
         on = list(self.detection.keys)
         stored = load(found.sparkSession, self.table)
         gone = (
-            stored.where(F.col("event_time") >= F.lit(first))
+            stored.where(F.col("event_time") >= instant(first))
             .join(F.broadcast(keys.select(*on, _FROM)), on=on, how="inner")
             .where(F.col("event_time") >= F.col(_FROM))
             .join(found, on=[RECORD, RULE], how="left_anti")

@@ -37,11 +37,6 @@ class _Dimension(Target):
         return self.spec
 
     @property
-    def eligible(self) -> str | None:
-        """Every change counts."""
-        return None
-
-    @property
     def ends(self) -> Ends | None:
         """A late change may come for any row."""
         return None

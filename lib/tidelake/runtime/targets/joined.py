@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from pydantic import BaseModel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from tidelake.columns import holds
 from tidelake.config import Join
+from tidelake.config.joins import LeftSide, RightSide
 from tidelake.gold.joins import (
     LEFT,
     LEFT_TIME,
     RIGHT,
     RIGHT_TIME,
     changed_by,
+    failed,
     left_side,
     matched,
     right_side,
@@ -44,10 +49,17 @@ class Joined(Target):
         """The join."""
         return self.join
 
-    @property
-    def eligible(self) -> str | None:
-        """The left side's ``where``."""
-        return self.join.left.where
+    def eligible(self) -> Column:
+        """Tell which events the left side's ``where`` admits."""
+        return holds(self.join.left.where) if self.join.left.where else F.lit(True)
+
+    def failed(self, key: str, events: DataFrame) -> Column:
+        """Tell where a side's ``where`` or one of its columns fails."""
+        sides: list[tuple[str, LeftSide | RightSide]] = [
+            (OWN, self.join.left),
+            (self._right, self.join.right),
+        ]
+        return reduce(or_, [failed(side) for of, side in sides if of == key])
 
     @property
     def ends(self) -> Ends:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pydantic import BaseModel
@@ -55,10 +56,18 @@ class Target(ABC):
     def definition(self) -> BaseModel:
         """What it is filled by."""
 
-    @property
-    @abstractmethod
-    def eligible(self) -> str | None:
-        """SQL over silver telling which events go into it; None for all."""
+    def eligible(self) -> Column:
+        """Tell which events of the pipeline's own silver go into it."""
+        return F.lit(True)
+
+    def failed(self, key: str, events: DataFrame) -> Column:
+        """Tell the events on which an expression of the definition fails.
+
+        Args:
+            key: The input that they are of.
+            events: Rows of it.
+        """
+        return F.lit(False)
 
     @property
     @abstractmethod
@@ -129,6 +138,64 @@ class Target(ABC):
         append(stored.limit(0), self.table, note, surely_filled=False)
 
 
+@dataclass(frozen=True)
+class Counted:
+    """How many events of a batch contribute to each gold table.
+
+    Attributes:
+        rows: Events of the pipeline's own silver.
+        targets: By table, in order: ``eligible``, those that go into it, and ``failed``, those of
+            all its inputs on which an expression failed: they contribute null there.
+    """
+
+    rows: int
+    targets: Sequence[Mapping[str, int]]
+
+    @classmethod
+    def of(cls, targets: Sequence[Target], found: Sequence[Mapping[str, Any]]) -> Counted:
+        """Add up what :func:`contributions` counted in each input."""
+        total = Counter[str]()
+        for counts in found:
+            total.update({name: int(count or 0) for name, count in counts.items()})
+        return cls(
+            total["_rows"],
+            [
+                {"eligible": total[f"_eligible_{number}"], "failed": total[f"_failed_{number}"]}
+                for number in range(len(targets))
+            ],
+        )
+
+
+def count_contributions(inputs: Mapping[str, DataFrame], targets: Sequence[Target]) -> Counted:
+    """Count the events of all inputs."""
+    found = []
+    for key, events in inputs.items():
+        columns = contributions(events, key, targets)
+        if columns:
+            found.append(events.agg(*columns).collect()[0].asDict())
+    return Counted.of(targets, found)
+
+
+def contributions(events: DataFrame, key: str, targets: Sequence[Target]) -> list[Column]:
+    """Count the events of an input, those that go into each table, and those that fail there.
+
+    Args:
+        events: Rows of the input.
+        key: Which one.
+        targets: Tables; by number, since a table's name may be that of a column.
+
+    Returns:
+        Aggregates; none where no table reads the input.
+    """
+    counts = [F.count("*").alias("_rows")] if key == OWN else []
+    for number, target in enumerate(targets):
+        if key == OWN:
+            counts.append(F.count_if(target.eligible()).alias(f"_eligible_{number}"))
+        if key in target.inputs:
+            counts.append(F.count_if(target.failed(key, events)).alias(f"_failed_{number}"))
+    return counts
+
+
 def stamped(rows: DataFrame, *, generation: str, batch: int) -> DataFrame:
     """Add where rows come from."""
     return rows.withColumns(
@@ -160,5 +227,5 @@ def _instants(found: Mapping[str, Any]) -> tuple[datetime, datetime] | None:
 
 
 def literal(instant: datetime) -> str:
-    """Write an instant in Spark SQL."""
-    return f"TIMESTAMP'{instant:%Y-%m-%d %H:%M:%S.%f}Z'"
+    """Write an instant in Spark SQL; Spark wants a year of four digits, ``%Y`` gives 999."""
+    return f"TIMESTAMP'{instant.astimezone(UTC).replace(tzinfo=None).isoformat(' ')}Z'"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tests.pipelines import bronze, shop
-from tidelake.silver.attempt import VALUE, attempt
+from tidelake.columns import VALUE, equal, instant, try_eval
+from tidelake.runtime.targets.target import literal
 from tidelake.silver.classify import REASONS, SELECTED, STAGE, classify
 
 DDL = "row string, s string, n int, l array<int>, `odd name` int"
@@ -26,7 +28,7 @@ RAISED = "raised"
 
 def outcomes(spark: SparkSession, sql: str, cast: str | None = None) -> dict[str, Any]:
     """Give each row's value, or that it raised."""
-    tried = spark.createDataFrame(ROWS, DDL).select("row", attempt(sql, cast).alias("tried"))
+    tried = spark.createDataFrame(ROWS, DDL).select("row", try_eval(sql, cast).alias("tried"))
     return {
         row["row"]: RAISED if row["tried"] is None else row["tried"][VALUE]
         for row in tried.collect()
@@ -67,9 +69,9 @@ def test_an_expression_that_raises_on_a_row_raises_for_that_row_alone(
 def test_attempts_that_share_a_part_that_raises_fail_alone_too(spark: SparkSession) -> None:
     tried = spark.createDataFrame(ROWS, DDL).select(
         "row",
-        attempt("CAST(s AS INT) + 1").alias("one"),
-        attempt("CAST(s AS INT) + 2").alias("two"),
-        attempt("length(s)").alias("three"),
+        try_eval("CAST(s AS INT) + 1").alias("one"),
+        try_eval("CAST(s AS INT) + 2").alias("two"),
+        try_eval("length(s)").alias("three"),
     )
     found = {
         row["row"]: [None if one is None else one[VALUE] for one in row[1:]]
@@ -80,7 +82,7 @@ def test_attempts_that_share_a_part_that_raises_fail_alone_too(spark: SparkSessi
 
 def test_an_attempt_that_is_read_several_times_fails_alone(spark: SparkSession) -> None:
     rows = spark.createDataFrame(ROWS, DDL).where("row = 'bad' OR row = 'good'")
-    tried = rows.select("row", attempt("10 / n").alias("tried"))
+    tried = rows.select("row", try_eval("10 / n").alias("tried"))
     kept = tried.select(
         "row",
         F.col("tried").isNull().alias("failed"),
@@ -196,3 +198,48 @@ def test_columns_that_share_a_part_that_raises_keep_the_batch(
         "bad": ("contract", None, None),
     }
     assert [len(row[REASONS]) for row in found if row["record_id"] == "bad"] == [4]
+
+
+def test_a_text_too_long_for_a_pattern_that_may_exhaust_the_stack_fails_by_its_length(
+    spark: SparkSession,
+) -> None:
+    rows = spark.createDataFrame(
+        [("short", 500), ("long", 501), ("endless", 500_000)], "row string, n int"
+    )
+    texts = rows.select("row", F.repeat(F.lit("a"), F.col("n")).alias("s"))
+    tried = texts.select(
+        "row",
+        try_eval("s RLIKE '^(a|b)*$'").alias("repeated"),
+        try_eval("regexp_count(lower(s), '(a|b){2,}') + 1").alias("counted"),
+        try_eval("s RLIKE concat('^(a|b)', '*$')").alias("computed"),
+        try_eval("s RLIKE '^[ab]*$' AND s RLIKE '^(?:a|b)*+$'").alias("loops"),
+    )
+    found = {row["row"]: [one and one[VALUE] for one in row[1:]] for row in tried.collect()}
+    assert found == {
+        "short": [True, 2, True, True],
+        "long": [None, None, None, True],
+        "endless": [None, None, None, True],
+    }
+
+
+@pytest.mark.parametrize("year", [1, 999, 1000, 1582, 1900, 2024, 9999])
+def test_an_instant_is_the_same_whatever_calendar_java_had(spark: SparkSession, year: int) -> None:
+    moment = datetime(year, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
+    micros, text = (
+        spark.range(1)
+        .select(F.unix_micros(instant(moment)), F.expr(f"unix_micros({literal(moment)})"))
+        .collect()[0]
+    )
+    assert (
+        micros == text == (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    )
+
+
+def test_texts_and_other_types_are_compared_without_a_cast_that_raises(spark: SparkSession) -> None:
+    rows = spark.createDataFrame(
+        [(1, "7", 7), (2, "x", 7), (3, None, 7), (4, "8", 7)], "row int, s string, n int"
+    )
+    kinds = {field.name: field.dataType for field in rows.schema.fields}
+    for one, other in (("s", "n"), ("n", "s")):
+        same = equal(F.col(one), kinds[one], F.col(other), kinds[other])
+        assert [row["row"] for row in rows.where(same).collect()] == [1]
