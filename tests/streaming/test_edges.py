@@ -42,3 +42,28 @@ def test_rows_from_the_edges_of_every_type_go_through_every_kind_of_table(
     assert books["balanced"], books["problems"]
     judged = verify(played.context)
     assert judged.equal, json.dumps(judged.to_json(), indent=1, default=str)
+
+
+def test_a_table_whose_sums_an_earlier_version_kept_as_bigint_goes_on(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As earlier versions summed integers.
+    monkeypatch.setattr("tidelake.gold.measures._cast_of", lambda _: None)
+    base = edges_pipeline() | {"joins": [], "detections": []}
+    base["gold"] = [
+        {
+            "name": "sums",
+            "window": {"kind": "global"},
+            "keys": ["who"],
+            "measures": {"total": {"sum": "n"}, "mean": {"avg": "n"}},
+        }
+    ]
+    played = world(spark, tmp_path, base=base, small=False)
+    row = {"who": "a", "at": "2026-01-05T00:00:00Z"}
+    for number, n in enumerate((7, 2**63 - 1)):
+        played.land(f"{number}.jsonl", [json.dumps(row | {"id": str(number), "n": n}).encode()])
+        played.run()
+        monkeypatch.undo()
+        played = played.redefined()
+    assert read(played.lake, "gold.sums", "total, mean") == [(2**63 + 6, (2**63 + 6) / 2)]
+    assert verify(played.context).equal

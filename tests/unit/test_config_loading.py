@@ -237,6 +237,11 @@ def test_in_production_nothing_goes_in_plain_text(tmp_path: Path, protocol: str 
         ({"dimension": {"key": ["n"]}}, "dimension", "kind: dimension only"),
         ({"watermark": {"delay": "10 mins"}}, "watermark.delay", "no duration"),
         ({"watermark": {"idle_after": "0 seconds"}}, "watermark.idle_after", "longer than 0"),
+        (
+            {"watermark": {"allowed_lateness": "36526 days"}},
+            "watermark.allowed_lateness",
+            "must not be longer than 36525 days",
+        ),
         ({"dedup": {"ttl": 60}}, "dedup.ttl", "no duration"),
         ({"dedup": {"beyond_ttl": "drop"}}, "dedup.beyond_ttl", "merge, ignore"),
         ({"quality": {}}, "quality.suite", "required"),

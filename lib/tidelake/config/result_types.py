@@ -83,12 +83,14 @@ def gold_types(gold: GoldTable, silver: Types) -> dict[str, str | None]:
 
 
 def measured_type(measure: Measure, silver: Types) -> str | None:
-    """Give the type of a measure, as Spark's aggregates have it."""
+    """Give the type of a measure: that of Spark's aggregate, but for a sum of BIGINT."""
     if measure.aggregate in _FIXED:
         return _FIXED[measure.aggregate]
     of = type_of(measure.expression, silver)
     if of is None or measure.aggregate not in ("sum", "avg"):
         return of
+    if measure.aggregate == "sum" and of == "BIGINT":
+        return f"DECIMAL({_MOST_DIGITS},0)"
     if of in _FRACTIONS or of in _WHOLE:
         return "BIGINT" if of in _WHOLE and measure.aggregate == "sum" else "DOUBLE"
     return _wider_decimal(of, *((10, 0) if measure.aggregate == "sum" else (4, 4)))

@@ -231,7 +231,10 @@ def _count(name: str, partial: str) -> State:
 
 def _sum(name: str, sql: str) -> State:
     # A sum over no value is null, and null plus something is something.
-    merged = f"coalesce(try_add(t.{name}, s.{name}), t.{name}, s.{name})"
+    merged = (
+        f"CASE WHEN t.{name} IS NULL OR s.{name} IS NULL THEN coalesce(t.{name}, s.{name}) "
+        f"ELSE try_add(t.{name}, s.{name}) END"
+    )
     return State(name, f"try_sum({sql})", f"try_sum({name})", merged)
 
 

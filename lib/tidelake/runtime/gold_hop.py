@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
 
 from tidelake.config.meanings import meaning_of
 from tidelake.config.sizes import bytes_of
@@ -142,8 +143,9 @@ class GoldHop(HopQuery):
         """Keep the batch by input, and count its events."""
         if len(self._inputs) == 1:
             told = Observation()
-            columns = contributions(rows, OWN, targets)
-            taken = by_input(hold.now(rows.observe(told, *columns)), self._inputs)
+            marks = contributions(rows, OWN, targets)
+            counts = [F.count_if(mark).alias(name) for name, mark in marks.items()]
+            taken = by_input(hold.now(rows.observe(told, *counts)), self._inputs)
             return taken, Counted.of(targets, [told.get])
         taken = by_input(hold.now(rows), self._inputs)
         return taken, count_contributions(taken, targets)

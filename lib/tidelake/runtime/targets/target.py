@@ -170,14 +170,17 @@ def count_contributions(inputs: Mapping[str, DataFrame], targets: Sequence[Targe
     """Count the events of all inputs."""
     found = []
     for key, events in inputs.items():
-        columns = contributions(events, key, targets)
-        if columns:
-            found.append(events.agg(*columns).collect()[0].asDict())
+        told = contributions(events, key, targets)
+        if told:
+            # An aggregate refuses what `try_eval` gives, which counts as not deterministic.
+            marks = events.select(*[condition.alias(name) for name, condition in told.items()])
+            counts = marks.agg(*[F.count_if(name).alias(name) for name in told])
+            found.append(counts.collect()[0].asDict())
     return Counted.of(targets, found)
 
 
-def contributions(events: DataFrame, key: str, targets: Sequence[Target]) -> list[Column]:
-    """Count the events of an input, those that go into each table, and those that fail there.
+def contributions(events: DataFrame, key: str, targets: Sequence[Target]) -> dict[str, Column]:
+    """Tell which events of an input go into each table, and which fail there.
 
     Args:
         events: Rows of the input.
@@ -185,15 +188,15 @@ def contributions(events: DataFrame, key: str, targets: Sequence[Target]) -> lis
         targets: Tables; by number, since a table's name may be that of a column.
 
     Returns:
-        Aggregates; none where no table reads the input.
+        Conditions by name; none where no table reads the input.
     """
-    counts = [F.count("*").alias("_rows")] if key == OWN else []
+    told = {"_rows": F.lit(True)} if key == OWN else {}
     for number, target in enumerate(targets):
         if key == OWN:
-            counts.append(F.count_if(target.eligible()).alias(f"_eligible_{number}"))
+            told[f"_eligible_{number}"] = target.eligible()
         if key in target.inputs:
-            counts.append(F.count_if(target.failed(key, events)).alias(f"_failed_{number}"))
-    return counts
+            told[f"_failed_{number}"] = target.failed(key, events)
+    return told
 
 
 def stamped(rows: DataFrame, *, generation: str, batch: int) -> DataFrame:

@@ -1,0 +1,55 @@
+"""Keys of two types meet without a cast that a row could make fail."""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from tidelake.config import Enrich, Join
+from tidelake.gold.joins import failed, left_side, matched, right_side
+from tidelake.silver.enrich import look_up, looked_up
+
+_AT = "timestamp'2026-01-05 00:00:00Z'"
+
+
+def test_a_join_of_a_text_with_a_number_passes_over_texts_that_are_none(
+    spark: SparkSession,
+) -> None:
+    join = Join.model_validate(
+        {
+            "name": "pairs",
+            "left": {"where": "10 / n > 0", "columns": {"n": "n", "inverse": "1 / (n - 1)"}},
+            "right": {"pipeline": "other", "columns": {"found": "CAST(code AS INT)"}},
+            "on": ["code"],
+            "within": "1 hour",
+        }
+    )
+    events = spark.sql(
+        f"SELECT record_id, code, n, {_AT} AS event_time, record_id AS event_id FROM VALUES "
+        "('l1', '7', 1), ('l2', 'x', 2), ('l3', '8', 0) AS t(record_id, code, n)"
+    )
+    others = spark.sql(
+        f"SELECT 'r1' AS record_id, 7 AS code, {_AT} AS event_time, 'r1' AS event_id"
+    )
+    rows = matched(left_side(events, join), right_side(others, join), join)
+    found = {row["_left"]: (row["n"], row["inverse"], row["found"]) for row in rows.collect()}
+    assert found == {"l1": (1, None, 7), "l2": (2, 1.0, None)}
+    failures = events.where(failed(join.left)).select("record_id").collect()
+    assert [row["record_id"] for row in failures] == ["l1", "l3"]
+
+
+def test_a_lookup_passes_over_texts_that_are_no_key_and_no_instant(spark: SparkSession) -> None:
+    enrich = Enrich.model_validate(
+        {"dimension": "shops", "on": {"shop": "number"}, "columns": ["city"], "as_of": "sold_at"}
+    )
+    rows = spark.sql(
+        "SELECT id, named_struct('shop', shop, 'sold_at', sold_at) AS _selected FROM VALUES "
+        "(1, '7', '2026-01-05 12:00:00'), (2, 'x', '2026-01-05 12:00:00'), (3, '7', 'noon') "
+        "AS t(id, shop, sold_at)"
+    )
+    shops = spark.sql(
+        f"SELECT 7 AS number, 'Oslo' AS city, {_AT} AS valid_from, "
+        "CAST(NULL AS TIMESTAMP) AS valid_to"
+    )
+    found = look_up(rows, shops, enrich, 0).select("id", F.col(looked_up(0)).getField("city"))
+    assert sorted(map(tuple, found.collect())) == [(1, "Oslo"), (2, None), (3, None)]
