@@ -13,7 +13,8 @@ from pyspark.errors import PySparkException
 
 from tidelake.config import Environment
 from tidelake.errors import MachineError, NotBuiltError, UsageError
-from tidelake.ops.serving.guard import only_reading
+from tidelake.ops.serving.connections import CLOSED, open_for_clients
+from tidelake.ops.serving.guard import LOCKED, only_reading
 from tidelake.ops.serving.registered import Registered
 from tidelake.quiet import output_to
 from tidelake.session import build_session, session_jars, spark_log
@@ -73,7 +74,10 @@ def refuse_taken(host: str, port: int) -> None:
 @contextmanager
 def _started(environment: Environment, host: str, port: int) -> Iterator[SparkSession]:
     settings = {
-        **environment.spark,
+        **{key: value for key, value in environment.spark.items() if not _names_catalog(key)},
+        **LOCKED,
+        **CLOSED,
+        "spark.hadoop.hive.server2.transport.mode": "binary",
         # Clients' threads see the jars of the JVM's start alone.
         "spark.driver.extraClassPath": os.pathsep.join(
             str(jar) for jar in session_jars(environment)
@@ -88,6 +92,11 @@ def _started(environment: Environment, host: str, port: int) -> Iterator[SparkSe
         # Told to stop together with us, the JVM may be gone already.
         with suppress(Py4JError, OSError):
             spark.stop()
+
+
+def _names_catalog(key: str) -> bool:
+    """Tell whether a setting gives the session a catalog beside the lake's."""
+    return key.startswith("spark.sql.catalog.") or key == "spark.sql.defaultCatalog"
 
 
 @contextmanager
@@ -106,6 +115,7 @@ def _listening(spark: SparkSession, port: int) -> Iterator[None]:
             f"Its own words are in {spark_log()}."
         ) from error
     try:
+        open_for_clients(spark, server)
         yield
     finally:
         with suppress(Py4JError, OSError):
