@@ -21,6 +21,11 @@ from tidelake.tables import Lake
 
 SECRET = "hunter2"
 
+_REFLECTION = "org.apache.spark.sql.catalyst.expressions.CallMethodViaReflection"
+_TEXT_FORMAT = "org.apache.spark.sql.execution.datasources.text.TextFileFormat"
+_JDBC_CATALOG = "org.apache.spark.sql.execution.datasources.v2.jdbc.JDBCTableCatalog"
+_DERBY_DRIVER = "org.apache.derby.jdbc.EmbeddedDriver"
+_DERBY_TABLE = f"(url 'jdbc:derby:{{out}};create=true', dbtable 't', driver '{_DERBY_DRIVER}')"
 # What both dialects know.
 _COMMON = [
     "INSERT INTO gold.totals SELECT * FROM gold.totals",
@@ -47,7 +52,6 @@ _COMMON = [
     "SELECT 1\u037e DROP TABLE gold.totals",
     "\ufeffDROP TABLE gold.totals",
     "DROP\u00a0TABLE gold.totals",
-    "SELECT getenv('PATH')",
 ]
 _SPARK_WRITES = [
     "FROM gold.totals INSERT INTO gold.totals SELECT *",
@@ -74,15 +78,13 @@ _SPARK_WRITES = [
     "CREATE TABLE default.c SHALLOW CLONE gold.totals LOCATION '{out}'",
     "CREATE TABLE default.t USING delta LOCATION '{out}' AS SELECT 1 AS a",
     "CREATE TABLE default.t (a INT) USING csv OPTIONS (path '{secret}')",
-    "CREATE TABLE default.t USING jdbc OPTIONS"
-    " (url 'jdbc:derby:{out};create=true', dbtable 't', driver 'org.apache.derby.jdbc.EmbeddedDriver')",
+    f"CREATE TABLE default.t USING jdbc OPTIONS {_DERBY_TABLE}",
     "CREATE EXTERNAL TABLE default.t (a STRING) LOCATION '{folder}'",
     "CREATE TABLE default.t LIKE gold.totals LOCATION '{out}'",
     "CREATE DATABASE mine LOCATION '{out}'",
     "CREATE GLOBAL TEMPORARY VIEW mine AS SELECT 1",
     "CREATE TEMPORARY VIEW mine USING csv OPTIONS (path '{secret}')",
-    "CREATE TEMPORARY VIEW mine USING jdbc OPTIONS"
-    " (url 'jdbc:derby:{out};create=true', dbtable 't', driver 'org.apache.derby.jdbc.EmbeddedDriver')",
+    f"CREATE TEMPORARY VIEW mine USING jdbc OPTIONS {_DERBY_TABLE}",
     "CREATE MATERIALIZED VIEW default.m AS SELECT 1",
     "CREATE STREAMING TABLE default.s AS SELECT 1",
     "LOAD DATA LOCAL INPATH '{secret}' INTO TABLE gold.totals",
@@ -116,7 +118,7 @@ _SPARK_LOADS = [
     "ADD ARCHIVE '{secret}'",
     "LIST JARS",
     "LIST FILES",
-    "CREATE FUNCTION default.f AS 'org.apache.spark.sql.catalyst.expressions.CallMethodViaReflection'",
+    f"CREATE FUNCTION default.f AS '{_REFLECTION}'",
     "CREATE TEMPORARY FUNCTION f AS 'java.lang.Runtime'",
     "CREATE TEMPORARY FUNCTION f AS 'x.Y' USING JAR '{out}/x.jar'",
     "CREATE FUNCTION default.f(x INT) RETURNS INT RETURN x + 1",
@@ -145,7 +147,7 @@ _SPARK_READS = [
     "SELECT * FROM parquet.`{folder}`",
     "SELECT * FROM orc.`{folder}`",
     "SELECT * FROM binaryFile.`{secret}`",
-    "SELECT * FROM `org.apache.spark.sql.execution.datasources.text.TextFileFormat`.`{secret}`",
+    f"SELECT * FROM `{_TEXT_FORMAT}`.`{{secret}}`",
     "SELECT * FROM delta.`{outside}`",
     "SELECT * FROM delta.`{root}/gold/totals`",
     "SELECT * FROM DELTA.`{root}/gold/totals` VERSION AS OF 0",
@@ -192,7 +194,7 @@ _SPARK_SETS = [
     "set/**/spark.sql.runSQLOnFiles=true",
     "SET spark.sql.session.timeZone=UTC;SET spark.sql.runSQLOnFiles=true",
     "SET spark.sql.variable.substitute=true",
-    "SET spark.sql.catalog.x=org.apache.spark.sql.execution.datasources.v2.jdbc.JDBCTableCatalog",
+    f"SET spark.sql.catalog.x={_JDBC_CATALOG}",
     "SET spark.sql.catalog.spark_catalog=x.Y",
     "SET spark.sql.defaultCatalog=x",
     "SET spark.sql.session.timeZone=${env:PATH}",
@@ -310,7 +312,7 @@ _DUCKDB = [
     "SELECT * FROM json_execute_serialized_sql(json_serialize_sql('SELECT 1'))",
     "SELECT * FROM histogram('{secret}', a)",
     "SELECT * FROM enable_logging()",
-    "SELECT * FROM enable_logging(storage => 'file', storage_config => {{'path': '{out}'}})",
+    "SELECT * FROM enable_logging(storage => 'file', storage_config => {'path': '{out}'})",
     "SELECT * FROM enable_profiling(save_location => '{out}', format => 'json')",
     "SELECT * FROM checkpoint()",
     "SELECT * FROM force_checkpoint('memory')",
@@ -320,13 +322,13 @@ _DUCKDB = [
     "SELECT * FROM duckdb_extensions()",
     "SELECT * FROM pg_catalog.pg_settings",
     "SELECT * FROM duckdb_logs",
+    "SELECT getenv('PATH')",
     "SELECT current_setting('secret_directory')",
     "SELECT 'secret_directory'.current_setting()",
     "SELECT system.main.current_setting('secret_directory')",
     "SELECT list_transform(['secret_directory'], lambda x: current_setting(x))",
     "SELECT 1 FROM gold.totals ORDER BY current_setting('secret_directory')",
     "SELECT write_log('mine')",
-    "SELECT sleep_ms(1)",
     "SELECT * FROM connection",
     "SELECT * FROM sqlite_master",
 ]
@@ -335,13 +337,13 @@ JDBC: Sequence[tuple[str, ...]] = (
     *((statement,) for statement in _COMMON),
     *((one,) for one in (*_SPARK_WRITES, *_SPARK_LOADS, *_SPARK_READS, *_SPARK_SETS)),
     (
-        "SET spark.sql.catalog.x=org.apache.spark.sql.execution.datasources.v2.jdbc.JDBCTableCatalog",
+        f"SET spark.sql.catalog.x={_JDBC_CATALOG}",
         "SET spark.sql.catalog.x.url=jdbc:derby:{out};create=true",
-        "SET spark.sql.catalog.x.driver=org.apache.derby.jdbc.EmbeddedDriver",
+        f"SET spark.sql.catalog.x.driver={_DERBY_DRIVER}",
         "SELECT * FROM x.a.b",
     ),
     ("SET spark.sql.runSQLOnFiles=true", "SELECT * FROM text.`{secret}`"),
-    ("SET spark.sql.variable.substitute=true", "SELECT '${{env:PATH}}' FROM text.`{secret}`"),
+    ("SET spark.sql.variable.substitute=true", "SELECT '${env:PATH}' FROM text.`{secret}`"),
     ("CREATE TEMPORARY VIEW mine AS SELECT 1 AS a", "SELECT * FROM mine"),
 )
 SQL: Sequence[tuple[str, ...]] = (
@@ -351,9 +353,9 @@ SQL: Sequence[tuple[str, ...]] = (
     ("PREPARE p AS SELECT * FROM read_text('{secret}')", "EXECUTE p"),
 )
 _DERBY = {
-    "spark.sql.catalog.x": "org.apache.spark.sql.execution.datasources.v2.jdbc.JDBCTableCatalog",
+    "spark.sql.catalog.x": _JDBC_CATALOG,
     "spark.sql.catalog.x.url": "jdbc:derby:{out};create=true",
-    "spark.sql.catalog.x.driver": "org.apache.derby.jdbc.EmbeddedDriver",
+    "spark.sql.catalog.x.driver": _DERBY_DRIVER,
 }
 # Settings that a connection brings along, and the statement that would make use of them.
 SETTINGS: Sequence[tuple[dict[str, str], str]] = (
@@ -364,9 +366,9 @@ SETTINGS: Sequence[tuple[dict[str, str], str]] = (
     ({"spark.sql.catalog.spark_catalog": "x.Y"}, "SELECT * FROM nothing.there"),
     ({"spark.sql.runSQLOnFiles": "true"}, "SELECT * FROM text.`{secret}`"),
     ({"spark.sql.runSQLOnFiles": "true"}, "SELECT * FROM delta.`{outside}`"),
-    ({"spark.sql.variable.substitute": "true"}, "SELECT `${{env:PATH}}`"),
-    ({"spark.sql.session.timeZone": "${{env:PATH}}"}, "SET spark.sql.extensions"),
-    ({"spark.sql.variable.substitute": "true", "a": "text.`{secret}`"}, "SELECT * FROM ${{a}}"),
+    ({"spark.sql.variable.substitute": "true"}, "SELECT `${env:PATH}`"),
+    ({"spark.sql.session.timeZone": "${env:PATH}"}, "SET spark.sql.extensions"),
+    ({"spark.sql.variable.substitute": "true", "a": "text.`{secret}`"}, "SELECT * FROM ${a}"),
     ({"hive.exec.scratchdir": "{out}"}, "SET hive.exec.scratchdir"),
 )
 
@@ -393,13 +395,16 @@ class Scene:
 
     def fill(self, text: str) -> str:
         """Put paths into an attack."""
-        return text.format(
-            root=self.lake.root,
-            out=self.folder / "out",
-            secret=self.folder / "secret.csv",
-            folder=self.folder,
-            outside=self.folder / "outside",
-        )
+        paths = {
+            "{root}": self.lake.root,
+            "{out}": self.folder / "out",
+            "{secret}": self.folder / "secret.csv",
+            "{folder}": self.folder,
+            "{outside}": self.folder / "outside",
+        }
+        for mark, path in paths.items():
+            text = text.replace(mark, str(path))
+        return text
 
     def files(self) -> set[str]:
         """Name all that lies beside and in the lake; an attack must add and change nothing."""

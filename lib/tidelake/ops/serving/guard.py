@@ -6,7 +6,8 @@ and judges the analysed plan: every node and every relation in it must be an all
 then runs the plan that was judged.
 
 Three things are settled elsewhere, because analysis itself would already act on them: the settings
-in :data:`LOCKED`, the functions in :data:`_FUNCTIONS` and the settings that a connection brings
+in :data:`LOCKED`, the functions in
+:data:`~tidelake.ops.statements.SPARK_REFUSED` and the settings that a connection brings
 along (:mod:`~tidelake.ops.serving.connections`).
 """
 
@@ -20,6 +21,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors.exceptions.captured import AnalysisException, CapturedException
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
+
+from tidelake.ops.statements import SPARK_REFUSED
 
 # Settings that a client may read and change; their values are numbers, switches or checked by
 # Spark. Every other key also becomes one of Hadoop's, which name classes, hosts and folders.
@@ -45,41 +48,35 @@ LOCKED = {
     "spark.sql.variable.substitute": "false",
     "spark.sql.hive.thriftServer.singleSession": "false",
 }
-# They call any method of any class, or read a file that an argument names.
-_FUNCTIONS = frozenset(
-    {
-        *("reflect", "try_reflect", "java_method"),
-        *("from_avro", "to_avro", "schema_of_avro", "from_protobuf", "to_protobuf"),
-        *("from_xml", "schema_of_xml", "python_worker_logs", "table_changes_by_path"),
-    }
-)
 _QUERIES = """
-    Aggregate AsOfJoin CTERelationDef CTERelationRef Deduplicate Distinct EmptyRelation Except
-    Expand Filter Generate GlobalLimit Intersect Join LateralJoin LocalLimit LocalRelation
-    LogicalRelation Offset OneRowRelation PipeOperator Pivot Project Range RebalancePartitions Repartition
+    Aggregate AsOfJoin CTERelationDef CTERelationRef Deduplicate Distinct DomainJoin
+    EmptyRelation Except Expand Filter Generate GlobalLimit Intersect Join LateralJoin
+    LocalLimit LocalRelation LogicalRelation NearestByJoin Offset OneRowRelation PipeOperator
+    Pivot Project Range RebalancePartitions RelationTimeTravel Repartition
     RepartitionByExpression ResolvedHint ResolvedInlineTable Sample Sort Subquery SubqueryAlias
-    Tail Transpose Union UnionLoop UnionLoopRef Unpivot View Window WithCTE WithWindowDefinition
-    DomainJoin NearestByJoin RelationTimeTravel UnresolvedHaving UnresolvedHint
+    Tail Transpose Union UnionLoop UnionLoopRef Unpivot UnresolvedHaving UnresolvedHint
     UnresolvedInlineTable UnresolvedQualify UnresolvedRelation UnresolvedSubqueryColumnAliases
-    UnresolvedTVFAliases UnresolvedTableValuedFunction UnresolvedTranspose UnresolvedWith
+    UnresolvedTVFAliases UnresolvedTableValuedFunction UnresolvedTranspose UnresolvedWith View
+    Window WithCTE WithWindowDefinition
 """
 # They change nothing but the client's own session.
 _COMMANDS = """
     DescribeColumn DescribeColumnCommand DescribeDatabaseCommand DescribeDeltaDetailCommand
     DescribeDeltaHistory DescribeDeltaHistoryCommand DescribeFunction DescribeFunctionCommand
     DescribeNamespace DescribeQueryCommand DescribeRelation DescribeRelationJsonCommand
-    DescribeTableCommand DescribeTablePartition ExplainCommand ResetCommand SetCatalogAndNamespace
-    SetCatalogCommand SetCommand SetNamespaceCommand ShowCatalogsCommand ShowCollationsCommand
-    ShowColumns ShowColumnsCommand ShowCreateTable ShowCreateTableCommand
-    ShowDeltaTableColumnsCommand ShowCurrentNamespaceCommand ShowFunctions ShowFunctionsCommand ShowNamespaces
-    ShowNamespacesCommand ShowPartitions ShowPartitionsCommand ShowTableExtended
-    ShowTableProperties ShowTablePropertiesCommand ShowTables ShowTablesCommand
-    ShowTablesExtended ShowTablePartition ShowViews ShowViewsCommand
+    DescribeTableCommand DescribeTablePartition ExplainCommand ResetCommand
+    SetCatalogAndNamespace SetCatalogCommand SetCommand SetNamespaceCommand ShowCatalogsCommand
+    ShowCollationsCommand ShowColumns ShowColumnsCommand ShowCreateTable ShowCreateTableCommand
+    ShowCurrentNamespaceCommand ShowDeltaTableColumnsCommand ShowFunctions ShowFunctionsCommand
+    ShowNamespaces ShowNamespacesCommand ShowPartitions ShowPartitionsCommand ShowTableExtended
+    ShowTablePartition ShowTableProperties ShowTablePropertiesCommand ShowTables
+    ShowTablesCommand ShowTablesExtended ShowViews ShowViewsCommand
 """
 _NAMES = """
     CurrentNamespace ResolvedIdentifier ResolvedNamespace ResolvedNonPersistentFunc
     ResolvedPersistentView ResolvedTable ResolvedTempView UnresolvedFunctionName
-    UnresolvedIdentifier UnresolvedNamespace UnresolvedTable UnresolvedTableOrView UnresolvedView
+    UnresolvedIdentifier UnresolvedNamespace UnresolvedTable UnresolvedTableOrView
+    UnresolvedView
 """
 _ALLOWED = frozenset(f"{_QUERIES} {_COMMANDS} {_NAMES}".split())
 
@@ -118,7 +115,7 @@ def only_reading(spark: SparkSession) -> None:
 
 def _drop_functions(registry: Any) -> None:
     for function in _items(registry.listFunction()):
-        if function.funcName() in _FUNCTIONS:
+        if function.funcName() in SPARK_REFUSED:
             registry.dropFunction(function)
 
 
