@@ -411,6 +411,6 @@ class Scene:
         return set(self._stamps())
 
     def _stamps(self) -> Iterator[str]:
-        for file in self.folder.rglob("*"):
-            size = file.stat().st_size if file.is_file() else 0
-            yield f"{file.relative_to(self.folder)} {size}"
+        for place in {self.folder, Path(self.lake.root)}:
+            for file in place.rglob("*"):
+                yield f"{file} {file.stat().st_size if file.is_file() else ''}"

@@ -7,6 +7,7 @@ and the JVM's, before any statement is parsed. So the requests of clients go thr
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from pyspark.sql import SparkSession
@@ -47,6 +48,24 @@ def open_for_clients(spark: SparkSession, server: Any) -> None:
         _field(kind, direction).set(listener, anybody)
 
 
+def allowed_settings(brought: Mapping[str, str]) -> dict[str, str]:
+    """Choose what a session may begin with.
+
+    Hive's driver puts the settings of an address under ``set:hiveconf:`` and ``set:hivevar:``: they
+    become the session's. Under other prefixes Hive keeps properties of the JVM and
+    settings of a metastore, which all sessions share.
+
+    Args:
+        brought: What the client sent with its connection.
+    """
+    return {
+        key: value
+        for key, value in brought.items()
+        # Hive would replace a reference to the server's environment by what it refers to.
+        if (key in _ALWAYS or _setting(key) in SETTINGS) and "${" not in value
+    }
+
+
 def _field(kind: Any, name: str) -> Any:
     """Find a field of a class that has no method to set it."""
     found = kind.getDeclaredField(name)
@@ -66,11 +85,9 @@ class _Requests:
         return getattr(self._service, name)
 
     def OpenSession(self, request: Any) -> Any:
-        brought = request.getConfiguration() or {}
         kept = self._jvm.java.util.HashMap()
-        for key, value in brought.items():
-            if key in _ALWAYS or (_setting(key) in SETTINGS and "${" not in value):
-                kept.put(key, value)
+        for key, value in allowed_settings(request.getConfiguration() or {}).items():
+            kept.put(key, value)
         request.setConfiguration(kept)
         return self._service.OpenSession(request)
 
