@@ -14,15 +14,16 @@ from pyspark.sql import SparkSession
 
 from tidelake.ops.serving.guard import SETTINGS
 
+AUTHENTICATION = "spark.hadoop.hive.server2.authentication"
 # With it nobody gets in: there is no class that could check a password.
-CLOSED = {"spark.hadoop.hive.server2.authentication": "CUSTOM"}
+CLOSED = "CUSTOM"
 # What Hive's driver always sends: the database to begin in, and how many rows a fetch takes.
 _ALWAYS = frozenset(
     {"use:database", "set:hiveconf:hive.server2.thrift.resultset.default.fetch.size"}
 )
 
 
-def open_for_clients(spark: SparkSession, server: Any) -> None:
+def open_for_clients(spark: SparkSession, server: Any, *, anybody: bool) -> None:
     """Let clients of a server connect, with no other settings than the allowed ones.
 
     The server listens from its start on, before its requests can be put through anything. Until
@@ -30,7 +31,9 @@ def open_for_clients(spark: SparkSession, server: Any) -> None:
 
     Args:
         spark: The server's session.
-        server: Spark's ``HiveThriftServer2``, started with :data:`CLOSED`.
+        server: Spark's ``HiveThriftServer2``.
+        anybody: Whether it was started with :data:`CLOSED` and now asks for no password. Else the
+            environment has an authentication of its own, which stays.
     """
     jvm = spark.sparkContext._jvm
     assert jvm is not None
@@ -43,9 +46,10 @@ def open_for_clients(spark: SparkSession, server: Any) -> None:
     _field(kind, "processorFactory_").set(
         listener, jvm.org.apache.thrift.TProcessorFactory(processor)
     )
-    anybody = auth.PlainSaslHelper.getPlainTransportFactory("NONE")
-    for direction in ("inputTransportFactory_", "outputTransportFactory_"):
-        _field(kind, direction).set(listener, anybody)
+    if anybody:
+        unasked = auth.PlainSaslHelper.getPlainTransportFactory("NONE")
+        for direction in ("inputTransportFactory_", "outputTransportFactory_"):
+            _field(kind, direction).set(listener, unasked)
 
 
 def allowed_settings(brought: Mapping[str, str]) -> dict[str, str]:

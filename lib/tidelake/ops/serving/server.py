@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 
 from tidelake.config import Environment
 from tidelake.errors import MachineError, NotBuiltError, UsageError
-from tidelake.ops.serving.connections import CLOSED, open_for_clients
+from tidelake.ops.serving.connections import AUTHENTICATION, CLOSED, open_for_clients
 from tidelake.ops.serving.guard import LOCKED, only_reading
 from tidelake.ops.serving.registered import Registered
 from tidelake.quiet import output_to
@@ -52,7 +52,7 @@ def serving(environment: Environment, lake: Lake, *, host: str, port: int) -> It
         registered = Registered(spark, lake)
         registered.refresh()
         only_reading(spark)
-        with _listening(spark, port):
+        with _listening(spark, port, anybody=AUTHENTICATION not in environment.spark):
             yield registered
 
 
@@ -74,9 +74,9 @@ def refuse_taken(host: str, port: int) -> None:
 @contextmanager
 def _started(environment: Environment, host: str, port: int) -> Iterator[SparkSession]:
     settings = {
+        AUTHENTICATION: CLOSED,
         **{key: value for key, value in environment.spark.items() if not _names_catalog(key)},
         **LOCKED,
-        **CLOSED,
         "spark.hadoop.hive.server2.transport.mode": "binary",
         # Clients' threads see the jars of the JVM's start alone.
         "spark.driver.extraClassPath": os.pathsep.join(
@@ -100,7 +100,7 @@ def _names_catalog(key: str) -> bool:
 
 
 @contextmanager
-def _listening(spark: SparkSession, port: int) -> Iterator[None]:
+def _listening(spark: SparkSession, port: int, *, anybody: bool) -> Iterator[None]:
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     # Hive's classes bring Derby along, which would leave a log where the command was called.
@@ -115,7 +115,7 @@ def _listening(spark: SparkSession, port: int) -> Iterator[None]:
             f"Its own words are in {spark_log()}."
         ) from error
     try:
-        open_for_clients(spark, server)
+        open_for_clients(spark, server, anybody=anybody)
         yield
     finally:
         with suppress(Py4JError, OSError):
