@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 from collections.abc import Collection, Iterator
 from typing import Any
@@ -100,7 +101,7 @@ def _one_query(sql: str, dialect: str) -> exp.Query | exp.Describe:
 
 
 def _refuse_in_duckdb(sql: str, lake: Lake, tables: Collection[str]) -> None:
-    with duckdb.connect() as connection:
+    with _parser().cursor() as connection:
         (text,) = connection.execute("SELECT json_serialize_sql($1)", [sql]).fetchall()[0]
     parsed = json.loads(text)
     if parsed["error"] and parsed["error_type"] == "parser":
@@ -120,6 +121,12 @@ def _refuse_in_duckdb(sql: str, lake: Lake, tables: Collection[str]) -> None:
             _refuse_function(node["function"]["function_name"], lake, allowed=_DUCKDB_ROWS)
         elif kind == "FUNCTION":
             _refuse_function(node["function_name"], lake, refused=_DUCKDB_REFUSED)
+
+
+@functools.cache
+def _parser() -> duckdb.DuckDBPyConnection:
+    """Keep an empty database that parses statements and runs none of them."""
+    return duckdb.connect()
 
 
 def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
