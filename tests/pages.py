@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -54,6 +55,14 @@ def ask(server: PageServer, path: str, *, method: str = "GET", **headers: str) -
         return Answer(answer.status, dict(answer.getheaders()), answer.read().decode())
     finally:
         connection.close()
+
+
+def ask_raw(server: PageServer, *lines: str) -> tuple[int, str]:
+    """Send a request as it stands; give status and body."""
+    with socket.create_connection(("127.0.0.1", server.server_address[1]), timeout=10) as sending:
+        sending.sendall("\r\n".join((*lines, "", "")).encode())
+        head, _, body = sending.makefile("rb").read().decode().partition("\r\n\r\n")
+    return int(head.split()[1]), body
 
 
 def wait_until_read(server: PageServer, name: str = "shop") -> None:

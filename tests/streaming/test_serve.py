@@ -8,13 +8,16 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyspark
 import pytest
 
+from tests.attacks import JDBC, SECRET, SETTINGS, Scene
+from tests.jdbc import Clients, Refused, clients
 from tests.unit.handmade import write_rows
 from tidelake.cli import app
 from tidelake.cli.failures import run_command
@@ -24,32 +27,35 @@ from tidelake.tables import Lake
 _JARS = Path(pyspark.__file__).parent / "jars" / "*"
 _ROWS = "SELECT * FROM (VALUES ('u1', TIMESTAMPTZ '{}')) AS t(user_id, window_end)"
 _STARTS_WITHIN, _ENDS_WITHIN = 180, 30
+# A few of them by Hive's own client; the whole list is tests/attacks.py's.
 _REFUSED = [
     "INSERT INTO gold.totals SELECT * FROM gold.totals",
-    "WITH t AS (SELECT * FROM gold.totals) INSERT INTO gold.totals SELECT * FROM t",
-    "FROM gold.totals INSERT INTO gold.totals SELECT *",
-    "INSERT OVERWRITE DIRECTORY '{out}' USING csv SELECT 1",
-    "DELETE FROM gold.totals",
-    "UPDATE gold.totals SET user_id = 'x'",
-    "MERGE INTO gold.totals t USING gold.totals s ON false WHEN NOT MATCHED THEN INSERT *",
-    "DELETE FROM delta.`{root}/gold/totals`",
-    "DROP TABLE gold.totals",
-    "TRUNCATE TABLE gold.totals",
-    "ALTER TABLE gold.totals SET TBLPROPERTIES ('a' = 'b')",
-    "OPTIMIZE gold.totals",
-    "VACUUM gold.totals RETAIN 0 HOURS",
-    "RESTORE TABLE gold.totals TO VERSION AS OF 0",
-    "CREATE TABLE default.c SHALLOW CLONE gold.totals LOCATION '{out}'",
-    "REORG TABLE gold.totals APPLY (PURGE)",
-    "CREATE TABLE default.t USING delta LOCATION '{out}' AS SELECT 1 AS a",
-    "CREATE VIEW default.v AS SELECT 1 AS a",
-    "EXECUTE IMMEDIATE 'DROP TABLE gold.totals'",
+    "SET spark.sql.runSQLOnFiles=true",
     "ADD JAR '{out}/x.jar'",
     "SELECT TRANSFORM(user_id) USING 'cat' FROM gold.totals",
-    "SELECT reflect('java.lang.System', 'getProperty', 'user.dir')",
     "SELECT * FROM text.`/etc/hostname`",
-    "SELECT * FROM delta.`{root}/gold/totals`",
 ]
+_ANSWERED = [
+    "SELECT t.user_id FROM totals t JOIN gold.totals__final f USING (user_id)",
+    "SELECT a.user_id FROM gold.totals__final a, gold.totals__final b",
+    "WITH t AS (SELECT user_id FROM totals) SELECT * FROM t UNION SELECT * FROM t",
+    "SELECT user_id FROM totals WHERE user_id IN (SELECT user_id FROM gold.totals)",
+    "SELECT user_id FROM totals QUALIFY row_number() OVER (ORDER BY window_end) = 1",
+    "SELECT user_id FROM gold.totals VERSION AS OF 0 GROUP BY ROLLUP (user_id) LIMIT 1",
+    "SELECT 'InsertIntoStatement; DROP TABLE x' AS ScriptTransformation -- ADD JAR x",
+    "SELECT * FROM range(2) LATERAL VIEW explode(array(1)) e AS x",
+    "SHOW SCHEMAS",
+    "SHOW TABLES IN gold",
+    "SHOW COLUMNS IN gold.totals",
+    "DESCRIBE TABLE EXTENDED gold.totals",
+    "DESCRIBE HISTORY gold.totals",
+    "DESCRIBE DETAIL gold.totals",
+    "EXPLAIN FORMATTED SELECT * FROM gold.totals__final",
+    "SET spark.sql.hive.version",
+    "SET spark.sql.ansi.enabled=false",
+]
+# What comes before the name of a setting where a client speaks the protocol itself.
+_PREFIXES = ("set:", "set:system:")
 
 
 @dataclass(frozen=True)
@@ -143,9 +149,85 @@ def test_a_jdbc_client_reads_and_cannot_write(served: Served, tmp_path: Path) ->
     assert "still 1" in out
     errors = [line for line in told.splitlines() if line.startswith("Error: ")]
     assert len(errors) == len(refused), "\n".join(line[:200] for line in errors)
-    assert sum("this server only reads" in error for error in errors) >= len(refused) - 3
+    assert sum("this server only reads" in error for error in errors) >= len(refused) - 1
     assert newest_version(table) == before
     assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture(scope="module")
+def jdbc(served: Served) -> Iterator[Clients]:
+    """Give a JVM that connects to the server."""
+    with clients(served.port) as found:
+        yield found
+
+
+@pytest.fixture
+def scene(served: Served, tmp_path: Path) -> Iterator[Scene]:
+    """Put what attacks are after beside the lake; nothing there and in the lake may change."""
+    found = Scene.at(tmp_path, served.lake)
+    before = found.files()
+    yield found
+    assert found.files() == before
+
+
+def test_every_attack_is_refused_also_from_two_sessions_at_once(
+    jdbc: Clients, scene: Scene
+) -> None:
+    ran: list[str] = []
+    told: list[str] = []
+
+    def attack(attacks: Sequence[tuple[str, ...]]) -> None:
+        with jdbc.session() as session:
+            for statement in (scene.fill(one) for steps in attacks for one in steps):
+                try:
+                    ran.append(f"{statement}: {session.rows(statement)}")
+                except Refused as refused:
+                    told.append(str(refused))
+
+    with ThreadPoolExecutor(2) as both:
+        list(both.map(attack, (JDBC[::2], JDBC[1::2])))
+
+    assert ran == []
+    assert not [text for text in told if SECRET in text or "UndeclaredThrowable" in text]
+    assert sum("this server only reads" in text for text in told) > len(told) / 2
+
+
+@pytest.mark.parametrize(("settings", "statement"), SETTINGS)
+def test_settings_that_a_connection_brings_along_have_no_effect(
+    jdbc: Clients, scene: Scene, settings: dict[str, str], statement: str
+) -> None:
+    filled = {key: scene.fill(value) for key, value in settings.items()}
+    # A semicolon would end a setting of an address.
+    address = ";".join(f"{key}={value}" for key, value in filled.items() if ";" not in value)
+    for mark in "?#":
+        with pytest.raises(Refused), jdbc.session(f"{mark}{address}") as session:
+            session.rows(scene.fill(statement))
+    for prefix in _PREFIXES:
+        brought = {f"{prefix}{key}": value for key, value in filled.items()}
+        assert "ERROR_STATUS" in jdbc.open_raw(brought, scene.fill(statement))
+
+
+def test_sessions_share_no_settings_and_show_nothing_of_the_server(jdbc: Clients) -> None:
+    jdbc.open_raw({"set:system:planted": "by a client"}, "SELECT 1")
+    here = "SELECT current_timezone(), current_schema()"
+    with jdbc.session("?spark.sql.session.timeZone=Asia/Tokyo") as one, jdbc.session() as other:
+        assert one.rows(here) == [["Asia/Tokyo", "gold"]]
+        one.rows("SET TIME ZONE 'America/New_York'")
+        one.rows("USE silver")
+        assert one.rows(here) == [["America/New_York", "silver"]]
+        assert other.rows(here) == [["UTC", "gold"]]
+        hidden = "${env:PATH} ${system:planted} ${spark.driver.extraClassPath}"
+        assert other.rows(f"SELECT '{hidden}'") == [[hidden]]
+
+
+@pytest.mark.long
+def test_what_tools_ask_is_answered(jdbc: Clients) -> None:
+    with jdbc.session() as session:
+        for statement in _ANSWERED:
+            assert session.rows(statement), statement
+        assert {"gold.totals", "gold.totals__final"} <= set(jdbc.tables(session))
+        with pytest.raises(Refused, match=r"\[TABLE_OR_VIEW_NOT_FOUND\].*`nothing`"):
+            session.rows("SELECT * FROM nothing")
 
 
 @pytest.mark.long

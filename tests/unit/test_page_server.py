@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import quote, urlencode
 
 import pytest
 
-from tests.pages import ask, served, wait_until_read
+from tests.attacks import JDBC, SQL, Scene
+from tests.pages import ask, ask_raw, served, wait_until_read
 from tests.shops import DEFINITION, Shop
 from tidelake.errors import UsageError
 from tidelake.ops.page.desk import Desk
@@ -132,9 +134,7 @@ def test_the_overview_names_all_pipelines_and_breaks_for_none(server: PageServer
     assert 'data-state="critical"' in page
 
 
-@pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:8050", "localhost.evil.example", ""]
-)
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8050", "localhost.evil.example"])
 def test_a_name_that_was_pointed_here_is_turned_away(server: PageServer, host: str) -> None:
     answer = ask(server, "/p/shop", Host=host)
 
@@ -142,7 +142,49 @@ def test_a_name_that_was_pointed_here_is_turned_away(server: PageServer, host: s
     assert "records" not in answer.text
 
 
-@pytest.mark.parametrize("host", ["localhost:8050", "127.0.0.1", "[::1]:8050", "127.8.8.8:1"])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [],
+        ["Host:"],
+        ["Host: [::1"],
+        ["Host: [::1]x"],
+        ["Host: [localhost]"],
+        ["Host: [::g]:80"],
+        ["Host: ::1"],
+        ["Host: a:b:c"],
+        ["Host: localhost:x"],
+        ["Host: localhost:-1"],
+        ["Host: localhost:65536"],
+        ["Host: localhost:8050\u00b2"],
+        ["Host: caf\u00e9"],
+        ["Host: \u0661"],
+        ["Host: user@localhost"],
+        ["Host: localhost/x"],
+        ["Host: localhost evil.example"],
+        ["Host: localhost,evil.example"],
+        ["Host: localhost\0"],
+        ["Host: localhost", "Host: localhost"],
+    ],
+)
+def test_a_malformed_host_header_is_a_bad_request(server: PageServer, headers: list[str]) -> None:
+    status, body = ask_raw(server, "GET /p/shop HTTP/1.1", *headers)
+
+    assert status == 400
+    assert "The Host header is malformed." in body
+    assert "records" not in body
+
+
+def test_a_malformed_address_is_a_bad_request(server: PageServer) -> None:
+    status, body = ask_raw(server, "GET http://[::1/p/shop HTTP/1.1", "Host: localhost")
+
+    assert (status, body) == (400, "The address is malformed.")
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["localhost:8050", "LOCALHOST", "127.0.0.1", "[::1]:8050", "[0:0:0:0:0:0:0:1]", "127.8.8.8:1"],
+)
 def test_this_machines_own_names_are_answered(server: PageServer, host: str) -> None:
     assert ask(server, "/p/shop", Host=host).status == 200
 
@@ -162,6 +204,16 @@ def test_a_head_has_no_body(server: PageServer) -> None:
     answer = ask(server, "/p/shop", method="HEAD")
 
     assert (answer.status, answer.text) == (200, "")
+
+
+def test_no_statement_reaches_a_database_through_the_page(server: PageServer, shop: Shop) -> None:
+    scene = Scene(shop.root, shop.lake)
+    before = scene.files()
+
+    for text in (scene.fill(one) for steps in (*SQL, *JDBC) for one in steps):
+        assert ask(server, f"/p/{quote(text, safe='')}").status == 404
+        assert ask(server, f"/p/shop?{urlencode({'sql': text})}", method="HEAD").status == 200
+    assert scene.files() == before
 
 
 @pytest.mark.parametrize(

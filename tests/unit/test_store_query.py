@@ -65,5 +65,7 @@ def test_a_statement_of_the_users_reads_nothing_beside_the_tables_it_names(
 def test_no_statement_shows_the_secret(stored: Lake, capsys: pytest.CaptureFixture[str]) -> None:
     query = "SELECT s.secret_string, count(*) FROM duckdb_secrets() s, silver.shop GROUP BY 1"
 
-    assert run_command(app, ["sql", "--json", query, "--root", str(stored.root)]) == 0
-    assert "of the store" not in capsys.readouterr().out
+    assert run_command(app, ["sql", "--json", query, "--root", str(stored.root)]) == 2
+    told = capsys.readouterr()
+    assert "duckdb_secrets() is refused" in told.err
+    assert "of the store" not in told.out + told.err

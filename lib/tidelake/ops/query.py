@@ -14,7 +14,7 @@ import duckdb
 from duckdb_extensions import import_extension
 
 from tidelake.errors import MachineError, NotBuiltError, TidelakeError, UsageError
-from tidelake.ops.statements import DUCKDB, SPARK, known, tables_in
+from tidelake.ops.statements import DUCKDB, SPARK, known, refuse_beside_tables, tables_in
 from tidelake.ops.target import Target
 from tidelake.sinks.commits import last_commit
 from tidelake.sinks.finality import Final
@@ -80,6 +80,7 @@ def ask_for_user(lake: Lake, sql: str, versions: Mapping[str, int] | None = None
     """
     if lake.catalog is not None:
         wanted = tables_in(sql, lake, dialect=SPARK)
+        refuse_beside_tables(sql, lake, wanted, dialect=SPARK)
         return _ask_catalog(lake.catalog, sql, wanted, versions or {}, dialect=SPARK)
     with _for_user(lake, sql, versions or {}) as connection:
         return _answer(connection, sql, lake)
@@ -137,6 +138,7 @@ def _for_user(
         writes: The one file that may be written.
     """
     wanted = tables_in(sql, lake)
+    refuse_beside_tables(sql, lake, wanted)
     with duckdb.connect() as connection:
         import_extension("delta", con=connection)
         _reach(connection, lake)

@@ -1,9 +1,14 @@
-"""Find what a statement asks: one SELECT, and the tables that it names."""
+"""Find what a statement asks: one SELECT, the tables that it names, and nothing beside them."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import json
+from collections.abc import Collection, Iterator
+from typing import Any
 
+import duckdb
 from sqlglot import exp, parse
 from sqlglot.errors import SqlglotError
 
@@ -13,6 +18,24 @@ from tidelake.typed import first_command
 
 DUCKDB, SPARK = "duckdb", "databricks"
 _FINAL = "__final"
+# Functions of Spark that call into the JVM or another service, or read a file or a secret that an
+# argument names.
+SPARK_REFUSED = frozenset(
+    {
+        *("reflect", "try_reflect", "java_method"),
+        *("from_avro", "to_avro", "schema_of_avro", "from_protobuf", "to_protobuf"),
+        *("from_xml", "schema_of_xml", "python_worker_logs", "table_changes_by_path"),
+        *("secret", "try_secret", "http_request", "remote_query", "ai_query"),
+    }
+)
+# DuckDB's settings and environment, which hold the keys of a store.
+_DUCKDB_REFUSED = frozenset({"current_setting", "getenv", "getvariable", "write_log"})
+# Functions that may stand in FROM: they read nothing but their arguments.
+_SPARK_ROWS = frozenset({"range", "explode", "explode_outer", "inline", "posexplode", "stack"})
+_DUCKDB_ROWS = frozenset(
+    {"range", "generate_series", "unnest", "repeat", "repeat_row", "json_each", "json_tree"}
+)
+_ONE_SELECT = "`tidelake sql` takes one SELECT; tables change only through `run`."
 
 
 def dialect_of(lake: Lake) -> str:
@@ -31,22 +54,131 @@ def tables_in(sql: str, lake: Lake, *, dialect: str = DUCKDB) -> dict[str, Table
     Raises:
         UsageError: It is not exactly one query, or names a table that does not exist.
     """
+    statement = _one_query(sql, dialect)
+    named = {
+        f"{found.db}.{found.name}".lower()
+        for found in statement.find_all(exp.Table)
+        if found.db and found.name and not _is_information("", found.db)
+    }
+    meant = {name: _meant(name, lake) for name in sorted(named)}
+    unknown = [name for name, table in meant.items() if table is None]
+    if unknown:
+        raise _unknown(unknown, lake)
+    return {name: table for name, table in meant.items() if table is not None}
+
+
+def refuse_beside_tables(
+    sql: str, lake: Lake, tables: Collection[str], *, dialect: str = DUCKDB
+) -> None:
+    """Refuse a user's statement that reads, writes or calls anything beside its tables.
+
+    DuckDB's settings keep a query from files, but not from everything: ``delta_scan`` reads the
+    log of any table before DuckDB is asked for a file.
+
+    Args:
+        sql: The statement.
+        lake: Where the tables are.
+        tables: Those that it may read, by the names that it uses.
+        dialect: The statement's. DuckDB's own parser judges the one in its words.
+
+    Raises:
+        UsageError: Names the function or table.
+    """
+    if dialect == SPARK:
+        _refuse_in_spark(_one_query(sql, dialect), lake)
+    else:
+        _refuse_in_duckdb(sql, lake, tables)
+
+
+def _one_query(sql: str, dialect: str) -> exp.Query | exp.Describe:
     try:
         statements = [statement for statement in parse(sql, dialect=dialect) if statement]
     except SqlglotError as error:
         raise UsageError(f"the statement cannot be read: {str(error).splitlines()[0]}") from error
     if len(statements) != 1 or not isinstance(statements[0], exp.Query | exp.Describe):
-        raise UsageError("`tidelake sql` takes one SELECT; tables change only through `run`.")
-    named = {
-        f"{found.db}.{found.name}".lower()
-        for found in statements[0].find_all(exp.Table)
-        if found.db and found.db.lower() != "information_schema"
-    }
-    meant = {name: _meant(name, lake) for name in sorted(named)}
-    unknown = [name for name, table in meant.items() if table is None]
-    if unknown:
-        raise UsageError(f"there is no table {', '.join(unknown)}.\n{known(lake)}")
-    return {name: table for name, table in meant.items() if table is not None}
+        raise UsageError(_ONE_SELECT)
+    return statements[0]
+
+
+def _refuse_in_duckdb(sql: str, lake: Lake, tables: Collection[str]) -> None:
+    with _parser().cursor() as connection:
+        (text,) = connection.execute("SELECT json_serialize_sql($1)", [sql]).fetchall()[0]
+    parsed = json.loads(text)
+    if parsed["error"] and parsed["error_type"] == "parser":
+        raise UsageError(f"the statement cannot be read: {parsed['error_message']}")
+    if parsed["error"] or len(parsed["statements"]) != 1:
+        raise UsageError(_ONE_SELECT)
+    nodes = list(_nodes(parsed))
+    inner = {one["key"].lower() for node in nodes for one in node.get("cte_map", {}).get("map", ())}
+    for node in nodes:
+        kind = node.get("type")
+        if kind == "BASE_TABLE":
+            parts = (node["catalog_name"], node["schema_name"], node["table_name"])
+            name = ".".join(part for part in parts if part)
+            if name.lower() not in {*inner, *tables} and not _is_information(*parts[:2]):
+                raise _unknown([name], lake)
+        elif kind == "TABLE_FUNCTION":
+            _refuse_function(node["function"]["function_name"], lake, allowed=_DUCKDB_ROWS)
+        elif kind == "FUNCTION":
+            _refuse_function(node["function_name"], lake, refused=_DUCKDB_REFUSED)
+
+
+@functools.cache
+def _parser() -> duckdb.DuckDBPyConnection:
+    """Keep an empty database that parses statements and runs none of them."""
+    return duckdb.connect()
+
+
+def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
+    """Give every node of a parsed statement."""
+    waiting = [tree]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, dict):
+            yield found
+            waiting.extend(found.values())
+        elif isinstance(found, list):
+            waiting.extend(found)
+
+
+def _refuse_in_spark(statement: exp.Query | exp.Describe, lake: Lake) -> None:
+    if statement.find(exp.QueryTransform):
+        raise UsageError(_ONE_SELECT)
+    for function in statement.find_all(exp.Func):
+        _refuse_function(_function_name(function), lake, refused=SPARK_REFUSED)
+    inner = {found.alias.lower() for found in statement.find_all(exp.CTE)}
+    for table in statement.find_all(exp.Table):
+        if isinstance(table.this, exp.Func):
+            _refuse_function(_function_name(table.this), lake, allowed=_SPARK_ROWS)
+        elif not table.db and table.name.lower() not in inner:
+            raise _unknown([table.name], lake)
+
+
+def _function_name(function: exp.Func) -> str:
+    return function.name if isinstance(function, exp.Anonymous) else function.sql_name()
+
+
+def _refuse_function(
+    name: str,
+    lake: Lake,
+    *,
+    allowed: Collection[str] | None = None,
+    refused: Collection[str] = (),
+) -> None:
+    known_name = name.lower()
+    if known_name in refused or (allowed is not None and known_name not in allowed):
+        raise UsageError(
+            f"{known_name}() is refused: a statement cannot access anything but the lake's tables."
+            f"\n{known(lake)}"
+        )
+
+
+def _is_information(catalog: str, schema: str) -> bool:
+    return not catalog and schema.lower() == "information_schema"
+
+
+def _unknown(names: Collection[str], lake: Lake) -> UsageError:
+    return UsageError(f"there is no table {', '.join(names)}.\n{known(lake)}")
 
 
 def _meant(name: str, lake: Lake) -> Table | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import sys
+from collections.abc import Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar
@@ -14,6 +16,11 @@ from tidelake.ops.page.desk import Desk
 from tidelake.ops.page.facts import Facts
 from tidelake.ops.page.rendering import Document, Renderer, static
 
+# A name or an IPv4 address, or an IPv6 address in brackets, and perhaps a port.
+_HOST = re.compile(
+    r"(?:(?P<name>[\w.-]+)|\[(?P<v6>[\da-f:.]+)\])(?::(?P<port>\d{0,5}))?", re.A | re.I
+)
+_MAX_PORT = 65535
 # For how long the first answer may wait for the first facts; the page comes without them then.
 _PATIENCE = 0.7
 _HEADERS = {
@@ -78,12 +85,14 @@ class PageServer(ThreadingHTTPServer):
 
         A page elsewhere may let its own name point here, and would then read what is shown
         (DNS rebinding). So a name must be the one that was bound to; an address cannot be forged.
+
+        Args:
+            host: What :func:`host_in` found.
         """
-        name = urlsplit(f"//{host}").hostname or ""
-        if name in ("localhost", self.host):
+        if host in ("localhost", self.host.lower()):
             return True
         try:
-            address = ipaddress.ip_address(name)
+            address = ipaddress.ip_address(host)
         except ValueError:
             return False
         return address.is_loopback or not is_loopback(self.host)
@@ -122,6 +131,23 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def host_in(headers: Sequence[str]) -> str | None:
+    """Find the host that a request is for; None if its ``Host`` headers name none or several.
+
+    Args:
+        headers: The values of all of them.
+    """
+    found = _HOST.fullmatch(headers[0].strip()) if len(headers) == 1 else None
+    if found is None or int(found["port"] or 0) > _MAX_PORT:
+        return None
+    if found["v6"] is None:
+        return found["name"].lower()
+    try:
+        return str(ipaddress.IPv6Address(found["v6"]))
+    except ValueError:
+        return None
+
+
 class _Handler(BaseHTTPRequestHandler):
     """Answers one request a connection: none is left open, so none keeps a thread."""
 
@@ -140,10 +166,15 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(sends=False)
 
     def _answer(self, *, sends: bool) -> None:
-        if not self.server.knows(self.headers.get("Host", "")):
+        host, path = host_in(self.headers.get_all("Host", [])), _path_of(self.path)
+        if host is None or path is None:
+            malformed = "The Host header" if host is None else "The address"
+            self._send(HTTPStatus.BAD_REQUEST, _told(f"{malformed} is malformed."), sends=sends)
+            return
+        if not self.server.knows(host):
             self._send(HTTPStatus.MISDIRECTED_REQUEST, _told("This page is at another address."))
             return
-        found = self.server.document(urlsplit(self.path).path)
+        found = self.server.document(path)
         if found is None:
             self._send(HTTPStatus.NOT_FOUND, self.server.renderer.unknown(), sends=sends)
         elif self.headers.get("If-None-Match") == found.tag:
@@ -165,6 +196,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing: a page that asks every two seconds would fill the terminal."""
+
+
+def _path_of(target: str) -> str | None:
+    """Find the path in what a request asks for; None if it is malformed."""
+    try:
+        return urlsplit(target).path
+    except ValueError:
+        return None
 
 
 def _told(text: str) -> Document:

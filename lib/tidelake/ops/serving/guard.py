@@ -1,40 +1,103 @@
-"""Let a session of the Thrift server read, and nothing else.
+"""Let sessions of the Thrift server read the lake's tables, and nothing else.
 
 Spark has no switch for that. But each statement of a client goes through its session's parser, and
-a parser can be put in front of it, even one in Python: what that passes on, Spark runs.
+a parser can be put in front of Spark's own, even one in Python. This one analyses the statement
+and judges the analysed plan: every node and every relation in it must be an allowed one. Spark
+then runs the plan that was judged.
+
+Three things are settled elsewhere, because analysis itself would already act on them: the settings
+in :data:`LOCKED`, the functions in
+:data:`~tidelake.ops.statements.SPARK_REFUSED` and the settings that a connection brings
+along (:mod:`~tidelake.ops.serving.connections`).
 """
 
 from __future__ import annotations
 
-import re
+import threading
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from py4j.protocol import Py4JJavaError
-from pyspark.errors.exceptions.captured import CapturedException
+from pyspark.errors.exceptions.captured import AnalysisException, CapturedException
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
-# Commands that change nothing but the client's own session, by the names of their plans.
-_READING = re.compile(
-    r"(Show|Describe|Desc)\w*|SetCatalogAndNamespace|SetNamespaceCommand|SetCommand|ExplainCommand"
+from tidelake.ops.statements import SPARK_REFUSED
+
+# Settings that a client may read and change; their values are numbers, switches or checked by
+# Spark. Every other key also becomes one of Hadoop's, which name classes, hosts and folders.
+SETTINGS = frozenset(
+    {
+        "spark.sql.adaptive.enabled",
+        "spark.sql.ansi.doubleQuotedIdentifiers",
+        "spark.sql.ansi.enabled",
+        "spark.sql.autoBroadcastJoinThreshold",
+        "spark.sql.caseSensitive",
+        "spark.sql.crossJoin.enabled",
+        "spark.sql.legacy.timeParserPolicy",
+        "spark.sql.session.timeZone",
+        "spark.sql.shuffle.partitions",
+    }
 )
-# Plans that are no command and write all the same, or run what the client brings along. A query
-# whose texts hold such a word is refused as well.
-_WRITING = re.compile(
-    r"InsertInto|ScriptTransformation|PlanWithUnresolvedIdentifier|ExecuteImmediate|CompoundBody"
-)
-# They call any method of any class.
-_UNSAFE = ("reflect", "try_reflect", "java_method")
-# With it a client could read any file as a table.
-_FILES = "spark.sql.runSQLOnFiles"
-_COMMAND = "org.apache.spark.sql.catalyst.plans.logical.Command"
+# Drivers ask for it and decide by it what to send.
+_READABLE = SETTINGS | {"spark.sql.hive.version"}
+# What analysis would act on before there is a plan to judge: files as tables, ``${env:…}`` in
+# texts, settings and temporary views that all clients share.
+LOCKED = {
+    "spark.sql.runSQLOnFiles": "false",
+    "spark.sql.variable.substitute": "false",
+    "spark.sql.hive.thriftServer.singleSession": "false",
+}
+_QUERIES = """
+    Aggregate AsOfJoin CTERelationDef CTERelationRef Deduplicate Distinct DomainJoin
+    EmptyRelation Except Expand Filter Generate GlobalLimit Intersect Join LateralJoin
+    LocalLimit LocalRelation LogicalRelation NearestByJoin Offset OneRowRelation PipeOperator
+    Pivot Project Range RebalancePartitions RelationTimeTravel Repartition
+    RepartitionByExpression ResolvedHint ResolvedInlineTable Sample Sort Subquery SubqueryAlias
+    Tail Transpose Union UnionLoop UnionLoopRef Unpivot UnresolvedHaving UnresolvedHint
+    UnresolvedInlineTable UnresolvedQualify UnresolvedRelation UnresolvedSubqueryColumnAliases
+    UnresolvedTVFAliases UnresolvedTableValuedFunction UnresolvedTranspose UnresolvedWith View
+    Window WithCTE WithWindowDefinition
+"""
+# They change nothing but the client's own session.
+_COMMANDS = """
+    DescribeColumn DescribeColumnCommand DescribeDatabaseCommand DescribeDeltaDetailCommand
+    DescribeDeltaHistory DescribeDeltaHistoryCommand DescribeFunction DescribeFunctionCommand
+    DescribeNamespace DescribeQueryCommand DescribeRelation DescribeRelationJsonCommand
+    DescribeTableCommand DescribeTablePartition ExplainCommand ResetCommand
+    SetCatalogAndNamespace SetCatalogCommand SetCommand SetNamespaceCommand ShowCatalogsCommand
+    ShowCollationsCommand ShowColumns ShowColumnsCommand ShowCreateTable ShowCreateTableCommand
+    ShowCurrentNamespaceCommand ShowDeltaTableColumnsCommand ShowFunctions ShowFunctionsCommand
+    ShowNamespaces ShowNamespacesCommand ShowPartitions ShowPartitionsCommand ShowTableExtended
+    ShowTablePartition ShowTableProperties ShowTablePropertiesCommand ShowTables
+    ShowTablesCommand ShowTablesExtended ShowViews ShowViewsCommand
+"""
+_NAMES = """
+    CurrentNamespace ResolvedIdentifier ResolvedNamespace ResolvedNonPersistentFunc
+    ResolvedPersistentView ResolvedTable ResolvedTempView UnresolvedFunctionName
+    UnresolvedIdentifier UnresolvedNamespace UnresolvedTable UnresolvedTableOrView
+    UnresolvedView
+"""
+_ALLOWED = frozenset(f"{_QUERIES} {_COMMANDS} {_NAMES}".split())
+
+
+class _Refused(Exception):
+    """Why a statement may not run."""
+
+
+class _Unresolved(Exception):
+    """A plan that Spark cannot analyse: it names a table that does not exist, for example."""
+
+    def __init__(self, plan: Any) -> None:
+        super().__init__()
+        self.plan = plan
 
 
 def only_reading(spark: SparkSession) -> None:
     """Put a guard in front of each session that begins from now on; ``spark`` itself may write.
 
     Args:
-        spark: The session that clients' sessions are made from; it belongs to nobody else.
+        spark: The session that clients' sessions are made from, started with :data:`LOCKED`.
     """
     context = spark.sparkContext
     gateway, jvm = context._gateway, context._jvm
@@ -45,9 +108,15 @@ def only_reading(spark: SparkSession) -> None:
     # Made before the guard is there: this session's own parser stays as it is.
     spark._jsparkSession.sessionState().sqlParser()
     spark._jsparkSession.extensions().injectParser(_Guards(jvm))
-    registry = jvm.org.apache.spark.sql.catalyst.analysis.FunctionRegistry.builtin()
-    for name in _UNSAFE:
-        registry.dropFunction(jvm.org.apache.spark.sql.catalyst.FunctionIdentifier(name))
+    analysis = jvm.org.apache.spark.sql.catalyst.analysis
+    _drop_functions(analysis.FunctionRegistry.builtin())
+    _drop_functions(analysis.TableFunctionRegistry.builtin())
+
+
+def _drop_functions(registry: Any) -> None:
+    for function in _items(registry.listFunction()):
+        if function.funcName() in SPARK_REFUSED:
+            registry.dropFunction(function)
 
 
 class _Guards:
@@ -64,52 +133,136 @@ class _Guards:
 
 
 class _Guard:
-    """A parser that passes on what another one made of a statement, if it only reads."""
+    """A parser that returns a statement's analysed plan, if the statement only reads."""
 
     def __init__(self, jvm: Any, session: Any, parser: Any) -> None:
         self._jvm = jvm
         self._session = session
         self._parser = parser
-        self._command = jvm.java.lang.Class.forName(
-            _COMMAND, False, jvm.Thread.currentThread().getContextClassLoader()
-        )
+        # Collects every node of a tree in one call.
+        identity = getattr(jvm.scala.Predef, "$conforms")()
+        self._every = jvm.scala.PartialFunction.fromFunction(identity)
+        self._analyses = threading.local()
+        self._has_begun = False
 
     def __getattr__(self, name: str) -> Any:
         """Hand everything else that a parser does to the other one."""
         if not name.startswith("parse"):
             raise AttributeError(name)
         parse = getattr(self._parser, name)
-        return lambda *arguments: self._told(parse, *arguments)
+        return lambda *arguments: self._reported(parse, *arguments)
 
     def parsePlan(self, sql: str) -> Any:
-        return self._passed(self._told(self._parser.parsePlan, sql))
+        return self._reported(self._judged_once, self._reported(self._parser.parsePlan, sql))
 
     def parsePlanWithParameters(self, sql: str, parameters: Any) -> Any:
-        return self._passed(self._told(self._parser.parsePlanWithParameters, sql, parameters))
+        parse = self._parser.parsePlanWithParameters
+        return self._reported(self._judged_once, self._reported(parse, sql, parameters))
 
     def toString(self) -> str:
         return "a parser that lets nobody write"
 
-    def _told(self, parse: Any, *arguments: Any) -> Any:
+    def _reported(self, call: Any, *arguments: Any) -> Any:
+        """Call, and let the client hear what the JVM or the guard says."""
         try:
-            return parse(*arguments)
+            return call(*arguments)
         except CapturedException as error:
             raise Py4JJavaError("", error._origin) from error
+        except _Refused as error:
+            refusal = self._jvm.UnsupportedOperationException(str(error))
+            raise Py4JJavaError("", refusal) from error
 
-    def _passed(self, plan: Any) -> Any:
-        self._session.conf().set(_FILES, "false")
-        kind = plan.getClass()
-        name, whole = kind.getSimpleName(), kind.getName()
-        # Delta's own, and a few of Spark's, are no commands until they are analysed.
-        acts = self._command.isInstance(plan) or name.endswith("Statement") or ".delta." in whole
-        if (acts and not _READING.fullmatch(name)) or _WRITING.search(plan.treeString()):
-            raise Py4JJavaError("", self._refusal())
-        return plan
+    def _judged_once(self, plan: Any) -> Any:
+        # Analysis parses the text of each view that it meets, on this thread. The views are the
+        # server's own, and the plan that is judged holds what became of their text.
+        if getattr(self._analyses, "running", False):
+            return plan
+        self._analyses.running = True
+        try:
+            if not self._has_begun:
+                # Delta brings its functions along, into the session's registry alone.
+                _drop_functions(self._session.sessionState().tableFunctionRegistry())
+                self._has_begun = True
+            return self._judged(plan)
+        except _Unresolved as error:
+            # A parser may not throw what analysis throws. This command analyses the plan again
+            # and fails as the statement would; it never runs the plan.
+            commands = self._jvm.org.apache.spark.sql.execution.command
+            return commands.DescribeQueryCommand("", error.plan)
+        finally:
+            self._analyses.running = False
 
-    def _refusal(self) -> Any:
-        return self._jvm.UnsupportedOperationException(
-            "this server only reads; tables change through tidelake run"
-        )
+    def _judged(self, plan: Any) -> Any:
+        """Analyse a plan and return it.
+
+        Raises:
+            _Refused: It does something else than reading the lake's tables.
+            _Unresolved: Spark cannot analyse it.
+        """
+        kind = _kind(plan)
+        # Before analysis, which already runs some of these (EXECUTE IMMEDIATE, CALL).
+        _refuse_unless(kind in _ALLOWED, kind)
+        # Spark analyses the plans in these only when the command runs.
+        if kind == "ExplainCommand":
+            self._judged(plan.logicalPlan())
+        elif kind == "DescribeQueryCommand":
+            self._judged(plan.plan())
+        skip = self._jvm.org.apache.spark.sql.execution.CommandExecutionMode.SKIP()
+        try:
+            analysed = self._session.sessionState().executePlan(plan, skip).analyzed()
+        except AnalysisException as error:
+            raise _Unresolved(plan) from error
+        for node in _items(analysed.collectWithSubqueries(self._every)):
+            _judge(node)
+        return analysed
 
     class Java:
         implements: ClassVar[list[str]] = ["org.apache.spark.sql.catalyst.parser.ParserInterface"]
+
+
+def _judge(node: Any) -> None:
+    """Refuse a node of an analysed plan that is not allowed, or reads another place than a table.
+
+    Raises:
+        _Refused: Names the node or the setting.
+    """
+    kind = _kind(node)
+    _refuse_unless(kind in _ALLOWED, kind)
+    if kind == "LogicalRelation":
+        _refuse_unless(node.catalogTable().isDefined(), "a relation that is no table")
+    elif kind in ("ResolvedTable", "DescribeDeltaHistoryCommand"):
+        table = node.table()
+        is_named = _kind(table) == "V1Table" or table.catalogTable().isDefined()
+        _refuse_unless(is_named, "a path as a table")
+    elif kind == "SetCommand":
+        pair = node.kv()
+        key, value = (pair.get()._1(), pair.get()._2()) if pair.isDefined() else ("", pair)
+        _judge_setting(key, SETTINGS if value.isDefined() else _READABLE)
+    elif kind == "ResetCommand":
+        _judge_setting(node.config().get() if node.config().isDefined() else "", SETTINGS)
+
+
+def _judge_setting(key: str, allowed: frozenset[str]) -> None:
+    if key not in allowed:
+        raise _Refused(
+            f"this server only reads the lake's tables: {key or 'all settings'} cannot be set or "
+            f"shown. These can: {', '.join(sorted(allowed))}."
+        )
+
+
+def _refuse_unless(is_allowed: bool, what: str) -> None:
+    if not is_allowed:
+        raise _Refused(
+            f"this server only reads the lake's tables: {what} is refused. "
+            "Tables change through tidelake run."
+        )
+
+
+def _kind(found: Any) -> str:
+    return str(found.getClass().getSimpleName())
+
+
+def _items(sequence: Any) -> Iterator[Any]:
+    each = sequence.iterator()
+    while each.hasNext():
+        yield each.next()

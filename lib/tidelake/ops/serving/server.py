@@ -13,7 +13,8 @@ from pyspark.errors import PySparkException
 
 from tidelake.config import Environment
 from tidelake.errors import MachineError, NotBuiltError, UsageError
-from tidelake.ops.serving.guard import only_reading
+from tidelake.ops.serving.connections import AUTHENTICATION, CLOSED, open_for_clients
+from tidelake.ops.serving.guard import LOCKED, only_reading
 from tidelake.ops.serving.registered import Registered
 from tidelake.quiet import output_to
 from tidelake.session import build_session, session_jars, spark_log
@@ -51,7 +52,7 @@ def serving(environment: Environment, lake: Lake, *, host: str, port: int) -> It
         registered = Registered(spark, lake)
         registered.refresh()
         only_reading(spark)
-        with _listening(spark, port):
+        with _listening(spark, port, anybody=AUTHENTICATION not in environment.spark):
             yield registered
 
 
@@ -73,7 +74,10 @@ def refuse_taken(host: str, port: int) -> None:
 @contextmanager
 def _started(environment: Environment, host: str, port: int) -> Iterator[SparkSession]:
     settings = {
-        **environment.spark,
+        AUTHENTICATION: CLOSED,
+        **{key: value for key, value in environment.spark.items() if not _names_catalog(key)},
+        **LOCKED,
+        "spark.hadoop.hive.server2.transport.mode": "binary",
         # Clients' threads see the jars of the JVM's start alone.
         "spark.driver.extraClassPath": os.pathsep.join(
             str(jar) for jar in session_jars(environment)
@@ -90,8 +94,13 @@ def _started(environment: Environment, host: str, port: int) -> Iterator[SparkSe
             spark.stop()
 
 
+def _names_catalog(key: str) -> bool:
+    """Tell whether a setting gives the session a catalog beside the lake's."""
+    return key.startswith("spark.sql.catalog.") or key == "spark.sql.defaultCatalog"
+
+
 @contextmanager
-def _listening(spark: SparkSession, port: int) -> Iterator[None]:
+def _listening(spark: SparkSession, port: int, *, anybody: bool) -> Iterator[None]:
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     # Hive's classes bring Derby along, which would leave a log where the command was called.
@@ -106,6 +115,7 @@ def _listening(spark: SparkSession, port: int) -> Iterator[None]:
             f"Its own words are in {spark_log()}."
         ) from error
     try:
+        open_for_clients(spark, server, anybody=anybody)
         yield
     finally:
         with suppress(Py4JError, OSError):
