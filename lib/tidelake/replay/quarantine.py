@@ -112,7 +112,7 @@ def replay_quarantine(run: Run, choice: Choice, *, look_only: bool = False) -> R
         decision = decider.decide(judged, watermark=mark, hold=keep)
         decided = keep(decision.rows.select("record_id", FATE, STAGE))
         told = (
-            decided.join(failed, on="record_id", how="inner")
+            decided.join(failed.dropDuplicates(["record_id"]), on="record_id", how="inner")
             .groupBy("failed", FATE, STAGE)
             .count()
             .orderBy("failed", FATE, STAGE)
