@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from tidelake.fingerprints import DUCKDB_FINGERPRINT, combined
+from tidelake.fingerprints import DUCKDB_SUM, DUCKDB_XOR, EMPTY, Fingerprint, combined, ids_in
 from tidelake.ops.query import ask
 from tidelake.ops.side import Closed, in_closed_batch
 from tidelake.sinks.commits import Commit
@@ -16,14 +16,15 @@ from tidelake.sinks.notes import FRESH, FateCount, SilverNote, add_up, fingerpri
 from tidelake.tables import Lake, Table
 
 _Key = tuple[str, int]
+_COUNTED = f"count(*), {DUCKDB_XOR}, {DUCKDB_SUM}"
 
 
 @dataclass(frozen=True)
 class Mark:
-    """How many rows, and which: equal marks mean equal sets of record ids."""
+    """How many rows, and which: marks that agree mean the same record ids."""
 
     rows: int = 0
-    fingerprint: int = 0
+    fingerprint: Fingerprint = EMPTY
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Tally:
         return sum(mark.rows for mark in self.batches.values())
 
     @property
-    def fingerprint(self) -> int:
+    def fingerprint(self) -> Fingerprint:
         """Of all record ids."""
         return combined(mark.fingerprint for mark in self.batches.values())
 
@@ -117,14 +118,16 @@ def tally(lake: Lake, table: Table, closed: Closed | None) -> Tally:
     if not table.exists:
         return Tally({})
     if closed is None:
-        rows, mark = ask(lake, f"SELECT count(*), {DUCKDB_FINGERPRINT} FROM {table.name}").rows[0]
-        return Tally({("", 0): Mark(int(rows), int(mark))})
+        rows, *marks = ask(lake, f"SELECT {_COUNTED} FROM {table.name}").rows[0]
+        return Tally({("", 0): Mark(int(rows), Fingerprint.of(*marks))})
     found = ask(
         lake,
-        f"SELECT _generation, _batch, count(*), {DUCKDB_FINGERPRINT} FROM {table.name} q "
+        f"SELECT _generation, _batch, {_COUNTED} FROM {table.name} q "
         f"WHERE {in_closed_batch(closed)} GROUP BY 1, 2",
     ).rows
-    return Tally({(g, int(b)): Mark(int(rows), int(mark)) for g, b, rows, mark in found})
+    return Tally(
+        {(g, int(b)): Mark(int(rows), Fingerprint.of(*marks)) for g, b, rows, *marks in found}
+    )
 
 
 def problems_of(
@@ -159,11 +162,11 @@ def problems_of(
     seen = sum(count.rows for count in fresh)
     gone = [one for one in erased if one.fate == RECORDS]
     left = seen - sum(one.rows for one in gone)
-    marks = (fingerprint_of(fresh), *(one.fingerprint for one in gone))
+    kept = fingerprint_of(fresh).minus(combined(one.ids for one in gone))
     if left + pending != bronze.rows:
         less = f", less {seen - left:,} that were erased," if gone else ""
         yield f"bronze holds {bronze.rows:,} rows, silver took {seen:,}{less} and {pending:,} wait"
-    elif not pending and combined(marks) != bronze.fingerprint:
+    elif not pending and not kept.agrees(bronze.fingerprint):
         yield "silver took as many rows as bronze holds, but not the same ones"
 
 
@@ -179,11 +182,13 @@ def _bronze_problems(taken: Sequence[Commit], bronze: Tally) -> Iterator[str]:
     written = sum(commit.brought for commit in filled)
     gone = arrivals_in(filled)
     erased = sum(one.rows for one in gone)
-    marks = [int(commit.note["fingerprint"]) for commit in filled]
+    kept = combined(ids_in(commit.note) for commit in filled).minus(
+        combined(one.ids for one in gone)
+    )
     if written - erased != bronze.rows:
         less = f" and {erased:,} were erased" if gone else ""
         yield f"bronze: its commits wrote {written:,} rows{less}, it holds {bronze.rows:,}"
-    elif combined([*marks, *(one.fingerprint for one in gone)]) != bronze.fingerprint:
+    elif not kept.agrees(bronze.fingerprint):
         yield "bronze: it holds as many rows as its commits wrote, but not the same ones"
 
 
@@ -193,8 +198,7 @@ def _by_batch(erased: Sequence[Deduction]) -> dict[tuple[_Key, str], Mark]:
     for one in erased:
         key = (one.generation, one.batch), one.fate
         before = found.get(key, Mark())
-        mark = combined((before.fingerprint, one.fingerprint))
-        found[key] = Mark(before.rows + one.rows, mark)
+        found[key] = Mark(before.rows + one.rows, before.fingerprint.plus(one.ids))
     return found
 
 
@@ -213,10 +217,10 @@ def _batch_problems(
         gone = lost.get((batch.key, fate), Mark())
         booked = Mark(
             sum(count.rows for count in counts) - gone.rows,
-            combined((fingerprint_of(counts), gone.fingerprint)),
+            fingerprint_of(counts).minus(gone.fingerprint),
         )
         held = tables[fate].batches.get(batch.key, Mark())
         if booked.rows != held.rows:
             yield f"{place}: {booked.rows:,} rows are booked as {fate}, {held.rows:,} are there"
-        elif booked != held:
+        elif not booked.fingerprint.agrees(held.fingerprint):
             yield f"{place}: its rows booked as {fate} are not those that are there"

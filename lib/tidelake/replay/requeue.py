@@ -136,7 +136,8 @@ def send(run: Run, rows: DataFrame, *, expected: int) -> int:
         "reason": found["reason"],
         "requeued_at": at.isoformat() if at else None,
         "records": expected,
-        "fingerprint": found["fingerprint"],
+        "fingerprint": found["fingerprint"]["xor"],
+        "id_sum": found["fingerprint"]["total"],
     }
     append(rows, requeue, note)
     return expected

@@ -16,7 +16,13 @@ from tidelake.bronze import BRONZE_DDL, REQUEUE_DDL, to_bronze
 from tidelake.config import DeltaSource, FilesSource, KafkaSource
 from tidelake.engine import slots_of
 from tidelake.errors import LostError, SourceError
-from tidelake.fingerprints import combined, contents, fingerprint
+from tidelake.fingerprints import (
+    Fingerprint,
+    bronze_marks,
+    combined,
+    contents,
+    fingerprint,
+)
 from tidelake.instants import now
 from tidelake.kafka.lag import behind, between, total
 from tidelake.kafka.reach import Contact, refuse_unreachable
@@ -161,8 +167,12 @@ class BronzeHop(HopQuery):
             source=source.kind,
             ingested_at=stamp.isoformat(),
             records=count,
-            fingerprint=combined(row["fingerprint"] for row in offered),
-            contents=combined(row["contents"] for row in offered),
+            **bronze_marks(
+                *[
+                    combined(Fingerprint.of(*row[name]) for row in offered)
+                    for name in ("fingerprint", "contents")
+                ]
+            ),
             began=begun_at.isoformat(),
             slots=slots,
             files=[[file.path, file.size, file.modified, count] for file, count in files],
