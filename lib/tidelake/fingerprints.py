@@ -21,10 +21,13 @@ _SPARK_NUMBER = "CAST(conv(left(md5(CAST(record_id AS BINARY)), 15), 16, 10) AS 
 # The same numbers in SQL, over a column `record_id`; the sum is exact there, not modulo 2^64.
 DUCKDB_XOR = f"coalesce(bit_xor({_DUCKDB_NUMBER}), 0)"
 DUCKDB_SUM = f"coalesce(sum({_DUCKDB_NUMBER}), 0)"
+# How many different record ids there are, but for a collision of 60 bits.
+DUCKDB_DISTINCT = f"count(DISTINCT {_DUCKDB_NUMBER})"
 # What stands for them where Spark answers.
 IN_SPARK = {
     DUCKDB_XOR: f"coalesce(bit_xor({_SPARK_NUMBER}), 0)",
     DUCKDB_SUM: f"coalesce(sum(CAST({_SPARK_NUMBER} AS DECIMAL(38, 0))), 0)",
+    DUCKDB_DISTINCT: f"count(DISTINCT {_SPARK_NUMBER})",
 }
 
 _RECORD = ("record_id", "key", "payload", "headers", "source", "source_timestamp")

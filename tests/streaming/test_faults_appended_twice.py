@@ -15,6 +15,8 @@ from tests.following import GOLD
 from tests.running import START, click, read
 from tests.worlds import World, world
 from tidelake.access import load
+from tidelake.cli import app
+from tidelake.cli.failures import run_command
 from tidelake.ops.ledger import read_ledger
 from tidelake.replay.requeue import as_requeued, kept_in
 from tidelake.replay.verify import Verification, verify
@@ -79,3 +81,34 @@ def test_as_many_rows_are_requeued_as_a_side_table_holds(twice: Played) -> None:
     one = load(run.spark, run.lake.silver(name)).where("event_id IN ('e1', 'e5')")
     requeued = as_requeued(run, one, "late").select("record_id", "ingested_at").collect()
     assert sorted(requeued) == sorted(one.select("record_id", "ingested_at").collect())
+
+
+def test_the_ledger_and_verify_name_the_batches_and_the_records(
+    twice: Played, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = twice.world
+    first = read(made.lake, "bronze.clickstream", "min(record_id)")[0][0]
+    problems = read_ledger(made.lake, made.pipeline).problems
+    assert problems == (
+        "bronze, batch 0 of generation g1 was committed 2 times, by versions 1, 2",
+        "bronze, batch 1 of generation g1 was committed 2 times, by versions 3, 4",
+        f"bronze holds 11 records more than once, {first} for example",
+    )
+    wrong = {
+        one.table.name: one.comparison.differences
+        for one in twice.verification.tables
+        if not one.comparison.equal
+    }
+    assert list(wrong) == ["bronze.clickstream"]
+    found = wrong["bronze.clickstream"]
+    assert {one.kind for one in found} == {"doubled"}
+    assert [dict(one.where) for one in found][:3] == [
+        {"generation": "g1", "batch": 0},
+        {"generation": "g1", "batch": 1},
+        {"record_id": first},
+    ]
+    assert twice.verification.tables[0].comparison.differing == 13
+    place = ["--root", str(made.environment.root)]
+    file = str(made.folder / "clickstream.yml")
+    assert run_command(app, ["ledger", file, *place]) == 3
+    assert "was committed 2 times" in capsys.readouterr().out

@@ -7,10 +7,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from tidelake.fingerprints import DUCKDB_SUM, DUCKDB_XOR, EMPTY, Fingerprint, combined, ids_in
+from tidelake.fingerprints import (
+    DUCKDB_DISTINCT,
+    DUCKDB_SUM,
+    DUCKDB_XOR,
+    EMPTY,
+    Fingerprint,
+    combined,
+    ids_in,
+)
 from tidelake.ops.query import ask
 from tidelake.ops.side import Closed, in_closed_batch
-from tidelake.sinks.commits import Commit
+from tidelake.sinks.commits import Commit, repeated
 from tidelake.sinks.erased import RECORDS, Deduction, arrivals_in, deductions_in
 from tidelake.sinks.notes import FRESH, FateCount, SilverNote, add_up, fingerprint_of
 from tidelake.tables import Lake, Table
@@ -33,9 +41,11 @@ class Tally:
 
     Attributes:
         batches: By generation and batch; bronze has one entry for all.
+        records: How many different record ids bronze has; None for other tables.
     """
 
     batches: Mapping[_Key, Mark]
+    records: int | None = None
 
     @property
     def rows(self) -> int:
@@ -118,16 +128,42 @@ def tally(lake: Lake, table: Table, closed: Closed | None) -> Tally:
     if not table.exists:
         return Tally({})
     if closed is None:
-        rows, *marks = ask(lake, f"SELECT {_COUNTED} FROM {table.name}").rows[0]
-        return Tally({("", 0): Mark(int(rows), Fingerprint.of(*marks))})
-    found = ask(
+        found = ask(lake, f"SELECT {_COUNTED}, {DUCKDB_DISTINCT} FROM {table.name}").rows[0]
+        rows, xor, total, records = found
+        return Tally({("", 0): Mark(int(rows), Fingerprint.of(xor, total))}, int(records))
+    counted = ask(
         lake,
         f"SELECT _generation, _batch, {_COUNTED} FROM {table.name} q "
         f"WHERE {in_closed_batch(closed)} GROUP BY 1, 2",
     ).rows
     return Tally(
-        {(g, int(b)): Mark(int(rows), Fingerprint.of(*marks)) for g, b, rows, *marks in found}
+        {(g, int(b)): Mark(int(rows), Fingerprint.of(*marks)) for g, b, rows, *marks in counted}
     )
+
+
+def repetitions(
+    lake: Lake, bronze: Table, tallied: Tally, closing: Mapping[str, Sequence[Commit]]
+) -> Iterator[str]:
+    """Say which batches were committed more than once, and how many records bronze has twice.
+
+    Args:
+        lake: Where the tables are.
+        bronze: The table.
+        tallied: Its rows.
+        closing: The commits of bronze and silver, by layer.
+    """
+    for layer, commits in closing.items():
+        for (generation, batch), versions in repeated(commits).items():
+            yield (
+                f"{layer}, batch {batch} of generation {generation} was committed "
+                f"{len(versions)} times, by versions {', '.join(map(str, versions))}"
+            )
+    if tallied.records in (None, tallied.rows):
+        return
+    twice = f"SELECT record_id FROM {bronze.name} GROUP BY record_id HAVING count(*) > 1"
+    count, first = ask(lake, f"SELECT count(*), min(record_id) FROM ({twice}) AS t").rows[0]
+    if count:
+        yield f"bronze holds {count:,} records more than once, {first} for example"
 
 
 def problems_of(

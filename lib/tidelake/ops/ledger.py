@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidelake.config import Pipeline
-from tidelake.ops.balance import Batch, Tally, batch_of, problems_of, tally
+from tidelake.ops.balance import (
+    Batch,
+    Tally,
+    batch_of,
+    problems_of,
+    repetitions,
+    tally,
+)
 from tidelake.ops.books import history, require_tables
 from tidelake.ops.side import closed_batch
 from tidelake.ops.terms import (
@@ -164,6 +171,9 @@ def _read(lake: Lake, pipeline: Pipeline) -> Ledger:
         batches=batches,
         problems=(
             *_open_erasure(lake, name),
+            *repetitions(
+                lake, lake.bronze(name), tables["bronze"], {"bronze": taken, "silver": closing}
+            ),
             *problems_of(batches, taken, tables, fates, pending=pending, requeued=requeued),
             *(
                 f"gold.{table}: {books.expected:,} events were merged, it counts {books.counted:,}"

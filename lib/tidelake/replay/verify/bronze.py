@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -32,7 +33,7 @@ from tidelake.replay.verify.contents import (
 )
 from tidelake.replay.verify.sums import Shape, hash_of, joined, sums_of_hash
 from tidelake.runtime.hop import Run
-from tidelake.sinks.commits import Commit, newest_version
+from tidelake.sinks.commits import Commit, newest_version, repeated
 from tidelake.sinks.erased import Arrival, arrivals_in
 
 SHAPE = Shape(key=("record_id",), moment="ingested_at")
@@ -101,12 +102,14 @@ def judge_bronze(run: Run, since: datetime | None) -> tuple[int, Comparison]:
         for arrived in sorted(told.keys() | found.keys())
         if not told.get(arrived, none).agrees(found.get(arrived, none))
     ]
+    count, doubled = _doubled(rows)
+    twice = [*_repeated(chain.from_iterable(written.values())), *doubled]
     return version, Comparison(
         sum(mark.rows for mark in found.values()),
         BRONZE_COLUMNS,
         _by_day(stored),
-        len(differences),
-        tuple(differences[:SHOWN]),
+        len(differences) + len(twice) - len(doubled) + count,
+        (*twice, *differences)[:SHOWN],
     )
 
 
@@ -156,6 +159,33 @@ def _by_day(found: Mapping[datetime, _Found]) -> Told:
         rows, hashes = days.get(day, (0, 0))
         days[day] = rows + one.mark.rows, hashes + one.hashes
     return days
+
+
+def _repeated(commits: Iterable[Commit]) -> Iterator[Difference]:
+    """Name the batches that were committed more than once."""
+    for (generation, batch), versions in repeated(commits).items():
+        where = {"generation": generation, "batch": batch}
+        yield Difference("doubled", where, {"commits": (1, len(versions))})
+
+
+def _doubled(rows: DataFrame) -> tuple[int, list[Difference]]:
+    """Count the records that are there more than once, and name the first of them.
+
+    Numbers are grouped, which are shuffled sooner than long texts; where any comes twice, the
+    texts are looked at.
+    """
+    ids = rows.select("record_id", F.xxhash64("record_id").alias("_hash"))
+    hashes = ids.groupBy("_hash").count().where("count > 1").select("_hash")
+    if hashes.isEmpty():
+        return 0, []
+    among = ids.join(hashes, on="_hash", how="left_semi")
+    found = among.groupBy("record_id").agg(F.count("*").alias("rows")).where("rows > 1")
+    first = found.orderBy("record_id").limit(SHOWN).collect()
+    total = len(first) if len(first) < SHOWN else found.count()
+    return total, [
+        Difference("doubled", {"record_id": row["record_id"]}, {"rows": (1, row["rows"])})
+        for row in first
+    ]
 
 
 def _difference(arrived: datetime, told: _Mark, found: _Mark) -> Difference:
