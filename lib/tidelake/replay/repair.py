@@ -82,6 +82,8 @@ def _bronze(run: Run) -> Repaired:
     elif isinstance(source, KafkaSource):
         place = {key: last.note.get(key, {}) for key in ("offsets", "topics")}
         offset = place["offsets"]
+        # Nothing more was read.
+        place |= {"from": offset, "read": {}}
     else:
         raise NotBuiltError(f"Repairing bronze of a {source.kind} source")
     generation = next_generation(run, "bronze", [table])
