@@ -35,7 +35,7 @@ class _Partition:
     """One partition as the commits tell it.
 
     Attributes:
-        name: For messages.
+        name: Its number and topic, for messages.
         first: Where the first batch began; None where its commit does not tell.
         end: Where the last one ended.
         read: Records that all of them read; None where a commit does not tell.
@@ -50,7 +50,7 @@ class _Partition:
 
     def add(self, batch: int, begins: int | None, end: int, read: int | None) -> None:
         """Add a batch."""
-        told = f"bronze, batch {batch}: it read {self.name} from offset {begins} on, and"
+        told = f"bronze, batch {batch}: it read partition {self.name} from offset {begins} on, and"
         if begins is not None and begins > self.end:
             gone = _span(self.end, begins)
             self.problems.append(f"{told} {gone} before that were never read")
@@ -111,7 +111,7 @@ def _partitions(taken: Sequence[Commit]) -> dict[tuple[str, str], _Partition]:
                 # A partition that is new begins with its first offset.
                 start = None if begins is None else begins.get(topic, {}).get(number, 0)
                 records = None if read is None else read.get(topic, {}).get(number, 0)
-                name = f"partition {number} of {topic}"
+                name = f"{number} of {topic}"
                 before = start if start is not None else end
                 one = found.setdefault((topic, number), _Partition(name, start, before))
                 one.add(commit.batch, start, end, records)
@@ -128,14 +128,14 @@ def _held(lake: Lake, bronze: Table) -> dict[tuple[str, str], _Held]:
 
 
 def _problems(one: _Partition, held: _Held, first: int, *, erased: bool) -> Iterator[str]:
+    counted = f"bronze holds {held.rows:,} rows of partition {one.name}"
     if one.read is not None and held.rows != one.read and not erased:
-        yield f"bronze holds {held.rows:,} rows of {one.name}, {one.read:,} records were read"
+        yield f"{counted}, {one.read:,} records were read"
     if held.rows and (held.first < first or held.last >= one.end):
-        told = f"bronze holds offsets {_span(held.first, held.last + 1)} of {one.name}"
+        told = f"bronze holds offsets {_span(held.first, held.last + 1)} of partition {one.name}"
         yield f"{told}, its batches read {_span(first, one.end)}"
     if held.rows > one.end - first:
-        told = f"bronze holds {held.rows:,} rows of {one.name}"
-        yield f"{told}, its batches read {one.end - first:,} offsets"
+        yield f"{counted}, its batches read {one.end - first:,} offsets"
 
 
 def _span(first: int, end: int) -> str:
