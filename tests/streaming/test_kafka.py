@@ -142,6 +142,8 @@ def test_what_came_before_the_start_is_left(
     kafka.send(topic, _clicks(4, 2))
     clicks.run(_BRONZE)
     assert len(read(clicks.lake, "bronze.clicks", "record_id")) == taken + 2
+    first = [commit for commit in commits(clicks.lake.bronze("clicks")) if commit.batch >= 0][-1]
+    assert first.note["from"] == {topic: {"0": 2, "1": 2}}
 
 
 def test_a_topic_that_was_deleted_stops_the_run_by_its_name(
