@@ -14,7 +14,8 @@ TidelakeError                    1  unexpected, but named
 │   ├── UnequalError                a table is not what follows from bronze
 │   └── SchemaChangedError          today's definition does not fit the stored table
 └── MachineError                 4  the machine lacks something; `tidelake doctor` says what
-    └── JarError                    a jar is missing or its hash differs from the lock
+    ├── JarError                    a jar is missing or its hash differs from the lock
+    └── NoLocksError                the file system of the tables has no locks
 """
 
 from __future__ import annotations
@@ -139,6 +140,10 @@ class MachineError(TidelakeError):
     """The machine lacks something; ``tidelake doctor`` says what."""
 
     exit_code = 4
+
+
+class NoLocksError(MachineError):
+    """The file system has no locks, so that two processes could write the same hop."""
 
 
 class JarError(MachineError):

@@ -1,31 +1,87 @@
-"""Sum up a set of record ids in one number, alike in Spark and in DuckDB.
+"""Sum up a set of record ids in numbers, alike in Spark and in DuckDB.
 
-The exclusive or of 60 bits of each id's MD5. Every record id is there once, so equal counts with
-equal fingerprints mean equal sets: a row lost and another doubled keep the count, not this.
+The sum of 60 bits of each id's MD5, modulo 2^64: with equal counts, equal sums mean equal rows. A
+row lost and another doubled keep the count, not the sum; nor does a row that is there twice cancel
+out. Beside it stands their exclusive or, which is all that commits of earlier versions carry, and
+in which a pair of equal rows leaves no trace.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import reduce
-from operator import xor
+from typing import Any
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-# The same number in SQL, over a column `record_id`.
-DUCKDB_FINGERPRINT = "coalesce(bit_xor(('0x' || left(md5(record_id), 15))::BIGINT), 0)"
-SPARK_FINGERPRINT = (
-    "coalesce(bit_xor(CAST(conv(left(md5(CAST(record_id AS BINARY)), 15), 16, 10) AS BIGINT)), 0)"
-)
+_DUCKDB_NUMBER = "('0x' || left(md5(record_id), 15))::BIGINT"
+_SPARK_NUMBER = "CAST(conv(left(md5(CAST(record_id AS BINARY)), 15), 16, 10) AS BIGINT)"
+# The same numbers in SQL, over a column `record_id`; the sum is exact there, not modulo 2^64.
+DUCKDB_XOR = f"coalesce(bit_xor({_DUCKDB_NUMBER}), 0)"
+DUCKDB_SUM = f"coalesce(sum({_DUCKDB_NUMBER}), 0)"
+# How many different record ids there are, but for a collision of 60 bits.
+DUCKDB_DISTINCT = f"count(DISTINCT {_DUCKDB_NUMBER})"
+# What stands for them where Spark answers.
+IN_SPARK = {
+    DUCKDB_XOR: f"coalesce(bit_xor({_SPARK_NUMBER}), 0)",
+    DUCKDB_SUM: f"coalesce(sum(CAST({_SPARK_NUMBER} AS DECIMAL(38, 0))), 0)",
+    DUCKDB_DISTINCT: f"count(DISTINCT {_SPARK_NUMBER})",
+}
 
 _RECORD = ("record_id", "key", "payload", "headers", "source", "source_timestamp")
+_HALF = 30
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """What tells one set of rows from another of as many.
+
+    Attributes:
+        xor: The exclusive or of the rows' numbers.
+        total: Their sum modulo 2^64, as a signed number; None where a commit of an earlier version
+            is among those that are combined.
+    """
+
+    xor: int = 0
+    total: int | None = 0
+
+    @staticmethod
+    def of(xor: object, total: object = None) -> Fingerprint:
+        """Take numbers as a commit, or a query, has them."""
+        told = None if total is None else _wrapped(int(str(total)))
+        return Fingerprint(int(str(xor)), told)
+
+    def plus(self, other: Fingerprint) -> Fingerprint:
+        """Add rows."""
+        return self._with(other, 1)
+
+    def minus(self, other: Fingerprint) -> Fingerprint:
+        """Take rows away."""
+        return self._with(other, -1)
+
+    def agrees(self, other: Fingerprint) -> bool:
+        """Tell whether both may be of the same rows."""
+        if self.total is None or other.total is None:
+            return self.xor == other.xor
+        return self.total == other.total
+
+    def _with(self, other: Fingerprint, sign: int) -> Fingerprint:
+        known = self.total is not None and other.total is not None
+        total = _wrapped((self.total or 0) + sign * (other.total or 0)) if known else None
+        return Fingerprint(self.xor ^ other.xor, total)
+
+
+# Of no rows.
+EMPTY = Fingerprint()
 
 
 def fingerprint(record_id: str = "record_id") -> Column:
-    """Aggregate the fingerprint of a column of record ids; 0 for no rows."""
+    """Aggregate the fingerprint of a column of record ids: ``xor`` and ``total``."""
     digits = F.left(F.md5(F.col(record_id).cast("binary")), F.lit(15))
-    return F.coalesce(F.bit_xor(F.conv(digits, 16, 10).cast("bigint")), F.lit(0).cast("bigint"))
+    number = F.conv(digits, 16, 10).cast("bigint")
+    return F.struct(_xor(number), _total(number))
 
 
 def contents() -> Column:
@@ -33,9 +89,53 @@ def contents() -> Column:
     columns = [F.col(name) for name in _RECORD]
     # A null leaves Spark's hash as it was, so that where it stands must count by itself.
     hashed = F.xxhash64(*columns, *[column.isNull() for column in columns])
-    return F.coalesce(F.bit_xor(hashed), F.lit(0).cast("bigint"))
+    return F.struct(_xor(hashed), _total(F.shiftrightunsigned(hashed, 64 - 2 * _HALF)))
 
 
-def combined(fingerprints: Iterable[int]) -> int:
-    """Give the fingerprint of the union of disjoint sets."""
-    return reduce(xor, fingerprints, 0)
+def combined(fingerprints: Iterable[Fingerprint]) -> Fingerprint:
+    """Give the fingerprint of several sets of rows together."""
+    return reduce(Fingerprint.plus, fingerprints, EMPTY)
+
+
+def bronze_marks(ids: Fingerprint, whole: Fingerprint) -> dict[str, Any]:
+    """Write the fingerprints of a batch of bronze for the metadata of its commit."""
+    return {
+        "fingerprint": ids.xor,
+        "contents": whole.xor,
+        "id_sum": ids.total,
+        "content_sum": whole.total,
+    }
+
+
+def ids_in(note: Mapping[str, Any]) -> Fingerprint:
+    """Read the fingerprint of record ids from a commit's metadata."""
+    return Fingerprint.of(note["fingerprint"], note.get("id_sum"))
+
+
+def contents_in(note: Mapping[str, Any]) -> Fingerprint | None:
+    """Read the fingerprint of whole records; None where the commit has none."""
+    if note.get("contents") is None:
+        return None
+    return Fingerprint.of(note["contents"], note.get("content_sum"))
+
+
+def _xor(number: Column) -> Column:
+    return F.coalesce(F.bit_xor(number), F.lit(0).cast("bigint")).alias("xor")
+
+
+def _total(number: Column) -> Column:
+    """Sum up numbers of 60 bits modulo 2^64, in halves: a sum of BIGINT fails where it overflows.
+
+    The halves hold for 2^33 rows.
+    """
+    mask = F.lit((1 << _HALF) - 1).cast("bigint")
+    high, low = F.sum(F.shiftright(number, _HALF)), F.sum(number.bitwiseAND(mask))
+    # A shift drops the bits past the 64th, and fails in no mode.
+    carried = F.shiftleft(high + F.shiftright(low, _HALF), _HALF)
+    total = carried.bitwiseOR(low.bitwiseAND(mask))
+    return F.coalesce(total, F.lit(0).cast("bigint")).alias("total")
+
+
+def _wrapped(number: int) -> int:
+    """Give a sum modulo 2^64 as a signed number, which is what Spark's BIGINT holds."""
+    return (number + (1 << 63)) % (1 << 64) - (1 << 63)

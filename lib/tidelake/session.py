@@ -123,9 +123,10 @@ def lake_of(environment: Environment) -> Lake:
     if environment.files is None:
         raise UsageError(f"environment {environment.name} has neither a root nor a volume.")
     if environment.catalog is None:
-        return Lake(environment.files)
+        return Lake(environment.files, needs_locks=environment.locks == "required")
     session = functools.cache(lambda: build_session(environment))
-    return Lake(environment.files, catalog=Catalog(environment.catalog, session))
+    catalog = Catalog(environment.catalog, session)
+    return Lake(environment.files, catalog=catalog, needs_locks=False)
 
 
 def _joined(environment: Environment) -> SparkSession:

@@ -65,10 +65,17 @@ class CatalogName:
 
 @dataclass(frozen=True)
 class Table:
-    """A table's logical name, and the folder that holds it or its name in a catalog."""
+    """A table's logical name, and the folder that holds it or its name in a catalog.
+
+    Attributes:
+        name: The logical name.
+        place: The folder, or the name in the catalog.
+        needs_locks: As of the lake.
+    """
 
     name: str
     place: Folder | CatalogName
+    needs_locks: bool = field(default=True, compare=False, kw_only=True)
 
     @property
     def path(self) -> Folder:
@@ -108,10 +115,14 @@ class Lake:
     Attributes:
         root: The folder of all files: checkpoints, locks, marks; without a catalog tables as well.
         catalog: Where tables are names; None: they are folders under the root.
+        needs_locks: Whether hops are refused where the file system has no locks. Without it, and
+            in a catalog, whose volumes may have none, each append of a batch carries a
+            transaction id, and Delta refuses the second one.
     """
 
     root: Folder
     catalog: Catalog | None = field(default=None, kw_only=True)
+    needs_locks: bool = field(default=True, kw_only=True)
 
     @property
     def place(self) -> str:
@@ -136,8 +147,9 @@ class Lake:
             )
         layer, _, bare = name.partition(".")
         if self.catalog is not None:
-            return Table(name, CatalogName(self.catalog, layer, f"{bare}{self.suffix}"))
-        return Table(name, self.root / layer / bare)
+            place = CatalogName(self.catalog, layer, f"{bare}{self.suffix}")
+            return Table(name, place, needs_locks=self.needs_locks)
+        return Table(name, self.root / layer / bare, needs_locks=self.needs_locks)
 
     def bronze(self, pipeline: str) -> Table:
         """Every payload as it came."""

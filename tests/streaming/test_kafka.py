@@ -57,6 +57,14 @@ def test_each_record_comes_once_and_verbatim_also_through_a_broker_s_death(
     books = read_ledger(clicks.lake, clicks.pipeline).to_json()
     assert books["balanced"], books["problems"]
     assert (books["bronze"], books["silver"], books["duplicates"]) == (43, 30, 10)
+    # Ten records were given up, and each partition that had any got a marker.
+    ends = sum(kafka.ends(topic).values())
+    assert books["source_offsets"] == {
+        "offered": ends,
+        "taken": 43,
+        "without_record": ends - 43,
+    }
+    assert ends - 43 > 10
     assert read(clicks.lake, "gold.by_user", "sum(events)") == [(30,)]
 
 
@@ -134,6 +142,8 @@ def test_what_came_before_the_start_is_left(
     kafka.send(topic, _clicks(4, 2))
     clicks.run(_BRONZE)
     assert len(read(clicks.lake, "bronze.clicks", "record_id")) == taken + 2
+    first = [commit for commit in commits(clicks.lake.bronze("clicks")) if commit.batch >= 0][-1]
+    assert first.note["from"] == {topic: {"0": 2, "1": 2}}
 
 
 def test_a_topic_that_was_deleted_stops_the_run_by_its_name(

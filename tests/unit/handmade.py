@@ -100,8 +100,18 @@ def write_rows(table: Table, sql: str, *, note: dict[str, Any], rows: int | None
 
 
 def fingerprint_of(ids: Iterable[str]) -> int:
-    """Compute the books' fingerprint of record ids: 60 bits of each MD5, exclusive or."""
-    return reduce(xor, (int(md5(one.encode()).hexdigest()[:15], 16) for one in ids), 0)
+    """Compute the exclusive or of record ids in the ledger: of 60 bits of each MD5."""
+    return reduce(xor, map(_number_of, ids), 0)
+
+
+def sum_of(ids: Iterable[str]) -> int:
+    """Compute the sum of record ids in the ledger: of the same bits, modulo 2^64 and signed."""
+    total: int = sum(map(_number_of, ids)) % (1 << 64)
+    return total - (1 << 64) if total >> 63 else total
+
+
+def _number_of(record_id: str) -> int:
+    return int(md5(record_id.encode()).hexdigest()[:15], 16)
 
 
 def write_batches(table: Table, newest: int, *, generation: str = "g1") -> None:

@@ -1,4 +1,4 @@
-"""Which commits carry a transaction id."""
+"""Which commits carry a transaction id, and what it is good for."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
+from pyspark.sql import SparkSession
 
-from tidelake.sinks.append import append
+from tidelake.access import load
+from tidelake.sinks.append import append, ensure_table
+from tidelake.sinks.commits import commits
 from tidelake.store.folders import Folder, folder
 from tidelake.tables import Lake
 
@@ -21,17 +24,35 @@ _BATCH = {"hop": "silver", "generation": "g2", "batch": 7}
         (Path("/lake"), _BATCH, False, True),
         ("s3://bucket/lake", _BATCH, True, True),
         ("s3://bucket/lake", {"requeued": 3}, True, False),
+        (Path("/unlocked"), _BATCH, True, True),
+        (Path("/unlocked"), {"requeued": 3}, True, False),
     ],
 )
-def test_what_may_be_empty_has_a_transaction_id_and_on_a_store_each_batch(
+def test_what_may_be_empty_has_a_transaction_id_and_each_batch_where_a_lock_may_be_missing(
     root: Path | str, note: dict[str, object], filled: bool, has_id: bool
 ) -> None:
     place: Folder = folder(root) if isinstance(root, str) else root
     rows = MagicMock()
     options = rows.write.format.return_value.mode.return_value.options
 
-    append(rows, Lake(place).silver("shop"), note, surely_filled=filled)
+    lake = Lake(place, needs_locks=root != Path("/unlocked"))
+    append(rows, lake.silver("shop"), note, surely_filled=filled)
 
     told = {key: value for key, value in options.call_args.kwargs.items() if key[:3] == "txn"}
     assert told == ({"txnAppId": "silver.shop/g2", "txnVersion": "7"} if has_id else {})
     options.return_value.save.assert_called_once_with(f"{root}/silver/shop")
+
+
+def test_of_two_writers_without_a_lock_the_second_appends_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    bronze = Lake(tmp_path, needs_locks=False).bronze("shop")
+    note = {"hop": "bronze", "generation": "g1", "batch": -1}
+    rows = spark.range(3).coalesce(1)
+    ensure_table(spark, bronze, rows.schema, note)
+    for batch in (0, 1):
+        # Both have looked at the table before either writes.
+        for _ in range(2):
+            append(rows, bronze, {**note, "batch": batch})
+    assert [commit.batch for commit in commits(bronze)] == [1, 0, -1]
+    assert load(spark, bronze).count() == 6

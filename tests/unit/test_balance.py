@@ -12,12 +12,20 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from tests.unit.handmade import fingerprint_of, write_rows
-from tidelake.fingerprints import combined, fingerprint
+from tests.unit.handmade import fingerprint_of, sum_of, write_rows
+from tidelake.fingerprints import (
+    DUCKDB_SUM,
+    DUCKDB_XOR,
+    EMPTY,
+    IN_SPARK,
+    Fingerprint,
+    combined,
+    fingerprint,
+)
 from tidelake.ops.balance import Batch, Mark, Tally, batch_of, problems_of, tally
 from tidelake.ops.side import Closed
 from tidelake.sinks.commits import ERASED, Commit
-from tidelake.sinks.erased import Arrival, Deduction, arrivals_note, deductions_note
+from tidelake.sinks.erased import Arrival, Deduction, arrivals_in, arrivals_note, deductions_note
 from tidelake.sinks.notes import FateCount
 from tidelake.tables import Lake
 
@@ -42,7 +50,7 @@ STRANGE = [
 
 
 def fated(fate: str, *ids: str, stage: str | None = None, origin: str = "bronze") -> FateCount:
-    return FateCount(fate, stage, origin, len(ids), fingerprint_of(ids))
+    return FateCount(fate, stage, origin, len(ids), fingerprint_of(ids), sum_of(ids))
 
 
 def batch(number: int, *counts: FateCount, taken: int | None = None, returned: int = 0) -> Batch:
@@ -51,19 +59,18 @@ def batch(number: int, *counts: FateCount, taken: int | None = None, returned: i
 
 
 def commit(number: int, *ids: str, rows: int | None = None, **note: Any) -> Commit:
-    said = {"records": len(ids), "fingerprint": fingerprint_of(ids), **note}
+    said = {"records": len(ids), "fingerprint": fingerprint_of(ids), "id_sum": sum_of(ids), **note}
     written = len(ids) if rows is None else rows
     return Commit(number + 1, NOON, written, {"generation": "g1", "batch": number, **said})
 
 
+def mark(*ids: str) -> Mark:
+    return Mark(len(ids), Fingerprint(fingerprint_of(ids), sum_of(ids)))
+
+
 def held(**batches: Iterable[str]) -> Tally:
     """Make a tally: ids by the batch that wrote them, as ``b0=[...]``."""
-    return Tally(
-        {
-            ("g1", int(name[1:])): Mark(len(list(ids)), fingerprint_of(ids))
-            for name, ids in batches.items()
-        }
-    )
+    return Tally({("g1", int(name[1:])): mark(*ids) for name, ids in batches.items()})
 
 
 BATCHES = [
@@ -135,6 +142,31 @@ def test_bronze_that_lost_one_row_and_doubled_another_is_told_by_its_fingerprint
     ]
 
 
+def test_two_equal_rows_in_place_of_two_other_equal_ones_are_told_by_their_sum() -> None:
+    twice = [commit(2, A, A), *TAKEN]
+    assert problems(taken=twice, bronze=held(b0=[A, B, C, D, E, B, B]))[0] == (
+        "bronze: it holds as many rows as its commits wrote, but not the same ones"
+    )
+
+
+def test_commits_of_earlier_versions_are_compared_by_what_they_have() -> None:
+    """They carry the exclusive or alone; so does the total of books with one of them."""
+    del (older := commit(0, A, B, C)).note["id_sum"]
+    fates = FateCount("silver", None, "bronze", 2, fingerprint_of([A, B]))
+    batches = [batch(0, fates, fated("duplicate", C)), BATCHES[1]]
+    taken = [TAKEN[0], older, TAKEN[2]]
+    assert problems(batches=batches, taken=taken) == []
+    assert problems(batches=batches, taken=taken, bronze=held(b0=[A, B, C, D, D])) == [
+        "bronze: it holds as many rows as its commits wrote, but not the same ones",
+        "silver took as many rows as bronze holds, but not the same ones",
+    ]
+    assert problems(batches=batches, taken=taken, silver=held(b0=[A, A])) == [
+        "silver, batch 0: its rows booked as silver are not those that are there"
+    ]
+    short = commit(1, **{ERASED: {"by": "x", "arrivals": [[NOON.isoformat(), 2, 5, 0]]}})
+    assert arrivals_in([short]) == [Arrival(NOON, 2, 5, 0)]
+
+
 def test_a_batch_that_gave_fewer_fates_than_it_took_rows_is_told() -> None:
     lost = batch(1, *BATCHES[1].counts, taken=3)
     assert problems(batches=[BATCHES[0], lost]) == [
@@ -194,7 +226,7 @@ def test_rows_in_the_wrong_batch_are_told_though_the_sums_agree() -> None:
 
 
 def test_a_row_of_a_generation_that_is_not_booked_is_no_row_of_the_booked_one() -> None:
-    other = Tally({("g2", 0): Mark(2, fingerprint_of([A, B]))})
+    other = Tally({("g2", 0): mark(A, B)})
     assert "silver, batch 0: 2 rows are booked as silver, 0 are there" in problems(silver=other)
 
 
@@ -279,13 +311,13 @@ def test_a_table_is_tallied_by_the_batch_that_wrote_each_row_and_open_ones_are_l
 
     found = tally(lake, lake.silver("shop"), Closed("g1", 1))
     assert found.batches == {
-        ("g1", 0): Mark(1, fingerprint_of([A])),
-        ("g1", 1): Mark(2, fingerprint_of([B, C])),
-        ("g0", 9): Mark(1, fingerprint_of([E])),
+        ("g1", 0): mark(A),
+        ("g1", 1): mark(B, C),
+        ("g0", 9): mark(E),
     }
-    assert (found.rows, found.fingerprint) == (4, fingerprint_of([A, B, C, E]))
+    assert (found.rows, found.fingerprint) == (4, mark(A, B, C, E).fingerprint)
     whole = tally(lake, lake.silver("shop"), None)
-    assert whole.batches == {("", 0): Mark(5, fingerprint_of([A, B, C, D, E]))}
+    assert whole.batches == {("", 0): mark(A, B, C, D, E)}
 
 
 def test_a_table_that_is_missing_or_empty_has_nothing(tmp_path: Path) -> None:
@@ -293,7 +325,7 @@ def test_a_table_that_is_missing_or_empty_has_nothing(tmp_path: Path) -> None:
     assert tally(lake, lake.bronze("shop"), None) == Tally({})
 
     write_rows(lake.bronze("shop"), "SELECT 'x' AS record_id WHERE FALSE", note={})
-    assert tally(lake, lake.bronze("shop"), None) == Tally({("", 0): Mark(0, 0)})
+    assert tally(lake, lake.bronze("shop"), None) == Tally({("", 0): Mark(0, EMPTY)}, 0)
 
 
 def test_spark_duckdb_and_python_agree_on_the_fingerprint_of_strange_ids(
@@ -305,24 +337,42 @@ def test_spark_duckdb_and_python_agree_on_the_fingerprint_of_strange_ids(
     stored.coalesce(1).write.format("delta").save(str(lake.silver("shop").path))
 
     by_id = {
-        row["n"]: row["mark"]
+        row["n"]: Fingerprint.of(*row["mark"])
         for row in rows.groupBy("n").agg(fingerprint().alias("mark")).collect()
     }
     found = tally(lake, lake.silver("shop"), Closed("g1", len(STRANGE)))
 
-    assert by_id == {n: fingerprint_of([one]) for n, one in enumerate(STRANGE)}
-    assert {number: mark.fingerprint for (_, number), mark in found.batches.items()} == by_id
-    assert combined(by_id.values()) == found.fingerprint == fingerprint_of(STRANGE)
-    assert all(0 <= mark < 1 << 60 for mark in by_id.values())
+    assert by_id == {n: mark(one).fingerprint for n, one in enumerate(STRANGE)}
+    assert {number: told.fingerprint for (_, number), told in found.batches.items()} == by_id
+    assert combined(by_id.values()) == found.fingerprint == mark(*STRANGE).fingerprint
+    assert all(0 <= told.xor < 1 << 60 for told in by_id.values())
+
+
+def test_sums_past_64_bits_fail_nowhere_and_are_the_same_everywhere(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Eighty of these numbers exceed what Spark's BIGINT holds, and its sum fails there."""
+    lake, ids = Lake(tmp_path), [f"f:{n}" for n in range(40)] * 2
+    rows = spark.createDataFrame(
+        [(one, "g1", 0) for one in ids], "record_id string, _generation string, _batch bigint"
+    )
+    rows.coalesce(1).write.format("delta").save(str(lake.silver("shop").path))
+    found = rows.agg(fingerprint().alias("mark")).collect()[0]["mark"]
+    in_sql = rows.selectExpr(IN_SPARK[DUCKDB_XOR], IN_SPARK[DUCKDB_SUM]).collect()[0]
+    stored = tally(lake, lake.silver("shop"), Closed("g1", 0)).batches["g1", 0]
+    assert Fingerprint.of(*found) == Fingerprint.of(*in_sql) == stored.fingerprint
+    assert stored == mark(*ids)
+    # Every id is there twice, so that nothing of them is left in the exclusive or.
+    assert (stored.fingerprint.xor, stored.fingerprint.total == 0) == (0, False)
 
 
 def test_no_rows_have_the_fingerprint_zero(spark: SparkSession) -> None:
     nothing = spark.createDataFrame([], "record_id string").agg(fingerprint().alias("mark"))
-    assert nothing.collect()[0]["mark"] == combined([]) == 0
+    assert Fingerprint.of(*nothing.collect()[0]["mark"]) == combined([]) == EMPTY
 
 
 # B and C, an accepted event and its copy, were erased; the delete wrote A again.
-_GONE = [Arrival(NOON, 2, fingerprint_of([B, C]), 0)]
+_GONE = [Arrival(NOON, 2, fingerprint_of([B, C]), 0, sum_of([B, C]), 0)]
 _ERASED = [
     commit(1, rows=1, **{ERASED: arrivals_note("now", _GONE)}),
     *TAKEN,
@@ -336,9 +386,9 @@ _BEHIND = Batch(
     (),
     None,
     (
-        Deduction("g1", 0, "silver", 1, fingerprint_of([B])),
-        Deduction("", -1, "duplicate", 1, 0),
-        Deduction("", -1, "bronze", 2, fingerprint_of([B, C])),
+        Deduction("g1", 0, "silver", 1, fingerprint_of([B]), sum_of([B])),
+        Deduction("", -1, "duplicate", 1, 0, 0),
+        Deduction("", -1, "bronze", 2, fingerprint_of([B, C]), sum_of([B, C])),
     ),
 )
 

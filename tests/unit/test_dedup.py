@@ -14,6 +14,7 @@ from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, REQUEUED_AT, ROW, STA
 from tidelake.silver.dedup import (
     CONFLICT,
     DUPLICATE,
+    IDENTITY,
     LEFTOVER,
     VERDICT,
     accepted,
@@ -178,6 +179,28 @@ def test_the_earliest_accepted_row_in_reach_decides(spark: SparkSession) -> None
     }
 
 
+def test_of_accepted_rows_of_one_instant_the_first_is_so_by_source_then_numeric_position(
+    spark: SparkSession,
+) -> None:
+    cases = {
+        "position": ("file:///a.json:10", "file:///a.json:9"),
+        "source": ("file:///a.json.1:0", "file:///a.json:1"),
+        "offset": ("topic:7:100", "topic:7:99"),
+        "topic": ("topic-b:0:0", "topic:0:1"),
+    }
+    new = [(event, f"new:{n}", MONDAY, NOON, 1) for n, event in enumerate(cases)]
+    known = [
+        (event, place, MONDAY, f"{MONDAY} 11:30:00", hash_, True)
+        for event, places in cases.items()
+        # The first to come has another payload than the new row.
+        for hash_, place in enumerate(places, start=1)
+    ]
+    found = match_accepted(
+        arrivals(classified(spark, new)), by_id(timed(spark, known, KNOWN_DDL)), MERGE
+    )
+    assert verdicts(found) == dict.fromkeys([f"new:{n}" for n in range(4)], CONFLICT)
+
+
 @pytest.mark.parametrize("origin", ["late", "quarantine"])
 def test_a_requeued_row_does_not_match_itself_in_late_but_others_do(
     spark: SparkSession, origin: str
@@ -215,7 +238,7 @@ def test_leftovers_are_ranked_again_among_their_like(spark: SparkSession) -> Non
     new = arrivals(classified(spark, rows))
     first = rank_arrivals(new, MERGE)
     assert verdicts(first) == {"f:2": LEFTOVER, "f:3": LEFTOVER}
-    left = new.join(first.where(F.col(VERDICT) == LEFTOVER), on=ROW, how="left_semi")
+    left = new.join(first, on=list(IDENTITY), how="left_semi")
     assert verdicts(rank_arrivals(left, MERGE)) == {"f:3": CONFLICT}
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.pipelines import shop
 from tests.unit.handmade import SHOP, fingerprint_of, write_rows
 from tidelake.cli import app
 from tidelake.cli.failures import run_command
@@ -581,3 +582,68 @@ def test_the_status_needs_no_source_folder(lake: Lake) -> None:
     pipeline = str(lake.root.parent / "shop.yml")
 
     assert run_command(app, ["status", pipeline, "--root", str(lake.root)]) == 0
+
+
+def _topic_batch(
+    lake: Lake, batch: int, until: dict[str, int], offsets: dict[str, list[int]], **more: Any
+) -> None:
+    """Append a batch of bronze from topic ``t``: the rows' offsets by partition."""
+    ids = [f"t:{partition}:{one}" for partition, taken in offsets.items() for one in taken]
+    read = {partition: len(taken) for partition, taken in offsets.items()}
+    told = {"offsets": {"t": until}, "read": {"t": read}, **more}
+    write_bronze(lake, ids, batch, **told)
+
+
+def _topics(lake: Lake, folder: Path) -> tuple[Any, tuple[str, ...]]:
+    ledger = read_ledger(lake, shop(folder))
+    return ledger.to_json()["source_offsets"], ledger.problems
+
+
+def test_offsets_without_a_record_are_no_loss_and_are_counted(
+    tmp_path: Path,
+) -> None:
+    """Markers of transactions, and records that were aborted or compacted away."""
+    lake = Lake(tmp_path)
+    _topic_batch(lake, 0, {"0": 5, "10": 3}, {"0": [1, 2, 4], "10": [0]}, **_since(t0=1, t10=0))
+    _topic_batch(lake, 1, {"0": 9, "10": 3, "2": 2}, {"0": [6], "2": [0, 1]}, **_since(t0=5, t10=3))
+    told = {"offered": 8 + 3 + 2, "taken": 7, "without_record": 6}
+    assert _topics(lake, tmp_path) == (told, ())
+
+
+def test_offsets_of_a_topic_that_are_not_the_rows_of_bronze_are_told_by_their_partition(
+    tmp_path: Path,
+) -> None:
+    lake = Lake(tmp_path)
+    _topic_batch(lake, 0, {"0": 5, "1": 4}, {"0": [0, 1, 2], "1": [0, 1]}, **_since(t0=0, t1=0))
+    # One batch begins behind the end of the last one, and one before it.
+    _topic_batch(lake, 1, {"0": 9, "1": 6}, {"0": [7], "1": [4, 5]}, **_since(t0=7, t1=3))
+    # Rows that are gone from bronze, rows of nowhere, and more rows than offsets.
+    told = {"t": {"0": 3, "1": 3, "2": 1}}
+    ids = {"0": [9, 12], "1": [6, 6, 6], "2": [0, 0, 0]}
+    more = {**_since(t0=9, t1=6, t2=0), "read": told}
+    _topic_batch(lake, 2, {"0": 12, "1": 8, "2": 2}, ids, **more)
+    problems = [one for one in _topics(lake, tmp_path)[1] if "partition" in one]
+    assert problems == [
+        "bronze, batch 1: it read partition 0 of t from offset 7 on, and 5 to 6 before that were "
+        "never read",
+        "bronze holds 6 rows of partition 0 of t, 7 records were read",
+        "bronze holds offsets 0 to 12 of partition 0 of t, its batches read 0 to 11",
+        "bronze, batch 1: it read partition 1 of t from offset 3 on, and 3 had been read before",
+        "bronze holds 3 rows of partition 2 of t, 1 records were read",
+        "bronze holds 3 rows of partition 2 of t, its batches read 2 offsets",
+    ]
+
+
+def test_commits_of_earlier_versions_tell_only_where_a_batch_of_a_topic_ended(
+    tmp_path: Path,
+) -> None:
+    lake = Lake(tmp_path)
+    write_bronze(lake, ["t:0:3", "t:0:4"], 0, offsets={"t": {"0": 6}})
+    _topic_batch(lake, 1, {"0": 8}, {"0": [6, 7]}, **_since(t0=6))
+    told = {"offered": 5, "taken": 4, "without_record": 1}
+    assert _topics(lake, tmp_path) == (told, ())
+
+
+def _since(**offsets: int) -> dict[str, Any]:
+    """Give what a commit says of where its batch begins, by partition."""
+    return {"from": {"t": {name[1:]: offset for name, offset in offsets.items()}}}

@@ -10,8 +10,10 @@ from threading import Timer
 
 import pytest
 
-from tidelake.errors import LockedError
-from tidelake.runtime.lock import hold
+from tidelake.config import Environment
+from tidelake.errors import LockedError, NoLocksError
+from tidelake.runtime.lock import hold, hold_hops
+from tidelake.session import lake_of
 
 
 def test_a_second_holder_is_refused_with_the_first_ones_process(tmp_path: Path) -> None:
@@ -42,29 +44,51 @@ def test_a_refused_holder_leaves_the_first_ones_name(tmp_path: Path) -> None:
                 pass
 
 
-@pytest.mark.parametrize("refused", [errno.ENOTSUP, errno.ENOSYS, errno.ENOLCK])
-def test_where_a_volume_knows_no_locks_work_goes_on_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: int
-) -> None:
-    def flock(file: object, operation: int) -> None:
+def _no_locks(monkeypatch: pytest.MonkeyPatch, call: str, refused: int) -> None:
+    def refuse(*_: object) -> None:
         raise OSError(refused, "not here")
 
-    monkeypatch.setattr(fcntl, "flock", flock)
-
-    with hold(tmp_path, "shop"), hold(tmp_path, "shop"):
-        pass
+    monkeypatch.setattr(fcntl if call == "flock" else os, call, refuse)
 
 
-def test_a_volume_that_cannot_write_to_a_files_end_knows_no_locks_either(
+@pytest.mark.parametrize(
+    ("call", "refused"),
+    [
+        ("flock", errno.ENOTSUP),
+        ("flock", errno.ENOSYS),
+        ("flock", errno.ENOLCK),
+        # Some volumes cannot write to the end of a file.
+        ("write", errno.EOPNOTSUPP),
+    ],
+)
+def test_where_the_file_system_has_no_locks_work_is_refused_unless_told_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, refused: int
+) -> None:
+    _no_locks(monkeypatch, call, refused)
+    begun = []
+    with (
+        pytest.raises(NoLocksError, match=r"^shop, hop gold, .*not here.*`locks: none`") as told,
+        hold(tmp_path, "shop, hop gold,"),
+    ):
+        begun.append("work")
+    assert (begun, told.value.exit_code) == ([], 4)
+    with hold(tmp_path, "shop", optional=True):
+        begun.append("work")
+    assert begun == ["work"]
+
+
+def test_the_environment_says_whether_a_hop_goes_on_without_a_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def write(file: int, text: bytes) -> int:
-        raise OSError(errno.EOPNOTSUPP, "not here")
-
-    monkeypatch.setattr(os, "write", write)
-
-    with hold(tmp_path, "shop"):
+    _no_locks(monkeypatch, "flock", errno.ENOLCK)
+    usual = Environment(name="local", root=tmp_path)
+    with pytest.raises(NoLocksError), hold_hops(lake_of(usual), "shop", ["bronze"]):
         pass
+    unlocked = lake_of(usual.model_copy(update={"locks": "none"}))
+    volume = Environment(name="dev", catalog="main", volume=tmp_path)
+    for lake in (unlocked, lake_of(volume)):
+        with hold_hops(lake, "shop", ["bronze", "silver"]):
+            assert not lake.needs_locks
 
 
 def test_any_other_error_of_the_lock_file_is_not_passed_over(

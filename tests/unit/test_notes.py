@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 
+from tidelake.fingerprints import EMPTY, Fingerprint
 from tidelake.silver.watermark import PartitionProgress
 from tidelake.sinks.commits import Commit
 from tidelake.sinks.notes import FateCount, SilverNote, add_up, fingerprint_of, position, positions
@@ -57,8 +58,10 @@ def test_rows_are_summed_by_fate_in_their_order() -> None:
 
 
 def test_fingerprints_of_disjoint_counts_combine_in_any_order() -> None:
-    assert fingerprint_of(COUNTS) == fingerprint_of(reversed(COUNTS)) == 0b0111
-    assert fingerprint_of(()) == 0
+    assert fingerprint_of(COUNTS) == fingerprint_of(reversed(COUNTS)) == Fingerprint(0b0111, None)
+    summed = [count._replace(id_sum=1 << 62) for count in COUNTS]
+    assert fingerprint_of(summed) == Fingerprint(0b0111, (len(COUNTS) << 62) - (1 << 64))
+    assert fingerprint_of(()) == EMPTY
 
 
 def test_a_commit_knows_how_far_it_went_in_each_input() -> None:

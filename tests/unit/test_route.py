@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from tests.pipelines import bronze, shop
 from tidelake.silver.classify import PAYLOAD_HASH, classify
-from tidelake.silver.dedup import CONFLICT, DUPLICATE, VERDICT
+from tidelake.silver.dedup import CONFLICT, DUPLICATE, IDENTITY, VERDICT
 from tidelake.silver.lateness import marked
 from tidelake.silver.route import FATE, QUARANTINE_DDL, decide, to_late, to_quarantine, to_silver
 
@@ -46,10 +46,11 @@ def decided(spark: SparkSession, folder: Path) -> DataFrame:
             {"record_id": "broken", "payload": payload("11:30:00", event_id=None, value=0.001)},
         ],
     )
-    verdicts = spark.createDataFrame(
-        [("copy", DUPLICATE), ("conflict", CONFLICT)], f"_row string, {VERDICT} string"
-    )
     classified = classify(rows, shop(folder, event={"where": "user_id <> 'bot'"}))
+    named = F.when(F.col("record_id") == "copy", DUPLICATE)
+    verdicts = classified.where(F.col("record_id").isin("copy", "conflict")).select(
+        *IDENTITY, named.otherwise(CONFLICT).alias(VERDICT)
+    )
     return decide(classified, verdicts, watermark=WATERMARK, allowed=ALLOWED)
 
 

@@ -40,7 +40,11 @@ def run(pipeline: str, source: str | None, root: str | None, env: str | None) ->
     detection, lane = fast_lane(definition)
     folder = where.lake.fast(detection.name)
     with (
-        hold(folder, f"{definition.name}, fast lane of {detection.name},"),
+        hold(
+            folder,
+            f"{definition.name}, fast lane of {detection.name},",
+            optional=not where.lake.needs_locks,
+        ),
         started(_with_slots(where), definition) as context,
     ):
         from tidelake.runtime.fast.lane import Lane  # noqa: PLC0415

@@ -37,8 +37,12 @@ def show_ledger(books: Ledger, typed: Typed, pipeline: str) -> None:
     told = books.to_json()
     stages = ", ".join(f"{stage} {rows:,}" for stage, rows in books.stages.items())
     given_up = f"; {books.discarded:,} of them discarded" if books.discarded else ""
+    held = "records that the source held"
+    if books.topics is not None:
+        offsets = told["source_offsets"]
+        held += f", at {offsets['offered']:,} offsets ({offsets['without_record']:,} without one)"
     rows = [
-        ["source", told["source"], "records that the source held"],
+        ["source", told["source"], held],
         ["erased", told["erased"], "records that an erasure took out"],
         ["bronze", told["bronze"], "rows, each payload verbatim"],
         ["  silver", told["silver"], "accepted events"],

@@ -6,7 +6,7 @@ import os
 import re
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator, ValidationError
 
@@ -61,6 +61,10 @@ class Environment(Model):
         master: Spark's master; None where the cluster decides.
         remote: A server of Spark Connect, in place of a master.
         limits: Bounds of a micro-batch.
+        locks: ``required``: a hop is refused where the file system has no locks; ``none``: it goes
+            on without, each append of a batch carries a transaction id, and it is up to you that
+            one process at a time writes a pipeline. In a catalog and on an object store it
+            changes nothing.
         recovery_horizon: How long files that tables no longer hold stay at least.
         spark: Settings of the session.
         triggers: When the batches of a run begin where ``--trigger`` does not say it.
@@ -78,6 +82,7 @@ class Environment(Model):
     master: Text | None = None
     remote: Annotated[str, Field(pattern=_REMOTE)] | None = None
     limits: Limits = Limits()
+    locks: Literal["required", "none"] = "required"
     recovery_horizon: PositiveDuration = timedelta(days=7)
     spark: dict[str, Setting] = Field(default_factory=dict)
     triggers: Triggers = Triggers()

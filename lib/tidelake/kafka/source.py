@@ -70,6 +70,21 @@ def planned_offsets(checkpoint: Folder, batch: int) -> Offsets:
     return dict(json.loads(file.read_text(encoding="utf-8").splitlines()[_FIRST_INPUT]))
 
 
+def begun_offsets(checkpoint: Folder, batch: int) -> Offsets | None:
+    """Read where a planned micro-batch begins; None where the checkpoint does not tell.
+
+    A partition that is left out begins with its first offset.
+    """
+    before = planned_offsets(checkpoint, batch - 1)
+    if before:
+        return before
+    first = checkpoint / "sources" / "0" / "0"
+    if not first.exists():
+        return None
+    # A byte of zero comes first, for the sake of Spark 2.1.
+    return dict(json.loads(first.read_text(encoding="utf-8").splitlines()[-1]))
+
+
 def differs(reached: Offsets, known: Mapping[str, Mapping[str, int]]) -> str:
     """Say where two lists of offsets differ; empty where they are the same."""
     for topic in sorted(reached.keys() | known.keys()):

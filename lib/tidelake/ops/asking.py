@@ -12,7 +12,7 @@ from pyspark.sql.types import BinaryType, TimestampType
 from sqlglot import exp, parse_one, transpile
 
 from tidelake.errors import UsageError
-from tidelake.fingerprints import DUCKDB_FINGERPRINT, SPARK_FINGERPRINT
+from tidelake.fingerprints import IN_SPARK
 from tidelake.instants import from_micros
 from tidelake.tables import Catalog, Table
 
@@ -44,7 +44,9 @@ def ask_catalog(
     Raises:
         UsageError: Spark does not understand the statement.
     """
-    statement = parse_one(sql.replace(DUCKDB_FINGERPRINT, SPARK_FINGERPRINT), dialect=dialect)
+    for ours, theirs in IN_SPARK.items():
+        sql = sql.replace(ours, theirs)
+    statement = parse_one(sql, dialect=dialect)
     for found in list(statement.find_all(exp.Table)):
         name = f"{found.db}.{found.name}".lower()
         if name in tables:

@@ -7,23 +7,32 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from tidelake.fingerprints import DUCKDB_FINGERPRINT, combined
+from tidelake.fingerprints import (
+    DUCKDB_DISTINCT,
+    DUCKDB_SUM,
+    DUCKDB_XOR,
+    EMPTY,
+    Fingerprint,
+    combined,
+    ids_in,
+)
 from tidelake.ops.query import ask
 from tidelake.ops.side import Closed, in_closed_batch
-from tidelake.sinks.commits import Commit
+from tidelake.sinks.commits import Commit, repeated
 from tidelake.sinks.erased import RECORDS, Deduction, arrivals_in, deductions_in
 from tidelake.sinks.notes import FRESH, FateCount, SilverNote, add_up, fingerprint_of
 from tidelake.tables import Lake, Table
 
 _Key = tuple[str, int]
+_COUNTED = f"count(*), {DUCKDB_XOR}, {DUCKDB_SUM}"
 
 
 @dataclass(frozen=True)
 class Mark:
-    """How many rows, and which: equal marks mean equal sets of record ids."""
+    """How many rows, and which: marks that agree mean the same record ids."""
 
     rows: int = 0
-    fingerprint: int = 0
+    fingerprint: Fingerprint = EMPTY
 
 
 @dataclass(frozen=True)
@@ -32,9 +41,11 @@ class Tally:
 
     Attributes:
         batches: By generation and batch; bronze has one entry for all.
+        records: How many different record ids bronze has; None for other tables.
     """
 
     batches: Mapping[_Key, Mark]
+    records: int | None = None
 
     @property
     def rows(self) -> int:
@@ -42,7 +53,7 @@ class Tally:
         return sum(mark.rows for mark in self.batches.values())
 
     @property
-    def fingerprint(self) -> int:
+    def fingerprint(self) -> Fingerprint:
         """Of all record ids."""
         return combined(mark.fingerprint for mark in self.batches.values())
 
@@ -117,14 +128,42 @@ def tally(lake: Lake, table: Table, closed: Closed | None) -> Tally:
     if not table.exists:
         return Tally({})
     if closed is None:
-        rows, mark = ask(lake, f"SELECT count(*), {DUCKDB_FINGERPRINT} FROM {table.name}").rows[0]
-        return Tally({("", 0): Mark(int(rows), int(mark))})
-    found = ask(
+        found = ask(lake, f"SELECT {_COUNTED}, {DUCKDB_DISTINCT} FROM {table.name}").rows[0]
+        rows, xor, total, records = found
+        return Tally({("", 0): Mark(int(rows), Fingerprint.of(xor, total))}, int(records))
+    counted = ask(
         lake,
-        f"SELECT _generation, _batch, count(*), {DUCKDB_FINGERPRINT} FROM {table.name} q "
+        f"SELECT _generation, _batch, {_COUNTED} FROM {table.name} q "
         f"WHERE {in_closed_batch(closed)} GROUP BY 1, 2",
     ).rows
-    return Tally({(g, int(b)): Mark(int(rows), int(mark)) for g, b, rows, mark in found})
+    return Tally(
+        {(g, int(b)): Mark(int(rows), Fingerprint.of(*marks)) for g, b, rows, *marks in counted}
+    )
+
+
+def repetitions(
+    lake: Lake, bronze: Table, tallied: Tally, closing: Mapping[str, Sequence[Commit]]
+) -> Iterator[str]:
+    """Say which batches were committed more than once, and how many records bronze has twice.
+
+    Args:
+        lake: Where the tables are.
+        bronze: The table.
+        tallied: Its rows.
+        closing: The commits of bronze and silver, by layer.
+    """
+    for layer, commits in closing.items():
+        for (generation, batch), versions in repeated(commits).items():
+            yield (
+                f"{layer}, batch {batch} of generation {generation} was committed "
+                f"{len(versions)} times, by versions {', '.join(map(str, versions))}"
+            )
+    if tallied.records in (None, tallied.rows):
+        return
+    twice = f"SELECT record_id FROM {bronze.name} GROUP BY record_id HAVING count(*) > 1"
+    count, first = ask(lake, f"SELECT count(*), min(record_id) FROM ({twice}) AS t").rows[0]
+    if count:
+        yield f"bronze holds {count:,} records more than once, {first} for example"
 
 
 def problems_of(
@@ -159,11 +198,11 @@ def problems_of(
     seen = sum(count.rows for count in fresh)
     gone = [one for one in erased if one.fate == RECORDS]
     left = seen - sum(one.rows for one in gone)
-    marks = (fingerprint_of(fresh), *(one.fingerprint for one in gone))
+    kept = fingerprint_of(fresh).minus(combined(one.ids for one in gone))
     if left + pending != bronze.rows:
         less = f", less {seen - left:,} that were erased," if gone else ""
         yield f"bronze holds {bronze.rows:,} rows, silver took {seen:,}{less} and {pending:,} wait"
-    elif not pending and combined(marks) != bronze.fingerprint:
+    elif not pending and not kept.agrees(bronze.fingerprint):
         yield "silver took as many rows as bronze holds, but not the same ones"
 
 
@@ -179,11 +218,13 @@ def _bronze_problems(taken: Sequence[Commit], bronze: Tally) -> Iterator[str]:
     written = sum(commit.brought for commit in filled)
     gone = arrivals_in(filled)
     erased = sum(one.rows for one in gone)
-    marks = [int(commit.note["fingerprint"]) for commit in filled]
+    kept = combined(ids_in(commit.note) for commit in filled).minus(
+        combined(one.ids for one in gone)
+    )
     if written - erased != bronze.rows:
         less = f" and {erased:,} were erased" if gone else ""
         yield f"bronze: its commits wrote {written:,} rows{less}, it holds {bronze.rows:,}"
-    elif combined([*marks, *(one.fingerprint for one in gone)]) != bronze.fingerprint:
+    elif not kept.agrees(bronze.fingerprint):
         yield "bronze: it holds as many rows as its commits wrote, but not the same ones"
 
 
@@ -193,8 +234,7 @@ def _by_batch(erased: Sequence[Deduction]) -> dict[tuple[_Key, str], Mark]:
     for one in erased:
         key = (one.generation, one.batch), one.fate
         before = found.get(key, Mark())
-        mark = combined((before.fingerprint, one.fingerprint))
-        found[key] = Mark(before.rows + one.rows, mark)
+        found[key] = Mark(before.rows + one.rows, before.fingerprint.plus(one.ids))
     return found
 
 
@@ -213,10 +253,10 @@ def _batch_problems(
         gone = lost.get((batch.key, fate), Mark())
         booked = Mark(
             sum(count.rows for count in counts) - gone.rows,
-            combined((fingerprint_of(counts), gone.fingerprint)),
+            fingerprint_of(counts).minus(gone.fingerprint),
         )
         held = tables[fate].batches.get(batch.key, Mark())
         if booked.rows != held.rows:
             yield f"{place}: {booked.rows:,} rows are booked as {fate}, {held.rows:,} are there"
-        elif booked != held:
+        elif not booked.fingerprint.agrees(held.fingerprint):
             yield f"{place}: its rows booked as {fate} are not those that are there"

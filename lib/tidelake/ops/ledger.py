@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidelake.config import Pipeline
-from tidelake.ops.balance import Batch, Tally, batch_of, problems_of, tally
+from tidelake.ops.balance import (
+    Batch,
+    Tally,
+    batch_of,
+    problems_of,
+    repetitions,
+    tally,
+)
 from tidelake.ops.books import history, require_tables
 from tidelake.ops.side import closed_batch
 from tidelake.ops.terms import (
@@ -23,6 +30,7 @@ from tidelake.ops.terms import (
     side_rows,
     source_books,
 )
+from tidelake.ops.topic_books import TopicBooks, topic_books
 from tidelake.sinks.commits import newest_version
 from tidelake.sinks.erased import arrivals_in, erased_rows
 from tidelake.sinks.notes import add_up, position
@@ -51,6 +59,7 @@ class Ledger:
         gold: By table.
         batches: Silver's batches, oldest first.
         problems: What does not add up; the first is the earliest.
+        topics: What was read of topics; None where the source is another.
     """
 
     pipeline: str
@@ -67,6 +76,7 @@ class Ledger:
     gold: Mapping[str, GoldBooks]
     batches: tuple[Batch, ...]
     problems: tuple[str, ...]
+    topics: TopicBooks | None = None
 
     @property
     def balanced(self) -> bool:
@@ -75,7 +85,16 @@ class Ledger:
 
     def to_json(self) -> dict[str, Any]:
         """Give the contract's terms, with what they rest on beside them."""
-        source = self.source
+        source, topics = self.source, self.topics
+        offsets = (
+            {
+                "offered": topics.offered,
+                "taken": topics.taken,
+                "without_record": topics.offered - self.records,
+            }
+            if topics
+            else {}
+        )
         return {
             "pipeline": self.pipeline,
             "source": self.records,
@@ -104,6 +123,7 @@ class Ledger:
                 "bytes_offered": source.bytes_offered,
                 "bytes_taken": source.bytes_taken,
             },
+            **({"source_offsets": offsets} if offsets else {}),
         }
 
 
@@ -148,6 +168,7 @@ def _read(lake: Lake, pipeline: Pipeline) -> Ledger:
         filtered=booked["filtered"] - erased_rows(erased, "filtered"),
     )
     gold = gold_books(lake, pipeline)
+    topics = topic_books(lake, lake.bronze(name), taken)
     return Ledger(
         pipeline=name,
         records=sum(int(commit.note.get("records", 0)) for commit in taken),
@@ -164,6 +185,10 @@ def _read(lake: Lake, pipeline: Pipeline) -> Ledger:
         batches=batches,
         problems=(
             *_open_erasure(lake, name),
+            *repetitions(
+                lake, lake.bronze(name), tables["bronze"], {"bronze": taken, "silver": closing}
+            ),
+            *(topics.problems if topics else ()),
             *problems_of(batches, taken, tables, fates, pending=pending, requeued=requeued),
             *(
                 f"gold.{table}: {books.expected:,} events were merged, it counts {books.counted:,}"
@@ -171,6 +196,7 @@ def _read(lake: Lake, pipeline: Pipeline) -> Ledger:
                 if books.expected != books.counted
             ),
         ),
+        topics=topics,
     )
 
 

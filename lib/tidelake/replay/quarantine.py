@@ -112,7 +112,7 @@ def replay_quarantine(run: Run, choice: Choice, *, look_only: bool = False) -> R
         decision = decider.decide(judged, watermark=mark, hold=keep)
         decided = keep(decision.rows.select("record_id", FATE, STAGE))
         told = (
-            decided.join(failed, on="record_id", how="inner")
+            decided.join(failed.dropDuplicates(["record_id"]), on="record_id", how="inner")
             .groupBy("failed", FATE, STAGE)
             .count()
             .orderBy("failed", FATE, STAGE)
@@ -167,6 +167,7 @@ def discard_quarantine(run: Run, choice: Choice, *, why: str) -> int:
             ensure_table(run.spark, discarded, schema, {**stamp, "batch": CREATION})
             last = last_commit(discarded)
             batch = last.batch + 1 if last else 0
-            note = {**stamp, "batch": batch, "why": why, "fingerprint": told["fingerprint"]}
+            xor, total = told["fingerprint"]
+            note = {**stamp, "batch": batch, "why": why, "fingerprint": xor, "id_sum": total}
             append(rows, discarded, note)
         return int(told["rows"])

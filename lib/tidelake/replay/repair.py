@@ -9,6 +9,7 @@ from typing import Any
 
 from tidelake.config import FilesSource, KafkaSource
 from tidelake.errors import NotBuiltError, UsageError
+from tidelake.fingerprints import EMPTY, bronze_marks
 from tidelake.ops.books import history
 from tidelake.replay.beginning import begin, next_generation
 from tidelake.replay.going_on import (
@@ -81,11 +82,14 @@ def _bronze(run: Run) -> Repaired:
     elif isinstance(source, KafkaSource):
         place = {key: last.note.get(key, {}) for key in ("offsets", "topics")}
         offset = place["offsets"]
+        # Nothing more was read.
+        place |= {"from": offset, "read": {}}
     else:
         raise NotBuiltError(f"Repairing bronze of a {source.kind} source")
     generation = next_generation(run, "bronze", [table])
     begin(run, "bronze", generation, numbered(last), [json.dumps(offset)], files)
-    books = {"records": 0, "fingerprint": 0, "contents": 0, "files": [], **place}
+    marks = bronze_marks(EMPTY, EMPTY)
+    books = {"records": 0, **marks, "files": [], **place}
     name_generation(run, table, last, generation, **books)
     return Repaired("bronze", generation, rebuilt=False)
 

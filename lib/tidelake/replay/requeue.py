@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from tidelake.access import load
@@ -69,9 +69,12 @@ def holding_silver(run: Run) -> Iterator[None]:
 def as_requeued(run: Run, rows: DataFrame, reason: Reason) -> DataFrame:
     """Find rows of a side table in bronze, in the shape in which silver takes them again.
 
+    Bronze may hold a record more than once, where two writers appended one batch: each row of the
+    side table is matched with one of bronze.
+
     Args:
         run: What the command works with.
-        rows: With ``record_id`` and ``ingested_at``, each record once.
+        rows: With ``record_id`` and ``ingested_at``.
         reason: Why they are sent.
 
     Returns:
@@ -86,8 +89,11 @@ def as_requeued(run: Run, rows: DataFrame, reason: Reason) -> DataFrame:
     if first is not None and last is not None:
         # Literals, so that Delta skips the files of other days.
         bronze = bronze.where(F.col("ingested_at").between(F.lit(first), F.lit(last)))
+    same = ("record_id", "ingested_at")
+    number = F.row_number().over(Window.partitionBy(*same).orderBy(F.lit(0))).alias("_number")
+    theirs = bronze.join(rows, on=list(same), how="left_semi").select("*", number)
     return (
-        bronze.join(rows.select("record_id"), on="record_id", how="left_semi")
+        theirs.join(rows.select(*same, number), on=[*same, "_number"], how="left_semi")
         .select(*BRONZE_COLUMNS)
         .withColumn("reason", F.lit(reason))
         .withColumn("requeued_at", F.lit(_now(run)))
@@ -130,7 +136,8 @@ def send(run: Run, rows: DataFrame, *, expected: int) -> int:
         "reason": found["reason"],
         "requeued_at": at.isoformat() if at else None,
         "records": expected,
-        "fingerprint": found["fingerprint"],
+        "fingerprint": found["fingerprint"]["xor"],
+        "id_sum": found["fingerprint"]["total"],
     }
     append(rows, requeue, note)
     return expected

@@ -16,11 +16,17 @@ from tidelake.bronze import BRONZE_DDL, REQUEUE_DDL, to_bronze
 from tidelake.config import DeltaSource, FilesSource, KafkaSource
 from tidelake.engine import slots_of
 from tidelake.errors import LostError, SourceError
-from tidelake.fingerprints import combined, contents, fingerprint
+from tidelake.fingerprints import (
+    Fingerprint,
+    bronze_marks,
+    combined,
+    contents,
+    fingerprint,
+)
 from tidelake.instants import now
 from tidelake.kafka.lag import behind, between, total
 from tidelake.kafka.reach import Contact, refuse_unreachable
-from tidelake.kafka.source import differs, planned_offsets
+from tidelake.kafka.source import begun_offsets, differs, planned_offsets
 from tidelake.kafka.topics import look_at, lost, made_anew
 from tidelake.reuse import reused
 from tidelake.runtime.arrival import in_order
@@ -161,12 +167,17 @@ class BronzeHop(HopQuery):
             source=source.kind,
             ingested_at=stamp.isoformat(),
             records=count,
-            fingerprint=combined(row["fingerprint"] for row in offered),
-            contents=combined(row["contents"] for row in offered),
+            **bronze_marks(
+                *[
+                    combined(Fingerprint.of(*row[name]) for row in offered)
+                    for name in ("fingerprint", "contents")
+                ]
+            ),
             began=begun_at.isoformat(),
             slots=slots,
             files=[[file.path, file.size, file.modified, count] for file, count in files],
             **self._offsets(batch),
+            **self._read(offered),
         )
         append(records, self.table, note, surely_filled=count > 0)
         last = last_commit(self.table)
@@ -202,6 +213,7 @@ class BronzeHop(HopQuery):
             if self._topics.setdefault(name, one.id) != one.id:
                 raise LostError(f"{self.run.pipeline.name}, hop bronze: {made_anew(name)}")
         return {
+            "from": begun_offsets(self.checkpoint, batch),
             "offsets": offsets,
             "topics": self._topics,
             "bootstrap": source.bootstrap,
@@ -212,7 +224,20 @@ class BronzeHop(HopQuery):
 
     def _offered(self, identified: DataFrame) -> list[Row]:
         """Count what the source holds, in a read of its own: the books' first term."""
-        return identified.groupBy("source").agg(*_measures()).collect()
+        keys = [F.col("source")]
+        if isinstance(self.run.pipeline.source, KafkaSource):
+            number = F.split_part("record_id", F.lit(":"), F.lit(2))
+            keys.append(number.alias("partition"))
+        return identified.groupBy(*keys).agg(*_measures()).collect()
+
+    def _read(self, offered: Sequence[Row]) -> dict[str, Any]:
+        """Tell how many records a batch read of each partition of its topics."""
+        if not isinstance(self.run.pipeline.source, KafkaSource):
+            return {}
+        found: dict[str, dict[str, int]] = {}
+        for row in offered:
+            found.setdefault(row["source"], {})[row["partition"]] = row["records"]
+        return {"read": found}
 
     def _files(self, offered: Sequence[Row], batch: int) -> list[tuple[LandedFile, int]]:
         """Hold the bytes that were read against the sizes of the batch's files.

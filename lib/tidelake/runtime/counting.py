@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from tidelake.config import Pipeline
-from tidelake.fingerprints import fingerprint
+from tidelake.fingerprints import Fingerprint, fingerprint
 from tidelake.instants import from_micros
 from tidelake.reuse import reused
 from tidelake.silver.classify import ORIGIN, STAGE, WARNINGS, rule_texts
@@ -119,15 +119,12 @@ def _names(decided: DataFrame) -> frozenset[str]:
 def _counts(groups: Sequence[_Group]) -> tuple[FateCount, ...]:
     """Add up over the partitions."""
     rows: dict[tuple[str, str | None, str], int] = defaultdict(int)
-    marks: dict[tuple[str, str | None, str], int] = defaultdict(int)
+    marks: dict[tuple[str, str | None, str], Fingerprint] = defaultdict(Fingerprint)
     for group in groups:
         key = (group[FATE], group[STAGE], group[ORIGIN])
         rows[key] += group["rows"]
-        marks[key] ^= group["fingerprint"]
-    return tuple(
-        FateCount(fate, stage, origin, rows[fate, stage, origin], marks[fate, stage, origin])
-        for fate, stage, origin in sorted(rows, key=repr)
-    )
+        marks[key] = marks[key].plus(Fingerprint.of(*group["fingerprint"]))
+    return tuple(FateCount.of(key, rows[key], marks[key]) for key in sorted(rows, key=repr))
 
 
 def _progress(

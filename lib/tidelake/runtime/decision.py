@@ -83,6 +83,7 @@ class Decider:
             verdicts.rows,
             watermark=watermark,
             allowed=self.pipeline.watermark.allowed_lateness,
+            twins=verdicts.twins,
         )
         return Decision(decided, verdicts.searched, time.monotonic() - began)
 

@@ -35,7 +35,7 @@ def close_epoch(run: Run) -> None:
     lake, name = run.lake, run.pipeline.name
     epochs = lake.epochs()
     # Hops may run in processes of their own, and each of them closes epochs.
-    with hold(lake.marks("ops"), epochs.name, waits=True):
+    with hold(lake.marks("ops"), epochs.name, waits=True, optional=True):
         closing = [lake.table(table) for table in run.pipeline.gold_names]
         found = find_boundary(lake, name, closing)
         last = last_commit(epochs)

@@ -11,15 +11,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Literal, TextIO
 
-from tidelake.errors import LockedError, RefusedError
+from tidelake.errors import LockedError, NoLocksError, RefusedError
 from tidelake.store.folders import Folder
 from tidelake.store.lease import lease
 from tidelake.tables import Hop, Lake
 
 # What changes several tables, one after the other.
 Work = Literal["erasure", "swap"]
-# Volumes and some network drives know no locks, or no writing to a file's end. There the fence
-# alone keeps writers apart: each batch asks the tables which generation, and which batch, is next.
+# Volumes and some network drives know no locks, or no writing to a file's end.
 _NO_LOCKS = frozenset({errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOLCK})
 _LOOKS, _LOOK_SECONDS = 20, 0.05
 
@@ -38,12 +37,14 @@ def hold_hops(
 
     Raises:
         LockedError: Another process writes one of them.
+        NoLocksError: The file system has no locks, and the lake needs them.
         RefusedError: Work on several tables has begun and not ended: they do not agree yet.
     """
     with ExitStack() as locks:
         for hop in hops:
             folder = lake.checkpoints(pipeline, hop)
-            locks.enter_context(hold(folder, f"{pipeline}, hop {hop},"))
+            what = f"{pipeline}, hop {hop},"
+            locks.enter_context(hold(folder, what, optional=not lake.needs_locks))
         if goes_on_with != "erasure" and lake.erasure(pipeline).exists():
             raise RefusedError(
                 f"an erasure of {pipeline} was interrupted, and its tables do not agree yet. "
@@ -74,7 +75,9 @@ def is_put_back(lake: Lake, pipeline: str) -> bool:
 
 
 @contextmanager
-def hold(folder: Folder, what: str, *, waits: bool = False) -> Iterator[None]:
+def hold(
+    folder: Folder, what: str, *, waits: bool = False, optional: bool = False
+) -> Iterator[None]:
     """Hold a folder's lock; the system frees it when the process ends, however it ends.
 
     A store has no such locks: there it is an object, and frees itself a while after its holder
@@ -84,9 +87,13 @@ def hold(folder: Folder, what: str, *, waits: bool = False) -> Iterator[None]:
         folder: Whose lock.
         what: What is written under it, for the message.
         waits: Wait for the other process; for what takes moments.
+        optional: Whether the work is done without a lock where the file system has none. The
+            tables alone keep writers apart then: each batch asks them which generation and which
+            batch is next, and its appends carry transaction ids.
 
     Raises:
         LockedError: Another process holds it.
+        NoLocksError: The file system has no locks.
     """
     if not isinstance(folder, Path):
         with lease(folder / ".lock", what, waits=waits):
@@ -100,6 +107,14 @@ def hold(folder: Folder, what: str, *, waits: bool = False) -> Iterator[None]:
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise
+            if not optional:
+                raise NoLocksError(
+                    f"{what} cannot be locked: the file system of {folder} has no locks "
+                    f"({error.strerror}), and two processes could append the same rows. Nothing "
+                    "was written. Put the tables on a file system with locks. Where only one "
+                    "process at a time writes a pipeline, write `locks: none` into the "
+                    "environment's file under conf/environments."
+                ) from error
         yield
 
 

@@ -13,10 +13,12 @@ from tidelake.config import Dedup
 from tidelake.instants import from_micros
 from tidelake.reuse import reused
 from tidelake.runtime.held import Held
-from tidelake.silver.classify import ROW, STAGE
+from tidelake.silver.classify import STAGE
 from tidelake.silver.dedup import (
     ID,
+    IDENTITY,
     LEFTOVER,
+    TWIN,
     VERDICT,
     accepted,
     among,
@@ -85,13 +87,15 @@ class Verdicts:
     """What deduplication found.
 
     Attributes:
-        rows: ``_row`` and ``_verdict`` of each row whose event was accepted before it; None
-            when no row is in the running.
+        rows: The columns that tell rows apart and ``_verdict`` of each row whose event was
+            accepted before it; None when no row is in the running.
         searched: Accepted rows among which the batch's were looked for.
+        twins: Whether some of the verdicts are of rows that are equal to a first arrival.
     """
 
     rows: DataFrame | None
     searched: int
+    twins: bool = False
 
 
 @dataclass(frozen=True)
@@ -173,18 +177,18 @@ def find_verdicts(
             known = by_id(among(known, ids))
             known = F.broadcast(known) if count <= BROADCAST else known
     judged = new if known is None else match_accepted(new, known, dedup)
-    verdicts, count, left = _ranked(judged, dedup, hold)
+    verdicts, count, left, twins = _ranked(judged, dedup, hold)
     while left:
         # Rare: an id that comes back past the TTL on another date within one batch.
         lost = F.col(VERDICT) == LEFTOVER
-        again = new.join(verdicts.where(lost).select(ROW), on=ROW, how="left_semi")
-        more, _, left = _ranked(again, dedup, hold)
-        verdicts = verdicts.where(~lost).unionByName(more)
+        again = new.join(verdicts.where(lost), on=list(IDENTITY), how="left_semi")
+        more, _, left, others = _ranked(again, dedup, hold)
+        verdicts, twins = verdicts.where(~lost).unionByName(more), twins + others
     # Spark knows no size of what is kept, and would shuffle the wide rows to meet the verdicts.
     fitting = F.broadcast(verdicts) if count <= BROADCAST else verdicts
     if told is None and known is not None:
         told = _told(searched, "rows")
-    return Verdicts(fitting, told or 0)
+    return Verdicts(fitting, told or 0, twins > 0)
 
 
 def _hashes(rows: DataFrame) -> DataFrame:
@@ -198,17 +202,17 @@ def _counted(rows: DataFrame, hold: Held) -> tuple[DataFrame, int]:
     return kept, _told(told, "rows")
 
 
-def _ranked(rows: DataFrame, dedup: Dedup, hold: Held) -> tuple[DataFrame, int, int]:
-    """Rank in one job; count also the verdicts, and the rows that are to be ranked again."""
+def _ranked(rows: DataFrame, dedup: Dedup, hold: Held) -> tuple[DataFrame, int, int, int]:
+    """Rank in one job; count also the verdicts, rows to be ranked again, and twins."""
     told = Observation()
     kept = hold.now(rank_arrivals(rows, dedup).observe(told, *_ranking()))
-    return kept, _told(told, "verdicts"), _told(told, "left")
+    return kept, _told(told, "verdicts"), _told(told, "left"), _told(told, "twins")
 
 
 @reused
 def _ranking() -> list[Column]:
-    left = F.count_if(F.col(VERDICT) == LEFTOVER)
-    return [F.count(F.lit(1)).alias("verdicts"), left.alias("left")]
+    left, twins = (F.count_if(F.col(VERDICT) == verdict) for verdict in (LEFTOVER, TWIN))
+    return [F.count(F.lit(1)).alias("verdicts"), left.alias("left"), twins.alias("twins")]
 
 
 def _told(observation: Observation, name: str) -> int:

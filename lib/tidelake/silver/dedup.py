@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from functools import reduce
+from operator import and_
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -23,6 +25,12 @@ DUPLICATE = "duplicate"
 CONFLICT = "conflict"
 # Loses to a first arrival that is no match for it: to be ranked again among its like.
 LEFTOVER = "leftover"
+# A first arrival stands in the batch more than once, alike in every column that tells rows apart:
+# one of these rows is accepted, the others are its duplicates.
+TWIN = "twin"
+# What tells the rows of a batch apart. Bronze may hold a record twice where two writers appended
+# the same batch; rows that are alike in all of these are equal.
+IDENTITY = (ROW, "ingested_at", PAYLOAD_HASH)
 
 # The hash of an event id.
 ID = "_id"
@@ -46,21 +54,29 @@ def arrivals(classified: DataFrame) -> DataFrame:
 
 @reused
 def _compared() -> list[Column]:
-    tail = F.substring_index("record_id", ":", -1)
     # A row that failed arrived, for those that did not, when it was sent again.
     replayed = F.col(ORIGIN) == "quarantine"
     order = F.struct(
         F.when(replayed, F.col(REQUEUED_AT)).otherwise(F.col("ingested_at")).alias("arrived"),
         F.col("ingested_at"),
         "source",
-        F.left("record_id", F.length("record_id") - F.length(tail)).alias("place"),
-        tail.try_cast("bigint").alias("position"),
+        *_position(),
         ROW,
+        PAYLOAD_HASH,
     )
     return [
         *[F.col(name) for name in _PLAIN],
         order.alias(_ORDER),
         F.lit(None).cast("string").alias(VERDICT),
+    ]
+
+
+def _position() -> list[Column]:
+    """Split a record id into the text before its last number, and that number."""
+    tail = F.substring_index("record_id", ":", -1)
+    return [
+        F.left("record_id", F.length("record_id") - F.length(tail)).alias("place"),
+        tail.try_cast("bigint").alias("position"),
     ]
 
 
@@ -87,7 +103,8 @@ def accepted(
         reach = reach | F.col("event_date").isin(
             [F.date_from_unix_date(F.lit(day)) for day in days]
         )
-    # Only a late row needs its name, and of silver's columns none is longer.
+    # Only a late row needs its name, and of silver's columns none is longer. Two rows of silver
+    # never share an id and an instant: each lies within the TTL of the other.
     names = F.col("record_id") if is_late_table else F.lit(None).cast("string")
     columns = [names.alias(name) if name == "record_id" else name for name in _ACCEPTED_COLUMNS]
     return table.where(reach).select(*columns, F.lit(is_late_table).alias("_late"))
@@ -105,8 +122,11 @@ def by_id(known: DataFrame) -> DataFrame:
 
 @reused
 def _together() -> tuple[Column, Column]:
-    # In the order that tells the earliest, so that the least is the earliest.
-    own = ("ingested_at", "record_id", PAYLOAD_HASH, "event_date", "_late")
+    # In the order of arrival, so that the least is the earliest. Tables hold no source; a record
+    # id begins with it.
+    source = F.regexp_replace("record_id", F.lit("(:[0-9]+)+$"), F.lit("")).alias("source")
+    arrival: list[Column | str] = ["ingested_at", source, *_position()]
+    own = [*arrival, PAYLOAD_HASH, "event_date", "_late", "record_id"]
     return F.col("event_id").alias(_KNOWN_ID), F.collect_list(F.struct(*own)).alias(_KNOWN)
 
 
@@ -184,7 +204,9 @@ def rank_arrivals(new: DataFrame, rules: Dedup) -> DataFrame:
         rules: The pipeline's.
 
     Returns:
-        ``_row`` and ``_verdict`` of the rows that are settled or not first.
+        The columns of :data:`IDENTITY` and ``_verdict`` of the rows that are settled or not
+        first, one row for all that are equal; ``_verdict`` is :data:`TWIN` where a first row has
+        equal ones.
     """
     firsts, is_told, told = _ranks(rules)
     return new.select("*", *firsts).where(is_told).select(*told)
@@ -193,8 +215,11 @@ def rank_arrivals(new: DataFrame, rules: Dedup) -> DataFrame:
 @reused
 def _ranks(rules: Dedup) -> tuple[list[Column], Column, list[Column]]:
     by_arrival = Window.partitionBy("event_id", F.isnull(VERDICT)).orderBy(_ORDER)
+    # Equal rows follow each other in the order of arrival.
+    is_equal = [F.lag(name).over(by_arrival) == F.col(name) for name in IDENTITY]
     firsts = [
         F.row_number().over(by_arrival).alias("_rank"),
+        F.coalesce(reduce(and_, is_equal), F.lit(False)).alias("_equal"),
         F.first("ingested_at").over(by_arrival).alias("first_ingested_at"),
         F.first("event_date").over(by_arrival).alias("first_event_date"),
         F.first(PAYLOAD_HASH).over(by_arrival).alias("first_hash"),
@@ -203,8 +228,11 @@ def _ranks(rules: Dedup) -> tuple[list[Column], Column, list[Column]]:
     verdict = F.when(in_reach, _verdict(F.col(PAYLOAD_HASH) == F.col("first_hash"))).otherwise(
         F.lit(LEFTOVER)
     )
-    is_told = F.col(VERDICT).isNotNull() | (F.col("_rank") > 1)
-    return firsts, is_told, [F.col(ROW), F.coalesce(VERDICT, verdict).alias(VERDICT)]
+    is_open = F.col(VERDICT).isNull()
+    is_twin = F.col("_equal") & is_open & (F.col("_rank") == 2)
+    is_told = is_twin | (~F.col("_equal") & (~is_open | (F.col("_rank") > 1)))
+    found = F.when(is_twin, F.lit(TWIN)).otherwise(F.coalesce(VERDICT, verdict))
+    return firsts, is_told, [*[F.col(name) for name in IDENTITY], found.alias(VERDICT)]
 
 
 def _matches(arrived: Column, day: Column, rules: Dedup) -> Column:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import reduce
+from operator import and_
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from tidelake.config import Pipeline
@@ -21,7 +23,7 @@ from tidelake.silver.classify import (
     STAGE,
     reasons_by_stage,
 )
-from tidelake.silver.dedup import CONFLICT, DUPLICATE, VERDICT
+from tidelake.silver.dedup import CONFLICT, DUPLICATE, IDENTITY, TWIN, VERDICT
 from tidelake.silver.enrich import enriched_columns
 from tidelake.silver.fields import RESCUED, as_json, as_texts
 from tidelake.silver.lateness import TOO_LATE, lateness, marked
@@ -32,7 +34,8 @@ LATENESS = "_lateness"
 SILVER = "silver"
 LATE = "late"
 QUARANTINED = "quarantined"
-_THEIRS = "_judged_row"
+# The columns that tell rows apart, as the verdicts have them.
+_THEIRS = {name: f"_judged_{name}" for name in IDENTITY}
 
 QUARANTINE_DDL = (
     "record_id string, payload binary, event_id string, reasons array<string>, stage string, "
@@ -47,14 +50,18 @@ def decide(
     *,
     watermark: datetime | None,
     allowed: timedelta,
+    twins: bool = False,
 ) -> DataFrame:
     """Add the fate of each row.
 
     Args:
         classified: Rows from :func:`tidelake.silver.classify.classify`.
-        verdicts: ``_row`` and ``_verdict`` of the duplicates and conflicts; None: there are none.
+        verdicts: From :func:`tidelake.silver.dedup.rank_arrivals`: the duplicates and conflicts;
+            None: there are none.
         watermark: Before the batch (UTC).
         allowed: The allowed lateness.
+        twins: Whether a verdict says of rows that they are equal to a first arrival. One of them
+            is accepted then, which costs a shuffle of all rows.
 
     Returns:
         ``classified`` plus ``_fate`` (silver, duplicate, quarantined, late or filtered) and
@@ -65,7 +72,9 @@ def decide(
         judged = classified.withColumn(VERDICT, F.lit(None).cast("string"))
     else:
         theirs = verdicts.select(*told.columns)
-        judged = classified.join(theirs, on=told.same_row, how="left").drop(_THEIRS)
+        judged = classified.join(theirs, on=told.same_row, how="left").drop(*_THEIRS.values())
+        if twins:
+            judged = judged.withColumn(VERDICT, told.first_of_twins)
     return with_lateness(judged.withColumn(STAGE, told.stage), marked(watermark), allowed)
 
 
@@ -76,11 +85,13 @@ class _Verdicts:
     Attributes:
         columns: Of the verdicts.
         same_row: Where the two meet.
+        first_of_twins: The verdict, which leaves one of equal rows in the running.
         stage: That of a conflicting duplicate too.
     """
 
     columns: tuple[Column, ...]
     same_row: Column
+    first_of_twins: Column
     stage: Column
 
 
@@ -88,11 +99,15 @@ class _Verdicts:
 def _verdicts() -> _Verdicts:
     # A number is found sooner than a long text. Written as an equality, the text would be part
     # of what is looked up.
-    same = F.col(ROW).between(F.col(_THEIRS), F.col(_THEIRS))
+    same = [F.col(ours).between(F.col(theirs), F.col(theirs)) for ours, theirs in _THEIRS.items()]
+    hashes = F.xxhash64(*_THEIRS.keys()) == F.xxhash64(*_THEIRS.values())
+    number = F.row_number().over(Window.partitionBy(*IDENTITY).orderBy(ROW))
+    is_twin = F.col(VERDICT) == TWIN
     conflict = F.col(VERDICT) == CONFLICT
     return _Verdicts(
-        (F.col(ROW).alias(_THEIRS), F.col(VERDICT)),
-        (F.xxhash64(ROW) == F.xxhash64(_THEIRS)) & same,
+        (*[F.col(ours).alias(theirs) for ours, theirs in _THEIRS.items()], F.col(VERDICT)),
+        reduce(and_, same, hashes),
+        F.when(is_twin, F.when(number > 1, F.lit(DUPLICATE))).otherwise(F.col(VERDICT)),
         F.when(conflict, F.lit("conflicting_duplicate")).otherwise(F.col(STAGE)),
     )
 

@@ -36,9 +36,10 @@ def append(
     """Append rows in one commit that carries the note.
 
     Delta leaves out a commit without any action, and the note with it. A transaction id is such
-    an action; it costs a rebuild of the snapshot, so only what may be empty gets one. In a catalog
-    and on a store each batch gets one: there a lock may be missing, or lost while its holder
-    stands still, and Delta then refuses the second commit of a batch.
+    an action; it costs a rebuild of the snapshot, so only what may be empty gets one. In a catalog,
+    on a store and where the environment does without locks each batch gets one: there a lock may
+    be missing, or lost while its holder stands still, and Delta then skips or refuses the second
+    append of a batch.
 
     Args:
         rows: What to append.
@@ -137,7 +138,7 @@ def _may_lack_a_lock(table: Table, note: dict[str, Any]) -> bool:
     """
     of_a_batch = note.get("hop") in ("bronze", "silver") and note["batch"] >= 0
     is_named = isinstance(table.place, CatalogName)
-    return of_a_batch and (is_named or is_stored(table.path))
+    return of_a_batch and (is_named or not table.needs_locks or is_stored(table.path))
 
 
 def _properties(table: Table) -> dict[str, str]:

@@ -7,7 +7,7 @@ compaction's for example, are passed over.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import takewhile
@@ -98,6 +98,21 @@ def commits(table: Table, *, up_to: int | None = None) -> Iterator[Commit]:
             yield Commit(version, written, None if rows is None else int(rows), note, copied)
             if note.get(REBUILT):
                 return
+
+
+def repeated(commits: Iterable[Commit]) -> dict[tuple[str, int], list[int]]:
+    """Find batches that were committed more than once, as by two writers without a lock.
+
+    Returns:
+        The versions by generation and batch, oldest first.
+    """
+    found: dict[tuple[str, int], set[int]] = {}
+    for commit in commits:
+        # The commit that takes rows out carries the metadata of the last batch.
+        if commit.batch >= 0 and ERASED not in commit.note:
+            found.setdefault((commit.generation, commit.batch), set()).add(commit.version)
+    twice = [(key, sorted(versions)) for key, versions in found.items() if len(versions) > 1]
+    return dict(sorted(twice, key=lambda one: one[1]))
 
 
 def last_commit(table: Table, *, up_to: int | None = None) -> Commit | None:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from tidelake.fingerprints import Fingerprint
 from tidelake.sinks.commits import ERASED, Commit
 
 # In place of a fate: the records themselves, each once.
@@ -23,14 +24,28 @@ class Arrival(NamedTuple):
     Attributes:
         ingested_at: When they had come (UTC).
         rows: How many.
-        fingerprint: Of their record ids.
-        contents: Of the whole records.
+        fingerprint: Of their record ids: the exclusive or.
+        contents: Of the whole records, likewise.
+        id_sum: Of the record ids: the sum; None in commits of earlier versions.
+        content_sum: Of the whole records, likewise.
     """
 
     ingested_at: datetime
     rows: int
     fingerprint: int
     contents: int
+    id_sum: int | None = None
+    content_sum: int | None = None
+
+    @property
+    def ids(self) -> Fingerprint:
+        """The fingerprint of the record ids."""
+        return Fingerprint.of(self.fingerprint, self.id_sum)
+
+    @property
+    def whole(self) -> Fingerprint:
+        """The fingerprint of the whole records."""
+        return Fingerprint.of(self.contents, self.content_sum)
 
 
 class Deduction(NamedTuple):
@@ -41,7 +56,8 @@ class Deduction(NamedTuple):
         batch: Its number; -1 likewise.
         fate: Which, or :data:`RECORDS`.
         rows: How many.
-        fingerprint: Of their record ids; 0 where that is not known.
+        fingerprint: Of their record ids: the exclusive or; 0 where that is not known.
+        id_sum: Likewise: the sum; None in commits of earlier versions.
     """
 
     generation: str
@@ -49,6 +65,12 @@ class Deduction(NamedTuple):
     fate: str
     rows: int
     fingerprint: int
+    id_sum: int | None = None
+
+    @property
+    def ids(self) -> Fingerprint:
+        """The fingerprint of the record ids."""
+        return Fingerprint.of(self.fingerprint, self.id_sum)
 
 
 def arrivals_note(erasure: str, arrivals: Iterable[Arrival]) -> dict[str, Any]:
@@ -71,7 +93,7 @@ def erasure_of(commit: Commit) -> str | None:
 def arrivals_in(commits: Iterable[Commit]) -> list[Arrival]:
     """List what commits of bronze say that it lost."""
     return [
-        Arrival(datetime.fromisoformat(at), *map(int, rest))
+        Arrival(datetime.fromisoformat(at), *rest)
         for commit in commits
         for at, *rest in commit.note.get(ERASED, {}).get("arrivals", [])
     ]

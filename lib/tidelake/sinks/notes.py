@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from tidelake.fingerprints import combined
+from tidelake.fingerprints import EMPTY, Fingerprint, combined
 from tidelake.instants import from_json, to_json
 from tidelake.silver.watermark import PartitionProgress
 from tidelake.sinks.commits import Commit
@@ -28,7 +28,8 @@ class FateCount(NamedTuple):
         stage: Where a quarantined row failed.
         origin: ``bronze``, or the reason for which the rows were requeued.
         rows: How many.
-        fingerprint: Of their record ids.
+        fingerprint: Of their record ids: the exclusive or.
+        id_sum: Likewise: the sum; None in commits of earlier versions.
     """
 
     fate: str
@@ -36,6 +37,17 @@ class FateCount(NamedTuple):
     origin: str
     rows: int
     fingerprint: int = 0
+    id_sum: int | None = None
+
+    @staticmethod
+    def of(key: tuple[str, str | None, str], rows: int, mark: Fingerprint) -> FateCount:
+        """Count the rows of a fate, a stage and an origin."""
+        return FateCount(*key, rows, mark.xor, mark.total)
+
+    @property
+    def mark(self) -> Fingerprint:
+        """The fingerprint of the rows' record ids."""
+        return Fingerprint.of(self.fingerprint, self.id_sum)
 
 
 class DimensionUse(NamedTuple):
@@ -161,12 +173,11 @@ def as_one(counts: Iterable[FateCount]) -> tuple[FateCount, ...]:
     found: dict[tuple[str, str | None, str], FateCount] = {}
     for one in counts:
         key = one.fate, one.stage, one.origin
-        before = found.get(key, FateCount(*key, rows=0))
-        mark = combined((before.fingerprint, one.fingerprint))
-        found[key] = one._replace(rows=before.rows + one.rows, fingerprint=mark)
+        before = found.get(key, FateCount.of(key, 0, EMPTY))
+        found[key] = FateCount.of(key, before.rows + one.rows, before.mark.plus(one.mark))
     return tuple(found.values())
 
 
-def fingerprint_of(counts: Iterable[FateCount]) -> int:
+def fingerprint_of(counts: Iterable[FateCount]) -> Fingerprint:
     """Combine the fingerprints of counts that share no row."""
-    return combined(count.fingerprint for count in counts)
+    return combined(count.mark for count in counts)

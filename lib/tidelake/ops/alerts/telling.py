@@ -54,7 +54,7 @@ class Teller:
         """
         judged = set(rules)
         # Runs of single hops look at the same pipeline, each in a process of its own.
-        with hold(self._folder, f"what was told of {self._pipeline}", waits=True):
+        with hold(self._folder, f"what was told of {self._pipeline}", waits=True, optional=True):
             known = self._known()
             now_open = {one.key: one for one in found}
             opened = [one for key, one in now_open.items() if _is_news(one, known.get(key))]

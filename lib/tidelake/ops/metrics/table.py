@@ -64,7 +64,7 @@ class ProgressTable:
         rows, self._waiting = self._waiting, []
         spark, table = self.run.spark, self.run.lake.progress()
         # Hops may run in processes of their own, and each of them keeps its batches.
-        with hold(self.run.lake.marks("ops"), table.name, waits=True):
+        with hold(self.run.lake.marks("ops"), table.name, waits=True, optional=True):
             stamp = {
                 "pipeline": self.run.pipeline.name,
                 "hop": "progress",

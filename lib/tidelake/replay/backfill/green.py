@@ -86,7 +86,13 @@ def green_lake(lake: Lake, pipeline: Pipeline, start: Start) -> GreenLake:
     if start == "bronze":
         tables = (lake.silver(name), lake.quarantine(name), lake.late(name), lake.requeue(name))
         own |= {table.name for table in tables}
-    return GreenLake(folder_of(lake, pipeline), lake, frozenset(own), catalog=lake.catalog)
+    return GreenLake(
+        folder_of(lake, pipeline),
+        lake,
+        frozenset(own),
+        catalog=lake.catalog,
+        needs_locks=lake.needs_locks,
+    )
 
 
 def clear(run: Run) -> None:

@@ -82,7 +82,7 @@ def count_loss(run: Run, records: DataFrame) -> Loss:
         "late": lake.late(name),
     }
     deductions = [
-        Deduction(row["_generation"], row["_batch"], fate, row["rows"], row["ids"])
+        Deduction(row["_generation"], row["_batch"], fate, row["rows"], *row["ids"])
         for fate, table in fates.items()
         if rows[table.name]
         for row in _of(run, table, records)
@@ -92,12 +92,19 @@ def count_loss(run: Run, records: DataFrame) -> Loss:
         .collect()
     ]
     told = records.agg(F.count("*").alias("rows"), fingerprint().alias("ids")).collect()[0]
-    deductions.append(Deduction("", -1, RECORDS, told["rows"], told["ids"]))
+    deductions.append(Deduction("", -1, RECORDS, told["rows"], *told["ids"]))
     sources = records.select("source").distinct().orderBy("source").collect()
     return Loss(
         rows=rows,
         arrivals=tuple(
-            Arrival(at, row["rows"], row["ids"], row["contents"])
+            Arrival(
+                at,
+                row["rows"],
+                row["ids"]["xor"],
+                row["contents"]["xor"],
+                row["ids"]["total"],
+                row["contents"]["total"],
+            )
             for row in arrivals
             if (at := from_micros(row["at"])) is not None
         ),
@@ -136,7 +143,7 @@ def _without_row(run: Run, records: DataFrame) -> list[Deduction]:
         .orderBy("fate")
         .collect()
     )
-    return [Deduction("", -1, row["fate"], row["count"], 0) for row in found]
+    return [Deduction("", -1, row["fate"], row["count"], 0, 0) for row in found]
 
 
 def _of(run: Run, table: Table, records: DataFrame) -> DataFrame:

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 from tidelake.config import FilesSource
 from tidelake.errors import NotBuiltError, RefusedError, SourceError, UsageError
+from tidelake.fingerprints import EMPTY, bronze_marks
 from tidelake.ops.books import require_tables
 from tidelake.replay.backfill.green import clear, folder_of, read_state, what_next
 from tidelake.replay.beginning import next_generation
@@ -165,7 +166,7 @@ def _delete(run: Run, begun: Begun) -> None:
             if table == bronze:
                 last = last_commit(bronze)
                 # The batch stays the last one, with its files; nothing more came.
-                told = {"records": 0, "fingerprint": 0, "contents": 0}
+                told = {"records": 0, **bronze_marks(EMPTY, EMPTY)}
                 gone = arrivals_note(begun.name, begun.loss.arrivals)
                 note = {**(last.note if last else {}), **told, ERASED: gone}
             rows = begun.loss.rows.get(table.name, 0)

@@ -107,7 +107,7 @@ def _begun(folder: Folder, told: dict[str, Any]) -> Begun:
     loss = Loss(
         rows=told["rows"],
         arrivals=tuple(
-            Arrival(datetime.fromisoformat(at), *map(int, rest)) for at, *rest in told["arrivals"]
+            Arrival(datetime.fromisoformat(at), *rest) for at, *rest in told["arrivals"]
         ),
         deductions=tuple(Deduction(*one) for one in told["deductions"]),
         sources=tuple(told["sources"]),

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tidelake.access import load
 from tidelake.config.names import BRONZE_COLUMNS
-from tidelake.fingerprints import combined, contents, fingerprint
+from tidelake.fingerprints import (
+    EMPTY,
+    Fingerprint,
+    combined,
+    contents,
+    contents_in,
+    fingerprint,
+    ids_in,
+)
 from tidelake.instants import from_json, from_micros
 from tidelake.ops.books import history
 from tidelake.replay.verify.contents import (
@@ -24,18 +33,39 @@ from tidelake.replay.verify.contents import (
 )
 from tidelake.replay.verify.sums import Shape, hash_of, joined, sums_of_hash
 from tidelake.runtime.hop import Run
-from tidelake.sinks.commits import Commit, newest_version
+from tidelake.sinks.commits import Commit, newest_version, repeated
 from tidelake.sinks.erased import Arrival, arrivals_in
 
 SHAPE = Shape(key=("record_id",), moment="ingested_at")
-_Mark = tuple[int, int, int | None]
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """How many rows one arrival has, and which.
+
+    Attributes:
+        rows: How many.
+        ids: Of their record ids.
+        contents: Of the whole records; None where some commit does not tell.
+    """
+
+    rows: int = 0
+    ids: Fingerprint = EMPTY
+    contents: Fingerprint | None = EMPTY
+
+    def agrees(self, other: _Mark) -> bool:
+        """Tell whether both may be of the same rows."""
+        same = self.rows == other.rows and self.ids.agrees(other.ids)
+        if self.contents is None or other.contents is None:
+            return same
+        return same and self.contents.agrees(other.contents)
 
 
 @dataclass(frozen=True)
 class _Found:
     """The stored rows of one arrival: their mark, and the sum of their hashes."""
 
-    mark: tuple[int, int, int]
+    mark: _Mark
     hashes: int
 
 
@@ -65,19 +95,21 @@ def judge_bronze(run: Run, since: datetime | None) -> tuple[int, Comparison]:
         gone.setdefault(one.ingested_at, []).append(one)
     told = {arrived: _told(ours, gone.get(arrived, ())) for arrived, ours in written.items()}
     stored = _found(rows)
-    found: dict[datetime, _Mark] = {arrived: one.mark for arrived, one in stored.items()}
-    none: _Mark = (0, 0, 0)
+    found = {arrived: one.mark for arrived, one in stored.items()}
+    none = _Mark()
     differences = [
         _difference(arrived, told.get(arrived, none), found.get(arrived, none))
         for arrived in sorted(told.keys() | found.keys())
-        if not _agree(told.get(arrived, none), found.get(arrived, none))
+        if not told.get(arrived, none).agrees(found.get(arrived, none))
     ]
+    count, doubled = _doubled(rows)
+    twice = [*_repeated(chain.from_iterable(written.values())), *doubled]
     return version, Comparison(
-        sum(rows for rows, _, _ in found.values()),
+        sum(mark.rows for mark in found.values()),
         BRONZE_COLUMNS,
         _by_day(stored),
-        len(differences),
-        tuple(differences[:SHOWN]),
+        len(differences) + len(twice) - len(doubled) + count,
+        (*twice, *differences)[:SHOWN],
     )
 
 
@@ -92,14 +124,16 @@ def judge_requeue(requeued: DataFrame, bronze: DataFrame) -> Comparison:
 
 def _told(commits: Sequence[Commit], gone: Sequence[Arrival]) -> _Mark:
     """Add up what commits of one arrival say, less what was erased of it."""
-    ids = [int(commit.note["fingerprint"]) for commit in commits]
+    ids = combined(ids_in(commit.note) for commit in commits)
     # Contents were not always noted.
-    marks = [commit.note.get("contents") for commit in commits]
-    known = [int(mark) for mark in marks if mark is not None]
-    return (
+    whole = [contents_in(commit.note) for commit in commits]
+    known = [mark for mark in whole if mark is not None]
+    return _Mark(
         sum(int(commit.note["records"]) for commit in commits) - sum(one.rows for one in gone),
-        combined([*ids, *(one.fingerprint for one in gone)]),
-        combined([*known, *(one.contents for one in gone)]) if len(known) == len(marks) else None,
+        ids.minus(combined(one.ids for one in gone)),
+        combined(known).minus(combined(one.whole for one in gone))
+        if len(known) == len(whole)
+        else None,
     )
 
 
@@ -112,7 +146,8 @@ def _found(rows: DataFrame) -> dict[datetime, _Found]:
     for micros, count, ids, marks, *hashes in summed.collect():
         arrived = from_micros(micros)
         if arrived is not None:
-            found[arrived] = _Found((count, ids, marks), joined(hashes))
+            mark = _Mark(count, Fingerprint.of(*ids), Fingerprint.of(*marks))
+            found[arrived] = _Found(mark, joined(hashes))
     return found
 
 
@@ -122,18 +157,41 @@ def _by_day(found: Mapping[datetime, _Found]) -> Told:
     for arrived, one in found.items():
         day = arrived.astimezone(UTC).date().isoformat()
         rows, hashes = days.get(day, (0, 0))
-        days[day] = rows + one.mark[0], hashes + one.hashes
+        days[day] = rows + one.mark.rows, hashes + one.hashes
     return days
 
 
-def _agree(told: _Mark, found: _Mark) -> bool:
-    return told[:2] == found[:2] and told[2] in (None, found[2])
+def _repeated(commits: Iterable[Commit]) -> Iterator[Difference]:
+    """Name the batches that were committed more than once."""
+    for (generation, batch), versions in repeated(commits).items():
+        where = {"generation": generation, "batch": batch}
+        yield Difference("doubled", where, {"commits": (1, len(versions))})
+
+
+def _doubled(rows: DataFrame) -> tuple[int, list[Difference]]:
+    """Count the records that are there more than once, and name the first of them.
+
+    Numbers are grouped, which are shuffled sooner than long texts; where any comes twice, the
+    texts are looked at.
+    """
+    ids = rows.select("record_id", F.xxhash64("record_id").alias("_hash"))
+    hashes = ids.groupBy("_hash").count().where("count > 1").select("_hash")
+    if hashes.isEmpty():
+        return 0, []
+    among = ids.join(hashes, on="_hash", how="left_semi")
+    found = among.groupBy("record_id").agg(F.count("*").alias("rows")).where("rows > 1")
+    first = found.orderBy("record_id").limit(SHOWN).collect()
+    total = len(first) if len(first) < SHOWN else found.count()
+    return total, [
+        Difference("doubled", {"record_id": row["record_id"]}, {"rows": (1, row["rows"])})
+        for row in first
+    ]
 
 
 def _difference(arrived: datetime, told: _Mark, found: _Mark) -> Difference:
     where = {"ingested_at": arrived.isoformat()}
-    if told[0] > found[0]:
-        return Difference("missing", where, {"rows": (told[0], found[0])})
-    if told[0] < found[0]:
-        return Difference("extra", where, {"rows": (told[0], found[0])})
+    if told.rows > found.rows:
+        return Difference("missing", where, {"rows": (told.rows, found.rows)})
+    if told.rows < found.rows:
+        return Difference("extra", where, {"rows": (told.rows, found.rows)})
     return Difference("altered", where)
