@@ -377,6 +377,64 @@ def test_a_violation_carries_its_line(tmp_path: Path) -> None:
     assert violation.line == len(lines)
 
 
+def test_an_unsteady_expression_is_refused_wherever_one_may_stand(tmp_path: Path) -> None:
+    sql = "event_time < timestamp 'now'"
+    raw = changed(
+        event__id=sql,
+        event__time=sql,
+        event__where=sql,
+        event__select={"user_id": "user_id", "event_time_": sql},
+        gold__0__where=sql,
+        gold__0__measures={"n": {"count_if": sql}, "m": {"max": f"if({sql}, 1, 2)"}},
+        joins=[
+            {
+                **JOIN,
+                "left": {"where": sql, "columns": {"a": sql}},
+                "right": {"pipeline": "other", "where": sql, "columns": {"b": sql}},
+            }
+        ],
+        detections=[
+            {
+                "name": "odd",
+                "features": "odd_hours",
+                "keys": ["user_id"],
+                "columns": {"c": sql},
+                "unusual_amount": {"value": sql},
+                "impossible_travel": {"latitude": sql, "longitude": sql},
+            }
+        ],
+    )
+    found = {
+        one.path for one in violations(tmp_path, raw) if "the time of the query" in one.message
+    }
+    assert found == {
+        *("event.id", "event.time", "event.where", "event.select.event_time_"),
+        *("gold[0].where", "gold[0].measures.n", "gold[0].measures.m"),
+        *("joins[0].left.where", "joins[0].left.columns.a"),
+        *("joins[0].right.where", "joins[0].right.columns.b"),
+        *("detections[0].columns.c", "detections[0].unusual_amount.value"),
+        "detections[0].impossible_travel.latitude",
+        "detections[0].impossible_travel.longitude",
+    }
+    dimension = changed(
+        kind="dimension",
+        event__sequence=sql,
+        event__delete_when=sql,
+        dimension={"key": ["user_id"]},
+        gold=None,
+    )
+    found = {one.path for one in violations(tmp_path, dimension)}
+    assert found == {"event.sequence", "event.delete_when"}
+    condition = {"row_condition": "day = current_date", "condition_parser": "spark"}
+    rule = {
+        "type": "expect_column_values_to_not_be_null",
+        "kwargs": {"column": "day", **condition},
+    }
+    (tmp_path / "suite.yml").write_text(yaml.safe_dump({"name": "s", "expectations": [rule]}))
+    with pytest.raises(ConfigError, match=r"expectations\[0\].kwargs.row_condition.*current_date"):
+        load_suite(tmp_path / "suite.yml", columns=None, gold=None)
+
+
 @pytest.mark.parametrize("part", ["gold", "joins"])
 def test_two_tables_of_one_name_are_refused(tmp_path: Path, part: str) -> None:
     raw = changed()
