@@ -16,7 +16,7 @@ from tidelake.errors import MachineError, NotBuiltError, UsageError
 from tidelake.ops.serving.guard import only_reading
 from tidelake.ops.serving.registered import Registered
 from tidelake.quiet import output_to
-from tidelake.session import build_session, session_jars, spark_log
+from tidelake.session import build_session, kept_log, session_jars, spark_log
 from tidelake.tables import Lake
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def _listening(spark: SparkSession, port: int) -> Iterator[None]:
     except (Py4JError, PySparkException) as error:
         raise MachineError(
             f"the Thrift server did not start at port {port}: {str(error).splitlines()[0]}\n"
-            f"Its own words are in {spark_log()}."
+            f"Its own words are in {kept_log(error)}."
         ) from error
     try:
         yield
