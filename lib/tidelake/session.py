@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import logging
 import os
+import shutil
 import tempfile
+import traceback
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +35,9 @@ _WHOLE_FILES = {
     "spark.sql.files.maxPartitionBytes": str(1 << 40),
     "spark.sql.files.openCostInBytes": str(1 << 40),
 }
+
+# Folders of logs that an error named.
+_KEPT: set[Path] = set()
 
 # A store's file appears when it is closed, and never when that was given up.
 _CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
@@ -92,9 +98,9 @@ def build_session(
         with output_to(log):
             session = builder.getOrCreate()
     except Py4JJavaError as error:
-        raise _not_started(str(error.java_exception.toString()), log) from error
+        raise _not_started(str(error.java_exception.toString()), error) from error
     except (PySparkRuntimeError, OSError) as error:
-        raise _not_started(str(error), log) from error
+        raise _not_started(str(error), error) from error
     session.sparkContext.setLogLevel("ERROR")
     return session
 
@@ -157,10 +163,10 @@ def _joined(environment: Environment) -> SparkSession:
     return session
 
 
-def _not_started(why: str, log: Path) -> MachineError:
+def _not_started(why: str, error: Exception) -> MachineError:
     return MachineError(
         f"Spark did not start: {why.splitlines()[0][:400]}\n"
-        f"Its own words are in {log}. Check with: tidelake doctor"
+        f"Its own words are in {kept_log(error)}. Check with: tidelake doctor"
     )
 
 
@@ -192,8 +198,35 @@ def _of_classes(environment: Environment, jars: list[Path]) -> tuple[dict[str, s
 
 
 def spark_log() -> Path:
-    """Give the file that takes what Spark's JVM says in this process."""
-    return Path(tempfile.gettempdir()) / f"tidelake-spark-{os.getpid()}.log"
+    """Give the file that takes what Spark's JVM says in this process.
+
+    It holds values of rows: it lies in a folder that only this user can look into, and goes when
+    the process ends, but for one whose error names it (:func:`kept_log`).
+    """
+    return _log_folder(os.getpid()) / "spark.log"
+
+
+@functools.cache
+def _log_folder(process: int) -> Path:
+    """Make the folder of a process; one that is forked has its own."""
+    folder = Path(tempfile.mkdtemp(prefix=f"tidelake-spark-{process}-"))
+    (folder / "spark.log").touch(mode=0o600)
+    atexit.register(_remove, folder, process)
+    return folder
+
+
+def _remove(folder: Path, process: int) -> None:
+    if os.getpid() == process and folder not in _KEPT:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def kept_log(error: BaseException) -> Path:
+    """Write all that an error says into Spark's log, and keep that after the process ended."""
+    log = spark_log()
+    with contextlib.suppress(OSError), log.open("a", encoding="utf-8", errors="replace") as file:
+        file.writelines(traceback.format_exception(error))
+    _KEPT.add(log.parent)
+    return log
 
 
 def whole_file_session(spark: SparkSession) -> SparkSession:

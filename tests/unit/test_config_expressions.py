@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from pyspark.sql import SparkSession
 
+from tidelake.config import functions
 from tidelake.config.expressions import expression_problems
 
 COLUMNS = ("user_id", "action", "value", "xs", "payload", "headers")
+TYPES = {"status": "STRING", "at": "TIMESTAMP", "day": "DATE", "xs": "ARRAY<STRING>", "n": "INT"}
 
 
 @pytest.mark.parametrize(
@@ -95,3 +98,114 @@ def test_columns_are_left_alone_when_they_cannot_be_known() -> None:
 
 def test_an_expression_nested_without_end_is_a_problem_and_no_crash() -> None:
     assert expression_problems("(" * 5000 + "value" + ")" * 5000, COLUMNS) != []
+
+
+UNSTEADY_CALLS = [
+    *(f"{name}()" for name in sorted(functions.UNSTEADY)),
+    *(f"`{name.upper()}` ()" for name in sorted(functions.UNSTEADY)),
+    *(f"coalesce(status, {name}(1, 'x'))" for name in sorted(functions.UNSTEADY)),
+    *(f"system.builtin.{name}()" for name in sorted(functions.UNSTEADY)),
+    *sorted(functions.BARE),
+    *(f"cast({name} AS string)" for name in sorted(functions.BARE)),
+    *(f"transform(xs, x -> `{name}`)" for name in sorted(functions.BARE)),
+    *("unix_timestamp()", "unix_timestamp ( /* now */ )", "identifier('rand')()", "builtin.uuid()"),
+    *("raise_error('x')", "assert_true(n > 0)", "session.f(n)", "main.default.f(n)", "ai_query(n)"),
+    "java_method('java.util.UUID', 'randomUUID')",
+    "hex(aes_encrypt(status, '0000111122223333'))",
+    "try_reflect('java.lang.System', 'nanoTime')",
+]
+TIMES_OF_THE_QUERY = [
+    *(
+        written.format(word)
+        for word in ("now", "today", "yesterday", "tomorrow", " NOW ", "now UTC", "today+01:00")
+        for written in (
+            "timestamp '{}'",
+            "date'{}'",
+            "timestamp_ltz '{}'",
+            'timestamp_ntz "{}"',
+            "cast('{}' AS timestamp)",
+            "try_cast(r'{}' AS date)",
+            "'{}'::timestamp_ntz",
+            "to_timestamp('{}')",
+            "to_date('{}')",
+            "timestamp('{}')",
+            "try_to_timestamp('{}')",
+            "at > '{}'",
+            "at BETWEEN '{}' AND '2020-01-01'",
+            "day = '{}'",
+            "day IN ('2020-01-01', '{}')",
+            "coalesce(day, '{}')",
+            "CASE WHEN n > 1 THEN at ELSE '{}' END",
+            "CASE day WHEN '{}' THEN 1 END",
+            "if(n > 1, day, '{}')",
+            "datediff(day, '{}')",
+            "greatest(at, '{}')",
+            "cast(lower('{}') AS date)",
+            "'{}'",
+        )
+    ),
+    *("cast('no' || 'w' AS timestamp)", "to_date(concat('to', 'day'))", "date('to' 'day')"),
+    *("cast(cast(x'6e6f77' AS string) AS timestamp)", "timestamp '\\u006eow'"),
+    "timestamp 'now Europe/Berlin'",
+]
+STEADY_TEXTS = [
+    "status = 'today'",
+    "status <> 'now' AND n > 1",
+    "status IN ('now', 'later')",
+    "status LIKE 'today'",
+    "status RLIKE 'now'",
+    "lower(status) = 'tomorrow'",
+    "CASE status WHEN 'today' THEN 1 ELSE 2 END",
+    "CASE WHEN n > 1 THEN 'now' ELSE 'later' END",
+    "if(n > 1, status, 'now')",
+    "coalesce(status, 'now')",
+    "concat(status, ' today')",
+    "status = 'nowhere'",
+    "nowhere = 'x'",
+    "user = 'x'",
+    "transform(xs, user -> lower(user))",
+    "date '2020-01-01' < day",
+    "timestamp 'epoch' < at",
+    "cast('2020-01-01' AS date)",
+    "to_timestamp('2020-01-01 10:00', 'yyyy-MM-dd HH:mm')",
+    "status LIKE ANY ('now', 'x%') OR status LIKE ALL ('a%', 'b%')",
+    "cast(n AS decimal(10, 2)) BETWEEN (1) AND (2)",
+    "CASE (n) WHEN (1) THEN (2) ELSE (3) END IS NOT NULL",
+    "extract(DAY FROM (at)) + date_add(day, 1) DIV (2)",
+    "trim(BOTH 'x' FROM (status)) || substring(status FROM (1) FOR (2))",
+    "dateadd(DAY, n, day) + timestampdiff(HOUR, at, at)",
+    "named_struct('a', struct(n AS b)).a.b + xs[0]",
+    "unix_timestamp(at) + try_divide(n, 2) + `abs`(n)",
+]
+
+
+@pytest.mark.parametrize("columns", [TYPES, tuple(TYPES), None], ids=["types", "names", "unknown"])
+def test_what_answers_otherwise_from_run_to_run_is_refused(columns: dict[str, str] | None) -> None:
+    taken = [
+        sql
+        for sql in (*UNSTEADY_CALLS, *TIMES_OF_THE_QUERY)
+        if not expression_problems(sql, columns)
+    ]
+    # Of columns that are not known any may be called user.
+    assert [sql for sql in taken if columns is not None or "user" not in sql] == []
+    assert len(UNSTEADY_CALLS) + len(TIMES_OF_THE_QUERY) >= 200
+
+
+def test_what_only_looks_like_it_is_taken() -> None:
+    columns = TYPES | {"nowhere": "STRING", "user": "STRING"}
+    assert {sql: expression_problems(sql, columns) for sql in STEADY_TEXTS} == {
+        sql: [] for sql in STEADY_TEXTS
+    }
+
+
+def test_every_function_of_spark_is_known_to_be_steady_or_not(spark: SparkSession) -> None:
+    registry = spark._jvm.org.apache.spark.sql.catalyst.analysis.FunctionRegistry  # type: ignore[union-attr]
+    names = registry.builtin().listFunction().mkString(" ").split()
+    groups = [
+        *(functions.STEADY, functions.UNSTEADY, functions.AGGREGATES, functions.WINDOW),
+        *(functions.GENERATORS, functions.FAILING),
+    ]
+    known = frozenset().union(*groups)
+    assert sum(map(len, groups)) == len(known), "a function is in two lists"
+    written = {name for name in names if name.isidentifier()} - functions.SYNTAX
+    assert written - known == set()

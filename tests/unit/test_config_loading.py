@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import re
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from tidelake.config import (
     load_pipeline,
     unbuilt_features,
 )
+from tidelake.config.expectations import load_suite
 from tidelake.errors import ConfigError, UsageError, Violation
 
 LAPTOP = Environment(name="local", root=Path("/lake"))
@@ -379,6 +382,64 @@ def test_a_violation_carries_its_line(tmp_path: Path) -> None:
     assert violation.line == len(lines)
 
 
+def test_an_unsteady_expression_is_refused_wherever_one_may_stand(tmp_path: Path) -> None:
+    sql = "event_time < timestamp 'now'"
+    raw = changed(
+        event__id=sql,
+        event__time=sql,
+        event__where=sql,
+        event__select={"user_id": "user_id", "event_time_": sql},
+        gold__0__where=sql,
+        gold__0__measures={"n": {"count_if": sql}, "m": {"max": f"if({sql}, 1, 2)"}},
+        joins=[
+            {
+                **JOIN,
+                "left": {"where": sql, "columns": {"a": sql}},
+                "right": {"pipeline": "other", "where": sql, "columns": {"b": sql}},
+            }
+        ],
+        detections=[
+            {
+                "name": "odd",
+                "features": "odd_hours",
+                "keys": ["user_id"],
+                "columns": {"c": sql},
+                "unusual_amount": {"value": sql},
+                "impossible_travel": {"latitude": sql, "longitude": sql},
+            }
+        ],
+    )
+    found = {
+        one.path for one in violations(tmp_path, raw) if "the time of the query" in one.message
+    }
+    assert found == {
+        *("event.id", "event.time", "event.where", "event.select.event_time_"),
+        *("gold[0].where", "gold[0].measures.n", "gold[0].measures.m"),
+        *("joins[0].left.where", "joins[0].left.columns.a"),
+        *("joins[0].right.where", "joins[0].right.columns.b"),
+        *("detections[0].columns.c", "detections[0].unusual_amount.value"),
+        "detections[0].impossible_travel.latitude",
+        "detections[0].impossible_travel.longitude",
+    }
+    dimension = changed(
+        kind="dimension",
+        event__sequence=sql,
+        event__delete_when=sql,
+        dimension={"key": ["user_id"]},
+        gold=None,
+    )
+    found = {one.path for one in violations(tmp_path, dimension)}
+    assert found == {"event.sequence", "event.delete_when"}
+    condition = {"row_condition": "day = current_date", "condition_parser": "spark"}
+    rule = {
+        "type": "expect_column_values_to_not_be_null",
+        "kwargs": {"column": "day", **condition},
+    }
+    (tmp_path / "suite.yml").write_text(yaml.safe_dump({"name": "s", "expectations": [rule]}))
+    with pytest.raises(ConfigError, match=r"expectations\[0\].kwargs.row_condition.*current_date"):
+        load_suite(tmp_path / "suite.yml", columns=None, gold=None)
+
+
 @pytest.mark.parametrize("part", ["gold", "joins"])
 def test_two_tables_of_one_name_are_refused(tmp_path: Path, part: str) -> None:
     raw = changed()
@@ -523,6 +584,74 @@ def test_a_file_that_is_no_mapping_is_refused_without_a_trace(
 ) -> None:
     (violation,) = violations(tmp_path, text)
     assert message in violation.message
+
+
+def nested_aliases(levels: int, *, merged: bool = False) -> str:
+    """Write a list of which each level repeats the one before nine times."""
+    first = "a0: &a0 {x: 1}\n" if merged else "a0: &a0 [x, x, x]\n"
+    once = "{<<: [%s]}" if merged else "[%s]"
+    return first + "".join(
+        f"a{level}: &a{level} {once % ', '.join([f'*a{level - 1}'] * 9)}\n"
+        for level in range(1, levels)
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param(nested_aliases(7), "more than 1 MiB of text by aliases", id="lists"),
+        pytest.param(nested_aliases(30), "more than 1 MiB of text by aliases", id="many lists"),
+        pytest.param(
+            nested_aliases(30, merged=True), "more than 1 MiB of text by aliases", id="merged keys"
+        ),
+        pytest.param(
+            f"a: &a {'x' * 200_000}\nb: [{', '.join(['*a'] * 1000)}]\n",
+            "more than 1 MiB of text by aliases",
+            id="a long text",
+        ),
+        pytest.param("a: " + "[" * 200_000, "nested more than 50 levels", id="flow lists"),
+        pytest.param("a: " + "[" * 60 + "]" * 60, "nested more than 50 levels", id="60 levels"),
+        pytest.param(
+            "".join(f"{' ' * level}a:\n" for level in range(500)),
+            "nested more than 50 levels",
+            id="block mappings",
+        ),
+        pytest.param("a: " + "x" * (1 << 20), "larger than 1 MiB", id="a huge file"),
+        pytest.param("a: 1" + ":10" * 100_000, "number of 300001 characters", id="base 60"),
+        pytest.param("a: 1" + ":10" * 400 + ".5", "number of 1203 characters", id="base 60 float"),
+        pytest.param("a: " + "9" * 5000, "number of 5000 characters", id="digits"),
+    ],
+)
+def test_a_small_file_cannot_grow_without_bound(tmp_path: Path, text: str, message: str) -> None:
+    begun = time.process_time()
+    (violation, *_) = violations(tmp_path, text)
+    assert message in violation.message
+    assert time.process_time() - begun < 5
+    # Suites and environments are read by the same reader.
+    (tmp_path / "suite.yml").write_text(text)
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        load_suite(tmp_path / "suite.yml", columns=None, gold=None)
+
+
+def test_an_alias_repeats_what_it_names(tmp_path: Path) -> None:
+    text = Path(write(tmp_path, GOOD)).read_text()
+    text = text.replace("keys:\n  - user_id", "keys: &keys [user_id]")
+    gold = yaml.safe_load(text)["gold"][0]
+    again = (
+        text
+        + "joins:\n- {name: pairs, 'on': *keys, within: 30 minutes,\n"
+        + (
+            "   left: {columns: {at: event_time}},\n"
+            "   right: {pipeline: shop, columns: {then_at: event_time}}}\n"
+        )
+    )
+    assert gold["keys"] == ["user_id"]
+    assert load_pipeline(write(tmp_path, again), LAPTOP).joins[0].on == ("user_id",)
+
+
+def test_an_endless_file_is_refused() -> None:
+    with pytest.raises(ConfigError, match="larger than 1 MiB"):
+        load_suite(Path("/dev/zero"), columns=None, gold=None)
 
 
 def test_a_key_given_twice_is_refused(tmp_path: Path) -> None:

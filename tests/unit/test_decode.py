@@ -358,6 +358,7 @@ def test_without_a_registry_the_whole_payload_is_one_datum_of_the_file(
     ("schema", "problem"),
     [
         ("{", "is no JSON"),
+        ('{"type": ' * 100_000, "is nested too deeply"),
         ('"string"', "is not a record"),
         ('{"type": "array", "items": "int"}', "is not a record"),
         (json.dumps(record(next=["null", "Click"])), "is recursive: shop.web.Click holds itself"),

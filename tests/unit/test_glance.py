@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,21 @@ def test_what_cannot_be_computed_is_null_and_stops_nothing(
         ("e2", None, None),
         ("e3", None, None),
     ]
+
+
+def test_a_number_that_a_double_cannot_hold_is_left_to_the_exact_lane(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    payload = json.dumps({**_GOOD, "kind": "paid", "amount": "AMOUNT"})
+    amounts = ["1e-400", "2e400", '"1e-999999999"', '"1e-400"']
+    found = _seen(
+        spark,
+        _pipeline(tmp_path),
+        *[payload.replace('"AMOUNT"', amount) for amount in amounts],
+        {**_GOOD, "id": "12e45678"},
+        needed=frozenset({"amount"}),
+    )
+    assert found == [("e1", None), ("e1", Decimal("0.00")), ("12e45678", Decimal("10.50"))]
 
 
 def test_an_expression_may_name_bronze_s_columns(spark: SparkSession, tmp_path: Path) -> None:

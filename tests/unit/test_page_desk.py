@@ -246,7 +246,7 @@ def test_a_fault_without_a_name_shows_and_the_next_look_goes_on(
         patched.setattr(desk_module, broken, fail)
         desk.bring_up_to_date("shop")
     ((_, told),) = desk.look(["shop"], patience=0)[0].broken
-    assert told.endswith("RuntimeError: a bug")
+    assert told.endswith("RuntimeError")
 
     clock.now += 31
     desk.bring_up_to_date("shop")

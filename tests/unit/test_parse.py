@@ -107,6 +107,7 @@ def jumbled(count: int, seed: int) -> list[str]:
     names = ['"a"', '"n"', '"m"', '"other"', '"A"', '" a"', '"\\u0061"', '"a\\"n"', '"a.n"', '""']
     values = ['"x"', '"}"', '"\\"other\\":1"', '"}]"', '","', '"é"', "null", "true", "1", "1.50"]
     values += ["-0.5", "1e3", "1" * 15, "1" * 16, f"0.{'1' * 14}", f"0.{'1' * 15}", "01", "NaN"]
+    values += ["1e-400", "1e400", "2E+400", "1e-5", "1e300", " true ", "false"]
     values += ["[]", "{}", '{"other":null}', '[{"a":1}]', f"{'1' * 16}e1", '"', "\\", "1 1", "1]"]
     spaces = ["", "", "", " ", "  ", "\n"]
 
@@ -193,6 +194,81 @@ def test_a_number_that_does_not_fit_is_named_with_its_type(spark: SparkSession) 
     assert dict(zip(cases, found, strict=True)) == {
         payload: ({}, broken) for payload, broken in cases.items()
     }
+
+
+BEYOND = ["1e-400", "2e-400", "-1e-400", "1e400", "2e400", "-2E+400", "1e-999999999", "1e-9999"]
+BEYOND += [f"0.{'0' * 330}1", f"1{'0' * 400}.5", f"{'9' * 320}e1"]
+
+
+def test_a_number_that_a_double_makes_zero_or_infinity_is_not_read(spark: SparkSession) -> None:
+    places = ['{"a":%s}', '{"d": %s }', '{"m":%s,"a":"x"}', '{"other":%s}']
+    places += ['{"l":[0.5,%s]}', '{"s":{"n":%s}}', '{"other":[{"x":%s}]}']
+    found = outcomes(spark, [place % number for place in places for number in BEYOND])
+    assert found == [UNPARSED] * len(BEYOND) * len(places)
+
+
+def test_a_number_keeps_its_value_or_is_broken(spark: SparkSession) -> None:
+    """No two numbers that differ become one text, however small or long they are."""
+    long = "1" * 50
+    cases: dict[str, list[str]] = {
+        '{"a":1.23456789e-320}': ["a: not exactly STRING"],
+        '{"a":1.23456788e-320}': ["a: not exactly STRING"],
+        f'{{"a":0.{"1" * 40}}}': ["a: not exactly STRING"],
+        f'{{"a":0.{"1" * 41}}}': ["a: not exactly STRING"],
+        '{"a":1.23456789012345678e-5}': ["a: not exactly STRING"],
+        '{"d":"1e-400"}': ["d: not exactly DOUBLE"],
+        '{"d":"2e400"}': ["d: not exactly DOUBLE"],
+        f'{{"d":{"1" * 400}}}': ["d: not exactly DOUBLE"],
+        '{"m":"1e-400"}': ["m: not exactly DECIMAL(18,2)"],
+        '{"m":"1e-999999999"}': ["m: not exactly DECIMAL(18,2)"],
+        '{"i":"1e-99999999"}': ["i: not exactly DECIMAL(38,0)"],
+        '{"m":1e-300}': ["m: not exactly DECIMAL(18,2)"],
+        f'{{"l":[0.{"1" * 40}]}}': ["l: not exactly ARRAY<DECIMAL(38,20)>"],
+        '{"l":["1e-999999999"]}': ["l: not exactly ARRAY<DECIMAL(38,20)>"],
+        f'{{"s":{{"n":0.{"1" * 40}}}}}': ["s: not exactly STRUCT<n: DECIMAL(38,20)>"],
+    }
+    kept: dict[str, dict[str, str]] = {
+        f'{{"a":{long},"other":1}}': {"a": long},
+        '{"a":1e5}': {"a": "100000.0"},
+        '{"a":0e0,"other":-0.0}': {"a": "0.0"},
+        '{"d":1.5e300,"a":"1e400","other":2.5e-5}': {"d": "1.5E300", "a": "1e400"},
+        '{"d":5e-324}': {"d": "4.9E-324"},
+        '{"d":0.0000000000000000e+00,"a":"x"}': {"d": "0.0", "a": "x"},
+        '{"d":1.2345678901234567e-5,"l":[0.5]}': {
+            "d": "1.2345678901234568E-5",
+            "l": f"[0.5{'0' * 19}]",
+        },
+        '{"d":0e0,"m":1e2}': {"d": "0.0", "m": "100.00"},
+        '{"d":0e-400}': {"d": "0.0"},
+        '{"a":"n: 1e400","other":"x"}': {"a": "n: 1e400"},
+    }
+    found = outcomes(spark, [*cases, *kept])
+    assert found == [*(({}, why) for why in cases.values()), *((one, []) for one in kept.values())]
+
+
+def test_a_nested_number_keeps_its_value_or_is_broken(spark: SparkSession) -> None:
+    schema = "t ARRAY<STRING>, d MAP<STRING, DOUBLE>, s STRUCT<x: STRUCT<t: STRING, d: DOUBLE>>"
+    event = Event(schema=schema, id="t", time="t")
+    broken = [
+        f'{{"t":["x",{"1" * 50}]}}',
+        '{"t":[1.23456789012345678e-5]}',
+        f'{{"d":{{"k":{"1" * 400}}}}}',
+        f'{{"s":{{"x":{{"t":{"1" * 50}}}}}}}',
+    ]
+    kept = {
+        '{"t":["1e-400","2e400"],"d":{"k":1e-300}}': '{"t":["1e-400","2e400"],"d":{"k":1.0E-300}}',
+        '{"d":{"k":1.2345678901234567e-5,"z":0e0}}': '{"d":{"k":1.2345678901234568E-5,"z":0.0}}',
+        '{"s":{"x":{"t":"x","d":1.23456789012345678e-5}}}': (
+            '{"s":{"x":{"t":"x","d":1.2345678901234568E-5}}}'
+        ),
+    }
+    rows = bronze(
+        spark, [{"record_id": f"{n}", "payload": p} for n, p in enumerate((*broken, *kept))]
+    )
+    read = parse(rows, event).select("record_id", BROKEN, F.to_json(VALUES).alias("values"))
+    found = sorted(read.collect(), key=lambda row: int(row["record_id"]))
+    assert [len(row[BROKEN] or []) for row in found] == [1, 1, 0, 1] + [0] * len(kept)
+    assert [row["values"] for row in found] == ["{}"] * len(broken) + list(kept.values())
 
 
 def test_the_rows_other_columns_stay_as_they_are(spark: SparkSession) -> None:

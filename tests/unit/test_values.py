@@ -212,6 +212,13 @@ def test_a_text_that_closes_the_wrapping_array_is_broken(spark: SparkSession) ->
     assert outcomes(spark, "ARRAY<INT>", ["[1]]", "[1]] [[2]", "[1]],x"]) == [BROKEN] * 3
 
 
+def test_an_exponent_without_bound_is_broken_and_stops_nothing(spark: SparkSession) -> None:
+    texts: list[str | None] = ["1e-999999999", "1E-2147483648", "1e999999999", "1e-00000", "1e-400"]
+    for kind in ("DECIMAL(18,2)", "DECIMAL(38,0)", "BIGINT", "DOUBLE", "ARRAY<DECIMAL(18,2)>"):
+        written = [f'["{text}"]' for text in texts] if kind.startswith("ARRAY") else texts
+        assert outcomes(spark, kind, [*written]) == [BROKEN] * len(texts), kind
+
+
 def test_zeros_before_a_negative_exponent_are_no_digits_beyond_the_scale(
     spark: SparkSession,
 ) -> None:

@@ -9,7 +9,7 @@ import click
 
 from tidelake.cli.failures import say
 from tidelake.cli.options import as_json, of_pipeline, place, placed
-from tidelake.cli.render import print_json, print_table
+from tidelake.cli.render import print_json, print_line, print_table
 from tidelake.instants import now
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def alerts(pipeline: str, tell: bool, json_: bool, root: str | None, env: str | 
 
 def _show(pipeline: str, found: tuple[Alert, ...]) -> None:
     if not found:
-        print(f"No alert of {pipeline} is open.")
+        print_line(f"No alert of {pipeline} is open.")
         return
     print_table(
         ["", "rule", "hop", "since", "found"],
@@ -63,4 +63,4 @@ def _show(pipeline: str, found: tuple[Alert, ...]) -> None:
     )
     # Beside the table: broken over lines, as a cell is, none of them could be typed.
     for one in found:
-        print(f"  {one.rule}: {one.command}")
+        print_line(f"  {one.rule}: {one.command}")

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 import click
 
 from tidelake.errors import TidelakeError
+from tidelake.foreign import is_of_spark, kind_of
 from tidelake.store.access import told_of
+from tidelake.visible import visible
 
 UNEXPECTED = 1
 INTERRUPTED = 130
@@ -16,7 +18,7 @@ INTERRUPTED = 130
 
 def say(message: str) -> None:
     """Print a message for the person at the terminal."""
-    print(message, file=sys.stderr, flush=True)
+    print(visible(message, lines=True), file=sys.stderr, flush=True)
 
 
 def run_command(command: click.Command, arguments: Sequence[str]) -> int:
@@ -33,14 +35,24 @@ def run_command(command: click.Command, arguments: Sequence[str]) -> int:
         say("Stopped. What was closed stays; the next run goes on from there.")
         return INTERRUPTED
     except Exception as error:
-        stored = told_of(error, "stopped")
-        if stored is not None:
-            say(f"tidelake: {stored}")
-            return stored.exit_code
-        if not isinstance(error, OSError):
-            raise
-        # A full disk, above all: what the system says is all that there is to say.
-        place = f"{error.filename}: " if error.filename else ""
-        say(f"tidelake: {place}{error.strerror or error}")
-        return UNEXPECTED
+        message, code = _told(error)
+        say(message)
+        return code
     return int(result) if isinstance(result, int) else 0
+
+
+def _told(error: Exception) -> tuple[str, int]:
+    """Say what an error is that nobody named, and the exit code; raise what is our mistake."""
+    stored = told_of(error, "stopped")
+    if stored is not None:
+        return f"tidelake: {stored}", stored.exit_code
+    if is_of_spark(error):
+        from tidelake.session import kept_log  # noqa: PLC0415  Spark is loaded only when needed
+
+        log = kept_log(error)
+        return f"tidelake: {kind_of(error)}\nAll of its words: {log}", UNEXPECTED
+    if not isinstance(error, OSError):
+        raise error
+    # A full disk, above all: what the system says is all that there is to say.
+    place = f"{error.filename}: " if error.filename else ""
+    return f"tidelake: {place}{error.strerror or error}", UNEXPECTED

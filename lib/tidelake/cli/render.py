@@ -14,6 +14,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from tidelake.visible import visible, visible_json
+
 _WIDTH = 100
 # Below this a column cannot be read.
 _NARROWEST = 8
@@ -21,7 +23,12 @@ _NARROWEST = 8
 
 def print_json(data: object) -> None:
     """Print one JSON document."""
-    print(json.dumps(for_json(data), ensure_ascii=False, allow_nan=False))
+    print(visible_json(json.dumps(for_json(data), ensure_ascii=False, allow_nan=False)))
+
+
+def print_line(text: str) -> None:
+    """Print one line."""
+    print(visible(text))
 
 
 def print_table(
@@ -29,6 +36,8 @@ def print_table(
 ) -> None:
     """Print rows as a table, numbers to the right; one block a row where it would not fit."""
     kept = [list(row) for row in rows]
+    columns = [visible(column) for column in columns]
+    title = None if title is None else visible(title)
     console = Console(file=sys.stdout)
     width = min(console.width, _WIDTH) if sys.stdout.isatty() else _WIDTH
     if len(columns) * _NARROWEST > width:
@@ -67,7 +76,7 @@ def for_json(value: object) -> object:
 
 
 def cell(value: object) -> str:
-    """Write a value the way people read it."""
+    """Write a value the way people read it, in one line."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -76,7 +85,7 @@ def cell(value: object) -> str:
         return f"{value:,}"
     if isinstance(value, float):
         return f"{value:,.3f}"
-    return str(_plain(value))
+    return visible(str(_plain(value)))
 
 
 def _plain(value: object) -> object:

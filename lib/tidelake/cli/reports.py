@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from tidelake.cli.render import print_table
+from tidelake.cli.render import print_line, print_table
 from tidelake.config import Pipeline
 from tidelake.config.pipeline import selected_columns
 from tidelake.errors import UnbalancedError
@@ -61,7 +61,7 @@ def show_ledger(books: Ledger, typed: Typed, pipeline: str) -> None:
             [[name, gold.expected, gold.counted] for name, gold in books.gold.items()],
         )
     for problem in books.problems:
-        print(f"  !! {problem}")
+        print_line(f"  !! {problem}")
 
 
 def show_batches(books: Ledger, lines: Sequence[BooksLine]) -> None:
@@ -84,7 +84,7 @@ def show_batches(books: Ledger, lines: Sequence[BooksLine]) -> None:
     ]
     print_table(columns, rows, title=f"Ledger of {books.pipeline}: {verdict}")
     for problem in books.problems:
-        print(f"  !! {problem}")
+        print_line(f"  !! {problem}")
 
 
 def show_status(status: Status) -> None:
@@ -111,17 +111,21 @@ def show_status(status: Status) -> None:
     dedup = status.dedup
     if status.held_back_by is not None:
         idle = f"; idle: {', '.join(status.idle)}" if status.idle else ""
-        print(f"  the watermark waits for source partition {status.held_back_by}{idle}")
-    print(f"  the last batch searched {dedup.searched:,} ids for copies in {dedup.seconds:.1f} s")
+        print_line(f"  the watermark waits for source partition {status.held_back_by}{idle}")
+    print_line(
+        f"  the last batch searched {dedup.searched:,} ids for copies in {dedup.seconds:.1f} s"
+    )
     if dedup.prefiltered is not None:
-        print(f"  its prefilter held back {dedup.prefiltered:,} rows")
+        print_line(f"  its prefilter held back {dedup.prefiltered:,} rows")
     for dimension in status.dimensions:
         at = f"at version {dimension.version}" if dimension.version >= 0 else "is not there yet"
-        print(f"  {dimension.table} {at}; {dimension.unmatched:,} rows of silver found nothing")
+        print_line(
+            f"  {dimension.table} {at}; {dimension.unmatched:,} rows of silver found nothing"
+        )
     for rule, rows in status.warnings.items():
-        print(f"  warning: {rows:,} rows of silver fail {rule}")
+        print_line(f"  warning: {rows:,} rows of silver fail {rule}")
     for table, rows in status.failed.items():
-        print(f"  {table}: an expression failed on {rows:,} events, which count as null there")
+        print_line(f"  {table}: an expression failed on {rows:,} events, which count as null there")
     if status.source is not None:
         _show_lag(status.source)
 
@@ -135,7 +139,7 @@ def _show_lag(source: SourceLag) -> None:
         title=f"Kafka at {source.checked_at:%Y-%m-%d %H:%M:%SZ}: {source.lag:,} records wait",
     )
     if len(source.partitions) > len(shown):
-        print(f"  and {len(source.partitions) - len(shown)} partitions more, with --json")
+        print_line(f"  and {len(source.partitions) - len(shown)} partitions more, with --json")
     if source.not_asked:
         told = f"as the last batch saw it; the broker was not asked: {source.not_asked}"
         print(fill(told, width=100, initial_indent="  ", subsequent_indent="  "))
@@ -146,7 +150,7 @@ def _show_lag(source: SourceLag) -> None:
             f"{source.arriving_per_second:,.0f} rows/s arrive: "
             + ("never caught up" if lasts is None else f"caught up in {lasts:,.0f} s")
         )
-    print(f"  {source.advice.text}")
+    print_line(f"  {source.advice.text}")
 
 
 def tops_of(lake: Lake, pipeline: Pipeline) -> dict[str, Answer]:

@@ -12,7 +12,7 @@ import click
 from tidelake.cli.failures import say
 from tidelake.cli.flow import started
 from tidelake.cli.options import Place, as_json, of_pipeline, place, placed
-from tidelake.cli.render import print_json, print_table
+from tidelake.cli.render import print_json, print_line, print_table
 
 _BARS = "▁▂▃▄▅▆▇█"
 _EXAMPLE = 92
@@ -124,7 +124,8 @@ def quarantine_list(
         title=f"Quarantine of {pipeline}; a row with several reasons is in several lines",
     )
     for group in groups:
-        print(f"  {group.reason}\n    {_start(group.example)}")
+        print_line(f"  {group.reason}")
+        print_line(f"    {_start(group.example)}")
     if groups:
         look = where.typed("tidelake quarantine replay", pipeline, "--look")
         say(f"After a fix, see what it would release: {look}")

@@ -10,7 +10,7 @@ import click
 
 from tidelake.cli.failures import say
 from tidelake.cli.options import as_json, of_pipeline, place, placed
-from tidelake.cli.render import print_json, print_table
+from tidelake.cli.render import print_json, print_line, print_table
 from tidelake.errors import UsageError
 from tidelake.typed import Typed
 
@@ -87,7 +87,8 @@ def _show(one: Fate, pipeline: str, typed: Typed) -> None:
 def _show_gold(counted: Sequence[Counted]) -> None:
     for one in counted:
         if not one.rows:
-            print(f"  {one.table}: {_told(one)}\n")
+            print_line(f"  {one.table}: {_told(one)}")
+            print()
             continue
         shown = [
             {name: value for name, value in row.items() if name != _HASH}
@@ -95,7 +96,8 @@ def _show_gold(counted: Sequence[Counted]) -> None:
         ]
         print_table(list(shown[0]), [list(row.values()) for row in shown], title=f"  {one.table}")
         if len(one.rows) > len(shown):
-            print(f"  and {len(one.rows) - len(shown)} rows more, with --json\n")
+            print_line(f"  and {len(one.rows) - len(shown)} rows more, with --json")
+            print()
 
 
 def _told(one: Counted) -> str:

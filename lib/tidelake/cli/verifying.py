@@ -14,7 +14,7 @@ import click
 from tidelake.cli.failures import say
 from tidelake.cli.flow import started
 from tidelake.cli.options import MOMENT, as_json, moment, of_pipeline, place, placed
-from tidelake.cli.render import print_json, print_table
+from tidelake.cli.render import print_json, print_line, print_table
 from tidelake.errors import UnequalError
 from tidelake.typed import Typed
 
@@ -112,10 +112,10 @@ def _show(verdict: Verification) -> None:
     )
     for one in verdict.tables:
         for difference in one.comparison.differences:
-            print(f"  !! {one.table.name}: {_told(difference)}")
+            print_line(f"  !! {one.table.name}: {_told(difference)}")
         more = one.comparison.differing - len(one.comparison.differences)
         if more > 0:
-            print(f"  !! {one.table.name}: … and {more:,} more")
+            print_line(f"  !! {one.table.name}: … and {more:,} more")
 
 
 def _told(difference: Difference) -> str:

@@ -25,6 +25,7 @@ from tidelake.config.names import (
 )
 from tidelake.config.parts import Parts
 from tidelake.config.pipeline import DimensionSpec, Pipeline, selected_columns
+from tidelake.config.result_types import payload_types
 
 
 def check(parts: Parts) -> Iterator[Finding]:
@@ -64,7 +65,7 @@ def _sql(path: KeyPath, sql: str | None, columns: Collection[str] | None) -> Ite
 
 
 def _event_findings(event: Event) -> Iterator[Finding]:
-    known = tuple(dict.fromkeys((*(field.name for field in event.fields), *BRONZE_COLUMNS)))
+    known = payload_types(event)
     for key in ("id", "time", "where", "sequence", "delete_when"):
         yield from _sql(("event", key), getattr(event, key), known)
     for name, sql in (event.select or {}).items():

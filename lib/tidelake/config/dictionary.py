@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from tidelake.config.detections import Detection
+from tidelake.config.expressions import Types, type_of
 from tidelake.config.gold import GoldTable, HoppingWindow, SessionWindow, TumblingWindow
 from tidelake.config.joins import Join
 from tidelake.config.meanings import meaning_of, standard_meaning
 from tidelake.config.names import BRONZE_COLUMNS
 from tidelake.config.ops_tables import OPS_TABLES
 from tidelake.config.pipeline import Pipeline
-from tidelake.config.result_types import STANDARD, Types, gold_types, silver_types, type_of
+from tidelake.config.result_types import STANDARD, gold_types, silver_types
 
 _LATE = ("payload", "watermark", "lateness_seconds")
 # What tells rows apart in the tables that all pipelines share, and a query to begin with.

@@ -13,6 +13,12 @@ from tidelake.errors import ConfigError, UsageError, Violation
 
 KeyPath = tuple[str | int, ...]
 
+# No file written by hand comes near these; without them a file of a kilobyte could fill the memory.
+_MOST_CHARACTERS = 1 << 20
+_MOST_LEVELS = 50
+_MOST_DIGITS = 1000
+_TEXT = "tag:yaml.org,2002:str"
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -62,18 +68,55 @@ def dotted(path: KeyPath) -> str:
     return text or "(whole file)"
 
 
+class _TooLarge(Exception):
+    """A file would become too large, or too deep; says at which node."""
+
+    def __init__(self, message: str, node: yaml.Node | None) -> None:
+        super().__init__(message)
+        self.line = node.start_mark.line + 1 if node is not None else None
+
+
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader; keys stay the text they were written as.
+    """PyYAML's safe loader, bounded; keys stay the text they were written as.
 
     YAML 1.1 reads an unquoted ``on:`` as the boolean true. The walk over the nodes reports that;
     here the text is kept, so that nothing else goes wrong because of it.
+
+    An alias costs a few characters and repeats a whole node, which may hold aliases itself: what
+    the file would hold with every alias written out is counted while the nodes are composed.
     """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._level = 0
+        self._written_out = 0
+        self._sizes: dict[int, int] = {}
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        self._level += 1
+        if self._level > _MOST_LEVELS:
+            raise _TooLarge(f"is nested more than {_MOST_LEVELS} levels deep", parent)
+        before = self._written_out
+        node = super().compose_node(parent, index)
+        if id(node) in self._sizes:
+            self._written_out += self._sizes[id(node)]
+        else:
+            text = node.value if isinstance(node, yaml.ScalarNode) else ""
+            if len(text) > _MOST_DIGITS and node is not None and node.tag != _TEXT:
+                # Digits in base 60 take minutes to become a number.
+                raise _TooLarge(f"holds a number of {len(text)} characters", parent)
+            self._written_out += 1 + len(text)
+            self._sizes[id(node)] = self._written_out - before
+        if self._written_out > _MOST_CHARACTERS:
+            raise _TooLarge("repeats more than 1 MiB of text by aliases (*name)", parent)
+        self._level -= 1
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         self.flatten_mapping(node)
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
-                key.tag = "tag:yaml.org,2002:str"
+                key.tag = _TEXT
         return super().construct_mapping(node, deep=deep)
 
 
@@ -88,17 +131,24 @@ def read_document(path: Path) -> Document:
 
     Raises:
         UsageError: The file cannot be read.
-        ConfigError: It is no YAML, is empty, or holds no mapping.
+        ConfigError: It is no YAML, is empty, too large or too deep, or holds no mapping.
     """
     document = Document(str(path))
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            content = file.read(_MOST_CHARACTERS + 1)
+        if len(content) > _MOST_CHARACTERS:
+            raise document.error([Finding((), "is larger than 1 MiB")])
+        text = content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise document.error([Finding((), f"is not UTF-8: {error.reason}")]) from error
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
     try:
         _parse(text, document)
+    except _TooLarge as error:
+        said = Violation("(whole file)", str(error), error.line)
+        raise ConfigError(document.file, [said]) from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         said = Violation(

@@ -7,126 +7,44 @@ at all: it would only make a retry of a batch decide otherwise than the first at
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
+from itertools import pairwise
 
 import sqlglot
 from sqlglot import exp
+from sqlglot.dialects import Spark
 from sqlglot.errors import ParseError, SqlglotError
+from sqlglot.optimizer.annotate_types import annotate_types
+from sqlglot.optimizer.qualify import qualify
 
+from tidelake.config.functions import (
+    AGGREGATES,
+    BARE,
+    FAILING,
+    GENERATORS,
+    STEADY,
+    SYNTAX,
+    UNSTEADY,
+    WINDOW,
+)
 from tidelake.config.model import suggestion
 
-_UNSTEADY = frozenset(
-    [
-        "rand",
-        "randn",
-        "random",
-        "randstr",
-        "uniform",
-        "uuid",
-        "shuffle",
-        "now",
-        "curdate",
-        "current_date",
-        "current_time",
-        "current_timestamp",
-        "current_timezone",
-        "current_user",
-        "session_user",
-        "current_catalog",
-        "current_database",
-        "current_schema",
-        "localtimestamp",
-        "localtime",
-        "monotonically_increasing_id",
-        "spark_partition_id",
-        "input_file_name",
-        "input_file_block_start",
-        "input_file_block_length",
-        "reflect",
-        "java_method",
-        "try_reflect",
-        "current_path",
-        "current_version",
-    ]
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_TIME_ZONE = r"\s+\S+|[A-Z]{1,4}(?:[+-][0-9:]+)?|[+-][0-9:]+|[A-Za-z]+/\S+"
+# Texts that Spark takes for the time of the query wherever a constant becomes a date or a time.
+_TIME_OF_QUERY = re.compile(rf"(?i:now|today|tomorrow|yesterday)(?:{_TIME_ZONE})?")
+_TO_TIME = (exp.Cast, exp.TryCast, exp.TsOrDsToDate, exp.StrToTime, exp.StrToDate)
+_TIME_TYPES = exp.DataType.TEMPORAL_TYPES
+_PATTERNS = (exp.Like, exp.ILike, exp.RegexpLike, exp.RegexpILike, exp.SimilarTo)
+_JOINED = (exp.Concat, exp.ConcatWs, exp.DPipe)
+# What they compare, or choose among, is of one type.
+_OF_ONE_TYPE = (
+    *(exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.NullSafeNEQ, exp.In, exp.Nullif),
+    *(exp.Case, exp.If, exp.Coalesce, exp.Nvl2, exp.DecodeCase),
 )
-_AGGREGATES = frozenset(
-    [
-        "any",
-        "some",
-        "every",
-        "bool_and",
-        "bool_or",
-        "bit_and",
-        "bit_or",
-        "bit_xor",
-        "collect_list",
-        "collect_set",
-        "count_if",
-        "count_min_sketch",
-        "first",
-        "first_value",
-        "last",
-        "last_value",
-        "any_value",
-        "mode",
-        "percentile",
-        "percentile_approx",
-        "percentile_cont",
-        "percentile_disc",
-        "approx_percentile",
-        "approx_count_distinct",
-        "histogram_numeric",
-        "hll_sketch_agg",
-        "hll_union_agg",
-        "kurtosis",
-        "std",
-        "stddev",
-        "variance",
-        "skewness",
-        "try_sum",
-        "try_avg",
-        "listagg",
-        "string_agg",
-        "grouping",
-        "grouping_id",
-        "bitmap_construct_agg",
-        "bitmap_or_agg",
-        "regr_count",
-        "regr_r2",
-        "regr_slope",
-    ]
-)
-_AGGREGATE_FAMILIES = ("kll_sketch_agg", "kll_merge_agg", "theta_", "regr_", "approx_top_k")
-_WINDOW = frozenset(
-    [
-        "window",
-        "session_window",
-        "row_number",
-        "rank",
-        "dense_rank",
-        "percent_rank",
-        "cume_dist",
-        "ntile",
-        "lag",
-        "lead",
-        "nth_value",
-    ]
-)
-_GENERATORS = frozenset(
-    [
-        "explode",
-        "explode_outer",
-        "posexplode",
-        "posexplode_outer",
-        "inline",
-        "inline_outer",
-        "stack",
-        "json_tuple",
-        "variant_explode",
-        "variant_explode_outer",
-    ]
-)
-_BARE_UNSTEADY = frozenset({"localtimestamp", "session_user"})
+_DIALECT = "databricks"
+
+Types = Mapping[str, str | None]
 
 
 def expression_problems(sql: str, columns: Collection[str] | None) -> list[str]:
@@ -134,8 +52,8 @@ def expression_problems(sql: str, columns: Collection[str] | None) -> list[str]:
 
     Args:
         sql: One Spark SQL expression.
-        columns: Names that it may use, without regard to case; None when they cannot be known,
-            and then columns are not checked.
+        columns: Names that it may use, without regard to case, or a mapping of them to their
+            types; None when they cannot be known, and then columns are not checked.
 
     Returns:
         The problems in words; empty when there are none.
@@ -151,7 +69,8 @@ def expression_problems(sql: str, columns: Collection[str] | None) -> list[str]:
     root = _only_expression(statements)
     if isinstance(root, str):
         return [root]
-    found = [*_kind_problems(root)]
+    found = [*_kind_problems(root), *_function_problems(sql, root, columns)]
+    found += _constant_problems(root, columns)
     if columns is not None:
         found += _column_problems(root, columns)
     return list(dict.fromkeys(found))
@@ -195,32 +114,122 @@ def _kind_problems(root: exp.Expr) -> Iterator[str]:
             yield "holds DISTINCT, which only an aggregate can do (approx_count_distinct)"
         elif isinstance(node, exp.Placeholder | exp.Parameter):
             yield "holds a parameter marker; nothing would fill it"
-        elif isinstance(node, exp.Func):
-            yield from _function_problems(node)
-        elif isinstance(node, exp.Column) and node.name.lower() in _BARE_UNSTEADY:
-            yield _unsteady(node.name)
+
+
+def _function_problems(sql: str, root: exp.Expr, columns: Collection[str] | None) -> Iterator[str]:
+    """Tell which functions an expression calls that it may not.
+
+    They are looked for in the text: the tree has other names for many, as for ``date_add``.
+    """
+    tokens = [(one.token_type.name, one.text.lower()) for one in Spark().tokenize(sql)]
+    for number, ((kind, name), following) in enumerate(pairwise(tokens)):
+        is_word = kind == "IDENTIFIER" or (kind != "STRING" and _WORD.fullmatch(name))
+        if is_word and following[0] == "L_PAREN":
+            after = tokens[number - 1][1] if number else ""
+            of_nothing = tokens[number + 2 : number + 3] == [("R_PAREN", ")")]
+            yield from _call_problems(name, after=after, of_nothing=of_nothing)
+    known = {column.lower() for column in columns or ()}
+    for node in root.walk():
+        if isinstance(node, exp.Column) and len(node.parts) == 1:
+            name = node.name.lower()
+            # Of another pipeline's columns any may be called user; the others no column ever is.
+            if name in BARE and name not in known and (columns is not None or name != "user"):
+                yield _unsteady(name)
+        elif isinstance(node, exp.Func) and node.sql_name().lower() in BARE:
+            yield _unsteady(node.sql_name().lower())
 
 
 def _unsteady(name: str) -> str:
     return f"calls {name}, whose answer changes from run to run; a retry would decide otherwise"
 
 
-def _function_problems(function: exp.Func) -> Iterator[str]:
-    name = function.name if isinstance(function, exp.Anonymous) else function.sql_name()
-    name = name.lower()
-    if name in _WINDOW:
-        yield f"calls {name}, a window function; only the row itself can be used"
-    elif name in _GENERATORS or isinstance(function, exp.Explode | exp.Inline):
-        yield f"calls {name}, which makes several rows of one"
-    elif (
-        isinstance(function, exp.AggFunc)
-        or name in _AGGREGATES
-        or name.startswith(_AGGREGATE_FAMILIES)
-    ):
-        spark_name = function.sql(dialect="spark").split("(")[0].lower()
-        yield f"calls {spark_name}, an aggregate; this expression sees one row at a time"
-    elif name in _UNSTEADY:
+def _call_problems(name: str, *, after: str, of_nothing: bool) -> Iterator[str]:
+    if after == ".":
+        yield f"calls {name} by a path; only functions of Spark itself can be used, by their name"
+    elif name in UNSTEADY or (name == "unix_timestamp" and of_nothing):
         yield _unsteady(name)
+    elif name in WINDOW:
+        yield f"calls {name}, a window function; only the row itself can be used"
+    elif name in GENERATORS:
+        yield f"calls {name}, which makes several rows of one"
+    elif name in AGGREGATES and after not in ("like", "ilike"):
+        yield f"calls {name}, an aggregate; this expression sees one row at a time"
+    elif name in FAILING:
+        yield f"calls {name}, which fails on purpose and would stop the run; write a rule for it"
+    elif name not in STEADY | SYNTAX | AGGREGATES and (name, after) != ("all", "like"):
+        hint = suggestion(name, STEADY)
+        yield f"calls {name}, which is not known to answer alike in each run{hint}"
+
+
+def _constant_problems(root: exp.Expr, columns: Collection[str] | None) -> Iterator[str]:
+    """Tell which constants Spark would read as the time of the query."""
+    for node in root.walk():
+        if isinstance(node, exp.Literal | exp.RawString | exp.National):
+            said = re.sub(r"^[\0- ]+|[\0- ]+$", "", node.name)
+            if _TIME_OF_QUERY.fullmatch(said) and not _is_text(node, columns):
+                yield (
+                    f"holds '{said}', which Spark reads as the time of the query where it expects "
+                    f"a time; compare a text with LIKE '{said}'"
+                )
+        elif isinstance(node, _TO_TIME) and not _has_input(node):
+            to_time = node.to.is_type(*_TIME_TYPES) if isinstance(node, exp.Cast) else True
+            if to_time and not isinstance(node.this, exp.Literal) and _builds_text(node.this):
+                yield "makes a time of a text that is put together; write the time itself"
+
+
+def _is_text(constant: exp.Expr, columns: Collection[str] | None) -> bool:
+    """Tell whether a constant is certain to stay a text where it stands."""
+    around = constant.parent
+    while isinstance(around, exp.Paren | exp.Tuple | exp.Any | exp.All) or (
+        isinstance(around, exp.If) and isinstance(around.parent, exp.Case)
+    ):
+        around = around.parent
+    if isinstance(around, _PATTERNS):
+        return True
+    if around is None or not _has_input(around):
+        return False
+    if isinstance(around, _JOINED):
+        return True
+    if not isinstance(around, _OF_ONE_TYPE) or not isinstance(columns, Mapping):
+        return False
+    return all(
+        isinstance(one, exp.Literal) or type_of(one.sql(dialect=_DIALECT), columns) == "STRING"
+        for one in _beside(constant, around)
+    )
+
+
+def _beside(constant: exp.Expr, around: exp.Expr) -> Iterator[exp.Expr]:
+    """Give what has to be of a constant's type."""
+    if isinstance(around, exp.Case):
+        branches = around.args["ifs"]
+        if any(branch.this is constant for branch in branches):
+            yield from (around.this, *(branch.this for branch in branches))
+            return
+        yield from (branch.args["true"] for branch in branches)
+        yield from [around.args["default"]] if around.args.get("default") else []
+    elif isinstance(around, exp.If | exp.Nvl2):
+        yield from (one for key in ("true", "false") if (one := around.args.get(key)))
+    else:
+        yield from around.iter_expressions()
+
+
+def _has_input(node: exp.Expr) -> bool:
+    """Tell whether an expression depends on the row."""
+    return any(
+        isinstance(one, exp.Column)
+        or (isinstance(one, exp.Identifier) and one.find_ancestor(exp.Lambda))
+        for one in node.walk()
+    )
+
+
+def _builds_text(node: exp.Expr) -> bool:
+    if type_of(node.sql(dialect=_DIALECT), {}) not in ("STRING", "BINARY", None):
+        return False
+    return any(
+        isinstance(one, exp.HexString | exp.RawString)
+        or (isinstance(one, exp.Literal) and one.is_string)
+        for one in node.walk()
+    )
 
 
 def _column_problems(root: exp.Expr, columns: Collection[str]) -> Iterator[str]:
@@ -228,7 +237,7 @@ def _column_problems(root: exp.Expr, columns: Collection[str]) -> Iterator[str]:
     for column in root.find_all(exp.Column):
         # `a.b` reaches into the struct `a`: the outermost part is the column.
         name = column.parts[0].name
-        if name.lower() in known or name.lower() in _BARE_UNSTEADY:
+        if name.lower() in known or name.lower() in BARE:
             continue
         hint = suggestion(name, columns) or f" (known: {', '.join(columns)})"
         yield f"unknown column {name}{hint}"
@@ -238,3 +247,25 @@ def columns_in(sql: str) -> set[str]:
     """Name the columns that a sound expression uses, in lower case."""
     root = sqlglot.parse_one(f"SELECT ({sql})", dialect="spark")
     return {column.parts[0].name.lower() for column in root.find_all(exp.Column)}
+
+
+def type_of(sql: str, columns: Types) -> str | None:
+    """Give the type of an expression; None where only Spark knows.
+
+    Args:
+        sql: Spark SQL over the columns.
+        columns: Their types.
+    """
+    known = {name: kind for name, kind in columns.items() if kind}
+    schema: dict[str, object] = {"t": known}
+    try:
+        query = sqlglot.parse_one(f"SELECT {sql} AS x FROM t", dialect=_DIALECT)
+        if any(column.name not in known for column in query.find_all(exp.Column)):
+            return None
+        typed = annotate_types(qualify(query, schema=schema, dialect=_DIALECT), schema)
+    except SqlglotError:
+        return None
+    kind = typed.selects[0].type if isinstance(typed, exp.Select) else None
+    if kind is None or kind.this in (exp.DataType.Type.UNKNOWN, exp.DataType.Type.NULL):
+        return None
+    return kind.sql(dialect=_DIALECT).replace(", ", ",")

@@ -128,7 +128,7 @@ def _avro_schema(pipeline: Pipeline, file: Path, findings: list[Finding]) -> str
     try:
         text = found.read_text(encoding="utf-8")
         json.loads(text)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         findings.append(Finding(place, f"{found} holds no Avro schema: {error}"))
         return None
     return text

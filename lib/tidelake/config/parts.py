@@ -13,7 +13,8 @@ from tidelake.config.event import Event
 from tidelake.config.gold import GoldTable
 from tidelake.config.joins import Enrich, Join
 from tidelake.config.names import SILVER_RESERVED
-from tidelake.config.pipeline import DimensionSpec, selected_columns
+from tidelake.config.pipeline import DimensionSpec
+from tidelake.config.result_types import STANDARD, event_types
 
 _M = TypeVar("_M", bound=BaseModel)
 # What takes the place of a broken key without causing a finding of its own.
@@ -37,12 +38,13 @@ class Parts:
     detections: dict[int, Detection]
     dimension: DimensionSpec | None
 
-    def columns(self) -> tuple[str, ...] | None:
-        """Silver's columns, those of enrichment with them; None when they cannot be known."""
+    def columns(self) -> dict[str, str | None] | None:
+        """Silver's columns with their types, those of enrichment too; None: they are not known."""
         if self.event is None or not self.enrich_is_whole:
             return None
-        added = (column for enrich in self.enrich.values() for column in enrich.columns)
-        return (*SILVER_RESERVED, *selected_columns(self.event), *added)
+        added = [column for enrich in self.enrich.values() for column in enrich.columns]
+        own = {name: STANDARD[name] for name in SILVER_RESERVED}
+        return {**own, **event_types(self.event), **dict.fromkeys(added)}
 
 
 def sound_parts(raw: Mapping[str, Any]) -> Parts:

@@ -5,16 +5,13 @@ Spark says so too, and is the one that is right: where this cannot know, it says
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import sqlglot
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
-from sqlglot.optimizer.annotate_types import annotate_types
-from sqlglot.optimizer.qualify import qualify
 
+from tidelake.config.event import Event
+from tidelake.config.expressions import Types, type_of
 from tidelake.config.gold import GoldTable, Measure
-from tidelake.config.pipeline import Pipeline
+from tidelake.config.names import BRONZE_COLUMNS
+from tidelake.config.pipeline import Pipeline, selected_columns
 
 _DIALECT = "databricks"
 _WHOLE = frozenset(["TINYINT", "SMALLINT", "INT", "BIGINT"])
@@ -56,15 +53,23 @@ STANDARD = {
     "is_current": "BOOLEAN",
 }
 _SILVER = ("event_id", "event_time", "is_late", "record_id", "ingested_at", "event_date")
-_BRONZE = ("record_id", "key", "payload", "source", "source_timestamp", "ingested_at")
 
-Types = Mapping[str, str | None]
+
+def payload_types(event: Event) -> dict[str, str | None]:
+    """Give the types of what an event's expressions may use: the payload's fields, and bronze's."""
+    payload = {field.name: field.type.sql for field in event.fields}
+    return {**payload, **{name: STANDARD[name] for name in BRONZE_COLUMNS if name not in payload}}
+
+
+def event_types(event: Event) -> dict[str, str | None]:
+    """Give the types of the columns that an event selects; None where only Spark knows."""
+    scope = payload_types(event)
+    return {name: type_of(sql, scope) for name, sql in selected_columns(event).items()}
 
 
 def silver_types(pipeline: Pipeline) -> dict[str, str | None]:
     """Give the types of silver's columns by name; None where only Spark knows."""
-    payload = {field.name: field.type.sql for field in pipeline.event.fields}
-    scope = {name: STANDARD[name] for name in _BRONZE} | payload
+    scope = payload_types(pipeline.event)
     found: dict[str, str | None] = {name: STANDARD[name] for name in _SILVER}
     found |= {name: type_of(sql, scope) for name, sql in pipeline.selected.items()}
     for enrich in pipeline.enrich:
@@ -102,25 +107,3 @@ def _wider_decimal(kind: str, more: int, finer: int) -> str | None:
         return None
     precision, scale = (int(digit.name) for digit in digits)
     return f"DECIMAL({min(precision + more, _MOST_DIGITS)},{scale + finer})"
-
-
-def type_of(sql: str, columns: Types) -> str | None:
-    """Give the type of an expression.
-
-    Args:
-        sql: Spark SQL over the columns.
-        columns: Their types.
-    """
-    known = {name: kind for name, kind in columns.items() if kind}
-    schema: dict[str, object] = {"t": known}
-    try:
-        query = sqlglot.parse_one(f"SELECT {sql} AS x FROM t", dialect=_DIALECT)
-        if any(column.name not in known for column in query.find_all(exp.Column)):
-            return None
-        typed = annotate_types(qualify(query, schema=schema, dialect=_DIALECT), schema)
-    except SqlglotError:
-        return None
-    kind = typed.selects[0].type if isinstance(typed, exp.Select) else None
-    if kind is None or kind.this in (exp.DataType.Type.UNKNOWN, exp.DataType.Type.NULL):
-        return None
-    return kind.sql(dialect=_DIALECT).replace(", ", ",")

@@ -87,7 +87,7 @@ COLUMNS = {
     "fates": "Rows of a batch of silver by their fate.",
     "limit": "What the batch took at most, in the hop's own unit.",
     "error_class": "What stopped the hop, by its kind; null for a batch that was closed.",
-    "error": "In its own words, the first line.",
+    "error": "Its kind and condition, without values; of Tidelake's own errors the first line.",
     "_generation": "The generation that wrote the row.",
     "_batch": "The micro-batch that wrote the row.",
     "_payload_hash": "A hash of the payload: tells a copy from a conflict.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, TimestampType
@@ -13,6 +13,7 @@ from sqlglot import exp, parse_one, transpile
 
 from tidelake.errors import UsageError
 from tidelake.fingerprints import IN_SPARK
+from tidelake.foreign import kind_of
 from tidelake.instants import from_micros
 from tidelake.tables import Catalog, Table
 
@@ -55,8 +56,10 @@ def ask_catalog(
     try:
         rows = catalog.session().sql(statement.sql(dialect=_DIALECT))
         return tuple(rows.columns), _collected(rows)
-    except PySparkException as error:
+    except (AnalysisException, ParseException) as error:
         raise UsageError(str(error).strip().splitlines()[0]) from error
+    except PySparkException as error:
+        raise UsageError(kind_of(error)) from error
 
 
 def _scan(table: Table, version: int | None, condition: str, alias: str) -> exp.Expression:

@@ -19,11 +19,11 @@ from tidelake.config.bounds import as_bound, from_now, is_parameter
 from tidelake.config.expectations import Expectation, Suite
 from tidelake.config.signatures import SIGNATURES
 from tidelake.errors import MachineError, UsageError
+from tidelake.foreign import kind_of_text
 from tidelake.ops.gate_report import (
     GateReport,
     GateResult,
     exception_text,
-    first_line,
     observed_text,
 )
 from tidelake.tables import Lake, Table
@@ -150,7 +150,7 @@ def _judge(
     try:
         found = _validate(context, table.name, frame, expectations, now)
     except Exception as error:  # whatever it is, nothing was judged, and that must not pass
-        failure = first_line(str(error)) or type(error).__name__
+        failure = kind_of_text(str(error)) or type(error).__name__
     types = dict(frame.dtypes)
     for index, expectation in enumerate(expectations):
         result: Any = found.get(index)

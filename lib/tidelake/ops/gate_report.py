@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tidelake.config.expectations import Expectation
+from tidelake.foreign import kind_of_text
 
 _SHORT = 120
 
@@ -69,13 +70,7 @@ def exception_text(result: Any) -> str | None:
     messages = [part["exception_message"] for part in parts if part["raised_exception"]]
     if not messages:
         return None
-    return first_line(next((str(message) for message in messages if message), "")) or "raised"
-
-
-def first_line(text: str) -> str:
-    """Give the first line of a message, cut where it is long."""
-    lines = text.strip().splitlines()
-    return _cut(lines[0]) if lines else ""
+    return kind_of_text(next((str(message) for message in messages if message), "")) or "raised"
 
 
 def observed_text(

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tidelake.config import Environment
+from tidelake.foreign import kind_of
 from tidelake.instants import now
 from tidelake.ops.alerts.telling import Teller, sender_of
 from tidelake.ops.alerts.watch import Watch
@@ -171,9 +172,8 @@ class RunObserver:
         self._report(lambda lineage: lineage.ends(hop))
 
     def failed(self, hop: Hop, error: Exception) -> None:
-        """Pass on the error's kind and first line."""
-        told = first_line(error).partition(": ")[2]
-        self._recorder.hear(Failed(hop, type(error).__name__, told, now()))
+        """Pass on the error's kind and what it is."""
+        self._recorder.hear(Failed(hop, type(error).__name__, kind_of(error), now()))
         self._report(lambda lineage: lineage.failed(hop, error))
 
     def _report(self, tell: Callable[[LineageReporter], None]) -> None:

@@ -21,8 +21,10 @@ from tidelake.errors import (
     SourceError,
     TidelakeError,
 )
-from tidelake.session import spark_log
+from tidelake.foreign import HEAD, kind_of
+from tidelake.session import kept_log
 from tidelake.tables import Hop
+from tidelake.visible import visible
 
 if TYPE_CHECKING:
     from tidelake.runtime.hop import Run
@@ -41,20 +43,26 @@ _REMEDIES = {
     "Too many open files": "Raise the limit on open files (ulimit -n)",
 }
 # What Spark's Kafka source says when it finds fewer records than it was told of.
-_LOST = re.compile(r"Some data may have been lost[^\n]*\n\s*(?:Reason: )?([^\n]*)")
+_LOST = re.compile(
+    HEAD + r"Some data may have been lost[^\n]*\n\s*(?:Reason: )?([^\n]*)", re.MULTILINE
+)
 # What Kafka's clients say when they have waited for a broker long enough.
 _AWAY = re.compile(
-    r"org\.apache\.kafka\.common\.errors\."
+    HEAD + r"(?:org\.apache\.kafka\.common\.errors\."
     r"(?:Timeout|Disconnect|Network|\w*NotAvailable|NotLeaderOrFollower)Exception: ([^\n]*)"
-    r"|(Cannot fetch record for offset [^\n]*)"
+    r"|(Cannot fetch record for offset [^\n]*))",
+    re.MULTILINE,
 )
 # What the readers of an object store say when it is away, or does not let them in.
 _STORE = re.compile(
-    r"(?:Could not connect to the endpoint|(?:Connect|Read) timeout on endpoint"
+    HEAD + r"((?:Could not connect to the endpoint|(?:Connect|Read) timeout on endpoint"
     r"|software\.amazon\.awssdk\.[\w.]*(?<!NoSuchKey)Exception: "
-    r"|org\.apache\.hadoop\.fs\.s3a\.\w+: )[^\n]*"
+    r"|org\.apache\.hadoop\.fs\.s3a\.\w+: )[^\n]*)",
+    re.MULTILINE,
 )
 _REASON = re.compile("|".join(map(re.escape, _REMEDIES)))
+# Java names the file before the reason, in a message of its own.
+_FILE = re.compile(rf"{HEAD}([^\s'\"]+) \((?:{_REASON.pattern})\)", re.MULTILINE)
 
 
 @contextmanager
@@ -88,21 +96,22 @@ def named(error: Exception, place: str, *, gone: str = "") -> TidelakeError:
     reason = _REASON.search(told)
     if reason is not None:
         return TidelakeError(
-            f"{place} stopped: {_around(told, reason)}\n"
+            f"{place} stopped: {_of_file(told, reason)}\n"
             f"{_REMEDIES[reason[0]]}, then run again. {_AGAIN}"
         )
     records = _LOST.search(told)
     if records is not None:
-        return LostError(f"{place}: records of a topic are gone. {records[1]}")
+        return LostError(f"{place}: records of a topic are gone. {visible(records[1])}")
     away = _out_of_reach(told, place)
     if away is not None:
         return away
     if "FILE_NOT_EXIST" in told or "FileNotFoundException" in told:
         if gone:
-            return RefusedError(f"{place}: {gone}\n{_told(error)}")
-        return SourceChangedError([f"{place}: {_told(error)}"], taken=False)
+            return RefusedError(f"{place}: {gone}\n{kind_of(error)}")
+        return SourceChangedError([f"{place}: {kind_of(error)}"], taken=False)
+    log = kept_log(error)
     return TidelakeError(
-        f"{place} stopped: {_told(error)}\n{_AGAIN} Spark's own words: {spark_log()}"
+        f"{place} stopped: {kind_of(error)}\n{_AGAIN} All of its words, values among them: {log}"
     )
 
 
@@ -111,13 +120,14 @@ def _out_of_reach(told: str, place: str) -> TidelakeError | None:
     broker = _AWAY.search(told)
     if broker is not None:
         return SourceError(
-            f"{place} stopped: the Kafka broker does not answer: {broker[1] or broker[2]}\n"
+            f"{place} stopped: the Kafka broker does not answer: "
+            f"{visible(broker[1] or broker[2])}\n"
             f"Look at it, then run again. {_AGAIN}"
         )
     store = _STORE.search(told)
     if store is not None:
         return MachineError(
-            f"{place} stopped: the object store: {store[0][:300]}\n"
+            f"{place} stopped: the object store: {visible(store[1])[:300]}\n"
             f"Look at it, at AWS_ENDPOINT_URL and at who asks, then run again. {_AGAIN}"
         )
     return None
@@ -152,15 +162,7 @@ def _texts(error: BaseException) -> Iterator[str]:
         found = found.__cause__
 
 
-def _around(text: str, reason: re.Match[str]) -> str:
-    """Give the line that holds a reason, without the kind of the error in front."""
-    start = text.rfind("\n", 0, reason.start()) + 1
-    end = text.find("\n", reason.end())
-    line = text[start : end if end >= 0 else len(text)]
-    return re.sub(r"^\W*(Caused by: )?([\w.$]+(Exception|Error): )*", "", line).strip()[:400]
-
-
-def _told(error: Exception) -> str:
-    """Give an error's kind and its first line."""
-    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {first}"[:400]
+def _of_file(text: str, reason: re.Match[str]) -> str:
+    """Give a reason, and the file that it is about where Java names one."""
+    file = _FILE.search(text)
+    return f"{visible(file[1])} ({reason[0]})" if file else reason[0]

@@ -78,7 +78,7 @@ def recover(
     if first is None:
         return Recovered(survivors, [], 0)
     known = _within(accepted, since=first, ttl=pipeline.dedup.ttl)
-    copies = hold(copies_of(missing, known, ttl=pipeline.dedup.ttl))
+    copies = hold(copies_of(missing, known, pipeline))
     groups = (
         copies.groupBy(partition_of(pipeline.source).alias("partition"))
         .agg(
@@ -99,5 +99,5 @@ def recover(
 
 def _within(accepted: DataFrame, *, since: Any, ttl: timedelta) -> DataFrame:
     return accepted.where(F.col("ingested_at") >= F.lit(since - ttl)).select(
-        PAYLOAD_HASH, "ingested_at"
+        "event_id", PAYLOAD_HASH, "ingested_at"
     )

@@ -38,7 +38,7 @@ from tidelake.tables import Table
 
 # So many ids to search cost as much as one row to decide.
 _SEARCHED = 50
-_TWIN = (PAYLOAD_HASH, "ingested_at")
+_TWIN = ("event_id", PAYLOAD_HASH, "ingested_at")
 
 
 class SilverHop(HopQuery):

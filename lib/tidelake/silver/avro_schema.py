@@ -41,6 +41,8 @@ def problem_of(schema: str) -> str:
         content = json.loads(schema)
     except ValueError as error:
         return f"is no JSON: {error}"
+    except RecursionError:
+        return "is nested too deeply"
     if not isinstance(content, dict) or content.get("type") != "record":
         return "is not a record"
     return _problem(content, "", ())

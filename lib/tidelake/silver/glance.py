@@ -20,8 +20,12 @@ from tidelake.config.names import BRONZE_COLUMNS
 from tidelake.config.types import quoted
 from tidelake.silver.classify import is_representable
 from tidelake.silver.parse import NESTED
+from tidelake.silver.values import try_decimal
 
 _READ = "_read"
+_BEYOND_DOUBLES = (
+    r"[:,\[]\s*%s-?[0-9]++(?:\.[0-9]*+)?[eE][+-]?0*+(?:29[0-9]|[3-9][0-9]{2}|[0-9]{4,}+)%s\s*[,}\]]"
+)
 
 
 def glance(records: DataFrame, pipeline: Pipeline, needed: Collection[str]) -> DataFrame:
@@ -70,7 +74,11 @@ def _scope(records: DataFrame, pipeline: Pipeline, used: Collection[str]) -> Dat
     own = [F.col(name).alias(f"_own_{name}") for name in ("record_id", "ingested_at")]
     text = F.col("payload").cast("string")
     # Of no field Spark would read nothing at all.
-    parsed = F.from_json(text, f"struct<{ddl}>") if fields else F.lit(None)
+    # What no double holds would become another number. In quotes a decimal with such an exponent
+    # takes seconds, which is seen to below but for those inside of a nested field.
+    quote = '"?' if any("DECIMAL" in f.type.sql and f.type.kind in NESTED for f in fields) else ""
+    sound = ~text.rlike(_BEYOND_DOUBLES % (quote, quote))
+    parsed = F.when(sound, F.from_json(text, f"struct<{ddl}>")) if fields else F.lit(None)
     read = records.select(*own, *kept, parsed.alias(_READ))
     values = [_value(field).alias(field.name) for field in fields]
     return read.select("_own_record_id", "_own_ingested_at", *kept, *values)
@@ -78,4 +86,6 @@ def _scope(records: DataFrame, pipeline: Pipeline, used: Collection[str]) -> Dat
 
 def _value(field: Field) -> Column:
     read = F.col(_READ).getField(field.name)
-    return read if field.type.kind in NESTED else read.try_cast(field.type.sql)
+    if field.type.kind in NESTED:
+        return read
+    return (try_decimal if field.type.kind == "decimal" else Column.try_cast)(read, field.type.sql)

@@ -5,7 +5,9 @@ numbers through a double. So each payload is wrapped in an array, where anything
 is an error, and the payloads in which a double could lose digits, ``\u`` escapes could lose a
 surrogate, or a bracket could close our array, are read a second time as a variant, which keeps
 decimals of up to 38 digits. So are payloads that hold a nested field. A number given for a string
-field is taken by its value: 1.10 becomes "1.1".
+field is taken by its value: 1.10 becomes "1.1". One that neither a double nor 38 digits hold breaks
+the contract: its text would be that of another number. A payload with a number that would become
+zero or infinity, as 1e-400, is not read at all.
 """
 
 from __future__ import annotations
@@ -22,7 +24,17 @@ from tidelake.config import Event, Field
 from tidelake.config.types import quoted
 from tidelake.reuse import reused
 from tidelake.silver.fields import refusals, unknown_names, unknown_values
-from tidelake.silver.values import json_objects, json_variant, read_exactly, variant_text
+from tidelake.silver.values import (
+    DOUBTFUL,
+    INEXACT,
+    is_beyond_doubles,
+    is_double,
+    json_objects,
+    json_variant,
+    loses_digits,
+    read_exactly,
+    variant_text,
+)
 
 PARSED = "_parsed"
 BROKEN = "_broken"
@@ -34,19 +46,27 @@ REFUSAL = "_refusal"
 TEXT = "_text"
 
 _NO_JSON = "payload: not one JSON object"
+_BEYOND = "payload: holds a number that is zero or infinity as a double, and is neither"
 
 # What fast parsing could get wrong: a number with 17 characters of a fraction or 16 digits before
-# an exponent (a double holds 15 for certain), an escaped surrogate, an escape that is cut off (its
-# parser swallows the quote and goes on), a bracket that closes our own array. To look for digits
-# only where a number can begin takes half the time.
-_LONG_RUN = r"[:,\[]\s*-?[0-9.]{16}"
-_LONG_NUMBER = r"[:,\[]\s*-?(?:(?=[0-9]*\.[0-9])[0-9.]{17}|[0-9]{16,}[eE])"
+# an exponent (a double holds 15 for certain), an exponent of three digits (some are beyond what a
+# double can be), an escaped surrogate, an escape that is cut off (its parser swallows the quote
+# and goes on), a bracket that closes our own array. To look for digits only where a number can
+# begin takes half the time.
+_LONG_RUN = r"[:,\[]\s*-?(?:[0-9.]{16}|[0-9.]+[eE][+-]?[0-9]{3})"
+_LONG_NUMBER = (
+    r"[:,\[]\s*-?"
+    r"(?:(?=[0-9]*\.[0-9])[0-9.]{17}|[0-9.]{16,}[eE]|[0-9.]+[eE][+-]?[0-9]{3})"
+)
 _SURROGATE = r"\\u(?:[dD][89a-fA-F]|(?![0-9a-fA-F]{4}))"
 _CLOSING = r"\}\s*\]"
-# An object of known fields alone, each a text or a short word or number: without a backslash, the
-# texts are where their quotes are. It says nothing about the rest of JSON's grammar.
-_PLAIN = r"""^\{(?: ?"(?:%s)" ?: ?(?:"[^"]*"|[^\[\]"{},]{1,16})[,}])*+ ?$"""
-_MEANWHILE = ("_objects", "_fast", "_plain", "_care", "_others", "_twice", "_variant", "_texts")
+# An object of known fields alone, each a text or a short word or number, which has no exponent:
+# without a backslash, the texts are where their quotes are. Of the grammar's rest it says nothing.
+_PLAIN = r"""^\{(?: ?"(?:%s)" ?: ?(?:"[^"]*"|true|false|[^\[\]"{},eE]{1,16})[,}])*+ ?$"""
+_MEANWHILE = (
+    *("_objects", "_fast", "_plain", "_care", "_others", "_twice", "_variant"),
+    *("_beyond", "_lost", "_texts"),
+)
 NESTED = frozenset({"array", "map", "struct"})
 
 
@@ -93,12 +113,15 @@ def _steps(event: Event, decoded: bool) -> list[tuple[str, Column]]:
             for field in fields
         ]
     )
+    if any(field.type.kind == "string" for field in fields):
+        reasons = F.concat(reasons, _texts_lost(fields))
     if event.evolution == "strict":
         refused = F.when(F.col(PARSED), refusals(F.col("_others")))
         reasons = F.concat(reasons, F.coalesce(refused, F.array().cast("array<string>")))
     doubted = F.col("_fast").isNotNull() & ~F.col("_plain")
     unread = ~F.col("_twice") | F.col("_variant").isNotNull()
     typed = [outcomes[field.name].typed.alias(field.name) for field in fields]
+    unreadable = F.col(REFUSAL) if decoded else F.lit(_NO_JSON)
     return [
         # In a step of its own, or Spark would parse once for the size and once for the element.
         ("_objects", F.when(F.is_valid_utf8(text), json_objects(text, f"struct<{texts}>"))),
@@ -108,9 +131,11 @@ def _steps(event: Event, decoded: bool) -> list[tuple[str, Column]]:
         ("_care", F.coalesce(doubted & _needs_care(text), F.lit(False))),
         ("_others", F.when(doubted, unknown_names(text, fields))),
         ("_twice", F.coalesce(twice, F.lit(False))),
-        ("_variant", F.when(F.col("_twice"), json_variant(text))),
+        ("_beyond", F.col("_twice") & is_beyond_doubles(text)),
+        ("_variant", F.when(F.col("_twice") & ~F.col("_beyond"), json_variant(text))),
+        ("_lost", F.when(F.col("_twice") & text.rlike(DOUBTFUL), _lost(fields))),
         (PARSED, F.col("_fast").isNotNull() & unread),
-        (REFUSAL, F.when(~F.col(PARSED), F.col(REFUSAL) if decoded else F.lit(_NO_JSON))),
+        (REFUSAL, F.when(F.col("_beyond"), F.lit(_BEYOND)).when(~F.col(PARSED), unreadable)),
         ("_texts", F.when(F.col(PARSED), F.struct(*chosen))),
         (VALUES, F.struct(*typed)),
         (BROKEN, reasons),
@@ -146,9 +171,49 @@ def _needs_care(text: Column) -> Column:
 
 def _chosen_text(field: Field) -> Column:
     """Take a field's text from the variant where the fast reading could have changed it."""
-    name = field.name.replace("\\", "\\\\").replace('"', '\\"')
-    value = F.try_variant_get(F.col("_variant"), f'$["{name}"]', "variant")
-    exact = variant_text(value, field.type)
+    exact = variant_text(_of_variant(field), field.type)
+    kept = ~F.coalesce(F.array_contains("_lost", F.lit(field.name)), F.lit(False))
     if field.type.kind in NESTED:
-        return exact
+        return F.when(kept, exact).otherwise(F.lit(INEXACT))
+    if field.type.kind == "string":
+        exact = F.when(kept, exact)
     return F.when(F.col("_care"), exact).otherwise(F.col("_fast").getField(field.name))
+
+
+def _of_variant(field: Field) -> Column:
+    name = field.name.replace("\\", "\\\\").replace('"', '\\"')
+    return F.try_variant_get(F.col("_variant"), f'$["{name}"]', "variant")
+
+
+def _lost(fields: Sequence[Field]) -> Column:
+    """Name the fields whose number the variant does not keep as it was written.
+
+    Of other scalars than texts the mark of :func:`variant_text` tells.
+    """
+    entries = F.try_variant_get("_variant", "$", "map<string,variant>")
+    found = F.map_filter(
+        entries, lambda name, value: F.array_contains(_texts_of(fields), name) & is_double(value)
+    )
+    # Without care, the fast reading's texts are taken, which have all digits of whole numbers.
+    names = F.when(F.col("_care"), F.map_keys(found)).otherwise(F.array().cast("array<string>"))
+    tests = {
+        field.name: loses_digits(_of_variant(field), field.type)
+        for field in fields
+        if field.type.kind in NESTED
+    }
+    nested = [F.when(test, F.lit(name)) for name, test in tests.items() if test is not None]
+    return F.concat(names, F.array_compact(F.array(*nested))) if nested else names
+
+
+def _texts_of(fields: Sequence[Field]) -> Column:
+    names = [F.lit(field.name) for field in fields if field.type.kind == "string"]
+    return F.array(*names).cast("array<string>")
+
+
+def _texts_lost(fields: Sequence[Field]) -> Column:
+    """Write a reason for each text field whose number was lost."""
+    reasons = F.transform(
+        F.array_intersect("_lost", _texts_of(fields)),
+        lambda name: F.concat(name, F.lit(": not exactly STRING")),
+    )
+    return F.coalesce(reasons, F.array().cast("array<string>"))

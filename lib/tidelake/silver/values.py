@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -20,6 +22,17 @@ INEXACT = "~"
 
 _NUMBER = r"^-?([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]{1,4}))?$"
 _NOT_ZERO = r"^-?[0.]*[1-9]"
+# Spark makes a decimal of them by writing all of their zeros out: seconds a value, or an error that
+# no attempt catches.
+_LONG_EXPONENT = r"[eE][+-]?[0-9]{5}"
+# Numbers of a payload that are another one as a double, or may be: 39 digits or points (a variant
+# keeps 38 digits), 16 before an exponent, or an exponent of three digits.
+DOUBTFUL = r"[:,\[]\s*-?(?:[0-9.]{39}|[0-9.]{16,}[eE]|[0-9.]+[eE][+-]?[0-9]{3})"
+# Those that may be zero or infinity as a double.
+_EXTREME = (
+    r"[:,\[]\s*(-?(?:[0-9]++(?:\.[0-9]++)?[eE][+-]?0*+(?:29[0-9]|[3-9][0-9]{2}|[0-9]{4,}+)"
+    r"|[0-9][0-9.]{299,}+(?:[eE][+-]?[0-9]++)?))\s*[,}\]]"
+)
 _INTEGER_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 
 
@@ -58,8 +71,14 @@ def _fits_scale(text: Column, scale: int) -> Column:
     return text.rlike(_NUMBER) & (F.length(fraction) - zeros - exponent <= scale)
 
 
+def try_decimal(text: Column, sql: str) -> Column:
+    """Cast a text to a decimal; null where it has an exponent that no decimal can have."""
+    short = ~(F.contains(text, F.lit("e")) | F.contains(text, F.lit("E")))
+    return F.when(short | ~text.rlike(_LONG_EXPONENT), text.try_cast(sql))
+
+
 def _decimal(text: Column, kind: FieldType) -> Column:
-    value = text.try_cast(kind.sql)
+    value = try_decimal(text, kind.sql)
     # The canonical text is the common case and spares the regular expressions.
     exact = (value.cast("string") == text) | _fits_scale(text, kind.scale or 0)
     return F.when(exact, value)
@@ -67,7 +86,7 @@ def _decimal(text: Column, kind: FieldType) -> Column:
 
 def _integer(text: Column, kind: FieldType) -> Column:
     value = text.try_cast(kind.sql)
-    wide = text.try_cast(f"decimal({_INTEGER_DIGITS[kind.kind]},0)").try_cast(kind.sql)
+    wide = try_decimal(text, f"decimal({_INTEGER_DIGITS[kind.kind]},0)").try_cast(kind.sql)
     return F.when(value.cast("string") == text, value).when(_fits_scale(text, 0), wide)
 
 
@@ -156,8 +175,65 @@ def variant_text(value: Column, kind: FieldType) -> Column:
     text = F.try_variant_get(value, "$", "string")
     if kind.kind == "string":
         return text
-    inexact = F.schema_of_variant(value) == "DOUBLE"
-    return F.when(inexact, F.concat(F.lit(INEXACT), text)).otherwise(text)
+    return F.when(is_double(value), F.concat(F.lit(INEXACT), text)).otherwise(text)
+
+
+def is_beyond_doubles(text: Column) -> Column:
+    """Tell whether a payload has a number that is zero or infinity as a double, and is neither.
+
+    As a text or a decimal too it would be one of these: Spark reads most numbers as doubles. Only
+    what stands as a value counts, within a string too where it looks like one.
+    """
+
+    def vanishes(number: Column) -> Column:
+        double = number.try_cast("double")
+        return ((double == 0) & number.rlike(_NOT_ZERO)) | (F.abs(double) == float("inf"))
+
+    found = F.regexp_extract_all(text, F.lit(_EXTREME), F.lit(1))
+    return F.when(text.rlike(_EXTREME), F.exists(found, vanishes)).otherwise(F.lit(False))
+
+
+def loses_digits(value: Column, kind: FieldType) -> Column | None:
+    """Tell whether a variant holds a double where the type wants the number as it was written.
+
+    Args:
+        value: The variant.
+        kind: The declared type.
+
+    Returns:
+        The condition; None for a type of doubles alone, which are rounded.
+    """
+    if kind.kind == "array" and kind.element is not None:
+        element = kind.element
+        if loses_digits(value, element) is None:
+            return None
+        items = F.try_variant_get(value, "$", "array<variant>")
+    elif kind.kind == "map" and kind.value is not None:
+        element = kind.value
+        if loses_digits(value, element) is None:
+            return None
+        items = F.map_values(F.try_variant_get(value, "$", "map<string,variant>"))
+    elif kind.fields:
+        fields = F.try_variant_get(value, "$", "map<string,variant>")
+        of_fields = [
+            loses_digits(F.try_element_at(fields, F.lit(field.name)), field.type)
+            for field in kind.fields
+        ]
+        found = [F.coalesce(one, F.lit(False)) for one in of_fields if one is not None]
+        return reduce(or_, found) if found else None
+    else:
+        return None if kind.kind in ("float", "double") else is_double(value)
+
+    def loses(item: Column) -> Column:
+        lost = loses_digits(item, element)
+        return F.lit(False) if lost is None else F.coalesce(lost, F.lit(False))
+
+    return F.exists(items, loses)
+
+
+def is_double(value: Column) -> Column:
+    """Tell whether a variant is a number that is kept as a double."""
+    return F.schema_of_variant(value) == "DOUBLE"
 
 
 def _nested(text: Column, kind: FieldType) -> Value:

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from tidelake.cli.render import cell, for_json
 from tidelake.ops.query import Answer
+from tidelake.visible import visible, visible_json
 
 Format = Literal["table", "vertical", "csv", "json"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -40,7 +41,7 @@ def laid_out(answer: Answer, how: Format, width: int) -> tuple[str, bool]:
         return _as_csv(answer), False
     if how == "json":
         lines = [json.dumps(for_json(row), ensure_ascii=False) for row in answer.as_dicts()]
-        return "".join(f"{line}\n" for line in lines), False
+        return "".join(f"{visible_json(line)}\n" for line in lines), False
     if how == "vertical":
         return _as_blocks(answer), False
     return _as_table(answer, width)
@@ -56,11 +57,12 @@ def _as_csv(answer: Answer) -> str:
 
 
 def _as_blocks(answer: Answer) -> str:
-    longest = max((len(column) for column in answer.columns), default=0)
+    columns = [visible(column) for column in answer.columns]
+    longest = max(map(len, columns), default=0)
     lines = []
     for number, row in enumerate(answer.rows, start=1):
         lines.append(f"row {number}")
-        for column, value in zip(answer.columns, row, strict=True):
+        for column, value in zip(columns, row, strict=True):
             lines.append(f"  {column:<{longest}}  {cell(value)}")
     return "".join(f"{line}\n" for line in lines)
 
@@ -68,7 +70,7 @@ def _as_blocks(answer: Answer) -> str:
 def _as_table(answer: Answer, width: int) -> tuple[str, bool]:
     cells = [[cell(value) for value in row] for row in answer.rows]
     fitting = max(1, width // (_NARROWEST + _PADDING))
-    shown = answer.columns[:fitting]
+    shown = [visible(column) for column in answer.columns[:fitting]]
     needed = [_needed(column, [row[index] for row in cells]) for index, column in enumerate(shown)]
     cut = len(shown) < len(answer.columns) or sum(needed) + _PADDING * len(shown) + 1 > width
     table = Table(box=SIMPLE_HEAD)

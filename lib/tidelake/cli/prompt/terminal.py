@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from tidelake.cli.prompt.conversation import Conversation
 from tidelake.cli.prompt.statements import is_complete, statements_of
 from tidelake.errors import TidelakeError
 from tidelake.tables import Lake
+from tidelake.visible import visible
 
 _FIRST, _NEXT = "tidelake> ", "     ...> "
 
@@ -94,7 +96,12 @@ def show_plainly(text: str) -> None:
 
 
 def _page(text: str) -> None:
-    """Print an answer; through a pager where it is longer than the screen."""
+    """Print an answer; through a pager where it is longer than the screen.
+
+    CSV holds each value as it is, which is for a program and not for a terminal.
+    """
+    if sys.stdout.isatty():
+        text = visible(text, lines=True)
     if text.count("\n") > shutil.get_terminal_size().lines - 3:
         click.echo_via_pager(text)
     else:

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from tidelake.instants import to_json
+from tidelake.visible import visible
 
 # Critical: a table is wrong or stands still. Warning: look at it today.
 Severity = Literal["critical", "warning"]
@@ -57,8 +58,10 @@ class Alert:
     def __str__(self) -> str:
         """Give the alert as one line, the command last."""
         place = f"{self.pipeline}, hop {self.hop}" if self.hop else self.pipeline
-        return f"{self.severity} {self.rule}: {place}: {self.message}. See: {self.command}"
+        line = f"{self.severity} {self.rule}: {place}: {self.message}. See: {self.command}"
+        return visible(line)
 
     def to_json(self) -> dict[str, Any]:
         """Give the alert with its instant as ISO 8601."""
-        return asdict(self) | {"since": to_json(self.since)}
+        shown = {"message": visible(self.message), "since": to_json(self.since)}
+        return asdict(self) | shown

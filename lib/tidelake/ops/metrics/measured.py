@@ -42,7 +42,7 @@ class Measured:
         fates: Rows of a batch of silver by their fate.
         limit: What the batch took at most, in the hop's own unit; None for no limit.
         error_class: What stopped the hop, by its kind; None for a batch that was closed.
-        error: In its own words, the first line.
+        error: Its kind and condition, without values; of Tidelake's own errors the first line.
     """
 
     pipeline: str

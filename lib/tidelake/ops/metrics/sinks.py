@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from tidelake.foreign import kind_of
 from tidelake.ops.metrics.measured import Measured
 from tidelake.runtime.progress import Say
 
@@ -61,6 +62,6 @@ class Guarded:
 
 
 def first_line(error: BaseException) -> str:
-    """Give an error's kind and the first line of what it says."""
-    told = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {told}"[:300].rstrip(".")
+    """Give an error's kind and, without values of rows, what it is."""
+    told, kind = kind_of(error), type(error).__name__
+    return (told if told.startswith(kind) else f"{kind}: {told}").rstrip(".")

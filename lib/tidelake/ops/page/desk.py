@@ -17,6 +17,7 @@ from typing import Any
 
 from tidelake.config import Pipeline
 from tidelake.errors import TidelakeError
+from tidelake.foreign import kind_of
 from tidelake.ops.alerts import alerts_of
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.page.facts import Books, Facts, read_sides
@@ -228,10 +229,8 @@ class Desk:
 
 
 def _told(error: Exception) -> str:
-    """Give an error's words; of one without a name of ours, its kind too."""
-    told = str(error) or "no more is known"
-    is_named = isinstance(error, TidelakeError | OSError)
-    return told if is_named else f"{type(error).__name__}: {told}"
+    """Give an error's words; of one without a name of ours, its kind."""
+    return str(error) if isinstance(error, TidelakeError) else kind_of(error)
 
 
 def _is_seen(facts: Facts, since: float) -> bool:

@@ -17,6 +17,7 @@ from tidelake.ops.page.facts import Facts
 from tidelake.ops.page.verdict import verdict_of
 from tidelake.store.folders import Folder
 from tidelake.typed import Typed, first_command
+from tidelake.visible import visible
 
 _STATIC = {
     "page.css": "text/css; charset=utf-8",
@@ -73,6 +74,7 @@ class Renderer:
             undefined=StrictUndefined,
             trim_blocks=True,
             lstrip_blocks=True,
+            finalize=_shown,
         )
         self._environment.filters.update(
             number=words.number,
@@ -111,3 +113,8 @@ class Renderer:
 
     def _written(self, template: str, **known: Any) -> Document:
         return Document.of(self._environment.get_template(template).render(**known))
+
+
+def _shown(value: Any) -> Any:
+    """Escape what a browser would obey in a text; markup is ours."""
+    return visible(value, lines=True) if type(value) is str else value

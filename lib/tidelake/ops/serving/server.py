@@ -17,7 +17,7 @@ from tidelake.ops.serving.connections import AUTHENTICATION, CLOSED, open_for_cl
 from tidelake.ops.serving.guard import LOCKED, only_reading
 from tidelake.ops.serving.registered import Registered
 from tidelake.quiet import output_to
-from tidelake.session import build_session, session_jars, spark_log
+from tidelake.session import build_session, kept_log, session_jars, spark_log
 from tidelake.tables import Lake
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def _listening(spark: SparkSession, port: int, *, anybody: bool) -> Iterator[Non
     except (Py4JError, PySparkException) as error:
         raise MachineError(
             f"the Thrift server did not start at port {port}: {str(error).splitlines()[0]}\n"
-            f"Its own words are in {spark_log()}."
+            f"Its own words are in {kept_log(error)}."
         ) from error
     try:
         open_for_clients(spark, server, anybody=anybody)

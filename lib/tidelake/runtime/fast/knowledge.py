@@ -15,6 +15,7 @@ from tidelake.access import load
 from tidelake.columns import instant
 from tidelake.config import Detection
 from tidelake.errors import UsageError
+from tidelake.foreign import kind_of
 from tidelake.gold.fast import known
 from tidelake.instants import BEGINNING, back, from_micros
 from tidelake.runtime.failures import FOREIGN
@@ -77,8 +78,9 @@ class Knowledge:
                     self.refresh()
                 except FOREIGN as error:
                     if not ended.is_set():
-                        first = str(error).strip().splitlines()[0][:200]
-                        self.run.progress.say(f"what is known of keys was not read anew: {first}")
+                        self.run.progress.say(
+                            f"what is known of keys was not read anew: {kind_of(error)}"
+                        )
 
         thread = threading.Thread(target=work, daemon=True, name="knowledge")
         thread.start()
