@@ -229,9 +229,7 @@ def test_a_sink_that_fails_is_told_once_and_harms_nobody(joining: Joining) -> No
         recorder.hear(trigger("silver", batch, 1))
     recorder.settle()
     recorder.close()
-    assert said == [
-        "metrics: the test takes no more: RuntimeError. The run goes on."
-    ]
+    assert said == ["metrics: the test takes no more: RuntimeError. The run goes on."]
     assert [one.batch for one in well.found] == [0, 1] == [one.batch for one in recorder.recent()]
     assert well.is_closed
 
