@@ -74,7 +74,8 @@ def _links(error: BaseException) -> Iterator[str]:
             yield from _of_spark(found)
         else:
             yield type(found).__name__
-        found = found.__cause__
+        # What Spark itself names as the cause is no cause to Python.
+        found = found.__cause__ or getattr(found, "_cause", None)
 
 
 def _of_spark(error: Any) -> Iterator[str]:

@@ -97,8 +97,10 @@ def test_records_that_are_gone_while_they_are_read_are_told_by_spark_s_reason() 
 
 
 def test_a_file_that_is_gone_is_a_changed_source() -> None:
-    error = named(RuntimeError("java.io.FileNotFoundException: File a.jsonl is gone"), _PLACE)
+    said = "java.io.FileNotFoundException: File file:/landing/10:15.jsonl does not exist"
+    error = named(RuntimeError(said), _PLACE)
     assert isinstance(error, SourceChangedError)
+    assert "RuntimeError: file:/landing/10:15.jsonl\n" in str(error)
 
 
 def test_anything_else_is_told_by_its_kind_and_the_log_that_has_its_words() -> None:

@@ -63,6 +63,11 @@ _STORE = re.compile(
 _REASON = re.compile("|".join(map(re.escape, _REMEDIES)))
 # Java names the file before the reason, in a message of its own.
 _FILE = re.compile(rf"{HEAD}([^\s'\"]+) \((?:{_REASON.pattern})\)", re.MULTILINE)
+# The file that is gone, as Spark's readers and Hadoop's file systems name it.
+_GONE = re.compile(
+    rf"{HEAD}(?:\[[A-Z_.]*FILE_NOT_EXIST\][^'\"\n]*? |File )((?:[a-z0-9]+:)?/[^\s'\"]+)",
+    re.MULTILINE,
+)
 
 
 @contextmanager
@@ -107,8 +112,8 @@ def named(error: Exception, place: str, *, gone: str = "") -> TidelakeError:
         return away
     if "FILE_NOT_EXIST" in told or "FileNotFoundException" in told:
         if gone:
-            return RefusedError(f"{place}: {gone}\n{kind_of(error)}")
-        return SourceChangedError([f"{place}: {kind_of(error)}"], taken=False)
+            return RefusedError(f"{place}: {gone}\n{_with_file(error, told)}")
+        return SourceChangedError([f"{place}: {_with_file(error, told)}"], taken=False)
     log = kept_log(error)
     return TidelakeError(
         f"{place} stopped: {kind_of(error)}\n{_AGAIN} All of its words, values among them: {log}"
@@ -160,6 +165,12 @@ def _texts(error: BaseException) -> Iterator[str]:
         # Of Spark's own kinds the text may leave out the causes; the JVM's stack trace has them.
         yield str(found._stackTrace if isinstance(found, CapturedException) else found)
         found = found.__cause__
+
+
+def _with_file(error: Exception, told: str) -> str:
+    """Name an error and, where its message begins with one, the file that is gone."""
+    file = _GONE.search(told)
+    return f"{kind_of(error)}: {visible(file[1])}" if file else kind_of(error)
 
 
 def _of_file(text: str, reason: re.Match[str]) -> str:
