@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -82,3 +84,72 @@ def test_a_row_s_verdict_does_not_depend_on_how_many_there_are(
         told = {row[ROW].split("@")[0]: row[VERDICT] for row in found.rows.collect()}
     assert told == _EXPECTED
     assert found.searched == len(_OLD)
+
+
+def _told(spark: SparkSession, rows: list[New], rules: Dedup) -> dict[str, str]:
+    """Judge rows among each other."""
+    arrived = Arrived(len(rows), datetime(2024, 1, 1, tzinfo=UTC), (19_723, 19_724))
+    with Held() as hold:
+        found = find_verdicts(arrivals(classified(spark, rows)), arrived, None, rules, hold=hold)
+        assert found.rows is not None
+        return {row[ROW].split("@")[0]: row[VERDICT] for row in found.rows.collect()}
+
+
+def _one_by_one(rows: Sequence[New], rules: Dedup) -> dict[str, str]:
+    """Judge rows in the order of their arrival, each by the earliest accepted one in reach."""
+    accepted: list[New] = []
+    told = {}
+    for row in sorted(rows, key=lambda row: (row[3], int(row[1].split(":")[1]))):
+        met = [one for one in accepted if one[0] == row[0] and _meet(one, row, rules)]
+        if met:
+            told[row[1]] = DUPLICATE if met[0][4] == row[4] else CONFLICT
+        else:
+            accepted.append(row)
+    return told
+
+
+def _meet(one: New, other: New, rules: Dedup) -> bool:
+    apart = datetime.fromisoformat(f"{MONDAY}T{one[3]}") - datetime.fromisoformat(
+        f"{MONDAY}T{other[3]}"
+    )
+    return abs(apart) <= rules.ttl or (rules.widened and one[2] == other[2])
+
+
+@pytest.mark.parametrize("beyond_ttl", ["merge", "ignore"])
+def test_ids_that_come_back_again_and_again_are_judged_as_one_by_one(
+    spark: SparkSession, beyond_ttl: str
+) -> None:
+    chance = random.Random(8)
+    rules = Dedup.model_validate({"ttl": timedelta(hours=1), "beyond_ttl": beyond_ttl})
+    rows: list[New] = [
+        (
+            chance.choice(["a", "b", "rare"] if number < 9 else ["a", "b"]),
+            f"f:{number}",
+            f"2024-01-{chance.randint(1, 9):02}",
+            f"{chance.randint(0, 23):02}:{chance.choice(['00', '30'])}:00",
+            chance.randint(1, 2),
+        )
+        for number in range(200)
+    ]
+    told = _told(spark, rows, rules)
+    assert told == _one_by_one(rows, rules)
+    # Some of each came back: they are neither copies nor conflicts.
+    assert 10 < len(rows) - len(told) < 40
+
+
+def _jobs(spark: SparkSession) -> int:
+    newest = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
+    return max(newest.apply(number).jobId() for number in range(newest.size()))
+
+
+def test_an_id_that_comes_back_often_takes_no_more_jobs_than_one_that_does_twice(
+    spark: SparkSession,
+) -> None:
+    rules = Dedup(ttl=timedelta(minutes=10), beyond_ttl="ignore")
+    took = []
+    for times in (3, 12):
+        rows: list[New] = [("e", f"f:{n}", MONDAY, f"{n:02}:00:00", 1) for n in range(times)]
+        before = _jobs(spark)
+        assert _told(spark, rows, rules) == {}
+        took.append(_jobs(spark) - before)
+    assert took[0] == took[1]

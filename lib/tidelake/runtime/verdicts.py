@@ -22,6 +22,7 @@ from tidelake.silver.dedup import (
     among,
     by_id,
     hash_of_id,
+    judge_leftovers,
     match_accepted,
     meeting,
     rank_arrivals,
@@ -174,12 +175,12 @@ def find_verdicts(
             known = F.broadcast(known) if count <= BROADCAST else known
     judged = new if known is None else match_accepted(new, known, dedup)
     verdicts, count, left = _ranked(judged, dedup, hold)
-    while left:
+    if left:
         # Rare: an id that comes back past the TTL on another date within one batch.
-        lost = F.col(VERDICT) == LEFTOVER
-        again = new.join(verdicts.where(lost).select(ROW), on=ROW, how="left_semi")
-        more, _, left = _ranked(again, dedup, hold)
-        verdicts = verdicts.where(~lost).unionByName(more)
+        is_left = F.col(VERDICT) == LEFTOVER
+        leftovers = new.join(verdicts.where(is_left).select(ROW), on=ROW, how="left_semi")
+        more = hold.now(judge_leftovers(leftovers, dedup))
+        verdicts = verdicts.where(~is_left).unionByName(more)
     # Spark knows no size of what is kept, and would shuffle the wide rows to meet the verdicts.
     fitting = F.broadcast(verdicts) if count <= BROADCAST else verdicts
     if told is None and known is not None:
@@ -199,7 +200,7 @@ def _counted(rows: DataFrame, hold: Held) -> tuple[DataFrame, int]:
 
 
 def _ranked(rows: DataFrame, dedup: Dedup, hold: Held) -> tuple[DataFrame, int, int]:
-    """Rank in one job; count also the verdicts, and the rows that are to be ranked again."""
+    """Rank in one job; count also the verdicts, and the rows that are left over."""
     told = Observation()
     kept = hold.now(rank_arrivals(rows, dedup).observe(told, *_ranking()))
     return kept, _told(told, "verdicts"), _told(told, "left")

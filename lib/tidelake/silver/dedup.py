@@ -9,7 +9,7 @@ are shuffled; the verdicts go back to the wide rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -21,7 +21,7 @@ from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, REQUEUED_AT, ROW, STA
 VERDICT = "_verdict"
 DUPLICATE = "duplicate"
 CONFLICT = "conflict"
-# Loses to a first arrival that is no match for it: to be ranked again among its like.
+# Comes after the first arrival of its id, which is out of its reach: judged among its like.
 LEFTOVER = "leftover"
 
 # The hash of an event id.
@@ -205,6 +205,58 @@ def _ranks(rules: Dedup) -> tuple[list[Column], Column, list[Column]]:
     )
     is_told = F.col(VERDICT).isNotNull() | (F.col("_rank") > 1)
     return firsts, is_told, [F.col(ROW), F.coalesce(VERDICT, verdict).alias(VERDICT)]
+
+
+def judge_leftovers(leftovers: DataFrame, rules: Dedup) -> DataFrame:
+    """Judge rows of ids that come back past the reach of their first arrival, however often.
+
+    In the order of arrival a row is compared with the rows accepted so far, and accepted if none
+    is in its reach. Rows of an id that arrived at one instant and bear one date have the same rows
+    in reach: only the first of them can be accepted, and the pass over an id sees no other. The
+    time grows with the square of how often an id is accepted: for a thousand times it is seconds.
+
+    Args:
+        leftovers: Rows from :func:`arrivals` that :func:`rank_arrivals` gave that verdict.
+        rules: The pipeline's.
+
+    Returns:
+        ``_row`` and ``_verdict`` of the rows that are not accepted.
+    """
+    # Plain numbers: each pair of an id's rows may be compared, by expressions that are interpreted.
+    span = F.lit(rules.ttl // timedelta(microseconds=1))
+
+    def meets(one: Column, other: Column) -> Column:
+        within = F.abs(one["at"] - other["at"]) <= span
+        return within | (one["event_date"] == other["event_date"]) if rules.widened else within
+
+    def accept(accepted: Column, one: Column) -> Column:
+        # The newest comes first, since that is the one that most rows meet.
+        grown = F.concat(F.array(one), accepted)
+        is_met = F.exists(accepted, lambda other: meets(other, one))
+        return F.when(is_met, accepted).otherwise(grown)
+
+    def met(one: Column) -> Column:
+        in_reach = F.filter("_accepted", lambda other: meets(other, one))
+        return F.struct(one["at"], one["event_date"], F.array_min(in_reach).alias("_earliest"))
+
+    alike = ["event_id", "at", "event_date"]
+    timed = leftovers.withColumn("at", F.unix_micros("ingested_at"))
+    first = F.min(F.struct(_ORDER, "at", "event_date", PAYLOAD_HASH)).alias("_first")
+    of_id = (
+        timed.groupBy(*alike)
+        .agg(first)
+        .groupBy("event_id")
+        .agg(F.array_sort(F.collect_list("_first")).alias("_firsts"))
+    )
+    nothing = F.slice("_firsts", 1, 0)
+    judged = of_id.withColumn("_accepted", F.aggregate("_firsts", nothing, accept))
+    earliest = judged.select("event_id", F.inline(F.transform("_firsts", met)))
+    verdict = _verdict(F.col(PAYLOAD_HASH) == F.col("_earliest")[PAYLOAD_HASH])
+    return (
+        timed.join(earliest, on=alike, how="inner")
+        .where(F.col(_ORDER) != F.col("_earliest")[_ORDER])
+        .select(ROW, verdict.alias(VERDICT))
+    )
 
 
 def _matches(arrived: Column, day: Column, rules: Dedup) -> Column:
