@@ -8,14 +8,15 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from tests.pipelines import timed
-from tests.unit.test_dedup import KNOWN_DDL, MONDAY, NOON, TUESDAY, New, classified
+from tests.unit.test_dedup import EDGE, KNOWN_DDL, MONDAY, NOON, TUESDAY, New, classified
 from tidelake.config import Dedup
 from tidelake.runtime import verdicts
 from tidelake.runtime.held import Held
-from tidelake.runtime.verdicts import Arrived, Known, find_verdicts
-from tidelake.silver.classify import ROW
+from tidelake.runtime.verdicts import Arrived, Known, Reach, find_verdicts, observed
+from tidelake.silver.classify import PAYLOAD_HASH, ROW
 from tidelake.silver.dedup import CONFLICT, DUPLICATE, VERDICT, arrivals
 
 _ROWS: list[New] = [
@@ -70,7 +71,7 @@ def test_a_row_s_verdict_does_not_depend_on_how_many_there_are(
 ) -> None:
     monkeypatch.setattr(verdicts, "BROADCAST", broadcast)
     monkeypatch.setattr(verdicts, "HASHES", hashes)
-    arrived = Arrived(len(_ROWS), datetime(2024, 1, 1, 12, tzinfo=UTC), (19_723, 19_724))
+    arrived = Arrived(len(_ROWS), datetime(2024, 1, 1, 12, tzinfo=UTC), ((19_723, 19_724),))
     rules = Dedup(ttl=timedelta(hours=1), beyond_ttl="ignore")
     with Held() as hold:
         found = find_verdicts(
@@ -88,7 +89,7 @@ def test_a_row_s_verdict_does_not_depend_on_how_many_there_are(
 
 def _told(spark: SparkSession, rows: list[New], rules: Dedup) -> dict[str, str]:
     """Judge rows among each other."""
-    arrived = Arrived(len(rows), datetime(2024, 1, 1, tzinfo=UTC), (19_723, 19_724))
+    arrived = Arrived(len(rows), datetime(2024, 1, 1, tzinfo=UTC), ())
     with Held() as hold:
         found = find_verdicts(arrivals(classified(spark, rows)), arrived, None, rules, hold=hold)
         assert found.rows is not None
@@ -153,3 +154,77 @@ def test_an_id_that_comes_back_often_takes_no_more_jobs_than_one_that_does_twice
         assert _told(spark, rows, rules) == {}
         took.append(_jobs(spark) - before)
     assert took[0] == took[1]
+
+
+def _met(
+    spark: SparkSession, rows: DataFrame, table: DataFrame, rules: Dedup
+) -> tuple[Reach, set[str], dict[str, str]]:
+    """Judge rows against a table; give the reach, the table's rows in it, and the verdicts."""
+    reaches = []
+
+    def read(reach: Reach) -> Known:
+        reaches.append(reach)
+        return Known(reach.within(table, is_late_table=False), None)
+
+    with Held() as hold:
+        kept, arrived = observed(rows, hold=hold)
+        found = find_verdicts(arrivals(kept), arrived, read, rules, hold=hold)
+        assert found.rows is not None
+        told = {row["event_id"]: row[VERDICT] for row in kept.join(found.rows, ROW).collect()}
+    (reach,) = reaches
+    near = reach.within(table, is_late_table=False).collect()
+    return reach, {row["event_id"] for row in near}, told
+
+
+def test_dates_of_two_thousand_years_are_searched_in_few_ranges_and_none_is_missed(
+    spark: SparkSession,
+) -> None:
+    # One day in 250 from the year 1 on, and all of the last weeks before 2024.
+    garbage = spark.range(2_900).select(F.expr("CAST(id * 250 AS INT) - 719162").alias("day"))
+    weeks = spark.range(40).select(F.expr("19722 - CAST(id AS INT)").alias("day"))
+    dates = garbage.union(weeks).select(
+        F.col("day").cast("string").alias("event_id"),
+        F.expr("date_from_unix_date(day)").alias("event_date"),
+    )
+    one = classified(spark, [("-", "f:1", MONDAY, NOON, 1)]).drop("event_id", "event_date", ROW)
+    rows = one.crossJoin(dates).withColumn(ROW, F.col("event_id"))
+    long_ago = F.lit("2020-01-01 00:00:00").cast("timestamp")
+    old = rows.withColumn("ingested_at", long_ago).where(F.expr("(int(event_id) + 719162) % 1000 = 0"))
+    other = old.limit(1).select(
+        *[F.lit("x").alias(name) if name == "event_id" else name for name in old.columns]
+    )
+    # Between the garbage and the last weeks: on a date that no row has.
+    unmet = other.withColumn("event_date", F.expr("date_from_unix_date(19600)"))
+    rules = Dedup(ttl=timedelta(hours=1), beyond_ttl="merge")
+    reach, near, told = _met(spark, rows, old.union(unmet), rules)
+    expected = {row["event_id"] for row in old.collect()}
+    assert len(expected) == 725
+    assert told == dict.fromkeys(expected, DUPLICATE)
+    assert len(reach.days) <= 32
+    # Ranges are not merged near the newest date.
+    assert "x" not in near
+
+
+def test_a_row_that_was_sent_again_does_not_bring_all_arrivals_since_its_own_into_reach(
+    spark: SparkSession,
+) -> None:
+    fresh = classified(spark, [("new", "f:1", MONDAY, NOON, 1)])
+    again = classified(spark, [("late", "f:2", MONDAY, NOON, 1)], origin="late")
+    long_ago = F.lit("2020-01-01 00:00:00").cast("timestamp")
+    rows = fresh.union(again.withColumn("ingested_at", long_ago).withColumn(ROW, F.lit("late@1")))
+    stored = [
+        ("new", "2023-12-31 00:00:00", 1),
+        ("new", f"{MONDAY} {EDGE}", 1),
+        ("late", "2020-01-01 01:00:00", 2),
+        ("between", "2022-01-01 00:00:00", 1),
+    ]
+    table = timed(
+        spark,
+        [(event, f"s:{n}", TUESDAY, at, h) for n, (event, at, h) in enumerate(stored)],
+        "event_id string; record_id string; event_date date; ingested_at timestamp; "
+        f"{PAYLOAD_HASH} bigint",
+    )
+    rules = Dedup(ttl=timedelta(hours=1), beyond_ttl="merge")
+    _, near, told = _met(spark, rows, table, rules)
+    assert near == {"new", "late"}
+    assert told == {"new": DUPLICATE, "late": CONFLICT}

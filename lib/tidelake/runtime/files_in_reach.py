@@ -16,7 +16,8 @@ from pyspark.sql.types import StructType
 from pyspark.sql.utils import is_remote
 
 from tidelake.access import detail, load
-from tidelake.runtime.verdicts import Reach
+from tidelake.runtime.verdicts import BROADCAST
+from tidelake.silver.reach import RANGES, Range, Reach, united
 from tidelake.sinks.commits import newest_version
 from tidelake.sinks.log_files import commits_after
 from tidelake.store.folders import is_stored
@@ -24,6 +25,10 @@ from tidelake.tables import CatalogName, Table
 
 # Spark lists more paths than these by a job of its own.
 _MOST = 30
+# By how many days what was found may go beyond a batch's own reach, in arrivals and event dates,
+# once it is more rows than any task could have for itself.
+_SPARE_DAYS = 1
+_SPARE_ROWS = BROADCAST
 # With one of them a data file does not say by itself which rows the table holds.
 _FEATURES = frozenset({"deletionVectors", "columnMapping"})
 
@@ -39,6 +44,7 @@ class _Found:
         files: Paths of the data files.
         rows: How many rows they hold.
         came: How many of the files came since Delta was asked.
+        days: Event dates that batches had since then.
     """
 
     reach: Reach
@@ -47,6 +53,7 @@ class _Found:
     files: list[str]
     rows: int
     came: int = 0
+    days: tuple[Range, ...] = ()
 
 
 @dataclass
@@ -68,6 +75,7 @@ class FilesInReach:
             self._found = self._asked(spark, reach)
         if self._found is None:
             return load(spark, self.table)
+        self._found.days = united((*self._found.days, *reach.days))
         if not self._found.files:
             return load(spark, self.table).limit(0)
         return spark.read.schema(self._found.schema).parquet(*self._found.files)
@@ -81,6 +89,10 @@ class FilesInReach:
         """Take in what commits brought since; false where Delta is to be asked again."""
         found = self._found
         if found is None or not found.reach.holds(reach):
+            return False
+        # A batch with dates or arrivals of years leaves nothing to those after it.
+        is_wide = found.reach.is_far_beyond(reach, days=_SPARE_DAYS)
+        if is_wide and found.rows > _SPARE_ROWS:
             return False
         new = commits_after(self.table.path, found.version)
         # A compaction's files hold what others did, and a new column changes the schema.
@@ -100,7 +112,7 @@ class FilesInReach:
         """Let Delta find them by its statistics; None where files alone do not tell the rows."""
         if not _FEATURES.isdisjoint(detail(spark, self.table)["tableFeatures"]):
             return None
-        wide = reach if self._found is None else reach.with_days_of(self._found.reach)
+        wide = self._with_days_of_late(reach)
         version = newest_version(self.table)
         rows = load(spark, self.table, version=version)
         found = wide.within(rows, is_late_table=False).inputFiles()
@@ -108,6 +120,15 @@ class FilesInReach:
         # Without a column, only what the files say of themselves is read.
         held = spark.read.schema(rows.schema).parquet(*files).count() if files else 0
         return _Found(wide, rows.schema, version, files, held)
+
+    def _with_days_of_late(self, reach: Reach) -> Reach:
+        """Add the dates of the batches since Delta was asked, so that it need not be for each."""
+        if self._found is None:
+            return reach
+        wide = reach.with_days(self._found.days)
+        is_small = self._found.rows <= _SPARE_ROWS and len(wide.days) <= RANGES
+        is_near = not wide.is_far_beyond(reach, days=_SPARE_DAYS)
+        return wide if is_small or is_near else reach
 
     def _path(self, name: str) -> str:
         return str(self.table.path / unquote(name))

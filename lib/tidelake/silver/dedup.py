@@ -8,8 +8,7 @@ are shuffled; the verdicts go back to the wide rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -64,33 +63,18 @@ def _compared() -> list[Column]:
     ]
 
 
-def accepted(
-    table: DataFrame,
-    *,
-    since: datetime,
-    days: Sequence[int],
-    widened: bool,
-    is_late_table: bool,
-) -> DataFrame:
+def accepted(table: DataFrame, *, in_reach: Column, is_late_table: bool) -> DataFrame:
     """Narrow silver or late to the rows that the batch could meet.
 
     Args:
         table: Silver or late as the last closed batch left it.
-        since: The batch's first arrival less the TTL; older arrivals are out of reach.
-        days: The batch's event dates, in days since 1970-01-01; literal, so that files are skipped
-            by their statistics; numbers, since Python has no date before the year 1.
-        widened: Whether rows of those dates count however old their arrival is.
+        in_reach: Holds for these rows, by their arrival and event date.
         is_late_table: Whether the rows are late ones, which a requeued row may match itself.
     """
-    reach = F.col("ingested_at") >= F.lit(since)
-    if widened:
-        reach = reach | F.col("event_date").isin(
-            [F.date_from_unix_date(F.lit(day)) for day in days]
-        )
     # Only a late row needs its name, and of silver's columns none is longer.
     names = F.col("record_id") if is_late_table else F.lit(None).cast("string")
     columns = [names.alias(name) if name == "record_id" else name for name in _ACCEPTED_COLUMNS]
-    return table.where(reach).select(*columns, F.lit(is_late_table).alias("_late"))
+    return table.where(in_reach).select(*columns, F.lit(is_late_table).alias("_late"))
 
 
 def by_id(known: DataFrame) -> DataFrame:
