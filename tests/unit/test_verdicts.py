@@ -189,7 +189,9 @@ def test_dates_of_two_thousand_years_are_searched_in_few_ranges_and_none_is_miss
     one = classified(spark, [("-", "f:1", MONDAY, NOON, 1)]).drop("event_id", "event_date", ROW)
     rows = one.crossJoin(dates).withColumn(ROW, F.col("event_id"))
     long_ago = F.lit("2020-01-01 00:00:00").cast("timestamp")
-    old = rows.withColumn("ingested_at", long_ago).where(F.expr("(int(event_id) + 719162) % 1000 = 0"))
+    old = rows.withColumn("ingested_at", long_ago).where(
+        F.expr("(int(event_id) + 719162) % 1000 = 0")
+    )
     other = old.limit(1).select(
         *[F.lit("x").alias(name) if name == "event_id" else name for name in old.columns]
     )

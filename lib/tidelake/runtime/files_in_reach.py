@@ -55,6 +55,10 @@ class _Found:
     came: int = 0
     days: tuple[Range, ...] = ()
 
+    def is_too_wide(self, reach: Reach) -> bool:
+        """Tell whether a batch had better ask for its own reach."""
+        return self.rows > _SPARE_ROWS and self.reach.is_far_beyond(reach, days=_SPARE_DAYS)
+
 
 @dataclass
 class FilesInReach:
@@ -90,10 +94,6 @@ class FilesInReach:
         found = self._found
         if found is None or not found.reach.holds(reach):
             return False
-        # A batch with dates or arrivals of years leaves nothing to those after it.
-        is_wide = found.reach.is_far_beyond(reach, days=_SPARE_DAYS)
-        if is_wide and found.rows > _SPARE_ROWS:
-            return False
         new = commits_after(self.table.path, found.version)
         # A compaction's files hold what others did, and a new column changes the schema.
         if not all(commit.only_appends() for commit in new):
@@ -106,29 +106,31 @@ class FilesInReach:
         found.rows += sum(add.rows for add in added)
         found.came += len(came)
         found.version = max((commit.version for commit in new), default=found.version)
-        return True
+        # A batch with dates or arrivals of years leaves nothing to those after it.
+        return not found.is_too_wide(reach)
 
     def _asked(self, spark: SparkSession, reach: Reach) -> _Found | None:
         """Let Delta find them by its statistics; None where files alone do not tell the rows."""
         if not _FEATURES.isdisjoint(detail(spark, self.table)["tableFeatures"]):
             return None
-        wide = self._with_days_of_late(reach)
         version = newest_version(self.table)
         rows = load(spark, self.table, version=version)
-        found = wide.within(rows, is_late_table=False).inputFiles()
-        files = [str(Path(file.removeprefix("file:"))) for file in found]
-        # Without a column, only what the files say of themselves is read.
-        held = spark.read.schema(rows.schema).parquet(*files).count() if files else 0
-        return _Found(wide, rows.schema, version, files, held)
-
-    def _with_days_of_late(self, reach: Reach) -> Reach:
-        """Add the dates of the batches since Delta was asked, so that it need not be for each."""
-        if self._found is None:
-            return reach
-        wide = reach.with_days(self._found.days)
-        is_small = self._found.rows <= _SPARE_ROWS and len(wide.days) <= RANGES
-        is_near = not wide.is_far_beyond(reach, days=_SPARE_DAYS)
-        return wide if is_small or is_near else reach
+        # With the dates of the batches since the last time, so that not every batch has to ask.
+        wide = reach if self._found is None else reach.with_days(self._found.days)
+        if len(wide.days) <= RANGES:
+            found = _look_up(rows, version, wide)
+            if not found.is_too_wide(reach):
+                return found
+        return _look_up(rows, version, reach)
 
     def _path(self, name: str) -> str:
         return str(self.table.path / unquote(name))
+
+
+def _look_up(rows: DataFrame, version: int, reach: Reach) -> _Found:
+    """Ask Delta for the files of a table's version that hold the rows in reach."""
+    named = reach.within(rows, is_late_table=False).inputFiles()
+    files = [str(Path(file.removeprefix("file:"))) for file in named]
+    # Without a column, only what the files say of themselves is read.
+    held = rows.sparkSession.read.schema(rows.schema).parquet(*files).count() if files else 0
+    return _Found(reach, rows.schema, version, files, held)
