@@ -6,6 +6,8 @@ What Spark may not compute on a stream, a row's place in its file, is added to e
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -22,10 +24,12 @@ HEADERS_DDL = "array<struct<key: string, value: binary>>"
 _FILES = 1000
 
 # monotonically_increasing_id() holds the partition in its upper bits, the row in the lower 33.
-_ROW_IN_PARTITION = (1 << 33) - 1
+_PARTITION_BITS = 33
+_ROW_IN_PARTITION = (1 << _PARTITION_BITS) - 1
 
-# A row's number in its micro-batch, and the first byte of the block of its file that it is in.
-NUMBER, BLOCK = "_number", "_block"
+# A row's number in its micro-batch, the first byte of the block of its file that it is in, and the
+# file's size when Spark planned the read.
+NUMBER, BLOCK, SIZE = "_number", "_block", "_size"
 
 
 def read_stream(spark: SparkSession, source: Source) -> DataFrame:
@@ -37,7 +41,7 @@ def read_stream(spark: SparkSession, source: Source) -> DataFrame:
 
     Returns:
         ``key``, ``payload``, ``headers``, ``source``, ``source_timestamp`` and ``_position``,
-        null unless the source numbers its records itself; of files also ``_block``.
+        null unless the source numbers its records itself; of files also ``_block`` and ``_size``.
     """
     if isinstance(source, FilesSource):
         return _read_files(spark, source)
@@ -54,13 +58,14 @@ def identify(rows: DataFrame, source: Source, batch: int) -> DataFrame:
     It holds only on the frame that the stream handed over, before any shuffle or coalesce. Where
     the file's rows have no position yet, a row is numbered in its partition, which is its file,
     from 0. A Delta table's stream tells no position: there the batch and the row's number serve.
+    Rows of files keep their number in the micro-batch, as ``_number``.
     """
-    number = F.monotonically_increasing_id()
     if isinstance(source, FilesSource):
-        in_partition = number.bitwiseAND(F.lit(_ROW_IN_PARTITION)).cast("string")
+        rows = rows if NUMBER in rows.columns else numbered(rows)
+        in_partition = F.col(NUMBER).bitwiseAND(F.lit(_ROW_IN_PARTITION)).cast("string")
         place = [F.coalesce("_position", in_partition)]
     elif isinstance(source, DeltaSource):
-        place = [F.lit(batch), number]
+        place = [F.lit(batch), F.monotonically_increasing_id()]
     else:
         place = [F.col("_position")]
     parts = [F.col("source"), *[part.cast("string") for part in place]]
@@ -70,6 +75,41 @@ def identify(rows: DataFrame, source: Source, batch: int) -> DataFrame:
 def numbered(rows: DataFrame) -> DataFrame:
     """Number a micro-batch's rows as it was read: those of a block follow each other."""
     return rows.withColumn(NUMBER, F.monotonically_increasing_id())
+
+
+def last_row() -> Column:
+    """Aggregate, over numbered rows, the number of the last one and the bytes of its payload."""
+    return F.max(F.struct(NUMBER, F.length("payload")))
+
+
+def refuse_more(rows: DataFrame, ends: Sequence[tuple[int, int]]) -> DataFrame:
+    """Make a second read of a micro-batch of files fail where it finds more than the first did.
+
+    Spark fixes the files and their lengths when it plans a batch. A file that grows after that is
+    still read up to the end of the line that begins at the planned length or before it: up to one
+    line more, or a longer last line.
+
+    Args:
+        rows: Numbered, in the partitions of the read.
+        ends: From :func:`last_row`, of each file or block of the first read; of those that a
+            partition holds, the last one is compared.
+    """
+    known = {number >> _PARTITION_BITS: (number, length) for number, length in sorted(ends)}
+    found = [known.get(partition, (-1, 0)) for partition in range(max(known, default=0) + 1)]
+    # As texts, which Spark folds to one literal each: generated code is the same in each batch.
+    numbers, lengths = (
+        f"CAST(split('{','.join(map(str, values))}', ',') AS ARRAY<BIGINT>)"
+        for values in zip(*found, strict=True)
+    )
+    partition = f"CAST(shiftright({NUMBER}, {_PARTITION_BITS}) AS INT)"
+    last = f"coalesce(get({numbers}, {partition}), -1)"
+    longer = f"{NUMBER} = {last} AND length(payload) > get({lengths}, {partition})"
+    return rows.where(
+        F.expr(
+            f"CASE WHEN {NUMBER} > {last} OR {longer} "
+            "THEN raise_error('a file grew between two reads') ELSE true END"
+        )
+    )
 
 
 def _read_files(spark: SparkSession, source: FilesSource) -> DataFrame:
@@ -88,7 +128,10 @@ def _read_files(spark: SparkSession, source: FilesSource) -> DataFrame:
         payload=F.col("value").cast("binary"),
         source=F.col("_metadata.file_path"),
         timestamp=F.col("_metadata.file_modification_time"),
-        block=F.col("_metadata.file_block_start"),
+        of_file={
+            BLOCK: F.col("_metadata.file_block_start"),
+            SIZE: F.col("_metadata.file_size"),
+        },
     )
 
 
@@ -149,10 +192,9 @@ def _records(
     key: Column | None = None,
     headers: Column | None = None,
     position: Column | None = None,
-    block: Column | None = None,
+    of_file: Mapping[str, Column] | None = None,
 ) -> DataFrame:
     nothing = F.lit(None)
-    blocks = [] if block is None else [block.alias(BLOCK)]
     return rows.select(
         (nothing if key is None else key).cast("binary").alias("key"),
         payload.alias("payload"),
@@ -160,5 +202,5 @@ def _records(
         source.alias("source"),
         timestamp.cast("timestamp").alias("source_timestamp"),
         (nothing if position is None else position).cast("string").alias("_position"),
-        *blocks,
+        *[column.alias(name) for name, column in (of_file or {}).items()],
     )

@@ -19,8 +19,10 @@ from tests.running import START, click, place_of, read
 from tests.worlds import TO_SILVER, World, world
 from tidelake.bronze import BRONZE_DDL, REQUEUE_DDL
 from tidelake.ops.ledger import read_ledger
+from tidelake.runtime import files_in_reach
 from tidelake.runtime.schemas import from_ddl
 from tidelake.sinks.append import append, ensure_table
+from tidelake.sinks.notes import SilverNote
 
 _FULL = os.environ.get("TIDELAKE_FULL") == "1"
 _IDS = 100_000 if _FULL else 2_000
@@ -210,3 +212,23 @@ def test_a_batch_of_nothing_but_copies_closes_and_the_next_goes_on(
         played.run()
     told = read_ledger(played.lake, played.pipeline).to_json()
     assert (told["duplicates"], told["silver"], told["balanced"]) == (2, 12, True)
+
+
+def test_after_a_backlog_of_years_batches_search_their_own_dates_again(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Of a small table all that was found would be kept: to read it costs less than to ask.
+    monkeypatch.setattr(files_in_reach, "_SPARE_ROWS", 50, raising=False)
+    played = world(spark, tmp_path)
+    backlog = [click(number, minute=-3 * _DAY * number) for number in range(200)]
+    played.land("a.jsonl", [*backlog, click(200, minute=0, event_time="1900-01-01T00:00:00Z")])
+    for number, name in enumerate(("b.jsonl", "c.jsonl", "d.jsonl"), start=1):
+        # The second of them has a copy from two years before.
+        copies = [backlog[-1]] if number == 2 else []
+        today = [click(1_000 * number + n, minute=10 * _DAY + 5 * number) for n in range(3)]
+        played.land(name, [*today, *copies])
+    played.run(*[_NOON + timedelta(hours=2 * n) for n in range(4)], hops=TO_SILVER)
+    assert_fates(played.lake)
+    # The copy's date is in the backlog's file, today's in those of the batches before.
+    notes = closed(played.lake.silver("clickstream"))
+    assert [SilverNote.of(commit).searched for commit in notes] == [0, 0, 204, 6]

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import os
+import threading
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from tests.fates import assert_books, assert_fates
@@ -14,6 +20,12 @@ from tests.running import START, click, place_of, read, versions
 from tests.worlds import TO_SILVER, World, world
 from tidelake.errors import SourceChangedError, SourceError
 from tidelake.ops.ledger import read_ledger
+from tidelake.runtime import bronze_hop, landing
+from tidelake.runtime.pipeline import run_hops
+from tidelake.runtime.progress import Progress
+from tidelake.runtime.triggers import CONTINUOUS, parse_trigger
+from tidelake.sinks.commits import newest_version
+from tidelake.tables import Table
 
 _SMALL_FILES = 10_000 if os.environ.get("TIDELAKE_FULL") == "1" else 300
 _NOW = START + timedelta(hours=1)
@@ -113,6 +125,98 @@ def test_an_empty_file_that_was_taken_and_then_filled_stops_the_run(
     finally:
         file.write_bytes(b"")
         os.utime(file, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+def _clean_log(table: Table) -> None:
+    """Leave a log its newest commit and a checkpoint, as Delta does after the retention."""
+    DeltaTable(str(table.path)).create_checkpoint()
+    for version in range(newest_version(table)):
+        (table.path / "_delta_log" / f"{version:020}.json").unlink()
+
+
+def test_a_file_that_grew_after_the_log_was_cleaned_stops_the_run(
+    kept: World, tmp_path: Path
+) -> None:
+    played = kept.copied(tmp_path / "copy")
+    _clean_log(played.lake.bronze("clickstream"))
+    assert played.run(_NOW, hops=["bronze"]) == []
+    file = played.landing / "a.jsonl"
+    content, found = file.read_bytes(), file.stat()
+    try:
+        _grown(file)
+        with pytest.raises(SourceChangedError, match=rf"a\.jsonl: {len(content):,} bytes when"):
+            played.run(_NOW, hops=["bronze"])
+    finally:
+        file.write_bytes(content)
+        os.utime(file, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+def test_a_file_that_grows_after_it_was_read_stops_a_run_that_goes_on(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = world(spark, tmp_path)
+    file = played.land("a.jsonl", [click(1, minute=1)])
+    monkeypatch.setattr(landing, "LISTING_SECONDS", 0.0, raising=False)
+    # A batch is closed in the table before its line is printed.
+    run = replace(played.context, progress=Progress(lambda line: _grown(file)))
+    threading.Timer(20, run.stop.set).start()
+    with pytest.raises((SourceChangedError, KeyboardInterrupt)) as stopped:
+        run_hops(run, ["bronze"], parse_trigger(CONTINUOUS))
+    assert isinstance(stopped.value, SourceChangedError), "it went on until it was told to stop"
+    assert "a.jsonl" in str(stopped.value)
+
+
+def _add(file: Path, more: bytes) -> None:
+    with file.open("ab") as written:
+        written.write(more)
+
+
+_LINE = click(1, minute=1)
+_HALF = click(2, minute=2)[:40]
+
+
+@pytest.mark.parametrize(
+    ("name", "begun", "more", "step"),
+    [
+        ("a.jsonl", _LINE + b"\n", _HALF, "append"),
+        ("a.jsonl", _LINE + b"\n" + _HALF, click(2, minute=2)[40:60], "append"),
+        # One byte, as the line feed would be that the last line lacks.
+        ("a.jsonl", _LINE + b"\n" + click(2, minute=2)[:-1], b"}", "batch_files"),
+        ("a.jsonl.gz", gzip.compress(_LINE + b"\n"), gzip.compress(_HALF), "batch_files"),
+    ],
+    ids=["a line", "its last line", "a byte", "compressed"],
+)
+def test_nothing_is_taken_of_a_file_that_grows_while_it_is_read(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    begun: bytes,
+    more: bytes,
+    step: str,
+) -> None:
+    played = world(spark, tmp_path)
+    played.landing.mkdir()
+    file = played.landing / name
+    file.write_bytes(begun)
+    os.utime(file, (0, 0))
+    real: Callable[..., Any] = getattr(bronze_hop, step)
+
+    def growing(*args: Any, **kwargs: Any) -> Any:
+        _add(file, more)
+        return real(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bronze_hop, step, growing)
+        with pytest.raises(SourceChangedError, match=r"a\.jsonl") as stopped:
+            played.run(_NOW, hops=["bronze"])
+    assert "nothing of them was taken" in str(stopped.value)
+    assert read(played.lake, "bronze.clickstream", "record_id") == []
+    # Its writer is done: the same batch takes the file whole.
+    played.run(_NOW, hops=["bronze"])
+    whole = gzip.decompress(file.read_bytes()) if name.endswith("gz") else file.read_bytes()
+    rows = read(played.lake, "bronze.clickstream", "payload")
+    assert sorted(bytes(payload) for (payload,) in rows) == sorted(whole.splitlines())
 
 
 @pytest.mark.long

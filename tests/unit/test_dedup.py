@@ -17,7 +17,6 @@ from tidelake.silver.dedup import (
     IDENTITY,
     LEFTOVER,
     VERDICT,
-    accepted,
     among,
     arrivals,
     by_id,
@@ -25,6 +24,7 @@ from tidelake.silver.dedup import (
     meeting,
     rank_arrivals,
 )
+from tidelake.silver.reach import Reach
 
 TTL = timedelta(hours=1)
 MERGE, IGNORE = Dedup(ttl=TTL, beyond_ttl="merge"), Dedup(ttl=TTL, beyond_ttl="ignore")
@@ -260,13 +260,9 @@ def test_accepted_rows_are_narrowed_to_the_reach_of_the_batch(
         f"event_id string; record_id string; event_date date; ingested_at timestamp; "
         f"{PAYLOAD_HASH} bigint; value string",
     )
-    narrowed = accepted(
-        table,
-        since=datetime(2024, 1, 1, 11, tzinfo=UTC),
-        days=[(date(2024, 1, 1) - date(1970, 1, 1)).days],
-        widened=widened,
-        is_late_table=True,
-    )
+    day = (date(2024, 1, 1) - date(1970, 1, 1)).days
+    reach = Reach(datetime(2024, 1, 1, 11, tzinfo=UTC), days=((day, day),) if widened else ())
+    narrowed = reach.within(table, is_late_table=True)
     rows = narrowed.collect()
     assert [row["event_id"] for row in rows] == kept
     assert all(row["_late"] for row in rows)

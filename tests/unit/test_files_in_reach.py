@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from tidelake.runtime import files_in_reach
 from tidelake.runtime.files_in_reach import FilesInReach
-from tidelake.runtime.verdicts import Reach
+from tidelake.silver.reach import Reach, united
 from tidelake.tables import Lake, Table
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -55,7 +55,7 @@ def events(spark: SparkSession, hour: int) -> DataFrame:
 
 
 def reach(hour: int, *days: int) -> Reach:
-    return Reach(NOON + timedelta(hours=hour), days or (DAY,), widened=bool(days))
+    return Reach(NOON + timedelta(hours=hour), days=united((day, day) for day in days))
 
 
 def ids(rows: DataFrame) -> set[str]:
@@ -162,3 +162,25 @@ def test_delta_is_asked_anew_before_the_files_are_too_many(
 def test_a_table_without_files_in_reach_gives_no_row(spark: SparkSession, table: Table) -> None:
     fill(spark, table, 0)
     assert ids(FilesInReach(table).rows(spark, reach(9))) == set()
+
+
+def test_a_batch_of_many_dates_leaves_nothing_to_the_batches_after_it(
+    spark: SparkSession, table: Table, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files_in_reach, "_SPARE_ROWS", 3, raising=False)
+    known = FilesInReach(table)
+    for hour in range(3):
+        fill(spark, table, hour)
+    # The table's one date is among those of years; what follows has another one.
+    years = [DAY - 1 - number for number in range(2_000)]
+    assert ids(known.rows(spark, reach(9, DAY, *years))) == of_hours(0, 1, 2)
+    for _ in range(3):
+        assert ids(known.rows(spark, reach(9, DAY + 1))) == set()
+    assert len(asked) == 2
+    # Nor does one that reaches back far by arrival.
+    assert ids(known.rows(spark, reach(0, DAY + 1))) == of_hours(0, 1, 2)
+    assert ids(known.rows(spark, reach(30, DAY + 1))) == set()
+    # As long as it is near, what was found serves the next batches too.
+    assert ids(known.rows(spark, reach(2, DAY + 1))) == of_hours(2)
+    assert ids(known.rows(spark, reach(9, DAY + 1))) == of_hours(2)
+    assert len(asked) == 5

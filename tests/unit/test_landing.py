@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -13,7 +14,9 @@ import pytest
 from tests.unit.handmade import write_commit, write_offset
 from tidelake.errors import SourceChangedError, SourceError
 from tidelake.runtime.landing import (
+    LISTING_SECONDS,
     LandedFile,
+    LandingGuard,
     batch_files,
     check_bytes,
     list_files,
@@ -266,3 +269,23 @@ def test_a_folder_behind_a_link_offers_the_paths_that_were_taken(tmp_path: Path)
 
     with pytest.raises(SourceChangedError):
         refuse_changed(list_files(str(link)), taken)
+
+
+def test_a_run_that_goes_on_lists_its_source_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, bronze = put(tmp_path / "in" / "a.json"), Lake(tmp_path).bronze("shop")
+    taken = list_files(str(tmp_path / "in"))[file]
+    note = {"generation": "g1", "batch": 0, "files": [[file, taken.size, taken.modified, 1]]}
+    guard = LandingGuard(str(tmp_path / "in"), bronze, lambda paths: {})
+    guard.check()
+    write_commit(bronze, 0, note=note)
+    put(Path(file), EVENT * 2)
+
+    guard.check_if_due()
+    monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + LISTING_SECONDS)
+    with pytest.raises(SourceChangedError, match=r"a\.json: 9 bytes when read, 18 bytes now"):
+        guard.check_if_due()
+    # All files were moved away, which is no fault of a run that goes on.
+    Path(file).unlink()
+    guard.check_if_due()

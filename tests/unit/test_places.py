@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
+from pyspark.errors import SparkRuntimeException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -53,6 +54,19 @@ def test_a_line_has_its_place_in_the_file_whatever_a_task_reads(
         found.setdefault(place, []).append((int(row["_position"]), row["payload"]))
     expected = {name: list(enumerate(lines)) for name, lines in written.items() if lines}
     assert {name: sorted(lines) for name, lines in found.items()} == expected
+
+
+def test_a_file_that_grew_since_its_rows_were_counted_is_not_read(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "a.jsonl").write_text("1\n22\n")
+    for text in ("333\n", "4"):
+        rows = placed(_read(spark, tmp_path, 1 << 30))
+        assert len(rows.collect()) == len((tmp_path / "a.jsonl").read_text().splitlines())
+        with (tmp_path / "a.jsonl").open("a") as written:
+            written.write(text)
+        with pytest.raises(SparkRuntimeException, match="grew between two reads"):
+            rows.collect()
 
 
 def test_blocks_of_a_file_follow_each_other() -> None:

@@ -111,11 +111,14 @@ def _run_whole(run: Run, dimensions: Sequence[Pipeline], when: Trigger) -> None:
 
 
 def _check_source(place: Place, pipeline: Pipeline) -> None:
-    from tidelake.runtime.landing import check_landing  # noqa: PLC0415
+    from tidelake.runtime.landing import check_landing, taken_files  # noqa: PLC0415
+    from tidelake.sinks.commits import commits  # noqa: PLC0415
 
     if isinstance(pipeline.source, FilesSource):
         refuse_unbuilt(pipeline)
-        check_landing(pipeline.source.path, place.lake.bronze(pipeline.name))
+        # Early, before Spark starts: the run itself looks further back than the log.
+        taken = taken_files(commits(place.lake.bronze(pipeline.name)))
+        check_landing(pipeline.source.path, taken)
 
 
 def refuse_unbuilt(pipeline: Pipeline) -> None:

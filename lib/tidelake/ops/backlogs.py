@@ -68,6 +68,11 @@ class TakenFiles:
             self._known[:0] = [(one.written_at, taken_files([one])) for one in new]
         return self._known
 
+    def by_path(self) -> dict[str, LandedFile]:
+        """Give all of them by their paths."""
+        newest_first = self.read()
+        return {path: file for _, files in reversed(newest_first) for path, file in files.items()}
+
 
 def landing_backlog(
     pipeline: Pipeline, taken: TakenFiles, *, now: datetime, lately: timedelta
@@ -85,8 +90,7 @@ def landing_backlog(
         offered = list_files(pipeline.source.path)
     except SourceError:
         return None
-    by_commit = taken.read()
-    known = {path: file for _, files in reversed(by_commit) for path, file in files.items()}
+    by_commit, known = taken.read(), taken.by_path()
     since = now - lately
     waiting = [file for path, file in offered.items() if path not in known]
     return Backlog(

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 from typing import Any
 
 from pyspark.sql import functions as F
 
+from tidelake.access import load
 from tidelake.config.ops_tables import BOOKS_COLUMNS
-from tidelake.runtime.hop import Run
+from tidelake.runtime.landing import LandedFile
+from tidelake.runtime.run import Run
 from tidelake.runtime.schemas import from_ddl
 from tidelake.sinks.append import append, ensure_table
-from tidelake.sinks.commits import Commit, commits, last_commit
+from tidelake.sinks.commits import Commit, commits, last_commit, oldest_version
 from tidelake.sinks.generations import CREATION, FIRST_GENERATION
 from tidelake.sinks.notes import FateCount
 from tidelake.tables import Hop, Table
@@ -50,6 +52,34 @@ def copy_books(run: Run, hops: Sequence[Hop]) -> None:
     text = F.lit(json.dumps(fresh))
     rows = run.spark.range(1).select(F.inline(F.from_json(text, f"array<struct<{_STRUCT}>>")))
     append(rows, books, note)
+
+
+def taken_before(run: Run, bronze: Table, paths: Collection[str]) -> dict[str, LandedFile]:
+    """Find files that bronze took in commits which are in ``ops.books`` alone.
+
+    Args:
+        run: What the run works with.
+        bronze: The table; its log has lost its oldest commits, or there is nothing to look up.
+        paths: Of the files to find.
+    """
+    oldest = oldest_version(bronze) if paths else 0
+    books = run.lake.books()
+    if not oldest or not books.exists:
+        return {}
+    notes = load(run.spark, books).where(
+        (F.col("table_name") == bronze.name) & (F.col("version") < oldest)
+    )
+    # An entry of a note has fields of several types: it stays the text that it is.
+    entries = F.from_json("note", "files array<string>")["files"]
+    named = notes.select(F.explode(entries).alias("entry")).select(
+        "entry", F.get_json_object("entry", "$[0]").alias("path")
+    )
+    # As text, which Spark parses: a list of Python rows would go through a Python worker.
+    text = F.lit(json.dumps(sorted(paths)))
+    wanted = run.spark.range(1).select(F.explode(F.from_json(text, "array<string>")).alias("path"))
+    found = named.join(F.broadcast(wanted), on="path", how="left_semi").select("entry").collect()
+    files = (json.loads(row["entry"]) for row in found)
+    return {path: LandedFile(path, size, modified) for path, size, modified, _ in files}
 
 
 def _tables(run: Run, hops: Iterable[Hop]) -> list[Table]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -30,13 +31,16 @@ from tidelake.kafka.source import begun_offsets, differs, planned_offsets
 from tidelake.kafka.topics import look_at, lost, made_anew
 from tidelake.reuse import reused
 from tidelake.runtime.arrival import in_order
+from tidelake.runtime.books import taken_before
+from tidelake.runtime.failures import FOREIGN
 from tidelake.runtime.hop import HopQuery, Run
 from tidelake.runtime.landing import (
     LandedFile,
+    LandingGuard,
     batch_files,
     batch_paths,
     check_bytes,
-    check_landing,
+    check_unchanged,
     logged_files,
     taken_files,
 )
@@ -46,7 +50,7 @@ from tidelake.session import whole_file_session
 from tidelake.sinks.append import append, ensure_table
 from tidelake.sinks.commits import Commit, commits, last_commit
 from tidelake.sinks.generations import Fence
-from tidelake.sources import identify, read_stream
+from tidelake.sources import SIZE, identify, last_row, read_stream, refuse_more
 from tidelake.store.folders import folder, place_of
 from tidelake.tables import Table
 
@@ -66,6 +70,11 @@ class BronzeHop(HopQuery):
         self._topics: dict[str, str] = {}
         source, say = run.pipeline.source, run.progress.say
         self._contact = Contact(source.bootstrap, say) if source.kind == "kafka" else None
+        self._landing: LandingGuard | None = None
+        if isinstance(source, FilesSource):
+            self._landing = LandingGuard(
+                source.path, run.lake.bronze(run.pipeline.name), self._taken_before
+            )
         super().__init__(run, creates=creates, fence=fence)
 
     @property
@@ -117,8 +126,8 @@ class BronzeHop(HopQuery):
     def create_tables(self) -> None:
         """Look at the source first: a source that cannot be read leaves nothing behind."""
         source = self.run.pipeline.source
-        if isinstance(source, FilesSource):
-            check_landing(source.path, self.table)
+        if self._landing is not None:
+            self._landing.check()
         if isinstance(source, KafkaSource):
             refuse_unreachable(source.bootstrap)
             self._refuse_lost(source)
@@ -140,13 +149,15 @@ class BronzeHop(HopQuery):
         return read_stream(session, source)
 
     def check(self, query: StreamingQuery) -> None:
-        """Say also when the broker goes away, as long as the run waits for it."""
+        """Look also at the source: at the broker, or whether files that were taken changed."""
         if self._contact is not None:
             self._contact.look()
+        if self._landing is not None:
+            self._landing.check_if_due()
         super().check(query)
 
     def write(self, rows: DataFrame, batch: int) -> None:
-        """Append a batch, after its bytes were held against the files' sizes."""
+        """Append a batch, after the bytes that were read were compared with the files' sizes."""
         began, begun_at = time.monotonic(), now()
         if not self.fence.admits(self.table, batch):
             return
@@ -156,6 +167,8 @@ class BronzeHop(HopQuery):
         offered = self._offered(identified)
         files = self._files(offered, batch)
         stamp = self._arrival()
+        if files and not cut:
+            identified = refuse_more(identified, [row["last"] for row in offered])
         size = sum(file.size for file, _ in files)
         slots = slots_of(self.run.spark)
         # Without files the size is unknown, and so is the number of files to write.
@@ -179,7 +192,8 @@ class BronzeHop(HopQuery):
             **self._offsets(batch),
             **self._read(offered),
         )
-        append(records, self.table, note, surely_filled=count > 0)
+        with _naming_changes([file for file, _ in files]):
+            append(records, self.table, note, surely_filled=count > 0)
         last = last_commit(self.table)
         written = (last.rows if last else None) or 0
         detail = f"{len(files)} files" if files else ""
@@ -228,7 +242,9 @@ class BronzeHop(HopQuery):
         if isinstance(self.run.pipeline.source, KafkaSource):
             number = F.split_part("record_id", F.lit(":"), F.lit(2))
             keys.append(number.alias("partition"))
-        return identified.groupBy(*keys).agg(*_measures()).collect()
+        of_files = isinstance(self.run.pipeline.source, FilesSource)
+        measures = [*_measures(), *(_file_measures() if of_files else [])]
+        return identified.groupBy(*keys).agg(*measures).collect()
 
     def _read(self, offered: Sequence[Row]) -> dict[str, Any]:
         """Tell how many records a batch read of each partition of its topics."""
@@ -240,20 +256,32 @@ class BronzeHop(HopQuery):
         return {"read": found}
 
     def _files(self, offered: Sequence[Row], batch: int) -> list[tuple[LandedFile, int]]:
-        """Hold the bytes that were read against the sizes of the batch's files.
+        """Compare what was read with the batch's files as they are now.
 
         Raises:
-            SourceChangedError: A file's bytes are not those that were listed.
+            SourceChangedError: A file is not as it was when Spark planned the batch, or its bytes
+                are not those that were read.
         """
         if not isinstance(self.run.pipeline.source, FilesSource):
             return []
-        read = {place_of(row["source"]): (row["records"], row["bytes"]) for row in offered}
+        read = {place_of(row["source"]): row for row in offered}
         files = []
         for file in batch_files(self.checkpoint, batch):
-            records, size = read.get(file.path, (0, 0))
-            check_bytes(file, size)
-            files.append((file, records))
+            row = read.get(file.path)
+            if row is None:
+                check_bytes(file, 0)
+            else:
+                planned = LandedFile(file.path, row["size"], row["modified"])
+                check_bytes(file, row["bytes"], planned)
+            files.append((file, 0 if row is None else row["records"]))
         return files
+
+    def _taken_before(self, paths: Collection[str]) -> Mapping[str, LandedFile]:
+        """Find files that were taken in commits which the table's log does not have any more.
+
+        Only paths that Spark has read already are looked up: the others are new.
+        """
+        return taken_before(self.run, self.table, logged_files(self.checkpoint) & set(paths))
 
     def _arrival(self) -> datetime:
         """Take the present moment, or the last batch's when the clock went back."""
@@ -261,6 +289,18 @@ class BronzeHop(HopQuery):
         last = last_commit(self.table)
         before = last.note.get("ingested_at") if last else None
         return max(arrived, datetime.fromisoformat(before)) if before else arrived
+
+
+@contextmanager
+def _naming_changes(files: Collection[LandedFile]) -> Iterator[None]:
+    """Name the files that changed, where a write fails because they did."""
+    try:
+        yield
+    except FOREIGN:
+        # Of a file that is gone, the write's own error tells.
+        with suppress(OSError):
+            check_unchanged(files)
+        raise
 
 
 @reused
@@ -271,4 +311,14 @@ def _measures() -> list[Column]:
         F.sum(F.length("payload") + 1).alias("bytes"),
         fingerprint().alias("fingerprint"),
         contents().alias("contents"),
+    ]
+
+
+@reused
+def _file_measures() -> list[Column]:
+    """Give what is known of a file while it is read: as it was planned, and its last row."""
+    return [
+        F.max(SIZE).alias("size"),
+        F.max(F.unix_millis("source_timestamp")).alias("modified"),
+        last_row().alias("last"),
     ]

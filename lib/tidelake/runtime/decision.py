@@ -14,8 +14,9 @@ from tidelake.access import load
 from tidelake.config import Pipeline
 from tidelake.runtime.files_in_reach import FilesInReach
 from tidelake.runtime.held import Held
-from tidelake.runtime.verdicts import Known, Reach, find_verdicts, observed
+from tidelake.runtime.verdicts import Known, find_verdicts, observed
 from tidelake.silver.dedup import arrivals
+from tidelake.silver.reach import Reach
 from tidelake.silver.route import decide
 from tidelake.tables import Lake, Table
 

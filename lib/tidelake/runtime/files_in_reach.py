@@ -16,7 +16,8 @@ from pyspark.sql.types import StructType
 from pyspark.sql.utils import is_remote
 
 from tidelake.access import detail, load
-from tidelake.runtime.verdicts import Reach
+from tidelake.runtime.verdicts import BROADCAST
+from tidelake.silver.reach import RANGES, Range, Reach, united
 from tidelake.sinks.commits import newest_version
 from tidelake.sinks.log_files import commits_after
 from tidelake.store.folders import is_stored
@@ -24,6 +25,10 @@ from tidelake.tables import CatalogName, Table
 
 # Spark lists more paths than these by a job of its own.
 _MOST = 30
+# By how many days what was found may go beyond a batch's own reach, in arrivals and event dates,
+# once it is more rows than any task could have for itself.
+_SPARE_DAYS = 1
+_SPARE_ROWS = BROADCAST
 # With one of them a data file does not say by itself which rows the table holds.
 _FEATURES = frozenset({"deletionVectors", "columnMapping"})
 
@@ -39,6 +44,7 @@ class _Found:
         files: Paths of the data files.
         rows: How many rows they hold.
         came: How many of the files came since Delta was asked.
+        days: Event dates that batches had since then.
     """
 
     reach: Reach
@@ -47,6 +53,11 @@ class _Found:
     files: list[str]
     rows: int
     came: int = 0
+    days: tuple[Range, ...] = ()
+
+    def is_too_wide(self, reach: Reach) -> bool:
+        """Tell whether a batch had better ask for its own reach."""
+        return self.rows > _SPARE_ROWS and self.reach.is_far_beyond(reach, days=_SPARE_DAYS)
 
 
 @dataclass
@@ -68,6 +79,7 @@ class FilesInReach:
             self._found = self._asked(spark, reach)
         if self._found is None:
             return load(spark, self.table)
+        self._found.days = united((*self._found.days, *reach.days))
         if not self._found.files:
             return load(spark, self.table).limit(0)
         return spark.read.schema(self._found.schema).parquet(*self._found.files)
@@ -94,20 +106,31 @@ class FilesInReach:
         found.rows += sum(add.rows for add in added)
         found.came += len(came)
         found.version = max((commit.version for commit in new), default=found.version)
-        return True
+        # A batch with dates or arrivals of years leaves nothing to those after it.
+        return not found.is_too_wide(reach)
 
     def _asked(self, spark: SparkSession, reach: Reach) -> _Found | None:
         """Let Delta find them by its statistics; None where files alone do not tell the rows."""
         if not _FEATURES.isdisjoint(detail(spark, self.table)["tableFeatures"]):
             return None
-        wide = reach if self._found is None else reach.with_days_of(self._found.reach)
         version = newest_version(self.table)
         rows = load(spark, self.table, version=version)
-        found = wide.within(rows, is_late_table=False).inputFiles()
-        files = [str(Path(file.removeprefix("file:"))) for file in found]
-        # Without a column, only what the files say of themselves is read.
-        held = spark.read.schema(rows.schema).parquet(*files).count() if files else 0
-        return _Found(wide, rows.schema, version, files, held)
+        # With the dates of the batches since the last time, so that not every batch has to ask.
+        wide = reach if self._found is None else reach.with_days(self._found.days)
+        if len(wide.days) <= RANGES:
+            found = _look_up(rows, version, wide)
+            if not found.is_too_wide(reach):
+                return found
+        return _look_up(rows, version, reach)
 
     def _path(self, name: str) -> str:
         return str(self.table.path / unquote(name))
+
+
+def _look_up(rows: DataFrame, version: int, reach: Reach) -> _Found:
+    """Ask Delta for the files of a table's version that hold the rows in reach."""
+    named = reach.within(rows, is_late_table=False).inputFiles()
+    files = [str(Path(file.removeprefix("file:"))) for file in named]
+    # Without a column, only what the files say of themselves is read.
+    held = rows.sparkSession.read.schema(rows.schema).parquet(*files).count() if files else 0
+    return _Found(reach, rows.schema, version, files, held)

@@ -1,16 +1,20 @@
-"""Know which files a source offers and which were taken, so that none changes unseen.
+"""Compare the files of a source with what bronze took of them, so that none changes unseen.
 
 Spark's file source reads a path once and never looks at it again: lines that are appended later
-would be lost without a word.
+would be lost without a word. Files are compared when a run starts, at intervals while it goes on,
+and around each read of a batch.
 """
 
 from __future__ import annotations
 
 import json
+import time
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -29,11 +33,18 @@ _COMPRESSED = frozenset({".gz", ".bz2", ".zst", ".lz4", ".snappy", ".deflate", "
 _HARMLESS = frozenset({0, 1, -3, -2})
 _LOOKS_AT_ONCE = 16
 
+# A run that goes on lists its source at most so often, and for at most one part in so many of its
+# time: 100,000 files on a disk take about a second.
+LISTING_SECONDS = 60.0
+_LISTING_SHARE = 20
+
+_VOLUMES = "/Volumes/"
+
 # In a path of java.net.URI, besides letters and digits.
 _STAYS = frozenset("-_.!~*'():@&=+$,;/")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class LandedFile:
     """A file as it stood when it was looked at: bytes and milliseconds of its last change."""
 
@@ -125,7 +136,11 @@ def _look(path: str) -> LandedFile:
 
 
 def taken_files(bronze: Iterable[Commit]) -> dict[str, LandedFile]:
-    """List the files that bronze's commits say they took."""
+    """List the files that bronze's commits say they took.
+
+    To be compared with a listing of the source, they are read before it is made: a file that is
+    taken between the two may have changed before that.
+    """
     return {
         path: LandedFile(path, size, modified)
         for commit in bronze
@@ -148,20 +163,87 @@ def refuse_changed(offered: Mapping[str, LandedFile], taken: Mapping[str, Landed
         raise SourceChangedError(changes)
 
 
-def check_landing(source: str, bronze: Table) -> None:
-    """Hold what a source offers against what bronze took from it.
+def check_landing(source: str, taken: Mapping[str, LandedFile]) -> None:
+    """Compare the files of a source with those that bronze took.
+
+    Args:
+        source: The folder or prefix.
+        taken: From :func:`taken_files`. The log of bronze alone does not name what was taken
+            before the oldest commit that it keeps.
 
     Raises:
         SourceError: The folder cannot be read or holds no file.
         SourceChangedError: A file that was taken has changed.
     """
-    refuse_changed(list_files(source), taken_files(commits(bronze)))
+    refuse_changed(list_files(source), taken)
+
+
+class LandingGuard:
+    """Compares a source's files with those that bronze took, again and again during a run.
+
+    Remembers the taken files that are still in the folder, and reads only new commits of bronze.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        bronze: Table,
+        taken_before: Callable[[Collection[str]], Mapping[str, LandedFile]],
+    ) -> None:
+        """Read nothing yet.
+
+        Args:
+            source: The folder or prefix.
+            bronze: The table.
+            taken_before: Finds, among some paths, the files that bronze took in commits that its
+                log does not have any more.
+        """
+        self._source = source
+        self._bronze = bronze
+        self._taken_before = taken_before
+        self._taken: dict[str, LandedFile] = {}
+        self._version = -1
+        self._due = 0.0
+
+    def check(self) -> None:
+        """Compare all files once.
+
+        Raises:
+            SourceError: The folder cannot be read or holds no file.
+            SourceChangedError: A file that was taken has changed.
+        """
+        began, is_first = time.monotonic(), self._version < 0
+        new = list(takewhile(lambda one: one.version > self._version, commits(self._bronze)))
+        taken = self._taken | taken_files(new)
+        offered = list_files(self._source)
+        if is_first:
+            taken.update(self._taken_before(offered.keys() - taken.keys()))
+        refuse_changed(offered, taken)
+        self._taken = {path: file for path, file in taken.items() if path in offered}
+        self._version = new[0].version if new else self._version
+        ended = time.monotonic()
+        self._due = ended + max(LISTING_SECONDS, _LISTING_SHARE * (ended - began))
+
+    def check_if_due(self) -> None:
+        """Compare them once more if the last time is long enough ago.
+
+        A folder from which all files were moved away meanwhile is nothing wrong.
+
+        Raises:
+            SourceChangedError: A file that was taken has changed.
+        """
+        if time.monotonic() >= self._due:
+            with suppress(SourceError):
+                self.check()
 
 
 def batch_files(checkpoint: Folder, batch: int) -> list[LandedFile]:
     """Look up the files of a planned micro-batch in Spark's file source log."""
-    paths = batch_paths(checkpoint, batch)
-    if not paths or not is_stored(paths[0]):
+    return _look_at(batch_paths(checkpoint, batch))
+
+
+def _look_at(paths: Collection[str]) -> list[LandedFile]:
+    if not any(is_stored(path) for path in paths):
         return [_look(path) for path in paths]
     # Each look is a round trip.
     with ThreadPoolExecutor(_LOOKS_AT_ONCE) as looking:
@@ -182,16 +264,47 @@ def logged_files(checkpoint: Folder) -> set[str]:
     return {path for file in log.glob("[0-9]*") for path, _ in _entries(file)}
 
 
-def check_bytes(file: LandedFile, read: int) -> None:
-    """Hold the bytes that were read against the file's size.
+def check_bytes(file: LandedFile, read: int, planned: LandedFile | None = None) -> None:
+    """Compare a file as it is after a read with how that read was planned, and the bytes read.
+
+    Args:
+        file: As it is after the read.
+        read: Bytes that were read of it, a line feed for each line.
+        planned: As it was when Spark planned the read; None where it gave no row.
 
     Raises:
         SourceChangedError: They differ: the file was being written.
     """
+    if planned is not None and not _is_unchanged(planned, file):
+        told = f"{planned.size:,} bytes when the batch was planned, {file.size:,} bytes now"
+        raise SourceChangedError([f"{file.path}: {told}, modified since"], taken=False)
     if Path(file.path).suffix in _COMPRESSED or read - file.size in _HARMLESS:
         return
     told = f"{file.path}: {file.size:,} bytes listed, {read:,} bytes read"
     raise SourceChangedError([told], taken=False)
+
+
+def _is_unchanged(planned: LandedFile, file: LandedFile) -> bool:
+    # On a volume or an object store Spark and Python do not learn of the same instant.
+    told_alike = not (is_stored(file.path) or file.path.startswith(_VOLUMES))
+    return planned.size == file.size and (not told_alike or planned.modified == file.modified)
+
+
+def check_unchanged(files: Collection[LandedFile]) -> None:
+    """Look at files once more, none of which was taken.
+
+    Raises:
+        SourceChangedError: Names those that changed since they were looked at.
+    """
+    now = _look_at([file.path for file in files])
+    changes = [
+        f"{before.path}: {before.size:,} bytes when counted, {after.size:,} bytes now, "
+        "modified since"
+        for before, after in zip(files, now, strict=True)
+        if before != after
+    ]
+    if changes:
+        raise SourceChangedError(changes, taken=False)
 
 
 def listed(path: str) -> str:
@@ -199,7 +312,7 @@ def listed(path: str) -> str:
 
     A volume's have a scheme of their own.
     """
-    scheme = "dbfs:" if path.startswith("/Volumes/") else "file://"
+    scheme = "dbfs:" if path.startswith(_VOLUMES) else "file://"
     return ("" if is_stored(path) else scheme) + "".join(map(_in_a_uri, path))
 
 

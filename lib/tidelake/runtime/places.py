@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tidelake.errors import TidelakeError
-from tidelake.sources import BLOCK, NUMBER, numbered
+from tidelake.sources import BLOCK, NUMBER, last_row, numbered, refuse_more
 
 _SHIFTS = "array<struct<source: string, _start: bigint, _shift: bigint>>"
 
@@ -44,6 +44,7 @@ def placed(rows: DataFrame) -> DataFrame:
     """Add each row's place in its file, from 0, as ``_position``.
 
     It reads the micro-batch once more, and holds only on the frame that the stream handed over.
+    A later read that finds more rows fails.
 
     Args:
         rows: A micro-batch of files as it was read.
@@ -52,10 +53,9 @@ def placed(rows: DataFrame) -> DataFrame:
         TidelakeError: A block did not come whole from one task.
     """
     counted = numbered(rows)
-    found = (
-        counted.groupBy("source", BLOCK).agg(F.min(NUMBER), F.max(NUMBER), F.count("*")).collect()
-    )
-    moved = shifts([Block(*row) for row in found])
+    found = counted.groupBy("source", BLOCK).agg(F.min(NUMBER), last_row(), F.count("*")).collect()
+    moved = shifts([Block(name, at, first, last[0], n) for name, at, first, last, n in found])
+    counted = refuse_more(counted, [last for *_, last, _ in found])
     if len(moved) < 2:
         shift = F.lit(moved[0][2] if moved else 0)
         return counted.withColumn("_position", (F.col(NUMBER) + shift).cast("string"))

@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from tidelake.config import Dedup
-from tidelake.instants import from_micros
+from tidelake.instants import back, from_micros
 from tidelake.reuse import reused
 from tidelake.runtime.held import Held
-from tidelake.silver.classify import STAGE
+from tidelake.silver.classify import ORIGIN, STAGE
 from tidelake.silver.dedup import (
     ID,
     IDENTITY,
     LEFTOVER,
     TWIN,
     VERDICT,
-    accepted,
     among,
     by_id,
     hash_of_id,
+    judge_leftovers,
     match_accepted,
     meeting,
     rank_arrivals,
 )
+from tidelake.silver.reach import Range, Reach, covered, covered_days, paired, widened
 
 # Rows that every task may have for itself, and numbers that it may.
 BROADCAST = 200_000
@@ -35,45 +36,11 @@ HASHES = 1_000_000
 
 
 @dataclass(frozen=True)
-class Reach:
-    """How far back the batch's rows can meet an accepted one.
-
-    Attributes:
-        since: The first arrival less the TTL (UTC).
-        days: The batch's event dates, in days since 1970-01-01.
-        widened: Whether rows of those dates count however old their arrival is.
-    """
-
-    since: datetime
-    days: tuple[int, ...]
-    widened: bool
-
-    def holds(self, other: Reach) -> bool:
-        """Tell whether every row in another's reach is in this one's."""
-        days = not other.widened or set(other.days) <= set(self.days)
-        return days and other.since >= self.since and other.widened <= self.widened
-
-    def with_days_of(self, other: Reach) -> Reach:
-        """Widen it by another's event dates."""
-        return replace(self, days=tuple(sorted({*self.days, *other.days})))
-
-    def within(self, table: DataFrame, *, is_late_table: bool) -> DataFrame:
-        """Cut silver or late to the rows in reach."""
-        return accepted(
-            table,
-            since=self.since,
-            days=self.days,
-            widened=self.widened,
-            is_late_table=is_late_table,
-        )
-
-
-@dataclass(frozen=True)
 class Known:
     """Accepted rows that a batch could meet.
 
     Attributes:
-        rows: From :func:`tidelake.silver.dedup.accepted`.
+        rows: From :meth:`tidelake.silver.reach.Reach.within`.
         count: How many rows lie in the files that are read for them; None: they are to be counted,
             which makes each row wide and takes as long again as to look at them.
     """
@@ -104,13 +71,23 @@ class Arrived:
 
     Attributes:
         rows: How many.
-        first: When the first of them arrived (UTC); None where there are none.
-        days: Their event dates, in days since 1970-01-01.
+        first: When the first of those arrived that come straight from bronze (UTC); None where
+            there are none.
+        days: Ranges of their event dates, in days since 1970-01-01.
+        returned: Ranges of when the requeued ones arrived, in microseconds since 1970.
     """
 
     rows: int
     first: datetime | None
-    days: tuple[int, ...]
+    days: tuple[Range, ...]
+    returned: tuple[Range, ...] = ()
+
+    def reach(self, dedup: Dedup) -> Reach:
+        """Tell which accepted rows they can meet."""
+        since = None if self.first is None else back(self.first, dedup.ttl)
+        ttl = dedup.ttl // timedelta(microseconds=1)
+        days = self.days if dedup.widened else ()
+        return Reach(since, widened(self.returned, ttl), days)
 
 
 def observed(classified: DataFrame, *, hold: Held) -> tuple[DataFrame, Arrived]:
@@ -119,7 +96,10 @@ def observed(classified: DataFrame, *, hold: Held) -> tuple[DataFrame, Arrived]:
     kept = hold.now(classified.observe(told, *_arriving()))
     found = told.get
     arrived = Arrived(
-        found.get("rows", 0), from_micros(found.get("first")), tuple(found.get("days", ()))
+        found.get("rows", 0),
+        from_micros(found.get("first")),
+        paired(found.get("days", ())),
+        paired(found.get("returned", ())),
     )
     return kept, arrived
 
@@ -127,10 +107,13 @@ def observed(classified: DataFrame, *, hold: Held) -> tuple[DataFrame, Arrived]:
 @reused
 def _arriving() -> list[Column]:
     runs = F.col(STAGE).isNull()
+    is_fresh = F.col(ORIGIN) == "bronze"
+    came = F.unix_micros("ingested_at")
     return [
         F.count_if(runs).alias("rows"),
-        F.min(F.when(runs, F.unix_micros("ingested_at"))).alias("first"),
-        F.collect_set(F.when(runs, F.unix_date("event_date"))).alias("days"),
+        F.min(F.when(runs & is_fresh, came)).alias("first"),
+        covered_days(F.when(runs, F.unix_date("event_date"))).alias("days"),
+        covered(F.when(runs & ~is_fresh, came)).alias("returned"),
     ]
 
 
@@ -151,12 +134,12 @@ def find_verdicts(
         dedup: The pipeline's rules.
         hold: Keeps what is read more than once until the batch ends.
     """
-    if arrived.first is None:
+    if not arrived.rows:
         return Verdicts(None, 0)
     searched = Observation()
     known, told = None, None
     if read_accepted is not None:
-        found = read_accepted(Reach(arrived.first - dedup.ttl, arrived.days, dedup.widened))
+        found = read_accepted(arrived.reach(dedup))
         known, told = found.rows, found.count
         if told is None:
             known = known.observe(searched, F.count(F.lit(1)).alias("rows"))
@@ -178,12 +161,15 @@ def find_verdicts(
             known = F.broadcast(known) if count <= BROADCAST else known
     judged = new if known is None else match_accepted(new, known, dedup)
     verdicts, count, left, twins = _ranked(judged, dedup, hold)
-    while left:
+    if left:
         # Rare: an id that comes back past the TTL on another date within one batch.
-        lost = F.col(VERDICT) == LEFTOVER
-        again = new.join(verdicts.where(lost), on=list(IDENTITY), how="left_semi")
-        more, _, left, others = _ranked(again, dedup, hold)
-        verdicts, twins = verdicts.where(~lost).unionByName(more), twins + others
+        is_left = F.col(VERDICT) == LEFTOVER
+        leftovers = new.join(verdicts.where(is_left), on=list(IDENTITY), how="left_semi")
+        told_twins = Observation()
+        counted = F.count_if(F.col(VERDICT) == TWIN).alias("twins")
+        more = hold.now(judge_leftovers(leftovers, dedup).observe(told_twins, counted))
+        verdicts = verdicts.where(~is_left).unionByName(more)
+        twins += _told(told_twins, "twins")
     # Spark knows no size of what is kept, and would shuffle the wide rows to meet the verdicts.
     fitting = F.broadcast(verdicts) if count <= BROADCAST else verdicts
     if told is None and known is not None:
@@ -203,7 +189,7 @@ def _counted(rows: DataFrame, hold: Held) -> tuple[DataFrame, int]:
 
 
 def _ranked(rows: DataFrame, dedup: Dedup, hold: Held) -> tuple[DataFrame, int, int, int]:
-    """Rank in one job; count also the verdicts, rows to be ranked again, and twins."""
+    """Rank in one job; count also the verdicts, rows that are left over, and twins."""
     told = Observation()
     kept = hold.now(rank_arrivals(rows, dedup).observe(told, *_ranking()))
     return kept, _told(told, "verdicts"), _told(told, "left"), _told(told, "twins")

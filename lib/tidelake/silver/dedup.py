@@ -8,8 +8,7 @@ are shuffled; the verdicts go back to the wide rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime
+from datetime import timedelta
 from functools import reduce
 from operator import and_
 
@@ -23,7 +22,7 @@ from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, REQUEUED_AT, ROW, STA
 VERDICT = "_verdict"
 DUPLICATE = "duplicate"
 CONFLICT = "conflict"
-# Loses to a first arrival that is no match for it: to be ranked again among its like.
+# Comes after the first arrival of its id, which is out of its reach: judged among its like.
 LEFTOVER = "leftover"
 # A first arrival stands in the batch more than once, alike in every column that tells rows apart:
 # one of these rows is accepted, the others are its duplicates.
@@ -80,34 +79,19 @@ def _position() -> list[Column]:
     ]
 
 
-def accepted(
-    table: DataFrame,
-    *,
-    since: datetime,
-    days: Sequence[int],
-    widened: bool,
-    is_late_table: bool,
-) -> DataFrame:
+def accepted(table: DataFrame, *, in_reach: Column, is_late_table: bool) -> DataFrame:
     """Narrow silver or late to the rows that the batch could meet.
 
     Args:
         table: Silver or late as the last closed batch left it.
-        since: The batch's first arrival less the TTL; older arrivals are out of reach.
-        days: The batch's event dates, in days since 1970-01-01; literal, so that files are skipped
-            by their statistics; numbers, since Python has no date before the year 1.
-        widened: Whether rows of those dates count however old their arrival is.
+        in_reach: Holds for these rows, by their arrival and event date.
         is_late_table: Whether the rows are late ones, which a requeued row may match itself.
     """
-    reach = F.col("ingested_at") >= F.lit(since)
-    if widened:
-        reach = reach | F.col("event_date").isin(
-            [F.date_from_unix_date(F.lit(day)) for day in days]
-        )
     # Only a late row needs its name, and of silver's columns none is longer. Two rows of silver
     # never share an id and an instant: each lies within the TTL of the other.
     names = F.col("record_id") if is_late_table else F.lit(None).cast("string")
     columns = [names.alias(name) if name == "record_id" else name for name in _ACCEPTED_COLUMNS]
-    return table.where(reach).select(*columns, F.lit(is_late_table).alias("_late"))
+    return table.where(in_reach).select(*columns, F.lit(is_late_table).alias("_late"))
 
 
 def by_id(known: DataFrame) -> DataFrame:
@@ -233,6 +217,64 @@ def _ranks(rules: Dedup) -> tuple[list[Column], Column, list[Column]]:
     is_told = is_twin | (~F.col("_equal") & (~is_open | (F.col("_rank") > 1)))
     found = F.when(is_twin, F.lit(TWIN)).otherwise(F.coalesce(VERDICT, verdict))
     return firsts, is_told, [*[F.col(name) for name in IDENTITY], found.alias(VERDICT)]
+
+
+def judge_leftovers(leftovers: DataFrame, rules: Dedup) -> DataFrame:
+    """Judge rows of ids that come back past the reach of their first arrival, however often.
+
+    In the order of arrival a row is compared with the rows accepted so far, and accepted if none
+    is in its reach. Rows of an id that arrived at one instant and bear one date have the same rows
+    in reach: only the first of them can be accepted, and the pass over an id sees no other. The
+    time grows with the square of how often an id is accepted: for a thousand times it is seconds.
+
+    Args:
+        leftovers: Rows from :func:`arrivals` that :func:`rank_arrivals` gave that verdict.
+        rules: The pipeline's.
+
+    Returns:
+        As :func:`rank_arrivals` does, of the rows that are not accepted, and of those that have
+        an equal one.
+    """
+    # Plain numbers: each pair of an id's rows may be compared, by expressions that are interpreted.
+    span = F.lit(rules.ttl // timedelta(microseconds=1))
+
+    def meets(one: Column, other: Column) -> Column:
+        within = F.abs(one["at"] - other["at"]) <= span
+        return within | (one["event_date"] == other["event_date"]) if rules.widened else within
+
+    def accept(accepted: Column, one: Column) -> Column:
+        # The newest comes first, since that is the one that most rows meet.
+        grown = F.concat(F.array(one), accepted)
+        is_met = F.exists(accepted, lambda other: meets(other, one))
+        return F.when(is_met, accepted).otherwise(grown)
+
+    def met(one: Column) -> Column:
+        in_reach = F.filter("_accepted", lambda other: meets(other, one))
+        return F.struct(one["at"], one["event_date"], F.array_min(in_reach).alias("_earliest"))
+
+    alike = ["event_id", "at", "event_date"]
+    timed = leftovers.withColumn("at", F.unix_micros("ingested_at"))
+    first = F.min(F.struct(_ORDER, "at", "event_date", PAYLOAD_HASH)).alias("_first")
+    of_id = (
+        timed.groupBy(*alike)
+        .agg(first)
+        .groupBy("event_id")
+        .agg(F.array_sort(F.collect_list("_first")).alias("_firsts"))
+    )
+    nothing = F.slice("_firsts", 1, 0)
+    judged = of_id.withColumn("_accepted", F.aggregate("_firsts", nothing, accept))
+    earliest = judged.select("event_id", F.inline(F.transform("_firsts", met)))
+    earliest_one = F.col("_earliest")
+    same_payload = F.col(PAYLOAD_HASH) == earliest_one[PAYLOAD_HASH]
+    is_accepted = (F.col(_ORDER) == earliest_one[_ORDER]) & same_payload
+    verdict = F.when(is_accepted, F.lit(TWIN)).otherwise(_verdict(same_payload))
+    return (
+        timed.join(earliest, on=alike, how="inner")
+        .groupBy(*IDENTITY, verdict.alias(VERDICT))
+        .agg(F.count("*").alias("_rows"))
+        .where((F.col(VERDICT) != TWIN) | (F.col("_rows") > 1))
+        .drop("_rows")
+    )
 
 
 def _matches(arrived: Column, day: Column, rules: Dedup) -> Column:

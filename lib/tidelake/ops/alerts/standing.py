@@ -111,7 +111,7 @@ def _stand(seen: Sight, hop: Hop, tables: list[Table]) -> None:
     standing.refuse_astray(standing.astray)
     if hop == "bronze" and isinstance(source, FilesSource):
         try:
-            check_landing(source.path, lake.bronze(name))
+            check_landing(source.path, seen.taken.by_path())
         except SourceError:
             # Nothing lands, which is no refusal of what was taken.
             return

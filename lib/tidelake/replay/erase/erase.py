@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from tidelake.config import FilesSource
 from tidelake.errors import NotBuiltError, RefusedError, SourceError, UsageError
 from tidelake.fingerprints import EMPTY, bronze_marks
-from tidelake.ops.books import require_tables
+from tidelake.ops.books import history, require_tables
 from tidelake.replay.backfill.green import clear, folder_of, read_state, what_next
 from tidelake.replay.beginning import next_generation
 from tidelake.replay.erase.books import bounds, count_loss, count_rows, held_tables
@@ -32,7 +32,7 @@ from tidelake.replay.requeue import as_requeued, kept_in, send
 from tidelake.runtime.books import copy_books
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
-from tidelake.runtime.landing import check_landing
+from tidelake.runtime.landing import check_landing, taken_files
 from tidelake.runtime.lock import hold_hops
 from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.small_batches import fitted
@@ -136,7 +136,8 @@ def _drain(run: Run) -> None:
     source = run.pipeline.source
     if isinstance(source, FilesSource):
         try:
-            check_landing(source.path, run.lake.bronze(run.pipeline.name))
+            taken = taken_files(history(run.lake, run.lake.bronze(run.pipeline.name)))
+            check_landing(source.path, taken)
         except SourceError as error:
             run.progress.say(f"bronze stays where it is: {error}")
             hops.remove("bronze")
