@@ -223,12 +223,12 @@ def test_after_a_backlog_of_years_batches_search_their_own_dates_again(
     backlog = [click(number, minute=-3 * _DAY * number) for number in range(200)]
     played.land("a.jsonl", [*backlog, click(200, minute=0, event_time="1900-01-01T00:00:00Z")])
     for number, name in enumerate(("b.jsonl", "c.jsonl", "d.jsonl"), start=1):
-        # The second of them has a copy from two years before.
-        copies = [backlog[-1]] if number == 2 else []
+        # The second of them has copies from two years before.
+        copies = backlog[-2:] if number == 2 else []
         today = [click(1_000 * number + n, minute=10 * _DAY + 5 * number) for n in range(3)]
         played.land(name, [*today, *copies])
     played.run(*[_NOON + timedelta(hours=2 * n) for n in range(4)], hops=TO_SILVER)
     assert_fates(played.lake)
-    # The copy's date is in the backlog's file, today's in those of the batches before.
+    # The copies' dates are in the backlog's file, today's in those of the batches before.
     notes = closed(played.lake.silver("clickstream"))
     assert [SilverNote.of(commit).searched for commit in notes] == [0, 0, 204, 6]
