@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from tests.crashes import before_silver_closes
 from tests.running import START, click
-from tests.worlds import World, world
+from tests.worlds import TO_SILVER, World, world
 from tidelake.errors import UnbalancedError, UsageError
 from tidelake.ops.ledger import read_ledger
 from tidelake.replay.backfill import promote as promotion
@@ -59,7 +59,7 @@ def test_rows_in_the_requeue_are_taken_after_a_promotion_and_after_a_rollback(
     assert _told(strict) == (11, 0, 1, 1)
     assert replay_quarantine(loose.context, Choice(rule="user_id: ")).requeued == 1
     loose.land("c.jsonl", [click(30, minute=30)])
-    loose.run(_ARRIVALS[2])
+    loose.run(_ARRIVALS[2], hops=TO_SILVER)
     assert apply_late(loose.context) == 1
     assert _told(loose) == (13, 0, 0, 1)
 
