@@ -86,7 +86,14 @@ def create(rows: DataFrame, table: Table, properties: Mapping[str, str]) -> None
     writer.create()
 
 
-def save(rows: DataFrame, table: Table, options: Mapping[str, str], mode: Mode = "append") -> None:
+def save(
+    rows: DataFrame,
+    table: Table,
+    options: Mapping[str, str],
+    mode: Mode = "append",
+    *,
+    where: str = "",
+) -> None:
     """Write rows into a table in one commit.
 
     Args:
@@ -95,12 +102,14 @@ def save(rows: DataFrame, table: Table, options: Mapping[str, str], mode: Mode =
         options: Of the writer.
         mode: ``overwrite``: the rows take the place of those that the table has;
             ``error``: they make it.
+        where: SQL; an overwrite replaces only the rows for which it holds. Empty: all rows.
     """
     if not isinstance(table.place, CatalogName):
-        rows.write.format("delta").mode(mode).options(**options).save(str(table.place))
+        only = {"replaceWhere": where} if where else {}
+        rows.write.format("delta").mode(mode).options(**options, **only).save(str(table.place))
     elif mode == "overwrite":
         # `saveAsTable` would make another table, without this one's properties.
-        rows.writeTo(table.sql).options(**options).overwrite(F.lit(True))
+        rows.writeTo(table.sql).options(**options).overwrite(F.expr(where or "true"))
     else:
         rows.write.format("delta").mode(mode).options(**options).saveAsTable(table.sql)
 

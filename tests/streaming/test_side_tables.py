@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -199,6 +200,37 @@ def test_rows_of_a_batch_that_is_not_closed_are_not_sent(cut_off: World, tmp_pat
     played.run(hops=TO_SILVER)
     assert_books(played.lake, played.pipeline, assert_fates(played.lake))
     assert apply_late(played.context) == 6
+
+
+def test_a_batch_that_is_retried_under_another_definition_is_decided_by_that_one_alone(
+    cut_off: World, tmp_path: Path
+) -> None:
+    """Also where the retry dies at the same step, and where the file is changed back."""
+    played = cut_off.copied(tmp_path / "copy")
+    other: dict[str, Any] = {"quality": None, "watermark": {"allowed_lateness": "30 days"}}
+
+    def in_side_tables() -> list[int]:
+        tables = ("silver.clickstream__quarantine", "silver.clickstream__late")
+        return [len(read(played.lake, table, "record_id")) for table in tables]
+
+    assert in_side_tables() == [5, 6]
+    for definition, rows in ((other, [2, 0]), ({}, [5, 6])):
+        with before_silver_closes():
+            played.redefined(**definition).run(hops=["silver"])
+        assert in_side_tables() == rows
+
+    changed = played.redefined(**other)
+    changed.run(hops=["silver"])
+    assert in_side_tables() == [2, 0]
+    assert read(changed.lake, "silver.clickstream__quarantine", "stage") == [
+        ("contract",),
+        ("parse",),
+    ]
+    ids = {row[0] for row in read(changed.lake, "silver.clickstream", "event_id")}
+    assert ids == {f"e{n}" for n in (*range(4), *range(10, 16), 20, 22)}
+    told = read_ledger(changed.lake, changed.pipeline).to_json()
+    assert told["problems"] == []
+    assert (told["silver"], told["duplicates"], told["quarantined"]) == (12, 2, 2)
 
 
 @pytest.mark.long

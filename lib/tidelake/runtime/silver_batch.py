@@ -26,7 +26,7 @@ from tidelake.silver.route import LATE, QUARANTINED, SILVER, to_late, to_quarant
 from tidelake.silver.watermark import advance
 from tidelake.sinks.append import append
 from tidelake.sinks.commits import REBUILT, last_commit
-from tidelake.sinks.definitions import silver_note
+from tidelake.sinks.definitions import decision_note, is_decided_by, silver_note
 from tidelake.sinks.evolution import types_of
 from tidelake.sinks.notes import DimensionUse, SilverNote
 from tidelake.sinks.positions import Position
@@ -73,6 +73,7 @@ class SilverBatch:
             rows replace those of the tables.
         kept: What stays beside them, and is counted among what the batch recovered.
         files: Knows the files of silver and late from the batches before; None: Delta is asked.
+        may_be_retry: Whether an interrupted run may have written the batch's side tables.
     """
 
     run: Run
@@ -81,6 +82,7 @@ class SilverBatch:
     rebuilds: bool = False
     kept: Kept | None = None
     files: Mapping[str, FilesInReach] | None = None
+    may_be_retry: bool = False
 
     def write(
         self, recovered: Recovered, before: SilverNote, reached: Reached, hold: Held
@@ -142,18 +144,20 @@ class SilverBatch:
         stamp: dict[str, Any] = {"generation": self.generation, "batch": self.number}
         filled = (*extra, *new)
         name = pipeline.name
-        if total[QUARANTINED] or self.rebuilds:
-            failed = to_quarantine(decided, **stamp)
-            if kept:
-                failed = failed.unionByName(stamped(kept.quarantine, **stamp))
-            self._append_side(failed, run.lake.quarantine(name))
-        if total[LATE] or self.rebuilds:
-            late = to_late(decided, pipeline, watermark=marked(mark), extra=filled, **stamp)
-            self._append_side(late, run.lake.late(name), may_add_columns=bool(filled))
+        by = decision_note(pipeline, {use.table: use.version for use in note.dimensions})
+        failed = to_quarantine(decided, **stamp)
+        if kept:
+            failed = failed.unionByName(stamped(kept.quarantine, **stamp))
+        self._write_side(failed, run.lake.quarantine(name), by, count=total[QUARANTINED])
+        late = to_late(decided, pipeline, watermark=marked(mark), extra=filled, **stamp)
+        self._write_side(
+            late, run.lake.late(name), by, count=total[LATE], may_add_columns=bool(filled)
+        )
         accepted = to_silver(decided, pipeline, extra=filled, **stamp)
         if kept:
             theirs = stamped(kept.silver, **stamp)
             accepted = theirs.unionByName(accepted, allowMissingColumns=True)
+        run.locks.step(f"write {run.lake.silver(name).name}")
         append(
             accepted,
             run.lake.silver(name),
@@ -173,17 +177,51 @@ class SilverBatch:
         }
         return {**stamp, REBUILT: True} if self.rebuilds else stamp
 
-    def _append_side(self, rows: DataFrame, table: Table, *, may_add_columns: bool = False) -> None:
-        """Append to a side table, unless the batch did so before it was interrupted."""
+    def _write_side(
+        self,
+        rows: DataFrame,
+        table: Table,
+        decided_by: Mapping[str, Any],
+        *,
+        count: int,
+        may_add_columns: bool = False,
+    ) -> None:
+        """Write the batch's rows into a side table, once.
+
+        An interrupted run may have written them already. If the same definition decided them
+        then, they are the same rows. Otherwise these replace them, also where there are none now,
+        in one commit: silver and its side tables are decided by one definition.
+
+        Args:
+            rows: The rows.
+            table: Where to.
+            decided_by: From :func:`tidelake.sinks.definitions.decision_note`.
+            count: How many rows the batch has.
+            may_add_columns: Whether columns that the table lacks come into it.
+        """
+        writes = count > 0 or self.rebuilds
+        if not writes and not self.may_be_retry:
+            return
         last = last_commit(table)
-        if last is None or (last.generation, last.batch) != (self.generation, self.number):
-            append(
-                rows,
-                table,
-                self._stamp(),
-                may_add_columns=may_add_columns,
-                replaces=self.rebuilds,
-            )
+        is_there = last is not None and (last.generation, last.batch) == (
+            self.generation,
+            self.number,
+        )
+        if last is not None and is_there and is_decided_by(last, decided_by):
+            return
+        if not writes and not is_there:
+            return
+        # A generation's name comes from our own notes: a letter and digits.
+        own = f"_generation = '{self.generation}' AND _batch = {self.number}"
+        self.run.locks.step(f"write {table.name}")
+        append(
+            rows,
+            table,
+            {**self._stamp(), **decided_by},
+            may_add_columns=may_add_columns,
+            replaces=self.rebuilds,
+            replaces_where=own if is_there else "",
+        )
 
     def _advanced(self, before: SilverNote, counted: Counted) -> datetime | None:
         rules = self.run.pipeline.watermark

@@ -160,7 +160,14 @@ class SilverHop(HopQuery):
         before = SilverNote.of(last_commit(self.table))
         reached = self._reached(before.until, until)
         size = sum(reached.rows.values()) + before.searched // _SEARCHED
-        writer = SilverBatch(self.run, self.fence.generation, batch, files=self._files)
+        writer = SilverBatch(
+            self.run,
+            self.fence.generation,
+            batch,
+            files=self._files,
+            # Only the first batch of a query may have been begun by an interrupted one.
+            may_be_retry=batch <= self.fence.closed + 1,
+        )
         small = is_small(*self.standing.size(until))
         with fitted(rows.sparkSession, size), Held(small=small) as hold:
             recovered = self._recovered(rows, batch, before, reached, hold)

@@ -32,6 +32,7 @@ def append(
     surely_filled: bool = True,
     may_add_columns: bool = False,
     replaces: bool = False,
+    replaces_where: str = "",
 ) -> None:
     """Append rows in one commit that carries the note.
 
@@ -48,13 +49,16 @@ def append(
         surely_filled: Whether there is at least one row.
         may_add_columns: Whether columns that the table lacks come into it, in the same commit.
         replaces: Whether the rows, and their columns, take the place of those that the table has.
+        replaces_where: SQL; the rows take the place of those for which it holds. It may be done
+            again, so it gets no transaction id: Delta would pass over the second commit of a
+            batch. Empty: they take no place.
     """
     options = {"userMetadata": encode(note)}
     if replaces:
         options["overwriteSchema"] = "true"
     elif may_add_columns:
         options["mergeSchema"] = "true"
-    if not surely_filled or _may_lack_a_lock(table, note):
+    if not replaces_where and (not surely_filled or _may_lack_a_lock(table, note)):
         # Delta's numbers begin at 0, and 0 is the first batch's.
         made = "/made" if note["batch"] < 0 else ""
         options["txnAppId"] = f"{table.name}/{note['generation']}{made}"
@@ -63,6 +67,8 @@ def append(
         create(rows.limit(0), table, _properties(table))
     if replaces:
         save(keeping_words(rows, table), table, options, "overwrite")
+    elif replaces_where:
+        save(rows, table, options, "overwrite", where=replaces_where)
     else:
         save(rows, table, options)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from tidelake.config import Pipeline
 from tidelake.sinks.commits import Commit
 
 _KEY = "definition"
+_DECIDED_BY = "decided_by"
 # What an id, a time and a change of a key are: rows that are stored cannot follow another.
 _IDENTITY = frozenset({"event.id", "event.time", "event.sequence", "event.delete_when"})
 
@@ -36,6 +38,28 @@ def changed_definition(last: Commit | None, definition: BaseModel) -> bool:
 def silver_note(pipeline: Pipeline) -> dict[str, Any]:
     """Write the part of silver's note that names its definition, part by part."""
     return {_KEY: {name: _short(value) for name, value in _parts(pipeline).items()}}
+
+
+def decision_note(pipeline: Pipeline, dimensions: Mapping[str, int]) -> dict[str, Any]:
+    """Write the part of a side table's note that names what decided the batch.
+
+    The whole file counts, gold included: a batch that is retried under any other one is decided
+    again, which costs one batch.
+
+    Args:
+        pipeline: The definition.
+        dimensions: The version of each dimension table that the batch reads.
+    """
+    parts = [pipeline.model_dump(mode="json", by_alias=True), _parts(pipeline), dict(dimensions)]
+    return {_DECIDED_BY: _short(parts)}
+
+
+def is_decided_by(commit: Commit, note: Mapping[str, Any]) -> bool:
+    """Tell whether a side table's commit names the same decision as :func:`decision_note` gave.
+
+    Commits of earlier releases name none: nobody knows what decided them.
+    """
+    return bool(commit.note.get(_DECIDED_BY) == note[_DECIDED_BY])
 
 
 @dataclass(frozen=True)

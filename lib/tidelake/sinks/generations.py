@@ -8,7 +8,7 @@ belongs to another history, and writing on would double or skip a batch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tidelake.errors import GenerationError
 from tidelake.sinks.commits import last_commit
@@ -28,11 +28,19 @@ def generation_number(generation: str) -> int:
 
 @dataclass(frozen=True)
 class Fence:
-    """Admits each batch of a hop to a table exactly once."""
+    """Admits each batch of a hop to a table exactly once.
+
+    Attributes:
+        pipeline: The pipeline's name.
+        hop: Which arrow.
+        generation: The one that may write.
+        closed: The newest batch that one of its tables held when the hop was opened.
+    """
 
     pipeline: str
     hop: Hop
     generation: str
+    closed: int = field(default=CREATION, compare=False)
 
     def admits(self, table: Table, batch: int, until: Mapping[str, Position] | None = None) -> bool:
         """Tell whether a batch is the table's next; False when it already holds it.
@@ -84,14 +92,14 @@ def open_generation(pipeline: str, hop: Hop, tables: Sequence[Table], checkpoint
     last = {table.name: last_commit(table) for table in tables}
     notes = [commit for commit in last.values() if commit is not None]
     generation = notes[0].generation if notes else FIRST_GENERATION
-    fence = Fence(pipeline, hop, generation)
+    newest = max((commit.batch for commit in notes), default=CREATION)
+    fence = Fence(pipeline, hop, generation, closed=newest)
     others = sorted({commit.generation for commit in notes} - {generation})
     if others:
         raise fence.refusal(f"the tables are of generations {generation} and {', '.join(others)}")
     checkpoint = checkpoints / generation
     committed = _newest(checkpoint / "commits")
     planned = max(committed, _newest(checkpoint / "offsets"))
-    newest = max((commit.batch for commit in notes), default=CREATION)
     for name, commit in last.items():
         batch = CREATION if commit is None else commit.batch
         if batch in (committed, planned):
