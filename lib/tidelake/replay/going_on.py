@@ -17,7 +17,7 @@ from tidelake.sinks.append import append
 from tidelake.sinks.commits import ERASED, REBUILT, Commit, last_commit
 from tidelake.sinks.generations import CREATION
 from tidelake.sinks.notes import SilverNote
-from tidelake.sinks.positions import Position
+from tidelake.sinks.positions import BEGINNING, Position
 from tidelake.tables import Hop, Table
 
 
@@ -43,7 +43,10 @@ def go_on_silver(
     for side in (lake.quarantine(name), lake.late(name)):
         _drop_rows_of_no_batch(run, side, closing)
     inputs = {"bronze": lake.bronze(name), "requeue": lake.requeue(name)}
-    begin(run, "silver", generation, numbered(last), offsets_of(run, inputs, until))
+    # A checkpoint of no batch begins at the first commit of each input.
+    is_begun = last.batch > CREATION or any(one != BEGINNING for one in until.values())
+    batch = max(last.batch, FIRST) if is_begun else CREATION
+    begin(run, "silver", generation, batch, offsets_of(run, inputs, until))
     before = SilverNote.of(last)
     idle = replace(
         before,
@@ -57,10 +60,10 @@ def go_on_silver(
         prefiltered=None,
         columns=(),
     )
-    books = idle.to_json() if last.batch > CREATION else {}
+    books = idle.to_json() if is_begun else {}
     if erased is not None:
         books[ERASED] = dict(erased)
-    name_generation(run, table, last, generation, **books)
+    name_generation(run, table, last, generation, batch=batch, **books)
 
 
 def go_on_gold(
@@ -81,7 +84,9 @@ def go_on_gold(
     for table in tables:
         last = newest_of(run, table, "gold")
         reached = {"until": positions} if positions else {}
-        name_generation(run, table, last, generation, rows=0, eligible=0, **reached)
+        name_generation(
+            run, table, last, generation, batch=numbered(last), rows=0, eligible=0, **reached
+        )
 
 
 def newest_of(run: Run, table: Table, hop: Hop) -> Commit:
@@ -106,11 +111,13 @@ def numbered(last: Commit) -> int:
     return last.batch if last.batch == CREATION else max(last.batch, FIRST)
 
 
-def name_generation(run: Run, table: Table, last: Commit, generation: str, **books: object) -> None:
-    """Write the new generation into a table, without a row."""
+def name_generation(
+    run: Run, table: Table, last: Commit, generation: str, *, batch: int, **books: object
+) -> None:
+    """Write the new generation and its last closed batch into a table, without a row."""
     # What happened once is said once.
     kept = {key: told for key, told in last.note.items() if key not in (REBUILT, ERASED)}
-    note = {**kept, **books, "generation": generation, "batch": numbered(last)}
+    note = {**kept, **books, "generation": generation, "batch": batch}
     nothing = load(run.spark, table).limit(0)
     append(nothing, table, note, surely_filled=False)
 

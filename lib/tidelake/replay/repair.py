@@ -86,7 +86,7 @@ def _bronze(run: Run) -> Repaired:
     generation = next_generation(run, "bronze", [table])
     begin(run, "bronze", generation, numbered(last), [json.dumps(offset)], files)
     books = {"records": 0, "fingerprint": 0, "contents": 0, "files": [], **place}
-    name_generation(run, table, last, generation, **books)
+    name_generation(run, table, last, generation, batch=numbered(last), **books)
     return Repaired("bronze", generation, rebuilt=False)
 
 

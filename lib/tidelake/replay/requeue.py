@@ -20,7 +20,10 @@ from tidelake.replay.views import query_over
 from tidelake.runtime.hop import Run
 from tidelake.runtime.lock import hold_hops
 from tidelake.sinks.append import append
+from tidelake.sinks.arrived import rows_that_came
 from tidelake.sinks.commits import last_commit
+from tidelake.sinks.notes import position
+from tidelake.sinks.positions import Position
 from tidelake.tables import Table
 
 Reason = Literal["late", "quarantine"]
@@ -92,6 +95,44 @@ def as_requeued(run: Run, rows: DataFrame, reason: Reason) -> DataFrame:
         .withColumn("reason", F.lit(reason))
         .withColumn("requeued_at", F.lit(_now(run)))
     )
+
+
+def requeued_after(run: Run, version: int, silver_version: int | None) -> DataFrame:
+    """Read the rows of the requeue that a version of silver had not taken.
+
+    Args:
+        run: What the command works with.
+        version: Of the requeue; what came later is left out.
+        silver_version: Of silver; None: silver was not there.
+    """
+    lake, name = run.lake, run.pipeline.name
+    last = None if silver_version is None else last_commit(lake.silver(name), up_to=silver_version)
+    return requeued_between(run, position(last, "requeue"), (version + 1, -1))
+
+
+def requeued_between(run: Run, after: Position, until: Position) -> DataFrame:
+    """Read the rows that were requeued between two positions of the requeue."""
+    requeue = run.lake.requeue(run.pipeline.name)
+    rows = rows_that_came(run.spark, requeue, after, until)
+    return load(run.spark, requeue).limit(0) if rows is None else rows
+
+
+def send_again(run: Run, rows: DataFrame) -> int:
+    """Append rows of an earlier version of the requeue to it once more.
+
+    Args:
+        run: What the command works with; it holds silver's lock.
+        rows: Kept rows of the requeue; of several for one record, one is sent.
+
+    Returns:
+        How many rows were sent.
+    """
+    once = rows.dropDuplicates(["record_id"])
+    counts = {row["reason"]: row["count"] for row in once.groupBy("reason").count().collect()}
+    for reason, count in sorted(counts.items()):
+        wanted = once.where(F.col("reason") == reason)
+        send(run, wanted.withColumn("requeued_at", F.lit(_now(run))), expected=count)
+    return sum(counts.values())
 
 
 def send(run: Run, rows: DataFrame, *, expected: int) -> int:

@@ -103,7 +103,11 @@ def _backfills(lake: Lake, since: datetime) -> Iterator[Need]:
         if not swapped or datetime.fromtimestamp(file.stat().st_mtime, tz=UTC) < since:
             continue
         pipeline = file.parent.name
-        for name, version in state["before"].items():
+        versions = [*state["before"].items()]
+        if state.get("requeue") is not None:
+            # What was requeued since is read from it when the rollback goes on.
+            versions.append((lake.requeue(pipeline).name, state["requeue"]))
+        for name, version in versions:
             by = f"the rollback of {pipeline}'s backfill"
             yield from _need(lake.table(name), version, by, "wait until the horizon has passed")
 

@@ -11,6 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidelake.access import load
+from tidelake.errors import UsageError
 from tidelake.replay.backfill.green import State, green_run
 from tidelake.replay.verify.contents import Comparison, compare
 from tidelake.replay.verify.gold import shape_of
@@ -67,7 +68,17 @@ class Differences:
 
 
 def differences(run: Run, state: State) -> Differences:
-    """Hold live tables against green ones; nothing is written."""
+    """Hold live tables against green ones; nothing is written.
+
+    Raises:
+        UsageError: There is no live silver to compare with.
+    """
+    name = run.pipeline.name
+    if state.start == "bronze" and not run.lake.silver(name).exists:
+        raise UsageError(
+            f"silver.{name} does not exist yet: there is nothing to compare. "
+            f"Swap with: tidelake backfill promote {name}"
+        )
     green = green_run(run, state.start)
     silver = tuple(_silver_changes(run, green)) if state.start == "bronze" else ()
     gold, redefined = {}, set()

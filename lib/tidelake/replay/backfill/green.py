@@ -63,6 +63,7 @@ class State:
         gold_followed: Whether live gold held all that live silver did then.
         span: The first instant of its range and the first after it (ISO 8601); None for all.
         since: When what it decides anew began to arrive (ISO 8601); None for all.
+        requeue: Version of the live requeue when a rollback began; None before that.
     """
 
     start: Start
@@ -72,6 +73,7 @@ class State:
     gold_followed: bool = True
     span: tuple[str, str] | None = None
     since: str | None = None
+    requeue: int | None = None
 
 
 def folder_of(lake: Lake, pipeline: Pipeline) -> Folder:

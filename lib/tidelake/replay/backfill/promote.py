@@ -8,8 +8,9 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from tidelake.access import load
-from tidelake.errors import UsageError
+from tidelake.errors import UnbalancedError, UsageError
 from tidelake.ops.books import history
+from tidelake.ops.ledger import read_ledger
 from tidelake.replay.backfill.build import fill
 from tidelake.replay.backfill.green import (
     State,
@@ -25,8 +26,10 @@ from tidelake.replay.backfill.install import (
     install_gold,
     install_silver,
 )
+from tidelake.replay.requeue import requeued_after, send_again, waiting
 from tidelake.replay.verify.inputs import ORIGIN, read_inputs
 from tidelake.runtime.gold_inputs import inputs_of
+from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
 from tidelake.runtime.lock import hold_hops
 from tidelake.runtime.targets import targets_of
@@ -41,11 +44,13 @@ def promote(run: Run) -> State:
     """Let green tables take the place of the live ones.
 
     First they take in what arrived since they were filled. Live hops that silver and gold write
-    must not run meanwhile; bronze may.
+    must not run meanwhile; bronze may. Rows that wait in the requeue are taken: by the green
+    tables with all of bronze, or, where these hold them in quarantine, by the next run.
 
     Raises:
         UsageError: There is no backfill that is built, or the definition is another one now.
         LockedError: A run writes silver or gold.
+        UnbalancedError: The tables were swapped, and their ledger does not balance.
     """
     lake, pipeline = run.lake, run.pipeline
     state = need_state(lake, pipeline, "built", "promoting")
@@ -68,10 +73,49 @@ def promote(run: Run) -> State:
         from_bronze = state.start == "bronze"
         if from_bronze:
             install_silver(run, _green_silver(green))
+            _send_quarantined(run, state)
         install_gold(run, _green_gold(run, green), follows_new_silver=from_bronze)
         state = replace(state, stage="promoted")
         write_state(lake, pipeline, state)
+        if from_bronze:
+            check_ledger(
+                run,
+                f"{pipeline.name} is promoted",
+                f"Take it back with: tidelake backfill rollback {pipeline.name}",
+            )
     return state
+
+
+def check_ledger(run: Run, done: str, remedy: str) -> None:
+    """Hold the ledger against the tables that were just replaced.
+
+    Args:
+        run: What the command works with.
+        done: What was done, for the message.
+        remedy: What to do where it does not balance.
+
+    Raises:
+        UnbalancedError: It does not.
+    """
+    problems = read_ledger(run.lake, run.pipeline).problems
+    if problems:
+        raise UnbalancedError(
+            f"{done}, and its ledger does not balance: {problems[0]}. See all of it with: "
+            f"tidelake ledger {run.pipeline.name}. {remedy}"
+        )
+
+
+def _send_quarantined(run: Run, state: State) -> None:
+    """Send the rows again that waited in the requeue and are in quarantine after the swap.
+
+    The green tables took the others in with bronze.
+    """
+    lake, name = run.lake, run.pipeline.name
+    versions = state.before
+    waited = requeued_after(run, versions[lake.requeue(name).name], versions.get(f"silver.{name}"))
+    with Held() as keep:
+        quarantined = waiting(run, lake.quarantine(name)).select("record_id")
+        send_again(run, keep(waited.join(quarantined, on="record_id", how="left_semi")))
 
 
 def _versions(run: Run, state: State) -> dict[str, int]:

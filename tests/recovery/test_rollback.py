@@ -1,0 +1,109 @@
+"""A promotion and a rollback with rows in the requeue: each row keeps one fate, and none is lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.crashes import before_silver_closes
+from tests.running import START, click
+from tests.worlds import World, world
+from tidelake.errors import UnbalancedError, UsageError
+from tidelake.ops.ledger import read_ledger
+from tidelake.replay.backfill import promote as promotion
+from tidelake.replay.backfill import rollback as taking_back
+from tidelake.replay.backfill.build import build
+from tidelake.replay.backfill.differences import differences
+from tidelake.replay.backfill.green import need_state
+from tidelake.replay.backfill.install import SilverContents
+from tidelake.replay.backfill.promote import promote
+from tidelake.replay.backfill.rollback import rollback
+from tidelake.replay.late import apply_late
+from tidelake.replay.quarantine import Choice, replay_quarantine
+from tidelake.replay.verify import verify
+from tidelake.runtime.hop import Run
+
+_DAY = 24 * 60
+_ARRIVALS = [START + timedelta(days=6, minutes=n) for n in range(3)]
+
+
+def _told(played: World) -> tuple[int, ...]:
+    """Give the rows of silver, late, quarantine and the requeue; the ledger must balance."""
+    told = read_ledger(played.lake, played.pipeline).to_json()
+    assert told["problems"] == []
+    return tuple(told[key] for key in ("silver", "late", "quarantined", "requeued"))
+
+
+def test_rows_in_the_requeue_are_taken_after_a_promotion_and_after_a_rollback(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Late and replayed rows, sent before the promotion or after it; the rollback dies once."""
+    strict = world(spark, tmp_path)
+    loose = strict.redefined(quality=None)
+    strict.land("a.jsonl", [click(n, minute=6 * _DAY - n) for n in range(4)])
+    long_name = click(21, minute=6 * _DAY, user_id="u" * 65)
+    implausible = [click(20, minute=6 * _DAY, value=-1), long_name]
+    strict.land("b.jsonl", [*(click(n, minute=n) for n in range(10, 17)), *implausible])
+    strict.run(*_ARRIVALS[:2])
+    assert apply_late(strict.context) == 7
+    assert replay_quarantine(loose.context, Choice(rule="value")).requeued == 1
+    assert _told(strict) == (4, 0, 1, 8)
+
+    build(strict.context, "bronze")
+    promote(strict.context)
+    # What the promoted tables hold in quarantine still waits.
+    assert _told(strict) == (11, 0, 1, 1)
+    assert replay_quarantine(loose.context, Choice(rule="user_id")).requeued == 1
+    loose.land("c.jsonl", [click(30, minute=30)])
+    loose.run(_ARRIVALS[2])
+    assert apply_late(loose.context) == 1
+    assert _told(loose) == (13, 0, 0, 1)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(taking_back, "send_again", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            rollback(loose.context)
+    rollback(loose.context)
+    assert _told(loose) == (4, 0, 0, 9)
+    loose.run()
+    # What arrived after the promotion is decided anew, with its arrival.
+    assert _told(loose) == (13, 1, 0, 0)
+    assert verify(loose.context).equal
+
+
+_green_silver = promotion._green_silver
+
+
+def _without_a_row(green: Run) -> SilverContents:
+    found = _green_silver(green)
+    return replace(found, silver=found.silver.where("event_id <> 'e1'"))
+
+
+@pytest.mark.parametrize("begun", [True, pytest.param(False, marks=pytest.mark.long)])
+def test_before_silvers_first_batch_a_promotion_that_does_not_balance_is_taken_back(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bool
+) -> None:
+    played = world(spark, tmp_path, quality=None)
+    played.land("a.jsonl", [*(click(n, minute=-n) for n in range(4)), b"garbage"])
+    played.run(START, hops=["bronze"])
+    if begun:
+        with before_silver_closes():
+            played.run(hops=["silver"])
+    state = build(played.context, "bronze")
+    if not begun:
+        with pytest.raises(UsageError, match=r"silver\.clickstream does not exist yet.*promote"):
+            differences(played.context, state)
+    with monkeypatch.context() as patch:
+        patch.setattr(promotion, "_green_silver", _without_a_row)
+        with pytest.raises(UnbalancedError, match="is promoted.*backfill rollback clickstream"):
+            promote(played.context)
+    assert need_state(played.lake, played.pipeline, "promoted")
+    rollback(played.context)
+    assert _told(played) == (0, 0, 0, 0)
+    played.run()
+    assert _told(played) == (4, 0, 1, 0)
+    assert verify(played.context).equal
