@@ -16,8 +16,9 @@ from tests.crashes import before_a_batch_closes
 from tests.following import GOLD, JOINS, assert_gold_follows
 from tests.running import click
 from tests.worlds import World, world
-from tidelake.errors import UsageError
+from tidelake.errors import GenerationError, UsageError
 from tidelake.ops.ledger import read_ledger
+from tidelake.replay.repair import repair
 from tidelake.sinks.commits import commits
 
 
@@ -79,6 +80,24 @@ def test_a_merge_without_its_note_is_merged_again_without_harm(
     assert read_ledger(played.lake, played.pipeline).balanced
     closed = [commit.batch for commit in commits(played.lake.gold("visits"))]
     assert closed == sorted(set(closed), reverse=True)
+
+
+@pytest.mark.usefixtures("refusing")
+def test_rows_of_a_merge_without_its_note_are_not_mixed_with_those_of_another_definition(
+    landed: World, tmp_path: Path
+) -> None:
+    """In the first batch no commit before it names a definition either."""
+    played = landed.copied(tmp_path / "copy")
+    played.run(hops=["silver"])
+    with before_a_batch_closes(set()):
+        played.run(hops=["gold"])
+    tables = [{**_TABLES[0], "where": "action = 'click'"}, *_TABLES[1:]]
+    changed = played.redefined(gold=tables[:2])
+    with pytest.raises(GenerationError, match="tidelake repair clickstream --hop gold"):
+        changed.run(hops=["gold"])
+    assert repair(changed.context, "gold").rebuilt
+    assert changed.run(hops=["gold"]) == []
+    assert_gold_follows(changed, tables)
 
 
 @pytest.mark.usefixtures("refusing")

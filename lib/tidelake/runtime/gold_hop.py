@@ -23,7 +23,7 @@ from tidelake.runtime.targets import OWN, Inputs, Target, targets_of
 from tidelake.sinks.append import ensure_table
 from tidelake.sinks.commits import last_commit
 from tidelake.sinks.compaction import CONFLICTS, has_vectors, relieve
-from tidelake.sinks.definitions import changed_definition
+from tidelake.sinks.definitions import changed_definition, definition_note
 from tidelake.sinks.finality import settled_until
 from tidelake.sinks.generations import Fence
 from tidelake.sinks.positions import Position
@@ -80,7 +80,8 @@ class GoldHop(HopQuery):
                 self.run.spark,
                 target.table,
                 target_schema(self.run, target),
-                self.creation_note(),
+                # Where a merge carries no note, rows of an uncommitted batch are of this one.
+                {**self.creation_note(), **definition_note(target.definition)},
                 meaning=meaning_of(self.run.pipeline, target.table.name),
                 freedom=gold_freedom(self.run.pipeline),
             )

@@ -59,7 +59,7 @@ def is_decided_by(commit: Commit, note: Mapping[str, Any]) -> bool:
 
     Commits of earlier releases name none: nobody knows what decided them.
     """
-    return commit.note.get(_DECIDED_BY) == note[_DECIDED_BY]
+    return bool(commit.note.get(_DECIDED_BY) == note[_DECIDED_BY])
 
 
 @dataclass(frozen=True)

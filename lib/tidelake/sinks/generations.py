@@ -8,7 +8,7 @@ belongs to another history, and writing on would double or skip a batch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tidelake.errors import GenerationError
 from tidelake.sinks.commits import last_commit
@@ -40,7 +40,7 @@ class Fence:
     pipeline: str
     hop: Hop
     generation: str
-    closed: int = CREATION
+    closed: int = field(default=CREATION, compare=False)
 
     def admits(self, table: Table, batch: int, until: Mapping[str, Position] | None = None) -> bool:
         """Tell whether a batch is the table's next; False when it already holds it.
