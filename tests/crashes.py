@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame
 
-from tidelake.runtime import lanes, silver_batch
+from tidelake.errors import LeaseLostError
+from tidelake.runtime import lanes, lock, silver_batch
 from tidelake.runtime.gold_hop import GoldHop
 from tidelake.runtime.targets import Target
+from tidelake.store.folders import Folder
 from tidelake.tables import Table
 
 
@@ -49,6 +51,29 @@ def after_merges(count: int, *, slots: int = 1) -> Iterator[None]:
     with _dying() as patch:
         patch.setattr(GoldHop, "_merge", merge)
         patch.setattr(lanes, "slots_of", lambda session: slots)
+        yield
+
+
+@contextmanager
+def lease_lost_once(is_due: Callable[[], bool]) -> Iterator[None]:
+    """Let hops be locked by leases that are lost as soon as something holds.
+
+    Args:
+        is_due: Asked whenever a command asks for its locks.
+    """
+    real = lock.hold
+
+    @contextmanager
+    def hold(folder: Folder, what: str, **options: Any) -> Iterator[Callable[[], None]]:
+        def check() -> None:
+            if is_due():
+                raise LeaseLostError(what, str(folder))
+
+        with real(folder, what, **options):
+            yield check
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lock, "hold", hold)
         yield
 
 

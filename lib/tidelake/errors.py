@@ -10,6 +10,7 @@ TidelakeError                    1  unexpected, but named
 │   ├── LostError                   records of a topic are gone that were not taken
 │   ├── GenerationError             table and checkpoint do not belong together
 │   ├── LockedError                 another process writes this hop
+│   │   └── LeaseLostError          the lock was lost meanwhile; the message says what was done
 │   ├── UnbalancedError             the books do not add up
 │   ├── UnequalError                a table is not what follows from bronze
 │   └── SchemaChangedError          today's definition does not fit the stored table
@@ -121,6 +122,47 @@ class GenerationError(RefusedError):
 
 class LockedError(RefusedError):
     """Another process writes this hop."""
+
+
+class LeaseLostError(LockedError):
+    """A lock on an object store was lost while a command worked under it."""
+
+    def __init__(
+        self,
+        what: str,
+        place: str,
+        *,
+        done: Sequence[str] = (),
+        interrupted: str = "",
+        not_begun: str = "",
+        command: str = "",
+    ) -> None:
+        """Say which steps are done, and which command goes on.
+
+        Args:
+            what: What is written under the lock.
+            place: Where the lock lies.
+            done: Steps that are done.
+            interrupted: A step that may be done or not; empty: none.
+            not_begun: The step that would have come next; empty: not known.
+            command: Which goes on; empty: the same one.
+        """
+        self.what, self.place = what, place
+        self.done = tuple(done)
+        told = [
+            f"{what} the lock at {place} was lost: the store was out of reach, or this process "
+            "stood still, for too long. Another process may hold it now."
+        ]
+        if done or interrupted or not_begun:
+            told.append(f"Done: {'; '.join(done) or 'nothing'}.")
+        if interrupted:
+            told.append(f"Interrupted, done or not: {interrupted}.")
+        if not_begun:
+            told.append(f"Not begun: {not_begun}.")
+        told.append(
+            f"Go on with: {command}" if command else "Committed batches are kept; run again."
+        )
+        super().__init__(" ".join(told))
 
 
 class UnbalancedError(RefusedError):

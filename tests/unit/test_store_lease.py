@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.stores import Store
-from tidelake.errors import LockedError, MachineError
+from tidelake.errors import LeaseLostError, LockedError, MachineError
 from tidelake.runtime.lock import hold
 from tidelake.store import lease as module
 from tidelake.store.folders import Folder, folder
@@ -129,6 +129,34 @@ def test_a_holder_whose_lock_was_taken_over_stops(
             time.sleep(0.05)
 
     assert owner(s3, place)["token"] == "of another"
+
+
+def test_whoever_asks_hears_at_once_that_another_took_the_lock_over(
+    s3: Store, place: Folder
+) -> None:
+    with pytest.raises(LeaseLostError, match="was lost"), hold(place, "shop") as check:
+        check()
+        s3.put(f"{place}/.lock", b'{"token": "of another", "free": false}')
+        check()
+        pytest.fail("passed")  # pragma: no cover
+
+    assert owner(s3, place)["token"] == "of another"
+
+
+def test_a_store_that_is_out_of_reach_is_believed_until_the_lease_is_over(
+    place: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Client:
+        """Answers no more."""
+
+        def put_object(self, **_: object) -> None:
+            raise OSError("out of reach")
+
+    with pytest.raises(LeaseLostError, match="was lost"), hold(place, "shop") as check:
+        monkeypatch.setattr(module, "client", Client)
+        check()
+        monkeypatch.setattr(module, "LEASE_SECONDS", -1.0)
+        check()
 
 
 def test_a_store_without_conditional_writes_is_refused(

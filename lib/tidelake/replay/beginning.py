@@ -47,6 +47,7 @@ def begin(
         offsets: Where it stands in each input.
         files: Entries of the file source's log, if the input is one.
     """
+    run.locks.step(f"prepare the checkpoint of {hop}, generation {generation}")
     folder = run.lake.checkpoints(run.pipeline.name, hop) / generation
     prepare(folder, batch, offsets, files=files)
 

@@ -119,6 +119,7 @@ def name_generation(
     kept = {key: told for key, told in last.note.items() if key not in (REBUILT, ERASED)}
     note = {**kept, **books, "generation": generation, "batch": batch}
     nothing = load(run.spark, table).limit(0)
+    run.locks.step(f"begin generation {generation} in {table.name}")
     append(nothing, table, note, surely_filled=False)
 
 
@@ -133,4 +134,5 @@ def _drop_rows_of_no_batch(run: Run, side: Table, closing: Sequence[Commit]) -> 
         for generation, batch in newest.items()
         if is_generation(generation)
     )
+    run.locks.step(f"delete rows of uncommitted batches from {side.name}")
     run.spark.sql(f"DELETE FROM {side.sql} WHERE NOT ({known or 'false'})")

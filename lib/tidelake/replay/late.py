@@ -25,10 +25,10 @@ def apply_late(run: Run, *, event_date: date | None = None) -> int:
         UsageError: The pipeline has not run under this root.
         LockedError: A run of silver holds the hop.
     """
-    with holding_silver(run), Held() as keep:
+    with holding_silver(run, "late apply") as locked, Held() as keep:
         rows = waiting(run, run.lake.late(run.pipeline.name))
         if event_date is not None:
             rows = rows.where(F.col("event_date") == F.lit(event_date.isoformat()).cast("date"))
         chosen = keep(rows.select("record_id", "ingested_at"))
         expected = chosen.count()
-        return send(run, keep(as_requeued(run, chosen, "late")), expected=expected)
+        return send(locked, keep(as_requeued(run, chosen, "late")), expected=expected)

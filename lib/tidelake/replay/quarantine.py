@@ -99,7 +99,7 @@ def replay_quarantine(run: Run, choice: Choice, *, look_only: bool = False) -> R
         UsageError: The pipeline has not run under this root.
         LockedError: A run of silver holds the hop.
     """
-    with holding_silver(run), Held() as keep:
+    with holding_silver(run, "quarantine replay") as locked, Held() as keep:
         lake, name = run.lake, run.pipeline.name
         chosen = choice.of(waiting(run, lake.quarantine(name)))
         failed = keep(chosen.select("record_id", "ingested_at", F.col("stage").alias("failed")))
@@ -129,7 +129,7 @@ def replay_quarantine(run: Run, choice: Choice, *, look_only: bool = False) -> R
             return shown
         freed = decided.where(F.col(FATE) != QUARANTINED).select("record_id")
         sent = keep(rows.join(freed, on="record_id", how="left_semi"))
-        return Replay(outcomes, send(run, sent, expected=shown.released))
+        return Replay(outcomes, send(locked, sent, expected=shown.released))
 
 
 def discard_quarantine(run: Run, choice: Choice, *, why: str) -> int:
@@ -147,7 +147,7 @@ def discard_quarantine(run: Run, choice: Choice, *, why: str) -> int:
         UsageError: The pipeline has not run under this root.
         LockedError: A run of silver holds the hop.
     """
-    with holding_silver(run), Held() as keep:
+    with holding_silver(run, "quarantine discard") as locked, Held() as keep:
         name = run.pipeline.name
         discarded = run.lake.discarded(name)
         rows = keep(
@@ -168,5 +168,6 @@ def discard_quarantine(run: Run, choice: Choice, *, why: str) -> int:
             last = last_commit(discarded)
             batch = last.batch + 1 if last else 0
             note = {**stamp, "batch": batch, "why": why, "fingerprint": told["fingerprint"]}
+            locked.locks.step(f"append {told['rows']:,} rows to {discarded.name}")
             append(rows, discarded, note)
         return int(told["rows"])

@@ -101,4 +101,5 @@ def rebuild_gold(
             **target.books(until, settled),
         }
         made = stamped(rows_of(target, inputs), generation=generation, batch=FIRST)
+        run.locks.step(f"compute {target.table.name} anew")
         append(made, target.table, note, surely_filled=False, replaces=True)

@@ -36,10 +36,12 @@ def rebuild_silver(run: Run, generation: str, stays: Stays | None = None) -> Non
     bronze, requeue = lake.bronze(name), lake.requeue(name)
     note = {"pipeline": name, "generation": generation, "batch": CREATION}
     spark = run.spark
+    run.locks.step(f"create the tables of {name} that are not there")
     ensure_table(spark, requeue, from_ddl(spark, REQUEUE_DDL), {**note, "hop": "requeue"})
     create_silver(run, {**note, "hop": "silver"})
     version = newest_version(bronze)
     rows = load(spark, bronze, version=version)
+    run.locks.step(f"empty {requeue.name}")
     spark.sql(f"DELETE FROM {requeue.sql}")
     until: dict[str, Position] = {
         "bronze": (version + 1, -1),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tidelake.config import FilesSource, KafkaSource
@@ -59,14 +59,16 @@ def repair(run: Run, hop: Hop) -> Repaired:
         UsageError: The hop has no tables yet.
         NotBuiltError: A source whose position the table does not tell.
         LockedError: Another process writes the hop.
+        LeaseLostError: The lock was lost; the message says which steps were done.
     """
     repairs: dict[Hop, Callable[[Run], Repaired]] = {
         "bronze": _bronze,
         "silver": _silver,
         "gold": _gold,
     }
-    with hold_hops(run.lake, run.pipeline.name, [hop]):
-        return repairs[hop](run)
+    again = f"tidelake repair {run.pipeline.name} --hop {hop}"
+    with hold_hops(run.lake, run.pipeline.name, [hop], command=again) as locks:
+        return repairs[hop](replace(run, locks=locks))
 
 
 def _bronze(run: Run) -> Repaired:

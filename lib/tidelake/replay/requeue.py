@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
@@ -55,8 +56,15 @@ def _over_side(run: Run, side: Table, query: str) -> DataFrame:
 
 
 @contextmanager
-def holding_silver(run: Run) -> Iterator[None]:
+def holding_silver(run: Run, command: str) -> Iterator[Run]:
     """Keep silver to ourselves while its side tables are read and its input grows.
+
+    Args:
+        run: What the command works with.
+        command: The command, to be typed again where its lock is lost.
+
+    Yields:
+        The same with the lock.
 
     Raises:
         UsageError: The pipeline has not run under this root.
@@ -65,8 +73,9 @@ def holding_silver(run: Run) -> Iterator[None]:
     name = run.pipeline.name
     if not run.lake.silver(name).exists:
         raise UsageError(f"silver.{name} does not exist yet. Fill it with: tidelake run {name}")
-    with hold_hops(run.lake, name, ["silver"]):
-        yield
+    again = f"tidelake {command} {name}"
+    with hold_hops(run.lake, name, ["silver"], command=again) as locks:
+        yield replace(run, locks=locks)
 
 
 def as_requeued(run: Run, rows: DataFrame, reason: Reason) -> DataFrame:
@@ -173,6 +182,7 @@ def send(run: Run, rows: DataFrame, *, expected: int) -> int:
         "records": expected,
         "fingerprint": found["fingerprint"],
     }
+    run.locks.step(f"append {expected:,} rows to {requeue.name}")
     append(rows, requeue, note)
     return expected
 

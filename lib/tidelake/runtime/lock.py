@@ -6,12 +6,13 @@ import errno
 import fcntl
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TextIO
 
-from tidelake.errors import LockedError, RefusedError
+from tidelake.errors import LeaseLostError, LockedError, RefusedError
 from tidelake.store.folders import Folder
 from tidelake.store.lease import lease
 from tidelake.tables import Hop, Lake
@@ -24,10 +25,65 @@ _NO_LOCKS = frozenset({errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOL
 _LOOKS, _LOOK_SECONDS = 20, 0.05
 
 
+@dataclass
+class HopLocks:
+    """The locks that a command holds, and the steps that it does under them.
+
+    A lock on an object store may be lost while its holder stands still. So a command that writes
+    several tables asks before each of them.
+
+    Attributes:
+        command: Which goes on where it was interrupted; empty: the same one.
+        checks: One a lock; each raises LeaseLostError where the lock is lost.
+    """
+
+    command: str = ""
+    checks: list[Callable[[], None]] = field(default_factory=list)
+    _done: list[str] = field(default_factory=list)
+    _current: str = ""
+    _next: str = ""
+
+    def step(self, what: str) -> None:
+        """Begin a step, right before it writes; the one before it is done.
+
+        Args:
+            what: What it does, for people: ``replace silver.shop``.
+
+        Raises:
+            LeaseLostError: A lock is lost, and the step must not begin.
+        """
+        if not self.checks:
+            return
+        if self._current:
+            self._done.append(self._current)
+        self._current, self._next = "", what
+        for check in self.checks:
+            check()
+        self._current, self._next = what, ""
+
+    def lost(self, error: LeaseLostError) -> LeaseLostError:
+        """Say of a lost lock which steps were done."""
+        if not (self._done or self._current or self._next):
+            return error
+        return LeaseLostError(
+            error.what,
+            error.place,
+            done=self._done,
+            interrupted=self._current,
+            not_begun=self._next,
+            command=self.command,
+        )
+
+
 @contextmanager
 def hold_hops(
-    lake: Lake, pipeline: str, hops: Sequence[Hop], *, goes_on_with: Work | None = None
-) -> Iterator[None]:
+    lake: Lake,
+    pipeline: str,
+    hops: Sequence[Hop],
+    *,
+    goes_on_with: Work | None = None,
+    command: str = "",
+) -> Iterator[HopLocks]:
     """Hold the locks of a pipeline's hops.
 
     Args:
@@ -35,15 +91,31 @@ def hold_hops(
         pipeline: Whose.
         hops: Which.
         goes_on_with: What the holder may go on with where it was interrupted.
+        command: See :class:`HopLocks`.
 
     Raises:
         LockedError: Another process writes one of them.
+        LeaseLostError: One of them was lost; the message says which steps were done.
         RefusedError: Work on several tables has begun and not ended: they do not agree yet.
     """
+    locks = HopLocks(command)
+    try:
+        with _held(lake, pipeline, hops, goes_on_with) as checks:
+            locks.checks += checks
+            yield locks
+    except LeaseLostError as error:
+        raise locks.lost(error) from error
+
+
+@contextmanager
+def _held(
+    lake: Lake, pipeline: str, hops: Sequence[Hop], goes_on_with: Work | None
+) -> Iterator[list[Callable[[], None]]]:
     with ExitStack() as locks:
-        for hop in hops:
-            folder = lake.checkpoints(pipeline, hop)
-            locks.enter_context(hold(folder, f"{pipeline}, hop {hop},"))
+        checks = [
+            locks.enter_context(hold(lake.checkpoints(pipeline, hop), f"{pipeline}, hop {hop},"))
+            for hop in hops
+        ]
         if goes_on_with != "erasure" and lake.erasure(pipeline).exists():
             raise RefusedError(
                 f"an erasure of {pipeline} was interrupted, and its tables do not agree yet. "
@@ -62,7 +134,7 @@ def hold_hops(
                 f"a swap of {pipeline}'s tables was interrupted, and they do not agree yet. "
                 f"{remedy}"
             )
-        yield
+        yield checks
 
 
 def is_put_back(lake: Lake, pipeline: str) -> bool:
@@ -74,7 +146,7 @@ def is_put_back(lake: Lake, pipeline: str) -> bool:
 
 
 @contextmanager
-def hold(folder: Folder, what: str, *, waits: bool = False) -> Iterator[None]:
+def hold(folder: Folder, what: str, *, waits: bool = False) -> Iterator[Callable[[], None]]:
     """Hold a folder's lock; the system frees it when the process ends, however it ends.
 
     A store has no such locks: there it is an object, and frees itself a while after its holder
@@ -85,12 +157,16 @@ def hold(folder: Folder, what: str, *, waits: bool = False) -> Iterator[None]:
         what: What is written under it, for the message.
         waits: Wait for the other process; for what takes moments.
 
+    Yields:
+        A check that raises LeaseLostError where the lock is not held any more; on a disk it always
+        is.
+
     Raises:
         LockedError: Another process holds it.
     """
     if not isinstance(folder, Path):
-        with lease(folder / ".lock", what, waits=waits):
-            yield
+        with lease(folder / ".lock", what, waits=waits) as check:
+            yield check
         return
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as held:
@@ -100,7 +176,7 @@ def hold(folder: Folder, what: str, *, waits: bool = False) -> Iterator[None]:
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise
-        yield
+        yield lambda: None
 
 
 def _lock(file: TextIO, what: str, *, waits: bool) -> None:

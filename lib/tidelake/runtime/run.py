@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pyspark.sql import SparkSession
 
 from tidelake.config import Environment, Pipeline
+from tidelake.runtime.lock import HopLocks
 from tidelake.runtime.progress import Progress
 from tidelake.tables import Catalog, Lake
 
@@ -24,6 +25,7 @@ class Run:
         progress: Hears of each closed batch.
         stop: Set to end the run: the open batch is given up, the next run repeats it.
         replays: Whether what had arrived long before comes once more: nothing of it is late.
+        locks: What a command that changes several tables holds; hears of each step.
     """
 
     spark: SparkSession
@@ -33,6 +35,7 @@ class Run:
     progress: Progress
     stop: threading.Event = field(default_factory=threading.Event)
     replays: bool = False
+    locks: HopLocks = field(default_factory=HopLocks)
 
 
 @dataclass(frozen=True)

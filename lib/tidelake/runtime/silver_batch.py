@@ -157,6 +157,7 @@ class SilverBatch:
         if kept:
             theirs = stamped(kept.silver, **stamp)
             accepted = theirs.unionByName(accepted, allowMissingColumns=True)
+        run.locks.step(f"write {run.lake.silver(name).name}")
         append(
             accepted,
             run.lake.silver(name),
@@ -212,6 +213,7 @@ class SilverBatch:
             return
         # A generation's name comes from our own notes: a letter and digits.
         own = f"_generation = '{self.generation}' AND _batch = {self.number}"
+        self.run.locks.step(f"write {table.name}")
         append(
             rows,
             table,

@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -23,7 +23,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
-from tidelake.errors import LockedError, MachineError
+from tidelake.errors import LeaseLostError, LockedError, MachineError
 from tidelake.store.access import client, named
 from tidelake.store.folders import SCHEME, Folder
 
@@ -55,8 +55,11 @@ class _Seen:
 
 
 @contextmanager
-def lease(file: Folder, what: str, *, waits: bool = False) -> Iterator[None]:
+def lease(file: Folder, what: str, *, waits: bool = False) -> Iterator[Callable[[], None]]:
     """Hold the lock that a file on a store is.
+
+    Yields:
+        A check that raises LeaseLostError unless the lock is still held. It asks the store.
 
     Args:
         file: The lock's object.
@@ -64,7 +67,8 @@ def lease(file: Folder, what: str, *, waits: bool = False) -> Iterator[None]:
         waits: Wait for the other holder; for what takes moments.
 
     Raises:
-        LockedError: Another process holds it, or took it over since this one had not been heard of.
+        LockedError: Another process holds it.
+        LeaseLostError: Another took it over, or may have, since this one had not been heard of.
         MachineError: The store does not know conditional writes.
     """
     held = _Held(str(file), what)
@@ -73,7 +77,7 @@ def lease(file: Folder, what: str, *, waits: bool = False) -> Iterator[None]:
     renewing = threading.Thread(target=held.keep, name="tidelake-lease", daemon=True)
     renewing.start()
     try:
-        yield
+        yield held.check
     except KeyboardInterrupt as error:
         if held.lost:
             raise held.refusal() from error
@@ -95,8 +99,10 @@ class _Held:
     tag: str = ""
     lost: bool = False
     writes: int = 0
+    heard: float = 0.0
     done: threading.Event = field(default_factory=threading.Event)
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
+    one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
 
     def take(self, *, waits: bool) -> None:
         """Write our name into it."""
@@ -148,6 +154,7 @@ class _Held:
                 return False
             raise
         self.tag = answer["ETag"]
+        self.heard = time.monotonic()
         return True
 
     def _look(self) -> _Seen | None:
@@ -171,18 +178,37 @@ class _Held:
 
     def keep(self) -> None:
         """Write it anew again and again; give up the work where that does not succeed in time."""
-        heard = time.monotonic()
         while not self.done.wait(_RENEWED_EVERY):
+            if self.lost:
+                return
+            if not self._renewed():
+                _thread.interrupt_main()
+                return
+
+    def check(self) -> None:
+        """Write it anew now, whenever that was done last: this process may have stood still.
+
+        Raises:
+            LeaseLostError: It is not ours any more.
+        """
+        self._renewed()
+        if self.lost:
+            raise self.refusal()
+
+    def _renewed(self) -> bool:
+        """Write it anew; False for the one caller who finds that it is lost."""
+        with self.one_at_a_time:
+            if self.lost:
+                # Whoever found that stops the work.
+                return True
             renewed: bool | None = None
             with suppress(Exception):
                 renewed = self._put({"IfMatch": self.tag})
-            if renewed:
-                heard = time.monotonic()
             # What was refused may be our own write whose answer was lost.
-            elif (renewed is False and not self._is_ours()) or _too_long(heard):
-                self.lost = True
-                _thread.interrupt_main()
-                return
+            self.lost = not renewed and (
+                (renewed is False and not self._is_ours()) or _too_long(self.heard)
+            )
+            return not self.lost
 
     def _is_ours(self) -> bool:
         with suppress(Exception):
@@ -199,12 +225,9 @@ class _Held:
             with suppress(Exception):
                 self._put({"IfMatch": self.tag}, free=True)
 
-    def refusal(self) -> LockedError:
+    def refusal(self) -> LeaseLostError:
         """Say that somebody else may hold it now."""
-        return LockedError(
-            f"{self.what} the lock at {self.place} was lost: the store was out of reach, or this "
-            "process stood still, for too long. What was closed stays; run again."
-        )
+        return LeaseLostError(self.what, self.place)
 
 
 def _too_long(heard: float) -> bool:

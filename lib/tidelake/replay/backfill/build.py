@@ -103,7 +103,8 @@ def fill(
 
 def _begin_silver(green: Run, live: Run, since: datetime | None) -> None:
     lake, name = green.lake, green.pipeline.name
-    with hold_hops(lake, name, ["silver"]):
+    with hold_hops(lake, name, ["silver"]) as locks:
+        green = replace(green, locks=locks)
         last = last_commit(lake.silver(name))
         if last is not None and last.batch > CREATION:
             return
@@ -116,7 +117,8 @@ def _begin_silver(green: Run, live: Run, since: datetime | None) -> None:
 def _begin_gold(green: Run, live: Run, span: Span | None) -> None:
     lake, pipeline = green.lake, green.pipeline
     tables = [lake.table(name) for name in pipeline.gold_names]
-    with hold_hops(lake, pipeline.name, ["gold"]):
+    with hold_hops(lake, pipeline.name, ["gold"]) as locks:
+        green = replace(green, locks=locks)
         found = [last_commit(table) for table in tables]
         if None not in found and len({one.generation for one in found if one}) == 1:
             return

@@ -28,7 +28,7 @@ from tidelake.sinks.positions import Position
 from tidelake.tables import Hop, Table
 
 # Green tables may be empty.
-_REPLACES: dict[str, bool] = {"surely_filled": False, "replaces": True}
+_REPLACES: dict[str, Any] = {"surely_filled": False, "replaces": True}
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,7 @@ def install_silver(run: Run, contents: SilverContents) -> None:
     generation = next_generation(run, "silver", [silver])
     note = _note(run, "silver", generation)
     nothing = load(run.spark, requeue).limit(0)
+    run.locks.step(f"empty {requeue.name}")
     append(nothing, requeue, {**note, "hop": "requeue"}, **_REPLACES)
     until = {
         "bronze": contents.note.until["bronze"],
@@ -82,9 +83,11 @@ def install_silver(run: Run, contents: SilverContents) -> None:
         (contents.quarantine, lake.quarantine(name)),
         (contents.late, lake.late(name)),
     ):
+        run.locks.step(f"replace {table.name}")
         append(stamped(rows, **stamp), table, note, **_REPLACES)
     books = {**contents.note.to_json(), "until": {k: list(v) for k, v in until.items()}}
     books |= silver_note(run.pipeline)
+    run.locks.step(f"replace {silver.name}")
     append(stamped(contents.silver, **stamp), silver, {**note, **books}, **_REPLACES)
 
 
@@ -107,6 +110,7 @@ def install_gold(run: Run, contents: GoldContents, *, follows_new_silver: bool) 
     for table, rows in contents.rows.items():
         note = _note(run, "gold", generation) | {**contents.books[table], "until": positions}
         made = stamped(rows, generation=generation, batch=FIRST)
+        run.locks.step(f"replace {table.name}")
         append(made, table, note, **_REPLACES)
 
 

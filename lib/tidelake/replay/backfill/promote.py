@@ -31,7 +31,7 @@ from tidelake.replay.verify.inputs import ORIGIN, read_inputs
 from tidelake.runtime.gold_inputs import inputs_of
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
-from tidelake.runtime.lock import hold_hops
+from tidelake.runtime.lock import HopLocks, hold_hops
 from tidelake.runtime.targets import targets_of
 from tidelake.sinks.commits import Commit, last_commit, newest_version
 from tidelake.sinks.definitions import hash_of
@@ -50,6 +50,7 @@ def promote(run: Run) -> State:
     Raises:
         UsageError: There is no backfill that is built, or the definition is another one now.
         LockedError: A run writes silver or gold.
+        LeaseLostError: The lock was lost; the message says which steps were done.
         UnbalancedError: The tables were swapped, and their ledger does not balance.
     """
     lake, pipeline = run.lake, run.pipeline
@@ -59,8 +60,14 @@ def promote(run: Run) -> State:
             f"the definition of {pipeline.name} is not the one that its backfill was filled by. "
             f"Fill it anew with: tidelake backfill run {pipeline.name}"
         )
-    with hold_hops(lake, pipeline.name, ["silver", "gold"], goes_on_with="swap"):
-        fill(run, state.start)
+    again = f"tidelake backfill promote {pipeline.name}"
+    with hold_hops(
+        lake, pipeline.name, ["silver", "gold"], goes_on_with="swap", command=again
+    ) as locks:
+        run = replace(run, locks=locks)
+        locks.step("fill the green tables")
+        # Green tables have locks of their own.
+        fill(replace(run, locks=HopLocks()), state.start)
         green = green_run(run, state.start)
         if state.stage == "built":
             state = replace(
@@ -69,6 +76,7 @@ def promote(run: Run) -> State:
                 before=_versions(run, state),
                 gold_followed=_gold_followed(run),
             )
+            locks.step("note the versions that a rollback restores")
             write_state(lake, pipeline, state)
         from_bronze = state.start == "bronze"
         if from_bronze:
@@ -76,6 +84,7 @@ def promote(run: Run) -> State:
             _send_quarantined(run, state)
         install_gold(run, _green_gold(run, green), follows_new_silver=from_bronze)
         state = replace(state, stage="promoted")
+        locks.step("note that all tables are swapped")
         write_state(lake, pipeline, state)
         if from_bronze:
             check_ledger(

@@ -37,17 +37,24 @@ def rollback(run: Run) -> State:
         UsageError: Nothing was promoted.
         RefusedError: A version from before was cleaned up.
         LockedError: A run writes silver or gold.
+        LeaseLostError: The lock was lost; the message says which steps were done.
         UnbalancedError: The tables were put back, and their ledger does not balance.
     """
     lake, pipeline = run.lake, run.pipeline
     state = need_state(lake, pipeline, "promoting", "promoted", "rolling back")
-    with hold_hops(lake, pipeline.name, ["silver", "gold"], goes_on_with="swap"):
+    again = f"tidelake backfill rollback {pipeline.name}"
+    with hold_hops(
+        lake, pipeline.name, ["silver", "gold"], goes_on_with="swap", command=again
+    ) as locks:
+        run = replace(run, locks=locks)
         requeue = lake.requeue(pipeline.name)
         if state.stage != "rolling back":
             state = replace(state, stage="rolling back", requeue=newest_version(requeue))
+        locks.step("note that the tables are put back")
         write_state(lake, pipeline, state)
         # The requeue comes last: while the promoted silver is there, nobody may read it restored.
         for name, version in sorted(state.before.items(), key=lambda one: one[0] == requeue.name):
+            locks.step(f"restore {name}")
             try:
                 _restore(run, lake.table(name), version)
             except RefusedError:
@@ -59,6 +66,7 @@ def rollback(run: Run) -> State:
             _put_silver_on(run, state)
         _put_gold_on(run, state)
         state = replace(state, stage="rolled back")
+        locks.step("note that all tables are put back")
         write_state(lake, pipeline, state)
         if from_bronze:
             name = pipeline.name
@@ -116,9 +124,11 @@ def _empty_silver(run: Run, generation: str) -> None:
     note = {"pipeline": name, "hop": "silver", "generation": generation, "batch": CREATION}
     if not lake.silver(name).exists:
         # The promotion did not come so far.
+        run.locks.step(f"create {lake.silver(name).name}")
         create_silver(run, note)
     for table in (lake.quarantine(name), lake.late(name), lake.silver(name)):
         nothing = load(run.spark, table).limit(0)
+        run.locks.step(f"empty {table.name}")
         append(nothing, table, {**note, REBUILT: True}, surely_filled=False, replaces=True)
 
 

@@ -9,6 +9,7 @@ anew from what silver holds. A step that is done is found done, so none is done 
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from pyspark.sql import functions as F
@@ -70,6 +71,7 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
         NotBuiltError: The prefilter has a state that cannot be prepared.
         RefusedError: A backfill is under way; or what stopped a hop on its way to its head.
         LockedError: Another process writes one of the hops.
+        LeaseLostError: A lock was lost; the message says which steps were done.
     """
     lake, pipeline = run.lake, run.pipeline
     require_tables(lake, pipeline.name)
@@ -82,10 +84,13 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
             "this compute takes no session settings, and the delete needs one for its note. "
             "Erase on compute that does."
         )
-    with hold_hops(lake, pipeline.name, HOPS, goes_on_with="erasure"):
+    again = f"tidelake erase {pipeline.name} --subject {subject.column}=VALUE, the same value"
+    with hold_hops(lake, pipeline.name, HOPS, goes_on_with="erasure", command=again) as locks:
+        run = replace(run, locks=locks)
         begun = read_begun(run, subject)
         if begun is None:
             _refuse_backfill(run)
+            locks.step("take in what has arrived")
             _drain(run)
             begun = _begin(run, subject)
             # Others look for the erasure before they begin to fill; now they would see it.
@@ -95,11 +100,17 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
             _delete(run, begun)
             _go_on(run, begun)
             sent = _send_neighbours(run, begun)
+            locks.step("take in what was sent again")
             run_hops(run, ["silver", "gold"], parse_trigger(AVAILABLE_NOW), held=True)
+            locks.step("copy the ledger")
             copy_books(run, ["bronze"])
+            locks.step("remove remembered ids, and tables of a backfill")
             _forget_ids(run)
             gave_up = _give_up_rollback(run)
+            locks.step("note that all rows are erased")
             end(run, begun)
+        if now:
+            locks.step("delete old files")
         broken = purge(run) if now else ()
         sources = begun.loss.sources if begun else ()
         return Report(
@@ -151,6 +162,7 @@ def _begin(run: Run, subject: Subject) -> Begun | None:
             return None
         neighbours = hold(find_neighbours(run, records))
         name = datetime.now(UTC).isoformat()
+        run.locks.step("note the records that are erased")
         return begin(run, name, subject, loss, records, neighbours)
 
 
@@ -172,6 +184,7 @@ def _delete(run: Run, begun: Begun) -> None:
             if not rows:
                 continue
             is_dated = table != run.lake.discarded(run.pipeline.name)
+            run.locks.step(f"delete rows from {table.name}")
             delete_records(records, table, within=within if is_dated else "", note=note)
             purge_vectors(run.spark, table)
             run.progress.say(f"{table.name}: {rows:,} rows erased")
