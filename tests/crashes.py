@@ -67,7 +67,7 @@ def lease_lost_once(is_due: Callable[[], bool]) -> Iterator[None]:
     def hold(folder: Folder, what: str, **options: Any) -> Iterator[Callable[[], None]]:
         def check() -> None:
             if is_due():
-                raise LeaseLostError(f"{what} the lock at {folder}")
+                raise LeaseLostError(what, str(folder))
 
         with real(folder, what, **options):
             yield check

@@ -130,7 +130,8 @@ class LeaseLostError(LockedError):
 
     def __init__(
         self,
-        lock: str,
+        what: str,
+        place: str,
         *,
         done: Sequence[str] = (),
         interrupted: str = "",
@@ -140,17 +141,18 @@ class LeaseLostError(LockedError):
         """Say which steps are done, and which command goes on.
 
         Args:
-            lock: What the lock is for, and where it lies.
+            what: What is written under the lock.
+            place: Where the lock lies.
             done: Steps that are done.
             interrupted: A step that may be done or not; empty: none.
             not_begun: The step that would have come next; empty: not known.
             command: Which goes on; empty: the same one.
         """
-        self.lock = lock
+        self.what, self.place = what, place
         self.done = tuple(done)
         told = [
-            f"{lock} was lost: the store was out of reach, or this process stood still, for too "
-            "long. Another process may hold it now."
+            f"{what} the lock at {place} was lost: the store was out of reach, or this process "
+            "stood still, for too long. Another process may hold it now."
         ]
         if done or interrupted or not_begun:
             told.append(f"Done: {'; '.join(done) or 'nothing'}.")

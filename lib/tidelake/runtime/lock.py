@@ -65,7 +65,8 @@ class HopLocks:
         if not (self._done or self._current or self._next):
             return error
         return LeaseLostError(
-            error.lock,
+            error.what,
+            error.place,
             done=self._done,
             interrupted=self._current,
             not_begun=self._next,
@@ -166,6 +167,10 @@ def hold(
         optional: Whether the work is done without a lock where the file system has none. The
             tables alone keep writers apart then: each batch asks them which generation and which
             batch is next, and its appends carry transaction ids.
+
+    Yields:
+        A check that raises LeaseLostError where the lock is not held any more; on a disk it always
+        is.
 
     Yields:
         A check that raises LeaseLostError where the lock is not held any more; on a disk it always

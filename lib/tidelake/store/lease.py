@@ -227,7 +227,7 @@ class _Held:
 
     def refusal(self) -> LeaseLostError:
         """Say that somebody else may hold it now."""
-        return LeaseLostError(f"{self.what} the lock at {self.place}")
+        return LeaseLostError(self.what, self.place)
 
 
 def _too_long(heard: float) -> bool:
