@@ -12,7 +12,7 @@ from tests.crashes import after_merges
 from tests.recovery.failpoints import armed, die
 from tests.running import click, read, versions
 from tests.worlds import TO_SILVER, world
-from tidelake.errors import GenerationError
+from tidelake.errors import GenerationError, TidelakeError
 from tidelake.ops.ledger import read_ledger
 from tidelake.replay.repair import repair
 from tidelake.replay.verify import verify
@@ -35,7 +35,7 @@ def test_an_open_batch_of_bronze_and_of_gold_is_of_one_definition(
     """Bronze knows nothing of rules; gold is refused, and mended by the command that is named."""
     played = world(spark, tmp_path, gold=_GOLD, quality=None)
     played.land("a.jsonl", [click(n, minute=n) for n in range(8)])
-    with armed("bronze/append/before", die), pytest.raises(Exception, match="cut off"):
+    with armed("bronze/append/before", die), pytest.raises(TidelakeError, match="DiedError"):
         played.run(hops=["bronze"])
     no_bots = {"where": "action <> 'bot'"}
     other = played.redefined(event=no_bots)

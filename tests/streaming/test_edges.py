@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.edges import KNOWN, KNOWN_MINUTES, edge_rows, edges_pipeline, known_rows
+from tests.edges import FAILING, KNOWN, KNOWN_MINUTES, edge_rows, edges_pipeline, known_rows
 from tests.running import read
 from tests.worlds import world
 from tidelake.ops.ledger import read_ledger
@@ -38,7 +38,7 @@ def test_rows_from_the_edges_of_every_type_go_through_every_kind_of_table(
     refused = read(played.lake, "silver.edges__quarantine WHERE event_id = 'known-3'", "reasons")
     assert refused == [(["event_time: not in the years 1000 to 9999"],)]
     told = read_status(played.lake, played.pipeline).failed
-    assert set(told) == set(played.pipeline.gold_names)
+    assert told.keys() >= {f"gold.{name}" for name in FAILING}
     books = read_ledger(played.lake, played.pipeline).to_json()
     assert books["balanced"], books["problems"]
     judged = verify(played.context)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -145,11 +145,15 @@ class SilverBatch:
         filled = (*extra, *new)
         name = pipeline.name
         by = decision_note(pipeline, {use.table: use.version for use in note.dimensions})
-        failed = to_quarantine(decided, **stamp)
-        if kept:
-            failed = failed.unionByName(stamped(kept.quarantine, **stamp))
-        self._write_side(failed, run.lake.quarantine(name), by, count=total[QUARANTINED])
-        late = to_late(decided, pipeline, watermark=marked(mark), extra=filled, **stamp)
+
+        def quarantined() -> DataFrame:
+            failed = to_quarantine(decided, **stamp)
+            return failed.unionByName(stamped(kept.quarantine, **stamp)) if kept else failed
+
+        def late() -> DataFrame:
+            return to_late(decided, pipeline, watermark=marked(mark), extra=filled, **stamp)
+
+        self._write_side(quarantined, run.lake.quarantine(name), by, count=total[QUARANTINED])
         self._write_side(
             late, run.lake.late(name), by, count=total[LATE], may_add_columns=bool(filled)
         )
@@ -179,7 +183,7 @@ class SilverBatch:
 
     def _write_side(
         self,
-        rows: DataFrame,
+        rows: Callable[[], DataFrame],
         table: Table,
         decided_by: Mapping[str, Any],
         *,
@@ -193,7 +197,7 @@ class SilverBatch:
         in one commit: silver and its side tables are decided by one definition.
 
         Args:
-            rows: The rows.
+            rows: Gives the rows; most batches have none for a side table.
             table: Where to.
             decided_by: From :func:`tidelake.sinks.definitions.decision_note`.
             count: How many rows the batch has.
@@ -215,7 +219,7 @@ class SilverBatch:
         own = f"_generation = '{self.generation}' AND _batch = {self.number}"
         self.run.locks.step(f"write {table.name}")
         append(
-            rows,
+            rows(),
             table,
             {**self._stamp(), **decided_by},
             may_add_columns=may_add_columns,
