@@ -1,4 +1,7 @@
-"""A lock that is lost in the middle of a command: nothing is written after it, and all is told."""
+"""A lock that is lost in the middle of a command: nothing is written after it, and all is told.
+
+Of a promotion and a rollback: see ``test_rollback``.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,6 @@ from tests.running import START, click, read, versions
 from tests.worlds import World, world
 from tidelake.errors import LeaseLostError, RefusedError
 from tidelake.ops.ledger import read_ledger
-from tidelake.replay.backfill.build import build
-from tidelake.replay.backfill.promote import promote
-from tidelake.replay.backfill.rollback import rollback
 from tidelake.replay.erase.erase import erase
 from tidelake.replay.erase.subject import Subject
 from tidelake.replay.late import apply_late
@@ -84,44 +84,6 @@ def test_a_repair_stops_between_two_tables_and_is_done_again(filled: World, tmp_
         played.run(hops=["gold"])
     repair(played.context, "gold")
     assert played.run() == []
-
-
-def test_a_promotion_and_a_rollback_stop_between_two_tables_and_go_on(
-    filled: World, tmp_path: Path
-) -> None:
-    played = filled.copied(tmp_path / "copy")
-    build(played.context, "bronze")
-    quarantine, late = "silver.clickstream__quarantine", "silver.clickstream__late"
-    before = versions(played.lake)
-    with (
-        lease_lost_once(lambda: _generation(played, quarantine) == "g2"),
-        pytest.raises(
-            LeaseLostError,
-            match=f"Done: fill the green tables; .*replace {quarantine}. Not begun: replace {late}."
-            " Go on with: tidelake backfill promote clickstream",
-        ),
-    ):
-        promote(played.context)
-    after = versions(played.lake)
-    changed = {name for name in before if before[name] != after[name]}
-    assert changed == {"bronze.clickstream__requeue", quarantine}
-
-    promote(played.context)
-    assert read_ledger(played.lake, played.pipeline).fates["silver"] == 5
-    silver = played.lake.silver("clickstream")
-    promoted = newest_version(silver)
-    with (
-        lease_lost_once(lambda: newest_version(silver) > promoted),
-        pytest.raises(
-            LeaseLostError,
-            match=r"restore silver\.clickstream\b.* Not begun: .*backfill rollback clickstream",
-        ),
-    ):
-        rollback(played.context)
-    rollback(played.context)
-    played.run()
-    assert read_ledger(played.lake, played.pipeline).problems == ()
-    assert len(read(played.lake, "silver.clickstream", "event_id")) == 4
 
 
 @pytest.mark.long
