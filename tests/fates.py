@@ -92,7 +92,7 @@ def assert_fates(
 def counted(commit: Commit) -> Counter[str]:
     """Read a batch's rows by verdict from its commit."""
     found: Counter[str] = Counter()
-    for fate, stage, _, rows, _ in commit.note["counts"]:
+    for fate, stage, _, rows, *_ in commit.note["counts"]:
         found[stage if fate == "quarantined" else fate] += rows
     return found
 

@@ -107,6 +107,8 @@ def as_requeued(run: Run, rows: DataFrame, reason: Reason) -> DataFrame:
     return (
         theirs.join(rows.select(*same, number), on=[*same, "_number"], how="left_semi")
         .select(*BRONZE_COLUMNS)
+        # One file, which a batch of silver takes whole.
+        .coalesce(1)
         .withColumn("reason", F.lit(reason))
         .withColumn("requeued_at", F.lit(_now(run)))
     )

@@ -6,8 +6,8 @@ is an error, and the payloads in which a double could lose digits, ``\u`` escape
 surrogate, or a bracket could close our array, are read a second time as a variant, which keeps
 decimals of up to 38 digits. So are payloads that hold a nested field. A number given for a string
 field is taken by its value: 1.10 becomes "1.1". One that neither a double nor 38 digits hold breaks
-the contract: its text would be that of another number. A payload with a number that would become
-zero or infinity, as 1e-400, is not read at all.
+the contract: its text would be that of another number. One that a double makes zero or infinity, as
+1e-400, is read as the text that it is: a text field keeps it, any other is broken.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from tidelake.silver.fields import refusals, unknown_names, unknown_values
 from tidelake.silver.values import (
     DOUBTFUL,
     INEXACT,
-    is_beyond_doubles,
     is_double,
     json_objects,
     json_variant,
     loses_digits,
     read_exactly,
     variant_text,
+    with_extremes_as_texts,
 )
 
 PARSED = "_parsed"
@@ -46,17 +46,16 @@ REFUSAL = "_refusal"
 TEXT = "_text"
 
 _NO_JSON = "payload: not one JSON object"
-_BEYOND = "payload: holds a number that is zero or infinity as a double, and is neither"
 
 # What fast parsing could get wrong: a number with 17 characters of a fraction or 16 digits before
-# an exponent (a double holds 15 for certain), an exponent of three digits (some are beyond what a
-# double can be), an escaped surrogate, an escape that is cut off (its parser swallows the quote
+# an exponent (a double holds 15 for certain), an exponent below -290 (a double holds fewer
+# digits there), an escaped surrogate, an escape that is cut off (its parser swallows the quote
 # and goes on), a bracket that closes our own array. To look for digits only where a number can
 # begin takes half the time.
-_LONG_RUN = r"[:,\[]\s*-?(?:[0-9.]{16}|[0-9.]+[eE][+-]?[0-9]{3})"
+_LONG_RUN = r"[:,\[]\s*-?(?:[0-9.]{16}|[0-9.]+[eE]-0*[23][0-9]{2})"
 _LONG_NUMBER = (
     r"[:,\[]\s*-?"
-    r"(?:(?=[0-9]*\.[0-9])[0-9.]{17}|[0-9.]{16,}[eE]|[0-9.]+[eE][+-]?[0-9]{3})"
+    r"(?:(?=[0-9]*\.[0-9])[0-9.]{17}|[0-9.]{16,}[eE]|[0-9.]+[eE]-0*(?:29[0-9]|3[0-9]{2}))"
 )
 _SURROGATE = r"\\u(?:[dD][89a-fA-F]|(?![0-9a-fA-F]{4}))"
 _CLOSING = r"\}\s*\]"
@@ -65,7 +64,7 @@ _CLOSING = r"\}\s*\]"
 _PLAIN = r"""^\{(?: ?"(?:%s)" ?: ?(?:"[^"]*"|true|false|[^\[\]"{},eE]{1,16})[,}])*+ ?$"""
 _MEANWHILE = (
     *("_objects", "_fast", "_plain", "_care", "_others", "_twice", "_variant"),
-    *("_beyond", "_lost", "_texts"),
+    *("_json", "_lost", "_texts"),
 )
 NESTED = frozenset({"array", "map", "struct"})
 
@@ -94,7 +93,8 @@ def parse(rows: DataFrame, event: Event, *, decoded: bool = False) -> DataFrame:
 def _steps(event: Event, decoded: bool) -> list[tuple[str, Column]]:
     """Name the columns of the parse, each over those before it."""
     fields = event.fields
-    text = F.col(TEXT) if decoded else F.col("payload").cast("string")
+    told = F.col(TEXT) if decoded else F.col("payload").cast("string")
+    text = F.col("_json")
     texts = ", ".join(f"{quoted(field.name)}: string" for field in fields)
     twice = F.col("_care")
     for field in fields:
@@ -123,19 +123,19 @@ def _steps(event: Event, decoded: bool) -> list[tuple[str, Column]]:
     typed = [outcomes[field.name].typed.alias(field.name) for field in fields]
     unreadable = F.col(REFUSAL) if decoded else F.lit(_NO_JSON)
     return [
+        # Most payloads are plain, which one look shows: no other question need be asked of them.
+        ("_plain", F.coalesce(_is_plain(told, fields), F.lit(False))),
+        ("_json", F.when(F.col("_plain"), told).otherwise(with_extremes_as_texts(told))),
         # In a step of its own, or Spark would parse once for the size and once for the element.
         ("_objects", F.when(F.is_valid_utf8(text), json_objects(text, f"struct<{texts}>"))),
         ("_fast", F.when(F.size("_objects") == 1, F.get("_objects", F.lit(0)))),
-        # Most payloads are plain, which one look shows: no other question need be asked of them.
-        ("_plain", F.coalesce(_is_plain(text, fields), F.lit(False))),
         ("_care", F.coalesce(doubted & _needs_care(text), F.lit(False))),
         ("_others", F.when(doubted, unknown_names(text, fields))),
         ("_twice", F.coalesce(twice, F.lit(False))),
-        ("_beyond", F.col("_twice") & is_beyond_doubles(text)),
-        ("_variant", F.when(F.col("_twice") & ~F.col("_beyond"), json_variant(text))),
+        ("_variant", F.when(F.col("_twice"), json_variant(text))),
         ("_lost", F.when(F.col("_twice") & text.rlike(DOUBTFUL), _lost(fields))),
         (PARSED, F.col("_fast").isNotNull() & unread),
-        (REFUSAL, F.when(F.col("_beyond"), F.lit(_BEYOND)).when(~F.col(PARSED), unreadable)),
+        (REFUSAL, F.when(~F.col(PARSED), unreadable)),
         ("_texts", F.when(F.col(PARSED), F.struct(*chosen))),
         (VALUES, F.struct(*typed)),
         (BROKEN, reasons),

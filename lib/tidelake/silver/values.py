@@ -26,13 +26,21 @@ _NOT_ZERO = r"^-?[0.]*[1-9]"
 # no attempt catches.
 _LONG_EXPONENT = r"[eE][+-]?[0-9]{5}"
 # Numbers of a payload that are another one as a double, or may be: 39 digits or points (a variant
-# keeps 38 digits), 16 before an exponent, or an exponent of three digits.
-DOUBTFUL = r"[:,\[]\s*-?(?:[0-9.]{39}|[0-9.]{16,}[eE]|[0-9.]+[eE][+-]?[0-9]{3})"
-# Those that may be zero or infinity as a double.
-_EXTREME = (
-    r"[:,\[]\s*(-?(?:[0-9]++(?:\.[0-9]++)?[eE][+-]?0*+(?:29[0-9]|[3-9][0-9]{2}|[0-9]{4,}+)"
-    r"|[0-9][0-9.]{299,}+(?:[eE][+-]?[0-9]++)?))\s*[,}\]]"
+# keeps 38 digits), 16 before an exponent, or several digits below 1e-290.
+DOUBTFUL = (
+    r"[:,\[]\s*-?(?:[0-9.]{39}|[0-9.]{16,}[eE]"
+    r"|[0-9]*[1-9][0-9.]*[1-9][0-9.]*[eE]-0*(?:29[0-9]|3[0-9]{2}))"
 )
+# A number by JSON's grammar, where a value stands, that may be zero or infinity as a double. Spark
+# reads no number of more than a thousand letters.
+_EXTREME = (
+    r"(?<=[:,\[\s])(?=[0-9.eE+-]{1,1000}+(?![0-9.eE+-]))"
+    r"(?=-?[0-9.]++[eE][+-]?0*+(?:29[0-9]|[3-9][0-9]{2}|[0-9]{4})|-?[0-9][0-9.]{299})"
+    r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][+-]?[0-9]++)?+(?=\s*[,}\]])"
+)
+# What stands before the next of them: texts, and whatever else is none. Possessive, so that Java
+# matches in a loop.
+_BEFORE = rf'\G((?:"(?:[^"\\]++|\\.)*+"|(?!{_EXTREME})[^"])*+)'
 _INTEGER_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 
 
@@ -178,19 +186,21 @@ def variant_text(value: Column, kind: FieldType) -> Column:
     return F.when(is_double(value), F.concat(F.lit(INEXACT), text)).otherwise(text)
 
 
-def is_beyond_doubles(text: Column) -> Column:
-    """Tell whether a payload has a number that is zero or infinity as a double, and is neither.
+def with_extremes_as_texts(text: Column) -> Column:
+    """Put numbers of a payload that a double makes zero or infinity into quotes.
 
-    As a text or a decimal too it would be one of these: Spark reads most numbers as doubles. Only
-    what stands as a value counts, within a string too where it looks like one.
+    Spark reads most numbers as doubles: as a text or a decimal too they would be zero or infinity.
+    As a text each keeps its digits, and breaks the contract of a field that is no text.
     """
 
     def vanishes(number: Column) -> Column:
         double = number.try_cast("double")
         return ((double == 0) & number.rlike(_NOT_ZERO)) | (F.abs(double) == float("inf"))
 
-    found = F.regexp_extract_all(text, F.lit(_EXTREME), F.lit(1))
-    return F.when(text.rlike(_EXTREME), F.exists(found, vanishes)).otherwise(F.lit(False))
+    found = F.regexp_extract_all(text, F.lit(f"({_EXTREME})"), F.lit(1))
+    some = F.when(text.rlike(_EXTREME), F.exists(found, vanishes)).otherwise(F.lit(False))
+    quoted = F.regexp_replace(text, F.lit(f"{_BEFORE}({_EXTREME})"), F.lit('$1"$2"'))
+    return F.when(some, quoted).otherwise(text)
 
 
 def loses_digits(value: Column, kind: FieldType) -> Column | None:
