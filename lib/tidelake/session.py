@@ -8,6 +8,7 @@ import functools
 import logging
 import os
 import shutil
+import sys
 import tempfile
 import traceback
 from collections.abc import Iterable
@@ -81,6 +82,8 @@ def build_session(
             "PySpark is not installed. Install it with: pip install 'tidelake[local]'"
         ) from error
 
+    # Functions of ours run in this interpreter, and not in the first python3 on the path.
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     log = spark_log()
     # They print whole stack traces; what matters of them reaches the user as our own error.
     for chatter in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):

@@ -22,7 +22,7 @@ from tidelake.silver.classify import (
     classify,
     reasons_by_stage,
 )
-from tidelake.silver.parse import REFUSAL, UNKNOWN
+from tidelake.silver.payloads import REFUSAL, UNKNOWN
 
 GOOD = {"event_id": "e1", "event_time": "2024-01-01T12:00:00Z", "user_id": "u", "value": 1.5}
 

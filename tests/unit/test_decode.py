@@ -1,395 +1,329 @@
-"""Avro payloads, read as what they say; the oracle is fastavro, in plain Python."""
+"""Decoding: one object a payload, nothing after it, every digit as it was written."""
 
 from __future__ import annotations
 
-import io
 import json
-import struct
-from datetime import UTC, date, datetime
-from decimal import Decimal
-from pathlib import Path
-from types import SimpleNamespace
+import pickle
+import random
+from collections.abc import Sequence
 from typing import Any
 
-import fastavro
+import msgspec
+import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame, SparkSession
 
-from tests.pipelines import bronze, shop
-from tidelake.config import Pipeline
-from tidelake.errors import UsageError
-from tidelake.runtime.avro import reading_problem, refuse_unlimited
-from tidelake.silver.avro_schema import problem_of
-from tidelake.silver.decode import Refusal, WriterSchemas, read_payloads
-from tidelake.silver.parse import BROKEN, PARSED, REFUSAL, UNKNOWN, VALUES
+from tests.shown import shown
+from tidelake.config.ddl import parse_schema
+from tidelake.silver.decode import MOST_DEPTH, Decoder
+from tidelake.silver.payloads import decoder_of
 
-SUBJECT = "clicks-value"
-# 2024-01-01 12:00:00, when the rows of these tests arrive.
-NOON = 1_704_110_400_000_000
-_NAN = struct.pack("<d", float("nan"))
-REGISTRY = {"url": "http://localhost:1", "subject": SUBJECT}
-WRITTEN_FIRST = {
-    "type": "record",
-    "name": "Click",
-    "fields": [{"name": "event_id", "type": "string"}],
-}
-WRITTEN_LATER = {
-    "type": "record",
-    "name": "Click",
-    "fields": [
-        {"name": "action", "type": ["null", "string"], "default": None},
-        {"name": "event_id", "type": "string"},
-    ],
-}
-
-
-def record(**fields: Any) -> dict[str, Any]:
-    """Make a record's schema of its fields' types."""
-    told = [{"name": name, "type": kind} for name, kind in fields.items()]
-    return {"type": "record", "name": "Click", "namespace": "shop.web", "fields": told}
-
-
-def decimal(precision: int, scale: int) -> dict[str, Any]:
-    """Make a decimal's schema."""
-    return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
-
-
-def datum(schema: Any, value: Any) -> bytes:
-    """Write a value as fastavro does."""
-    out = io.BytesIO()
-    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), value)
-    return out.getvalue()
-
-
-def framed(number: int, body: bytes) -> bytes:
-    """Put Confluent's framing in front of a datum."""
-    return b"\x00" + struct.pack(">I", number) + body
-
-
-def following(folder: Path, ddl: str, *, evolution: str = "additive", **source: Any) -> Pipeline:
-    """Define a pipeline over Avro."""
-    topic = {"kind": "kafka", "bootstrap": "b:1", "topic": "clicks", "format": "avro"}
-    return shop(
-        folder,
-        source={**topic, **(source or {"registry": REGISTRY})},
-        event={
-            "schema": f"event_id STRING, event_time TIMESTAMP, {ddl}",
-            "select": {"user_id": "event_id"},
-            "evolution": evolution,
-        },
-    )
-
-
-def read(
-    spark: SparkSession,
-    pipeline: Pipeline,
-    payloads: list[bytes | None],
-    schemas: dict[int, Any],
-    *refusals: Refusal,
-) -> DataFrame:
-    """Read payloads with the schemas that are known."""
-    rows = bronze(spark, [{"record_id": f"t:0:{n}", "payload": p} for n, p in enumerate(payloads)])
-    known = {number: json.dumps(schema) for number, schema in schemas.items()}
-    return read_payloads(rows, pipeline, WriterSchemas(SUBJECT, known, refusals))
-
-
-def values(frame: DataFrame, *names: str) -> list[tuple[Any, ...]]:
-    """Give the values of some fields, in the order of the payloads."""
-    return [tuple(row) for row in frame.orderBy("record_id").select(*names).collect()]
-
-
-def refusals_of(frame: DataFrame) -> list[str | None]:
-    """Give why payloads were not read."""
-    return [row[REFUSAL] for row in frame.orderBy("record_id").select(REFUSAL).collect()]
-
-
-def test_records_of_several_writers_are_each_read_by_their_own_schema(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    payloads = [
-        framed(7, datum(WRITTEN_FIRST, {"event_id": "a"})),
-        framed(300, datum(WRITTEN_LATER, {"event_id": "b", "action": "view"})),
-        framed(7, datum(WRITTEN_FIRST, {"event_id": "c"})),
-        framed(300, datum(WRITTEN_LATER, {"event_id": "d", "action": None})),
-    ]
-    pipeline = following(tmp_path, "action STRING")
-    frame = read(spark, pipeline, list(payloads), {7: WRITTEN_FIRST, 300: WRITTEN_LATER})
-    assert values(frame, PARSED, f"{VALUES}.event_id", f"{VALUES}.action") == [
-        (True, "a", None),
-        (True, "b", "view"),
-        (True, "c", None),
-        (True, "d", None),
-    ]
-    assert refusals_of(frame) == [None] * 4
-
-
-def test_every_type_comes_through_exactly(spark: SparkSession, tmp_path: Path) -> None:
-    schema = record(
-        big="long",
-        money={"type": "bytes", "logicalType": "decimal", "precision": 30, "scale": 2},
-        price={
-            "type": "fixed", "name": "Price", "size": 12,
-            "logicalType": "decimal", "precision": 20, "scale": 5,
-        },
-        millis={"type": "long", "logicalType": "timestamp-millis"},
-        micros={"type": "long", "logicalType": "timestamp-micros"},
-        here={"type": "long", "logicalType": "local-timestamp-micros"},
-        day={"type": "int", "logicalType": "date"},
-        clock={"type": "long", "logicalType": "time-micros"},
-        raw="bytes",
-        kind={"type": "enum", "name": "Kind", "symbols": ["A", "B"]},
-        tags={"type": "array", "items": "string"},
-        counts={"type": "map", "values": "long"},
-        maybe=["null", {"type": "record", "name": "Inner", "fields": [
-            {"name": "x", "type": ["null", "int"]}, {"name": "again", "type": "Price"}]}],
-        ratio="double",
-        small="float",
-    )  # fmt: skip
-    said = {
-        "big": 9_007_199_254_740_993,
-        "money": Decimal("-1234567890123456789012345678.91"),
-        "price": Decimal("123456789012345.67890"),
-        "millis": datetime(2026, 1, 5, 1, 2, 3, 4000, UTC),
-        "micros": datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC),
-        "here": datetime(2026, 1, 5, 1, 2, 3, 456_789),
-        "day": date(1582, 10, 10),
-        "clock": 86_399_999_999,
-        "raw": b"\x00\xff~",
-        "kind": "B",
-        "tags": ["a", "", 'b"'],
-        "counts": {"k": 2**62},
-        "maybe": {"x": None, "again": Decimal("1.00000")},
-        "ratio": 0.1,
-        "small": 0.5,
-    }
-    ddl = (
-        "big BIGINT, money DECIMAL(30,2), price DECIMAL(20,5), millis TIMESTAMP, micros TIMESTAMP, "
-        "here TIMESTAMP_NTZ, day DATE, clock BIGINT, raw BINARY, kind STRING, "
-        "tags ARRAY<STRING>, counts MAP<STRING, BIGINT>, "
-        "maybe STRUCT<x: INT, again: DECIMAL(20,5)>, ratio DOUBLE, small FLOAT"
-    )
-    # As a raw number, which fastavro would want as a time.
-    writing = json.loads(json.dumps(schema).replace('"logicalType": "time-micros"', '"doc": ""'))
-    payload = framed(1, datum(writing, said))
-    frame = read(spark, following(tmp_path, ddl), [payload], {1: schema})
-    instants = [f"date_format({VALUES}.{name}, 'yyyy-MM-dd HH:mm:ss.SSSSSS')" for name in
-                ("millis", "micros", "here")]  # fmt: skip
-    row = frame.selectExpr(f"{VALUES}.*", BROKEN, *[f"{sql} AS t{n}" for n, sql in
-                           enumerate(instants)]).collect()[0].asDict(recursive=True)  # fmt: skip
-    assert row.pop(BROKEN) == []
-    assert [row.pop(f"t{n}") for n in range(3)] == [
-        "2026-01-05 01:02:03.004000",
-        "1969-12-31 23:59:59.999999",
-        "2026-01-05 01:02:03.456789",
-    ]
-    plain = {key: value for key, value in row.items() if key in said}
-    plain["raw"] = bytes(plain["raw"])
-    times = ("millis", "micros", "here")
-    assert {key: plain[key] for key in said if key not in times} == {
-        key: value for key, value in said.items() if key not in times
-    }
-
-
-CASES: list[tuple[Any, bytes, str, Any]] = [
-    # Digits beyond the precision that the schema declares: the value of the bytes.
-    (decimal(5, 2), b"\x08\x7f\xff\xff\xff", "DECIMAL(18,2)", Decimal("21474836.47")),
-    # Whose lower 64 bits are 5.
-    (
-        decimal(5, 2),
-        b"\x12\x01" + bytes(7) + b"\x05",
-        "DECIMAL(38,2)",
-        Decimal("184467440737095516.21"),
-    ),
-    (decimal(5, 3), b"\x04\x30\x39", "DECIMAL(18,2)", "not exactly DECIMAL(18,2)"),
-    ("double", _NAN, "DOUBLE", "not exactly DOUBLE"),
-    ("double", _NAN, "STRING", "NaN"),
-    ("long", b"\xfe\xff\xff\xff\x1f", "INT", "not exactly INT"),
-    # The year 11967.
-    (
-        {"type": "long", "logicalType": "timestamp-millis"},
-        b"\x80\xe0\xe9\x96\xc2\xbc\x8f\x01",
-        "TIMESTAMP",
-        "not exactly TIMESTAMP",
-    ),
-    (["int", "string"], b"\x02\x02x", "STRING", '{"member_int":null,"member_string":"x"}'),
-]
-
-
-def test_what_does_not_survive_exactly_breaks_the_contract(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    names = [f"v{n}" for n in range(len(CASES))]
-    declared = ", ".join(f"{name} {case[2]}" for name, case in zip(names, CASES, strict=True))
-    schemas = {n: record(**{f"v{n}": case[0]}) for n, case in enumerate(CASES)}
-    payloads = [framed(n, case[1]) for n, case in enumerate(CASES)]
-    frame = read(spark, following(tmp_path, declared), list(payloads), schemas)
-    found = values(frame, REFUSAL, BROKEN, *[f"{VALUES}.{name}" for name in names])
-    for n, case in enumerate(CASES):
-        refusal, broken, *typed = found[n]
-        assert refusal is None
-        if str(case[3]).startswith("not exactly"):
-            assert (broken, typed[n]) == ([f"v{n}: {case[3]}"], None)
-        else:
-            assert (broken, typed[n]) == ([], case[3])
-
-
-def test_what_is_no_datum_is_refused_with_its_reason_and_harms_no_other(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    good = framed(7, datum(WRITTEN_FIRST, {"event_id": "a"}))
-    listed = record(event_id="string", many={"type": "array", "items": "long"})
-    endless = b"\x80\xd0\xac\xf3\x0e"  # 2,000,000,000
-    payloads = [
-        good,
-        None,
-        b"",
-        b"\x00\x00\x00\x00",
-        b"\x01" + good[1:],
-        b'{"event_id": "a"}',
-        good[:-1],
-        good + b"\x00",
-        framed(7, b""),
-        framed(7, b"\x02\xff"),
-        framed(7, datum(WRITTEN_FIRST, {"event_id": "\ufffd"})),
-        framed(7, endless + b"x"),
-        framed(8, b"\x02a" + endless),
-        framed(8, b"\x02a" + b"\x01" + b"\x00"),
-        framed(4_294_967_295, b"\x02a"),
-        framed(7, datum(WRITTEN_FIRST, {"event_id": "z"})),
-    ]
-    frame = read(
-        spark, following(tmp_path, "many ARRAY<BIGINT>"), payloads, {7: WRITTEN_FIRST, 8: listed}
-    )
-    unframed = "payload: not framed as Avro: a zero byte, a schema's id"
-    found = dict(
-        (row["record_id"], row[REFUSAL]) for row in frame.select("record_id", REFUSAL).collect()
-    )
-    assert [found[f"t:0:{n}"] for n in range(len(payloads))] == [
-        None,
-        "payload: missing",
-        unframed,
-        unframed,
-        unframed,
-        unframed,
-        *["payload: not one Avro datum of schema 7"] * 4,
-        None,
-        "payload: not one Avro datum of schema 7",
-        *["payload: not one Avro datum of schema 8"] * 2,
-        "payload: schema 4294967295 is not in subject clicks-value",
-        None,
-    ]
-
-
-@pytest.mark.parametrize(
-    ("evolution", "broken", "unknown"),
-    [
-        ("strict", ["action: not in schema"], {"action": '"view"'}),
-        ("additive", [], {"action": '"view"'}),
-        ("rescue", [], {"action": '"view"'}),
-    ],
+SCHEMA = (
+    "a STRING, n DECIMAL(38,20), i DECIMAL(38,0), d DOUBLE, m DECIMAL(18,2), "
+    "l ARRAY<DECIMAL(38,20)>, s STRUCT<n: DECIMAL(38,20)>"
 )
-def test_fields_beside_the_schema_evolve_by_their_names(
-    spark: SparkSession,
-    tmp_path: Path,
-    evolution: str,
-    broken: list[str],
-    unknown: dict[str, str],
-) -> None:
-    payload = framed(3, datum(WRITTEN_LATER, {"event_id": "b", "action": "view"}))
-    pipeline = following(tmp_path, "value INT", evolution=evolution)
-    frame = read(spark, pipeline, [payload], {3: WRITTEN_LATER})
-    told = frame.selectExpr(BROKEN, f"transform_values({UNKNOWN}, (k, v) -> to_json(v)) AS u")
-    found = told.collect()[0]
-    assert found[BROKEN] == broken
-    if evolution != "strict":
-        assert found["u"] == unknown
+UNPARSED = "not one object"
+Payload = str | bytes | None
 
 
-def test_a_refusal_holds_for_what_had_arrived_and_no_longer(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    payload = framed(7, datum(WRITTEN_FIRST, {"event_id": "a"}))
-    pipeline, known = following(tmp_path, "value INT"), {7: WRITTEN_FIRST}
-    before, after = Refusal(7, "payload: no", NOON), Refusal(7, "payload: no", NOON - 1)
-    assert refusals_of(read(spark, pipeline, [payload], known, before)) == ["payload: no"]
-    assert refusals_of(read(spark, pipeline, [payload], known, after)) == [None]
+def decoded(payloads: Sequence[Payload], decoder: Decoder) -> list[dict[str, Any]]:
+    """Decode payloads in one array."""
+    raw = [p.encode() if isinstance(p, str) else p for p in payloads]
+    found = decoder.decode(pa.array(raw, pa.binary()))
+    assert found.type == decoder.type
+    assert found.null_count == 0
+    return found.to_pylist()  # type: ignore[no-any-return]
 
 
-def test_a_row_that_was_sent_again_arrives_when_it_was_sent(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    payload = framed(7, datum(WRITTEN_FIRST, {"event_id": "a"}))
-    again = {"reason": "quarantine", "requeued_at": "2024-01-01 12:00:01"}
-    rows = bronze(spark, [{"record_id": "t:0:0", "payload": payload, **again}])
-    known = WriterSchemas(
-        SUBJECT, {7: json.dumps(WRITTEN_FIRST)}, [Refusal(7, "payload: no", NOON)]
-    )
-    assert refusals_of(read_payloads(rows, following(tmp_path, "value INT"), known)) == [None]
+def outcomes(payloads: Sequence[Payload]) -> list[str | tuple[dict[str, str], list[str]]]:
+    """Decode payloads: the values that are not null, and the broken fields."""
+    fields = parse_schema(SCHEMA)
+    found: list[str | tuple[dict[str, str], list[str]]] = []
+    for row in decoded(payloads, decoder_of(fields, "additive")):
+        values = {
+            field.name: shown(value, field.type)
+            for field, value in zip(fields, row["values"].values(), strict=True)
+            if value is not None
+        }
+        assert row["parsed"] or not (values or row["broken"] or row["unknown"])
+        found.append((values, row["broken"]) if row["parsed"] else UNPARSED)
+    return found
 
 
-def test_the_first_refusal_that_covers_an_arrival_is_the_reason(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    payload = framed(7, b"\x02a")
-    pipeline = following(tmp_path, "value INT")
-    lines = [Refusal(7, "payload: later", NOON + 1), Refusal(7, "payload: first", NOON)]
-    assert refusals_of(read(spark, pipeline, [payload], {}, *lines)) == ["payload: first"]
-    lines = [Refusal(7, "payload: later", NOON), Refusal(7, "payload: first", NOON - 1)]
-    assert refusals_of(read(spark, pipeline, [payload], {}, *lines)) == ["payload: later"]
-
-
-def test_without_a_registry_the_whole_payload_is_one_datum_of_the_file(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    (tmp_path / "click.avsc").write_text(json.dumps(WRITTEN_LATER))
-    pipeline = following(tmp_path, "action STRING", schema="click.avsc")
-    payloads = [
-        datum(WRITTEN_LATER, {"event_id": "a", "action": "view"}),
-        datum(WRITTEN_LATER, {"event_id": "a", "action": "view"}) + b"\x00",
+def test_what_is_not_exactly_one_object_does_not_parse() -> None:
+    payloads: list[str | bytes | None] = [
         None,
+        "",
+        "   ",
+        "null",
+        "1",
+        '"a"',
+        "[]",
+        '[{"a":1}]',
+        "not json",
+        '{"a":1',
+        '{"a":1}x',
+        '{"a":1}}',
+        '{"a":1} {"a":2}',
+        '{"a":1},{"a":2}',
+        '{"a":1},',
+        ',{"a":1}',
+        '{"a":1}]',
+        '{"a":1} ]',
+        '{"a":1}] [{"b":1}',
+        '{"a":1},"s":{"a":2}',
+        "{'a':1}",
+        "{a:1}",
+        '{"a":NaN}',
+        '{"a":01}',
+        '{"a":"\\x"}',
+        b'{"a":"\xff"}',
+        b'{"a":"\xed\xa0\x80"}',
+        b'\xef\xbb\xbf{"a":1}',
+        '{"a":1}\x00',
     ]
-    frame = read(spark, pipeline, payloads, {})
-    no = "payload: not one Avro datum of source.schema"
-    assert refusals_of(frame) == [None, no, no]
-    assert values(frame, f"{VALUES}.event_id", f"{VALUES}.action")[0] == ("a", "view")
+    found = outcomes(payloads)
+    assert [p for p, outcome in zip(payloads, found, strict=True) if outcome != UNPARSED] == []
 
 
-@pytest.mark.parametrize(
-    ("schema", "problem"),
-    [
-        ("{", "is no JSON"),
-        ('{"type": ' * 100_000, "is nested too deeply"),
-        ('"string"', "is not a record"),
-        ('{"type": "array", "items": "int"}', "is not a record"),
-        (json.dumps(record(next=["null", "Click"])), "is recursive: shop.web.Click holds itself"),
-        (
-            json.dumps(record(a=record(b={"type": "map", "values": "shop.web.Click"}))),
-            "is recursive: shop.web.Click holds itself",
+def test_whatever_follows_a_bracket_that_closes_our_array_is_refused() -> None:
+    payloads: list[str | bytes | None] = [
+        '{"a":1}],[{"b":1}',
+        '{"a":1}]x',
+        '{"a":1}]}',
+        '{"a":1}],',
+    ]
+    assert outcomes(payloads) == [UNPARSED] * len(payloads)
+
+
+def test_one_object_parses_whatever_surrounds_its_values() -> None:
+    cases: dict[str, dict[str, str]] = {
+        "{}": {},
+        ' {"a":"x"}\r': {"a": "x"},
+        '{"a":null,"unknown":[{"b":1}]}': {},
+        '{"a":{"b":[1,2]}}': {"a": '{"b":[1,2]}'},
+        '{"a":"}] ["}': {"a": "}] ["},
+        '{"a":"x"} \n': {"a": "x"},
+        '{"a":[{"b":1}],"d":1}': {"a": '[{"b":1}]', "d": "1.0"},
+        '{"a":[{"b":1}]}': {"a": '[{"b":1}]'},
+        '{"a":"first","a":"last"}': {"a": "last"},
+    }
+    assert outcomes(list(cases)) == [(values, []) for values in cases.values()]
+
+
+def jumbled(count: int, seed: int) -> list[str]:
+    """Draw objects of fields known and unknown, in every spelling, some of them broken."""
+    chance = random.Random(seed)
+    names = ['"a"', '"n"', '"m"', '"other"', '"A"', '" a"', '"\\u0061"', '"a\\"n"', '"a.n"', '""']
+    values = ['"x"', '"}"', '"\\"other\\":1"', '"}]"', '","', '"é"', "null", "true", "1", "1.50"]
+    values += ["-0.5", "1e3", "1" * 15, "1" * 16, f"0.{'1' * 14}", f"0.{'1' * 15}", "01", "NaN"]
+    values += ["1e-400", "1e400", "2E+400", "1e-5", "1e300", " true ", "false"]
+    values += ["[]", "{}", '{"other":null}', '[{"a":1}]', f"{'1' * 16}e1", '"', "\\", "1 1", "1]"]
+    spaces = ["", "", "", " ", "  ", "\n"]
+
+    def member() -> str:
+        gaps = [chance.choice(spaces) for _ in range(4)]
+        name, value = chance.choice(names), chance.choice(values)
+        return f"{gaps[0]}{name}{gaps[1]}:{gaps[2]}{value}{gaps[3]}"
+
+    between, ends = [",", ",", ",", "", ",,", "}"], ["}", "}", "} ", "}\n", "", "]", "}]", "},"]
+    return [
+        "{"
+        + chance.choice(between).join(member() for _ in range(chance.randint(0, 3)))
+        + chance.choice(ends)
+        for _ in range(count)
+    ]
+
+
+class Refusing:
+    """A decoder that leaves every payload to the one that takes any field."""
+
+    def decode(self, _: bytes) -> None:
+        raise msgspec.DecodeError
+
+
+@pytest.mark.parametrize("evolution", ["strict", "additive", "rescue"])
+def test_a_plain_payload_is_read_like_any_other(evolution: str) -> None:
+    payloads = jumbled(6_000, 7)
+    schema = parse_schema("a STRING, n DECIMAL(38,20), m DECIMAL(18,2), l ARRAY<STRING>")
+    plain = decoded(payloads, decoder_of(schema, evolution))
+    slow = decoder_of(schema, evolution)
+    slow._plain = Refusing()
+    assert decoded(payloads, slow) == plain
+    found = {(row["parsed"], row["unknown"] is not None) for row in plain}
+    assert found == {(False, False), (True, False), *([(True, True)] * (evolution != "strict"))}
+
+
+def test_a_lone_surrogate_does_not_parse_and_a_pair_does() -> None:
+    lone = ['{"a":"\\ud83d"}', '{"a":"\\ude00"}', '{"a":"\\uDE00\\uD83D"}', '{"a":"\\ud83dx"}']
+    pair = ['{"a":"\\ud83d\\ude00"}', '{"a":"\\uD83D\\uDE00"}', '{"a":"\U0001f600"}']
+    found = outcomes([*lone, *pair])
+    assert found[: len(lone)] == [UNPARSED] * len(lone)
+    assert found[len(lone) :] == [({"a": "\U0001f600"}, [])] * len(pair)
+
+
+def test_no_digit_of_a_number_is_lost() -> None:
+    twenty = "0.12345678901234567891"
+    long = "12345678901234567890123456789012345678"
+    cases: dict[str, dict[str, str]] = {
+        f'{{"n":{twenty}}}': {"n": twenty},
+        f'{{"n":"{twenty}"}}': {"n": twenty},
+        f'{{"n":-{twenty}}}': {"n": f"-{twenty}"},
+        '{"n":123456789012345678.12345678901234567891}': {
+            "n": "123456789012345678.12345678901234567891"
+        },
+        f'{{"i":{long}}}': {"i": long},
+        f'{{"i":-{long}}}': {"i": f"-{long}"},
+        f'{{"i":"{long}"}}': {"i": long},
+        '{"m":12345678.5}': {"m": "12345678.50"},
+        '{"m":123456789012345.67}': {"m": "123456789012345.67"},
+        '{"m":1234567890123456.78}': {"m": "1234567890123456.78"},
+        '{"m":0.10}': {"m": "0.10"},
+        '{"m":1.23456785E7}': {"m": "12345678.50"},
+        '{"d":0.1}': {"d": "0.1"},
+        f'{{"d":{twenty}}}': {"d": "0.12345678901234568"},
+    }
+    found = dict(zip(cases, outcomes(list(cases)), strict=True))
+    assert found == {payload: (values, []) for payload, values in cases.items()}
+
+
+def test_no_digit_of_a_nested_number_is_lost() -> None:
+    number = "0.12345678901234567891"
+    found = outcomes([f'{{"l":[{number}]}}', f'{{"s":{{"n":{number}}}}}'])
+    assert found == [({"l": f"[{number}]"}, []), ({"s": f'{{"n":{number}}}'}, [])]
+
+
+def test_a_number_that_does_not_fit_is_named_with_its_type() -> None:
+    cases = {
+        f'{{"i":1{"0" * 38}}}': ["i: not exactly DECIMAL(38,0)"],
+        '{"m":12.999,"d":"x"}': ["d: not exactly DOUBLE", "m: not exactly DECIMAL(18,2)"],
+        '{"m":12345678901234567.99}': ["m: not exactly DECIMAL(18,2)"],
+        f'{{"n":0.{"1" * 40}}}': ["n: not exactly DECIMAL(38,20)"],
+    }
+    found = outcomes(list(cases))
+    assert dict(zip(cases, found, strict=True)) == {
+        payload: ({}, broken) for payload, broken in cases.items()
+    }
+
+
+BEYOND = ["1e-400", "2e-400", "-1e-400", "1e400", "2e400", "-2E+400", "1e-999999999", "1e-9999"]
+BEYOND += [f"0.{'0' * 330}1", f"1{'0' * 400}.5", f"{'9' * 320}e1"]
+
+
+def test_a_number_that_a_double_makes_zero_or_infinity_keeps_its_value_or_is_broken() -> None:
+    broken = {
+        '{"d": %s }': ["d: not exactly DOUBLE"],
+        '{"m":%s,"a":"x"}': ["m: not exactly DECIMAL(18,2)"],
+        '{"l":[0.5,%s]}': ["l: not exactly ARRAY<DECIMAL(38,20)>"],
+        '{"s":{"n":%s}}': ["s: not exactly STRUCT<n: DECIMAL(38,20)>"],
+    }
+    expected: dict[str, object] = {
+        place % number: ({"a": "x"} if '"x"' in place else {}, why)
+        for place, why in broken.items()
+        for number in BEYOND
+    }
+    # A text has the digits as they were written; what no field takes harms nobody.
+    expected |= {f'{{"a":{number}}}': ({"a": number}, []) for number in BEYOND}
+    for place in ('{"other":%s,"a":"1"}', '{"a":%s,"a":"1"}', '{"other":[{"x": %s}],"a":"1"}'):
+        expected |= {place % number: ({"a": "1"}, []) for number in BEYOND}
+    # Within a text it is none, also beside one; and what is no number stays none.
+    expected['{"d":1e400,"a":"q:1e400,\\"b"}'] = (
+        {"a": 'q:1e400,"b'},
+        ["d: not exactly DOUBLE"],
+    )
+    expected |= {f'{{"a":{none}}}': UNPARSED for none in ("01e400", "1.e400", "1" * 300 + ".1.1")}
+    found = outcomes(list(expected))
+    assert dict(zip(expected, found, strict=True)) == expected
+
+
+def test_a_number_keeps_its_value_or_is_broken() -> None:
+    """No two numbers that differ become one text, however small or long they are."""
+    long = "1" * 50
+    cases: dict[str, list[str]] = {
+        '{"a":1.23456789e-320}': ["a: not exactly STRING"],
+        '{"a":1.23456788e-320}': ["a: not exactly STRING"],
+        f'{{"a":0.{"1" * 40}}}': ["a: not exactly STRING"],
+        f'{{"a":0.{"1" * 41}}}': ["a: not exactly STRING"],
+        '{"a":1.23456789012345678e-5}': ["a: not exactly STRING"],
+        '{"d":"1e-400"}': ["d: not exactly DOUBLE"],
+        '{"d":"2e400"}': ["d: not exactly DOUBLE"],
+        f'{{"d":{"1" * 400}}}': ["d: not exactly DOUBLE"],
+        '{"m":"1e-400"}': ["m: not exactly DECIMAL(18,2)"],
+        '{"m":"1e-999999999"}': ["m: not exactly DECIMAL(18,2)"],
+        '{"i":"1e-99999999"}': ["i: not exactly DECIMAL(38,0)"],
+        '{"m":1e-300}': ["m: not exactly DECIMAL(18,2)"],
+        f'{{"l":[0.{"1" * 40}]}}': ["l: not exactly ARRAY<DECIMAL(38,20)>"],
+        '{"l":["1e-999999999"]}': ["l: not exactly ARRAY<DECIMAL(38,20)>"],
+        f'{{"s":{{"n":0.{"1" * 40}}}}}': ["s: not exactly STRUCT<n: DECIMAL(38,20)>"],
+    }
+    kept: dict[str, dict[str, str]] = {
+        f'{{"a":{long},"other":1}}': {"a": long},
+        '{"a":1e5}': {"a": "100000.0"},
+        '{"a":0e0,"other":-0.0}': {"a": "0.0"},
+        '{"d":1.5e300,"a":"1e400","other":2.5e-5}': {"d": "1.5e+300", "a": "1e400"},
+        '{"d":5e-324}': {"d": "5e-324"},
+        '{"d":0.0000000000000000e+00,"a":"x"}': {"d": "0.0", "a": "x"},
+        '{"d":1.2345678901234567e-5,"l":[0.5]}': {
+            "d": "1.2345678901234568e-05",
+            "l": f"[0.5{'0' * 19}]",
+        },
+        '{"d":0e0,"m":1e2}': {"d": "0.0", "m": "100.00"},
+        '{"d":0e-400}': {"d": "0.0"},
+        '{"a":"n: 1e400","other":"x"}': {"a": "n: 1e400"},
+    }
+    found = outcomes([*cases, *kept])
+    assert found == [*(({}, why) for why in cases.values()), *((one, []) for one in kept.values())]
+
+
+def test_a_nested_number_keeps_its_value_or_is_broken() -> None:
+    (whole,) = parse_schema(
+        "v STRUCT<t: ARRAY<STRING>, d: MAP<STRING, DOUBLE>, "
+        "s: STRUCT<x: STRUCT<t: STRING, d: DOUBLE>>>"
+    )
+    broken = [
+        f'{{"t":["x",{"1" * 50}]}}',
+        '{"t":[1.23456789012345678e-5]}',
+        f'{{"d":{{"k":{"1" * 400}}}}}',
+        f'{{"s":{{"x":{{"t":{"1" * 50}}}}}}}',
+    ]
+    kept = {
+        '{"t":["1e-400","2e400"],"d":{"k":1e-300}}': '{"t":["1e-400","2e400"],"d":{"k":1e-300}}',
+        '{"d":{"k":1.2345678901234567e-5,"z":0e0}}': '{"d":{"k":1.2345678901234568e-05,"z":0.0}}',
+        '{"s":{"x":{"t":"x","d":1.23456789012345678e-5}}}': (
+            '{"s":{"x":{"t":"x","d":1.2345678901234568e-05}}}'
         ),
-        (
-            json.dumps(record(a="int", A="int")),
-            "has fields of shop.web.Click that differ by case alone: a",
-        ),
-        (json.dumps(record(a="integer")), "cannot be read by Spark: "),
-        (json.dumps(WRITTEN_LATER), ""),
-    ],
-)
-def test_a_schema_that_cannot_be_read_is_told_why(
-    spark: SparkSession, schema: str, problem: str
-) -> None:
-    found = reading_problem(spark, schema)
-    assert found.startswith(problem)
-    assert bool(found) == bool(problem)
-    assert "calling" not in found
+    }
+    found = decoded([*broken, *kept], decoder_of(whole.type.fields, "additive"))
+    assert [len(row["broken"]) for row in found] == [1] * len(broken) + [0] * len(kept)
+    texts = [shown(row["values"], whole.type) for row in found]
+    assert texts == ["{}"] * len(broken) + list(kept.values())
 
 
-def test_one_type_may_stand_in_two_fields() -> None:
-    inner = {"type": "record", "name": "Inner", "fields": [{"name": "x", "type": "int"}]}
-    assert problem_of(json.dumps(record(a=inner, b="Inner"))) == ""
+def test_an_object_is_read_down_to_the_same_depth_from_any_stack() -> None:
+    def nested(depth: int) -> str:
+        return '{"other":' + "[" * (depth - 1) + "]" * (depth - 1) + ',"a":"[[[{"}'
+
+    def from_deep_down(levels: int) -> list[Any]:
+        return from_deep_down(levels - 1) if levels else outcomes(depths)
+
+    depths = [nested(MOST_DEPTH), nested(MOST_DEPTH + 1), nested(10 * MOST_DEPTH)]
+    expected = [({"a": "[[[{"}, []), UNPARSED, UNPARSED]
+    assert outcomes(depths) == expected
+    assert from_deep_down(250) == expected
 
 
-def test_sessions_of_tidelake_bound_what_a_record_may_announce(spark: SparkSession) -> None:
-    refuse_unlimited(spark)
-    bare: Any = SimpleNamespace(conf=SimpleNamespace(get=lambda key, default: default))
-    with pytest.raises(UsageError, match=r"Add to spark\.driver\.extraJavaOptions and"):
-        refuse_unlimited(bare)
+def test_a_value_of_a_column_does_not_depend_on_those_beside_it() -> None:
+    chance = random.Random(5)
+    pool = [{"a": "x"}, {"a": 1.5}, {"m": "1.5"}, {"m": 2}, {"m": 1e2}, {"m": "x"}, {"d": 0.5}]
+    pool += [{"d": "0.25"}, {"d": True}, {"i": 12}, {"n": [1]}, {"a": None}, {"a": True}]
+    texts = [json.dumps(chance.choice(pool)) for _ in range(500)]
+    assert outcomes(texts) == [outcomes([text])[0] for text in texts]
+
+
+def test_a_decoder_reaches_another_process_as_its_schema() -> None:
+    decoder = decoder_of(parse_schema(SCHEMA), "rescue")
+    copy = pickle.loads(pickle.dumps(decoder))
+    assert decoded(['{"a":"x","b":[1.50]}'], copy) == decoded(['{"a":"x","b":[1.50]}'], decoder)
+
+
+def test_nothing_comes_of_nothing() -> None:
+    assert decoded([], decoder_of(parse_schema(SCHEMA), "additive")) == []

@@ -18,7 +18,7 @@ from tidelake.runtime.counting import count
 from tidelake.silver.classify import STAGE, classify, reasons_by_stage
 from tidelake.silver.fields import MOST_COLUMNS, RESCUED, extra_columns, new_columns
 from tidelake.silver.lateness import marked
-from tidelake.silver.parse import UNKNOWN
+from tidelake.silver.payloads import UNKNOWN
 from tidelake.silver.route import decide, to_late, to_silver
 
 GOOD = '"event_id":"e","event_time":"2024-01-01T12:00:00Z","user_id":"u","value":1.5'

@@ -10,7 +10,7 @@ from tidelake.errors import UsageError
 from tidelake.java import AVRO_LIMITS, AVRO_OPTIONS
 from tidelake.runtime.failures import FOREIGN
 from tidelake.silver.avro_schema import problem_of
-from tidelake.silver.decode import trial
+from tidelake.silver.payloads import trial
 
 _SHOWN = 300
 _PYTHONS_OWN = re.compile(r"^An error occurred while calling \S+ : (?:[\w.$]+: )?")

@@ -17,7 +17,7 @@ from tidelake.instants import from_micros
 from tidelake.reuse import reused
 from tidelake.silver.classify import ORIGIN, STAGE, WARNINGS, rule_texts
 from tidelake.silver.enrich import looked_up
-from tidelake.silver.parse import UNKNOWN
+from tidelake.silver.payloads import UNKNOWN
 from tidelake.silver.route import FATE, LATE, SILVER
 from tidelake.silver.watermark import PartitionProgress, partition_of
 from tidelake.sinks.notes import FRESH, FateCount
@@ -108,9 +108,7 @@ def _names(decided: DataFrame) -> frozenset[str]:
 
     Apart from the count: few batches have any, and an aggregate that holds names is not compiled.
     """
-    filled = F.map_filter(
-        UNKNOWN, lambda name, value: name.rlike(_NAME) & ~F.is_variant_null(value)
-    )
+    filled = F.map_filter(UNKNOWN, lambda name, value: name.rlike(_NAME) & value.isNotNull())
     names = F.explode(F.map_keys(filled)).alias("name")
     found = decided.where(F.col(FATE).isin(*_ACCEPTED)).select(names).distinct().collect()
     return frozenset(row["name"] for row in found)

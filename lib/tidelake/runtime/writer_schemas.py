@@ -24,7 +24,7 @@ from tidelake.kafka.resolution import incompatibility
 from tidelake.runtime.avro import reading_problem
 from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import from_ddl
-from tidelake.silver.decode import Refusal, WriterSchemas, arrival, not_registered, schema_id
+from tidelake.silver.payloads import Refusal, WriterSchemas, arrival, not_registered, schema_id
 from tidelake.sinks.append import append, ensure_table
 from tidelake.sinks.commits import last_commit
 from tidelake.sinks.compaction import compact, is_due

@@ -5,8 +5,11 @@ The order of the tests is the contract's: the first that applies is the row's on
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import reduce
+from operator import or_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -16,8 +19,15 @@ from tidelake.config import Pipeline
 from tidelake.config.names import BRONZE_COLUMNS, SEQUENCE
 from tidelake.instants import EARLIEST_SECOND, LATEST_SECOND
 from tidelake.reuse import reused
-from tidelake.silver.decode import WriterSchemas, read_payloads
-from tidelake.silver.parse import BROKEN, PARSED, REFUSAL, UNKNOWN, VALUES, texts_where
+from tidelake.silver.payloads import (
+    BROKEN,
+    PARSED,
+    REFUSAL,
+    UNKNOWN,
+    VALUES,
+    WriterSchemas,
+    read_payloads,
+)
 from tidelake.silver.quality import compile_rules
 
 STAGE = "_stage"
@@ -128,6 +138,13 @@ def _steps(pipeline: Pipeline) -> _Steps:
     )
 
 
+def texts_where(tests: Sequence[tuple[Column, str]]) -> Column:
+    """List the texts whose condition holds; an empty array, at no cost, where none does."""
+    nothing = F.array().cast("array<string>")
+    found = F.array_compact(F.array(*[F.when(test, F.lit(text)) for test, text in tests]))
+    return F.when(reduce(or_, [test for test, _ in tests]), found).otherwise(nothing)
+
+
 def rule_texts(pipeline: Pipeline) -> list[str]:
     """Name the rules of severity ``warning``, in the order of the suite."""
     return [rule.text for rule in pipeline.rules if rule.severity == "warning"]
@@ -187,7 +204,7 @@ def payload_scope(parsed: DataFrame, pipeline: Pipeline) -> DataFrame:
     A payload field hides the bronze column of its name.
 
     Args:
-        parsed: Rows from :func:`tidelake.silver.decode.read_payloads`.
+        parsed: Rows from :func:`tidelake.silver.payloads.read_payloads`.
         pipeline: The definition.
     """
     fields = [field.name for field in pipeline.event.fields]

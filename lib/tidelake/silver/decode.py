@@ -1,221 +1,681 @@
-"""Turn Avro payloads into the JSON text that says the same, for the one strict way of reading.
+"""Decode JSON payloads strictly: one object a record, every value exactly as it was written.
 
-A record in Confluent's framing begins with a zero byte and the id of its writer's schema; each
-is read with that schema. What it says goes through :mod:`tidelake.silver.parse`, so that types,
-unknown fields and rules mean what they mean for JSON.
+One function turns an Arrow array of payloads into typed columns, the reasons for which a value is
+refused, and the fields that the schema does not name. It needs neither Spark nor a definition, so
+that the stream, backfill, verify and the tests share it. msgspec reads the JSON; what is decided
+here is which values survive their type. ``"12,50"``, ``12.999`` for two decimals, ``10:15`` as a
+timestamp and a sum that overflows are refused rather than rounded or guessed.
+
+A number given for a text field is taken by its value, written as Java writes a double: 1.10 becomes
+``1.1``. One that neither a double nor 38 digits hold is refused, because its text would be that of
+another number. One that a double makes zero or infinite, such as 1e-400, is read as the text that
+it is: a text field keeps it, any other refuses it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+import binascii
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from datetime import date
+from decimal import Decimal
+from itertools import repeat
+from operator import attrgetter
+from types import NoneType
+from typing import Any, NamedTuple
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql.avro.functions import from_avro
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from tidelake.config import Pipeline
-from tidelake.silver.avro_schema import DATUM, END, framed
-from tidelake.silver.parse import REFUSAL, TEXT, parse
+from tidelake.instants import DATE, LOCAL, TO_THE_MINUTE, ZONED
 
-_HEAD_BYTES = 5
-_LONGEST = (1 << 31) - 1
-_READING = {"mode": "PERMISSIVE", "enableStableIdentifiersForUnionType": "true"}
-# The defaults cut microseconds and leave out what is null.
-_WRITING = {
-    "ignoreNullFields": "false",
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
-    "dateFormat": "yyyy-MM-dd",
-    "timeZone": "UTC",
-}
-_REPLACED = "\ufffd"
+# An object nested deeper than this is refused: how deep Python can read depends on its own stack.
+MOST_DEPTH = 500
+# Jackson reads no longer names, and tables written with it hold none.
+MOST_NAME_LETTERS = 50_000
+# Of unknown fields, what a reason shows.
+_SHOWN_FIELDS, _SHOWN_LETTERS = 20, 100
+
+_NUMBER = re.compile(r"-?([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]{1,4}))?")
+_NOT_ZERO = re.compile(r"-?[0.]*[1-9]")
+# A double may lose digits of a number with 17 letters of a fraction, 16 digits before an exponent
+# (it holds 15 for certain), or an exponent below -290 (it holds fewer digits there).
+_LONG = re.compile(
+    r"-?(?:(?=[0-9]*\.[0-9])[0-9.]{17}|[0-9.]{16,}[eE]|[0-9.]+[eE]-0*(?:29[0-9]|3[0-9]{2}))"
+)
+# One that 38 digits do not hold either.
+_LOSSY = re.compile(
+    r"-?(?:[0-9.]{39}|[0-9.]{16,}[eE]"
+    r"|[0-9]*[1-9][0-9.]*[1-9][0-9.]*[eE]-0*(?:29[0-9]|3[0-9]{2}))"
+)
+_DATE = re.compile(DATE)
+_ZONED, _LOCAL, _TO_THE_MINUTE = (re.compile(text) for text in (ZONED, LOCAL, TO_THE_MINUTE))
+_STAMP = re.compile(
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})"
+    r"(?:[T ]([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{1,6})0*)?)?"
+    r"(?:Z|([+-])([0-9]{2}):?([0-9]{2}))?"
+)
+_MOST_OFFSET_MINUTES = 18 * 60
+# What Arrow reads as we do, all at once.
+_ARROW_STAMP = (
+    r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?"
+    r"(?:Z|[+-](?:0[0-9]|1[0-7]):[0-5][0-9])$"
+)
+_BASE64 = re.compile(r"[A-Za-z0-9+/]*={0,2}")
+_CONTROL = re.compile(rb"\\u00[01][0-9a-f]")
+_TEXTS_OF_JSON = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_NAMES_OF_JSON = re.compile(rb'"((?:[^"\\]|\\.)*)"\s*:')
+
+_DAY_MICROS = 86_400_000_000
+_EPOCH_DAY = date(1970, 1, 1).toordinal()
+_DAYS_A_CYCLE, _YEARS_A_CYCLE = 146_097, 400
 
 
-class Refusal(NamedTuple):
-    """Why rows of a schema are not read.
+_REASONS = pa.list_(pa.field("element", pa.string()))
+
+
+class Number(str):
+    """A JSON number with a fraction or an exponent, as it was written."""
+
+    __slots__ = ()
+
+
+class Refused(Exception):
+    """A value does not survive its type."""
+
+
+class Field(NamedTuple):
+    """A field that the schema names.
 
     Attributes:
-        schema_id: The schema's.
-        reason: In the words of quarantine.
-        through: It holds for rows that arrived up to then, in microseconds since the epoch.
+        name: In the payload.
+        type: Its Arrow type.
+        sql: The same as the definition writes it, for reasons.
     """
 
-    schema_id: int
-    reason: str
-    through: int
+    name: str
+    type: pa.DataType
+    sql: str
 
 
-@dataclass(frozen=True)
-class WriterSchemas:
-    """What is known of the schemas that payloads were written with.
+class Decoder:
+    """Decode payloads by one schema."""
 
-    Attributes:
-        subject: Where the schemas are registered.
-        accepted: Schemas by id.
-        refusals: Of ids, some of which may have been accepted later.
-        stands: For which rows a refusal holds although its schema was accepted later; None: for
-            all that arrived up to ``through``.
-    """
+    def __init__(self, fields: Sequence[Field], evolution: str) -> None:
+        """Compile a schema.
 
-    subject: str
-    accepted: Mapping[int, str]
-    refusals: Sequence[Refusal] = ()
-    stands: Column | None = None
-
-    def texts_overruled(self) -> list[str]:
-        """List the refusals of schemas that were accepted later."""
-        return sorted({one.reason for one in self.refusals if one.schema_id in self.accepted})
-
-    def of(self, ids: Iterable[int]) -> WriterSchemas:
-        """Cut to some ids."""
-        wanted = set(ids)
-        return replace(
-            self,
-            accepted={key: text for key, text in self.accepted.items() if key in wanted},
-            refusals=[one for one in self.refusals if one.schema_id in wanted],
+        Args:
+            fields: Of the payload.
+            evolution: What happens to other fields: ``strict`` gives a reason for each,
+                ``additive`` their values as texts, ``rescue`` all of them as one JSON object.
+        """
+        self.fields = tuple(fields)
+        self.evolution = evolution
+        self._attributes = [f"f{number}" for number in range(len(self.fields))]
+        self._record: Any = msgspec.defstruct(
+            "Record",
+            [
+                (attribute, _plain_type(field.type), None)
+                for attribute, field in zip(self._attributes, self.fields, strict=True)
+            ],
+            rename=dict(zip(self._attributes, [field.name for field in self.fields], strict=True)),
+            forbid_unknown_fields=True,
+            gc=False,
+        )
+        self._nothing = self._record()
+        self._plain = msgspec.json.Decoder(self._record, float_hook=Number)
+        self._any = msgspec.json.Decoder(dict[str, Any], float_hook=Number)
+        self._names = {field.name: number for number, field in enumerate(self.fields)}
+        self.unknown_type: pa.DataType = (
+            pa.map_(pa.string(), pa.string()) if evolution == "additive" else pa.string()
         )
 
+    def __reduce__(self) -> tuple[type[Decoder], tuple[tuple[Field, ...], str]]:
+        """Send the schema alone to another process."""
+        return Decoder, (self.fields, self.evolution)
 
-def read_payloads(
-    rows: DataFrame, pipeline: Pipeline, schemas: WriterSchemas | None = None
-) -> DataFrame:
-    """Read each payload's fields, whatever its format.
+    @property
+    def type(self) -> pa.StructType:
+        """The type of what :meth:`decode` gives."""
+        values = pa.struct([(field.name, field.type) for field in self.fields])
+        return pa.struct(
+            [
+                ("parsed", pa.bool_()),
+                ("values", values),
+                ("broken", _REASONS),
+                ("unknown", self.unknown_type),
+            ]
+        )
+
+    def decode(self, payloads: pa.Array) -> pa.StructArray:
+        """Decode an array of payloads.
+
+        Args:
+            payloads: Binary, null where there is none.
+
+        Returns:
+            One struct a payload: ``parsed`` (whether it is one JSON object), ``values`` (a struct
+            of the schema's fields, null where missing or refused), ``broken`` (a reason for each
+            value that is refused) and ``unknown`` (what the schema does not name, null for
+            nothing).
+        """
+        records: list[Any] = []
+        refused: list[int] = []
+        strict: dict[int, list[str]] = {}
+        unknown: dict[int, Any] = {}
+        plain, keep = self._plain.decode, records.append
+        for row, payload in enumerate(payloads.to_pylist()):
+            try:
+                if len(payload) <= 2 * MOST_DEPTH or not _is_too_deep(payload):
+                    keep(plain(payload))
+                    continue
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError):
+                pass
+            fields = self._read(payload)
+            if fields is None:
+                refused.append(row)
+                keep(self._nothing)
+                continue
+            others = [name for name in fields if name not in self._names]
+            if others and self.evolution == "strict":
+                strict[row] = [
+                    f"{name[:_SHOWN_LETTERS]}: not in schema" for name in others[:_SHOWN_FIELDS]
+                ]
+            elif others:
+                unknown[row] = self._unknown({name: fields[name] for name in others})
+            keep(self._record(*[fields.get(field.name) for field in self.fields]))
+        broken: dict[int, list[str]] = {}
+        columns = []
+        for attribute, field in zip(self._attributes, self.fields, strict=True):
+            column, bad = to_column(list(map(attrgetter(attribute), records)), field.type)
+            columns.append(column)
+            for row in bad:
+                broken.setdefault(row, []).append(f"{field.name}: not exactly {field.sql}")
+        for row, reasons in strict.items():
+            broken.setdefault(row, []).extend(reasons)
+        values = pa.StructArray.from_arrays(columns, [field.name for field in self.fields])
+        return pa.StructArray.from_arrays(
+            [
+                _flags(len(records), refused),
+                values,
+                _lists(len(records), broken),
+                _sparse(len(records), unknown, self.unknown_type),
+            ],
+            fields=list(self.type),
+        )
+
+    def _read(self, payload: bytes | None) -> dict[str, Any] | None:
+        """Read an object of whatever fields; None where the payload is not one."""
+        if payload is None or _is_too_deep(payload):
+            return None
+        try:
+            fields: dict[str, Any] = self._any.decode(payload)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError):
+            return None
+        if len(payload) > MOST_NAME_LETTERS and any(
+            len(name.decode()) > MOST_NAME_LETTERS for name in _NAMES_OF_JSON.findall(payload)
+        ):
+            return None
+        return fields
+
+    def _unknown(self, others: dict[str, Any]) -> Any:
+        if self.evolution == "rescue":
+            return canonical_json(others)
+        return [(name, _as_text(value)) for name, value in sorted(others.items())]
+
+
+def _plain_type(kind: pa.DataType) -> Any:
+    """Give what msgspec may read a field as without a second look; anything else is looked at."""
+    if pa.types.is_boolean(kind):
+        return bool | None
+    if pa.types.is_integer(kind):
+        return int | None
+    if pa.types.is_nested(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return Any
+    return str | None
+
+
+def _is_too_deep(payload: bytes) -> bool:
+    """Tell whether an object is nested deeper than :data:`MOST_DEPTH`."""
+    if payload.count(b"[") + payload.count(b"{") <= MOST_DEPTH:
+        return False
+    depth = deepest = 0
+    for letter in _TEXTS_OF_JSON.sub(b"", payload):
+        if letter in b"[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif letter in b"]}":
+            depth -= 1
+    return deepest > MOST_DEPTH
+
+
+# Columns: many values at once where all are plain, one by one where they are not.
+
+
+def to_column(values: list[Any], kind: pa.DataType) -> tuple[pa.Array, list[int]]:
+    """Type one field's values.
 
     Args:
-        rows: Bronze's columns plus ``requeued_at``.
-        pipeline: The definition.
-        schemas: Of a pipeline with a registry; None where there are no rows.
+        values: As msgspec read them; numbers with a fraction or an exponent as :class:`Number`.
+        kind: The type.
 
     Returns:
-        What :func:`tidelake.silver.parse.parse` gives.
+        The column, null where a value is refused, and the rows where it is.
     """
-    if not pipeline.reads_avro:
-        return parse(rows, pipeline.event)
-    if pipeline.registry is None:
-        read = _decode_plain(rows, pipeline.avro_schema or "")
+    fast = _FAST.get(kind.id)
+    column = None if fast is None else fast(values, kind)
+    return _one_by_one(values, kind) if column is None else column
+
+
+_Column = tuple[pa.Array, list[int]]
+
+
+def _one_by_one(values: Iterable[Any], kind: pa.DataType) -> _Column:
+    read = _READERS[kind.id]
+    typed: list[Any] = []
+    bad: list[int] = []
+    for row, value in enumerate(values):
+        if value is None:
+            typed.append(None)
+            continue
+        try:
+            typed.append(read(value, kind))
+        except Refused:
+            typed.append(None)
+            bad.append(row)
+    return _build(typed, kind), bad
+
+
+def _build(typed: list[Any], kind: pa.DataType) -> pa.Array:
+    """Make an array; instants come as numbers, in structs and lists too."""
+    return pa.array(typed, kind)
+
+
+def _fast_texts(values: list[Any], kind: pa.DataType) -> _Column | None:
+    if not set(map(type, values)) <= {str, NoneType}:
+        return None
+    return pa.array(values, kind), []
+
+
+def _fast_exact(values: list[Any], kind: pa.DataType) -> _Column | None:
+    """Take booleans and whole numbers, which msgspec has typed."""
+    wanted = bool if pa.types.is_boolean(kind) else int
+    if not set(map(type, values)) <= {wanted, NoneType}:
+        return None
+    try:
+        return pa.array(values, kind), []
+    except (pa.ArrowInvalid, OverflowError):
+        return None
+
+
+def _fast_numbers(values: list[Any], kind: pa.DataType) -> _Column | None:
+    """Take decimals and doubles that are written without an exponent."""
+    types = set(map(type, values))
+    if not types <= {str, Number, int, NoneType}:
+        return None
+    written = [str(value) if type(value) is int else value for value in values]
+    texts = pa.array(written if int in types else values, pa.string())
+    if pa.types.is_decimal(kind):
+        fraction = rf"(?:\.[0-9]{{1,{kind.scale}}})?" if kind.scale else ""
+        plain = rf"^-?[0-9]{{1,{max(kind.precision - kind.scale, 1)}}}{fraction}$"
     else:
-        known = schemas or WriterSchemas(pipeline.registry.subject, {})
-        read = _decode_framed(rows, known)
-    return parse(read, pipeline.event, decoded=True)
+        plain = r"^-?[0-9]{1,30}(?:\.[0-9]{1,30})?$"
+    return _with_rest(texts, plain, values, kind)
 
 
-def schema_id() -> Column:
-    """Give the id of the schema that a payload names; null where it is not so framed."""
-    is_framed = (F.substring("payload", 1, 1) == F.lit(b"\x00")) & (
-        F.octet_length("payload") >= _HEAD_BYTES
-    )
-    number = F.conv(F.hex(F.substring("payload", 2, 4)), 16, 10)
-    return F.when(is_framed, number.cast("bigint"))
+def _fast_stamps(values: list[Any], kind: pa.DataType) -> _Column | None:
+    texts = _fast_texts(values, pa.string())
+    return None if texts is None else _with_rest(texts[0], _ARROW_STAMP, values, kind)
 
 
-def arrival() -> Column:
-    """Give when a row came to silver: by itself, or when it was sent again."""
-    return F.coalesce("requeued_at", "ingested_at")
+def _with_rest(texts: pa.Array, plain: str, values: list[Any], kind: pa.DataType) -> _Column | None:
+    """Cast the texts that have a form, and read the rest one by one."""
+    is_plain = pc.match_substring_regex(texts, plain)
+    odd = pc.invert(is_plain)
+    rest = pc.indices_nonzero(pc.fill_null(odd, False)).to_pylist()
+    try:
+        cast = (pc.if_else(is_plain, texts, None) if rest else texts).cast(kind)
+    except pa.ArrowInvalid:
+        # One of them has the form and is no such value: the thirtieth of February.
+        return None
+    if not rest:
+        return cast, []
+    read, bad = _one_by_one([values[row] for row in rest], kind)
+    column = pc.replace_with_mask(cast, pc.fill_null(odd, False), read)
+    return column, [rest[row] for row in bad]
 
 
-def not_registered(schema: object, subject: str) -> str:
-    """Say why rows of a schema that the subject does not have are not read."""
-    return f"payload: schema {schema} is not in subject {subject}"
+# Values: one by one.
 
 
-def trial(schema: str) -> Column:
-    """Give what Spark must understand to read a schema's data."""
-    return F.to_json(from_avro(F.lit(b""), framed(schema), _READING).getField(DATUM), _WRITING)
+def text_of(value: Any) -> str:
+    """Write a value as the text that its type reads.
+
+    Raises:
+        Refused: No.
+    """
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    return "\0"
 
 
-def _decode_plain(rows: DataFrame, schema: str) -> DataFrame:
-    read = _sealed(rows, F.col("payload")).withColumn("_read", _read(schema))
-    said = read.withColumn("_said", _said(F.col("_read"))).drop("_read")
-    return _told(said, F.lit("payload: not one Avro datum of source.schema"))
+def _string(value: Any, _: pa.DataType) -> str:
+    if type(value) is Number:
+        return _number_text(value)
+    if isinstance(value, dict | list):
+        return _compact_json(value)
+    return text_of(value)
 
 
-def _decode_framed(rows: DataFrame, schemas: WriterSchemas) -> DataFrame:
-    body = F.substring("payload", _HEAD_BYTES + 1, _LONGEST)
-    read = _sealed(rows.withColumn("_schema_id", schema_id()), body)
-    read = read.withColumn("_unread", _refused(schemas))
-    own = {f"_read_{key}": (key, text) for key, text in sorted(schemas.accepted.items())}
-    text = F.lit(None).cast("string")
-    for name, (key, schema) in own.items():
-        mine = F.col("_unread").isNull() & (F.col("_schema_id") == key)
-        # A column of its own: as part of two expressions it would be read twice.
-        read = read.withColumn(name, F.when(mine, _read(schema)))
-        text = F.when(F.col("_schema_id") == key, _said(F.col(name))).otherwise(text)
-    broken = F.concat(
-        F.lit("payload: not one Avro datum of schema "), F.col("_schema_id").cast("string")
-    )
-    told = _told(read.withColumn("_said", text), F.coalesce("_unread", broken))
-    return told.drop(*own, "_schema_id", "_unread")
+def _boolean(value: Any, _: pa.DataType) -> bool:
+    text = text_of(value)
+    if text not in ("true", "false"):
+        raise Refused
+    return text == "true"
 
 
-def _sealed(rows: DataFrame, body: Column) -> DataFrame:
-    """Put a digest of each datum behind it: what follows a datum can be no such digest."""
-    sealed = rows.withColumn("_digest", F.unhex(F.md5(body)))
-    return sealed.withColumn("_datum", F.concat(body, F.col("_digest")))
+def _scaled(text: str, scale: int) -> int:
+    """Give a number times ten to the power of a scale, which must be a whole one."""
+    found = _NUMBER.fullmatch(text)
+    if found is None:
+        raise Refused
+    whole, fraction, exponent = found[1], found[2] or "", int(found[3] or 0)
+    digits = (whole + fraction).rstrip("0")
+    zeros = len(whole) + len(fraction) - len(digits)
+    if len(fraction) - zeros - exponent > scale:
+        raise Refused
+    power = zeros + exponent + scale - len(fraction)
+    if power + len(digits.lstrip("0")) > 40:
+        # More digits than any type has; the power may be a thousand digits long.
+        raise Refused
+    number: int = int(digits or "0") * 10 ** max(power, 0)
+    return -number if text[0] == "-" else number
 
 
-def _read(schema: str) -> Column:
-    return from_avro(F.col("_datum"), framed(schema), _READING)
+def _integer(value: Any, kind: pa.DataType) -> int:
+    number = _scaled(text_of(value), 0)
+    limit: int = 1 << (kind.bit_width - 1)
+    if not -limit <= number < limit:
+        raise Refused
+    return number
 
 
-def _said(read: Column) -> Column:
-    """Write a datum as JSON; null unless its digest followed it."""
-    whole = read.getField(END) == F.col("_digest")
-    return F.when(whole, F.to_json(read.getField(DATUM), _WRITING))
+def _decimal(value: Any, kind: pa.DataType) -> Decimal:
+    number = _scaled(text_of(value), kind.scale)
+    if abs(number) >= 10**kind.precision:
+        raise Refused
+    return Decimal(f"{number}e-{kind.scale}")
 
 
-def _told(rows: DataFrame, broken: Column) -> DataFrame:
-    text = F.when(_kept_letters(F.col("_said")), F.col("_said"))
-    told = rows.withColumn(TEXT, text).withColumn(REFUSAL, broken)
-    return told.drop("_said", "_datum", "_digest")
+def _floating(value: Any, kind: pa.DataType) -> float:
+    text = text_of(value)
+    if _NUMBER.fullmatch(text) is None:
+        raise Refused
+    number = float(text)
+    if kind.bit_width == 32:
+        number = pa.scalar(number, pa.float64()).cast(pa.float32(), safe=False).as_py()
+    # A number so small that it became zero did not survive either.
+    if math.isinf(number) or (number == 0 and _NOT_ZERO.match(text)):
+        raise Refused
+    return number
 
 
-def _kept_letters(text: Column) -> Column:
-    """Tell whether no byte was replaced, because it was no UTF-8, on the way to a text."""
-    as_bytes = F.decode("payload", "ISO-8859-1")
-    replaced = _times(_REPLACED, text)
-    written = _times(_REPLACED.encode().decode("latin-1"), as_bytes)
-    return ~F.contains(text, F.lit(_REPLACED)) | (replaced <= written)
+def _day(year: int, month: int, day: int) -> int:
+    """Give the days since 1970-01-01; the year 0, which Python lacks, by the calendar's cycle."""
+    shift = 0 if year else 1
+    try:
+        ordinal = date(year + shift * _YEARS_A_CYCLE, month, day).toordinal()
+    except ValueError:
+        raise Refused from None
+    return ordinal - shift * _DAYS_A_CYCLE - _EPOCH_DAY
 
 
-def _times(letters: str, text: Column) -> Column:
-    """Count how often letters occur in a text."""
-    without = F.replace(text, F.lit(letters), F.lit(""))
-    return (F.length(text) - F.length(without)) / len(letters)
+def _date(value: Any, _: pa.DataType) -> int:
+    text = text_of(value)
+    if _DATE.fullmatch(text) is None:
+        raise Refused
+    return _day(*map(int, text.split("-")))
 
 
-def _refused(schemas: WriterSchemas) -> Column:
-    """Say why a row is not to be read at all; null where it is."""
-    number = F.col("_schema_id")
-    before, after = not_registered("\n", schemas.subject).split("\n")
-    reason = F.concat(F.lit(before), number.cast("string"), F.lit(after))
-    for key in schemas.accepted:
-        reason = F.when(number == key, F.lit(None).cast("string")).otherwise(reason)
-    stands = F.lit(True) if schemas.stands is None else F.coalesce(schemas.stands, F.lit(False))
-    for key, lines in _by_id(schemas).items():
-        accepted = key in schemas.accepted
-        # Beyond the last one nobody asked: what was said last is said again.
-        told = F.lit(None if accepted else lines[-1].reason)
-        for line in reversed(lines):
-            holds = F.unix_micros(arrival()) <= F.lit(line.through)
-            told = F.when(holds & stands if accepted else holds, F.lit(line.reason)).otherwise(told)
-        reason = F.when(number == key, told).otherwise(reason)
-    return F.when(F.col("payload").isNull(), F.lit("payload: missing")).otherwise(
-        F.when(
-            number.isNull(), F.lit("payload: not framed as Avro: a zero byte, a schema's id")
-        ).otherwise(reason)
-    )
+def _timestamp(value: Any, kind: pa.DataType) -> int:
+    """Give microseconds since the epoch; a stamp without a zone is UTC."""
+    text = text_of(value)
+    if _TO_THE_MINUTE.fullmatch(text):
+        text = _TO_THE_MINUTE.sub(r"\1:00\2", text)
+    if not (_LOCAL.fullmatch(text) or (kind.tz is not None and _ZONED.fullmatch(text))):
+        raise Refused
+    found = _STAMP.fullmatch(text)
+    if found is None:
+        raise Refused
+    day = _day(int(found[1]), int(found[2]), int(found[3]))
+    hour, minute, second = (int(found[number] or 0) for number in (4, 5, 6))
+    if hour > 23 or minute > 59 or second > 59:
+        raise Refused
+    micros = int((found[7] or "").ljust(6, "0"))
+    offset = 0
+    if found[8]:
+        offset = int(found[9]) * 60 + int(found[10])
+        if offset > _MOST_OFFSET_MINUTES or int(found[10]) > 59:
+            raise Refused
+        offset = -offset if found[8] == "-" else offset
+    seconds = hour * 3600 + (minute - offset) * 60 + second
+    return day * _DAY_MICROS + seconds * 1_000_000 + micros
 
 
-def _by_id(schemas: WriterSchemas) -> dict[int, list[Refusal]]:
-    """Group refusals, those out that say what would be said anyway, each group by time."""
-    grouped: dict[int, list[Refusal]] = {}
-    for one in sorted(schemas.refusals, key=lambda one: one.through):
-        grouped.setdefault(one.schema_id, []).append(one)
-    return {
-        key: lines
-        for key, lines in grouped.items()
-        if key in schemas.accepted
-        or any(one.reason != not_registered(key, schemas.subject) for one in lines)
-    }
+def _binary(value: Any, _: pa.DataType) -> bytes:
+    text = "".join(text_of(value).split())
+    if _BASE64.fullmatch(text) is None:
+        raise Refused
+    bare = text.rstrip("=")
+    if len(bare) % 4 == 1 or (text != bare and len(text) % 4):
+        raise Refused
+    return binascii.a2b_base64(bare + "=" * (-len(bare) % 4))
+
+
+def _nested(value: Any) -> Any:
+    """Give an array or an object; a text is read as the JSON that it holds."""
+    if not isinstance(value, str):
+        return value
+    try:
+        json = value.encode()
+        if _is_too_deep(json):
+            raise Refused
+        return _ANY.decode(json)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError):
+        raise Refused from None
+
+
+def _inner(value: Any, kind: pa.DataType) -> Any:
+    """Read what an array, a map or a struct holds; a number as its digits, if 38 hold them."""
+    if value is None:
+        return None
+    if type(value) in (int, Number) and not pa.types.is_floating(kind):
+        text = str(value)
+        if _is_extreme(text):
+            return _READERS[kind.id](text, kind)
+        if _LOSSY.match(text) and _exact(text) is None:
+            raise Refused
+        written = _variant_text(text)
+        exact = _exact(written)
+        if exact is None and not pa.types.is_string(kind):
+            raise Refused
+        value = exact or written
+    return _READERS[kind.id](value, kind)
+
+
+def _list(value: Any, kind: pa.DataType) -> list[Any]:
+    items = _nested(value)
+    if not isinstance(items, list):
+        raise Refused
+    return [_inner(item, kind.value_type) for item in items]
+
+
+def _map(value: Any, kind: pa.DataType) -> list[tuple[str, Any]]:
+    items = _nested(value)
+    if not isinstance(items, dict):
+        raise Refused
+    return [(name, _inner(item, kind.item_type)) for name, item in sorted(items.items())]
+
+
+def _struct(value: Any, kind: pa.DataType) -> dict[str, Any]:
+    items = _nested(value)
+    if not isinstance(items, dict):
+        raise Refused
+    return {field.name: _inner(items.get(field.name), field.type) for field in kind}
+
+
+_ANY = msgspec.json.Decoder(float_hook=Number)
+_Reader = Callable[[Any, Any], Any]
+_READERS: dict[int, _Reader] = {
+    pa.string().id: _string,
+    pa.bool_().id: _boolean,
+    **{kind.id: _integer for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64())},
+    **{kind.id: _floating for kind in (pa.float32(), pa.float64())},
+    pa.decimal128(1).id: _decimal,
+    pa.date32().id: _date,
+    pa.timestamp("us").id: _timestamp,
+    pa.binary().id: _binary,
+    pa.list_(pa.null()).id: _list,
+    pa.map_(pa.string(), pa.null()).id: _map,
+    pa.struct([]).id: _struct,
+}
+_FAST: dict[int, Callable[[list[Any], Any], _Column | None]] = {
+    pa.string().id: _fast_texts,
+    **{
+        kind.id: _fast_exact for kind in (pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64())
+    },
+    **{kind.id: _fast_numbers for kind in (pa.float64(), pa.decimal128(1))},
+    pa.timestamp("us").id: _fast_stamps,
+}
+
+
+# Texts of numbers and of nested values.
+
+
+def _is_extreme(text: str) -> bool:
+    """Tell whether a double makes a number zero or infinite that is neither."""
+    number = float(text)
+    return math.isinf(number) or (number == 0 and _NOT_ZERO.match(text) is not None)
+
+
+def _exact(text: str) -> str | None:
+    """Write a number of at most 38 digits by its digits; None for any other, and with an exponent.
+
+    Such a number is a decimal in Spark's variant, the others are doubles there.
+    """
+    if "e" in text or "E" in text:
+        return None
+    whole, _, fraction = text.lstrip("-").partition(".")
+    if len(fraction) > 38 or len((whole + fraction).lstrip("0")) > 38:
+        return None
+    fraction = fraction.rstrip("0")
+    plain = f"{whole}.{fraction}" if fraction else whole
+    return f"-{plain}" if text[0] == "-" and plain.strip("0.") else plain
+
+
+def _number_text(text: str) -> str:
+    """Write a number for a text field."""
+    if _is_extreme(text):
+        return str(text)
+    if not _LONG.match(text):
+        return _as_java(float(text))
+    exact = _exact(text)
+    if exact is not None:
+        return exact
+    if _LOSSY.match(text):
+        raise Refused
+    return _as_java(float(text))
+
+
+def _variant_text(text: str) -> str:
+    """Write a number of an unknown or a nested field: by its digits, or as a double."""
+    if _is_extreme(text):
+        return str(text)
+    return _exact(text) or _as_java(float(text))
+
+
+def _as_java(number: float) -> str:
+    """Write a double as Java does."""
+    if number == 0:
+        return "-0.0" if math.copysign(1, number) < 0 else "0.0"
+    sign = "-" if number < 0 else ""
+    shortest = repr(abs(number))
+    mantissa, _, exponent = f"{abs(number):e}".partition("e")
+    digits = shortest.partition("e")[0].replace(".", "").strip("0")
+    power = int(exponent)
+    if len(digits) == 1:
+        # Java writes two digits at least, the second of which is rarely another than zero.
+        mantissa, _, exponent = f"{abs(number):.1e}".partition("e")
+        digits = mantissa.replace(".", "").rstrip("0")
+        power = int(exponent)
+    else:
+        power = Decimal(shortest).adjusted()
+    if 1e-3 <= abs(number) < 1e7:
+        if power >= 0:
+            digits = digits.ljust(power + 1, "0")
+            return f"{sign}{digits[: power + 1]}.{digits[power + 1 :] or '0'}"
+        return f"{sign}0.{'0' * (-power - 1)}{digits}"
+    return f"{sign}{digits[0]}.{digits[1:] or '0'}E{power}"
+
+
+def _as_text(value: Any) -> str | None:
+    """Write an unknown field's value: a text as it is, anything nested as JSON."""
+    if value is None or (isinstance(value, str) and type(value) is not Number):
+        return value
+    if isinstance(value, dict | list):
+        return canonical_json(value)
+    return text_of(value) if isinstance(value, bool) else _variant_text(str(value))
+
+
+def canonical_json(value: Any) -> str:
+    """Write JSON with sorted names, numbers by their digits where 38 hold them."""
+    return _written(value, _variant_text, order="sorted")
+
+
+def _compact_json(value: Any) -> str:
+    """Write JSON for a text field, in its own order."""
+    return _written(value, _number_text, order=None)
+
+
+def _written(value: Any, write_number: Callable[[str], str], *, order: Any) -> str:
+    """Write a value whose numbers are replaced in place."""
+    # Without recursion: from a deep stack Python could not go down to the deepest value.
+    root = [value]
+    waiting: list[Any] = [root]
+    while waiting:
+        parent = waiting.pop()
+        for key, one in list(parent.items() if isinstance(parent, dict) else enumerate(parent)):
+            if isinstance(one, dict | list):
+                waiting.append(one)
+            elif type(one) is Number or (type(one) is int and abs(one) >= 10**38):
+                text = str(one)
+                parent[key] = text if _is_extreme(text) else msgspec.Raw(write_number(text))
+    written = msgspec.json.encode(root[0], order=order)
+    # Jackson writes these with capital letters.
+    return _CONTROL.sub(lambda found: b"\\u" + found[0][2:].upper(), written).decode()
+
+
+# Arrays of which most rows hold nothing.
+
+
+def _flags(length: int, refused: list[int]) -> pa.Array:
+    flags = [True] * length
+    for row in refused:
+        flags[row] = False
+    return pa.array(flags, pa.bool_())
+
+
+def _lists(length: int, found: dict[int, list[str]]) -> pa.Array:
+    return pa.array([found.get(row, ()) for row in range(length)], _REASONS)
+
+
+def _sparse(length: int, found: dict[int, Any], kind: pa.DataType) -> pa.Array:
+    if not found:
+        return pa.nulls(length, kind)
+    return pa.array(list(map(found.get, range(length), repeat(None))), kind)

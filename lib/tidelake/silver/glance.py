@@ -19,9 +19,11 @@ from tidelake.config.expressions import columns_in
 from tidelake.config.names import BRONZE_COLUMNS
 from tidelake.config.types import quoted
 from tidelake.silver.classify import is_representable
-from tidelake.silver.parse import NESTED
-from tidelake.silver.values import try_decimal
 
+# Spark makes a decimal of them by writing all of their zeros out: seconds a value, or an error that
+# no attempt catches.
+_LONG_EXPONENT = r"[eE][+-]?[0-9]{5}"
+_NESTED = frozenset({"array", "map", "struct"})
 _READ = "_read"
 _BEYOND_DOUBLES = (
     r"[:,\[]\s*%s-?[0-9]++(?:\.[0-9]*+)?[eE][+-]?0*+(?:29[0-9]|[3-9][0-9]{2}|[0-9]{4,}+)%s\s*[,}\]]"
@@ -66,7 +68,7 @@ def _scope(records: DataFrame, pipeline: Pipeline, used: Collection[str]) -> Dat
     """Put the payload's fields that are used beside bronze's columns, which they hide."""
     fields = [field for field in pipeline.event.fields if field.name.lower() in used]
     ddl = ", ".join(
-        f"{quoted(field.name)} {field.type.sql if field.type.kind in NESTED else 'string'}"
+        f"{quoted(field.name)} {field.type.sql if field.type.kind in _NESTED else 'string'}"
         for field in fields
     )
     hidden = {field.name.lower() for field in fields}
@@ -76,7 +78,7 @@ def _scope(records: DataFrame, pipeline: Pipeline, used: Collection[str]) -> Dat
     # Of no field Spark would read nothing at all.
     # What no double holds would become another number. In quotes a decimal with such an exponent
     # takes seconds, which is seen to below but for those inside of a nested field.
-    quote = '"?' if any("DECIMAL" in f.type.sql and f.type.kind in NESTED for f in fields) else ""
+    quote = '"?' if any("DECIMAL" in f.type.sql and f.type.kind in _NESTED for f in fields) else ""
     sound = ~text.rlike(_BEYOND_DOUBLES % (quote, quote))
     parsed = F.when(sound, F.from_json(text, f"struct<{ddl}>")) if fields else F.lit(None)
     read = records.select(*own, *kept, parsed.alias(_READ))
@@ -86,6 +88,12 @@ def _scope(records: DataFrame, pipeline: Pipeline, used: Collection[str]) -> Dat
 
 def _value(field: Field) -> Column:
     read = F.col(_READ).getField(field.name)
-    if field.type.kind in NESTED:
+    if field.type.kind in _NESTED:
         return read
-    return (try_decimal if field.type.kind == "decimal" else Column.try_cast)(read, field.type.sql)
+    return (_try_decimal if field.type.kind == "decimal" else Column.try_cast)(read, field.type.sql)
+
+
+def _try_decimal(text: Column, sql: str) -> Column:
+    """Cast a text to a decimal; null where it has an exponent that no decimal can have."""
+    short = ~(F.contains(text, F.lit("e")) | F.contains(text, F.lit("E")))
+    return F.when(short | ~text.rlike(_LONG_EXPONENT), text.try_cast(sql))

@@ -25,9 +25,9 @@ from tidelake.silver.classify import (
 )
 from tidelake.silver.dedup import CONFLICT, DUPLICATE, IDENTITY, TWIN, VERDICT
 from tidelake.silver.enrich import enriched_columns
-from tidelake.silver.fields import RESCUED, as_json, as_texts
+from tidelake.silver.fields import RESCUED
 from tidelake.silver.lateness import TOO_LATE, lateness, marked
-from tidelake.silver.parse import UNKNOWN
+from tidelake.silver.payloads import UNKNOWN
 
 FATE = "_fate"
 LATENESS = "_lateness"
@@ -206,8 +206,8 @@ def quarantine_columns() -> list[Column]:
 def _unknown_columns(pipeline: Pipeline, extra: Sequence[str]) -> list[Column]:
     """Give what the payload held beside its schema the place that the definition asks for."""
     if pipeline.event.evolution == "rescue":
-        return [as_json(F.col(UNKNOWN)).alias(RESCUED)]
-    return [as_texts(F.col(UNKNOWN)).getItem(name).alias(name) for name in extra]
+        return [F.col(UNKNOWN).alias(RESCUED)]
+    return [F.col(UNKNOWN).getItem(name).alias(name) for name in extra]
 
 
 @reused

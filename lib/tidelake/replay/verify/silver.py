@@ -27,9 +27,9 @@ from tidelake.runtime.hop import Run
 from tidelake.runtime.verdicts import BROADCAST
 from tidelake.runtime.writer_schemas import remembered
 from tidelake.silver.classify import classify
-from tidelake.silver.decode import WriterSchemas
 from tidelake.silver.fields import extra_columns
 from tidelake.silver.lateness import lateness
+from tidelake.silver.payloads import WriterSchemas
 from tidelake.silver.route import (
     LATE,
     QUARANTINED,
