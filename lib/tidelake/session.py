@@ -270,8 +270,6 @@ def _settings(environment: Environment, jars: list[Path], *, brief: bool = False
         "spark.sql.ui.explainMode": "simple",
         # Spark would note each file that a plan names, up to 250 MB, for that plan alone.
         "spark.sql.hive.filesourcePartitionFileCacheSize": "0",
-        # A key given twice takes its last value, in whichever of the two ways it is read.
-        "spark.sql.variant.allowDuplicateKeys": "true",
         "spark.databricks.delta.snapshotPartitions": "2",
         # Otherwise each call on a column is a dozen into the JVM, to note from which line it came.
         "spark.python.sql.dataFrameDebugging.enabled": "false",

@@ -19,6 +19,7 @@ from tests.pipelines import bronze, shop
 from tidelake.config import Pipeline
 from tidelake.errors import UsageError
 from tidelake.runtime.avro import reading_problem, refuse_unlimited
+from tidelake.silver import payloads as reading
 from tidelake.silver.avro_schema import problem_of
 from tidelake.silver.payloads import (
     BROKEN,
@@ -398,3 +399,25 @@ def test_sessions_of_tidelake_bound_what_a_record_may_announce(spark: SparkSessi
     bare: Any = SimpleNamespace(conf=SimpleNamespace(get=lambda key, default: default))
     with pytest.raises(UsageError, match=r"Add to spark\.driver\.extraJavaOptions and"):
         refuse_unlimited(bare)
+
+
+def test_spark_without_arrow_functions_of_columns_reads_the_same(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = ['{"event_id":"a","event_time":"2026-01-01T00:00:00Z","value":1.50}', "x", None]
+    payloads = [*texts, '{"event_id":"b","value":"12,50","colour":"red"}']
+    rows = bronze(spark, [{"record_id": f"{n}", "payload": p} for n, p in enumerate(payloads)])
+    pipeline = shop(tmp_path)
+    read = read_payloads(rows, pipeline)
+    expected = sorted(read.collect())
+    monkeypatch.setattr(reading, "arrow_udf", None)
+    mapped = read_payloads(rows, pipeline)
+    assert mapped.schema == read.schema
+    assert sorted(mapped.collect()) == expected
+    assert [row[PARSED] for row in expected] == [True, False, False, True]
+
+
+def test_the_rows_other_columns_stay_as_they_are(spark: SparkSession, tmp_path: Path) -> None:
+    rows = bronze(spark, [{"record_id": "f:0", "payload": "{}"}])
+    read = read_payloads(rows, shop(tmp_path))
+    assert read.columns == [*rows.columns, PARSED, REFUSAL, VALUES, BROKEN, UNKNOWN]

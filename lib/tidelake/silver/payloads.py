@@ -7,7 +7,7 @@ begins with a zero byte and the id of its writer's schema; each is read with tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -15,7 +15,6 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
-from pyspark.sql.pandas.functions import arrow_udf
 
 from tidelake.config import Event, Field, FieldType, Pipeline
 from tidelake.config.types import quoted
@@ -23,6 +22,12 @@ from tidelake.reuse import reused
 from tidelake.silver.avro_schema import DATUM, END, framed
 from tidelake.silver.decode import Decoder
 from tidelake.silver.decode import Field as DecodedField
+
+arrow_udf: Any
+try:
+    from pyspark.sql.pandas.functions import arrow_udf
+except ImportError:
+    arrow_udf = None
 
 PARSED = "_parsed"
 BROKEN = "_broken"
@@ -123,11 +128,12 @@ def read_payloads(
 
 def decoded(rows: DataFrame, event: Event, *, is_json: bool = True) -> DataFrame:
     """Decode JSON, given as ``payload``, or as ``_text`` beside a ``_refusal`` for its absence."""
-    json = F.col("payload") if is_json else F.col(_TEXT).cast("binary")
     kept = [name for name in rows.columns if name not in (_TEXT, REFUSAL)]
+    json = F.col("payload") if is_json else F.col(_TEXT).cast("binary")
+    read = _mapped(rows, json, event) if arrow_udf is None else _called(rows, json, event)
     parsed = F.col(_DECODED)["parsed"]
     why = F.lit(_NO_JSON) if is_json else F.col(REFUSAL)
-    return rows.withColumn(_DECODED, _decoder(event)(json)).select(
+    return read.select(
         *kept,
         parsed.alias(PARSED),
         F.when(~parsed, why).alias(REFUSAL),
@@ -143,23 +149,43 @@ def decoder_of(fields: Sequence[Field], evolution: str) -> Decoder:
     return Decoder(typed, evolution)
 
 
+def _called(rows: DataFrame, json: Column, event: Event) -> DataFrame:
+    """Decode one column; the others wait in the JVM."""
+    return rows.withColumn(_DECODED, _decoder(event)(json))
+
+
 @reused
 def _decoder(event: Event) -> Any:
     """Make Spark's function of a schema's decoder."""
     decoder = decoder_of(event.fields, event.evolution)
-    ddl = ", ".join(f"{quoted(field.name)}: {field.type.sql}" for field in event.fields)
-    unknown = "map<string, string>" if event.evolution == "additive" else "string"
 
     def decode(payloads: pa.Array) -> pa.Array:
         return decoder.decode(payloads)
 
-    made: Any = arrow_udf(  # type: ignore[call-overload]
-        decode,
-        f"struct<parsed: boolean, values: struct<{ddl}>, broken: array<string>, "
-        f"unknown: {unknown}>",
+    # Of a deterministic function Spark would make a call for each column that is taken from it.
+    return arrow_udf(decode, _decoded_ddl(event)).asNondeterministic()
+
+
+def _mapped(rows: DataFrame, json: Column, event: Event) -> DataFrame:
+    """Decode in Spark 4.0, which has no Arrow functions of columns: whole rows go both ways."""
+    decoder = decoder_of(event.fields, event.evolution)
+    wanted = rows.withColumn(_DECODED, F.lit(None).cast(_decoded_ddl(event))).schema
+
+    def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            *others, payloads = batch.columns
+            yield pa.RecordBatch.from_arrays([*others, decoder.decode(payloads)], wanted.names)
+
+    return rows.withColumn(_DECODED, json).mapInArrow(decode, wanted)
+
+
+def _decoded_ddl(event: Event) -> str:
+    fields = ", ".join(f"{quoted(field.name)}: {field.type.sql}" for field in event.fields)
+    unknown = "map<string, string>" if event.evolution == "additive" else "string"
+    return (
+        f"struct<parsed: boolean, values: struct<{fields}>, broken: array<string>, "
+        f"unknown: {unknown}>"
     )
-    # Spark would call it once for each column that is taken from what it gives.
-    return made.asNondeterministic()
 
 
 _ARROW_TYPES = {
