@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StringType
 from pyspark.sql.utils import is_remote
 
+from tidelake.config.expressions import Types, never_fails
 from tidelake.config.patterns import MOST_LETTERS, texts_to_bound
 from tidelake.instants import to_micros
 
@@ -34,7 +35,7 @@ def is_plain_name(sql: str) -> bool:
     return _NAME.fullmatch(sql) is not None
 
 
-def try_eval(sql: str, cast: str | None = None) -> Column:
+def try_eval(sql: str, cast: str | None = None, *, types: Types | None = None) -> Column:
     """Evaluate a user's expression into ``struct<value>``; the struct is null where it failed.
 
     Under ANSI a bad cast or a division by zero raises, and the whole batch with it, again at each
@@ -49,11 +50,16 @@ def try_eval(sql: str, cast: str | None = None) -> Column:
     Args:
         sql: The expression.
         cast: A type to cast to; a cast that raises fails likewise.
+        types: Of the columns, where they are known: what cannot fail by them is not guarded.
     """
     value = F.expr(sql) if cast is None else F.expr(sql).cast(cast)
     wrapped = F.struct(value.alias(VALUE))
     if cast is None and is_plain_name(sql):
         return wrapped
+    if types is not None:
+        kind = never_fails(sql, types)
+        if kind is not None and (cast is None or cast == kind.lower()):
+            return wrapped
     long = [F.length(F.expr(text)) for text in texts_to_bound(sql)]
     if long:
         short = [F.coalesce(length <= MOST_LETTERS, F.lit(True)) for length in long]

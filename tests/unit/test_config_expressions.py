@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tidelake.config import functions
-from tidelake.config.expressions import expression_problems
+from tidelake.config.expressions import expression_problems, never_fails
 
 COLUMNS = ("user_id", "action", "value", "xs", "payload", "headers")
 TYPES = {"status": "STRING", "at": "TIMESTAMP", "day": "DATE", "xs": "ARRAY<STRING>", "n": "INT"}
@@ -209,3 +209,34 @@ def test_every_function_of_spark_is_known_to_be_steady_or_not(spark: SparkSessio
     assert sum(map(len, groups)) == len(known), "a function is in two lists"
     written = {name for name in names if name.isidentifier()} - functions.SYNTAX
     assert written - known == set()
+
+
+@pytest.mark.parametrize(
+    ("sql", "kind"),
+    [
+        ("status", "STRING"),
+        ("`STATUS`", "STRING"),
+        ("n", "INT"),
+        ("lower(trim(status))", "STRING"),
+        ("status = 'x' AND NOT (n IS NULL)", "BOOLEAN"),
+        ("at IS NOT NULL OR status <> upper('x')", "BOOLEAN"),
+        # Each of these casts something, or may fail by itself.
+        ("n = 'x'", None),
+        ("n = 1", None),
+        ("lower(n)", None),
+        ("trim(BOTH n FROM status)", None),
+        ("status AND status = 'x'", None),
+        ("cast(status AS int)", None),
+        ("1 / n", None),
+        ("xs[0]", None),
+        ("other", None),
+        ("status.length", None),
+        ("at = '2026-01-01'", None),
+        ("status IN ('x', 'y')", None),
+        ("status IS TRUE", None),
+    ],
+)
+def test_only_an_expression_that_cannot_fail_is_evaluated_without_a_guard(
+    sql: str, kind: str | None
+) -> None:
+    assert never_fails(sql, TYPES) == kind

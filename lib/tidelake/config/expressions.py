@@ -269,3 +269,49 @@ def type_of(sql: str, columns: Types) -> str | None:
     if kind is None or kind.this in (exp.DataType.Type.UNKNOWN, exp.DataType.Type.NULL):
         return None
     return kind.sql(dialect=_DIALECT).replace(", ", ",")
+
+
+_TEXT, _TRUTH = "STRING", "BOOLEAN"
+_OF_TEXTS = (exp.Lower, exp.Upper, exp.Trim)
+_COMPARED = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
+
+
+def never_fails(sql: str, columns: Types) -> str | None:
+    """Tell whether an expression has a value, or null, on every row.
+
+    Few shapes are known, which are the usual ones: columns, texts compared, tests for null, letters
+    changed, and what ``AND``, ``OR`` and ``NOT`` make of them. Anything that may cast is not.
+
+    Args:
+        sql: A sound expression.
+        columns: Types of the columns that it may use.
+
+    Returns:
+        Its type as the definition writes it; None where it may fail, or nothing is known.
+    """
+    try:
+        root = sqlglot.parse_one(sql, dialect=_DIALECT)
+    except SqlglotError:
+        return None
+    return _sure_type(root, {name.lower(): kind for name, kind in columns.items()})
+
+
+def _sure_type(node: exp.Expr, known: Types) -> str | None:
+    parts = [_sure_type(part, known) for part in node.iter_expressions()]
+    texts, truths = set(parts) == {_TEXT}, set(parts) == {_TRUTH}
+    kind: str | None = None
+    if isinstance(node, exp.Column):
+        kind = None if node.table else known.get(node.name.lower())
+    elif isinstance(node, exp.Literal):
+        kind = _TEXT if node.is_string else None
+    elif isinstance(node, exp.Paren):
+        kind = parts[0]
+    elif isinstance(node, exp.Not | exp.And | exp.Or):
+        kind = _TRUTH if truths else None
+    elif isinstance(node, exp.Is):
+        kind = _TRUTH if parts[0] and isinstance(node.expression, exp.Null) else None
+    elif isinstance(node, _OF_TEXTS):
+        kind = _TEXT if texts and len(parts) == 1 else None
+    elif isinstance(node, _COMPARED):
+        kind = _TRUTH if texts else None
+    return kind

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from tidelake.columns import VALUE, try_eval
 from tidelake.config import Pipeline
 from tidelake.config.names import BRONZE_COLUMNS, SEQUENCE
+from tidelake.config.result_types import payload_types
 from tidelake.instants import EARLIEST_SECOND, LATEST_SECOND
 from tidelake.reuse import reused
 from tidelake.silver.payloads import (
@@ -85,7 +86,7 @@ def _steps(pipeline: Pipeline) -> _Steps:
     tried = {f"event.{key}": sql for key, sql in (("id", event.id), ("time", event.time))}
     tried |= {"event.where": event.where} if event.where else {}
     tried |= {f"select.{name}": sql for name, sql in pipeline.selected.items()}
-    casts = {"event.id": "string", "event.time": "timestamp"}
+    casts, types = {"event.id": "string", "event.time": "timestamp"}, payload_types(event)
     own = [F.col(name) for name in ("record_id", "payload", "source", "ingested_at")]
 
     def value(name: str) -> Column:
@@ -107,7 +108,10 @@ def _steps(pipeline: Pipeline) -> _Steps:
             F.col("_in_requeued_at").alias(REQUEUED_AT),
             F.coalesce("_in_reason", F.lit("bronze")).alias(ORIGIN),
             *[F.col(name) for name in (PARSED, REFUSAL, BROKEN, UNKNOWN)],
-            *[try_eval(sql, casts.get(name)).alias(_tried(name)) for name, sql in tried.items()],
+            *[
+                try_eval(sql, casts.get(name), types=types).alias(_tried(name))
+                for name, sql in tried.items()
+            ],
         ],
         judged=[
             *own,
