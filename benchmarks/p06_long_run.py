@@ -33,7 +33,7 @@ from tidelake.config import load_environment
 from tidelake.runtime.bronze_hop import BronzeHop
 from tidelake.runtime.gold_hop import GoldHop
 from tidelake.runtime.hop import HopQuery, Run
-from tidelake.runtime.silver_hop import SilverHop
+from tidelake.runtime.silver import SilverHop
 from tidelake.session import build_session
 from tidelake.sinks.commits import newest_version
 from tidelake.sinks.compaction import EVERY

@@ -17,7 +17,7 @@ from tidelake.config.places import conf_dir, find_file
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.schemas import from_ddl
-from tidelake.runtime.silver_hop import SilverHop
+from tidelake.runtime.silver import SilverHop
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.sinks.append import append, ensure_table
 from tidelake.sinks.commits import Commit, commits, last_commit

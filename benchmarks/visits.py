@@ -19,7 +19,7 @@ from tidelake.config import Limits, load_environment, load_pipeline
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.schemas import silver_schema
-from tidelake.runtime.silver_hop import create_silver
+from tidelake.runtime.silver import create_silver
 from tidelake.sinks.append import append
 from tidelake.sinks.commits import commits
 from tidelake.sinks.notes import SilverNote

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 from tidelake.errors import LeaseLostError
-from tidelake.runtime import lanes, lock, silver_batch
+from tidelake.runtime import lanes, lock, silver
 from tidelake.runtime.gold_hop import GoldHop
 from tidelake.runtime.targets import Target
 from tidelake.store.folders import Folder
@@ -20,7 +20,7 @@ from tidelake.tables import Table
 @contextmanager
 def before_silver_closes() -> Iterator[None]:
     """Die once the side tables hold the batch and silver does not."""
-    real = silver_batch.append
+    real = silver.append
 
     def append(rows: DataFrame, table: Table, *rest: Any, **options: Any) -> None:
         if table.name.startswith("silver.") and "__" not in table.name:
@@ -28,7 +28,7 @@ def before_silver_closes() -> Iterator[None]:
         real(rows, table, *rest, **options)
 
     with _dying() as patch:
-        patch.setattr(silver_batch, "append", append)
+        patch.setattr(silver, "append", append)
         yield
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
+from pyspark.errors.exceptions import captured
 from pyspark.java_gateway import launch_gateway
 
 _PROTOCOL = "org.apache.hive.service.rpc.thrift"
@@ -107,11 +108,33 @@ def clients(port: int) -> Iterator[Clients]:
     """Start the JVM of the clients of a server."""
     gateway = launch_gateway()
     try:
-        yield Clients(gateway, port)
+        with _errors_of(gateway):
+            yield Clients(gateway, port)
     finally:
         gateway.shutdown()
         gateway.proc.stdin.close()
         gateway.proc.wait()
+
+
+@contextmanager
+def _errors_of(gateway: Any) -> Iterator[None]:
+    """Keep PySpark from looking up the errors of this JVM in Spark's own.
+
+    It converts the error of every Py4J gateway, and asks Spark's JVM about it by a number that is
+    another object there, or none.
+    """
+    convert = captured.convert_exception
+
+    def converted(error: Any) -> Any:
+        if error._gateway_client is gateway._gateway_client:
+            return captured.UnknownException("", "", None)
+        return convert(error)
+
+    captured.convert_exception = converted
+    try:
+        yield
+    finally:
+        captured.convert_exception = convert
 
 
 @contextmanager

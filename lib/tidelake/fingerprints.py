@@ -77,9 +77,10 @@ class Fingerprint:
 EMPTY = Fingerprint()
 
 
-def fingerprint(record_id: str = "record_id") -> Column:
-    """Aggregate the fingerprint of a column of record ids: ``xor`` and ``total``."""
-    digits = F.left(F.md5(F.col(record_id).cast("binary")), F.lit(15))
+def fingerprint(record_id: Column | str = "record_id") -> Column:
+    """Aggregate the fingerprint of a column of record ids, but for nulls: ``xor`` and ``total``."""
+    ids = F.col(record_id) if isinstance(record_id, str) else record_id
+    digits = F.left(F.md5(ids.cast("binary")), F.lit(15))
     number = F.conv(digits, 16, 10).cast("bigint")
     return F.struct(_xor(number), _total(number))
 

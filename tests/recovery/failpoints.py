@@ -20,9 +20,8 @@ from typing import Any, NoReturn
 import pytest
 
 from tidelake import cli
-from tidelake.runtime import books, decision, epochs, gold_hop, hop, lanes, pipeline, silver_batch
+from tidelake.runtime import books, epochs, gold_hop, hop, lanes, pipeline, silver
 from tidelake.runtime import bronze_hop as bronze
-from tidelake.runtime import silver_hop as silver
 from tidelake.runtime.targets import Target
 from tidelake.sinks import compaction
 from tidelake.tables import Table
@@ -79,12 +78,12 @@ POINTS: dict[str, Point] = {
         Point("bronze/batch/after", bronze.BronzeHop, "write"),
         *_around("bronze/compact", hop, "compact", r"^bronze\."),
         *_around("silver/create", silver, "ensure_table"),
-        Point("silver/parse/before", decision, "observed"),
-        Point("silver/decide/after", decision.Decider, "decide"),
-        Point("silver/count/before", silver_batch, "count"),
-        *_around("silver/quarantine", silver_batch, "append", "__quarantine$"),
-        *_around("silver/late", silver_batch, "append", "__late$"),
-        *_around("silver/append", silver_batch, "append", r"^silver\.[a-z]+$"),
+        Point("silver/parse/before", silver, "summarize"),
+        Point("silver/decide/after", silver, "find_repeats"),
+        Point("silver/count/before", silver, "corrected"),
+        *_around("silver/quarantine", silver, "append", "__quarantine$"),
+        *_around("silver/late", silver, "append", "__late$"),
+        *_around("silver/append", silver, "append", r"^silver\.[a-z]+$"),
         Point("silver/batch/after", silver.SilverHop, "write"),
         *_around("silver/compact", hop, "compact", r"^silver\."),
         *_around("gold/create", gold_hop, "ensure_table"),

@@ -25,7 +25,7 @@ from tidelake.replay.beginning import next_generation
 from tidelake.replay.quarantine import Choice, replay_quarantine
 from tidelake.replay.rebuild_silver import rebuild_silver
 from tidelake.replay.verify import verify
-from tidelake.runtime import silver_batch
+from tidelake.runtime import silver as silver_hop
 from tidelake.tables import Hop, Table
 
 SUBJECT = "clicks-value"
@@ -204,7 +204,7 @@ def test_a_retry_reads_what_its_first_try_read_whatever_the_registry_says_now(
         clicks.run(SILVER)
     assert (reasons(clicks), read(clicks.lake, "silver.clicks", "event_id")) == ([], [])
     standin.register(SUBJECT, 1, FIRST)
-    append = silver_batch.append
+    append = silver_hop.append
 
     def fail_at_silver(rows: Any, table: Table, *args: Any, **more: Any) -> None:
         if table.name == "silver.clicks":
@@ -212,7 +212,7 @@ def test_a_retry_reads_what_its_first_try_read_whatever_the_registry_says_now(
         append(rows, table, *args, **more)
 
     with monkeypatch.context() as patched, pytest.raises(Exception, match="No space left"):
-        patched.setattr(silver_batch, "append", fail_at_silver)
+        patched.setattr(silver_hop, "append", fail_at_silver)
         clicks.run(SILVER)
     standin.register(SUBJECT, 9, SECOND)
     clicks.run(SILVER)

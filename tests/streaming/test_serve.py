@@ -170,8 +170,6 @@ def scene(served: Served, tmp_path: Path) -> Iterator[Scene]:
     assert found.files() == before
 
 
-# Under load, Py4J now and then confuses the objects of two callbacks, and the guard then fails.
-@pytest.mark.long
 def test_every_attack_is_refused_also_from_two_sessions_at_once(
     jdbc: Clients, scene: Scene
 ) -> None:

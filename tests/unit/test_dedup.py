@@ -17,14 +17,14 @@ from tidelake.silver.dedup import (
     IDENTITY,
     LEFTOVER,
     VERDICT,
-    among,
-    arrivals,
-    by_id,
+    DedupScope,
+    colliding_ids,
+    group_accepted,
+    having,
+    in_the_running,
     match_accepted,
-    meeting,
     rank_arrivals,
 )
-from tidelake.silver.reach import Reach
 
 TTL = timedelta(hours=1)
 MERGE, IGNORE = Dedup(ttl=TTL, beyond_ttl="merge"), Dedup(ttl=TTL, beyond_ttl="ignore")
@@ -61,7 +61,7 @@ def verdicts(frame: DataFrame) -> dict[str, str]:
 def test_the_first_arrival_wins_by_instant_then_source_then_numeric_position(
     spark: SparkSession,
 ) -> None:
-    new = arrivals(
+    new = in_the_running(
         classified(
             spark,
             [
@@ -91,21 +91,21 @@ def test_an_id_that_meets_no_other_row_is_not_compared(spark: SparkSession) -> N
         ("twice", "f:2", MONDAY, NOON, 1),
         *[(f"once {n}", f"f:{n}", MONDAY, NOON, 1) for n in range(3, 9)],
     ]
-    new = arrivals(classified(spark, rows))
-    again = among(new, meeting(new, None))
+    new = in_the_running(classified(spark, rows))
+    again = having(new, colliding_ids(new, None))
     assert again.columns == new.columns
     assert sorted(row["event_id"] for row in again.collect()) == ["twice", "twice"]
     assert verdicts(rank_arrivals(again, IGNORE)) == {"f:2": DUPLICATE}
     old = [(one, f"old:{n}") for n, one in enumerate(("once 5", "gone", "gone"))]
     known = timed(spark, [(*one, MONDAY, f"{MONDAY} {NOON}", 1, False) for one in old], KNOWN_DDL)
-    found = among(new, meeting(new, known)).select("event_id").collect()
+    found = having(new, colliding_ids(new, known)).select("event_id").collect()
     assert sorted(row["event_id"] for row in found) == ["once 5", "twice", "twice"]
 
 
 def test_rows_that_have_a_fate_already_take_no_part(spark: SparkSession) -> None:
     rows = classified(spark, [("e", "f:1", MONDAY, NOON, 1), ("e", "f:2", MONDAY, NOON, 1)])
     staged = rows.withColumn(STAGE, F.when(F.col("record_id") == "f:1", "future_event_time"))
-    taken = arrivals(staged)
+    taken = in_the_running(staged)
     assert [row[ROW] for row in taken.collect()] == ["f:2@1"]
     assert "payload" not in taken.columns
 
@@ -122,7 +122,9 @@ def test_a_later_arrival_of_the_batch_is_matched_up_to_the_ttl(
     rows: list[New] = []
     for n, (event, (clock, day)) in enumerate(cases.items()):
         rows += [(event, f"first:{n}", day, clock, 1), (event, f"next:{n}", MONDAY, NOON, n % 2)]
-    found = verdicts(rank_arrivals(arrivals(classified(spark, rows)), MERGE if widened else IGNORE))
+    found = verdicts(
+        rank_arrivals(in_the_running(classified(spark, rows)), MERGE if widened else IGNORE)
+    )
     assert found == {
         "next:0": CONFLICT if widened else LEFTOVER,
         "next:1": LEFTOVER,
@@ -139,7 +141,7 @@ def test_an_accepted_row_is_matched_up_to_the_ttl_either_way_or_on_its_date(
 ) -> None:
     clocks = [PAST, EDGE, WITHIN, "23:00:00"]
     cases = [(clock, day) for clock in clocks for day in (MONDAY, TUESDAY)]
-    new = arrivals(
+    new = in_the_running(
         classified(spark, [(str(n), f"f:{n}", MONDAY, NOON, n % 2) for n in range(len(cases))])
     )
     known = timed(
@@ -151,7 +153,7 @@ def test_an_accepted_row_is_matched_up_to_the_ttl_either_way_or_on_its_date(
         + [("other", "old:x", MONDAY, f"{MONDAY} {NOON}", 1, False)],
         KNOWN_DDL,
     )
-    found = verdicts(match_accepted(new, by_id(known), MERGE if widened else IGNORE))
+    found = verdicts(match_accepted(new, group_accepted(known), MERGE if widened else IGNORE))
     # An arrival long after the row's own is as far away: the row was sent again.
     beyond = {"f:0": CONFLICT, "f:6": CONFLICT} if widened else {}
     within = {f"f:{n}": DUPLICATE if n % 2 else CONFLICT for n in range(2, 6)}
@@ -159,7 +161,7 @@ def test_an_accepted_row_is_matched_up_to_the_ttl_either_way_or_on_its_date(
 
 
 def test_the_earliest_accepted_row_in_reach_decides(spark: SparkSession) -> None:
-    new = arrivals(
+    new = in_the_running(
         classified(spark, [("a", "f:1", MONDAY, NOON, 1), ("b", "f:2", MONDAY, NOON, 1)])
     )
     known = timed(
@@ -173,7 +175,7 @@ def test_the_earliest_accepted_row_in_reach_decides(spark: SparkSession) -> None
         ],
         KNOWN_DDL,
     )
-    assert verdicts(match_accepted(new, by_id(known), MERGE)) == {
+    assert verdicts(match_accepted(new, group_accepted(known), MERGE)) == {
         "f:1": CONFLICT,
         "f:2": DUPLICATE,
     }
@@ -196,7 +198,9 @@ def test_of_accepted_rows_of_one_instant_the_first_is_so_by_source_then_numeric_
         for hash_, place in enumerate(places, start=1)
     ]
     found = match_accepted(
-        arrivals(classified(spark, new)), by_id(timed(spark, known, KNOWN_DDL)), MERGE
+        in_the_running(classified(spark, new)),
+        group_accepted(timed(spark, known, KNOWN_DDL)),
+        MERGE,
     )
     assert verdicts(found) == dict.fromkeys([f"new:{n}" for n in range(4)], CONFLICT)
 
@@ -220,13 +224,13 @@ def test_a_requeued_row_does_not_match_itself_in_late_but_others_do(
         ],
         KNOWN_DDL,
     )
-    returned = arrivals(classified(spark, again, origin=origin))
-    fresh = arrivals(classified(spark, [("own", "f:1", MONDAY, NOON, 1)]))
-    assert verdicts(match_accepted(returned, by_id(known), MERGE)) == {
+    returned = in_the_running(classified(spark, again, origin=origin))
+    fresh = in_the_running(classified(spark, [("own", "f:1", MONDAY, NOON, 1)]))
+    assert verdicts(match_accepted(returned, group_accepted(known), MERGE)) == {
         "f:2": DUPLICATE,
         "f:3": DUPLICATE,
     }
-    assert verdicts(match_accepted(fresh, by_id(known), MERGE)) == {"f:1": DUPLICATE}
+    assert verdicts(match_accepted(fresh, group_accepted(known), MERGE)) == {"f:1": DUPLICATE}
 
 
 def test_leftovers_are_ranked_again_among_their_like(spark: SparkSession) -> None:
@@ -235,7 +239,7 @@ def test_leftovers_are_ranked_again_among_their_like(spark: SparkSession) -> Non
         ("e", "f:2", TUESDAY, NOON, 1),
         ("e", "f:3", TUESDAY, NOON, 2),
     ]
-    new = arrivals(classified(spark, rows))
+    new = in_the_running(classified(spark, rows))
     first = rank_arrivals(new, MERGE)
     assert verdicts(first) == {"f:2": LEFTOVER, "f:3": LEFTOVER}
     left = new.join(first, on=list(IDENTITY), how="left_semi")
@@ -261,7 +265,7 @@ def test_accepted_rows_are_narrowed_to_the_reach_of_the_batch(
         f"{PAYLOAD_HASH} bigint; value string",
     )
     day = (date(2024, 1, 1) - date(1970, 1, 1)).days
-    reach = Reach(datetime(2024, 1, 1, 11, tzinfo=UTC), days=((day, day),) if widened else ())
+    reach = DedupScope(datetime(2024, 1, 1, 11, tzinfo=UTC), days=((day, day),) if widened else ())
     narrowed = reach.within(table, is_late_table=True)
     rows = narrowed.collect()
     assert [row["event_id"] for row in rows] == kept

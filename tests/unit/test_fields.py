@@ -14,12 +14,11 @@ from pyspark.sql import functions as F
 
 from tests.pipelines import bronze, shop
 from tidelake.config import Pipeline
-from tidelake.runtime.counting import count
 from tidelake.silver.classify import STAGE, classify, reasons_by_stage
 from tidelake.silver.fields import MOST_COLUMNS, RESCUED, extra_columns, new_columns
-from tidelake.silver.lateness import marked
 from tidelake.silver.payloads import UNKNOWN
-from tidelake.silver.route import decide, to_late, to_silver
+from tidelake.silver.route import decide, marked, to_late, to_silver
+from tidelake.silver.summary import summarize, unknown_fields
 
 GOOD = '"event_id":"e","event_time":"2024-01-01T12:00:00Z","user_id":"u","value":1.5'
 # What the JSON reader takes ends at 50,000 letters.
@@ -237,9 +236,11 @@ def test_only_fields_of_accepted_rows_that_hold_a_value_and_could_be_columns_are
         "broken": event('"broken":1').replace('"e"', "null"),
         "none": event(),
     }
-    counted = count(decided(spark, pipeline, payloads), pipeline, {})
-    assert counted.unknown == {"colour", "size"}
-    assert sum(one.rows for one in counted.counts) == len(payloads)
+    rows = decided(spark, pipeline, payloads)
+    summary, _ = summarize(rows, pipeline)
+    assert summary.has_unknown()
+    assert unknown_fields(rows) == {"colour", "size"}
+    assert sum(summary.rows().values()) == len(payloads)
 
 
 @pytest.mark.parametrize("evolution", ["strict", "rescue"])
@@ -247,8 +248,8 @@ def test_without_additive_nothing_becomes_a_column(
     spark: SparkSession, tmp_path: Path, evolution: str
 ) -> None:
     pipeline = shop(tmp_path, event={"evolution": evolution})
-    counted = count(decided(spark, pipeline, {"a": event('"x":1'), "b": event()}), pipeline, {})
-    assert counted.unknown == frozenset()
+    rows = decided(spark, pipeline, {"a": event('"x":1'), "b": event()})
+    assert not summarize(rows, pipeline)[0].has_unknown()
 
 
 def test_a_nested_known_field_is_read_beside_unknown_ones(

@@ -11,7 +11,14 @@ from pyspark.sql import functions as F
 from tests.collisions import colliding
 from tests.pipelines import bronze, shop, timed
 from tests.unit.test_dedup import KNOWN_DDL, MERGE, MONDAY, NOON, classified, verdicts
-from tidelake.silver.dedup import among, arrivals, by_id, match_accepted, meeting, rank_arrivals
+from tidelake.silver.dedup import (
+    colliding_ids,
+    group_accepted,
+    having,
+    in_the_running,
+    match_accepted,
+    rank_arrivals,
+)
 from tidelake.silver.prefilter import copies_of, held_back
 
 PAIRS = 10
@@ -27,7 +34,7 @@ def test_the_pairs_have_one_hash_and_are_two(spark: SparkSession) -> None:
 
 def test_ids_of_one_hash_meet_and_are_told_apart(spark: SparkSession) -> None:
     pairs = [colliding("", "", seed=n) for n in range(PAIRS)]
-    new = arrivals(
+    new = in_the_running(
         classified(
             spark,
             [
@@ -42,11 +49,11 @@ def test_ids_of_one_hash_meet_and_are_told_apart(spark: SparkSession) -> None:
         [(one, f"k:{n}", MONDAY, f"{MONDAY} {NOON}", 7, False) for n, (one, _) in enumerate(pairs)],
         KNOWN_DDL,
     )
-    ids = meeting(new, known)
+    ids = colliding_ids(new, known)
     assert ids.count() == PAIRS
-    close = among(new, ids)
+    close = having(new, ids)
     assert close.count() == 2 * PAIRS
-    judged = match_accepted(close, by_id(among(known, ids)), MERGE)
+    judged = match_accepted(close, group_accepted(having(known, ids)), MERGE)
     firsts = {f"a:{2 * n}": "duplicate" for n in range(PAIRS)}
     assert verdicts(rank_arrivals(judged, MERGE)) == firsts
 

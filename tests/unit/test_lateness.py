@@ -8,7 +8,7 @@ from chispa import assert_df_equality
 from pyspark.sql import SparkSession
 
 from tests.pipelines import timed
-from tidelake.silver.lateness import lateness, marked
+from tidelake.silver.route import lateness, marked
 
 WATERMARK = datetime(2024, 1, 2, 12, tzinfo=UTC)
 ROWS = [

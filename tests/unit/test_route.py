@@ -12,8 +12,15 @@ from pyspark.sql import functions as F
 from tests.pipelines import bronze, shop
 from tidelake.silver.classify import PAYLOAD_HASH, classify
 from tidelake.silver.dedup import CONFLICT, DUPLICATE, IDENTITY, VERDICT
-from tidelake.silver.lateness import marked
-from tidelake.silver.route import FATE, QUARANTINE_DDL, decide, to_late, to_quarantine, to_silver
+from tidelake.silver.route import (
+    FATE,
+    QUARANTINE_DDL,
+    decide,
+    marked,
+    to_late,
+    to_quarantine,
+    to_silver,
+)
 
 WATERMARK = datetime(2024, 1, 1, 11, tzinfo=UTC)
 ALLOWED = timedelta(hours=1)

@@ -11,10 +11,11 @@ from pyspark.sql import functions as F
 from tidelake.fingerprints import fingerprint
 from tidelake.ops.side import closed_batch
 from tidelake.replay.requeue import as_requeued, holding_silver, send, waiting
-from tidelake.runtime.decision import Decider
+from tidelake.runtime.accepted_rows import AcceptedRows
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import from_ddl
+from tidelake.runtime.silver import decide_fates
 from tidelake.runtime.writer_schemas import schemas_for
 from tidelake.silver.classify import STAGE, classify
 from tidelake.silver.route import FATE, QUARANTINED
@@ -105,11 +106,12 @@ def replay_quarantine(run: Run, choice: Choice, *, look_only: bool = False) -> R
         failed = keep(chosen.select("record_id", "ingested_at", F.col("stage").alias("failed")))
         rows = keep(as_requeued(run, failed, "quarantine"))
         mark = SilverNote.of(last_commit(lake.silver(name))).watermark
-        decider = Decider(run.spark, run.pipeline, lake, closed_batch(lake, name).batch + 1)
+        batch = closed_batch(lake, name).batch + 1
+        accepted = AcceptedRows(run.spark, run.pipeline, lake, batch)
         # Only looked at: the run that takes the rows asks for itself.
         schemas = schemas_for(run, rows, keeps=False)
         judged = classify(rows, run.pipeline, schemas)
-        decision = decider.decide(judged, watermark=mark, hold=keep)
+        decision = decide_fates(judged, accepted, mark, keep)
         decided = keep(decision.rows.select("record_id", FATE, STAGE))
         told = (
             decided.join(failed.dropDuplicates(["record_id"]), on="record_id", how="inner")

@@ -11,8 +11,7 @@ from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
 from tidelake.runtime.prefilter import Recovered
 from tidelake.runtime.schemas import from_ddl
-from tidelake.runtime.silver_batch import Reached, SilverBatch
-from tidelake.runtime.silver_hop import create_silver
+from tidelake.runtime.silver import BatchContext, create_silver, silver_batch
 from tidelake.runtime.small_batches import fitted
 from tidelake.sinks.append import ensure_table
 from tidelake.sinks.commits import newest_version
@@ -50,10 +49,18 @@ def rebuild_silver(run: Run, generation: str, stays: Stays | None = None) -> Non
     inputs = {"bronze": bronze, "requeue": requeue}
     begin(run, "silver", generation, FIRST, offsets_of(run, inputs, until))
     count = rows.count()
-    reached = Reached(until, {"bronze": count, "requeue": 0})
-    batch = SilverBatch(run, generation, FIRST, rebuilds=True, kept=stays.kept if stays else None)
     with fitted(spark, count), Held() as keep:
+        context = BatchContext(
+            run,
+            generation,
+            FIRST,
+            SilverNote(),
+            until,
+            {"bronze": count, "requeue": 0},
+            keep,
+            rebuilds=True,
+            stored=stays.kept if stays else None,
+        )
         undecided = stays.others(rows) if stays else rows
         counted = stays.counted() if stays else []
-        recovered = Recovered(as_never_requeued(undecided), counted, None)
-        batch.write(recovered, SilverNote(), reached, keep)
+        silver_batch(Recovered(as_never_requeued(undecided), counted, None), context)

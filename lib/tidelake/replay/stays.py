@@ -20,9 +20,9 @@ from tidelake.errors import UsageError
 from tidelake.fingerprints import fingerprint
 from tidelake.replay.verify.inputs import ORIGIN as _OF_THE_BATCH
 from tidelake.replay.verify.inputs import read_inputs
-from tidelake.runtime.decision import Decider
+from tidelake.runtime.accepted_rows import AcceptedRows
 from tidelake.runtime.hop import Run
-from tidelake.runtime.silver_batch import Kept
+from tidelake.runtime.silver import Stored
 from tidelake.silver.classify import ORIGIN, STAGE
 from tidelake.silver.route import FATE, QUARANTINED, SILVER
 from tidelake.silver.watermark import partition_of
@@ -38,7 +38,7 @@ class Stays:
         source: Of the pipeline.
     """
 
-    kept: Kept
+    kept: Stored
     source: Source
 
     def others(self, bronze: DataFrame) -> DataFrame:
@@ -63,7 +63,7 @@ class Stays:
                 F.count("*").alias("rows"),
                 fingerprint().alias("fingerprint"),
                 F.max(newest).alias("newest"),
-                F.max(F.unix_micros("ingested_at")).alias("arrived"),
+                F.max(F.unix_micros("ingested_at")).alias("last"),
             )
             .collect()
         )
@@ -102,5 +102,5 @@ def what_stays(live: Run, since: datetime) -> Stays:
     accepted = silver.unionByName(late).withColumn("is_late", F.lit(False)).drop(*_OF_THE_BATCH)
     quarantine = inputs.quarantine.where(before).drop(*_OF_THE_BATCH)
     batch = inputs.closing[0].batch + 1
-    decider = Decider(live.spark, pipeline, lake, batch, known=before)
-    return Stays(Kept(decider, accepted, quarantine), pipeline.source)
+    accepted_before = AcceptedRows(live.spark, pipeline, lake, batch, known=before)
+    return Stays(Stored(accepted_before, accepted, quarantine), pipeline.source)

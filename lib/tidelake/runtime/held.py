@@ -50,6 +50,10 @@ class Held:
         """
         return self._keep(frame, at_once=True)
 
+    def first(self, frame: DataFrame) -> DataFrame:
+        """Keep a batch's rows: in the driver, or as soon as something reads them."""
+        return self.now(frame) if self._small else self(frame)
+
     def _keep(self, frame: DataFrame, *, at_once: bool) -> DataFrame:
         if is_remote():
             return _anew(frame, at_once=at_once)

@@ -20,7 +20,7 @@ from tidelake.runtime.hop import HopQuery, Run
 from tidelake.runtime.lock import hold_hops
 from tidelake.runtime.pace import Pace
 from tidelake.runtime.schemas import check_definition
-from tidelake.runtime.silver_hop import SilverHop
+from tidelake.runtime.silver import SilverHop
 from tidelake.runtime.triggers import Trigger
 from tidelake.tables import HOPS, Hop
 

@@ -6,22 +6,28 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.utils import is_remote
 
 from tidelake.bronze import as_never_requeued
+from tidelake.errors import GenerationError, UsageError
 from tidelake.fingerprints import fingerprint
 from tidelake.instants import from_micros
 from tidelake.runtime.held import Hold
 from tidelake.runtime.hop import Run
+from tidelake.settings import REFUSED
 from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, STAGE
 from tidelake.silver.dedup import DUPLICATE
 from tidelake.silver.prefilter import copies_of, held_back
 from tidelake.silver.route import FATE
 from tidelake.silver.watermark import partition_of
 from tidelake.sinks.arrived import rows_that_came
-from tidelake.sinks.notes import FRESH
+from tidelake.sinks.commits import last_commit
+from tidelake.sinks.generations import Fence
+from tidelake.sinks.notes import FRESH, SilverNote
 from tidelake.sinks.positions import Position
+from tidelake.tables import Table
 
 # State on disk, and only its changes written with each batch.
 STATE_SETTINGS = {
@@ -32,6 +38,43 @@ STATE_SETTINGS = {
     # Otherwise each batch is followed by an empty one, only to evict.
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
 }
+
+
+def refuse_other_prefilter(table: Table, fence: Fence, *, wanted: bool) -> None:
+    """Stop where the checkpoint holds the prefilter's state and needs none, or the reverse."""
+    last = last_commit(table)
+    if last is None or last.batch < 0:
+        return
+    had = SilverNote.of(last).prefiltered is not None
+    if had == wanted:
+        return
+    if wanted:
+        raise GenerationError(
+            "dedup.prefilter is operator now, and was none in the batches of the checkpoint. "
+            "Nothing was written. Set it back to none, or begin with it on a new --root."
+        )
+    raise fence.refusal(
+        "dedup.prefilter is none now, and was operator in the batches of the checkpoint"
+    )
+
+
+def prepare_state(spark: SparkSession) -> None:
+    """Give the session the settings that the operator's state needs.
+
+    Raises:
+        UsageError: The compute refuses them.
+    """
+    refused = UsageError(
+        "dedup.prefilter: operator needs settings of the session that this compute refuses. "
+        "Set it to none."
+    )
+    if is_remote():
+        raise refused
+    try:
+        for key, value in STATE_SETTINGS.items():
+            spark.conf.set(key, value)
+    except REFUSED as error:
+        raise refused from error
 
 
 @dataclass(frozen=True)
@@ -84,7 +127,7 @@ def recover(
         .agg(
             F.count("*").alias("rows"),
             fingerprint().alias("fingerprint"),
-            F.max(F.unix_micros("ingested_at")).alias("arrived"),
+            F.max(F.unix_micros("ingested_at")).alias("last"),
         )
         .collect()
     )

@@ -21,9 +21,8 @@ from tidelake.runtime.gold_inputs import inputs_of
 from tidelake.runtime.hop import Run
 from tidelake.runtime.targets import OWN, Inputs, Target, stamped, targets_of
 from tidelake.silver.classify import classify, payload_scope
-from tidelake.silver.lateness import marked
 from tidelake.silver.payloads import read_payloads
-from tidelake.silver.route import decide, to_late, to_silver
+from tidelake.silver.route import decide, marked, to_late, to_silver
 from tidelake.sinks.evolution import Freedom
 
 # How far a gold table may follow the definition without a rebuild: its columns are fixed, their

@@ -1,28 +1,35 @@
-"""Find the rows whose event was already accepted, and tell copies from conflicts.
+"""Find a batch's repeats: rows whose event was accepted before, and copies from conflicts.
 
-A row is compared with the earliest accepted row of its id that arrived within a TTL of it
-or, widened, bears the same event date: same payload, a duplicate; another, a conflict. Accepted
-are rows of silver and late, and then the first arrivals of the batch itself. Only ids and hashes
-are shuffled; the verdicts go back to the wide rows.
+A row is compared with the earliest accepted row of its id that arrived within a TTL of it or,
+widened, bears the same event date: same payload, a duplicate; another, a conflict. Accepted are
+rows of silver and late, and then the first arrivals of the batch itself. From top to bottom: what
+is known of a batch's arrivals, the scope in which they can meet accepted rows, the search, and the
+comparisons that it consists of. Only ids, hashes and positions are shuffled; the verdicts go back
+to the wide rows.
 """
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from functools import reduce
+from itertools import pairwise
 from operator import and_
+from typing import Any, Protocol
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame, Observation, Row, Window
 from pyspark.sql import functions as F
 
 from tidelake.config.event import Dedup
+from tidelake.instants import back, from_micros
 from tidelake.reuse import reused
 from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, REQUEUED_AT, ROW, STAGE
 
 VERDICT = "_verdict"
 DUPLICATE = "duplicate"
 CONFLICT = "conflict"
-# Comes after the first arrival of its id, which is out of its reach: judged among its like.
+# Arrives after the first row of its id, outside of its scope: judged among its like.
 LEFTOVER = "leftover"
 # A first arrival stands in the batch more than once, alike in every column that tells rows apart:
 # one of these rows is accepted, the others are its duplicates.
@@ -31,29 +38,368 @@ TWIN = "twin"
 # the same batch; rows that are alike in all of these are equal.
 IDENTITY = (ROW, "ingested_at", PAYLOAD_HASH)
 
-# The hash of an event id.
-ID = "_id"
+# Rows that every task may have for itself, and hashes that it may.
+BROADCAST = 200_000
+HASHES = 1_000_000
+# Ranges of dates, and as many of arrivals, to which a batch's are merged at most. A literal for
+# each date of a backlog of years would make plans that Spark cannot handle.
+RANGES = 32
 
+_ID = "_id"
 _ORDER = "_order"
-_KNOWN = "_known"
-_KNOWN_ID = "_known_id"
+_ACCEPTED = "_accepted_rows"
+_ACCEPTED_ID = "_accepted_id"
 _ACCEPTED_COLUMNS = ("event_id", "record_id", "event_date", "ingested_at", PAYLOAD_HASH)
-_PLAIN = (ROW, ORIGIN, *_ACCEPTED_COLUMNS)
+_COMPARED = (ROW, ORIGIN, *_ACCEPTED_COLUMNS)
+_MICROS_A_DAY = 86_400_000_000
+
+# The first and the last of consecutive whole numbers.
+Range = tuple[int, int]
 
 
-def arrivals(classified: DataFrame) -> DataFrame:
-    """Take what dedup needs of the rows still in the running, without their payload.
+class Hold(Protocol):
+    """Keeps frames that are read more than once until the batch ends."""
+
+    def now(self, frame: DataFrame) -> DataFrame:
+        """Keep a frame's rows at once."""
+        ...
+
+
+# What is known of a batch's arrivals.
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """What is known of the rows in the running before they are compared with any other.
+
+    Attributes:
+        rows: How many.
+        first: When the first of those arrived that come straight from bronze (UTC); None where
+            there are none.
+        days: Ranges of their event dates, in days since 1970-01-01.
+        requeued: Ranges of when the requeued ones arrived, in microseconds since 1970.
+    """
+
+    rows: int
+    first: datetime | None
+    days: tuple[Range, ...] = ()
+    requeued: tuple[Range, ...] = ()
+
+    @staticmethod
+    def of(groups: Sequence[Mapping[str, Any] | Row]) -> Arrivals:
+        """Put together what was counted.
+
+        Args:
+            groups: Of rows grouped by :func:`arrival_keys`, with :func:`arrival_counts`.
+        """
+        running = [group for group in groups if group["_running"]]
+        fresh = [group["first"] for group in running if group["_arrival_day"] is None]
+        requeued = [
+            (group["first"], group["last"])
+            for group in running
+            if group["_arrival_day"] is not None
+        ]
+        days = {group["_day"] for group in running if group["_day"] is not None}
+        return Arrivals(
+            sum(group["rows"] for group in running),
+            from_micros(min(fresh, default=None)),
+            fewer(united((day, day) for day in days), _recent_gap),
+            fewer(united(requeued)),
+        )
+
+    def scope(self, rules: Dedup) -> DedupScope:
+        """Tell which accepted rows they can meet."""
+        since = None if self.first is None else back(self.first, rules.ttl)
+        ttl = rules.ttl // timedelta(microseconds=1)
+        requeued = united((first - ttl, last + ttl) for first, last in self.requeued)
+        return DedupScope(since, requeued, self.days if rules.widened else ())
+
+
+@reused
+def arrival_keys() -> list[Column]:
+    """Give what a batch's rows are grouped by to learn of their arrivals."""
+    running, is_fresh = F.col(STAGE).isNull(), F.col(ORIGIN) == "bronze"
+    day = F.floor(F.unix_micros("ingested_at") / _MICROS_A_DAY)
+    return [
+        running.alias("_running"),
+        F.when(running, F.unix_date("event_date")).alias("_day"),
+        # Requeued rows may have arrived long ago, each at another time.
+        F.when(running & ~is_fresh, day).alias("_arrival_day"),
+    ]
+
+
+@reused
+def arrival_counts() -> list[Column]:
+    """Give what is counted of each group."""
+    arrived = F.unix_micros("ingested_at")
+    return [F.count("*").alias("rows"), F.min(arrived).alias("first"), F.max(arrived).alias("last")]
+
+
+# The scope: where a batch's rows can meet accepted ones.
+
+
+@dataclass(frozen=True)
+class DedupScope:
+    """Which accepted rows a batch's rows can meet, in few ranges of arrival and of event date.
+
+    What lies between two dates may be read for nothing; no row is missed.
+
+    Attributes:
+        since: Rows that arrived from this instant on (UTC): the first arrival of the rows that
+            come straight from bronze, less the TTL. None where there are none.
+        requeued: Rows that arrived in these ranges, in microseconds since 1970: around the
+            arrivals of requeued rows.
+        days: Rows with an event date in these ranges, in days since 1970-01-01, however old their
+            arrival is; empty unless the dedup rules merge beyond the TTL.
+    """
+
+    since: datetime | None
+    requeued: tuple[Range, ...] = ()
+    days: tuple[Range, ...] = ()
+
+    def within(self, table: DataFrame, *, is_late_table: bool) -> DataFrame:
+        """Cut silver or late to the rows in scope, and to the columns that are compared.
+
+        Args:
+            table: Silver or late as the last closed batch left them.
+            is_late_table: Whether the rows are late ones, which a requeued row may match itself.
+        """
+        # Only a late row needs its name, and of silver's columns none is longer. Two rows of
+        # silver never share an id and an instant: each lies within the TTL of the other.
+        names = F.col("record_id") if is_late_table else F.lit(None).cast("string")
+        columns = [names.alias(name) if name == "record_id" else name for name in _ACCEPTED_COLUMNS]
+        rows = table.where(self._condition())
+        return rows.select(*columns, F.lit(is_late_table).alias("_late"))
+
+    def _condition(self) -> Column:
+        """Write it with literals, so that files are skipped by their statistics."""
+        # Numbers, since Python has no date before the year 1.
+        parts = [
+            *_between("ingested_at", "timestamp_micros", self.requeued),
+            *_between("event_date", "date_from_unix_date", self.days),
+        ]
+        ranges = F.expr(" OR ".join(parts) or "false")
+        return ranges if self.since is None else (F.col("ingested_at") >= self.since) | ranges
+
+    def holds(self, other: DedupScope) -> bool:
+        """Tell whether every row in another's scope is in this one's."""
+        starts_later = other.since is not None and (self.since is None or self.since > other.since)
+        return (
+            not starts_later
+            and _cover(self.requeued, other.requeued)
+            and _cover(self.days, other.days)
+        )
+
+    def is_far_beyond(self, other: DedupScope, *, days: int) -> bool:
+        """Tell whether it goes further than another by more than so many days.
+
+        In arrivals, in event dates, or by arrivals of requeued rows that are far from the other's.
+        """
+        spare = days * _MICROS_A_DAY
+        more = None if other.since is None or self.since is None else other.since - self.since
+        return (
+            (more is not None and more.days >= days)
+            or _length(self.requeued) > _length(other.requeued) + spare
+            or len(self.requeued) > len(other.requeued)
+            or _length(self.days) > _length(other.days) + days
+        )
+
+    def with_days(self, days: Sequence[Range]) -> DedupScope:
+        """Widen it by event dates."""
+        return replace(self, days=united((*self.days, *days)))
+
+
+def united(ranges: Iterable[Range]) -> tuple[Range, ...]:
+    """Merge ranges that overlap or follow each other."""
+    found: list[Range] = []
+    for first, last in sorted(ranges):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = found[-1][0], max(found[-1][1], last)
+        else:
+            found.append((first, last))
+    return tuple(found)
+
+
+def fewer(
+    ranges: Sequence[Range], width: Callable[[int, int, int], float] | None = None
+) -> tuple[Range, ...]:
+    """Merge ranges across the narrowest gaps until at most :data:`RANGES` are left.
+
+    Args:
+        ranges: Ascending, apart from each other.
+        width: Of a gap, by its two ends and the greatest number; by default the difference.
+    """
+    if len(ranges) <= RANGES:
+        return tuple(ranges)
+    greatest = ranges[-1][1]
+    gaps = [(one[1], other[0]) for one, other in pairwise(ranges)]
+    widths = [width(low, high, greatest) if width else high - low for low, high in gaps]
+    widest = sorted(range(len(gaps)), key=widths.__getitem__)[1 - RANGES :]
+    inner = sorted(gaps[number] for number in widest)
+    ends = [ranges[0][0], *[end for gap in inner for end in gap], greatest]
+    return tuple(zip(ends[::2], ends[1::2], strict=True))
+
+
+def _recent_gap(low: int, high: int, newest: int) -> float:
+    """Weigh a gap between two dates the more, the nearer it is to the newest date.
+
+    Stored rows are recent ones mostly: a year between two dates of garbage costs nothing to read.
+    """
+    return (newest - low + 1) / (newest - high + 1)
+
+
+def _between(column: str, literal: str, ranges: Sequence[Range]) -> list[str]:
+    return [f"{column} BETWEEN {literal}({a}) AND {literal}({b})" for a, b in ranges]
+
+
+def _cover(ours: Sequence[Range], theirs: Sequence[Range]) -> bool:
+    return all(any(a <= first and last <= b for a, b in ours) for first, last in theirs)
+
+
+def _length(ranges: Sequence[Range]) -> int:
+    return sum(last - first + 1 for first, last in ranges)
+
+
+# The search.
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """Accepted rows that a batch could meet.
+
+    Attributes:
+        rows: From :meth:`DedupScope.within`.
+        count: How many rows lie in the files that are read for them; None: they are to be counted,
+            which makes each row wide and takes as long again as to look at them.
+    """
+
+    rows: DataFrame
+    count: int | None
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """What deduplication found.
+
+    Attributes:
+        rows: The columns that tell rows apart and ``_verdict`` of each row whose event was
+            accepted before it; None when there is none.
+        searched: Accepted rows among which the batch's were looked for.
+        twins: Whether some of the verdicts are of rows that are equal to a first arrival.
+    """
+
+    rows: DataFrame | None
+    searched: int
+    twins: bool = False
+
+
+def find_repeats(
+    judged: DataFrame,
+    arrivals: Arrivals,
+    read_accepted: Callable[[DedupScope], Accepted] | None,
+    rules: Dedup,
+    *,
+    hold: Hold,
+) -> Repeats:
+    """Judge every row whose event was accepted before it.
+
+    Args:
+        judged: Rows with their stage, kept: they are read several times.
+        arrivals: What is known of those in the running.
+        read_accepted: Gives the accepted rows in scope; None: there are none.
+        rules: The pipeline's.
+        hold: Keeps what is read more than once until the batch ends.
+    """
+    if not arrivals.rows:
+        return Repeats(None, 0)
+    new = in_the_running(judged)
+    searched = Observation()
+    accepted, count = None, None
+    if read_accepted is not None:
+        found = read_accepted(arrivals.scope(rules))
+        accepted, count = found.rows, found.count
+        if count is None:
+            accepted = accepted.observe(searched, F.count(F.lit(1)).alias("rows"))
+        elif count <= BROADCAST:
+            # One task reads them soon enough, and then nothing need be shuffled.
+            accepted = accepted.coalesce(1)
+    if accepted is not None and arrivals.rows <= BROADCAST:
+        accepted = F.broadcast(group_accepted(having(accepted, F.broadcast(_hashes(new)))))
+    else:
+        if accepted is not None and arrivals.rows <= HASHES:
+            # What is left of them is few, and is not looked for twice.
+            accepted = hold.now(having(accepted, F.broadcast(_hashes(new))))
+        ids, found_ids = _counted(colliding_ids(new, accepted), hold)
+        ids = F.broadcast(ids) if found_ids <= HASHES else ids.hint("shuffle_hash")
+        new = having(new, ids)
+        if accepted is not None:
+            accepted = group_accepted(having(accepted, ids))
+            accepted = F.broadcast(accepted) if found_ids <= BROADCAST else accepted
+    compared = new if accepted is None else match_accepted(new, accepted, rules)
+    verdicts, repeats, left, twins = _ranked(compared, rules, hold)
+    if left:
+        # Rare: an id that comes back past the TTL on another date within one batch.
+        is_left = F.col(VERDICT) == LEFTOVER
+        leftovers = new.join(verdicts.where(is_left), on=list(IDENTITY), how="left_semi")
+        told = Observation()
+        counted = F.count_if(F.col(VERDICT) == TWIN).alias("twins")
+        more = hold.now(judge_leftovers(leftovers, rules).observe(told, counted))
+        verdicts = verdicts.where(~is_left).unionByName(more)
+        twins += _observed(told, "twins")
+    if count is None and accepted is not None:
+        count = _observed(searched, "rows")
+    if not repeats:
+        return Repeats(None, count or 0)
+    # Spark knows no size of what is kept, and would shuffle the wide rows to meet the verdicts.
+    fitting = F.broadcast(verdicts) if repeats <= BROADCAST else verdicts
+    return Repeats(fitting, count or 0, twins > 0)
+
+
+def _hashes(rows: DataFrame) -> DataFrame:
+    return rows.select(hash_of_id().alias(_ID))
+
+
+def _counted(rows: DataFrame, hold: Hold) -> tuple[DataFrame, int]:
+    """Keep rows, and count them in the same job."""
+    told = Observation()
+    kept = hold.now(rows.observe(told, F.count(F.lit(1)).alias("rows")))
+    return kept, _observed(told, "rows")
+
+
+def _ranked(rows: DataFrame, rules: Dedup, hold: Hold) -> tuple[DataFrame, int, int, int]:
+    """Rank in one job; count also the verdicts, rows that are left over, and twins."""
+    told = Observation()
+    kept = hold.now(rank_arrivals(rows, rules).observe(told, *_ranking()))
+    return kept, _observed(told, "verdicts"), _observed(told, "left"), _observed(told, "twins")
+
+
+@reused
+def _ranking() -> list[Column]:
+    left, twins = (F.count_if(F.col(VERDICT) == verdict) for verdict in (LEFTOVER, TWIN))
+    return [F.count(F.lit(1)).alias("verdicts"), left.alias("left"), twins.alias("twins")]
+
+
+def _observed(observation: Observation, name: str) -> int:
+    """Read a count; a plan that adapts leaves out what it finds empty, observation and all."""
+    return int(observation.get.get(name, 0))
+
+
+# The comparisons.
+
+
+def in_the_running(judged: DataFrame) -> DataFrame:
+    """Take what is compared of the rows that have no fate yet, without their payload.
 
     Returns:
         ``_row``, ``_origin``, the columns to compare, the order of arrival, and ``_verdict``:
         null, since nothing is settled yet.
     """
-    return classified.where(F.col(STAGE).isNull()).select(*_compared())
+    return judged.where(F.col(STAGE).isNull()).select(*_compared())
 
 
 @reused
 def _compared() -> list[Column]:
-    # A row that failed arrived, for those that did not, when it was sent again.
+    # A row that failed arrived, for those that did not, when it was requeued.
     replayed = F.col(ORIGIN) == "quarantine"
     order = F.struct(
         F.when(replayed, F.col(REQUEUED_AT)).otherwise(F.col("ingested_at")).alias("arrived"),
@@ -64,7 +410,7 @@ def _compared() -> list[Column]:
         PAYLOAD_HASH,
     )
     return [
-        *[F.col(name) for name in _PLAIN],
+        *[F.col(name) for name in _COMPARED],
         order.alias(_ORDER),
         F.lit(None).cast("string").alias(VERDICT),
     ]
@@ -79,70 +425,23 @@ def _position() -> list[Column]:
     ]
 
 
-def accepted(table: DataFrame, *, in_reach: Column, is_late_table: bool) -> DataFrame:
-    """Narrow silver or late to the rows that the batch could meet.
-
-    Args:
-        table: Silver or late as the last closed batch left it.
-        in_reach: Holds for these rows, by their arrival and event date.
-        is_late_table: Whether the rows are late ones, which a requeued row may match itself.
-    """
-    # Only a late row needs its name, and of silver's columns none is longer. Two rows of silver
-    # never share an id and an instant: each lies within the TTL of the other.
-    names = F.col("record_id") if is_late_table else F.lit(None).cast("string")
-    columns = [names.alias(name) if name == "record_id" else name for name in _ACCEPTED_COLUMNS]
-    return table.where(in_reach).select(*columns, F.lit(is_late_table).alias("_late"))
+@reused
+def hash_of_id() -> Column:
+    """Give the number that stands for an id until it is compared."""
+    return F.xxhash64("event_id")
 
 
-def by_id(known: DataFrame) -> DataFrame:
-    """Put the accepted rows of an id into one, so that no row of a batch meets two.
-
-    Args:
-        known: From :func:`accepted`.
-    """
-    of_id, theirs = _together()
-    return known.groupBy(of_id).agg(theirs)
+def having(rows: DataFrame, ids: DataFrame) -> DataFrame:
+    """Keep the rows whose id has one of some hashes."""
+    return rows.join(ids, on=_has_hash(), how="left_semi")
 
 
 @reused
-def _together() -> tuple[Column, Column]:
-    # In the order of arrival, so that the least is the earliest. Tables hold no source; a record
-    # id begins with it.
-    source = F.regexp_replace("record_id", F.lit("(:[0-9]+)+$"), F.lit("")).alias("source")
-    arrival: list[Column | str] = ["ingested_at", source, *_position()]
-    own = [*arrival, PAYLOAD_HASH, "event_date", "_late", "record_id"]
-    return F.col("event_id").alias(_KNOWN_ID), F.collect_list(F.struct(*own)).alias(_KNOWN)
+def _has_hash() -> Column:
+    return hash_of_id() == F.col(_ID)
 
 
-def match_accepted(new: DataFrame, known: DataFrame, rules: Dedup) -> DataFrame:
-    """Judge rows whose event silver or late already holds.
-
-    Args:
-        new: From :func:`arrivals`.
-        known: From :func:`by_id`.
-        rules: The pipeline's.
-
-    Returns:
-        ``new``; ``_verdict`` is set for the rows that match.
-    """
-    same_id, columns = _matched(rules)
-    return new.join(known, on=same_id, how="left").select(*columns)
-
-
-@reused
-def _matched(rules: Dedup) -> tuple[Column, list[Column]]:
-    def meets(one: Column) -> Column:
-        in_reach = _matches(one["ingested_at"], one["event_date"], rules)
-        itself = one["_late"] & (one["record_id"] == F.col("record_id"))
-        return in_reach & ~((F.col(ORIGIN) != "bronze") & itself)
-
-    earliest = F.array_min(F.filter(_KNOWN, meets))
-    verdict = F.when(earliest.isNotNull(), _verdict(F.col(PAYLOAD_HASH) == earliest[PAYLOAD_HASH]))
-    same_id = F.col("event_id") == F.col(_KNOWN_ID)
-    return same_id, [*[F.col(name) for name in (*_PLAIN, _ORDER)], verdict.alias(VERDICT)]
-
-
-def meeting(new: DataFrame, known: DataFrame | None) -> DataFrame:
+def colliding_ids(new: DataFrame, accepted: DataFrame | None) -> DataFrame:
     """Find the ids that could meet another row: few do, and only they need be compared.
 
     Ids are told apart by their hashes here. To bring all wide rows together by their ids, only to
@@ -150,41 +449,73 @@ def meeting(new: DataFrame, known: DataFrame | None) -> DataFrame:
     apart where they are compared.
 
     Args:
-        new: From :func:`arrivals`.
-        known: Accepted rows; None: there are none.
+        new: From :func:`in_the_running`.
+        accepted: Accepted rows; None: there are none.
 
     Returns:
-        ``_id``, the hashes of ids that are twice in ``new``, or both in ``new`` and ``known``.
+        ``_id``, the hashes of ids that are twice in ``new``, or both in ``new`` and ``accepted``.
     """
-    hashes = new.select(hash_of_id().alias(ID), F.lit(True).alias("_new"))
-    if known is not None:
-        theirs = known.select(hash_of_id().alias(ID), F.lit(False).alias("_new"))
+    hashes = new.select(hash_of_id().alias(_ID), F.lit(True).alias("_new"))
+    if accepted is not None:
+        theirs = accepted.select(hash_of_id().alias(_ID), F.lit(False).alias("_new"))
         hashes = hashes.unionByName(theirs)
-    counted = hashes.groupBy(ID).agg(F.count("*").alias("_rows"), F.max("_new").alias("_new"))
-    return counted.where((F.col("_rows") > 1) & F.col("_new")).select(ID)
+    counted = hashes.groupBy(_ID).agg(F.count("*").alias("_rows"), F.max("_new").alias("_new"))
+    return counted.where((F.col("_rows") > 1) & F.col("_new")).select(_ID)
 
 
-def among(rows: DataFrame, ids: DataFrame) -> DataFrame:
-    """Keep the rows whose id has one of some hashes."""
-    return rows.join(ids, on=_has_hash(), how="left_semi")
+def group_accepted(accepted: DataFrame) -> DataFrame:
+    """Put the accepted rows of an id into one, so that no row of a batch meets two.
+
+    Args:
+        accepted: From :meth:`DedupScope.within`.
+    """
+    of_id, rows = _grouping()
+    return accepted.groupBy(of_id).agg(rows)
 
 
 @reused
-def hash_of_id() -> Column:
-    """Give the number that stands for an id until it is compared."""
-    return F.xxhash64("event_id")
+def _grouping() -> tuple[Column, Column]:
+    # In the order of arrival, so that the least is the earliest. Tables hold no source; a record
+    # id begins with it.
+    source = F.regexp_replace("record_id", F.lit("(:[0-9]+)+$"), F.lit("")).alias("source")
+    arrival: list[Column | str] = ["ingested_at", source, *_position()]
+    own = [*arrival, PAYLOAD_HASH, "event_date", "_late", "record_id"]
+    return F.col("event_id").alias(_ACCEPTED_ID), F.collect_list(F.struct(*own)).alias(_ACCEPTED)
+
+
+def match_accepted(new: DataFrame, accepted: DataFrame, rules: Dedup) -> DataFrame:
+    """Judge rows whose event silver or late already holds.
+
+    Args:
+        new: From :func:`in_the_running`.
+        accepted: From :func:`group_accepted`.
+        rules: The pipeline's.
+
+    Returns:
+        ``new``; ``_verdict`` is set for the rows that match.
+    """
+    same_id, columns = _matched(rules)
+    return new.join(accepted, on=same_id, how="left").select(*columns)
 
 
 @reused
-def _has_hash() -> Column:
-    return hash_of_id() == F.col(ID)
+def _matched(rules: Dedup) -> tuple[Column, list[Column]]:
+    def meets(one: Column) -> Column:
+        in_scope = _matches(one["ingested_at"], one["event_date"], rules)
+        itself = one["_late"] & (one["record_id"] == F.col("record_id"))
+        return in_scope & ~((F.col(ORIGIN) != "bronze") & itself)
+
+    earliest = F.array_min(F.filter(_ACCEPTED, meets))
+    verdict = F.when(earliest.isNotNull(), _verdict(F.col(PAYLOAD_HASH) == earliest[PAYLOAD_HASH]))
+    same_id = F.col("event_id") == F.col(_ACCEPTED_ID)
+    return same_id, [*[F.col(name) for name in (*_COMPARED, _ORDER)], verdict.alias(VERDICT)]
 
 
 def rank_arrivals(new: DataFrame, rules: Dedup) -> DataFrame:
     """Judge rows against the first arrival of their id in the same frame.
 
     Args:
-        new: Rows from :func:`arrivals`; one with a verdict is out of the running.
+        new: Rows from :func:`in_the_running`; one with a verdict is out of the running.
         rules: The pipeline's.
 
     Returns:
@@ -208,8 +539,8 @@ def _ranks(rules: Dedup) -> tuple[list[Column], Column, list[Column]]:
         F.first("event_date").over(by_arrival).alias("first_event_date"),
         F.first(PAYLOAD_HASH).over(by_arrival).alias("first_hash"),
     ]
-    in_reach = _matches(F.col("first_ingested_at"), F.col("first_event_date"), rules)
-    verdict = F.when(in_reach, _verdict(F.col(PAYLOAD_HASH) == F.col("first_hash"))).otherwise(
+    in_scope = _matches(F.col("first_ingested_at"), F.col("first_event_date"), rules)
+    verdict = F.when(in_scope, _verdict(F.col(PAYLOAD_HASH) == F.col("first_hash"))).otherwise(
         F.lit(LEFTOVER)
     )
     is_open = F.col(VERDICT).isNull()
@@ -220,15 +551,15 @@ def _ranks(rules: Dedup) -> tuple[list[Column], Column, list[Column]]:
 
 
 def judge_leftovers(leftovers: DataFrame, rules: Dedup) -> DataFrame:
-    """Judge rows of ids that come back past the reach of their first arrival, however often.
+    """Judge rows of ids that come back outside of the scope of their first arrival, repeatedly.
 
     In the order of arrival a row is compared with the rows accepted so far, and accepted if none
-    is in its reach. Rows of an id that arrived at one instant and bear one date have the same rows
-    in reach: only the first of them can be accepted, and the pass over an id sees no other. The
+    is in its scope. Rows of an id that arrived at one instant and bear one date have the same rows
+    in scope: only the first of them can be accepted, and the pass over an id sees no other. The
     time grows with the square of how often an id is accepted: for a thousand times it is seconds.
 
     Args:
-        leftovers: Rows from :func:`arrivals` that :func:`rank_arrivals` gave that verdict.
+        leftovers: Rows from :func:`in_the_running` that :func:`rank_arrivals` gave that verdict.
         rules: The pipeline's.
 
     Returns:
@@ -249,8 +580,8 @@ def judge_leftovers(leftovers: DataFrame, rules: Dedup) -> DataFrame:
         return F.when(is_met, accepted).otherwise(grown)
 
     def met(one: Column) -> Column:
-        in_reach = F.filter("_accepted", lambda other: meets(other, one))
-        return F.struct(one["at"], one["event_date"], F.array_min(in_reach).alias("_earliest"))
+        in_scope = F.filter("_accepted", lambda other: meets(other, one))
+        return F.struct(one["at"], one["event_date"], F.array_min(in_scope).alias("_earliest"))
 
     alike = ["event_id", "at", "event_date"]
     timed = leftovers.withColumn("at", F.unix_micros("ingested_at"))
@@ -278,7 +609,7 @@ def judge_leftovers(leftovers: DataFrame, rules: Dedup) -> DataFrame:
 
 
 def _matches(arrived: Column, day: Column, rules: Dedup) -> Column:
-    # Both ways: a row that was sent again comes after rows that arrived later than it did.
+    # Both ways: a requeued row comes after rows that arrived later than it did.
     span = F.lit(rules.ttl)
     within = arrived.between(F.col("ingested_at") - span, F.col("ingested_at") + span)
     return within | (day == F.col("event_date")) if rules.widened else within

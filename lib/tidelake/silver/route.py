@@ -1,4 +1,8 @@
-"""Send each judged row to its table: silver, quarantine, late, or only into the books."""
+"""Send each judged row to its table: silver, quarantine, late, or only into the ledger.
+
+Spark's own late filter drops rows without a trace; here every row leaves with a verdict on its
+lateness. The watermark is the one before the batch: a batch never makes its own rows late.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import reduce
 from operator import and_
+from typing import Literal
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from tidelake.columns import instant
 from tidelake.config import Pipeline
 from tidelake.reuse import reused
 from tidelake.silver.classify import (
@@ -26,10 +32,13 @@ from tidelake.silver.classify import (
 from tidelake.silver.dedup import CONFLICT, DUPLICATE, IDENTITY, TWIN, VERDICT
 from tidelake.silver.enrich import enriched_columns
 from tidelake.silver.fields import RESCUED
-from tidelake.silver.lateness import TOO_LATE, lateness, marked
 from tidelake.silver.payloads import UNKNOWN
 
+Lateness = Literal["on_time", "late", "too_late"]
+TOO_LATE: Lateness = "too_late"
 FATE = "_fate"
+# The fate that a row has, or would have if it were no repeat.
+PROVISIONAL = "_provisional_fate"
 LATENESS = "_lateness"
 SILVER = "silver"
 LATE = "late"
@@ -64,18 +73,29 @@ def decide(
             is accepted then, which costs a shuffle of all rows.
 
     Returns:
-        ``classified`` plus ``_fate`` (silver, duplicate, quarantined, late or filtered) and
-        ``_lateness``; ``_stage`` is set for conflicting duplicates too.
+        ``classified`` plus ``_verdict``, ``_lateness``, ``_fate`` (silver, duplicate, quarantined,
+        late or filtered) and ``_provisional_fate``; ``_stage`` is set for conflicting duplicates
+        too.
+    """
+    undecided = classified.withColumn(VERDICT, _verdicts().nothing)
+    rows = with_lateness(undecided, marked(watermark), allowed)
+    return rows if verdicts is None else settle(rows, verdicts, twins=twins)
+
+
+def settle(rows: DataFrame, verdicts: DataFrame, *, twins: bool = False) -> DataFrame:
+    """Give the rows that are repeats their fate.
+
+    Args:
+        rows: From :func:`decide` without verdicts.
+        verdicts: As of :func:`decide`.
+        twins: Likewise.
     """
     told = _verdicts()
-    if verdicts is None:
-        judged = classified.withColumn(VERDICT, F.lit(None).cast("string"))
-    else:
-        theirs = verdicts.select(*told.columns)
-        judged = classified.join(theirs, on=told.same_row, how="left").drop(*_THEIRS.values())
-        if twins:
-            judged = judged.withColumn(VERDICT, told.first_of_twins)
-    return with_lateness(judged.withColumn(STAGE, told.stage), marked(watermark), allowed)
+    theirs = verdicts.select(*told.columns)
+    met = rows.drop(VERDICT).join(theirs, on=told.same_row, how="left").drop(*_THEIRS.values())
+    if twins:
+        met = met.withColumn(VERDICT, told.first_of_twins)
+    return met.withColumns({STAGE: told.stage, FATE: _fates()[1]})
 
 
 @dataclass(frozen=True)
@@ -87,12 +107,14 @@ class _Verdicts:
         same_row: Where the two meet.
         first_of_twins: The verdict, which leaves one of equal rows in the running.
         stage: That of a conflicting duplicate too.
+        nothing: The verdict of a row that has none.
     """
 
     columns: tuple[Column, ...]
     same_row: Column
     first_of_twins: Column
     stage: Column
+    nothing: Column
 
 
 @reused
@@ -109,25 +131,53 @@ def _verdicts() -> _Verdicts:
         reduce(and_, same, hashes),
         F.when(is_twin, F.when(number > 1, F.lit(DUPLICATE))).otherwise(F.col(VERDICT)),
         F.when(conflict, F.lit("conflicting_duplicate")).otherwise(F.col(STAGE)),
+        F.lit(None).cast("string"),
     )
 
 
 def with_lateness(judged: DataFrame, watermark: Column, allowed: timedelta) -> DataFrame:
     """Add, or decide anew, ``_lateness`` and the fate that follows from it."""
+    provisional, fate = _fates()
     late = judged.withColumn(LATENESS, lateness(watermark, allowed))
-    return late.withColumn(FATE, _fate())
+    return late.withColumn(PROVISIONAL, provisional).withColumn(FATE, fate)
 
 
 @reused
-def _fate() -> Column:
-    # What `late apply` sent again counts however late it is.
+def _fates() -> tuple[Column, Column]:
+    # What `late apply` requeued counts however late it is.
     too_late = (F.col(LATENESS) == TOO_LATE) & (F.col(ORIGIN) != LATE)
-    return (
+    failed = F.col(STAGE).isNotNull() & F.col(VERDICT).isNull()
+    provisional = (
         F.when(F.col(STAGE) == FILTERED, FILTERED)
-        .when(F.col(STAGE).isNotNull(), QUARANTINED)
-        .when(F.col(VERDICT) == DUPLICATE, DUPLICATE)
+        .when(failed, QUARANTINED)
         .when(too_late, LATE)
         .otherwise(SILVER)
+    )
+    fate = (
+        F.when(F.col(VERDICT) == DUPLICATE, DUPLICATE)
+        .when(F.col(VERDICT) == CONFLICT, QUARANTINED)
+        .otherwise(F.col(PROVISIONAL))
+    )
+    return provisional, fate
+
+
+def marked(watermark: datetime | None) -> Column:
+    """Write a watermark as a column."""
+    return F.lit(None).cast("timestamp") if watermark is None else instant(watermark)
+
+
+def lateness(watermark: Column, allowed: timedelta) -> Column:
+    """Give the lateness verdict of ``event_time``.
+
+    Args:
+        watermark: Committed with the batch before; null before the first.
+        allowed: How far behind the watermark an event may still change gold.
+    """
+    event_time = F.col("event_time")
+    return (
+        F.when(watermark.isNull() | (event_time >= watermark), "on_time")
+        .when(event_time >= watermark - F.lit(allowed), "late")
+        .otherwise(TOO_LATE)
     )
 
 

@@ -17,7 +17,7 @@ from tidelake.replay.requeue import requeued_after, requeued_between, send_again
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
 from tidelake.runtime.lock import hold_hops
-from tidelake.runtime.silver_hop import create_silver
+from tidelake.runtime.silver import create_silver
 from tidelake.runtime.targets import OWN
 from tidelake.sinks.append import append
 from tidelake.sinks.commits import REBUILT, last_commit, newest_version

@@ -20,21 +20,22 @@ from tidelake.replay.verify.contents import Comparison, Difference
 from tidelake.replay.verify.inputs import ORIGIN, SilverInputs
 from tidelake.replay.verify.routes import Route, compare_routes
 from tidelake.replay.verify.sums import Shape
-from tidelake.runtime.decision import Decider
+from tidelake.runtime.accepted_rows import AcceptedRows
 from tidelake.runtime.enrichment import Lookup, enriched, lookups
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
-from tidelake.runtime.verdicts import BROADCAST
+from tidelake.runtime.silver import decide_fates
 from tidelake.runtime.writer_schemas import remembered
 from tidelake.silver.classify import classify
+from tidelake.silver.dedup import BROADCAST
 from tidelake.silver.fields import extra_columns
-from tidelake.silver.lateness import lateness
 from tidelake.silver.payloads import WriterSchemas
 from tidelake.silver.route import (
     LATE,
     QUARANTINED,
     SILVER,
     late_columns,
+    lateness,
     quarantine_columns,
     silver_columns,
     with_lateness,
@@ -66,11 +67,11 @@ def judge_silver(
     lake, pipeline = run.lake, run.pipeline
     known = None if since is None else F.col("ingested_at") < F.lit(since)
     batch = inputs.closing[0].batch + 1
-    decider = Decider(run.spark, pipeline, lake, batch, known=known, afresh=since is None)
+    accepted = AcceptedRows(run.spark, pipeline, lake, batch, known=known, afresh=since is None)
     schemas = remembered(run, stands=F.col(_UNREAD))
     arrived = _with_unread(_arrived(inputs), inputs, schemas)
     judged = classify(arrived, pipeline, schemas)
-    decision = decider.decide(judged, watermark=None, hold=hold)
+    decision = decide_fates(judged, accepted, None, hold)
     marked = decision.rows.join(_seen_by_batches(run, inputs, hold), on="record_id", how="left")
     judged = with_lateness(marked, F.col(_MARK), pipeline.watermark.allowed_lateness)
     decided = _looked_up(run, judged, inputs.closing)

@@ -14,12 +14,20 @@ from pyspark.sql import functions as F
 from tests.pipelines import timed
 from tests.unit.test_dedup import EDGE, KNOWN_DDL, MONDAY, NOON, TUESDAY, New, classified
 from tidelake.config import Dedup
-from tidelake.runtime import verdicts
 from tidelake.runtime.held import Held
-from tidelake.runtime.verdicts import Arrived, Known, Reach, find_verdicts, observed
+from tidelake.silver import dedup
 from tidelake.silver.classify import PAYLOAD_HASH, ROW
-from tidelake.silver.dedup import CONFLICT, DUPLICATE, VERDICT, arrivals
+from tidelake.silver.dedup import (
+    CONFLICT,
+    DUPLICATE,
+    VERDICT,
+    Accepted,
+    Arrivals,
+    DedupScope,
+    find_repeats,
+)
 from tidelake.silver.route import FATE, decide
+from tidelake.silver.summary import arrivals_of
 
 _ROWS: list[New] = [
     ("new", "f:1", MONDAY, NOON, 1),
@@ -71,15 +79,15 @@ def test_a_row_s_verdict_does_not_depend_on_how_many_there_are(
     hashes: int,
     count: int | None,
 ) -> None:
-    monkeypatch.setattr(verdicts, "BROADCAST", broadcast)
-    monkeypatch.setattr(verdicts, "HASHES", hashes)
-    arrived = Arrived(len(_ROWS), datetime(2024, 1, 1, 12, tzinfo=UTC), ((19_723, 19_724),))
+    monkeypatch.setattr(dedup, "BROADCAST", broadcast)
+    monkeypatch.setattr(dedup, "HASHES", hashes)
+    arrived = Arrivals(len(_ROWS), datetime(2024, 1, 1, 12, tzinfo=UTC), ((19_723, 19_724),))
     rules = Dedup(ttl=timedelta(hours=1), beyond_ttl="ignore")
     with Held() as hold:
-        found = find_verdicts(
-            arrivals(classified(spark, _ROWS)),
+        found = find_repeats(
+            classified(spark, _ROWS),
             arrived,
-            lambda reach: Known(_known(spark), count),
+            lambda reach: Accepted(_known(spark), count),
             rules,
             hold=hold,
         )
@@ -123,11 +131,9 @@ def test_of_a_row_that_stands_in_a_batch_more_than_once_exactly_one_is_accepted(
     )
     new = classified(spark, rows).withColumn(ROW, F.col("record_id"))
     new = new.withColumn("event_time", F.col("ingested_at"))
-    arrived = Arrived(len(rows), datetime(2024, 1, 1, 12, tzinfo=UTC), (19_723,))
+    arrived = Arrivals(len(rows), datetime(2024, 1, 1, 12, tzinfo=UTC), ((19_723, 19_723),))
     with Held() as hold:
-        found = find_verdicts(
-            arrivals(new), arrived, lambda reach: Known(known, 2), Dedup(), hold=hold
-        )
+        found = find_repeats(new, arrived, lambda reach: Accepted(known, 2), Dedup(), hold=hold)
         decided = decide(new, found.rows, watermark=None, allowed=timedelta(0), twins=found.twins)
         told = Counter((row["record_id"], row[FATE]) for row in decided.collect())
     assert told == {
@@ -151,11 +157,11 @@ def test_of_a_row_that_stands_in_a_batch_more_than_once_exactly_one_is_accepted(
 
 def _told(spark: SparkSession, rows: list[New], rules: Dedup) -> dict[str, str]:
     """Judge rows among each other."""
-    arrived = Arrived(len(rows), datetime(2024, 1, 1, tzinfo=UTC), ())
+    arrived = Arrivals(len(rows), datetime(2024, 1, 1, tzinfo=UTC), ())
     with Held() as hold:
-        found = find_verdicts(arrivals(classified(spark, rows)), arrived, None, rules, hold=hold)
-        assert found.rows is not None
-        return {row[ROW].split("@")[0]: row[VERDICT] for row in found.rows.collect()}
+        found = find_repeats(classified(spark, rows), arrived, None, rules, hold=hold)
+        rows_found = [] if found.rows is None else found.rows.collect()
+        return {row[ROW].split("@")[0]: row[VERDICT] for row in rows_found}
 
 
 def _one_by_one(rows: Sequence[New], rules: Dedup) -> dict[str, str]:
@@ -220,17 +226,18 @@ def test_an_id_that_comes_back_often_takes_no_more_jobs_than_one_that_does_twice
 
 def _met(
     spark: SparkSession, rows: DataFrame, table: DataFrame, rules: Dedup
-) -> tuple[Reach, set[str], dict[str, str]]:
+) -> tuple[DedupScope, set[str], dict[str, str]]:
     """Judge rows against a table; give the reach, the table's rows in it, and the verdicts."""
     reaches = []
 
-    def read(reach: Reach) -> Known:
+    def read(reach: DedupScope) -> Accepted:
         reaches.append(reach)
-        return Known(reach.within(table, is_late_table=False), None)
+        return Accepted(reach.within(table, is_late_table=False), None)
 
     with Held() as hold:
-        kept, arrived = observed(rows, hold=hold)
-        found = find_verdicts(arrivals(kept), arrived, read, rules, hold=hold)
+        kept = hold(rows)
+        arrived = arrivals_of(kept)
+        found = find_repeats(kept, arrived, read, rules, hold=hold)
         assert found.rows is not None
         told = {row["event_id"]: row[VERDICT] for row in kept.join(found.rows, ROW).collect()}
     (reach,) = reaches

@@ -9,9 +9,9 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidelake.runtime import files_in_reach
-from tidelake.runtime.files_in_reach import FilesInReach
-from tidelake.silver.reach import Reach, united
+from tidelake.runtime import accepted_rows
+from tidelake.runtime.accepted_rows import FilesInScope
+from tidelake.silver.dedup import DedupScope, united
 from tidelake.tables import Lake, Table
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -27,13 +27,13 @@ def table(tmp_path: Path) -> Table:
 def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Note each time that Delta is asked."""
     found: list[str] = []
-    real = files_in_reach.detail
+    real = accepted_rows.detail
 
     def noted(spark: SparkSession, table: Table) -> object:
         found.append(table.name)
         return real(spark, table)
 
-    monkeypatch.setattr(files_in_reach, "detail", noted)
+    monkeypatch.setattr(accepted_rows, "detail", noted)
     yield found
 
 
@@ -54,8 +54,8 @@ def events(spark: SparkSession, hour: int) -> DataFrame:
     )
 
 
-def reach(hour: int, *days: int) -> Reach:
-    return Reach(NOON + timedelta(hours=hour), days=united((day, day) for day in days))
+def scope(hour: int, *days: int) -> DedupScope:
+    return DedupScope(NOON + timedelta(hours=hour), days=united((day, day) for day in days))
 
 
 def ids(rows: DataFrame) -> set[str]:
@@ -69,15 +69,15 @@ def of_hours(*hours: int) -> set[str]:
 def test_what_commits_bring_is_read_without_asking_delta_again(
     spark: SparkSession, table: Table, asked: list[str]
 ) -> None:
-    known = FilesInReach(table)
+    known = FilesInScope(table)
     for hour in range(3):
         fill(spark, table, hour)
     assert known.count is None
-    assert ids(known.rows(spark, reach(1))) == of_hours(1, 2)
+    assert ids(known.rows(spark, scope(1))) == of_hours(1, 2)
     assert known.count == 6
     fill(spark, table, 3)
     fill(spark, table, 4)
-    assert ids(known.rows(spark, reach(2))) == of_hours(1, 2, 3, 4)
+    assert ids(known.rows(spark, scope(2))) == of_hours(1, 2, 3, 4)
     assert known.count == 12
     assert asked == [table.name]
 
@@ -85,102 +85,102 @@ def test_what_commits_bring_is_read_without_asking_delta_again(
 def test_a_batch_that_reaches_back_further_finds_older_files(
     spark: SparkSession, table: Table, asked: list[str]
 ) -> None:
-    known = FilesInReach(table)
+    known = FilesInScope(table)
     for hour in range(3):
         fill(spark, table, hour)
-    assert ids(known.rows(spark, reach(2))) == of_hours(2)
-    assert ids(known.rows(spark, reach(0))) == of_hours(0, 1, 2)
+    assert ids(known.rows(spark, scope(2))) == of_hours(2)
+    assert ids(known.rows(spark, scope(0))) == of_hours(0, 1, 2)
     assert len(asked) == 2
 
 
 def test_a_date_that_no_batch_had_is_looked_for(
     spark: SparkSession, table: Table, asked: list[str]
 ) -> None:
-    known = FilesInReach(table)
+    known = FilesInScope(table)
     for hour in range(2):
         fill(spark, table, hour)
-    assert ids(known.rows(spark, reach(9, DAY + 1))) == set()
-    assert ids(known.rows(spark, reach(9, DAY))) == of_hours(0, 1)
+    assert ids(known.rows(spark, scope(9, DAY + 1))) == set()
+    assert ids(known.rows(spark, scope(9, DAY))) == of_hours(0, 1)
     # Dates that were asked for before stay known.
-    assert ids(known.rows(spark, reach(9, DAY + 1))) == of_hours(0, 1)
+    assert ids(known.rows(spark, scope(9, DAY + 1))) == of_hours(0, 1)
     assert len(asked) == 2
 
 
 def test_a_compaction_between_two_batches_doubles_no_row(
     spark: SparkSession, table: Table, asked: list[str]
 ) -> None:
-    known = FilesInReach(table)
+    known = FilesInScope(table)
     for hour in range(2):
         fill(spark, table, hour)
-    known.rows(spark, reach(0))
+    known.rows(spark, scope(0))
     DeltaTable.forPath(spark, str(table.path)).optimize().executeCompaction()
     fill(spark, table, 2)
-    rows = known.rows(spark, reach(0))
+    rows = known.rows(spark, scope(0))
     assert rows.count() == 9
     assert ids(rows) == of_hours(0, 1, 2)
     assert len(asked) == 2
 
 
 def test_rows_that_were_taken_out_are_not_met_again(spark: SparkSession, table: Table) -> None:
-    known = FilesInReach(table)
+    known = FilesInScope(table)
     fill(spark, table, 0)
-    known.rows(spark, reach(0))
+    known.rows(spark, scope(0))
     DeltaTable.forPath(spark, str(table.path)).delete("event_id = '0-1'")
-    assert ids(known.rows(spark, reach(0))) == {"0-0", "0-2"}
+    assert ids(known.rows(spark, scope(0))) == {"0-0", "0-2"}
 
 
 def test_a_table_with_deletion_vectors_is_read_by_delta(spark: SparkSession, table: Table) -> None:
     fill(spark, table, 0, **{"delta.enableDeletionVectors": "true"})
     stored = DeltaTable.forPath(spark, str(table.path))
     stored.delete("event_id = '0-1'")
-    assert ids(FilesInReach(table).rows(spark, reach(0))) == {"0-0", "0-2"}
+    assert ids(FilesInScope(table).rows(spark, scope(0))) == {"0-0", "0-2"}
 
 
 def test_a_new_column_is_read(spark: SparkSession, table: Table) -> None:
-    known = FilesInReach(table)
+    known = FilesInScope(table)
     fill(spark, table, 0)
-    known.rows(spark, reach(0))
+    known.rows(spark, scope(0))
     wider = events(spark, 1).withColumn("coupon", F.lit("spring"))
     wider.write.format("delta").mode("append").option("mergeSchema", "true").save(str(table.path))
-    rows = known.rows(spark, reach(0)).select("event_id", "coupon").collect()
+    rows = known.rows(spark, scope(0)).select("event_id", "coupon").collect()
     assert {(row.event_id[0], row.coupon) for row in rows} == {("0", None), ("1", "spring")}
 
 
 def test_delta_is_asked_anew_before_the_files_are_too_many(
     spark: SparkSession, table: Table, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files_in_reach, "_MOST", 2)
-    known = FilesInReach(table)
+    monkeypatch.setattr(accepted_rows, "_MOST", 2)
+    known = FilesInScope(table)
     fill(spark, table, 0)
-    known.rows(spark, reach(0))
+    known.rows(spark, scope(0))
     for hour in (1, 2, 3):
         fill(spark, table, hour)
-        assert ids(known.rows(spark, reach(0))) == of_hours(*range(hour + 1))
+        assert ids(known.rows(spark, scope(0))) == of_hours(*range(hour + 1))
     assert len(asked) == 2
 
 
-def test_a_table_without_files_in_reach_gives_no_row(spark: SparkSession, table: Table) -> None:
+def test_a_table_without_files_in_scope_gives_no_row(spark: SparkSession, table: Table) -> None:
     fill(spark, table, 0)
-    assert ids(FilesInReach(table).rows(spark, reach(9))) == set()
+    assert ids(FilesInScope(table).rows(spark, scope(9))) == set()
 
 
 def test_a_batch_of_many_dates_leaves_nothing_to_the_batches_after_it(
     spark: SparkSession, table: Table, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files_in_reach, "_SPARE_ROWS", 3, raising=False)
-    known = FilesInReach(table)
+    monkeypatch.setattr(accepted_rows, "_SPARE_ROWS", 3, raising=False)
+    known = FilesInScope(table)
     for hour in range(3):
         fill(spark, table, hour)
     # The table's one date is among those of years; what follows has another one.
     years = [DAY - 1 - number for number in range(2_000)]
-    assert ids(known.rows(spark, reach(9, DAY, *years))) == of_hours(0, 1, 2)
+    assert ids(known.rows(spark, scope(9, DAY, *years))) == of_hours(0, 1, 2)
     for _ in range(3):
-        assert ids(known.rows(spark, reach(9, DAY + 1))) == set()
+        assert ids(known.rows(spark, scope(9, DAY + 1))) == set()
     assert len(asked) == 2
     # Nor does one that reaches back far by arrival.
-    assert ids(known.rows(spark, reach(0, DAY + 1))) == of_hours(0, 1, 2)
-    assert ids(known.rows(spark, reach(30, DAY + 1))) == set()
+    assert ids(known.rows(spark, scope(0, DAY + 1))) == of_hours(0, 1, 2)
+    assert ids(known.rows(spark, scope(30, DAY + 1))) == set()
     # As long as it is near, what was found serves the next batches too.
-    assert ids(known.rows(spark, reach(2, DAY + 1))) == of_hours(2)
-    assert ids(known.rows(spark, reach(9, DAY + 1))) == of_hours(2)
+    assert ids(known.rows(spark, scope(2, DAY + 1))) == of_hours(2)
+    assert ids(known.rows(spark, scope(9, DAY + 1))) == of_hours(2)
     assert len(asked) == 5

@@ -1,4 +1,4 @@
-"""Know from batch to batch in which files of a table the ids of a batch could lie.
+"""Read the rows that a batch may repeat: silver and late, as far as they lie in its scope.
 
 After each commit Delta puts a table's state together anew before it tells which files a reader
 needs: a job over the log, several times the work of a small batch. Here Delta is asked now and
@@ -7,25 +7,27 @@ then, and what commits bring in between is read from the log.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 from pyspark.sql.utils import is_remote
 
 from tidelake.access import detail, load
-from tidelake.runtime.verdicts import BROADCAST
-from tidelake.silver.reach import RANGES, Range, Reach, united
+from tidelake.config import Pipeline
+from tidelake.silver.dedup import BROADCAST, RANGES, Accepted, DedupScope, Range, united
 from tidelake.sinks.commits import newest_version
 from tidelake.sinks.log_files import commits_after
 from tidelake.store.folders import is_stored
-from tidelake.tables import CatalogName, Table
+from tidelake.tables import CatalogName, Lake, Table
 
 # Spark lists more paths than these by a job of its own.
 _MOST = 30
-# By how many days what was found may go beyond a batch's own reach, in arrivals and event dates,
+# By how many days what was found may go beyond a batch's own scope, in arrivals and event dates,
 # once it is more rows than any task could have for itself.
 _SPARE_DAYS = 1
 _SPARE_ROWS = BROADCAST
@@ -33,12 +35,61 @@ _SPARE_ROWS = BROADCAST
 _FEATURES = frozenset({"deletionVectors", "columnMapping"})
 
 
+@dataclass(frozen=True)
+class AcceptedRows:
+    """Silver and late as the last closed batch left them.
+
+    Attributes:
+        spark: The session.
+        pipeline: The definition.
+        lake: Where the tables are.
+        batch: Late rows of this batch and later ones are not accepted yet: an interrupted attempt
+            at the same batch wrote them.
+        known: Only rows for which this holds count as accepted; None: all.
+        afresh: Whether nothing was accepted before.
+        files: Knows the tables' files from the batches before; None: Delta is asked for them.
+    """
+
+    spark: SparkSession
+    pipeline: Pipeline
+    lake: Lake
+    batch: int
+    known: Column | None = None
+    afresh: bool = False
+    files: Mapping[str, FilesInScope] = field(default_factory=dict)
+
+    def read(self, scope: DedupScope | None = None) -> tuple[DataFrame, DataFrame]:
+        """Read both tables, at least the rows in scope."""
+        name = self.pipeline.name
+        silver, late = (
+            self._read(table, scope) for table in (self.lake.silver(name), self.lake.late(name))
+        )
+        if self.known is not None:
+            silver, late = silver.where(self.known), late.where(self.known)
+        return silver, late.where(F.col("_batch") < self.batch)
+
+    def _read(self, table: Table, scope: DedupScope | None) -> DataFrame:
+        if scope is None or not self.files:
+            return load(self.spark, table)
+        return self.files[table.name].rows(self.spark, scope)
+
+    def within(self, scope: DedupScope) -> Accepted:
+        """Cut both tables to the rows in scope."""
+        silver, late = self.read(scope)
+        rows = scope.within(silver, is_late_table=False).unionByName(
+            scope.within(late, is_late_table=True)
+        )
+        counts = [files.count for files in self.files.values()]
+        known = [count for count in counts if count is not None]
+        return Accepted(rows, sum(known) if known and len(known) == len(counts) else None)
+
+
 @dataclass
 class _Found:
     """What was found.
 
     Attributes:
-        reach: For which it was.
+        scope: For which it was.
         schema: The table's.
         version: The newest that ``files`` knows.
         files: Paths of the data files.
@@ -47,7 +98,7 @@ class _Found:
         days: Event dates that batches had since then.
     """
 
-    reach: Reach
+    scope: DedupScope
     schema: StructType
     version: int
     files: list[str]
@@ -55,13 +106,13 @@ class _Found:
     came: int = 0
     days: tuple[Range, ...] = ()
 
-    def is_too_wide(self, reach: Reach) -> bool:
-        """Tell whether a batch had better ask for its own reach."""
-        return self.rows > _SPARE_ROWS and self.reach.is_far_beyond(reach, days=_SPARE_DAYS)
+    def is_too_wide(self, scope: DedupScope) -> bool:
+        """Tell whether a batch had better ask for its own scope."""
+        return self.rows > _SPARE_ROWS and self.scope.is_far_beyond(scope, days=_SPARE_DAYS)
 
 
 @dataclass
-class FilesInReach:
+class FilesInScope:
     """The files of one table; only on a disk, where to open one by its path costs nothing.
 
     Attributes:
@@ -71,15 +122,15 @@ class FilesInReach:
     table: Table
     _found: _Found | None = field(default=None, init=False)
 
-    def rows(self, spark: SparkSession, reach: Reach) -> DataFrame:
-        """Read at least the rows in reach, as the newest commit left them."""
+    def rows(self, spark: SparkSession, scope: DedupScope) -> DataFrame:
+        """Read at least the rows in scope, as the newest commit left them."""
         if is_remote() or isinstance(self.table.place, CatalogName) or is_stored(self.table.path):
             return load(spark, self.table)
-        if not self._is_brought_up(reach):
-            self._found = self._asked(spark, reach)
+        if not self._is_brought_up(scope):
+            self._found = self._asked(spark, scope)
         if self._found is None:
             return load(spark, self.table)
-        self._found.days = united((*self._found.days, *reach.days))
+        self._found.days = united((*self._found.days, *scope.days))
         if not self._found.files:
             return load(spark, self.table).limit(0)
         return spark.read.schema(self._found.schema).parquet(*self._found.files)
@@ -89,10 +140,10 @@ class FilesInReach:
         """How many rows the files hold that were found last; None where Delta was left to it."""
         return None if self._found is None else self._found.rows
 
-    def _is_brought_up(self, reach: Reach) -> bool:
+    def _is_brought_up(self, scope: DedupScope) -> bool:
         """Take in what commits brought since; false where Delta is to be asked again."""
         found = self._found
-        if found is None or not found.reach.holds(reach):
+        if found is None or not found.scope.holds(scope):
             return False
         new = commits_after(self.table.path, found.version)
         # A compaction's files hold what others did, and a new column changes the schema.
@@ -107,30 +158,30 @@ class FilesInReach:
         found.came += len(came)
         found.version = max((commit.version for commit in new), default=found.version)
         # A batch with dates or arrivals of years leaves nothing to those after it.
-        return not found.is_too_wide(reach)
+        return not found.is_too_wide(scope)
 
-    def _asked(self, spark: SparkSession, reach: Reach) -> _Found | None:
+    def _asked(self, spark: SparkSession, scope: DedupScope) -> _Found | None:
         """Let Delta find them by its statistics; None where files alone do not tell the rows."""
         if not _FEATURES.isdisjoint(detail(spark, self.table)["tableFeatures"]):
             return None
         version = newest_version(self.table)
         rows = load(spark, self.table, version=version)
         # With the dates of the batches since the last time, so that not every batch has to ask.
-        wide = reach if self._found is None else reach.with_days(self._found.days)
+        wide = scope if self._found is None else scope.with_days(self._found.days)
         if len(wide.days) <= RANGES:
             found = _look_up(rows, version, wide)
-            if not found.is_too_wide(reach):
+            if not found.is_too_wide(scope):
                 return found
-        return _look_up(rows, version, reach)
+        return _look_up(rows, version, scope)
 
     def _path(self, name: str) -> str:
         return str(self.table.path / unquote(name))
 
 
-def _look_up(rows: DataFrame, version: int, reach: Reach) -> _Found:
-    """Ask Delta for the files of a table's version that hold the rows in reach."""
-    named = reach.within(rows, is_late_table=False).inputFiles()
+def _look_up(rows: DataFrame, version: int, scope: DedupScope) -> _Found:
+    """Ask Delta for the files of a table's version that hold the rows in scope."""
+    named = scope.within(rows, is_late_table=False).inputFiles()
     files = [str(Path(file.removeprefix("file:"))) for file in named]
     # Without a column, only what the files say of themselves is read.
     held = rows.sparkSession.read.schema(rows.schema).parquet(*files).count() if files else 0
-    return _Found(reach, rows.schema, version, files, held)
+    return _Found(scope, rows.schema, version, files, held)

@@ -1,0 +1,492 @@
+"""Bronze to silver: one fate for each row; side tables first, silver's commit closes the batch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tidelake.access import follow, load
+from tidelake.bronze import as_never_requeued
+from tidelake.config.meanings import meaning_of
+from tidelake.config.sizes import bytes_of
+from tidelake.errors import UsageError
+from tidelake.runtime.accepted_rows import AcceptedRows, FilesInScope
+from tidelake.runtime.avro import refuse_unlimited
+from tidelake.runtime.enrichment import Lookup, enriched, lookups
+from tidelake.runtime.held import Held
+from tidelake.runtime.hop import HopQuery, Run
+from tidelake.runtime.prefilter import Recovered, prepare_state, recover, refuse_other_prefilter
+from tidelake.runtime.schemas import from_ddl, late_schema, silver_freedom, silver_schema
+from tidelake.runtime.small_batches import fitted, is_small
+from tidelake.runtime.targets import stamped
+from tidelake.runtime.writer_schemas import schemas_for
+from tidelake.silver.classify import PAYLOAD_HASH, classify
+from tidelake.silver.dedup import find_repeats
+from tidelake.silver.fields import extra_columns, new_columns
+from tidelake.silver.prefilter import hold_back_copies
+from tidelake.silver.route import (
+    LATE,
+    QUARANTINE_DDL,
+    QUARANTINED,
+    SILVER,
+    decide,
+    marked,
+    settle,
+    to_late,
+    to_quarantine,
+    to_silver,
+)
+from tidelake.silver.summary import Summary, arrivals_of, corrected, summarize, unknown_fields
+from tidelake.silver.watermark import advance
+from tidelake.sinks.append import append, ensure_table
+from tidelake.sinks.commits import REBUILT, last_commit
+from tidelake.sinks.definitions import changed_parts, decision_note, is_decided_by, silver_note
+from tidelake.sinks.evolution import types_of
+from tidelake.sinks.notes import DimensionUse, FateCount, SilverNote
+from tidelake.sinks.positions import BEGINNING, Position, rows_between
+from tidelake.tables import Table
+
+# So many ids to search cost as much as one row to decide.
+_SEARCHED = 50
+_COPY_COLUMNS = ("event_id", PAYLOAD_HASH, "ingested_at")
+
+
+class SilverHop(HopQuery):
+    """Decides the fate of bronze's rows and of those that were requeued."""
+
+    hop = "silver"
+
+    @cached_property
+    def _files(self) -> dict[str, FilesInScope]:
+        name = self.run.pipeline.name
+        tables = (self.run.lake.silver(name), self.run.lake.late(name))
+        return {table.name: FilesInScope(table) for table in tables}
+
+    @property
+    def table(self) -> Table:
+        """Silver itself."""
+        return self.run.lake.silver(self.run.pipeline.name)
+
+    @property
+    def _prefilters(self) -> bool:
+        return self.run.pipeline.dedup.prefilter == "operator"
+
+    @property
+    def _judges_in_stream(self) -> bool:
+        """Whether rows can be judged before anything is known of their batch."""
+        return not self._prefilters and self.run.pipeline.registry is None
+
+    @property
+    def most(self) -> int:
+        """The environment's limit."""
+        return bytes_of(self.run.environment.limits.silver_bytes)
+
+    def closing_tables(self) -> list[Table]:
+        """Silver's commit closes a batch."""
+        return [self.table]
+
+    @property
+    def inputs(self) -> dict[str, Table]:
+        """Silver follows bronze and the requeue."""
+        lake, name = self.run.lake, self.run.pipeline.name
+        return {"bronze": lake.bronze(name), "requeue": lake.requeue(name)}
+
+    def create_tables(self) -> None:
+        """Create silver and its side tables."""
+        name = self.run.pipeline.name
+        if not self.run.lake.bronze(name).exists:
+            raise UsageError(
+                f"bronze.{name} does not exist yet. Fill it with: tidelake run {name} --hop bronze"
+            )
+        refuse_other_prefilter(self.table, self.fence, wanted=self._prefilters)
+        if self.run.pipeline.reads_avro:
+            refuse_unlimited(self.run.spark)
+        changed = changed_parts(last_commit(self.table), self.run.pipeline).identity
+        if changed:
+            raise self.fence.refusal(
+                f"{self.table.name} was filled under another {' and '.join(changed)}"
+            )
+        for lookup in lookups(self.run.lake, self.run.pipeline):
+            if lookup.version < 0:
+                self.run.progress.say(
+                    f"{lookup.table.name} does not exist yet: its columns stay null. "
+                    f"Fill it with: tidelake run {lookup.enrich.dimension}"
+                )
+        create_silver(self.run, self.creation_note())
+
+    def stream(self) -> DataFrame:
+        """Read bronze and the requeue from their first commit on, in the order of commits."""
+        bronze = self._follow("bronze")
+        if self._prefilters:
+            prepare_state(self.run.spark)
+            bronze = hold_back_copies(bronze, ttl=self.run.pipeline.dedup.ttl)
+        rows = as_never_requeued(bronze).unionByName(self._follow("requeue"))
+        # Planned once for all batches: it is most of what there is to plan.
+        return classify(rows, self.run.pipeline) if self._judges_in_stream else rows
+
+    def _follow(self, key: str) -> DataFrame:
+        table, idle = self.inputs[key], key in self.standing.idle()
+        return follow(self.run.spark, table, max_bytes=self.limit, idle=idle)
+
+    def write(self, rows: DataFrame, batch: int) -> None:
+        """Decide a batch and write it."""
+        began = time.monotonic()
+        until = self.standing.planned(batch)
+        if not self.fence.admits(self.table, batch, until):
+            if self._prefilters:
+                # The operator's state moves on only where its rows are read.
+                rows.write.format("noop").mode("overwrite").save()
+            return
+        before = SilverNote.of(last_commit(self.table))
+        taken = {
+            key: rows_between(table, before.until.get(key, BEGINNING), until[key])
+            for key, table in self.inputs.items()
+        }
+        size = sum(taken.values()) + before.searched // _SEARCHED
+        small = is_small(*self.standing.size(until))
+        with fitted(rows.sparkSession, size), Held(small=small) as hold:
+            context = BatchContext(
+                self.run,
+                self.fence.generation,
+                batch,
+                before,
+                until,
+                taken,
+                hold,
+                files=self._files,
+                # Only the first batch of a query may have been begun by an interrupted one.
+                may_be_retry=batch <= self.fence.closed + 1,
+            )
+            note = silver_batch(self._recovered(rows, context), context)
+        counts = note.total()
+        told = [f"{fate} {n:,}" for fate, n in counts.items() if n]
+        missed = [
+            f"not in {use.table} {use.unmatched:,}" for use in note.dimensions if use.unmatched
+        ]
+        self.run.progress.closed(
+            self.hop,
+            batch,
+            sum(counts.values()),
+            began,
+            watermark=note.watermark,
+            detail=" ".join([*told, *missed]),
+        )
+
+    def _recovered(self, rows: DataFrame, context: BatchContext) -> Recovered:
+        """Bring back what the prefilter held back and may not."""
+        if not self._prefilters:
+            return Recovered(rows, [], None, judged=self._judges_in_stream)
+        silver, late = context.accepted(rows.sparkSession).read()
+        accepted = silver.select(*_COPY_COLUMNS).unionByName(late.select(*_COPY_COLUMNS))
+        span = context.before.until.get("bronze", BEGINNING), context.until["bronze"]
+        return recover(self.run, context.hold(rows), accepted, span, context.hold)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Rows with their fates.
+
+    Attributes:
+        rows: From :func:`tidelake.silver.route.decide`.
+        summary: What was counted of them; None where nobody asked.
+        searched: Accepted ids among which deduplication looked.
+        seconds: What deduplication took.
+    """
+
+    rows: DataFrame
+    summary: Summary | None
+    searched: int
+    seconds: float
+
+
+def decide_fates(
+    judged: DataFrame, accepted: AcceptedRows, watermark: Any, hold: Held, *, counts: bool = False
+) -> Decision:
+    """Give each row its fate.
+
+    Args:
+        judged: From :func:`tidelake.silver.classify.classify`; enriched where rows are counted.
+        accepted: The rows that they may repeat.
+        watermark: Before the rows (UTC); None before the first batch.
+        hold: Keeps what is read more than once.
+        counts: Whether the rows are counted.
+    """
+    pipeline = accepted.pipeline
+    allowed = pipeline.watermark.allowed_lateness
+    kept = hold.first(judged)
+    decided = decide(kept, None, watermark=watermark, allowed=allowed)
+    summary: Summary | None = None
+    if counts:
+        summary, arrivals = summarize(decided, pipeline)
+    else:
+        arrivals = arrivals_of(kept)
+    began = time.monotonic()
+    repeats = find_repeats(
+        kept, arrivals, None if accepted.afresh else accepted.within, pipeline.dedup, hold=hold
+    )
+    seconds = time.monotonic() - began
+    if repeats.rows is not None:
+        decided = settle(decided, repeats.rows, twins=repeats.twins)
+        summary = summary and corrected(summary, decided, pipeline)
+    return Decision(decided, summary, repeats.searched, seconds)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Rows that stay as they are where a batch stands for all of silver.
+
+    Attributes:
+        accepted: Knows them as accepted.
+        silver: Accepted rows, without the columns of a batch.
+        quarantine: Quarantined rows, likewise.
+    """
+
+    accepted: AcceptedRows
+    silver: DataFrame
+    quarantine: DataFrame
+
+
+@dataclass(frozen=True)
+class BatchContext:
+    """What one batch of silver needs to know, read once.
+
+    Attributes:
+        run: What the run works with.
+        generation: Silver's.
+        number: The batch.
+        before: The summary in the commit of the batch before.
+        until: The position in each input at which the batch ends.
+        taken: How many rows Delta says it takes from each.
+        hold: Keeps what is read more than once.
+        rebuilds: Whether the batch stands for all of silver: nothing was accepted before it, and
+            its rows replace those of the tables.
+        stored: What stays beside them, and is counted among what the batch recovered.
+        files: Knows the files of silver and late from the batches before.
+        may_be_retry: Whether an interrupted run may have written the batch's side tables.
+    """
+
+    run: Run
+    generation: str
+    number: int
+    before: SilverNote
+    until: Mapping[str, Position]
+    taken: Mapping[str, int]
+    hold: Held
+    rebuilds: bool = False
+    stored: Stored | None = None
+    files: Mapping[str, FilesInScope] = field(default_factory=dict)
+    may_be_retry: bool = False
+
+    @property
+    def stamp(self) -> dict[str, Any]:
+        """What tells the batch's rows from those of others."""
+        return {"generation": self.generation, "batch": self.number}
+
+    def note(self) -> dict[str, Any]:
+        """Start the metadata of a commit of the batch."""
+        note = {"pipeline": self.run.pipeline.name, "hop": "silver", **self.stamp}
+        return {**note, REBUILT: True} if self.rebuilds else note
+
+    def accepted(self, spark: SparkSession) -> AcceptedRows:
+        """Give the rows that the batch's may repeat."""
+        if self.stored:
+            return self.stored.accepted
+        run = self.run
+        return AcceptedRows(
+            spark, run.pipeline, run.lake, self.number, afresh=self.rebuilds, files=self.files
+        )
+
+
+def silver_batch(recovered: Recovered, context: BatchContext) -> SilverNote:
+    """Decide the batch's rows and write them.
+
+    Args:
+        recovered: The rows, and what is known of those beside them.
+        context: Of the batch.
+    """
+    run, pipeline, lake = context.run, context.run.pipeline, context.run.lake
+    before, name = context.before, pipeline.name
+    watermark = None if run.replays else before.watermark
+    pinned = lookups(lake, pipeline)
+    judged = enriched(_judged(recovered, context), pipeline, pinned)
+    accepted = context.accepted(judged.sparkSession)
+    decision = decide_fates(judged, accepted, watermark, context.hold, counts=True)
+    decided = decision.rows
+    assert decision.summary is not None
+    summary = decision.summary.beside(recovered.copies)
+    new, filled = _unknown_columns(summary, decided, context)
+    note = _note(summary, decision, context, pinned, new, recovered.held_back)
+    total = note.total()
+    # Side tables first: silver's commit is the promise that they are complete.
+    by = decision_note(pipeline, {use.table: use.version for use in note.dimensions})
+
+    def quarantined() -> DataFrame:
+        failed = to_quarantine(decided, **context.stamp)
+        return failed.unionByName(_stamped(context, "quarantine")) if context.stored else failed
+
+    def late() -> DataFrame:
+        mark = marked(watermark)
+        return to_late(decided, pipeline, watermark=mark, extra=filled, **context.stamp)
+
+    _write_side(quarantined, lake.quarantine(name), context, by, count=total[QUARANTINED])
+    _write_side(late, lake.late(name), context, by, count=total[LATE], adds_columns=bool(filled))
+    rows = to_silver(decided, pipeline, extra=filled, **context.stamp)
+    if context.stored:
+        rows = _stamped(context, "silver").unionByName(rows, allowMissingColumns=True)
+    run.locks.step(f"write {lake.silver(name).name}")
+    append(
+        rows,
+        lake.silver(name),
+        {**context.note(), **note.to_json(), **silver_note(pipeline)},
+        surely_filled=total[SILVER] > 0,
+        may_add_columns=bool(new),
+        replaces=context.rebuilds,
+    )
+    return note
+
+
+def _judged(recovered: Recovered, context: BatchContext) -> DataFrame:
+    if recovered.judged:
+        return recovered.rows
+    # Before anything is decided: a retry reads the same schemas.
+    schemas = schemas_for(context.run, recovered.rows, anew=context.rebuilds)
+    return classify(recovered.rows, context.run.pipeline, schemas)
+
+
+def _stamped(context: BatchContext, table: str) -> DataFrame:
+    return stamped(getattr(context.stored, table), **context.stamp)
+
+
+def _unknown_columns(
+    summary: Summary, decided: DataFrame, context: BatchContext
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Name the columns that silver gets for unknown fields, and all that such fields fill."""
+    pipeline = context.run.pipeline
+    if pipeline.event.evolution != "additive" or not summary.has_unknown():
+        return (), ()
+    found = unknown_fields(decided)
+    if not found:
+        return (), ()
+    table = context.run.lake.silver(pipeline.name)
+    stored = types_of(load(context.run.spark, table).schema)
+    defined = pipeline.defined_columns
+    new = new_columns(found, defined=defined, stored=stored)
+    return new, (*extra_columns(stored, defined), *new)
+
+
+def _note(
+    summary: Summary,
+    decision: Decision,
+    context: BatchContext,
+    pinned: list[Lookup],
+    columns: tuple[str, ...],
+    held_back: int | None,
+) -> SilverNote:
+    """Put together what silver's commit says of the batch."""
+    pipeline, before = context.run.pipeline, context.before
+    rules, partitions = pipeline.watermark, summary.partitions(context.before.partitions)
+    watermark = advance(
+        before.watermark, partitions, delay=rules.delay, idle_after=rules.idle_after
+    )
+    rows = summary.rows()
+    return SilverNote(
+        watermark_in=None if context.run.replays else before.watermark,
+        watermark=watermark,
+        settled=None if watermark is None else watermark - rules.allowed_lateness,
+        partitions=partitions,
+        counts=tuple(
+            FateCount.of((fate, stage, origin), rows[origin, fate, stage], summary.marks[key])
+            for key in sorted(rows, key=lambda one: repr((one[1], one[2], one[0])))
+            for origin, fate, stage in [key]
+        ),
+        taken=context.taken,
+        until=context.until,
+        warnings=summary.warnings(pipeline),
+        searched=decision.searched,
+        seconds=decision.seconds,
+        prefiltered=held_back,
+        columns=columns,
+        dimensions=tuple(
+            DimensionUse(lookup.table.name, lookup.version, unmatched)
+            for lookup, unmatched in zip(pinned, summary.unmatched(pipeline), strict=True)
+        ),
+    )
+
+
+def _write_side(
+    rows: Callable[[], DataFrame],
+    table: Table,
+    context: BatchContext,
+    decided_by: Mapping[str, Any],
+    *,
+    count: int,
+    adds_columns: bool = False,
+) -> None:
+    """Write the batch's rows into a side table, once.
+
+    An interrupted run may have written them already. If the same definition decided them then,
+    they are the same rows. Otherwise these replace them, also where there are none now, in one
+    commit: silver and its side tables are decided by one definition.
+
+    Args:
+        rows: Gives the rows; most batches have none for a side table.
+        table: Where to.
+        context: Of the batch.
+        decided_by: From :func:`tidelake.sinks.definitions.decision_note`.
+        count: How many rows the batch has.
+        adds_columns: Whether columns that the table lacks may come into it.
+    """
+    writes = count > 0 or context.rebuilds
+    if not writes and not context.may_be_retry:
+        return
+    last = last_commit(table)
+    this = (context.generation, context.number)
+    is_there = last is not None and (last.generation, last.batch) == this
+    if last is not None and is_there and is_decided_by(last, decided_by):
+        return
+    if not writes and not is_there:
+        return
+    # A generation's name comes from our own commits: a letter and digits.
+    own = f"_generation = '{context.generation}' AND _batch = {context.number}"
+    context.run.locks.step(f"write {table.name}")
+    append(
+        rows(),
+        table,
+        {**context.note(), **decided_by},
+        may_add_columns=adds_columns,
+        replaces=context.rebuilds,
+        replaces_where=own if is_there else "",
+    )
+
+
+def create_silver(run: Run, note: dict[str, Any]) -> None:
+    """Create silver and the tables beside it, or bring those that exist to the definition.
+
+    Args:
+        run: What the command works with.
+        note: Of the commit that makes a table.
+
+    Raises:
+        SchemaChangedError: The definition does not fit a stored table.
+    """
+    spark, pipeline, lake = run.spark, run.pipeline, run.lake
+    freedom = silver_freedom(pipeline)
+    for table, schema in (
+        (lake.late(pipeline.name), late_schema(spark, pipeline)),
+        (lake.quarantine(pipeline.name), from_ddl(spark, QUARANTINE_DDL)),
+        (lake.silver(pipeline.name), silver_schema(spark, pipeline)),
+    ):
+        side = table == lake.quarantine(pipeline.name)
+        ensure_table(
+            spark,
+            table,
+            schema,
+            note,
+            meaning=meaning_of(pipeline, table.name),
+            freedom="none" if side else freedom,
+        )
