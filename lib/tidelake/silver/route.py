@@ -37,7 +37,7 @@ from tidelake.silver.payloads import UNKNOWN
 Lateness = Literal["on_time", "late", "too_late"]
 TOO_LATE: Lateness = "too_late"
 FATE = "_fate"
-# The fate that a row has, or would have if it were no repeat.
+# The fate that a row would have if it were no repeat.
 PROVISIONAL = "_provisional_fate"
 LATENESS = "_lateness"
 SILVER = "silver"
@@ -73,9 +73,9 @@ def decide(
             is accepted then, which costs a shuffle of all rows.
 
     Returns:
-        ``classified`` plus ``_verdict``, ``_lateness``, ``_fate`` (silver, duplicate, quarantined,
-        late or filtered) and ``_provisional_fate``; ``_stage`` is set for conflicting duplicates
-        too.
+        ``classified`` plus ``_verdict``, ``_lateness`` and ``_fate`` (silver, duplicate,
+        quarantined, late or filtered); with verdicts ``_provisional_fate`` too, and ``_stage`` is
+        set for conflicting duplicates.
     """
     undecided = classified.withColumn(VERDICT, _verdicts().nothing)
     rows = with_lateness(undecided, marked(watermark), allowed)
@@ -92,10 +92,11 @@ def settle(rows: DataFrame, verdicts: DataFrame, *, twins: bool = False) -> Data
     """
     told = _verdicts()
     theirs = verdicts.select(*told.columns)
-    met = rows.drop(VERDICT).join(theirs, on=told.same_row, how="left").drop(*_THEIRS.values())
+    before = rows.withColumnRenamed(FATE, PROVISIONAL).drop(VERDICT)
+    met = before.join(theirs, on=told.same_row, how="left").drop(*_THEIRS.values())
     if twins:
         met = met.withColumn(VERDICT, told.first_of_twins)
-    return met.withColumns({STAGE: told.stage, FATE: _fates()[1]})
+    return met.withColumn(STAGE, told.stage).withColumn(FATE, told.fate)
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,7 @@ class _Verdicts:
         same_row: Where the two meet.
         first_of_twins: The verdict, which leaves one of equal rows in the running.
         stage: That of a conflicting duplicate too.
+        fate: The verdict's, or the one that the row would have without.
         nothing: The verdict of a row that has none.
     """
 
@@ -114,6 +116,7 @@ class _Verdicts:
     same_row: Column
     first_of_twins: Column
     stage: Column
+    fate: Column
     nothing: Column
 
 
@@ -131,34 +134,30 @@ def _verdicts() -> _Verdicts:
         reduce(and_, same, hashes),
         F.when(is_twin, F.when(number > 1, F.lit(DUPLICATE))).otherwise(F.col(VERDICT)),
         F.when(conflict, F.lit("conflicting_duplicate")).otherwise(F.col(STAGE)),
+        F.when(F.col(VERDICT) == DUPLICATE, DUPLICATE)
+        .when(conflict, QUARANTINED)
+        .otherwise(F.col(PROVISIONAL)),
         F.lit(None).cast("string"),
     )
 
 
 def with_lateness(judged: DataFrame, watermark: Column, allowed: timedelta) -> DataFrame:
     """Add, or decide anew, ``_lateness`` and the fate that follows from it."""
-    provisional, fate = _fates()
     late = judged.withColumn(LATENESS, lateness(watermark, allowed))
-    return late.withColumn(PROVISIONAL, provisional).withColumn(FATE, fate)
+    return late.withColumn(FATE, _fate())
 
 
 @reused
-def _fates() -> tuple[Column, Column]:
+def _fate() -> Column:
     # What `late apply` requeued counts however late it is.
     too_late = (F.col(LATENESS) == TOO_LATE) & (F.col(ORIGIN) != LATE)
-    failed = F.col(STAGE).isNotNull() & F.col(VERDICT).isNull()
-    provisional = (
+    return (
         F.when(F.col(STAGE) == FILTERED, FILTERED)
-        .when(failed, QUARANTINED)
+        .when(F.col(STAGE).isNotNull(), QUARANTINED)
+        .when(F.col(VERDICT) == DUPLICATE, DUPLICATE)
         .when(too_late, LATE)
         .otherwise(SILVER)
     )
-    fate = (
-        F.when(F.col(VERDICT) == DUPLICATE, DUPLICATE)
-        .when(F.col(VERDICT) == CONFLICT, QUARANTINED)
-        .otherwise(F.col(PROVISIONAL))
-    )
-    return provisional, fate
 
 
 def marked(watermark: datetime | None) -> Column:

@@ -20,6 +20,10 @@ from tidelake.sinks.evolution import Freedom, evolve
 from tidelake.store.folders import is_stored
 from tidelake.tables import CatalogName, Table
 
+_SKIPPED = {
+    "bronze": "source_timestamp,ingested_at,ingest_date",
+    "silver": "event_time,ingested_at,event_date,_batch",
+}
 # Pipelines that run at once in one session make tables with notes of their own.
 _ONE_AT_A_TIME = threading.Lock()
 
@@ -153,6 +157,9 @@ def _properties(table: Table) -> dict[str, str]:
     found = {"delta.checkpointInterval": "50"}
     of_a_layer, side = table.name.startswith(("bronze.", "silver.")), table.bare.partition("__")[2]
     followed = of_a_layer and side in ("", "requeue")
+    if followed and not side:
+        # By these files are skipped. Of ids, payloads and paths Delta would compare each value.
+        found["delta.dataSkippingStatsColumns"] = _SKIPPED[table.name.partition(".")[0]]
     if isinstance(table.place, CatalogName) and followed:
         # Costs nothing while a table only grows.
         found[FEED_PROPERTY] = "true"
