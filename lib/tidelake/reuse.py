@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
-from pyspark import SparkContext
+from tidelake.spark.internals import application_id
+from tidelake.spark.tuning import REUSED_OBJECTS
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-_KEPT = 64
 
 
 def reused(build: Callable[P, R]) -> Callable[P, R]:
@@ -23,17 +22,17 @@ def reused(build: Callable[P, R]) -> Callable[P, R]:
     kept: OrderedDict[tuple[str, int], tuple[object, R]] = OrderedDict()
 
     def give(*args: P.args, **kwargs: P.kwargs) -> R:
-        context: Any = SparkContext._active_spark_context
-        if context is None:
+        application = application_id()
+        if application is None:
             return build(*args, **kwargs)
         key = args[0] if args else None
-        place = (context.applicationId, id(key))
+        place = (application, id(key))
         # Threads ask at the same time, and one may push out what another has just put in.
         found = kept.get(place)
         if found is None:
             # The key is kept too, or another object could take its identity.
             found = kept[place] = (key, build(*args, **kwargs))
-            if len(kept) > _KEPT:
+            if len(kept) > REUSED_OBJECTS:
                 kept.popitem(last=False)
         return found[1]
 

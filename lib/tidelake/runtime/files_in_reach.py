@@ -13,22 +13,16 @@ from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
-from pyspark.sql.utils import is_remote
 
 from tidelake.access import detail, load
-from tidelake.runtime.verdicts import BROADCAST
 from tidelake.silver.reach import RANGES, Range, Reach, united
 from tidelake.sinks.commits import newest_version
 from tidelake.sinks.log_files import commits_after
+from tidelake.spark import tuning
+from tidelake.spark.engine import reads_local_paths
 from tidelake.store.folders import is_stored
 from tidelake.tables import CatalogName, Table
 
-# Spark lists more paths than these by a job of its own.
-_MOST = 30
-# By how many days what was found may go beyond a batch's own reach, in arrivals and event dates,
-# once it is more rows than any task could have for itself.
-_SPARE_DAYS = 1
-_SPARE_ROWS = BROADCAST
 # With one of them a data file does not say by itself which rows the table holds.
 _FEATURES = frozenset({"deletionVectors", "columnMapping"})
 
@@ -57,7 +51,8 @@ class _Found:
 
     def is_too_wide(self, reach: Reach) -> bool:
         """Tell whether a batch had better ask for its own reach."""
-        return self.rows > _SPARE_ROWS and self.reach.is_far_beyond(reach, days=_SPARE_DAYS)
+        is_far = self.reach.is_far_beyond(reach, days=tuning.SPARE_DAYS)
+        return self.rows > tuning.SPARE_ROWS and is_far
 
 
 @dataclass
@@ -73,7 +68,8 @@ class FilesInReach:
 
     def rows(self, spark: SparkSession, reach: Reach) -> DataFrame:
         """Read at least the rows in reach, as the newest commit left them."""
-        if is_remote() or isinstance(self.table.place, CatalogName) or is_stored(self.table.path):
+        is_named = isinstance(self.table.place, CatalogName)
+        if not reads_local_paths() or is_named or is_stored(self.table.path):
             return load(spark, self.table)
         if not self._is_brought_up(reach):
             self._found = self._asked(spark, reach)
@@ -100,7 +96,7 @@ class FilesInReach:
             return False
         added = [add for commit in new for add in commit.added()]
         came = [self._path(add.path) for add in added]
-        if found.came + len(came) > _MOST:
+        if found.came + len(came) > tuning.MOST_PATHS:
             return False
         found.files += came
         found.rows += sum(add.rows for add in added)

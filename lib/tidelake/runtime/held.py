@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from pyspark.sql import DataFrame
-from pyspark.sql.utils import is_remote
 
-from tidelake.reuse import reused
-from tidelake.settings import REFUSED
+from tidelake.spark.engine import checkpointed
+from tidelake.spark.internals import in_driver, release
 
 Hold = Callable[[DataFrame], DataFrame]
 
@@ -51,14 +49,11 @@ class Held:
         return self._keep(frame, at_once=True)
 
     def _keep(self, frame: DataFrame, *, at_once: bool) -> DataFrame:
-        if is_remote():
-            return _anew(frame, at_once=at_once)
-        try:
-            kept = frame.localCheckpoint(eager=at_once)
-        except REFUSED:
+        kept = checkpointed(frame, eager=at_once)
+        if kept is None:
             return _anew(frame, at_once=at_once)
         self._frames.append(kept)
-        return _in_driver(kept) if at_once and self._small else kept
+        return in_driver(kept) if at_once and self._small else kept
 
     def __enter__(self) -> Held:
         """Start holding."""
@@ -67,7 +62,7 @@ class Held:
     def __exit__(self, *_: object) -> None:
         """Let all of them go."""
         for frame in self._frames:
-            _rows_of(frame).unpersist(False)
+            release(frame)
         self._frames.clear()
 
 
@@ -76,44 +71,3 @@ def _anew(frame: DataFrame, *, at_once: bool) -> DataFrame:
     if at_once:
         frame.write.format("noop").mode("overwrite").save()
     return frame
-
-
-def _rows_of(kept: DataFrame) -> Any:
-    plan: Any = kept._jdf.queryExecution().analyzed()
-    return plan.rdd()
-
-
-def _in_driver(kept: DataFrame) -> DataFrame:
-    """Bring a frame's kept rows to the driver; as it is where this Spark is built otherwise."""
-    from py4j.protocol import Py4JError  # noqa: PLC0415  a mere client of a server lacks it
-
-    try:
-        return _local(kept)
-    except Py4JError:
-        return kept
-
-
-@reused
-def _makers(jvm: Any) -> tuple[Any, Any, Any, Any]:
-    """Find Spark's own classes; each part of a class's name is a call into the JVM."""
-    spark = jvm.org.apache.spark.sql
-    return (
-        jvm.scala.collection.immutable.ArraySeq.unsafeWrapArray,
-        spark.catalyst.plans.logical.LocalRelation,
-        spark.classic.Dataset.ofRows,
-        jvm.scala.Option.apply(None),
-    )
-
-
-def _local(kept: DataFrame) -> DataFrame:
-    """Turn kept rows into a relation that the driver holds, in Spark's own form.
-
-    What `collect` gives would not do: it takes maps apart, and their order with it.
-    """
-    session = kept.sparkSession
-    made_of, relation_of, frame_of, none = _makers(session.sparkContext._jvm)
-    rows = made_of(_rows_of(kept).collect())
-    output = kept._jdf.queryExecution().analyzed().output()
-    made = frame_of(session._jsparkSession, relation_of(output, rows, False, none))
-    # In one partition, which suits every grouping and order: nothing is shuffled.
-    return DataFrame(made, session).coalesce(1)

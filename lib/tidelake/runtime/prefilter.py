@@ -23,16 +23,6 @@ from tidelake.sinks.arrived import rows_that_came
 from tidelake.sinks.notes import FRESH
 from tidelake.sinks.positions import Position
 
-# State on disk, and only its changes written with each batch.
-STATE_SETTINGS = {
-    "spark.sql.streaming.stateStore.providerClass": (
-        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    ),
-    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    # Otherwise each batch is followed by an empty one, only to evict.
-    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-}
-
 
 @dataclass(frozen=True)
 class Recovered:

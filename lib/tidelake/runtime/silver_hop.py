@@ -21,11 +21,9 @@ from tidelake.runtime.enrichment import lookups
 from tidelake.runtime.files_in_reach import FilesInReach
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import HopQuery, Run
-from tidelake.runtime.prefilter import STATE_SETTINGS, Recovered, recover
+from tidelake.runtime.prefilter import Recovered, recover
 from tidelake.runtime.schemas import from_ddl, late_schema, silver_freedom, silver_schema
 from tidelake.runtime.silver_batch import Reached, SilverBatch
-from tidelake.runtime.small_batches import fitted, is_small
-from tidelake.settings import REFUSED
 from tidelake.silver.classify import PAYLOAD_HASH, classify
 from tidelake.silver.prefilter import hold_back_copies
 from tidelake.silver.route import QUARANTINE_DDL
@@ -34,10 +32,10 @@ from tidelake.sinks.commits import last_commit
 from tidelake.sinks.definitions import changed_parts
 from tidelake.sinks.notes import SilverNote
 from tidelake.sinks.positions import BEGINNING, Position, rows_between
+from tidelake.spark.engine import REFUSED, fitted
+from tidelake.spark.tuning import SEARCHED_PER_ROW, STATE_SETTINGS, is_small
 from tidelake.tables import Table
 
-# So many ids to search cost as much as one row to decide.
-_SEARCHED = 50
 _TWIN = ("event_id", PAYLOAD_HASH, "ingested_at")
 
 
@@ -159,7 +157,7 @@ class SilverHop(HopQuery):
             return
         before = SilverNote.of(last_commit(self.table))
         reached = self._reached(before.until, until)
-        size = sum(reached.rows.values()) + before.searched // _SEARCHED
+        size = sum(reached.rows.values()) + before.searched // SEARCHED_PER_ROW
         writer = SilverBatch(
             self.run,
             self.fence.generation,

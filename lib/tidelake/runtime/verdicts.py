@@ -29,10 +29,7 @@ from tidelake.silver.dedup import (
     rank_arrivals,
 )
 from tidelake.silver.reach import Range, Reach, covered, covered_days, paired, widened
-
-# Rows that every task may have for itself, and numbers that it may.
-BROADCAST = 200_000
-HASHES = 1_000_000
+from tidelake.spark.tuning import BROADCAST, HASHES
 
 
 @dataclass(frozen=True)

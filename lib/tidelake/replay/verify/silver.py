@@ -24,7 +24,6 @@ from tidelake.runtime.decision import Decider
 from tidelake.runtime.enrichment import Lookup, enriched, lookups
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
-from tidelake.runtime.verdicts import BROADCAST
 from tidelake.runtime.writer_schemas import remembered
 from tidelake.silver.classify import classify
 from tidelake.silver.fields import extra_columns
@@ -44,6 +43,7 @@ from tidelake.sinks.erased import deductions_in, erased_rows
 from tidelake.sinks.evolution import types_of
 from tidelake.sinks.generations import CREATION
 from tidelake.sinks.notes import SilverNote, add_up
+from tidelake.spark.tuning import BROADCAST
 
 EVENTS = Shape(key=("record_id",), moment="event_time")
 _FAILED = Shape(key=("record_id",), moment="ingested_at")
