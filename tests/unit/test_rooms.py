@@ -10,8 +10,10 @@ import tidelake
 _LIB = Path(tidelake.__file__).parent
 # Rooms that decide it, and one file that still does.
 _DECIDE_WHERE = ("spark/", "sinks/", "store/", "access.py", "runtime/silver_hop.py")
+# Of other objects than self, whose attributes internals handed out.
 _PRIVATE = re.compile(
-    r"\bpy4j\.|\._(jvm|jc|jdf|jsc|jsparkSession|gateway|active_spark_context|origin)\b"
+    r"\bpy4j\.protocol|java_gateway"
+    r"|(?<!self)\._(jvm|jc|jdf|jsc|jsparkSession|gateway|active_spark_context|origin)\b"
 )
 
 
@@ -22,7 +24,7 @@ def lines_with(pattern: re.Pattern[str], *, apart_from: tuple[str, ...]) -> list
         for path in sorted(_LIB.rglob("*.py"))
         if not path.relative_to(_LIB).as_posix().startswith(apart_from)
         for line in path.read_text(encoding="utf-8").splitlines()
-        if pattern.search(line) and "self._jvm" not in line
+        if pattern.search(line)
     ]
 
 
