@@ -1,4 +1,4 @@
-"""Columns that Spark's functions do not give: expressions that fail alone, and exact instants."""
+"""Columns that Spark has no function for: expressions that fail row by row, exact instants."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VALUE = "value"
 
 
 def instant(moment: datetime) -> Column:
-    """Give an instant as a literal.
+    """Return an instant as a literal.
 
     ``F.lit`` passes a datetime through Java's old calendar, which shifts it by days before 1582.
     """
@@ -28,7 +28,7 @@ def instant(moment: datetime) -> Column:
 
 
 def is_plain_name(sql: str) -> bool:
-    """Tell whether an expression names a column and does nothing with it."""
+    """Return whether an expression is only the name of a column."""
     return _NAME.fullmatch(sql) is not None
 
 
@@ -57,7 +57,7 @@ def try_eval(sql: str, cast: str | None = None) -> Column:
 
 
 def holds(condition: str) -> Column:
-    """Tell where a user's condition is true; where it is null or fails it does not hold."""
+    """Evaluate a user's condition; null and failure count as false."""
     return F.coalesce(try_eval(condition, "boolean").getField(VALUE), F.lit(False))
 
 

@@ -1,4 +1,4 @@
-"""Keep what a batch reads more than once, and cut its plan there."""
+"""Checkpoint the frames that a batch reads more than once, truncating their lineage."""
 
 from __future__ import annotations
 
@@ -13,61 +13,60 @@ Hold = Callable[[DataFrame], DataFrame]
 
 
 class Held:
-    """Frames that are kept until the work on them ends.
+    """Locally checkpointed frames, released together when the batch ends.
 
-    Their plans end at the kept rows. A cached frame keeps its whole plan, which Spark walks again
-    with each step that follows; and each commit to a table plans anew every cached frame that
-    read the table, here the verdicts that read silver.
+    Checkpointed and not cached: a cached frame keeps its whole plan, which Spark analyses again
+    with each later step, and each commit to a table replans every cached frame that read it, such
+    as the verdicts that read silver.
 
-    A small batch's rows that are kept at once come to the driver. A plan holds them itself then:
-    Spark knows how few they are, and to send them to all tasks takes no job.
+    Rows of a small batch that are checkpointed eagerly are brought to the driver, into the plan:
+    Spark then knows how few they are, and broadcasting them takes no job.
 
-    Where the compute keeps no frames, each reader computes the rows anew: what a batch reads does
-    not change while it is open, so they come out the same. Through Spark Connect none is kept,
-    since observations do not hear of a frame that a server keeps.
+    Where the engine checkpoints no frames, each reader recomputes the rows. They come out the same,
+    because the input of a batch does not change while it is open.
     """
 
     def __init__(self, *, small: bool = False) -> None:
-        """Hold nothing yet.
+        """Start without any frame.
 
         Args:
-            small: Whether the batch fits into the driver with ease.
+            small: Whether the batch easily fits into the driver's memory.
         """
         self._small = small
         self._frames: list[DataFrame] = []
 
     def __call__(self, frame: DataFrame) -> DataFrame:
-        """Keep a frame's rows as soon as something reads them."""
+        """Checkpoint a frame with the first action that reads it."""
         return self._keep(frame, at_once=False)
 
     def now(self, frame: DataFrame) -> DataFrame:
-        """Keep a frame's rows at once, in a job that its observations hear of.
+        """Checkpoint a frame at once, in a job that completes its observations.
 
         Args:
-            frame: Of a small batch, not many more rows than the batch has.
+            frame: In a small batch, not many more rows than the batch has.
         """
         return self._keep(frame, at_once=True)
 
     def _keep(self, frame: DataFrame, *, at_once: bool) -> DataFrame:
         kept = checkpointed(frame, eager=at_once)
         if kept is None:
-            return _anew(frame, at_once=at_once)
+            return _uncheckpointed(frame, at_once=at_once)
         self._frames.append(kept)
         return in_driver(kept) if at_once and self._small else kept
 
     def __enter__(self) -> Held:
-        """Start holding."""
+        """Return itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let all of them go."""
+        """Release all frames."""
         for frame in self._frames:
             release(frame)
         self._frames.clear()
 
 
-def _anew(frame: DataFrame, *, at_once: bool) -> DataFrame:
-    """Let each reader compute a frame; its observations hear of a read of their own."""
+def _uncheckpointed(frame: DataFrame, *, at_once: bool) -> DataFrame:
+    """Return the frame, which each reader recomputes; a read of its own completes observations."""
     if at_once:
         frame.write.format("noop").mode("overwrite").save()
     return frame
