@@ -14,7 +14,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidelake.settings import with_settings
+from tidelake.spark.engine import with_settings
 
 # Tables of gold, by what it takes to say that two rows are the same.
 TABLES: dict[str, tuple[str, ...]] = {

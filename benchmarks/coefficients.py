@@ -30,8 +30,8 @@ from tidelake.runtime.hop import Run
 from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
-from tidelake.session import build_session
 from tidelake.sinks.log import entries
+from tidelake.spark.session import build_session
 from tidelake.tables import HOPS, Hop, Lake, Table
 
 _TICKS = os.sysconf("SC_CLK_TCK")

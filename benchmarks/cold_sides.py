@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from tidelake.config import load_environment
-from tidelake.session import build_session
+from tidelake.spark.session import build_session
 
 _SCHEMA = T.StructType(
     [

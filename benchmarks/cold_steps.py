@@ -53,7 +53,7 @@ def main() -> None:
     steps.ends("start Python, import the command line")
 
     # Heavy: the command itself imports it after it looked at the definition.
-    from tidelake import session  # noqa: PLC0415  is a step
+    from tidelake.spark import session  # noqa: PLC0415  is a step
 
     steps.ends("import what starts a session")
     steps.around(session, "build_session", "read the definition, look at the source", _of_session)

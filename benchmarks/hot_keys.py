@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from tidelake.config import GoldTable, load_environment
 from tidelake.gold.sessions import to_sessions
-from tidelake.session import build_session
+from tidelake.spark.session import build_session
 
 _TABLE = {
     "name": "visits",

@@ -28,7 +28,7 @@ from tidelake.access import load
 from tidelake.config import load_environment
 from tidelake.runtime.gold_hop import GoldHop
 from tidelake.runtime.hop import Run
-from tidelake.session import build_session
+from tidelake.spark.session import build_session
 
 _TABLES = (MINUTES, SESSIONS)
 _TIME = Goal("a batch of both tables, whole trigger, 100 x against 1 x", 1.3, at_least=False)

@@ -28,8 +28,8 @@ from benchmarks.silver_lake import (
 from benchmarks.silver_side import TTL, Side
 from tidelake.config import load_environment
 from tidelake.runtime.hop import Run
-from tidelake.session import build_session
 from tidelake.sinks.commits import last_commit
+from tidelake.spark.session import build_session
 from tidelake.tables import Lake
 
 _LIMIT = 1.2

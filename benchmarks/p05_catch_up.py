@@ -31,7 +31,7 @@ from tidelake.runtime.hop import Run
 from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
-from tidelake.session import build_session
+from tidelake.spark.session import build_session
 from tidelake.tables import HOPS, Hop, Lake
 
 NAME = "clickstream"

@@ -34,9 +34,9 @@ from tidelake.runtime.bronze_hop import BronzeHop
 from tidelake.runtime.gold_hop import GoldHop
 from tidelake.runtime.hop import HopQuery, Run
 from tidelake.runtime.silver import SilverHop
-from tidelake.session import build_session
 from tidelake.sinks.commits import newest_version
-from tidelake.sinks.compaction import EVERY
+from tidelake.spark.session import build_session
+from tidelake.spark.tuning import COMPACTION_BATCHES
 from tidelake.tables import HOPS, Hop
 
 _BATCH = Goal("a batch of all hops, late against early, compactions included", 1.25, at_least=False)
@@ -121,7 +121,7 @@ def main() -> None:
 def _measured(spark: SparkSession, base: Path, options: Namespace) -> Report:
     repeats, commits, rows = options.repeats, options.commits, options.rows
     # Compactions come as far into the window of the one as into that of the other.
-    reached = commits - commits % EVERY
+    reached = commits - commits % COMPACTION_BATCHES
     lived = {age: _lived(spark, base / age, reached, rows) for age in ("early", "late")}
     early, late = lived.values()
     early.take(_BEGUN, counts=False)

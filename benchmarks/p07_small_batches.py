@@ -28,7 +28,7 @@ from tidelake.runtime.gold_hop import GoldHop
 from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.silver import SilverHop
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
-from tidelake.session import build_session
+from tidelake.spark.session import build_session
 from tidelake.tables import Lake, Table
 
 _GOALS = {

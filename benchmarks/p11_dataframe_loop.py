@@ -22,7 +22,7 @@ from benchmarks.peers.process import Side, running
 from benchmarks.peers.truth import Tables, check, check_same
 from benchmarks.peers.upserts import Large, Spread
 from tidelake.config import load_environment
-from tidelake.session import build_session
+from tidelake.spark.session import build_session
 
 _SIDES = ("tidelake", "polars")
 _SETTINGS = ("small", "large", "upserts")

@@ -34,7 +34,7 @@ from benchmarks.stateful_data import (
 from benchmarks.stateful_sides import Operators, Played, Side, Tables, play
 from tidelake.config import load_environment
 from tidelake.ops.query import ask
-from tidelake.session import build_session
+from tidelake.spark.session import build_session
 from tidelake.tables import Lake
 
 # Of the catch-up.

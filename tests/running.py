@@ -17,8 +17,8 @@ from tidelake.runtime.hop import Run
 from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
-from tidelake.session import lake_of
 from tidelake.sinks.commits import last_commit
+from tidelake.spark.session import lake_of
 from tidelake.tables import HOPS, Hop, Lake
 
 START = datetime(2026, 1, 5, tzinfo=UTC)

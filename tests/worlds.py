@@ -20,7 +20,7 @@ from tidelake.config import Environment, Pipeline, load_environment, load_pipeli
 from tidelake.config.places import conf_dir, find_file
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
-from tidelake.session import lake_of
+from tidelake.spark.session import lake_of
 from tidelake.tables import HOPS, Hop, Lake
 
 TO_SILVER: tuple[Hop, ...] = ("bronze", "silver")

@@ -23,9 +23,9 @@ from benchmarks.peers.events import START, Stream
 from benchmarks.peers.upserts import READABLE
 from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
-from tidelake.settings import with_settings
 from tidelake.sinks.commits import commits
 from tidelake.sinks.notes import SilverNote
+from tidelake.spark.engine import with_settings
 from tidelake.tables import HOPS, Lake
 
 IDS_A_DAY = 1_000_000

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from benchmarks.peers.rounds import Pipeline, drive, landed
 from tidelake.config import load_environment
-from tidelake.session import build_session
+from tidelake.spark.session import build_session
 
 FILES_A_BATCH, BYTES_A_BATCH = 5, "20m"
 _SCHEMA = (

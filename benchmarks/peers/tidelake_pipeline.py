@@ -16,7 +16,7 @@ from benchmarks.peers.rounds import Pipeline, drive, landed
 from tidelake.config import load_environment
 from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
-from tidelake.session import build_session
+from tidelake.spark.session import build_session
 from tidelake.tables import HOPS, Hop
 
 

@@ -14,12 +14,11 @@ from pyspark.sql import functions as F
 from benchmarks.peers.definition import run_in
 from benchmarks.peers.events import START
 from tidelake.runtime.held import Held
-from tidelake.runtime.small_batches import fitted
 from tidelake.runtime.targets import OWN, Inputs, stamped, targets_of
 from tidelake.runtime.targets.target import Target
-from tidelake.settings import with_settings
 from tidelake.sinks.append import append, ensure_table
 from tidelake.sinks.compaction import relieve
+from tidelake.spark.engine import fitted, with_settings
 
 # Spark's own times of 96 bits have no statistics, and few readers like them.
 READABLE = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}

@@ -18,7 +18,7 @@ from tidelake.ops.ledger import read_ledger
 from tidelake.ops.listing import list_late, list_quarantine
 from tidelake.ops.query import Answer, ask_for_user
 from tidelake.replay.fate import Fate, fates_of_event, fates_of_record
-from tidelake.session import lake_of
+from tidelake.spark.session import lake_of
 from tidelake.tables import Lake
 
 if TYPE_CHECKING:

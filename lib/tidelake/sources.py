@@ -15,13 +15,11 @@ from tidelake.config import DeltaSource, FilesSource, KafkaSource, RateSource, S
 from tidelake.config.sizes import bytes_of
 from tidelake.config.types import quoted
 from tidelake.kafka.source import read_topics
+from tidelake.spark.tuning import FILES_A_BATCH
 from tidelake.store.folders import absolute
 
 RECORD = ("record_id", "key", "payload", "headers", "source", "source_timestamp")
 HEADERS_DDL = "array<struct<key: string, value: binary>>"
-
-# How many files a batch takes where the pipeline file says nothing.
-_FILES = 1000
 
 # monotonically_increasing_id() holds the partition in its upper bits, the row in the lower 33.
 _PARTITION_BITS = 33
@@ -151,7 +149,7 @@ def _limits(source: FilesSource | DeltaSource) -> dict[str, str]:
     """Say to Spark how much a batch takes at most; the first file always comes whole."""
     files, size = source.max_files_per_trigger, source.max_bytes_per_trigger
     if files is None and size is None:
-        files = _FILES
+        files = FILES_A_BATCH
     told = {
         "maxFilesPerTrigger": files,
         # For files Spark wants the plain number.

@@ -57,7 +57,7 @@ def playing() -> Iterator[Play]:
     """
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
-    from tidelake.session import build_session  # noqa: PLC0415
+    from tidelake.spark.session import build_session  # noqa: PLC0415
 
     before = SparkSession.getActiveSession()
     spark = before or build_session(load_environment("local", root="unused"))

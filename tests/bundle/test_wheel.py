@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.bundle.project import PROJECT, read_package
-from tidelake.jars import read_lock
+from tidelake.spark.jars import read_lock
 
 
 def built(into: Path) -> Path:

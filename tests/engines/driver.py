@@ -24,8 +24,8 @@ from tidelake.runtime.gold_hop import GoldHop
 from tidelake.runtime.hop import HopQuery, Run
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.triggers import parse_trigger
-from tidelake.session import build_session
 from tidelake.sinks.commits import last_commit
+from tidelake.spark.session import build_session
 from tidelake.tables import HOPS, Lake
 
 

@@ -23,7 +23,7 @@ from tidelake import cli
 from tidelake.runtime import books, epochs, gold_hop, hop, lanes, pipeline, silver
 from tidelake.runtime import bronze_hop as bronze
 from tidelake.runtime.targets import Target
-from tidelake.sinks import compaction
+from tidelake.spark import tuning
 from tidelake.tables import Table
 
 _KILLED = 137
@@ -151,7 +151,7 @@ def armed(name: str, act: Callable[[], None], *, nth: int = 1) -> Iterator[Passe
         patch.setattr(point.owner, point.function, come_by)
         if point.function == "compact":
             # After each batch, and not every fiftieth.
-            patch.setattr(compaction, "EVERY", 1)
+            patch.setattr(tuning, "COMPACTION_BATCHES", 1)
         yield passes
 
 

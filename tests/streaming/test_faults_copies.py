@@ -19,10 +19,10 @@ from tests.running import START, click, place_of, read
 from tests.worlds import TO_SILVER, World, world
 from tidelake.bronze import BRONZE_DDL, REQUEUE_DDL
 from tidelake.ops.ledger import read_ledger
-from tidelake.runtime import accepted_rows
 from tidelake.runtime.schemas import from_ddl
 from tidelake.sinks.append import append, ensure_table
 from tidelake.sinks.notes import SilverNote
+from tidelake.spark import tuning
 
 _FULL = os.environ.get("TIDELAKE_FULL") == "1"
 _IDS = 100_000 if _FULL else 2_000
@@ -218,7 +218,7 @@ def test_after_a_backlog_of_years_batches_search_their_own_dates_again(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Of a small table all that was found would be kept: to read it costs less than to ask.
-    monkeypatch.setattr(accepted_rows, "_SPARE_ROWS", 50, raising=False)
+    monkeypatch.setattr(tuning, "SPARE_ROWS", 50)
     played = world(spark, tmp_path)
     backlog = [click(number, minute=-3 * _DAY * number) for number in range(200)]
     played.land("a.jsonl", [*backlog, click(200, minute=0, event_time="1900-01-01T00:00:00Z")])

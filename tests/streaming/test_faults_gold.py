@@ -19,6 +19,7 @@ from tidelake.ops.ledger import read_ledger
 from tidelake.runtime.targets import aggregated
 from tidelake.sinks import compaction
 from tidelake.sinks.commits import commits
+from tidelake.spark import tuning
 
 _TABLES = [f"gold.{table['name']}" for table in (*GOLD, *JOINS)]
 
@@ -113,9 +114,9 @@ def test_a_merge_that_a_compaction_gets_in_the_way_of_is_tried_again(
 def test_small_files_are_put_together_where_merges_copy_none(
     waiting: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compaction, "EVERY", 2)
+    monkeypatch.setattr(tuning, "COMPACTION_BATCHES", 2)
     # Any copied row is too many.
-    monkeypatch.setattr(compaction, "COPIED", 0)
+    monkeypatch.setattr(tuning, "COPIED_ROWS", 0)
     waiting.run(hops=["gold"])
     waiting.land("2.jsonl", _lines(2))
     waiting.land("3.jsonl", _lines(3))
@@ -147,7 +148,7 @@ def test_sums_do_not_depend_on_the_number_of_partitions(
     key = "spark.sql.shuffle.partitions"
     before = waiting.spark.conf.get(key)
     # Not the setting for small batches, which is one partition.
-    monkeypatch.setattr("tidelake.runtime.small_batches.SMALL", 0)
+    monkeypatch.setattr(tuning, "SMALL_BATCH_ROWS", 0)
     waiting.spark.conf.set(key, partitions)
     try:
         waiting.run(hops=["gold"])

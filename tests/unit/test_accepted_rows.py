@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from tidelake.runtime import accepted_rows
 from tidelake.runtime.accepted_rows import FilesInScope
 from tidelake.silver.dedup import DedupScope, united
+from tidelake.spark import tuning
 from tidelake.tables import Lake, Table
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -149,7 +150,7 @@ def test_a_new_column_is_read(spark: SparkSession, table: Table) -> None:
 def test_delta_is_asked_anew_before_the_files_are_too_many(
     spark: SparkSession, table: Table, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(accepted_rows, "_MOST", 2)
+    monkeypatch.setattr(tuning, "MOST_PATHS", 2)
     known = FilesInScope(table)
     fill(spark, table, 0)
     known.rows(spark, scope(0))
@@ -167,7 +168,7 @@ def test_a_table_without_files_in_scope_gives_no_row(spark: SparkSession, table:
 def test_a_batch_of_many_dates_leaves_nothing_to_the_batches_after_it(
     spark: SparkSession, table: Table, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(accepted_rows, "_SPARE_ROWS", 3, raising=False)
+    monkeypatch.setattr(tuning, "SPARE_ROWS", 3)
     known = FilesInScope(table)
     for hour in range(3):
         fill(spark, table, hour)

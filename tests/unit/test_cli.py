@@ -26,7 +26,7 @@ from tidelake.cli.failures import run_command
 from tidelake.generators import Summary
 from tidelake.ops.query import Answer
 from tidelake.runtime.lock import hold
-from tidelake.session import build_session
+from tidelake.spark.session import build_session
 from tidelake.tables import Lake
 from tidelake.typed import Typed
 
@@ -73,7 +73,7 @@ def _no_spark_and_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("Spark was started")
 
-    monkeypatch.setattr("tidelake.session.build_session", refuse)
+    monkeypatch.setattr("tidelake.spark.session.build_session", refuse)
 
 
 def mistake(
@@ -292,7 +292,7 @@ def test_a_catalog_away_from_its_runtime_says_how_to_run_on_paths(
 ) -> None:
     monkeypatch.delenv("DATABRICKS_RUNTIME_VERSION", raising=False)
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
-    monkeypatch.setattr("tidelake.session.build_session", build_session)
+    monkeypatch.setattr("tidelake.spark.session.build_session", build_session)
 
     assert run_command(app, ["ledger", "clickstream", "--env", "prod"]) == 4
 

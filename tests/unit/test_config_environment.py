@@ -10,7 +10,7 @@ import pytest
 from tidelake.config import Limits, conf_dir, conf_file, load_environment, pipeline_names
 from tidelake.config.places import find_file
 from tidelake.errors import ConfigError, NotBuiltError, UsageError
-from tidelake.jars import read_lock
+from tidelake.spark.jars import read_lock
 
 
 @pytest.fixture(autouse=True)

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tidelake.errors import JarError
-from tidelake.jars import CACHE_VARIABLE, Jar
 from tidelake.ops import doctor
 from tidelake.ops.doctor import Finding
+from tidelake.spark.jars import CACHE_VARIABLE, Jar
 
 JAR = Jar("a:b:1", hashlib.sha256(b"good").hexdigest())
 Usage = namedtuple("Usage", "total used free")

@@ -19,8 +19,8 @@ from tidelake.runtime import epochs
 from tidelake.runtime.epochs import close_epoch
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
-from tidelake.sinks import compaction
 from tidelake.sinks.commits import newest_version
+from tidelake.spark import tuning
 from tidelake.tables import Lake
 
 
@@ -126,7 +126,7 @@ def test_epochs_close_in_order_whatever_the_clock_does(
 def test_many_epochs_are_kept_in_few_files(
     run: Run, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compaction, "EVERY", 3)
+    monkeypatch.setattr(tuning, "COMPACTION_BATCHES", 3)
     for version in range(2, 6):
         close_epoch(run)
         batch(run, version)

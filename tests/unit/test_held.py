@@ -1,12 +1,11 @@
 from __future__ import annotations
 
 import pytest
-from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from tidelake.runtime import held
 from tidelake.runtime.held import Held
+from tidelake.spark import internals
 
 
 def varied(spark: SparkSession) -> DataFrame:
@@ -74,8 +73,8 @@ def test_where_spark_is_built_otherwise_rows_are_kept_all_the_same(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def other(_: DataFrame) -> DataFrame:
-        raise Py4JError("Constructor LocalRelation does not exist")
+        raise internals.BridgeError("Constructor LocalRelation does not exist")
 
-    monkeypatch.setattr(held, "_local", other)
+    monkeypatch.setattr(internals, "_local", other)
     with Held(small=True) as hold:
         assert hold.now(spark.range(3)).count() == 3

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tidelake import jars
 from tidelake.errors import JarError
-from tidelake.jars import Jar, ensure_jars, read_lock
+from tidelake.spark import jars
+from tidelake.spark.jars import Jar, ensure_jars, read_lock
 
 GOOD = b"the jar's bytes"
 JAR = Jar("io.delta:delta-storage:4.4.0", hashlib.sha256(GOOD).hexdigest())
@@ -34,7 +34,7 @@ def resolver(monkeypatch: pytest.MonkeyPatch, content: bytes | None) -> list[str
             if content is not None:
                 (folder / f"{group}_{artifact}-{version}.jar").write_bytes(content)
 
-    monkeypatch.setattr(jars, "_resolve", resolve)
+    monkeypatch.setattr("tidelake.spark.internals.resolve_jars", resolve)
     return asked
 
 

@@ -9,7 +9,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tidelake.runtime import lanes
-from tidelake.runtime.lanes import Lanes, moved
+from tidelake.runtime.lanes import Lanes
+from tidelake.spark.internals import moved
 
 _KEY = "spark.tidelake.of_a_lane"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelake.quiet import output_to
+from tidelake.spark.quiet import output_to
 
 
 def test_a_child_that_was_started_quietly_writes_neither_to_stdout_nor_to_stderr(

@@ -1,7 +1,10 @@
-"""The session that a catalog's runtime has: taken as it is, set where that is allowed."""
+"""A session is started, opened on a server, or taken from a runtime as it is."""
 
 from __future__ import annotations
 
+import os
+import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +16,11 @@ from pyspark.sql.conf import RuntimeConfig
 
 from tidelake.config import Environment
 from tidelake.errors import MachineError
-from tidelake.session import build_session, lake_of, starts_spark
+from tidelake.spark.session import _connected, _settings, build_session, lake_of, starts_spark
 
 _ZONE, _OURS = "spark.sql.session.timeZone", "spark.tidelake.test"
+
+JARS = [Path("/jars/a.jar"), Path("/jars/b.jar")]
 
 
 def named(**settings: str) -> Environment:
@@ -77,3 +82,46 @@ def test_a_catalogs_tables_are_named_without_a_session(monkeypatch: pytest.Monke
 
     assert lake.bronze("shop").sql == "`spark_catalog`.`bronze`.`shop`"
     assert lake.checkpoints("shop", "gold") == Path("/Volumes/v/checkpoints/shop/gold")
+
+
+@pytest.mark.parametrize(
+    ("master", "gets_jars", "stays_here"),
+    [
+        (None, False, True),
+        ("local[2]", False, True),
+        ("local-cluster[2,1,1024]", True, True),
+        ("spark://host:7077", True, False),
+    ],
+)
+def test_executors_in_processes_of_their_own_begin_with_the_jars(
+    monkeypatch: pytest.MonkeyPatch, master: str | None, gets_jars: bool, stays_here: bool
+) -> None:
+    monkeypatch.setenv("SPARK_HOME", "/spark")
+    environment = Environment(name="x", root=Path("/lake"), master=master)
+    found = _settings(environment, JARS)
+    path = os.pathsep.join(map(str, JARS)) if gets_jars else None
+    assert found.get("spark.executor.extraClassPath") == path
+    assert found.get("spark.driver.host") == ("localhost" if stays_here else None)
+
+
+def test_the_environment_has_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_HOME", "/spark")
+    spark = {"spark.driver.host": "10.0.0.9"}
+    environment = Environment(name="x", root=Path("/lake"), master="spark://host:1", spark=spark)
+    assert _settings(environment, JARS)["spark.driver.host"] == "10.0.0.9"
+
+
+def test_a_server_that_is_not_there_is_named_without_waiting() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        remote = f"sc://127.0.0.1:{free.getsockname()[1]}"
+    with pytest.raises(MachineError, match=f"no Spark Connect server answers at {remote}"):
+        _connected(remote)
+
+
+def test_a_missing_client_is_named_with_the_command_that_brings_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark.sql.connect.session", None)
+    with pytest.raises(MachineError, match=r"pip install 'tidelake\[connect\]'"):
+        _connected("sc://127.0.0.1:1")

@@ -17,8 +17,8 @@ from tests.pipelines import gold, timed
 from tidelake.config import GoldTable
 from tidelake.gold import GONE
 from tidelake.gold.sessions import gap_of, regroup, session_id, to_sessions
-from tidelake.runtime.targets import aggregated
 from tidelake.runtime.targets.aggregated import Aggregated
+from tidelake.spark import tuning
 from tidelake.tables import Table
 
 MEASURES = {
@@ -161,8 +161,8 @@ def test_only_a_key_that_would_keep_a_slot_busy_alone_is_salted(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = Aggregated(Table("gold.counted", tmp_path), "gold[0]", sessions_table(tmp_path))
-    monkeypatch.setattr(aggregated, "_MANY", 10)
-    monkeypatch.setattr(aggregated, "_COST", 2 * 0.1 * spark.sparkContext.defaultParallelism)
+    monkeypatch.setattr(tuning, "SPLIT_EVENTS", 10)
+    monkeypatch.setattr(tuning, "SPLIT_COST", 2 * 0.1 * spark.sparkContext.defaultParallelism)
     even: list[Event] = [(f"u{n}", f"{n:02}:00:00") for n in range(20)]
     one: list[Event] = [("hot", f"{n:02}:00:00") for n in range(20)]
     assert target._salt(events_of(spark, even), 20) is None

@@ -11,7 +11,7 @@ from tests.stores import Store, a_free_port
 from tidelake.cli.options import place
 from tidelake.config import load_environment
 from tidelake.errors import MachineError, TidelakeError, UsageError
-from tidelake.session import _settings, _store_settings
+from tidelake.spark.session import _settings, _store_settings
 from tidelake.store import access
 from tidelake.store.access import duckdb_secret, named, refuse_unreachable, spark_settings
 

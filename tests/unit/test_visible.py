@@ -26,7 +26,7 @@ from tidelake.ops.alerts.alert import Alert
 from tidelake.ops.metrics.sinks import first_line
 from tidelake.ops.query import Answer
 from tidelake.runtime.failures import named
-from tidelake.session import spark_log
+from tidelake.spark.session import spark_log
 from tidelake.visible import visible
 
 MARK = "mrsjones42"
@@ -152,7 +152,7 @@ def test_what_spark_logs_is_the_user_s_alone() -> None:
 
 def test_the_log_goes_with_its_process_unless_an_error_names_it() -> None:
     script = (
-        "from tidelake.session import kept_log, spark_log\n"
+        "from tidelake.spark.session import kept_log, spark_log\n"
         "print(spark_log())\n"
         "import sys\n"
         "if sys.argv[1:]: print(kept_log(ValueError('why')))\n"

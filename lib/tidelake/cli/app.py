@@ -144,9 +144,9 @@ def ledger(
 @placed
 def doctor(fetch: bool, archive: bool, json_: bool, root: str | None, env: str | None) -> int:
     """Check the machine, or the catalog; each failing line says the remedy."""
-    from tidelake.classes import make_archive  # noqa: PLC0415
-    from tidelake.jars import ensure_jars, read_lock, store_lock  # noqa: PLC0415
     from tidelake.ops.doctor import examine_lake  # noqa: PLC0415
+    from tidelake.spark.jars import ensure_jars, read_lock, store_lock  # noqa: PLC0415
+    from tidelake.spark.java import make_archive  # noqa: PLC0415
 
     where = place(root, env)
     if fetch:

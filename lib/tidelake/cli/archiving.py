@@ -1,6 +1,6 @@
 """Run a small demo in a process whose Java archives the classes that it loads.
 
-Called as ``python -m tidelake.cli.archiving FOLDER`` by :func:`tidelake.classes.make_archive`.
+Called as ``python -m tidelake.cli.archiving FOLDER`` by :func:`tidelake.spark.java.make_archive`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,10 @@ def main() -> None:
     """Run the demo under a folder, and wait until Java has written the archive."""
     root = Path(sys.argv[1]) / "lake"
     code = run_command(app, ["demo", "--events", _EVENTS, "--root", str(root), "--env", "local"])
-    from pyspark import SparkContext  # noqa: PLC0415
+    from tidelake.spark.internals import end_jvm  # noqa: PLC0415  Spark is loaded by the demo
 
-    gateway = SparkContext._gateway
-    if gateway is not None:
-        # Java archives when it ends, and it ends when nobody holds its input any more.
-        gateway.shutdown()
-        gateway.proc.stdin.close()
-        gateway.proc.wait()
+    # Java writes the archive when it ends.
+    end_jvm()
     sys.exit(code)
 
 

@@ -47,7 +47,7 @@ def _told(error: Exception) -> tuple[str, int]:
     if stored is not None:
         return f"tidelake: {stored}", stored.exit_code
     if is_of_spark(error):
-        from tidelake.session import kept_log  # noqa: PLC0415  Spark is loaded only when needed
+        from tidelake.spark.session import kept_log  # noqa: PLC0415  Spark is loaded only when needed
 
         log = kept_log(error)
         return f"tidelake: {kind_of(error)}\nAll of its words: {log}", UNEXPECTED

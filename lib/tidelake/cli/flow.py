@@ -146,11 +146,10 @@ def started(place: Place, pipeline: Pipeline, *, brief: bool = False) -> Iterato
     """
     refuse_unbuilt(pipeline)
 
-    from py4j.protocol import Py4JError  # noqa: PLC0415
-
     from tidelake.runtime.hop import Run  # noqa: PLC0415
     from tidelake.runtime.progress import Progress  # noqa: PLC0415
-    from tidelake.session import build_session, reads_of, starts_spark  # noqa: PLC0415
+    from tidelake.spark.internals import BridgeError  # noqa: PLC0415
+    from tidelake.spark.session import build_session, reads_of, starts_spark  # noqa: PLC0415
 
     asked = threading.Event()
     ours = starts_spark(place.environment)
@@ -163,13 +162,13 @@ def started(place: Place, pipeline: Pipeline, *, brief: bool = False) -> Iterato
     try:
         stop_when_asked(asked)
         yield Run(spark, pipeline, place.lake, place.environment, Progress(say), asked)
-    except (Py4JError, OSError):
+    except (BridgeError, OSError):
         if not asked.is_set():
             raise
         raise KeyboardInterrupt from None
     finally:
         # Told to stop together with us, the JVM may be gone already.
-        with contextlib.suppress(*((Py4JError, OSError) if asked.is_set() else ())):
+        with contextlib.suppress(*((BridgeError, OSError) if asked.is_set() else ())):
             # The runtime's own session serves others, and the notebook's next cell.
             if ours:
                 spark.stop()

@@ -18,7 +18,7 @@ from tidelake.config import (
 )
 from tidelake.config.places import usual_pipeline
 from tidelake.errors import UsageError
-from tidelake.session import lake_of
+from tidelake.spark.session import lake_of
 from tidelake.store.access import refuse_unreachable
 from tidelake.store.folders import SCHEME, Folder, is_stored
 from tidelake.tables import Lake

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tidelake.config import conf_file
 from tidelake.errors import MachineError
-from tidelake.jars import ensure_jars, read_lock
+from tidelake.spark.jars import ensure_jars, read_lock
 
 HOST = "127.0.0.1"
 SETTINGS = "server.properties"

@@ -11,14 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
-from pyspark.sql.utils import is_remote
 
 from tidelake.config import KafkaSource
 from tidelake.errors import SourceError
 from tidelake.kafka.lag import Offsets
 from tidelake.kafka.source import options_of
+from tidelake.spark.internals import JavaError, jvm_of
 
 _SECONDS = 20
 _CLIENT = "kafka."
@@ -53,11 +52,11 @@ def look_at(
     Raises:
         SourceError: The broker does not answer.
     """
-    if is_remote():
+    jvm = jvm_of(spark)
+    if jvm is None:
         return None
     if not names:
         return {}
-    jvm: Any = spark._jvm
     with _admin(jvm, source) as admin:
         known = _got(jvm, admin.listTopics().names())
         wanted = jvm.java.util.ArrayList()
@@ -117,7 +116,7 @@ def _admin(jvm: Any, source: KafkaSource) -> Iterator[Any]:
     admin = jvm.org.apache.kafka.clients.admin.Admin.create(settings)
     try:
         yield admin
-    except Py4JJavaError as error:
+    except JavaError as error:
         # A wait that was too long says nothing.
         why = str(error.java_exception.getMessage() or f"not within {_SECONDS} s").splitlines()[0]
         raise SourceError(

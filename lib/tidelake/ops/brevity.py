@@ -10,10 +10,9 @@ from tidelake.runtime.landing import list_files
 from tidelake.sinks.commits import last_commit
 from tidelake.sinks.notes import position
 from tidelake.sinks.positions import bytes_between
+from tidelake.spark.tuning import BRIEF_RUN_BYTES
 from tidelake.tables import Lake
 
-# Some twenty thousand events: what a JVM saves by never optimizing is lost again with more rows.
-_LITTLE = 4 << 20
 # A file may be written for a while before it lands, and clocks differ.
 _BEFORE = timedelta(hours=1)
 
@@ -37,14 +36,14 @@ def little_waits(lake: Lake, pipeline: Pipeline) -> bool:
     except SourceError:
         return False
     landed = sum(file.size for file in offered if since is None or _came(file.modified) >= since)
-    if landed > _LITTLE:
+    if landed > BRIEF_RUN_BYTES:
         return False
     for_silver = bytes_between(bronze, position(last_commit(silver), "bronze"))
     golds = (lake.table(name) for name in pipeline.gold_names)
     for_gold = max(
         (bytes_between(silver, position(last_commit(one), "silver")) for one in golds), default=0
     )
-    return landed + for_silver + for_gold <= _LITTLE
+    return landed + for_silver + for_gold <= BRIEF_RUN_BYTES
 
 
 def _came(milliseconds: int) -> datetime:

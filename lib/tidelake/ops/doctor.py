@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from tidelake.errors import JarError, TidelakeError
-from tidelake.jars import cache_dir, read_lock, sha256_of, store_lock
+from tidelake.spark.jars import cache_dir, read_lock, sha256_of, store_lock
 from tidelake.store.folders import Folder, is_stored
 from tidelake.store.lease import lease
 from tidelake.tables import Lake

@@ -12,12 +12,12 @@ from tidelake.runtime.hop import Run
 from tidelake.runtime.prefilter import Recovered
 from tidelake.runtime.schemas import from_ddl
 from tidelake.runtime.silver import BatchContext, create_silver, silver_batch
-from tidelake.runtime.small_batches import fitted
 from tidelake.sinks.append import ensure_table
 from tidelake.sinks.commits import newest_version
 from tidelake.sinks.generations import CREATION
 from tidelake.sinks.notes import SilverNote
 from tidelake.sinks.positions import Position
+from tidelake.spark.engine import fitted
 
 
 def rebuild_silver(run: Run, generation: str, stays: Stays | None = None) -> None:

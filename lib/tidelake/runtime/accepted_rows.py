@@ -15,22 +15,17 @@ from urllib.parse import unquote
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
-from pyspark.sql.utils import is_remote
 
 from tidelake.access import detail, load
 from tidelake.config import Pipeline
-from tidelake.silver.dedup import BROADCAST, RANGES, Accepted, DedupScope, Range, united
+from tidelake.silver.dedup import RANGES, Accepted, DedupScope, Range, united
 from tidelake.sinks.commits import newest_version
 from tidelake.sinks.log_files import commits_after
+from tidelake.spark import tuning
+from tidelake.spark.engine import reads_local_paths
 from tidelake.store.folders import is_stored
 from tidelake.tables import CatalogName, Lake, Table
 
-# Spark lists more paths than these by a job of its own.
-_MOST = 30
-# By how many days what was found may go beyond a batch's own scope, in arrivals and event dates,
-# once it is more rows than any task could have for itself.
-_SPARE_DAYS = 1
-_SPARE_ROWS = BROADCAST
 # With one of them a data file does not say by itself which rows the table holds.
 _FEATURES = frozenset({"deletionVectors", "columnMapping"})
 
@@ -108,7 +103,8 @@ class _Found:
 
     def is_too_wide(self, scope: DedupScope) -> bool:
         """Tell whether a batch had better ask for its own scope."""
-        return self.rows > _SPARE_ROWS and self.scope.is_far_beyond(scope, days=_SPARE_DAYS)
+        is_far = self.scope.is_far_beyond(scope, days=tuning.SPARE_DAYS)
+        return self.rows > tuning.SPARE_ROWS and is_far
 
 
 @dataclass
@@ -124,7 +120,8 @@ class FilesInScope:
 
     def rows(self, spark: SparkSession, scope: DedupScope) -> DataFrame:
         """Read at least the rows in scope, as the newest commit left them."""
-        if is_remote() or isinstance(self.table.place, CatalogName) or is_stored(self.table.path):
+        is_named = isinstance(self.table.place, CatalogName)
+        if not reads_local_paths() or is_named or is_stored(self.table.path):
             return load(spark, self.table)
         if not self._is_brought_up(scope):
             self._found = self._asked(spark, scope)
@@ -151,7 +148,7 @@ class FilesInScope:
             return False
         added = [add for commit in new for add in commit.added()]
         came = [self._path(add.path) for add in added]
-        if found.came + len(came) > _MOST:
+        if found.came + len(came) > tuning.MOST_PATHS:
             return False
         found.files += came
         found.rows += sum(add.rows for add in added)

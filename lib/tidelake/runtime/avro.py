@@ -7,10 +7,10 @@ import re
 from pyspark.sql import SparkSession
 
 from tidelake.errors import UsageError
-from tidelake.java import AVRO_LIMITS, AVRO_OPTIONS
 from tidelake.runtime.failures import FOREIGN
 from tidelake.silver.avro_schema import problem_of
 from tidelake.silver.payloads import trial
+from tidelake.spark.java import AVRO_LIMITS, AVRO_OPTIONS
 
 _SHOWN = 300
 _PYTHONS_OWN = re.compile(r"^An error occurred while calling \S+ : (?:[\w.$]+: )?")

@@ -11,11 +11,9 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.utils import is_remote
 
 from tidelake.bronze import BRONZE_DDL, REQUEUE_DDL, to_bronze
 from tidelake.config import DeltaSource, FilesSource, KafkaSource
-from tidelake.engine import slots_of
 from tidelake.errors import LostError, SourceError
 from tidelake.fingerprints import (
     Fingerprint,
@@ -46,16 +44,15 @@ from tidelake.runtime.landing import (
 )
 from tidelake.runtime.places import placed
 from tidelake.runtime.schemas import from_ddl
-from tidelake.session import whole_file_session
 from tidelake.sinks.append import append, ensure_table
 from tidelake.sinks.commits import Commit, commits, last_commit
 from tidelake.sinks.generations import Fence
 from tidelake.sources import SIZE, identify, last_row, read_stream, refuse_more
+from tidelake.spark.engine import reads_files_whole, slots_of
+from tidelake.spark.session import whole_file_session
+from tidelake.spark.tuning import BRONZE_BYTES_A_FILE
 from tidelake.store.folders import folder, place_of
 from tidelake.tables import Table
-
-# Below this many bytes a batch is written as one file.
-_BYTES_A_FILE = 4 << 20
 
 
 class BronzeHop(HopQuery):
@@ -143,8 +140,7 @@ class BronzeHop(HopQuery):
         source = self.run.pipeline.source
         if isinstance(source, KafkaSource):
             source = source.model_copy(update={"max_offsets_per_trigger": self.limit})
-        spark = self.run.spark
-        session = spark if is_remote() else whole_file_session(spark)
+        session = whole_file_session(self.run.spark)
         self.run.progress.attach(session)
         return read_stream(session, source)
 
@@ -162,7 +158,7 @@ class BronzeHop(HopQuery):
         if not self.fence.admits(self.table, batch):
             return
         source = self.run.pipeline.source
-        cut = is_remote() and isinstance(source, FilesSource)
+        cut = isinstance(source, FilesSource) and not reads_files_whole()
         identified = identify(placed(rows) if cut else rows, source, batch)
         offered = self._offered(identified)
         files = self._files(offered, batch)
@@ -172,7 +168,7 @@ class BronzeHop(HopQuery):
         size = sum(file.size for file, _ in files)
         slots = slots_of(self.run.spark)
         # Without files the size is unknown, and so is the number of files to write.
-        parts = max(1, min(slots, size // _BYTES_A_FILE)) if files else slots
+        parts = max(1, min(slots, size // BRONZE_BYTES_A_FILE)) if files else slots
         records = in_order(to_bronze(identified, ingested_at=stamp), files, offered, int(parts))
         count = sum(row["records"] for row in offered)
         note = self.note(

@@ -7,11 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException, StreamingQueryException
-from pyspark.errors.exceptions.captured import CapturedException
-from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.utils import is_remote
+from pyspark.errors import PySparkException
 
 from tidelake.errors import (
     LostError,
@@ -22,7 +18,8 @@ from tidelake.errors import (
     TidelakeError,
 )
 from tidelake.foreign import HEAD, kind_of
-from tidelake.session import kept_log
+from tidelake.spark.internals import BridgeError, stack_trace
+from tidelake.spark.session import kept_log
 from tidelake.tables import Hop
 from tidelake.visible import visible
 
@@ -30,7 +27,7 @@ if TYPE_CHECKING:
     from tidelake.runtime.hop import Run
 
 # What Python, Spark and the JVM raise when the machine lets them down.
-FOREIGN = (PySparkException, Py4JError, OSError)
+FOREIGN = (PySparkException, BridgeError, OSError)
 _AGAIN = "Nothing of the open batch counts; the next run repeats it."
 # In the system's words, whichever library passes them on.
 _REMEDIES = {
@@ -143,12 +140,6 @@ def told_by(error: BaseException) -> str:
     return "\n".join(_texts(error))
 
 
-def told_of(query: StreamingQuery, error: StreamingQueryException) -> str:
-    """Give all that is known of what ended a query; what is raised may be cut short."""
-    whole = query.exception() if is_remote() else None
-    return f"{error}\n{whole or ''}"
-
-
 def swept(pipeline: str, hop: Hop) -> str:
     """Say what it means, and what to do, when a file of a table that a hop follows is gone."""
     start = " --from silver" if hop == "gold" else ""
@@ -162,8 +153,7 @@ def swept(pipeline: str, hop: Hop) -> str:
 def _texts(error: BaseException) -> Iterator[str]:
     found: BaseException | None = error
     while found is not None:
-        # Of Spark's own kinds the text may leave out the causes; the JVM's stack trace has them.
-        yield str(found._stackTrace if isinstance(found, CapturedException) else found)
+        yield stack_trace(found)
         found = found.__cause__
 
 

@@ -16,9 +16,8 @@ from tidelake.errors import UsageError
 from tidelake.runtime.gold_inputs import by_input, inputs_of, open_stream, up_to
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import HopQuery, Run
-from tidelake.runtime.lanes import Lanes, moved
+from tidelake.runtime.lanes import Lanes
 from tidelake.runtime.schemas import GOLD_FREEDOM, target_schema
-from tidelake.runtime.small_batches import fitted, is_small
 from tidelake.runtime.targets import (
     OWN,
     Counted,
@@ -35,6 +34,9 @@ from tidelake.sinks.definitions import changed_definition, definition_note
 from tidelake.sinks.finality import settled_until
 from tidelake.sinks.generations import Fence
 from tidelake.sinks.positions import Position
+from tidelake.spark.engine import fitted
+from tidelake.spark.internals import moved
+from tidelake.spark.tuning import is_small
 from tidelake.tables import Table
 
 # How often a batch is merged again after a compaction got in between.

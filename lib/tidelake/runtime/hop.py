@@ -12,13 +12,12 @@ from typing import Any, ClassVar
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.utils import is_remote
 
 from tidelake.errors import TidelakeError
 from tidelake.runtime.again import InputGrewError, LimitChangedError, has_grown
 from tidelake.runtime.closings import Closings
 from tidelake.runtime.elsewhere import Elsewhere, carried
-from tidelake.runtime.failures import FOREIGN, named, swept, told_by, told_of
+from tidelake.runtime.failures import FOREIGN, named, swept, told_by
 from tidelake.runtime.limits import Load
 from tidelake.runtime.pace import Pace
 from tidelake.runtime.run import Described, Run
@@ -26,6 +25,7 @@ from tidelake.runtime.standing import Standing
 from tidelake.sinks.commits import Commit, last_commit
 from tidelake.sinks.compaction import compact, is_due
 from tidelake.sinks.generations import CREATION, Fence, open_generation
+from tidelake.spark.engine import failure_text, runs_batches_here
 from tidelake.store.folders import Folder
 from tidelake.tables import Hop, Table
 
@@ -147,7 +147,7 @@ class HopQuery(ABC):
         if self.pace is not None:
             self.pace.begin()
         on_batch: Callable[[DataFrame, int], None] = self._take_here
-        if is_remote():
+        if not runs_batches_here():
             described = Described.of(self.run)
             on_batch = Elsewhere(partial(_rebuilt, type(self), self.fence, described))
             self._closings = Closings(self.hop, self.closing_tables(), self.run.progress)
@@ -214,7 +214,7 @@ class HopQuery(ABC):
         try:
             query.awaitTermination(_POLL_SECONDS)
         except StreamingQueryException as error:
-            told = told_of(query, error)
+            told = failure_text(query, error)
             if has_grown(told):
                 raise InputGrewError(f"the input of hop {self.hop} has new columns") from error
             raise carried(told) or self.named(self._failure or error) from error

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pyspark import InheritableThread
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.utils import is_remote
+from pyspark.sql import SparkSession
 
-from tidelake.engine import slots_of
+from tidelake.spark.engine import slots_of
+from tidelake.spark.internals import clone_of, clones_sessions
 
 T = TypeVar("T")
 
@@ -32,8 +32,9 @@ class Lanes:
 
         None where one piece can go on at a time, and through Spark Connect, where none can be had.
         """
-        lanes = 0 if is_remote() or pieces == 1 else min(pieces, slots_of(session))
-        self.beside = [_clone(session) for _ in range(lanes if lanes > 1 else 0)]
+        possible = clones_sessions() and pieces > 1
+        lanes = min(pieces, slots_of(session)) if possible else 0
+        self.beside = [clone_of(session) for _ in range(lanes if lanes > 1 else 0)]
 
     def each(
         self, session: SparkSession, pieces: Sequence[T], work: Callable[[SparkSession, T], None]
@@ -73,18 +74,3 @@ class Lanes:
             thread.join()
         if failures:
             raise failures[0]
-
-
-def moved(frame: DataFrame, session: SparkSession) -> DataFrame:
-    """Let a frame belong to another session of the same context."""
-    if frame.sparkSession is session:
-        return frame
-    jvm: Any = session._jvm
-    plan = frame._jdf.queryExecution().analyzed()
-    made = jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan)
-    return DataFrame(made, session)
-
-
-def _clone(session: SparkSession) -> SparkSession:
-    java: Any = session._jsparkSession
-    return SparkSession(session.sparkContext, java.cloneSession())

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.utils import is_remote
 
 from tidelake.errors import RefusedError, UsageError
 from tidelake.runtime.again import InputGrewError, LimitChangedError
@@ -22,6 +21,7 @@ from tidelake.runtime.pace import Pace
 from tidelake.runtime.schemas import check_definition
 from tidelake.runtime.silver import SilverHop
 from tidelake.runtime.triggers import Trigger
+from tidelake.spark.engine import runs_until_stopped
 from tidelake.tables import HOPS, Hop
 
 # A run that goes on copies its books now and then: the log keeps commits for days, not minutes.
@@ -46,7 +46,7 @@ def run_hops(run: Run, hops: Sequence[Hop], trigger: Trigger, *, held: bool = Fa
         LockedError: Another process runs one of them.
         TidelakeError: Whatever stopped a batch, or a step beside it.
     """
-    if is_remote() and not trigger.ends:
+    if not (trigger.ends or runs_until_stopped()):
         raise UsageError(
             "through Spark Connect a run ends when its source is exhausted: give "
             "--trigger available-now, and schedule it. Nothing was written."

@@ -8,7 +8,6 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.utils import is_remote
 
 from tidelake.bronze import as_never_requeued
 from tidelake.errors import GenerationError, UsageError
@@ -16,7 +15,6 @@ from tidelake.fingerprints import fingerprint
 from tidelake.instants import from_micros
 from tidelake.runtime.held import Hold
 from tidelake.runtime.hop import Run
-from tidelake.settings import REFUSED
 from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, STAGE
 from tidelake.silver.dedup import DUPLICATE
 from tidelake.silver.prefilter import copies_of, held_back
@@ -27,17 +25,9 @@ from tidelake.sinks.commits import last_commit
 from tidelake.sinks.generations import Fence
 from tidelake.sinks.notes import FRESH, SilverNote
 from tidelake.sinks.positions import Position
+from tidelake.spark.engine import REFUSED, runs_batches_here
+from tidelake.spark.tuning import STATE_SETTINGS
 from tidelake.tables import Table
-
-# State on disk, and only its changes written with each batch.
-STATE_SETTINGS = {
-    "spark.sql.streaming.stateStore.providerClass": (
-        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    ),
-    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    # Otherwise each batch is followed by an empty one, only to evict.
-    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-}
 
 
 def refuse_other_prefilter(table: Table, fence: Fence, *, wanted: bool) -> None:
@@ -68,7 +58,7 @@ def prepare_state(spark: SparkSession) -> None:
         "dedup.prefilter: operator needs settings of the session that this compute refuses. "
         "Set it to none."
     )
-    if is_remote():
+    if not runs_batches_here():
         raise refused
     try:
         for key, value in STATE_SETTINGS.items():

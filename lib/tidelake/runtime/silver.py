@@ -22,7 +22,6 @@ from tidelake.runtime.held import Held
 from tidelake.runtime.hop import HopQuery, Run
 from tidelake.runtime.prefilter import Recovered, prepare_state, recover, refuse_other_prefilter
 from tidelake.runtime.schemas import from_ddl, late_schema, silver_freedom, silver_schema
-from tidelake.runtime.small_batches import fitted, is_small
 from tidelake.runtime.targets import stamped
 from tidelake.runtime.writer_schemas import schemas_for
 from tidelake.silver.classify import PAYLOAD_HASH, classify
@@ -49,10 +48,10 @@ from tidelake.sinks.definitions import changed_parts, decision_note, is_decided_
 from tidelake.sinks.evolution import types_of
 from tidelake.sinks.notes import DimensionUse, FateCount, SilverNote
 from tidelake.sinks.positions import BEGINNING, Position, rows_between
+from tidelake.spark.engine import fitted
+from tidelake.spark.tuning import SEARCHED_PER_ROW, is_small
 from tidelake.tables import Table
 
-# So many ids to search cost as much as one row to decide.
-_SEARCHED = 50
 _COPY_COLUMNS = ("event_id", PAYLOAD_HASH, "ingested_at")
 
 
@@ -147,7 +146,7 @@ class SilverHop(HopQuery):
             key: rows_between(table, before.until.get(key, BEGINNING), until[key])
             for key, table in self.inputs.items()
         }
-        size = sum(taken.values()) + before.searched // _SEARCHED
+        size = sum(taken.values()) + before.searched // SEARCHED_PER_ROW
         small = is_small(*self.standing.size(until))
         with fitted(rows.sparkSession, size), Held(small=small) as hold:
             context = BatchContext(

@@ -25,6 +25,7 @@ from tidelake.config.event import Dedup
 from tidelake.instants import back, from_micros
 from tidelake.reuse import reused
 from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, REQUEUED_AT, ROW, STAGE
+from tidelake.spark.tuning import BROADCAST, HASHES
 
 VERDICT = "_verdict"
 DUPLICATE = "duplicate"
@@ -38,9 +39,6 @@ TWIN = "twin"
 # the same batch; rows that are alike in all of these are equal.
 IDENTITY = (ROW, "ingested_at", PAYLOAD_HASH)
 
-# Rows that every task may have for itself, and hashes that it may.
-BROADCAST = 200_000
-HASHES = 1_000_000
 # Ranges of dates, and as many of arrivals, to which a batch's are merged at most. A literal for
 # each date of a backlog of years would make plans that Spark cannot handle.
 RANGES = 32

@@ -13,10 +13,11 @@ from pyspark.sql.utils import is_remote
 
 from tidelake.access import FEED_PROPERTY, create, save
 from tidelake.config.meanings import Meaning, standard_meaning
-from tidelake.settings import with_settings
 from tidelake.sinks.comments import commented, describe, described_as, keeping_words
 from tidelake.sinks.commits import USER_METADATA, encode, last_commit
 from tidelake.sinks.evolution import Freedom, evolve
+from tidelake.spark.engine import with_settings
+from tidelake.spark.tuning import LOG_CHECKPOINT_COMMITS
 from tidelake.store.folders import is_stored
 from tidelake.tables import CatalogName, Table
 
@@ -153,8 +154,7 @@ def _may_lack_a_lock(table: Table, note: dict[str, Any]) -> bool:
 
 def _properties(table: Table) -> dict[str, str]:
     """Give the properties that a table is made with."""
-    # A checkpoint of the log every tenth commit doubles the time of that commit.
-    found = {"delta.checkpointInterval": "50"}
+    found = {"delta.checkpointInterval": str(LOG_CHECKPOINT_COMMITS)}
     of_a_layer, side = table.name.startswith(("bronze.", "silver.")), table.bare.partition("__")[2]
     followed = of_a_layer and side in ("", "requeue")
     if followed and not side:

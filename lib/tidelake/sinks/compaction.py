@@ -20,8 +20,9 @@ from pyspark.sql import SparkSession
 
 from tidelake.access import detail
 from tidelake.config.types import quoted
-from tidelake.settings import with_settings
 from tidelake.sinks.commits import last_commit
+from tidelake.spark import tuning
+from tidelake.spark.engine import with_settings
 from tidelake.tables import Table
 
 # What a writer hears whose files somebody else put together meanwhile; they share no base.
@@ -30,30 +31,14 @@ CONFLICTS = (
     ConcurrentDeleteDeleteException,
     ConcurrentDeleteReadException,
 )
-# In batches. A log's checkpoint comes as often (see append), and finds few files to list.
-EVERY = 50
-_LARGE = str(16 * 1024 * 1024)
-_CUBE = "spark.databricks.delta.optimize.clustering.mergeStrategy.minCubeSize"
-_SETTINGS = {
-    "spark.databricks.delta.optimize.minFileSize": _LARGE,
-    "spark.databricks.delta.optimize.maxFileSize": _LARGE,
-    # How much of what is sorted already may be sorted again with what came since; Delta's own is
-    # 100 GB, which means the whole table each time.
-    f"{_CUBE}.threshold": str(256 * 1024 * 1024),
-    f"{_CUBE}.targetCubeSize": str(512 * 1024 * 1024),
-}
 # As many as Delta clusters by.
 CLUSTERED_BY = 4
-
-
-# A merge that copies fewer rows is quicker than one with deletion vectors.
-COPIED = 50_000
 _VECTORS = "delta.enableDeletionVectors"
 
 
 def is_due(batch: int) -> bool:
     """Tell whether a batch is one after which tables are compacted."""
-    return batch % EVERY == EVERY - 1
+    return (batch + 1) % tuning.COMPACTION_BATCHES == 0
 
 
 def compact(spark: SparkSession, table: Table) -> None:
@@ -61,7 +46,7 @@ def compact(spark: SparkSession, table: Table) -> None:
 
     Where somebody else rewrites the table at the same moment, it is left to them.
     """
-    with with_settings(spark, _SETTINGS), contextlib.suppress(*CONFLICTS):
+    with with_settings(spark, tuning.COMPACTION_SETTINGS), contextlib.suppress(*CONFLICTS):
         spark.sql(f"OPTIMIZE {table.sql}")
 
 
@@ -79,7 +64,7 @@ def clustering_of(spark: SparkSession, table: Table) -> tuple[str, ...]:
 def relieve(spark: SparkSession, table: Table) -> None:
     """Give a table deletion vectors where its last merge copied many rows."""
     last = last_commit(table)
-    if last is not None and last.copied > COPIED and not has_vectors(spark, table):
+    if last is not None and last.copied > tuning.COPIED_ROWS and not has_vectors(spark, table):
         spark.sql(f"ALTER TABLE {table.sql} SET TBLPROPERTIES ('{_VECTORS}' = 'true')")
 
 

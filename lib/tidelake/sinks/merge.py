@@ -19,13 +19,12 @@ from tidelake.config import GoldTable
 from tidelake.config.types import quoted
 from tidelake.gold import GONE
 from tidelake.gold.measures import shown_of, states_of
-from tidelake.settings import with_settings
 from tidelake.sinks.commits import USER_METADATA, encode
 from tidelake.sinks.merging import assignments, merge
+from tidelake.spark.engine import with_settings
+from tidelake.spark.tuning import MERGE_SETTINGS
 from tidelake.tables import Table
 
-# MERGE reads its source twice and would keep it for that; ours is kept already.
-_MATERIALIZE = "spark.databricks.delta.merge.materializeSource"
 # Changes a row only for a batch that the row has not seen.
 _FENCE = "t._batch < s._batch"
 
@@ -101,7 +100,7 @@ def delete_records(
     spark = records.sparkSession
     same = " AND ".join(filter(None, ["t.record_id = s.record_id", within]))
     ids = records.select("record_id")
-    with _noted(spark, note) if note else with_settings(spark, {_MATERIALIZE: "none"}):
+    with _noted(spark, note) if note else with_settings(spark, MERGE_SETTINGS):
         merge(ids, target, on=same, clauses="WHEN MATCHED THEN DELETE")
 
 
@@ -114,4 +113,4 @@ def notes_can_ride(spark: SparkSession) -> bool:
 
 def _noted(spark: SparkSession, note: dict[str, Any]) -> AbstractContextManager[None]:
     """Attach a note to the session's next commits; MERGE takes it from nowhere else."""
-    return with_settings(spark, {USER_METADATA: encode(note), _MATERIALIZE: "none"})
+    return with_settings(spark, {USER_METADATA: encode(note), **MERGE_SETTINGS})

@@ -16,9 +16,10 @@ from tidelake.ops.maintenance.needs import Need, needs_of
 from tidelake.runtime.hop import Run
 from tidelake.runtime.lock import hold_hops
 from tidelake.runtime.targets import Target, targets_of
-from tidelake.settings import with_settings
 from tidelake.sinks.commits import last_commit
 from tidelake.sinks.compaction import CLUSTERED_BY, cluster, compact, has_vectors
+from tidelake.spark.engine import with_settings
+from tidelake.spark.tuning import VACUUM_SETTINGS
 from tidelake.tables import Lake, Table
 
 # Clocks differ, and a reader that has just begun may need a moment.
@@ -28,8 +29,7 @@ _LOG, _FILES = timedelta(days=30), timedelta(days=7)
 _FOR_VACUUM = {
     # Plans have their own, stricter check.
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
-    # Spark lists folders in 10,000 tasks otherwise.
-    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
+    **VACUUM_SETTINGS,
 }
 
 

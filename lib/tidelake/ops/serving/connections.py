@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from pyspark.sql import SparkSession
 
 from tidelake.ops.serving.guard import SETTINGS
+from tidelake.spark.internals import jvm_of
 
 AUTHENTICATION = "spark.hadoop.hive.server2.authentication"
 # With it nobody gets in: there is no class that could check a password.
@@ -35,7 +36,7 @@ def open_for_clients(spark: SparkSession, server: Any, *, anybody: bool) -> None
         anybody: Whether it was started with :data:`CLOSED` and now asks for no password. Else the
             environment has an authentication of its own, which stays.
     """
-    jvm = spark.sparkContext._jvm
+    jvm = jvm_of(spark)
     assert jvm is not None
     services = list(server.getServices())
     service = next(one for one in services if one.getName() == "ThriftBinaryCLIService")

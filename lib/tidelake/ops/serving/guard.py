@@ -17,12 +17,11 @@ import threading
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from py4j.protocol import Py4JJavaError
 from pyspark.errors.exceptions.captured import AnalysisException, CapturedException
-from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
 from tidelake.ops.statements import SPARK_REFUSED
+from tidelake.spark.internals import JavaError, inject_parser, java_cause
 
 # Settings that a client may read and change; their values are numbers, switches or checked by
 # Spark. Every other key also becomes one of Hadoop's, which name classes, hosts and folders.
@@ -99,15 +98,7 @@ def only_reading(spark: SparkSession) -> None:
     Args:
         spark: The session that clients' sessions are made from, started with :data:`LOCKED`.
     """
-    context = spark.sparkContext
-    gateway, jvm = context._gateway, context._jvm
-    assert gateway is not None and jvm is not None
-    ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
-    # So that a client hears what Spark says, and no stack trace of ours.
-    gateway.python_parameters.propagate_java_exceptions = True
-    # Made before the guard is there: this session's own parser stays as it is.
-    spark._jsparkSession.sessionState().sqlParser()
-    spark._jsparkSession.extensions().injectParser(_Guards(jvm))
+    jvm = inject_parser(spark, _Guards)
     analysis = jvm.org.apache.spark.sql.catalyst.analysis
     _drop_functions(analysis.FunctionRegistry.builtin())
     _drop_functions(analysis.TableFunctionRegistry.builtin())
@@ -167,10 +158,10 @@ class _Guard:
         try:
             return call(*arguments)
         except CapturedException as error:
-            raise Py4JJavaError("", error._origin) from error
+            raise java_cause(error) from error
         except _Refused as error:
             refusal = self._jvm.UnsupportedOperationException(str(error))
-            raise Py4JJavaError("", refusal) from error
+            raise JavaError("", refusal) from error
 
     def _judged_once(self, plan: Any) -> Any:
         # Analysis parses the text of each view that it meets, on this thread. The views are the

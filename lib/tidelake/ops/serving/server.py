@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from tidelake.config import Environment
@@ -16,8 +15,8 @@ from tidelake.errors import MachineError, NotBuiltError, UsageError
 from tidelake.ops.serving.connections import AUTHENTICATION, CLOSED, open_for_clients
 from tidelake.ops.serving.guard import LOCKED, only_reading
 from tidelake.ops.serving.registered import Registered
-from tidelake.quiet import output_to
-from tidelake.session import build_session, kept_log, session_jars, spark_log
+from tidelake.spark.internals import BridgeError, start_thrift_server
+from tidelake.spark.session import build_session, kept_log, session_jars, spark_log
 from tidelake.tables import Lake
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ def _started(environment: Environment, host: str, port: int) -> Iterator[SparkSe
         yield spark
     finally:
         # Told to stop together with us, the JVM may be gone already.
-        with suppress(Py4JError, OSError):
+        with suppress(BridgeError, OSError):
             spark.stop()
 
 
@@ -101,15 +100,9 @@ def _names_catalog(key: str) -> bool:
 
 @contextmanager
 def _listening(spark: SparkSession, port: int, *, anybody: bool) -> Iterator[None]:
-    jvm = spark.sparkContext._jvm
-    assert jvm is not None
-    # Hive's classes bring Derby along, which would leave a log where the command was called.
-    jvm.System.setProperty("derby.stream.error.file", f"{spark_log()}.derby")
-    starter = jvm.org.apache.spark.sql.hive.thriftserver.HiveThriftServer2
     try:
-        with output_to(spark_log()):
-            server = starter.startWithSparkSession(spark._jsparkSession, False)
-    except (Py4JError, PySparkException) as error:
+        server = start_thrift_server(spark, spark_log())
+    except (BridgeError, PySparkException) as error:
         raise MachineError(
             f"the Thrift server did not start at port {port}: {str(error).splitlines()[0]}\n"
             f"Its own words are in {kept_log(error)}."
@@ -118,5 +111,5 @@ def _listening(spark: SparkSession, port: int, *, anybody: bool) -> Iterator[Non
         open_for_clients(spark, server, anybody=anybody)
         yield
     finally:
-        with suppress(Py4JError, OSError):
+        with suppress(BridgeError, OSError):
             server.stop()

@@ -36,12 +36,12 @@ from tidelake.runtime.hop import Run
 from tidelake.runtime.landing import check_landing, taken_files
 from tidelake.runtime.lock import hold_hops
 from tidelake.runtime.pipeline import run_hops
-from tidelake.runtime.small_batches import fitted
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.sinks.commits import ERASED, commits, last_commit, newest_version
 from tidelake.sinks.erased import arrivals_note, deductions_note, erasure_of
 from tidelake.sinks.merge import delete_records, notes_can_ride
 from tidelake.sinks.positions import BEGINNING, rows_between
+from tidelake.spark.engine import fitted
 from tidelake.store.files import remove_tree
 from tidelake.tables import HOPS, Hop
 

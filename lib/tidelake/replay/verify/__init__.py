@@ -15,10 +15,10 @@ from tidelake.replay.verify.inputs import read_inputs
 from tidelake.replay.verify.silver import judge_silver
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
-from tidelake.runtime.small_batches import fitted
 from tidelake.runtime.targets import targets_of
 from tidelake.sinks.commits import newest_version
 from tidelake.sinks.positions import BEGINNING, rows_between
+from tidelake.spark.engine import fitted
 from tidelake.tables import Table
 
 

@@ -27,7 +27,6 @@ from tidelake.runtime.hop import Run
 from tidelake.runtime.silver import decide_fates
 from tidelake.runtime.writer_schemas import remembered
 from tidelake.silver.classify import classify
-from tidelake.silver.dedup import BROADCAST
 from tidelake.silver.fields import extra_columns
 from tidelake.silver.payloads import WriterSchemas
 from tidelake.silver.route import (
@@ -45,6 +44,7 @@ from tidelake.sinks.erased import deductions_in, erased_rows
 from tidelake.sinks.evolution import types_of
 from tidelake.sinks.generations import CREATION
 from tidelake.sinks.notes import SilverNote, add_up
+from tidelake.spark.tuning import BROADCAST
 
 EVENTS = Shape(key=("record_id",), moment="event_time")
 _FAILED = Shape(key=("record_id",), moment="ingested_at")

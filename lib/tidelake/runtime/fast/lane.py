@@ -13,7 +13,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
-from pyspark.sql.utils import is_remote
 
 from tidelake.config import Detection, FilesSource, KafkaSource
 from tidelake.config.detections import FastLane
@@ -26,6 +25,7 @@ from tidelake.runtime.fast.knowledge import Knowledge
 from tidelake.runtime.hop import Run
 from tidelake.silver.glance import glance
 from tidelake.sources import read_stream
+from tidelake.spark.engine import runs_until_stopped
 from tidelake.store.files import remove_tree
 from tidelake.store.folders import Folder
 
@@ -86,7 +86,7 @@ class Lane:
 
     def _refuse(self, knowledge: Knowledge) -> None:
         pipeline = self.run.pipeline
-        if is_remote():
+        if not runs_until_stopped():
             raise UsageError(
                 "a fast lane needs a session of its own, not one through Spark Connect. "
                 "Give the environment a master, and unset SPARK_REMOTE."

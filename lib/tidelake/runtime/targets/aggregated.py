@@ -14,7 +14,6 @@ from pyspark.sql import functions as F
 from tidelake.access import load
 from tidelake.columns import holds
 from tidelake.config import GlobalWindow, GoldTable, HoppingWindow, SessionWindow, TumblingWindow
-from tidelake.engine import slots_of
 from tidelake.gold import GONE
 from tidelake.gold.measures import aggregates_of, columns_of, failed, to_values, typed
 from tidelake.gold.sessions import gap_of, regroup, session_id, to_sessions
@@ -24,10 +23,9 @@ from tidelake.runtime.held import Held
 from tidelake.runtime.targets.target import OWN, Inputs, Target, held_with_span, literal, stamped
 from tidelake.sinks.finality import Ends
 from tidelake.sinks.merge import merge_partials, merge_rows
+from tidelake.spark import tuning
+from tidelake.spark.engine import slots_of
 
-# Fewer events are ordered in no time. Cutting and joining again costs up to twice the work
-# (benchmarks/hot_keys.py), and pays where the largest key's share of it is more than a slot's.
-_MANY, _COST, _STRETCHES = 100_000, 2, 4
 _Bounds = tuple[datetime, datetime] | None
 
 
@@ -137,16 +135,16 @@ class Aggregated(Target):
     def _salt(self, events: DataFrame, count: int) -> timedelta | None:
         """Cut keys into stretches where one of them would keep a task at work alone."""
         slots = slots_of(events.sparkSession)
-        if count < _MANY or slots <= _COST:
+        if count < tuning.SPLIT_EVENTS or slots <= tuning.SPLIT_COST:
             return None
         micros = F.unix_micros("event_time")
         by_key = events.groupBy(*self.gold.keys).agg(
             F.count("*").alias("_events"), F.min(micros).alias("_low"), F.max(micros).alias("_high")
         )
         found = by_key.agg(F.max("_events"), F.min("_low"), F.max("_high")).collect()[0]
-        if found[0] <= count * _COST / slots:
+        if found[0] <= count * tuning.SPLIT_COST / slots:
             return None
-        stretch = timedelta(microseconds=(found[2] - found[1]) // (_STRETCHES * slots))
+        stretch = timedelta(microseconds=(found[2] - found[1]) // (tuning.SPLIT_STRETCHES * slots))
         return max(stretch, gap_of(self.gold))
 
     def _ordered(self, aggregated: DataFrame) -> DataFrame:

@@ -1,4 +1,7 @@
-"""Build the Spark session: the only place that does, from the environment and the locked jars."""
+"""Build the Spark session from the environment and the locked jars; nothing else builds one.
+
+It is started in this process, opened on a server of Spark Connect, or taken from a managed runtime.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,9 @@ import contextlib
 import functools
 import logging
 import os
+import re
 import shutil
+import socket
 import sys
 import tempfile
 import traceback
@@ -15,14 +20,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidelake import java
-from tidelake.classes import class_settings
 from tidelake.config import DeltaSource, Environment, FilesSource, Pipeline, load_environment
 from tidelake.config.databricks import on_databricks
+from tidelake.config.environment import REMOTE_VARIABLE
 from tidelake.errors import MachineError, UsageError
-from tidelake.jars import ensure_jars, read_lock, store_lock
-from tidelake.quiet import output_to
-from tidelake.remote import connect
+from tidelake.spark.jars import ensure_jars, read_lock, store_lock
+from tidelake.spark.java import EXECUTOR_OPTIONS, class_settings, driver_options
+from tidelake.spark.quiet import output_to
+from tidelake.spark.tuning import SESSION_SETTINGS
 from tidelake.store.access import spark_settings
 from tidelake.store.folders import is_stored
 from tidelake.tables import Catalog, Lake
@@ -30,8 +35,8 @@ from tidelake.tables import Catalog, Lake
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# A partition may hold any file whole and no second one: a row's position in its partition is
-# then its position in the file.
+# A partition holds one file, of any size: a row's position in its partition is then its position
+# in the file.
 _WHOLE_FILES = {
     "spark.sql.files.maxPartitionBytes": str(1 << 40),
     "spark.sql.files.openCostInBytes": str(1 << 40),
@@ -40,13 +45,20 @@ _WHOLE_FILES = {
 # Folders of logs that an error named.
 _KEPT: set[Path] = set()
 
-# A store's file appears when it is closed, and never when that was given up.
+_REMOTE = re.compile(r"sc://(?P<host>\[[^]]+\]|[^:/;]+)(:(?P<port>[0-9]+))?")
+# The default of Spark Connect.
+_REMOTE_PORT = 15002
+_REMOTE_SECONDS = 5.0
+_ZONE = "spark.sql.session.timeZone"
+_UTC = ("UTC", "Etc/UTC")
+
+# A store's file appears when it is closed, and never if the write was aborted.
 _CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
 _ABORTABLE = "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
 
 
 def reads_of(pipeline: Pipeline) -> list[str]:
-    """Name the places that a pipeline and its dimensions read files from."""
+    """Return the paths that a pipeline and its dimensions read files from."""
     sources = [one.source for one in (pipeline, *pipeline.dimensions.values())]
     return [one.path for one in sources if isinstance(one, FilesSource | DeltaSource)]
 
@@ -59,10 +71,10 @@ def build_session(
     The JVM's own messages go to :func:`spark_log`.
 
     Args:
-        env: Its name, or itself.
-        reads: Where sources lie; one on an object store takes the jars that read it.
-        brief: Whether it will live for some small batches. Its JVM then compiles quickly instead
-            of well: a cold run takes half of the cores' seconds, rows in bulk take longer.
+        env: The environment or its name.
+        reads: Paths of sources; one on an object store adds the jars that read it.
+        brief: Whether the session runs only a few small batches. Its JVM then compiles quickly
+            instead of well: a cold run takes half the CPU time, large batches take longer.
 
     Raises:
         MachineError: Java or Spark is missing or does not start, or there is no runtime.
@@ -70,22 +82,23 @@ def build_session(
     """
     environment = load_environment(env) if isinstance(env, str) else env
     if environment.remote is not None:
-        return connect(environment.remote)
+        return _connected(environment.remote)
     if not starts_spark(environment):
         return _joined(environment)
     try:
-        from py4j.protocol import Py4JJavaError  # noqa: PLC0415  heavy, and optional
-        from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415
+        from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415  heavy, and optional
         from pyspark.sql import SparkSession  # noqa: PLC0415
+
+        from tidelake.spark.internals import JavaError  # noqa: PLC0415
     except ImportError as error:
         raise MachineError(
             "PySpark is not installed. Install it with: pip install 'tidelake[local]'"
         ) from error
 
-    # Functions of ours run in this interpreter, and not in the first python3 on the path.
+    # Python functions run in this interpreter, and not in the first python3 on the path.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     log = spark_log()
-    # They print whole stack traces; what matters of them reaches the user as our own error.
+    # These print whole stack traces; the user gets an error of Tidelake's instead.
     for chatter in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(chatter).setLevel(logging.CRITICAL + 1)
     master = environment.master or "local[*]"
@@ -100,7 +113,7 @@ def build_session(
     try:
         with output_to(log):
             session = builder.getOrCreate()
-    except Py4JJavaError as error:
+    except JavaError as error:
         raise _not_started(str(error.java_exception.toString()), error) from error
     except (PySparkRuntimeError, OSError) as error:
         raise _not_started(str(error), error) from error
@@ -109,7 +122,7 @@ def build_session(
 
 
 def session_jars(environment: Environment, reads: Iterable[str] = ()) -> list[Path]:
-    """Give the jars that an environment's session takes; arguments as :func:`build_session`'s.
+    """Return the jars of an environment's session; arguments as :func:`build_session`'s.
 
     Raises:
         JarError: A jar is missing, or its hash differs from the lock.
@@ -123,12 +136,12 @@ def _on_store(environment: Environment, reads: Iterable[str]) -> bool:
 
 
 def starts_spark(environment: Environment) -> bool:
-    """Tell whether the session is ours to start and to stop, and not the runtime's own."""
+    """Return whether Tidelake starts and stops the session, and not a managed runtime."""
     return environment.root is not None or environment.remote is not None
 
 
 def lake_of(environment: Environment) -> Lake:
-    """Give an environment's tables; in a catalog Spark is asked for only when one is looked at."""
+    """Return an environment's tables; a catalog starts Spark only when a table is accessed."""
     if environment.files is None:
         raise UsageError(f"environment {environment.name} has neither a root nor a volume.")
     if environment.catalog is None:
@@ -139,7 +152,7 @@ def lake_of(environment: Environment) -> Lake:
 
 
 def _joined(environment: Environment) -> SparkSession:
-    """Take the session that the runtime has, and set in it what it lets us set."""
+    """Return the session of the managed runtime, with the settings that it accepts."""
     remedy = (
         f"environment {environment.name} lies in catalog {environment.catalog}, which only a "
         "Databricks runtime reaches. Run it there, as a job or in a notebook; here, give --root "
@@ -153,17 +166,81 @@ def _joined(environment: Environment) -> SparkSession:
     if not on_databricks() and SparkSession.getActiveSession() is None:
         raise MachineError(remedy)
     session = SparkSession.builder.getOrCreate()
-    for key, value in {"spark.sql.session.timeZone": "UTC", **environment.spark}.items():
-        # The compute decides what may be set, and nothing rests on a setting but the time zone.
+    for key, value in {_ZONE: "UTC", **environment.spark}.items():
+        # The compute decides what may be set, and results depend only on the time zone.
         with contextlib.suppress(PySparkException):
             session.conf.set(key, value)
-    zone = session.conf.get("spark.sql.session.timeZone")
-    if zone not in ("UTC", "Etc/UTC"):
+    zone = session.conf.get(_ZONE)
+    if zone not in _UTC:
         raise MachineError(
             f"the session's time zone is {zone} and cannot be set. Set "
             "spark.sql.session.timeZone UTC in the cluster's Spark config"
         )
     return session
+
+
+def _connected(remote: str) -> SparkSession:
+    """Open a session on a server of Spark Connect.
+
+    Args:
+        remote: ``sc://host:port``; ``SPARK_REMOTE`` may add a token and other parameters.
+
+    Raises:
+        MachineError: The client's packages are missing, nothing answers, or sessions are not in
+            UTC.
+    """
+    try:
+        import pyspark.sql.connect.session  # noqa: F401, PLC0415
+    except ImportError as error:
+        raise MachineError(
+            "Spark Connect needs packages that are not installed. "
+            "Install them with: pip install 'tidelake[connect]'"
+        ) from error
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    _refuse_silent(remote)
+    try:
+        builder = SparkSession.builder.remote(os.environ.get(REMOTE_VARIABLE) or remote)
+        spark = builder.getOrCreate()
+        _ensure_utc(spark, remote)
+    except PySparkException as error:
+        first_line = str(error).strip().splitlines()[0][:300]
+        raise MachineError(
+            f"the Spark Connect server at {remote} does not let us in: {first_line}"
+        ) from error
+    return spark
+
+
+def _refuse_silent(remote: str) -> None:
+    """Fail at once where nothing listens: the client retries for minutes."""
+    found = _REMOTE.match(remote)
+    if found is None:
+        raise MachineError(f"{REMOTE_VARIABLE} must look like sc://host:port")
+    host, port = found["host"].strip("[]"), int(found["port"] or _REMOTE_PORT)
+    try:
+        with socket.create_connection((host, port), timeout=_REMOTE_SECONDS):
+            return
+    except OSError as error:
+        raise MachineError(
+            f"no Spark Connect server answers at {remote}: {error.strerror or error}. "
+            "Start it, or correct remote in the environment."
+        ) from error
+
+
+def _ensure_utc(spark: SparkSession, remote: str) -> None:
+    """Set the time zone to UTC; serverless compute allows this setting."""
+    from tidelake.spark.engine import REFUSED  # noqa: PLC0415
+
+    if spark.conf.get(_ZONE) in _UTC:
+        return
+    try:
+        spark.conf.set(_ZONE, "UTC")
+    except REFUSED as error:
+        raise MachineError(
+            f"sessions on {remote} are not in UTC and cannot be set to it. "
+            f"Start the server with: --conf {_ZONE}=UTC"
+        ) from error
 
 
 def _not_started(why: str, error: Exception) -> MachineError:
@@ -174,26 +251,26 @@ def _not_started(why: str, error: Exception) -> MachineError:
 
 
 def _of_executors(environment: Environment, jars: list[Path]) -> dict[str, str]:
-    """Give what executors need, which may be processes of their own.
+    """Return the settings of executors, which may be processes of their own.
 
-    Without the jars on the class path that they begin with, Delta's classes come to them with each
-    task, and do not fit those of Spark's that wait for them.
+    Without the jars on the class path that they start with, Delta's classes are loaded with each
+    task, by another class loader than Spark's classes that refer to them.
     """
     master = environment.master or "local"
-    # On this machine nobody else is to reach the driver; others have to.
+    # Only executors on other machines have to reach the driver through the network.
     alone = {"spark.driver.host": "localhost", "spark.driver.bindAddress": "127.0.0.1"}
     if not master.startswith(("local-cluster[", "spark://")):
         return alone
     import pyspark  # noqa: PLC0415  heavy, and optional
 
-    # Where Spark itself is, for the processes that it starts.
+    # The processes that Spark starts look for it there.
     os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))
     found = {"spark.executor.extraClassPath": os.pathsep.join(str(jar) for jar in jars)}
     return found | (alone if master.startswith("local-cluster[") else {})
 
 
 def _of_classes(environment: Environment, jars: list[Path]) -> tuple[dict[str, str], str]:
-    """Give what the archive of classes wants, where this machine alone does the work."""
+    """Return settings and option of the archive of classes, where only this process executes."""
     master = environment.master or "local"
     if master != "local" and not master.startswith("local["):
         return {}, ""
@@ -201,17 +278,17 @@ def _of_classes(environment: Environment, jars: list[Path]) -> tuple[dict[str, s
 
 
 def spark_log() -> Path:
-    """Give the file that takes what Spark's JVM says in this process.
+    """Return the file that takes the output of this process's JVM.
 
-    It holds values of rows: it lies in a folder that only this user can look into, and goes when
-    the process ends, but for one whose error names it (:func:`kept_log`).
+    It holds values of rows: its folder is readable for this user only, and is removed when the
+    process ends, unless an error names it (:func:`kept_log`).
     """
     return _log_folder(os.getpid()) / "spark.log"
 
 
 @functools.cache
 def _log_folder(process: int) -> Path:
-    """Make the folder of a process; one that is forked has its own."""
+    """Create the folder of a process; a forked process has its own."""
     folder = Path(tempfile.mkdtemp(prefix=f"tidelake-spark-{process}-"))
     (folder / "spark.log").touch(mode=0o600)
     atexit.register(_remove, folder, process)
@@ -224,7 +301,7 @@ def _remove(folder: Path, process: int) -> None:
 
 
 def kept_log(error: BaseException) -> Path:
-    """Write all that an error says into Spark's log, and keep that after the process ended."""
+    """Append an error's traceback to Spark's log, and keep the log after the process ends."""
     log = spark_log()
     with contextlib.suppress(OSError), log.open("a", encoding="utf-8", errors="replace") as file:
         file.writelines(traceback.format_exception(error))
@@ -233,7 +310,15 @@ def kept_log(error: BaseException) -> Path:
 
 
 def whole_file_session(spark: SparkSession) -> SparkSession:
-    """Give a sibling session whose text scans put each file, whole, in its own partition."""
+    """Return a sibling session whose text scans read each file into a partition of its own.
+
+    Where the engine may refuse that (:func:`tidelake.spark.engine.reads_files_whole`), the session
+    itself.
+    """
+    from tidelake.spark.engine import reads_files_whole  # noqa: PLC0415
+
+    if not reads_files_whole():
+        return spark
     sibling = spark.newSession()
     for key, value in _WHOLE_FILES.items():
         sibling.conf.set(key, value)
@@ -243,44 +328,29 @@ def whole_file_session(spark: SparkSession) -> SparkSession:
 def _settings(environment: Environment, jars: list[Path], *, brief: bool = False) -> dict[str, str]:
     """Merge the defaults for one machine with the environment's own settings."""
     slots = str(os.cpu_count() or 2)
-    classes, archived = _of_classes(environment, jars)
+    classes, archive_option = _of_classes(environment, jars)
     return {
         **_of_executors(environment, jars),
         **classes,
         "spark.jars": ",".join(str(jar) for jar in jars),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.driver.extraJavaOptions": java.driver_options(archived, brief=brief),
-        "spark.executor.extraJavaOptions": java.EXECUTOR_OPTIONS,
+        _ZONE: "UTC",
+        "spark.driver.extraJavaOptions": driver_options(archive_option, brief=brief),
+        "spark.executor.extraJavaOptions": EXECUTOR_OPTIONS,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "tidelake-warehouse"),
         "spark.sql.shuffle.partitions": slots,
-        "spark.sql.adaptive.enabled": "false",
-        # A large batch of silver takes 180 generated classes, and Spark keeps 100 by default: each
-        # batch would compile all of them anew, and the JVM after it.
-        "spark.sql.codegen.cache.maxEntries": "1000",
-        # Without its pages only benchmarks read what Spark keeps of past executions, plans
-        # included: as many as their longest turn has, where Spark's default is a thousand.
-        "spark.sql.ui.retainedExecutions": "400",
-        "spark.ui.retainedJobs": "400",
-        "spark.ui.retainedStages": "400",
-        # A plan is written down for those pages too; its long form is a twentieth of a small batch.
-        "spark.sql.ui.explainMode": "simple",
-        # Spark would note each file that a plan names, up to 250 MB, for that plan alone.
-        "spark.sql.hive.filesourcePartitionFileCacheSize": "0",
-        "spark.databricks.delta.snapshotPartitions": "2",
-        # Otherwise each call on a column is a dozen into the JVM, to note from which line it came.
-        "spark.python.sql.dataFrameDebugging.enabled": "false",
+        **SESSION_SETTINGS,
         **environment.spark,
     }
 
 
 def _store_settings(environment: Environment) -> dict[str, str]:
-    """Let Spark read a store; where the root is on one, its own files of checkpoints too."""
+    """Return the settings that read a store; for a root on one, those of its checkpoints too."""
     settings = spark_settings()
     if environment.root is not None and is_stored(environment.root):
-        # What is made for disks would write an object in place, and readers would see half of it.
+        # The manager for disks would write an object in place, and readers would see half of it.
         settings[_CHECKPOINT_FILES] = _ABORTABLE
     return settings

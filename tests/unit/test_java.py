@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tidelake import classes
-from tidelake.classes import MAKING, archive_of, class_settings, make_archive
 from tidelake.errors import JarError
+from tidelake.spark import java
+from tidelake.spark.java import ARCHIVE_VARIABLE, archive_of, class_settings, make_archive
 
 _PATH = "spark.driver.extraClassPath"
 
@@ -19,7 +19,7 @@ _PATH = "spark.driver.extraClassPath"
 @pytest.fixture
 def jars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     monkeypatch.setenv("TIDELAKE_JARS", str(tmp_path))
-    monkeypatch.delenv(MAKING, raising=False)
+    monkeypatch.delenv(ARCHIVE_VARIABLE, raising=False)
     return [tmp_path / "delta.jar", tmp_path / "kafka.jar"]
 
 
@@ -42,7 +42,7 @@ def test_other_jars_have_another_archive(jars: list[Path]) -> None:
 def test_the_process_that_makes_it_takes_the_same_path(
     jars: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(MAKING, "/scratch/new.jsa")
+    monkeypatch.setenv(ARCHIVE_VARIABLE, "/scratch/new.jsa")
     settings, option = class_settings(jars)
     assert settings == {_PATH: os.pathsep.join(map(str, jars))}
     assert option == "-XX:ArchiveClassesAtExit=/scratch/new.jsa"
@@ -54,11 +54,11 @@ def test_an_archive_appears_whole_or_not_at_all(
     code = 0
 
     def run(command: list[str], env: dict[str, str], **_: Any) -> Any:
-        Path(env[MAKING]).write_bytes(b"classes")
+        Path(env[ARCHIVE_VARIABLE]).write_bytes(b"classes")
         assert archive_of(jars).exists() == bool(code)
         return subprocess.CompletedProcess(command, code, "", "no memory")
 
-    monkeypatch.setattr(classes.subprocess, "run", run)
+    monkeypatch.setattr(java.subprocess, "run", run)
     assert make_archive(jars).read_bytes() == b"classes"
     assert [path.suffix for path in jars[0].parent.iterdir()] == [".jsa"]
     code = 1

@@ -1,4 +1,4 @@
-"""Keep the JVM's own chatter off the terminal: what it says goes to a log file."""
+"""Redirect the output of a child process, such as the JVM, into a log file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 def output_to(path: Path) -> Iterator[None]:
     """Point stdout and stderr at a file while a child process is started.
 
-    The child keeps them so; this process gets its own back. Neither must be used in between.
+    The child keeps them; this process gets its own back. Nothing in it may write meanwhile.
     """
     sys.stdout.flush()
     sys.stderr.flush()

@@ -10,11 +10,9 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tidelake.config import conf_file
 from tidelake.errors import JarError
@@ -31,24 +29,24 @@ class Jar:
 
     @property
     def file_name(self) -> str:
-        """Give the name under which the cache keeps it."""
+        """Return its file name in the cache."""
         return self.coordinates.replace(":", "_") + ".jar"
 
 
 def cache_dir() -> Path:
-    """Give the folder of fetched jars: ``$TIDELAKE_JARS`` or one in the user's cache."""
+    """Return the folder of fetched jars: ``$TIDELAKE_JARS`` or one in the user's cache."""
     named = os.environ.get(CACHE_VARIABLE)
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(named) if named else base / "tidelake" / "jars"
 
 
 def store_lock() -> Path:
-    """Give the lock of the jars that read an object store; they are fetched where one is used."""
+    """Return the lock of the jars that read an object store; they are fetched only for one."""
     return conf_file("s3.lock")
 
 
 def read_lock(path: Path | None = None) -> tuple[Jar, ...]:
-    """Read ``conf/jars.lock``: a line a jar, coordinates and SHA-256.
+    """Read ``conf/jars.lock``: one line per jar, coordinates and SHA-256.
 
     Raises:
         JarError: The lock is missing or a line is not of that form.
@@ -70,7 +68,7 @@ def read_lock(path: Path | None = None) -> tuple[Jar, ...]:
 
 
 def ensure_jars(jars: Sequence[Jar] | None = None, *, cache: Path | None = None) -> list[Path]:
-    """Give the verified jar files, fetching those that the cache lacks.
+    """Return the verified jar files, fetching those that the cache lacks.
 
     Raises:
         JarError: A jar cannot be fetched, or its bytes are not those of the lock.
@@ -109,9 +107,11 @@ def _verify(jar: Jar, path: Path) -> None:
 
 def _fetch(jars: Iterable[Jar], folder: Path) -> None:
     """Resolve the jars into a scratch folder, verify each, then move it into the cache."""
+    from tidelake.spark.internals import resolve_jars  # noqa: PLC0415  loads Spark
+
     wanted = list(jars)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as scratch:
-        _resolve(",".join(jar.coordinates for jar in wanted), scratch)
+        resolve_jars(",".join(jar.coordinates for jar in wanted), scratch)
         fetched = Path(scratch) / "jars"
         for jar in wanted:
             group, artifact, version = jar.coordinates.split(":")
@@ -123,39 +123,3 @@ def _fetch(jars: Iterable[Jar], folder: Path) -> None:
                 )
             _verify(jar, file)
             shutil.move(file, folder / jar.file_name)
-
-
-def _resolve(coordinates: str, cache: str) -> None:
-    from py4j.protocol import Py4JJavaError  # noqa: PLC0415  Spark is loaded only when needed
-
-    with _jvm() as jvm:
-        none = jvm.scala.Option.apply(None)
-        nil = getattr(getattr(jvm.scala.collection.immutable, "Nil$"), "MODULE$")
-        silent = jvm.java.io.PrintStream(jvm.java.io.OutputStream.nullOutputStream())
-        maven = jvm.org.apache.spark.util.MavenUtils
-        settings = maven.buildIvySettings(none, jvm.scala.Option.apply(cache), False, silent)
-        try:
-            maven.resolveMavenCoordinates(coordinates, settings, none, False, nil, False, silent)
-        except Py4JJavaError as error:
-            reason = str(error.java_exception.getMessage())
-            raise JarError(f"the jars could not be fetched: {reason}") from error
-
-
-@contextmanager
-def _jvm() -> Iterator[Any]:
-    """Run Spark's JVM without a Spark context, and end it."""
-    from pyspark import SparkConf  # noqa: PLC0415
-    from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
-
-    from tidelake.quiet import output_to  # noqa: PLC0415
-
-    with output_to(Path(os.devnull)):
-        gateway = launch_gateway(SparkConf(loadDefaults=False))  # type: ignore[no-untyped-call]  # py4j
-    try:
-        yield gateway.jvm
-    finally:
-        gateway.shutdown()
-        process = getattr(gateway, "proc", None)
-        if process is not None:
-            process.stdin.close()
-            process.wait(timeout=30)

@@ -1,0 +1,98 @@
+"""Options of the JVMs that Spark runs in, and the archive of classes that a JVM maps at its start.
+
+Java keeps such an archive of its own classes. With one of Spark's, Delta's and whatever a run of
+all hops loads, a process starts and plans its first batches with fewer seconds of a core. It is
+valid for the same Java and the same jars at the same paths; otherwise Java ignores it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tidelake.errors import JarError
+from tidelake.spark.jars import cache_dir
+from tidelake.spark.tuning import BRIEF_DRIVER, LASTING_DRIVER
+
+# Lengths that a broken Avro record may announce: the reader allocates before it looks.
+AVRO_LIMITS = (
+    "-Dorg.apache.avro.limits.string.maxLength",
+    "-Dorg.apache.avro.limits.bytes.maxLength",
+    "-Dorg.apache.avro.limits.collectionItems.maxLength",
+)
+AVRO_OPTIONS = " ".join(f"{limit}={1 << 26}" for limit in AVRO_LIMITS)
+EXECUTOR_OPTIONS = f"-Duser.timezone=UTC {AVRO_OPTIONS}"
+# Names the archive that a process writes when its JVM ends.
+ARCHIVE_VARIABLE = "TIDELAKE_MAKES_CLASSES"
+_ARCHIVE_SECONDS = 600.0
+
+
+def driver_options(archive_option: str, *, brief: bool) -> str:
+    """Return the JVM options of the driver.
+
+    Args:
+        archive_option: From :func:`class_settings`; empty without an archive.
+        brief: Whether the session runs only a few small batches.
+    """
+    given = [EXECUTOR_OPTIONS, archive_option, BRIEF_DRIVER if brief else LASTING_DRIVER]
+    return " ".join(option for option in given if option)
+
+
+def archive_of(jars: Sequence[Path], cache: Path | None = None) -> Path:
+    """Return the path of the archive of these jars and the installed Spark; it need not exist."""
+    from importlib.metadata import version  # noqa: PLC0415
+
+    inputs = "\n".join([version("pyspark"), sys.prefix, *(str(jar) for jar in jars)])
+    name = hashlib.sha256(inputs.encode()).hexdigest()[:16]
+    return (cache or cache_dir()) / f"classes-{name}.jsa"
+
+
+def class_settings(jars: Sequence[Path]) -> tuple[dict[str, str], str]:
+    """Return the session settings and the JVM option that use the archive; empty without one.
+
+    The jars have to be on the class path that Java starts with: it archives no others.
+    """
+    target, archive = os.environ.get(ARCHIVE_VARIABLE), archive_of(jars)
+    if target:
+        option = f"-XX:ArchiveClassesAtExit={target}"
+    elif archive.is_file():
+        # Java stays silent where the archive is of other jars, and reads the jars.
+        option = f"-XX:SharedArchiveFile={archive} -Xshare:auto -Xlog:disable"
+    else:
+        return {}, ""
+    return {"spark.driver.extraClassPath": os.pathsep.join(str(jar) for jar in jars)}, option
+
+
+def make_archive(jars: Sequence[Path]) -> Path:
+    """Run a small demo in a process, and keep the classes that it loaded.
+
+    Takes a minute and 200 MB; the archive appears when it is complete.
+
+    Raises:
+        JarError: The demo failed, or Java wrote no archive.
+    """
+    archive = archive_of(jars)
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=archive.parent, prefix=".classes-") as scratch:
+        made = Path(scratch) / archive.name
+        command = [sys.executable, "-m", "tidelake.cli.archiving", scratch]
+        done = subprocess.run(
+            command,
+            env=os.environ | {ARCHIVE_VARIABLE: str(made)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_ARCHIVE_SECONDS,
+        )
+        if done.returncode or not made.is_file():
+            raise JarError(
+                "the archive of classes was not made; runs go on without it. "
+                f"The demo said: {done.stderr.strip()[-300:]}"
+            )
+        made.replace(archive)
+    return archive
