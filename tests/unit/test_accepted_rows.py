@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from tidelake.runtime import accepted_rows
 from tidelake.runtime.accepted_rows import FilesInScope
-from tidelake.silver.dedup import DedupScope, united
+from tidelake.silver.scope import DedupScope, united
 from tidelake.spark import tuning
 from tidelake.tables import Lake, Table
 

@@ -14,8 +14,9 @@ import pytest
 
 from tests.shown import shown
 from tidelake.config.ddl import parse_schema
-from tidelake.silver.decode import MOST_DEPTH, Decoder
+from tidelake.silver.decode import Decoder
 from tidelake.silver.payloads import decoder_of
+from tidelake.silver.values import MOST_DEPTH
 
 SCHEMA = (
     "a STRING, n DECIMAL(38,20), i DECIMAL(38,0), d DOUBLE, m DECIMAL(18,2), "

@@ -17,7 +17,6 @@ from tidelake.silver.dedup import (
     IDENTITY,
     LEFTOVER,
     VERDICT,
-    DedupScope,
     colliding_ids,
     group_accepted,
     having,
@@ -25,6 +24,7 @@ from tidelake.silver.dedup import (
     match_accepted,
     rank_arrivals,
 )
+from tidelake.silver.scope import DedupScope
 
 TTL = timedelta(hours=1)
 MERGE, IGNORE = Dedup(ttl=TTL, beyond_ttl="merge"), Dedup(ttl=TTL, beyond_ttl="ignore")

@@ -17,16 +17,9 @@ from tidelake.config import Dedup
 from tidelake.runtime.held import Held
 from tidelake.silver import dedup
 from tidelake.silver.classify import PAYLOAD_HASH, ROW
-from tidelake.silver.dedup import (
-    CONFLICT,
-    DUPLICATE,
-    VERDICT,
-    Accepted,
-    Arrivals,
-    DedupScope,
-    find_repeats,
-)
+from tidelake.silver.dedup import CONFLICT, DUPLICATE, VERDICT, Accepted, find_repeats
 from tidelake.silver.route import FATE, decide
+from tidelake.silver.scope import Arrivals, DedupScope
 from tidelake.silver.summary import arrivals_of
 
 _ROWS: list[New] = [

@@ -6,8 +6,8 @@ import pytest
 
 from tests.shown import shown
 from tidelake.config.ddl import parse_schema
-from tidelake.silver.decode import to_column
 from tidelake.silver.payloads import arrow_type
+from tidelake.silver.values import to_column
 
 BROKEN = "broken"
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import click
 
 from tidelake.cli.failures import say
 from tidelake.cli.flow import run_pipeline
-from tidelake.cli.options import as_json, place, placed
+from tidelake.cli.options import Place, as_json, place, placed
 from tidelake.cli.render import print_json, print_table
 from tidelake.cli.reports import refuse_unbalanced, show_gold, show_ledger, tops_of
 from tidelake.config.addresses import address_of, is_address
@@ -40,7 +40,7 @@ def demo(
     from tidelake.generators import generate as write_stream  # noqa: PLC0415
     from tidelake.ops.ledger import read_ledger  # noqa: PLC0415
 
-    where = place(root, env)
+    where = _in_small_batches(place(root, env))
     landing = where.lake.root / "landing" / pipeline
     definition = where.pipeline(pipeline, source=str(landing))
     count = events or _EVENTS.get(pipeline, 0)
@@ -70,6 +70,12 @@ def demo(
     )
     say("Where to look next:\n" + "\n".join(f"  {command}" for command in commands))
     refuse_unbalanced(ledger.problems, where.typed, pipeline)
+
+
+def _in_small_batches(where: Place) -> Place:
+    """Let silver take the stream in several batches: in the first of them nothing is late."""
+    limits = where.environment.limits.model_copy(update={"silver_bytes": "1m"})
+    return replace(where, environment=where.environment.model_copy(update={"limits": limits}))
 
 
 @click.command()

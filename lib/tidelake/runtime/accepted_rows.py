@@ -18,7 +18,8 @@ from pyspark.sql.types import StructType
 
 from tidelake.access import detail, load
 from tidelake.config import Pipeline
-from tidelake.silver.dedup import RANGES, Accepted, DedupScope, Range, united
+from tidelake.silver.dedup import Accepted
+from tidelake.silver.scope import RANGES, DedupScope, Range, united
 from tidelake.sinks.commits import newest_version
 from tidelake.sinks.log_files import commits_after
 from tidelake.spark import tuning

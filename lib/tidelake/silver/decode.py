@@ -14,76 +14,32 @@ it is: a text field keeps it, any other refuses it.
 
 from __future__ import annotations
 
-import binascii
-import math
 import re
-from collections.abc import Callable, Iterable, Sequence
-from datetime import date
-from decimal import Decimal
+from collections.abc import Sequence
 from itertools import repeat
 from operator import attrgetter
-from types import NoneType
 from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from tidelake.instants import DATE, LOCAL, TO_THE_MINUTE, ZONED
+from tidelake.silver.values import (
+    MOST_DEPTH,
+    Number,
+    as_text,
+    canonical_json,
+    is_too_deep,
+    to_column,
+)
 
-# An object nested deeper than this is refused: how deep Python can read depends on its own stack.
-MOST_DEPTH = 500
 # Jackson reads no longer names, and tables written with it hold none.
 MOST_NAME_LETTERS = 50_000
 # Of unknown fields, what a reason shows.
 _SHOWN_FIELDS, _SHOWN_LETTERS = 20, 100
 
-_NUMBER = re.compile(r"-?([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]{1,4}))?")
-_NOT_ZERO = re.compile(r"-?[0.]*[1-9]")
-# A double may lose digits of a number with 17 letters of a fraction, 16 digits before an exponent
-# (it holds 15 for certain), or an exponent below -290 (it holds fewer digits there).
-_LONG = re.compile(
-    r"-?(?:(?=[0-9]*\.[0-9])[0-9.]{17}|[0-9.]{16,}[eE]|[0-9.]+[eE]-0*(?:29[0-9]|3[0-9]{2}))"
-)
-# One that 38 digits do not hold either.
-_LOSSY = re.compile(
-    r"-?(?:[0-9.]{39}|[0-9.]{16,}[eE]"
-    r"|[0-9]*[1-9][0-9.]*[1-9][0-9.]*[eE]-0*(?:29[0-9]|3[0-9]{2}))"
-)
-_DATE = re.compile(DATE)
-_ZONED, _LOCAL, _TO_THE_MINUTE = (re.compile(text) for text in (ZONED, LOCAL, TO_THE_MINUTE))
-_STAMP = re.compile(
-    r"([0-9]{4})-([0-9]{2})-([0-9]{2})"
-    r"(?:[T ]([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{1,6})0*)?)?"
-    r"(?:Z|([+-])([0-9]{2}):?([0-9]{2}))?"
-)
-_MOST_OFFSET_MINUTES = 18 * 60
-# What Arrow reads as we do, all at once.
-_ARROW_STAMP = (
-    r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?"
-    r"(?:Z|[+-](?:0[0-9]|1[0-7]):[0-5][0-9])$"
-)
-_BASE64 = re.compile(r"[A-Za-z0-9+/]*={0,2}")
-_CONTROL = re.compile(rb"\\u00[01][0-9a-f]")
-_TEXTS_OF_JSON = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _NAMES_OF_JSON = re.compile(rb'"((?:[^"\\]|\\.)*)"\s*:')
 
-_DAY_MICROS = 86_400_000_000
-_EPOCH_DAY = date(1970, 1, 1).toordinal()
-_DAYS_A_CYCLE, _YEARS_A_CYCLE = 146_097, 400
-
-
 _REASONS = pa.list_(pa.field("element", pa.string()))
-
-
-class Number(str):
-    """A JSON number with a fraction or an exponent, as it was written."""
-
-    __slots__ = ()
-
-
-class Refused(Exception):
-    """A value does not survive its type."""
 
 
 class Field(NamedTuple):
@@ -168,7 +124,7 @@ class Decoder:
         plain, keep = self._plain.decode, records.append
         for row, payload in enumerate(payloads.to_pylist()):
             try:
-                if len(payload) <= 2 * MOST_DEPTH or not _is_too_deep(payload):
+                if len(payload) <= 2 * MOST_DEPTH or not is_too_deep(payload):
                     keep(plain(payload))
                     continue
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError):
@@ -208,7 +164,7 @@ class Decoder:
 
     def _read(self, payload: bytes | None) -> dict[str, Any] | None:
         """Read an object of whatever fields; None where the payload is not one."""
-        if payload is None or _is_too_deep(payload):
+        if payload is None or is_too_deep(payload):
             return None
         try:
             fields: dict[str, Any] = self._any.decode(payload)
@@ -223,7 +179,7 @@ class Decoder:
     def _unknown(self, others: dict[str, Any]) -> Any:
         if self.evolution == "rescue":
             return canonical_json(others)
-        return [(name, _as_text(value)) for name, value in sorted(others.items())]
+        return [(name, as_text(value)) for name, value in sorted(others.items())]
 
 
 def _plain_type(kind: pa.DataType) -> Any:
@@ -235,430 +191,6 @@ def _plain_type(kind: pa.DataType) -> Any:
     if pa.types.is_nested(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
         return Any
     return str | None
-
-
-def _is_too_deep(payload: bytes) -> bool:
-    """Tell whether an object is nested deeper than :data:`MOST_DEPTH`."""
-    if payload.count(b"[") + payload.count(b"{") <= MOST_DEPTH:
-        return False
-    depth = deepest = 0
-    for letter in _TEXTS_OF_JSON.sub(b"", payload):
-        if letter in b"[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif letter in b"]}":
-            depth -= 1
-    return deepest > MOST_DEPTH
-
-
-# Columns: many values at once where all are plain, one by one where they are not.
-
-
-def to_column(values: list[Any], kind: pa.DataType) -> tuple[pa.Array, list[int]]:
-    """Type one field's values.
-
-    Args:
-        values: As msgspec read them; numbers with a fraction or an exponent as :class:`Number`.
-        kind: The type.
-
-    Returns:
-        The column, null where a value is refused, and the rows where it is.
-    """
-    fast = _FAST.get(kind.id)
-    column = None if fast is None else fast(values, kind)
-    return _one_by_one(values, kind) if column is None else column
-
-
-_Column = tuple[pa.Array, list[int]]
-
-
-def _one_by_one(values: Iterable[Any], kind: pa.DataType) -> _Column:
-    read = _READERS[kind.id]
-    typed: list[Any] = []
-    bad: list[int] = []
-    for row, value in enumerate(values):
-        if value is None:
-            typed.append(None)
-            continue
-        try:
-            typed.append(read(value, kind))
-        except Refused:
-            typed.append(None)
-            bad.append(row)
-    return _build(typed, kind), bad
-
-
-def _build(typed: list[Any], kind: pa.DataType) -> pa.Array:
-    """Make an array; instants come as numbers, in structs and lists too."""
-    return pa.array(typed, kind)
-
-
-def _fast_texts(values: list[Any], kind: pa.DataType) -> _Column | None:
-    if not set(map(type, values)) <= {str, NoneType}:
-        return None
-    return pa.array(values, kind), []
-
-
-def _fast_exact(values: list[Any], kind: pa.DataType) -> _Column | None:
-    """Take booleans and whole numbers, which msgspec has typed."""
-    wanted = bool if pa.types.is_boolean(kind) else int
-    if not set(map(type, values)) <= {wanted, NoneType}:
-        return None
-    try:
-        return pa.array(values, kind), []
-    except (pa.ArrowInvalid, OverflowError):
-        return None
-
-
-def _fast_numbers(values: list[Any], kind: pa.DataType) -> _Column | None:
-    """Take decimals and doubles that are written without an exponent."""
-    types = set(map(type, values))
-    if not types <= {str, Number, int, NoneType}:
-        return None
-    written = [str(value) if type(value) is int else value for value in values]
-    texts = pa.array(written if int in types else values, pa.string())
-    if pa.types.is_decimal(kind):
-        fraction = rf"(?:\.[0-9]{{1,{kind.scale}}})?" if kind.scale else ""
-        plain = rf"^-?[0-9]{{1,{max(kind.precision - kind.scale, 1)}}}{fraction}$"
-    else:
-        plain = r"^-?[0-9]{1,30}(?:\.[0-9]{1,30})?$"
-    return _with_rest(texts, plain, values, kind)
-
-
-def _fast_stamps(values: list[Any], kind: pa.DataType) -> _Column | None:
-    texts = _fast_texts(values, pa.string())
-    return None if texts is None else _with_rest(texts[0], _ARROW_STAMP, values, kind)
-
-
-def _with_rest(texts: pa.Array, plain: str, values: list[Any], kind: pa.DataType) -> _Column | None:
-    """Cast the texts that have a form, and read the rest one by one."""
-    is_plain = pc.match_substring_regex(texts, plain)
-    odd = pc.invert(is_plain)
-    rest = pc.indices_nonzero(pc.fill_null(odd, False)).to_pylist()
-    try:
-        cast = (pc.if_else(is_plain, texts, None) if rest else texts).cast(kind)
-    except pa.ArrowInvalid:
-        # One of them has the form and is no such value: the thirtieth of February.
-        return None
-    if not rest:
-        return cast, []
-    read, bad = _one_by_one([values[row] for row in rest], kind)
-    column = pc.replace_with_mask(cast, pc.fill_null(odd, False), read)
-    return column, [rest[row] for row in bad]
-
-
-# Values: one by one.
-
-
-def text_of(value: Any) -> str:
-    """Write a value as the text that its type reads.
-
-    Raises:
-        Refused: No.
-    """
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return str(value)
-    return "\0"
-
-
-def _string(value: Any, _: pa.DataType) -> str:
-    if type(value) is Number:
-        return _number_text(value)
-    if isinstance(value, dict | list):
-        return _compact_json(value)
-    return text_of(value)
-
-
-def _boolean(value: Any, _: pa.DataType) -> bool:
-    text = text_of(value)
-    if text not in ("true", "false"):
-        raise Refused
-    return text == "true"
-
-
-def _scaled(text: str, scale: int) -> int:
-    """Give a number times ten to the power of a scale, which must be a whole one."""
-    found = _NUMBER.fullmatch(text)
-    if found is None:
-        raise Refused
-    whole, fraction, exponent = found[1], found[2] or "", int(found[3] or 0)
-    digits = (whole + fraction).rstrip("0")
-    zeros = len(whole) + len(fraction) - len(digits)
-    if len(fraction) - zeros - exponent > scale:
-        raise Refused
-    power = zeros + exponent + scale - len(fraction)
-    if power + len(digits.lstrip("0")) > 40:
-        # More digits than any type has; the power may be a thousand digits long.
-        raise Refused
-    number: int = int(digits or "0") * 10 ** max(power, 0)
-    return -number if text[0] == "-" else number
-
-
-def _integer(value: Any, kind: pa.DataType) -> int:
-    number = _scaled(text_of(value), 0)
-    limit: int = 1 << (kind.bit_width - 1)
-    if not -limit <= number < limit:
-        raise Refused
-    return number
-
-
-def _decimal(value: Any, kind: pa.DataType) -> Decimal:
-    number = _scaled(text_of(value), kind.scale)
-    if abs(number) >= 10**kind.precision:
-        raise Refused
-    return Decimal(f"{number}e-{kind.scale}")
-
-
-def _floating(value: Any, kind: pa.DataType) -> float:
-    text = text_of(value)
-    if _NUMBER.fullmatch(text) is None:
-        raise Refused
-    number = float(text)
-    if kind.bit_width == 32:
-        number = pa.scalar(number, pa.float64()).cast(pa.float32(), safe=False).as_py()
-    # A number so small that it became zero did not survive either.
-    if math.isinf(number) or (number == 0 and _NOT_ZERO.match(text)):
-        raise Refused
-    return number
-
-
-def _day(year: int, month: int, day: int) -> int:
-    """Give the days since 1970-01-01; the year 0, which Python lacks, by the calendar's cycle."""
-    shift = 0 if year else 1
-    try:
-        ordinal = date(year + shift * _YEARS_A_CYCLE, month, day).toordinal()
-    except ValueError:
-        raise Refused from None
-    return ordinal - shift * _DAYS_A_CYCLE - _EPOCH_DAY
-
-
-def _date(value: Any, _: pa.DataType) -> int:
-    text = text_of(value)
-    if _DATE.fullmatch(text) is None:
-        raise Refused
-    return _day(*map(int, text.split("-")))
-
-
-def _timestamp(value: Any, kind: pa.DataType) -> int:
-    """Give microseconds since the epoch; a stamp without a zone is UTC."""
-    text = text_of(value)
-    if _TO_THE_MINUTE.fullmatch(text):
-        text = _TO_THE_MINUTE.sub(r"\1:00\2", text)
-    if not (_LOCAL.fullmatch(text) or (kind.tz is not None and _ZONED.fullmatch(text))):
-        raise Refused
-    found = _STAMP.fullmatch(text)
-    if found is None:
-        raise Refused
-    day = _day(int(found[1]), int(found[2]), int(found[3]))
-    hour, minute, second = (int(found[number] or 0) for number in (4, 5, 6))
-    if hour > 23 or minute > 59 or second > 59:
-        raise Refused
-    micros = int((found[7] or "").ljust(6, "0"))
-    offset = 0
-    if found[8]:
-        offset = int(found[9]) * 60 + int(found[10])
-        if offset > _MOST_OFFSET_MINUTES or int(found[10]) > 59:
-            raise Refused
-        offset = -offset if found[8] == "-" else offset
-    seconds = hour * 3600 + (minute - offset) * 60 + second
-    return day * _DAY_MICROS + seconds * 1_000_000 + micros
-
-
-def _binary(value: Any, _: pa.DataType) -> bytes:
-    text = "".join(text_of(value).split())
-    if _BASE64.fullmatch(text) is None:
-        raise Refused
-    bare = text.rstrip("=")
-    if len(bare) % 4 == 1 or (text != bare and len(text) % 4):
-        raise Refused
-    return binascii.a2b_base64(bare + "=" * (-len(bare) % 4))
-
-
-def _nested(value: Any) -> Any:
-    """Give an array or an object; a text is read as the JSON that it holds."""
-    if not isinstance(value, str):
-        return value
-    try:
-        json = value.encode()
-        if _is_too_deep(json):
-            raise Refused
-        return _ANY.decode(json)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError):
-        raise Refused from None
-
-
-def _inner(value: Any, kind: pa.DataType) -> Any:
-    """Read what an array, a map or a struct holds; a number as its digits, if 38 hold them."""
-    if value is None:
-        return None
-    if type(value) in (int, Number) and not pa.types.is_floating(kind):
-        text = str(value)
-        if _is_extreme(text):
-            return _READERS[kind.id](text, kind)
-        if _LOSSY.match(text) and _exact(text) is None:
-            raise Refused
-        written = _variant_text(text)
-        exact = _exact(written)
-        if exact is None and not pa.types.is_string(kind):
-            raise Refused
-        value = exact or written
-    return _READERS[kind.id](value, kind)
-
-
-def _list(value: Any, kind: pa.DataType) -> list[Any]:
-    items = _nested(value)
-    if not isinstance(items, list):
-        raise Refused
-    return [_inner(item, kind.value_type) for item in items]
-
-
-def _map(value: Any, kind: pa.DataType) -> list[tuple[str, Any]]:
-    items = _nested(value)
-    if not isinstance(items, dict):
-        raise Refused
-    return [(name, _inner(item, kind.item_type)) for name, item in sorted(items.items())]
-
-
-def _struct(value: Any, kind: pa.DataType) -> dict[str, Any]:
-    items = _nested(value)
-    if not isinstance(items, dict):
-        raise Refused
-    return {field.name: _inner(items.get(field.name), field.type) for field in kind}
-
-
-_ANY = msgspec.json.Decoder(float_hook=Number)
-_Reader = Callable[[Any, Any], Any]
-_READERS: dict[int, _Reader] = {
-    pa.string().id: _string,
-    pa.bool_().id: _boolean,
-    **{kind.id: _integer for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64())},
-    **{kind.id: _floating for kind in (pa.float32(), pa.float64())},
-    pa.decimal128(1).id: _decimal,
-    pa.date32().id: _date,
-    pa.timestamp("us").id: _timestamp,
-    pa.binary().id: _binary,
-    pa.list_(pa.null()).id: _list,
-    pa.map_(pa.string(), pa.null()).id: _map,
-    pa.struct([]).id: _struct,
-}
-_FAST: dict[int, Callable[[list[Any], Any], _Column | None]] = {
-    pa.string().id: _fast_texts,
-    **{
-        kind.id: _fast_exact for kind in (pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64())
-    },
-    **{kind.id: _fast_numbers for kind in (pa.float64(), pa.decimal128(1))},
-    pa.timestamp("us").id: _fast_stamps,
-}
-
-
-# Texts of numbers and of nested values.
-
-
-def _is_extreme(text: str) -> bool:
-    """Tell whether a double makes a number zero or infinite that is neither."""
-    number = float(text)
-    return math.isinf(number) or (number == 0 and _NOT_ZERO.match(text) is not None)
-
-
-def _exact(text: str) -> str | None:
-    """Write a number of at most 38 digits by its digits; None for any other, and with an exponent.
-
-    Such a number is a decimal in Spark's variant, the others are doubles there.
-    """
-    if "e" in text or "E" in text:
-        return None
-    whole, _, fraction = text.lstrip("-").partition(".")
-    if len(fraction) > 38 or len((whole + fraction).lstrip("0")) > 38:
-        return None
-    fraction = fraction.rstrip("0")
-    plain = f"{whole}.{fraction}" if fraction else whole
-    return f"-{plain}" if text[0] == "-" and plain.strip("0.") else plain
-
-
-def _number_text(text: str) -> str:
-    """Write a number for a text field."""
-    if _is_extreme(text):
-        return str(text)
-    if not _LONG.match(text):
-        return _as_java(float(text))
-    exact = _exact(text)
-    if exact is not None:
-        return exact
-    if _LOSSY.match(text):
-        raise Refused
-    return _as_java(float(text))
-
-
-def _variant_text(text: str) -> str:
-    """Write a number of an unknown or a nested field: by its digits, or as a double."""
-    if _is_extreme(text):
-        return str(text)
-    return _exact(text) or _as_java(float(text))
-
-
-def _as_java(number: float) -> str:
-    """Write a double as Java does."""
-    if number == 0:
-        return "-0.0" if math.copysign(1, number) < 0 else "0.0"
-    sign = "-" if number < 0 else ""
-    shortest = repr(abs(number))
-    mantissa, _, exponent = f"{abs(number):e}".partition("e")
-    digits = shortest.partition("e")[0].replace(".", "").strip("0")
-    power = int(exponent)
-    if len(digits) == 1:
-        # Java writes two digits at least, the second of which is rarely another than zero.
-        mantissa, _, exponent = f"{abs(number):.1e}".partition("e")
-        digits = mantissa.replace(".", "").rstrip("0")
-        power = int(exponent)
-    else:
-        power = Decimal(shortest).adjusted()
-    if 1e-3 <= abs(number) < 1e7:
-        if power >= 0:
-            digits = digits.ljust(power + 1, "0")
-            return f"{sign}{digits[: power + 1]}.{digits[power + 1 :] or '0'}"
-        return f"{sign}0.{'0' * (-power - 1)}{digits}"
-    return f"{sign}{digits[0]}.{digits[1:] or '0'}E{power}"
-
-
-def _as_text(value: Any) -> str | None:
-    """Write an unknown field's value: a text as it is, anything nested as JSON."""
-    if value is None or (isinstance(value, str) and type(value) is not Number):
-        return value
-    if isinstance(value, dict | list):
-        return canonical_json(value)
-    return text_of(value) if isinstance(value, bool) else _variant_text(str(value))
-
-
-def canonical_json(value: Any) -> str:
-    """Write JSON with sorted names, numbers by their digits where 38 hold them."""
-    return _written(value, _variant_text, order="sorted")
-
-
-def _compact_json(value: Any) -> str:
-    """Write JSON for a text field, in its own order."""
-    return _written(value, _number_text, order=None)
-
-
-def _written(value: Any, write_number: Callable[[str], str], *, order: Any) -> str:
-    """Write a value whose numbers are replaced in place."""
-    # Without recursion: from a deep stack Python could not go down to the deepest value.
-    root = [value]
-    waiting: list[Any] = [root]
-    while waiting:
-        parent = waiting.pop()
-        for key, one in list(parent.items() if isinstance(parent, dict) else enumerate(parent)):
-            if isinstance(one, dict | list):
-                waiting.append(one)
-            elif type(one) is Number or (type(one) is int and abs(one) >= 10**38):
-                text = str(one)
-                parent[key] = text if _is_extreme(text) else msgspec.Raw(write_number(text))
-    written = msgspec.json.encode(root[0], order=order)
-    # Jackson writes these with capital letters.
-    return _CONTROL.sub(lambda found: b"\\u" + found[0][2:].upper(), written).decode()
 
 
 # Arrays of which most rows hold nothing.

@@ -20,10 +20,11 @@ from tidelake.fingerprints import Fingerprint, fingerprint
 from tidelake.instants import from_micros
 from tidelake.reuse import reused
 from tidelake.silver.classify import ORIGIN, STAGE, WARNINGS, rule_texts
-from tidelake.silver.dedup import VERDICT, Arrivals, arrival_counts, arrival_keys
+from tidelake.silver.dedup import VERDICT
 from tidelake.silver.enrich import looked_up
 from tidelake.silver.payloads import UNKNOWN
 from tidelake.silver.route import FATE, LATE, PROVISIONAL, SILVER
+from tidelake.silver.scope import Arrivals, arrival_counts, arrival_keys
 from tidelake.silver.watermark import PartitionProgress, partition_of
 
 _NAME = r"^[A-Za-z][A-Za-z0-9_]{0,62}$"
