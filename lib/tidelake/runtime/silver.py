@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 
@@ -204,7 +205,12 @@ class Decision:
 
 
 def decide_fates(
-    judged: DataFrame, accepted: AcceptedRows, watermark: Any, hold: Held, *, counts: bool = False
+    judged: DataFrame,
+    accepted: AcceptedRows,
+    watermark: datetime | None,
+    hold: Held,
+    *,
+    counts: bool = False,
 ) -> Decision:
     """Give each row its fate.
 
@@ -326,7 +332,9 @@ def silver_batch(recovered: Recovered, context: BatchContext) -> SilverNote:
 
     def quarantined() -> DataFrame:
         failed = to_quarantine(decided, **context.stamp)
-        return failed.unionByName(_stamped(context, "quarantine")) if context.stored else failed
+        if context.stored is None:
+            return failed
+        return failed.unionByName(stamped(context.stored.quarantine, **context.stamp))
 
     def late() -> DataFrame:
         mark = marked(watermark)
@@ -336,7 +344,8 @@ def silver_batch(recovered: Recovered, context: BatchContext) -> SilverNote:
     _write_side(late, lake.late(name), context, by, count=total[LATE], adds_columns=bool(filled))
     rows = to_silver(decided, pipeline, extra=filled, **context.stamp)
     if context.stored:
-        rows = _stamped(context, "silver").unionByName(rows, allowMissingColumns=True)
+        kept = stamped(context.stored.silver, **context.stamp)
+        rows = kept.unionByName(rows, allowMissingColumns=True)
     run.locks.step(f"write {lake.silver(name).name}")
     append(
         rows,
@@ -355,10 +364,6 @@ def _judged(recovered: Recovered, context: BatchContext) -> DataFrame:
     # Before anything is decided: a retry reads the same schemas.
     schemas = schemas_for(context.run, recovered.rows, anew=context.rebuilds)
     return classify(recovered.rows, context.run.pipeline, schemas)
-
-
-def _stamped(context: BatchContext, table: str) -> DataFrame:
-    return stamped(getattr(context.stored, table), **context.stamp)
 
 
 def _unknown_columns(
