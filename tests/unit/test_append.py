@@ -8,7 +8,8 @@ from unittest.mock import MagicMock
 import pytest
 from pyspark.sql import SparkSession
 
-from tidelake.access import load
+from tidelake.access import detail, load
+from tidelake.runtime.schemas import from_ddl
 from tidelake.sinks.append import append, ensure_table
 from tidelake.sinks.commits import commits
 from tidelake.store.folders import Folder, folder
@@ -56,3 +57,24 @@ def test_of_two_writers_without_a_lock_the_second_appends_nothing(
             append(rows, bronze, {**note, "batch": batch})
     assert [commit.batch for commit in commits(bronze)] == [1, 0, -1]
     assert load(spark, bronze).count() == 6
+
+
+def test_bronze_and_silver_keep_statistics_of_what_files_are_skipped_by(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    kept = {}
+    for name, ddl in (
+        ("bronze.a", "record_id string, payload binary, ingested_at timestamp, ingest_date date"),
+        ("silver.a", "event_id string, event_time timestamp, _batch bigint"),
+        ("silver.a__late", "event_id string, event_time timestamp"),
+    ):
+        table = Lake(tmp_path).table(name)
+        note = {"pipeline": "a", "hop": name.split(".")[0], "generation": "g1", "batch": -1}
+        ensure_table(spark, table, from_ddl(spark, ddl), note)
+        properties = detail(spark, table)["properties"]
+        kept[name] = properties.get("delta.dataSkippingStatsColumns")
+    assert kept == {
+        "bronze.a": "ingested_at,ingest_date",
+        "silver.a": "event_time,_batch",
+        "silver.a__late": None,
+    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -22,8 +23,8 @@ from tidelake.store.folders import is_stored
 from tidelake.tables import CatalogName, Table
 
 _SKIPPED = {
-    "bronze": "source_timestamp,ingested_at,ingest_date",
-    "silver": "event_time,ingested_at,event_date,_batch",
+    "bronze": ("source_timestamp", "ingested_at", "ingest_date"),
+    "silver": ("event_time", "ingested_at", "event_date", "_batch"),
 }
 # Pipelines that run at once in one session make tables with notes of their own.
 _ONE_AT_A_TIME = threading.Lock()
@@ -69,7 +70,7 @@ def append(
         options["txnAppId"] = f"{table.name}/{note['generation']}{made}"
         options["txnVersion"] = str(max(note["batch"], 0))
     if replaces and isinstance(table.place, CatalogName) and not table.exists:
-        create(rows.limit(0), table, _properties(table))
+        create(rows.limit(0), table, _properties(table, rows.columns))
     if replaces:
         save(keeping_words(rows, table), table, options, "overwrite")
     elif replaces_where:
@@ -115,14 +116,16 @@ def _create(
     spark: SparkSession, table: Table, schema: StructType, description: str, note: dict[str, Any]
 ) -> None:
     if isinstance(table.place, CatalogName):
-        create(_no_rows(spark, schema), table, _properties(table))
+        create(_no_rows(spark, schema), table, _properties(table, schema.names))
         append(_no_rows(spark, schema), table, note, surely_filled=False)
         return
     told = encode(note)
     # What is left of a creation that was cut off is a table to Spark's catalog, not to a writer.
     was_begun = (table.path / "_delta_log").exists()
     if not (was_begun or is_remote()):
-        properties = ", ".join(f"'{key}' = '{v}'" for key, v in _properties(table).items())
+        properties = ", ".join(
+            f"'{key}' = '{v}'" for key, v in _properties(table, schema.names).items()
+        )
         apart = _apart(spark)
         with _ONE_AT_A_TIME, with_settings(apart, {USER_METADATA: told}):
             if apart.conf.get(USER_METADATA, None) == told:
@@ -132,7 +135,7 @@ def _create(
                 )
                 return
     # Nor may a session take settings. A writer carries the note, and the next run describes.
-    options = {"userMetadata": told, **_properties(table)}
+    options = {"userMetadata": told, **_properties(table, schema.names)}
     save(_no_rows(spark, schema), table, options, "error")
 
 
@@ -152,14 +155,16 @@ def _may_lack_a_lock(table: Table, note: dict[str, Any]) -> bool:
     return of_a_batch and (is_named or not table.needs_locks or is_stored(table.path))
 
 
-def _properties(table: Table) -> dict[str, str]:
+def _properties(table: Table, columns: Sequence[str]) -> dict[str, str]:
     """Give the properties that a table is made with."""
     found = {"delta.checkpointInterval": str(LOG_CHECKPOINT_COMMITS)}
     of_a_layer, side = table.name.startswith(("bronze.", "silver.")), table.bare.partition("__")[2]
     followed = of_a_layer and side in ("", "requeue")
     if followed and not side:
         # By these files are skipped. Of ids, payloads and paths Delta would compare each value.
-        found["delta.dataSkippingStatsColumns"] = _SKIPPED[table.name.partition(".")[0]]
+        skipped = [name for name in _SKIPPED[table.name.partition(".")[0]] if name in columns]
+        if skipped:
+            found["delta.dataSkippingStatsColumns"] = ",".join(skipped)
     if isinstance(table.place, CatalogName) and followed:
         # Costs nothing while a table only grows.
         found[FEED_PROPERTY] = "true"
