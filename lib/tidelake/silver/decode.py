@@ -42,7 +42,7 @@ _NAMES_OF_JSON = re.compile(rb'"((?:[^"\\]|\\.)*)"\s*:')
 _REASONS = pa.list_(pa.field("element", pa.string()))
 
 
-class Field(NamedTuple):
+class DecodedField(NamedTuple):
     """A field that the schema names.
 
     Attributes:
@@ -59,7 +59,7 @@ class Field(NamedTuple):
 class Decoder:
     """Decode payloads by one schema."""
 
-    def __init__(self, fields: Sequence[Field], evolution: str) -> None:
+    def __init__(self, fields: Sequence[DecodedField], evolution: str) -> None:
         """Compile a schema.
 
         Args:
@@ -83,12 +83,12 @@ class Decoder:
         self._nothing = self._record()
         self._plain = msgspec.json.Decoder(self._record, float_hook=Number)
         self._any = msgspec.json.Decoder(dict[str, Any], float_hook=Number)
-        self._names = {field.name: number for number, field in enumerate(self.fields)}
+        self._names = frozenset(field.name for field in self.fields)
         self.unknown_type: pa.DataType = (
             pa.map_(pa.string(), pa.string()) if evolution == "additive" else pa.string()
         )
 
-    def __reduce__(self) -> tuple[type[Decoder], tuple[tuple[Field, ...], str]]:
+    def __reduce__(self) -> tuple[type[Decoder], tuple[tuple[DecodedField, ...], str]]:
         """Send the schema alone to another process."""
         return Decoder, (self.fields, self.evolution)
 

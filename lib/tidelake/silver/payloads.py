@@ -20,8 +20,7 @@ from tidelake.config import Event, Field, FieldType, Pipeline
 from tidelake.config.types import quoted
 from tidelake.reuse import reused
 from tidelake.silver.avro_schema import DATUM, END, framed
-from tidelake.silver.decode import Decoder
-from tidelake.silver.decode import Field as DecodedField
+from tidelake.silver.decode import DecodedField, Decoder
 
 arrow_udf: Any
 try:

@@ -116,12 +116,8 @@ def _one_by_one(values: Iterable[Any], kind: pa.DataType) -> _Column:
         except Refused:
             typed.append(None)
             bad.append(row)
-    return _build(typed, kind), bad
-
-
-def _build(typed: list[Any], kind: pa.DataType) -> pa.Array:
-    """Make an array; instants come as numbers, in structs and lists too."""
-    return pa.array(typed, kind)
+    # Instants come as numbers, in structs and lists too.
+    return pa.array(typed, kind), bad
 
 
 def _fast_texts(values: list[Any], kind: pa.DataType) -> _Column | None:
@@ -437,16 +433,11 @@ def _as_java(number: float) -> str:
         return "-0.0" if math.copysign(1, number) < 0 else "0.0"
     sign = "-" if number < 0 else ""
     shortest = repr(abs(number))
-    mantissa, _, exponent = f"{abs(number):e}".partition("e")
-    digits = shortest.partition("e")[0].replace(".", "").strip("0")
-    power = int(exponent)
-    if len(digits) == 1:
+    if len(shortest.partition("e")[0].replace(".", "").strip("0")) == 1:
         # Java writes two digits at least, the second of which is rarely another than zero.
-        mantissa, _, exponent = f"{abs(number):.1e}".partition("e")
-        digits = mantissa.replace(".", "").rstrip("0")
-        power = int(exponent)
-    else:
-        power = Decimal(shortest).adjusted()
+        shortest = f"{abs(number):.1e}"
+    power = Decimal(shortest).adjusted()
+    digits = shortest.partition("e")[0].replace(".", "").strip("0")
     if 1e-3 <= abs(number) < 1e7:
         if power >= 0:
             digits = digits.ljust(power + 1, "0")
