@@ -76,6 +76,7 @@ def silver(spark: SparkSession, cut: Cut, files: int) -> DataFrame:
         "ingested_at",
         F.to_date("event_time").alias("event_date"),
         F.xxhash64("payload").alias("_payload_hash"),
+        F.xxhash64("event_id").alias("_id_hash"),
         F.lit("g1").alias("_generation"),
         F.lit(0).cast("bigint").alias("_batch"),
     )

@@ -4,14 +4,18 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import numpy as np
 import pytest
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from tidelake.config.names import ID_HASH
 from tidelake.runtime import accepted_rows
 from tidelake.runtime.accepted_rows import FilesInScope
-from tidelake.silver.scope import DedupScope, united
+from tidelake.silver.classify import hash_of_id
+from tidelake.silver.row_sets import Numbers, may_have_hash
+from tidelake.silver.scope import DedupScope, united, with_id_hash
 from tidelake.spark import tuning
 from tidelake.tables import Lake, Table
 
@@ -185,3 +189,64 @@ def test_a_batch_of_many_dates_leaves_nothing_to_the_batches_after_it(
     assert ids(known.rows(spark, scope(2, DAY + 1))) == of_hours(2)
     assert ids(known.rows(spark, scope(9, DAY + 1))) == of_hours(2)
     assert len(asked) == 5
+
+
+def hashed(rows: DataFrame) -> DataFrame:
+    return rows.withColumns({ID_HASH: hash_of_id(), "_batch": F.lit(0).cast("bigint")})
+
+
+def hashes_of(spark: SparkSession, *events: str) -> Numbers:
+    rows = spark.createDataFrame([(event,) for event in events], "event_id string")
+    return np.sort(rows.select(hash_of_id().alias("h")).toPandas()["h"].to_numpy())
+
+
+COLUMNS = ["event_id", "record_id", "event_date", "ingested_at", ID_HASH]
+
+
+def test_rows_are_found_by_the_hashes_of_their_ids(
+    spark: SparkSession, table: Table, asked: list[str]
+) -> None:
+    known = FilesInScope(table)
+    for hour in range(3):
+        rows = hashed(events(spark, hour)).coalesce(1)
+        rows.write.format("delta").mode("append").save(str(table.path))
+        wanted = hashes_of(spark, "0-1", "2-2", "9-9")
+        found = known.meeting(spark, scope(0), wanted, COLUMNS)
+        assert found is not None
+        assert found.schema.names == COLUMNS
+        assert set(found["event_id"].to_pylist()) == ({"0-1", "2-2"} if hour == 2 else {"0-1"})
+        assert known.count == 3 * (hour + 1)
+    assert found["ingested_at"].to_pylist()[0] == NOON
+    # More hashes than a file holds.
+    many = np.union1d(hashes_of(spark, "1-1"), np.arange(50, dtype=np.int64))
+    found = known.meeting(spark, scope(0), many, COLUMNS)
+    assert found is not None
+    assert found["event_id"].to_pylist() == ["1-1"]
+    assert asked == [table.name]
+
+
+def test_spark_looks_where_an_earlier_version_wrote_no_hash(
+    spark: SparkSession, table: Table
+) -> None:
+    fill(spark, table, 0)
+    known, wanted = FilesInScope(table), hashes_of(spark, "0-1")
+    assert known.meeting(spark, scope(0), wanted, COLUMNS) is None
+    spark.sql(f"ALTER TABLE {table.sql} ADD COLUMNS ({ID_HASH} BIGINT, _batch BIGINT)")
+    hashed(events(spark, 1)).write.format("delta").mode("append").save(str(table.path))
+    assert known.meeting(spark, scope(0), wanted, COLUMNS) is None
+    # Rows of both kinds in one file.
+    DeltaTable.forPath(spark, str(table.path)).optimize().executeCompaction()
+    assert known.meeting(spark, scope(0), wanted, COLUMNS) is None
+    rows = with_id_hash(known.rows(spark, scope(0)))
+    found = rows.where(may_have_hash(spark, ID_HASH, hashes_of(spark, "0-1", "1-1")))
+    assert ids(found) == {"0-1", "1-1"}
+
+
+def test_spark_looks_where_the_hashes_would_fill_the_driver(
+    spark: SparkSession, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed(events(spark, 0)).write.format("delta").mode("append").save(str(table.path))
+    known, wanted = FilesInScope(table), hashes_of(spark, "0-1")
+    assert known.meeting(spark, scope(0), wanted, COLUMNS) is not None
+    monkeypatch.setattr(tuning, "INDEXED_IDS", 2)
+    assert known.meeting(spark, scope(0), wanted, COLUMNS) is None

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tests.pipelines import bronze, shop
+from tidelake.config.names import ID_HASH
 from tidelake.silver.classify import (
     ORIGIN,
     PAYLOAD_HASH,
@@ -175,6 +176,7 @@ def test_classification_carries_what_later_steps_need(spark: SparkSession, tmp_p
         SELECTED,
         UNKNOWN,
         PAYLOAD_HASH,
+        ID_HASH,
         ROW,
         ORIGIN,
         REQUEUED_AT,

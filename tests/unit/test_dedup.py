@@ -10,7 +10,8 @@ from pyspark.sql import functions as F
 
 from tests.pipelines import timed
 from tidelake.config.event import Dedup
-from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, REQUEUED_AT, ROW, STAGE
+from tidelake.config.names import ID_HASH
+from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, REQUEUED_AT, ROW, STAGE, hash_of_id
 from tidelake.silver.dedup import (
     CONFLICT,
     DUPLICATE,
@@ -51,7 +52,8 @@ def classified(spark: SparkSession, rows: list[New], *, origin: str = "bronze") 
         (f"{place}@{n}", event, place, place.rsplit(":", 1)[0], day, f"{MONDAY} {clock}", hash_)
         for n, (event, place, day, clock, hash_) in enumerate(rows)
     ]
-    return timed(spark, [(*row, origin, None, None) for row in full], NEW_DDL)
+    made = timed(spark, [(*row, origin, None, None) for row in full], NEW_DDL)
+    return made.withColumn(ID_HASH, hash_of_id())
 
 
 def verdicts(frame: DataFrame) -> dict[str, str]:
@@ -98,6 +100,7 @@ def test_an_id_that_meets_no_other_row_is_not_compared(spark: SparkSession) -> N
     assert verdicts(rank_arrivals(again, IGNORE)) == {"f:2": DUPLICATE}
     old = [(one, f"old:{n}") for n, one in enumerate(("once 5", "gone", "gone"))]
     known = timed(spark, [(*one, MONDAY, f"{MONDAY} {NOON}", 1, False) for one in old], KNOWN_DDL)
+    known = known.withColumn(ID_HASH, hash_of_id())
     found = having(new, colliding_ids(new, known)).select("event_id").collect()
     assert sorted(row["event_id"] for row in found) == ["once 5", "twice", "twice"]
 

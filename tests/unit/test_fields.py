@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from tests.pipelines import bronze, shop
 from tidelake.config import Pipeline
 from tidelake.silver.classify import STAGE, classify, reasons_by_stage
+from tidelake.silver.dedup import Repeats
 from tidelake.silver.fields import MOST_COLUMNS, RESCUED, extra_columns, new_columns
 from tidelake.silver.payloads import UNKNOWN
 from tidelake.silver.route import decide, marked, to_late, to_silver
@@ -67,7 +68,7 @@ def classified(spark: SparkSession, pipeline: Pipeline, payloads: Mapping[str, s
 
 def decided(spark: SparkSession, pipeline: Pipeline, payloads: Mapping[str, str]) -> DataFrame:
     rows = classified(spark, pipeline, payloads)
-    return decide(rows, None, watermark=None, allowed=timedelta(0))
+    return decide(rows, Repeats(None, 0), watermark=None, allowed=timedelta(0))
 
 
 def reasons(
@@ -171,14 +172,14 @@ def test_rescue_and_additive_stand_where_silver_and_late_expect_them(
     rows = decided(spark, rescue, payloads)
     silver = to_silver(rows, rescue, generation="g1", batch=0)
     late = to_late(rows, rescue, watermark=marked(None), generation="g1", batch=0)
-    assert silver.columns[-4:-3] == late.columns[-5:-4] == [RESCUED]
+    assert silver.columns[-5:-4] == late.columns[-6:-5] == [RESCUED]
 
     plain = shop(tmp_path)
     rows = decided(spark, plain, payloads)
     silver = to_silver(rows, plain, extra=("colour", "size"), generation="g1", batch=0)
     late = to_late(rows, plain, watermark=marked(None), extra=("colour",), generation="g1", batch=0)
-    assert silver.columns[-5:-3] == ["colour", "size"]
-    assert late.columns[-5:-4] == ["colour"]
+    assert silver.columns[-6:-4] == ["colour", "size"]
+    assert late.columns[-6:-5] == ["colour"]
     assert UNKNOWN not in silver.columns
     assert RESCUED not in silver.columns
 
@@ -237,7 +238,7 @@ def test_only_fields_of_accepted_rows_that_hold_a_value_and_could_be_columns_are
         "none": event(),
     }
     rows = decided(spark, pipeline, payloads)
-    summary, _ = summarize(rows, pipeline)
+    summary = summarize(rows, pipeline)
     assert summary.has_unknown()
     assert unknown_fields(rows) == {"colour", "size"}
     assert sum(summary.rows().values()) == len(payloads)
@@ -249,7 +250,7 @@ def test_without_additive_nothing_becomes_a_column(
 ) -> None:
     pipeline = shop(tmp_path, event={"evolution": evolution})
     rows = decided(spark, pipeline, {"a": event('"x":1'), "b": event()})
-    assert not summarize(rows, pipeline)[0].has_unknown()
+    assert not summarize(rows, pipeline).has_unknown()
 
 
 def test_a_nested_known_field_is_read_beside_unknown_ones(

@@ -11,6 +11,8 @@ from pyspark.sql import functions as F
 from tests.collisions import colliding
 from tests.pipelines import bronze, shop, timed
 from tests.unit.test_dedup import KNOWN_DDL, MERGE, MONDAY, NOON, classified, verdicts
+from tidelake.config.names import ID_HASH
+from tidelake.silver.classify import hash_of_id
 from tidelake.silver.dedup import (
     colliding_ids,
     group_accepted,
@@ -48,7 +50,7 @@ def test_ids_of_one_hash_meet_and_are_told_apart(spark: SparkSession) -> None:
         spark,
         [(one, f"k:{n}", MONDAY, f"{MONDAY} {NOON}", 7, False) for n, (one, _) in enumerate(pairs)],
         KNOWN_DDL,
-    )
+    ).withColumn(ID_HASH, hash_of_id())
     ids = colliding_ids(new, known)
     assert ids.count() == PAIRS
     close = having(new, ids)

@@ -5,22 +5,26 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
+import numpy as np
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from tests.collisions import colliding
 from tests.pipelines import timed
 from tests.unit.test_dedup import EDGE, KNOWN_DDL, MONDAY, NOON, TUESDAY, New, classified
 from tidelake.config import Dedup
+from tidelake.config.names import ID_HASH
 from tidelake.runtime.held import Held
 from tidelake.silver import dedup
-from tidelake.silver.classify import PAYLOAD_HASH, ROW
-from tidelake.silver.dedup import CONFLICT, DUPLICATE, VERDICT, Accepted, find_repeats
-from tidelake.silver.route import FATE, decide
-from tidelake.silver.scope import Arrivals, DedupScope
-from tidelake.silver.summary import arrivals_of
+from tidelake.silver.classify import PAYLOAD_HASH, ROW, hash_of_id
+from tidelake.silver.dedup import CONFLICT, DUPLICATE, VERDICT, Accepted, Hold, find_repeats
+from tidelake.silver.route import FATE, decide, with_verdicts
+from tidelake.silver.row_sets import Numbers
+from tidelake.silver.scope import DedupScope
 
 _ROWS: list[New] = [
     ("new", "f:1", MONDAY, NOON, 1),
@@ -60,38 +64,90 @@ def _known(spark: SparkSession) -> DataFrame:
         (event, place, TUESDAY, f"{MONDAY} {clock}", hash_, False)
         for event, place, clock, hash_ in _OLD
     ]
-    return timed(spark, rows, KNOWN_DDL)
+    return timed(spark, rows, KNOWN_DDL).withColumn(ID_HASH, hash_of_id())
+
+
+@dataclass
+class _Accepted:
+    """Accepted rows, or none."""
+
+    rows: DataFrame | None = None
+    count: int | None = None
+    table: DataFrame | None = None
+    scopes: list[DedupScope] = field(default_factory=list)
+
+    def within(self, scope: DedupScope) -> Accepted | None:
+        self.scopes.append(scope)
+        rows = self.rows
+        if self.table is not None:
+            rows = scope.within(self.table, is_late_table=False)
+        return None if rows is None else Accepted(rows, self.count)
+
+    def meeting(self, scope: DedupScope, hashes: Numbers, hold: Hold) -> Accepted:
+        found = self.within(scope)
+        if found is None or found.rows is None:
+            return Accepted(None, 0)
+        rows = hold.now(found.rows)
+        return Accepted(rows, rows.count(), np.unique(rows.toPandas()[ID_HASH].to_numpy()))
+
+
+def _told(judged: DataFrame, search: _Accepted, rules: Dedup, *, numbered: bool) -> dict[str, str]:
+    """Judge rows; give the verdicts by record id."""
+    with Held(rows=0 if numbered else None) as hold:
+        kept, has_numbers = hold.first(judged)
+        assert has_numbers == numbered
+        repeats = find_repeats(kept, search, rules, hold=hold, numbered=numbered)
+        told = with_verdicts(kept, repeats).where(F.col(VERDICT).isNotNull()).collect()
+        return {row["record_id"]: row[VERDICT] for row in told}
+
+
+_BOTH = pytest.mark.parametrize("numbered", [True, False])
 
 
 @pytest.mark.parametrize("count", [len(_OLD), None])
-@pytest.mark.parametrize(("broadcast", "hashes"), [(100, 100), (0, 100), (0, 0)])
+@pytest.mark.parametrize(
+    ("broadcast", "hashes", "numbered"),
+    [(100, 100, False), (0, 100, False), (0, 0, False), (100, 0, True), (0, 0, True)],
+)
 def test_a_row_s_verdict_does_not_depend_on_how_many_there_are(
     spark: SparkSession,
     monkeypatch: pytest.MonkeyPatch,
     broadcast: int,
     hashes: int,
+    numbered: bool,
     count: int | None,
 ) -> None:
     monkeypatch.setattr(dedup, "BROADCAST", broadcast)
     monkeypatch.setattr(dedup, "HASHES", hashes)
-    arrived = Arrivals(len(_ROWS), datetime(2024, 1, 1, 12, tzinfo=UTC), ((19_723, 19_724),))
     rules = Dedup(ttl=timedelta(hours=1), beyond_ttl="ignore")
-    with Held() as hold:
-        found = find_repeats(
-            classified(spark, _ROWS),
-            arrived,
-            lambda reach: Accepted(_known(spark), count),
-            rules,
-            hold=hold,
-        )
-        assert found.rows is not None
-        told = {row[ROW].split("@")[0]: row[VERDICT] for row in found.rows.collect()}
-    assert told == _EXPECTED
-    assert found.searched == len(_OLD)
+    search = _Accepted(_known(spark), count)
+    assert _told(classified(spark, _ROWS), search, rules, numbered=numbered) == _EXPECTED
+    with Held(rows=0 if numbered else None) as hold:
+        kept, _ = hold.first(classified(spark, _ROWS))
+        found = find_repeats(kept, search, rules, hold=hold, numbered=numbered)
+        assert found.searched == len(_OLD)
 
 
+@_BOTH
+def test_ids_of_one_hash_are_told_apart(spark: SparkSession, numbered: bool) -> None:
+    pairs = [colliding("", "", seed=n) for n in range(5)]
+    known = timed(
+        spark,
+        [(one, f"k:{n}", MONDAY, f"{MONDAY} {NOON}", 7, False) for n, (one, _) in enumerate(pairs)],
+        KNOWN_DDL,
+    ).withColumn(ID_HASH, hash_of_id())
+    rows: list[New] = [
+        (event, f"{side}:{n}", MONDAY, NOON, 7)
+        for n, pair in enumerate(pairs)
+        for side, event in zip("ab", pair, strict=True)
+    ]
+    told = _told(classified(spark, rows), _Accepted(known), Dedup(), numbered=numbered)
+    assert told == {f"a:{n}": DUPLICATE for n in range(5)}
+
+
+@_BOTH
 def test_of_a_row_that_stands_in_a_batch_more_than_once_exactly_one_is_accepted(
-    spark: SparkSession,
+    spark: SparkSession, numbered: bool
 ) -> None:
     """Two writers appended the same batch of bronze: in one instant, or one after the other."""
     clicks = [
@@ -121,13 +177,13 @@ def test_of_a_row_that_stands_in_a_batch_more_than_once_exactly_one_is_accepted(
             ("never again", "old:2", MONDAY, f"{MONDAY} 11:30:00", 1, False),
         ],
         KNOWN_DDL,
-    )
+    ).withColumn(ID_HASH, hash_of_id())
     new = classified(spark, rows).withColumn(ROW, F.col("record_id"))
     new = new.withColumn("event_time", F.col("ingested_at"))
-    arrived = Arrivals(len(rows), datetime(2024, 1, 1, 12, tzinfo=UTC), ((19_723, 19_723),))
-    with Held() as hold:
-        found = find_repeats(new, arrived, lambda reach: Accepted(known, 2), Dedup(), hold=hold)
-        decided = decide(new, found.rows, watermark=None, allowed=timedelta(0), twins=found.twins)
+    with Held(rows=0 if numbered else None) as hold:
+        kept, _ = hold.first(new)
+        found = find_repeats(kept, _Accepted(known, 2), Dedup(), hold=hold, numbered=numbered)
+        decided = decide(kept, found, watermark=None, allowed=timedelta(0))
         told = Counter((row["record_id"], row[FATE]) for row in decided.collect())
     assert told == {
         ("f:0", "silver"): 1,
@@ -146,15 +202,6 @@ def test_of_a_row_that_stands_in_a_batch_more_than_once_exactly_one_is_accepted(
         ("f:9", "duplicate"): 1,
         ("f:10", "quarantined"): 1,
     }
-
-
-def _told(spark: SparkSession, rows: list[New], rules: Dedup) -> dict[str, str]:
-    """Judge rows among each other."""
-    arrived = Arrivals(len(rows), datetime(2024, 1, 1, tzinfo=UTC), ())
-    with Held() as hold:
-        found = find_repeats(classified(spark, rows), arrived, None, rules, hold=hold)
-        rows_found = [] if found.rows is None else found.rows.collect()
-        return {row[ROW].split("@")[0]: row[VERDICT] for row in rows_found}
 
 
 def _one_by_one(rows: Sequence[New], rules: Dedup) -> dict[str, str]:
@@ -177,9 +224,10 @@ def _meet(one: New, other: New, rules: Dedup) -> bool:
     return abs(apart) <= rules.ttl or (rules.widened and one[2] == other[2])
 
 
+@_BOTH
 @pytest.mark.parametrize("beyond_ttl", ["merge", "ignore"])
 def test_ids_that_come_back_again_and_again_are_judged_as_one_by_one(
-    spark: SparkSession, beyond_ttl: str
+    spark: SparkSession, beyond_ttl: str, numbered: bool
 ) -> None:
     chance = random.Random(8)
     rules = Dedup.model_validate({"ttl": timedelta(hours=1), "beyond_ttl": beyond_ttl})
@@ -193,7 +241,7 @@ def test_ids_that_come_back_again_and_again_are_judged_as_one_by_one(
         )
         for number in range(200)
     ]
-    told = _told(spark, rows, rules)
+    told = _told(classified(spark, rows), _Accepted(), rules, numbered=numbered)
     assert told == _one_by_one(rows, rules)
     # Some of each came back: they are neither copies nor conflicts.
     assert 10 < len(rows) - len(told) < 40
@@ -204,42 +252,34 @@ def _jobs(spark: SparkSession) -> int:
     return max(newest.apply(number).jobId() for number in range(newest.size()))
 
 
+@_BOTH
 def test_an_id_that_comes_back_often_takes_no_more_jobs_than_one_that_does_twice(
-    spark: SparkSession,
+    spark: SparkSession, numbered: bool
 ) -> None:
     rules = Dedup(ttl=timedelta(minutes=10), beyond_ttl="ignore")
     took = []
     for times in (3, 12):
         rows: list[New] = [("e", f"f:{n}", MONDAY, f"{n:02}:00:00", 1) for n in range(times)]
         before = _jobs(spark)
-        assert _told(spark, rows, rules) == {}
+        assert _told(classified(spark, rows), _Accepted(), rules, numbered=numbered) == {}
         took.append(_jobs(spark) - before)
     assert took[0] == took[1]
 
 
 def _met(
-    spark: SparkSession, rows: DataFrame, table: DataFrame, rules: Dedup
+    rows: DataFrame, table: DataFrame, rules: Dedup, *, numbered: bool
 ) -> tuple[DedupScope, set[str], dict[str, str]]:
-    """Judge rows against a table; give the reach, the table's rows in it, and the verdicts."""
-    reaches = []
-
-    def read(reach: DedupScope) -> Accepted:
-        reaches.append(reach)
-        return Accepted(reach.within(table, is_late_table=False), None)
-
-    with Held() as hold:
-        kept = hold(rows)
-        arrived = arrivals_of(kept)
-        found = find_repeats(kept, arrived, read, rules, hold=hold)
-        assert found.rows is not None
-        told = {row["event_id"]: row[VERDICT] for row in kept.join(found.rows, ROW).collect()}
-    (reach,) = reaches
-    near = reach.within(table, is_late_table=False).collect()
-    return reach, {row["event_id"] for row in near}, told
+    """Judge rows against a table; give the scope, the table's rows in it, and the verdicts."""
+    search = _Accepted(table=table)
+    told = _told(rows.withColumn("record_id", F.col("event_id")), search, rules, numbered=numbered)
+    (scope,) = search.scopes
+    near = scope.within(table, is_late_table=False).collect()
+    return scope, {row["event_id"] for row in near}, told
 
 
+@_BOTH
 def test_dates_of_two_thousand_years_are_searched_in_few_ranges_and_none_is_missed(
-    spark: SparkSession,
+    spark: SparkSession, numbered: bool
 ) -> None:
     # One day in 250 from the year 1 on, and all of the last weeks before 2024.
     garbage = spark.range(2_956).select(F.expr("CAST(id * 250 AS INT) - 719162").alias("day"))
@@ -250,6 +290,7 @@ def test_dates_of_two_thousand_years_are_searched_in_few_ranges_and_none_is_miss
     )
     one = classified(spark, [("-", "f:1", MONDAY, NOON, 1)]).drop("event_id", "event_date", ROW)
     rows = one.crossJoin(dates).withColumn(ROW, F.col("event_id"))
+    rows = rows.withColumn(ID_HASH, hash_of_id())
     long_ago = F.lit("2020-01-01 00:00:00").cast("timestamp")
     old = rows.withColumn("ingested_at", long_ago).where(
         F.expr("(int(event_id) + 719162) % 1000 = 0")
@@ -260,7 +301,7 @@ def test_dates_of_two_thousand_years_are_searched_in_few_ranges_and_none_is_miss
     # Between the garbage and the last weeks: on a date that no row has.
     unmet = other.withColumn("event_date", F.expr("date_from_unix_date(19640)"))
     rules = Dedup(ttl=timedelta(hours=1), beyond_ttl="merge")
-    reach, near, told = _met(spark, rows, old.union(unmet), rules)
+    reach, near, told = _met(rows, old.union(unmet), rules, numbered=numbered)
     expected = {row["event_id"] for row in old.collect()}
     assert len(expected) == 739
     assert told == dict.fromkeys(expected, DUPLICATE)
@@ -269,8 +310,9 @@ def test_dates_of_two_thousand_years_are_searched_in_few_ranges_and_none_is_miss
     assert "x" not in near
 
 
+@_BOTH
 def test_a_row_that_was_sent_again_does_not_bring_all_arrivals_since_its_own_into_reach(
-    spark: SparkSession,
+    spark: SparkSession, numbered: bool
 ) -> None:
     fresh = classified(spark, [("new", "f:1", MONDAY, NOON, 1)])
     again = classified(spark, [("late", "f:2", MONDAY, NOON, 1)], origin="late")
@@ -289,6 +331,6 @@ def test_a_row_that_was_sent_again_does_not_bring_all_arrivals_since_its_own_int
         f"{PAYLOAD_HASH} bigint",
     )
     rules = Dedup(ttl=timedelta(hours=1), beyond_ttl="merge")
-    _, near, told = _met(spark, rows, table, rules)
+    _, near, told = _met(rows, table, rules, numbered=numbered)
     assert near == {"new", "late"}
     assert told == {"new": DUPLICATE, "late": CONFLICT}

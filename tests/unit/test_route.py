@@ -10,8 +10,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tests.pipelines import bronze, shop
+from tidelake.config.names import ID_HASH
 from tidelake.silver.classify import PAYLOAD_HASH, classify
-from tidelake.silver.dedup import CONFLICT, DUPLICATE, IDENTITY, VERDICT
+from tidelake.silver.dedup import CONFLICT, DUPLICATE, IDENTITY, VERDICT, Repeats
 from tidelake.silver.route import (
     FATE,
     QUARANTINE_DDL,
@@ -25,7 +26,7 @@ from tidelake.silver.route import (
 WATERMARK = datetime(2024, 1, 1, 11, tzinfo=UTC)
 ALLOWED = timedelta(hours=1)
 AGAIN = "_requeued_at"
-ORIGIN = [PAYLOAD_HASH, "_generation", "_batch"]
+ORIGIN = [PAYLOAD_HASH, ID_HASH, "_generation", "_batch"]
 
 
 def payload(clock: str, **changes: object) -> str:
@@ -58,7 +59,7 @@ def decided(spark: SparkSession, folder: Path) -> DataFrame:
     verdicts = classified.where(F.col("record_id").isin("copy", "conflict")).select(
         *IDENTITY, named.otherwise(CONFLICT).alias(VERDICT)
     )
-    return decide(classified, verdicts, watermark=WATERMARK, allowed=ALLOWED)
+    return decide(classified, Repeats(verdicts, 0), watermark=WATERMARK, allowed=ALLOWED)
 
 
 def test_every_row_has_one_fate(spark: SparkSession, tmp_path: Path) -> None:
@@ -84,7 +85,9 @@ def test_without_verdicts_and_watermark_nothing_is_a_duplicate_or_late(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     rows = bronze(spark, [{"record_id": "old", "payload": payload("00:00:00")}])
-    fate = decide(classify(rows, shop(tmp_path)), None, watermark=None, allowed=timedelta(0))
+    fate = decide(
+        classify(rows, shop(tmp_path)), Repeats(None, 0), watermark=None, allowed=timedelta(0)
+    )
     assert [row[FATE] for row in fate.collect()] == ["silver"]
 
 
@@ -122,7 +125,7 @@ def test_a_late_row_keeps_its_payload_and_says_how_late_it_was(
         generation="g",
         batch=0,
     )
-    assert late.columns[-7:] == ["payload", "watermark", "lateness_seconds", AGAIN, *ORIGIN]
+    assert late.columns[-8:] == ["payload", "watermark", "lateness_seconds", AGAIN, *ORIGIN]
     texts = {name: F.col(name).cast("string") for name in ("watermark", AGAIN)}
     rows = {row["record_id"]: row for row in late.withColumns(texts).collect()}
     assert {name: row[AGAIN] for name, row in rows.items()} == {

@@ -1,26 +1,25 @@
-"""What is counted of a batch does not depend on when its repeats are found."""
+"""Every row of a batch is counted with its fate, however its repeats are found."""
 
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.pipelines import bronze, shop
 from tidelake.fingerprints import Fingerprint, fingerprint
+from tidelake.runtime.accepted_rows import AcceptedRows
 from tidelake.runtime.held import Held
+from tidelake.runtime.silver import decide_fates
 from tidelake.silver.classify import ORIGIN, STAGE, classify
-from tidelake.silver.dedup import find_repeats
-from tidelake.silver.route import FATE, decide
-from tidelake.silver.summary import corrected, summarize
+from tidelake.silver.route import FATE
+from tidelake.tables import Lake
 
-# Rows arrive then; the watermark and what is allowed behind it decide what is too late.
-_RULES = {
-    "watermark": datetime(2024, 1, 1, 11, tzinfo=UTC),
-    "allowed": timedelta(hours=1),
-}
+_WATERMARK = datetime(2024, 1, 1, 11, tzinfo=UTC)
+_RULES = {"delay": "10 minutes", "allowed_lateness": "1 hour"}
 
 
 def _event(number: int, clock: str, **more: object) -> str:
@@ -50,29 +49,27 @@ def _batch(spark: SparkSession) -> DataFrame:
     return bronze(spark, [{"record_id": f"f:{n}", "payload": text} for n, text in enumerate(fresh)])
 
 
-def test_counts_that_are_corrected_are_those_of_the_decided_rows(
-    spark: SparkSession, tmp_path: Path
+@pytest.mark.parametrize("numbered", [True, False])
+def test_each_row_is_counted_with_the_fate_that_it_has(
+    spark: SparkSession, tmp_path: Path, numbered: bool
 ) -> None:
-    pipeline = shop(tmp_path, event={"where": "user_id <> 'bot'"})
-    with Held() as hold:
-        judged = hold(classify(_batch(spark), pipeline))
-        first, arrivals = summarize(decide(judged, None, **_RULES), pipeline)
-        repeats = find_repeats(judged, arrivals, None, pipeline.dedup, hold=hold)
-        decided = decide(judged, repeats.rows, **_RULES)
-        summary = corrected(first, decided, pipeline)
+    pipeline = shop(tmp_path, event={"where": "user_id <> 'bot'"}, watermark=_RULES)
+    search = AcceptedRows(spark, pipeline, Lake(tmp_path), 0, afresh=True)
+    with Held(rows=0 if numbered else None) as hold:
+        judged = classify(_batch(spark), pipeline)
+        decision = decide_fates(judged, search, _WATERMARK, hold, counts=True)
+        decided, summary = decision.rows, decision.summary
+        assert summary is not None
         rows = decided.groupBy(ORIGIN, FATE, STAGE).count().collect()
         marks = decided.groupBy(ORIGIN, FATE, STAGE).agg(fingerprint().alias("mark")).collect()
-    assert arrivals.rows == 10
     assert summary.rows() == {tuple(row)[:3]: row["count"] for row in rows}
     assert {key: mark for key, mark in summary.marks.items() if mark != Fingerprint()} == {
         tuple(row)[:3]: Fingerprint.of(*row["mark"]) for row in marks
     }
     assert summary.rows()["bronze", "duplicate", None] == 3
     assert summary.rows()["bronze", "quarantined", "conflicting_duplicate"] == 2
-    assert first.rows()["bronze", "silver", None] == 6
+    assert summary.rows()["bronze", "silver", None] == 3
     reached = summary.partitions({})["0"].max_event_time
     assert reached == datetime(2024, 1, 1, 11, 40, tzinfo=UTC)
-    assert first.partitions({})["0"].max_event_time == datetime(2024, 1, 1, 11, 59, tzinfo=UTC)
     assert summary.has_unknown()
     assert summary.of_accepted("unknown") == 1
-    assert first.of_accepted("unknown") == 2

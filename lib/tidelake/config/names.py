@@ -35,6 +35,8 @@ GOLD_RESERVED = (
     "session_end",
 )
 
+# A hash of the event's id, in silver and late; tables of earlier versions lack it.
+ID_HASH = "_id_hash"
 # Columns of a dimension's silver: what orders its changes, and which of them delete.
 SEQUENCE, IS_DELETE = "_sequence", "_is_delete"
 # What a dimension's tables fill themselves.

@@ -91,6 +91,7 @@ COLUMNS = {
     "_generation": "The generation that wrote the row.",
     "_batch": "The micro-batch that wrote the row.",
     "_payload_hash": "A hash of the payload: tells a copy from a conflict.",
+    "_id_hash": "A hash of event_id: events are looked for by it before their ids are compared.",
     "_requeued_at": "When the row had been sent again (UTC); null for a first arrival.",
     "_rescued_data": "Payload fields that the schema does not know, as JSON.",
     "_left": "The left event's record id.",

@@ -7,18 +7,25 @@ then, and what commits bring in between is read from the log.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 from urllib.parse import unquote
 
-from pyspark.sql import Column, DataFrame, SparkSession
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from tidelake.access import detail, load
 from tidelake.config import Pipeline
-from tidelake.silver.dedup import Accepted
+from tidelake.config.names import ID_HASH
+from tidelake.silver.classify import PAYLOAD_HASH
+from tidelake.silver.dedup import Accepted, Hold
+from tidelake.silver.row_sets import NOTHING, Numbers, may_have_hash, members
 from tidelake.silver.scope import RANGES, DedupScope, Range, united
 from tidelake.sinks.commits import newest_version
 from tidelake.sinks.log_files import commits_after
@@ -27,6 +34,21 @@ from tidelake.spark.engine import reads_local_paths
 from tidelake.store.folders import is_stored
 from tidelake.tables import CatalogName, Lake, Table
 
+_COMPARED = ["event_id", "event_date", "ingested_at", PAYLOAD_HASH, ID_HASH]
+# Of a late row its name and its batch too.
+_OF_LATE = [*_COMPARED, "record_id", "_batch"]
+_TYPES = {
+    field.name: field
+    for field in (
+        pa.field("event_id", pa.string()),
+        pa.field("record_id", pa.string()),
+        pa.field("event_date", pa.date32()),
+        pa.field("ingested_at", pa.timestamp("us", "UTC")),
+        pa.field(PAYLOAD_HASH, pa.int64()),
+        pa.field(ID_HASH, pa.int64()),
+        pa.field("_batch", pa.int64()),
+    )
+}
 # With one of them a data file does not say by itself which rows the table holds.
 _FEATURES = frozenset({"deletionVectors", "columnMapping"})
 
@@ -69,8 +91,10 @@ class AcceptedRows:
             return load(self.spark, table)
         return self.files[table.name].rows(self.spark, scope)
 
-    def within(self, scope: DedupScope) -> Accepted:
-        """Cut both tables to the rows in scope."""
+    def within(self, scope: DedupScope) -> Accepted | None:
+        """Give the rows of both tables in a scope; None where there are none."""
+        if self.afresh:
+            return None
         silver, late = self.read(scope)
         rows = scope.within(silver, is_late_table=False).unionByName(
             scope.within(late, is_late_table=True)
@@ -78,6 +102,46 @@ class AcceptedRows:
         counts = [files.count for files in self.files.values()]
         known = [count for count in counts if count is not None]
         return Accepted(rows, sum(known) if known and len(known) == len(counts) else None)
+
+    def meeting(self, scope: DedupScope, hashes: Numbers, hold: Hold) -> Accepted:
+        """Give the rows in a scope whose id has one of some hashes, and few others."""
+        if self.afresh:
+            return Accepted(None, 0)
+        found = self._known(scope, hashes) if self.files else None
+        if found is not None:
+            return found
+        accepted = self.within(scope)
+        assert accepted is not None and accepted.rows is not None
+        searched = Observation()
+        rows = accepted.rows.observe(searched, F.count(F.lit(1)).alias("rows"))
+        # What is left of them is few, and is not looked for twice.
+        rows = hold.now(rows.where(may_have_hash(self.spark, ID_HASH, hashes)))
+        met = np.unique(rows.select(ID_HASH).toArrow()[ID_HASH].to_numpy())
+        count = accepted.searched
+        # A plan that adapts leaves out what it finds empty, observation and all.
+        return Accepted(rows, searched.get.get("rows", 0) if count is None else count, met)
+
+    def _known(self, scope: DedupScope, hashes: Numbers) -> Accepted | None:
+        """Look the hashes up in the driver; None where it does not hold those of the tables."""
+        name, ascending = self.pipeline.name, np.unique(hashes)
+        parts, met = [], [NOTHING]
+        for table, columns in (
+            (self.lake.silver(name), _COMPARED),
+            (self.lake.late(name), _OF_LATE),
+        ):
+            found = self.files[table.name].meeting(self.spark, scope, ascending, columns)
+            if found is None:
+                return None
+            if found.num_rows:
+                met.append(found[ID_HASH].to_numpy())
+                stored = self.spark.createDataFrame(found)
+                is_late = columns is _OF_LATE
+                if is_late:
+                    stored = stored.where(F.col("_batch") < self.batch)
+                parts.append(scope.within(stored, is_late_table=is_late))
+        searched = sum(files.count or 0 for files in self.files.values())
+        rows = reduce(DataFrame.unionByName, parts) if parts else None
+        return Accepted(rows, searched, np.unique(np.concatenate(met)))
 
 
 @dataclass
@@ -118,20 +182,70 @@ class FilesInScope:
 
     table: Table
     _found: _Found | None = field(default=None, init=False)
+    # By file, ascending.
+    _hashes: dict[str, Numbers] = field(default_factory=dict, init=False)
 
     def rows(self, spark: SparkSession, scope: DedupScope) -> DataFrame:
         """Read at least the rows in scope, as the newest commit left them."""
+        found = self._in_scope(spark, scope)
+        if found is None:
+            return load(spark, self.table)
+        if not found.files:
+            return load(spark, self.table).limit(0)
+        return spark.read.schema(found.schema).parquet(*found.files)
+
+    def meeting(
+        self, spark: SparkSession, scope: DedupScope, hashes: Numbers, columns: list[str]
+    ) -> pa.Table | None:
+        """Read the rows of the files in scope whose id has one of some hashes.
+
+        Args:
+            spark: The session.
+            scope: Which rows are looked for.
+            hashes: Ascending.
+            columns: To read.
+
+        Returns:
+            The rows; None where the files do not tell the rows, are too many
+            for the driver to hold their hashes, or are of a version without them.
+        """
+        found = self._in_scope(spark, scope)
+        if found is None or found.rows > tuning.INDEXED_IDS or not self._are_known(found.files):
+            return None
+        wanted = pa.schema([_TYPES[name] for name in columns])
+        parts = [wanted.empty_table()]
+        for file in found.files:
+            stored = self._hashes[file]
+            few, many = (hashes, stored) if hashes.size < stored.size else (stored, hashes)
+            met = few[members(few, many)]
+            if met.size:
+                rows = _read_file(file, columns)
+                chosen = members(rows[ID_HASH].to_numpy(), met)
+                parts.append(rows.filter(pa.array(chosen)).cast(wanted))
+        return pa.concat_tables(parts)
+
+    def _are_known(self, files: Sequence[str]) -> bool:
+        """Read the hashes of files that were not looked at yet."""
+        self._hashes = {file: self._hashes[file] for file in files if file in self._hashes}
+        for file in files:
+            if file not in self._hashes:
+                if ID_HASH not in pq.read_schema(file).names:
+                    return False
+                column = _read_file(file, [ID_HASH])[ID_HASH]
+                if column.null_count:
+                    return False
+                self._hashes[file] = np.sort(column.to_numpy())
+        return True
+
+    def _in_scope(self, spark: SparkSession, scope: DedupScope) -> _Found | None:
         is_named = isinstance(self.table.place, CatalogName)
         if not reads_local_paths() or is_named or is_stored(self.table.path):
-            return load(spark, self.table)
+            return None
         if not self._is_brought_up(scope):
             self._found = self._asked(spark, scope)
-        if self._found is None:
-            return load(spark, self.table)
-        self._found.days = united((*self._found.days, *scope.days))
-        if not self._found.files:
-            return load(spark, self.table).limit(0)
-        return spark.read.schema(self._found.schema).parquet(*self._found.files)
+        if self._found is not None:
+            self._found.days = united((*self._found.days, *scope.days))
+        return self._found
 
     @property
     def count(self) -> int | None:
@@ -180,6 +294,9 @@ def _look_up(rows: DataFrame, version: int, scope: DedupScope) -> _Found:
     """Ask Delta for the files of a table's version that hold the rows in scope."""
     named = scope.within(rows, is_late_table=False).inputFiles()
     files = [str(Path(file.removeprefix("file:"))) for file in named]
-    # Without a column, only what the files say of themselves is read.
-    held = rows.sparkSession.read.schema(rows.schema).parquet(*files).count() if files else 0
+    held = sum(pq.read_metadata(file).num_rows for file in files)
     return _Found(scope, rows.schema, version, files, held)
+
+
+def _read_file(file: str, columns: list[str]) -> pa.Table:
+    return pq.read_table(file, columns=columns, coerce_int96_timestamp_unit="us", partitioning=None)

@@ -15,7 +15,7 @@ from tidelake.sinks.positions import Position
 from tidelake.tables import Lake, Table
 
 # What silver's batches wrote beside the columns that users see.
-_HIDDEN = ("_payload_hash", "_generation", "_batch")
+_HIDDEN = ("_payload_hash", "_id_hash", "_generation", "_batch")
 
 
 def inputs_of(lake: Lake, pipeline: Pipeline) -> dict[str, Table]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
+from tidelake.silver.dedup import NUMBER
 from tidelake.spark.engine import checkpointed
 from tidelake.spark.internals import in_driver, release
+from tidelake.spark.tuning import NUMBERED_ROWS
 
 Hold = Callable[[DataFrame], DataFrame]
 
@@ -26,13 +29,15 @@ class Held:
     because the input of a batch does not change while it is open.
     """
 
-    def __init__(self, *, small: bool = False) -> None:
+    def __init__(self, *, small: bool = False, rows: int | None = None) -> None:
         """Start without any frame.
 
         Args:
             small: Whether the batch easily fits into the driver's memory.
+            rows: How many it has; None where nobody knows.
         """
         self._small = small
+        self._is_numbered = rows is not None and rows <= NUMBERED_ROWS
         self._frames: list[DataFrame] = []
 
     def __call__(self, frame: DataFrame) -> DataFrame:
@@ -47,14 +52,27 @@ class Held:
         """
         return self._keep(frame, at_once=True)
 
-    def first(self, frame: DataFrame) -> DataFrame:
-        """Keep a batch's rows: in the driver, or as soon as something reads them."""
-        return self.now(frame) if self._small else self(frame)
+    def first(self, frame: DataFrame) -> tuple[DataFrame, bool]:
+        """Keep a batch's rows: in the driver, or as soon as something reads them.
+
+        Returns:
+            The rows, and whether each has a ``_number`` that stays as it is.
+        """
+        if self._is_numbered:
+            numbered = frame.withColumn(NUMBER, F.monotonically_increasing_id())
+            kept = self._checkpointed(numbered, at_once=self._small)
+            if kept is not None:
+                return kept, True
+        return self._keep(frame, at_once=self._small), False
 
     def _keep(self, frame: DataFrame, *, at_once: bool) -> DataFrame:
+        kept = self._checkpointed(frame, at_once=at_once)
+        return _uncheckpointed(frame, at_once=at_once) if kept is None else kept
+
+    def _checkpointed(self, frame: DataFrame, *, at_once: bool) -> DataFrame | None:
         kept = checkpointed(frame, eager=at_once)
         if kept is None:
-            return _uncheckpointed(frame, at_once=at_once)
+            return None
         self._frames.append(kept)
         return in_driver(kept) if at_once and self._small else kept
 

@@ -21,6 +21,7 @@ from tidelake.runtime.gold_inputs import inputs_of
 from tidelake.runtime.hop import Run
 from tidelake.runtime.targets import OWN, Inputs, Target, stamped, targets_of
 from tidelake.silver.classify import classify, payload_scope
+from tidelake.silver.dedup import Repeats
 from tidelake.silver.payloads import read_payloads
 from tidelake.silver.route import decide, marked, to_late, to_silver
 from tidelake.sinks.evolution import Freedom
@@ -148,5 +149,5 @@ def _reason(error: Exception) -> str:
 def _decided(spark: SparkSession, pipeline: Pipeline) -> DataFrame:
     rows = spark.createDataFrame([], REQUEUE_DDL)
     allowed = pipeline.watermark.allowed_lateness
-    decided = decide(classify(rows, pipeline), None, watermark=None, allowed=allowed)
+    decided = decide(classify(rows, pipeline), Repeats(None, 0), watermark=None, allowed=allowed)
     return enriched(decided, pipeline, [])

@@ -36,12 +36,11 @@ from tidelake.silver.route import (
     SILVER,
     decide,
     marked,
-    settle,
     to_late,
     to_quarantine,
     to_silver,
 )
-from tidelake.silver.summary import Summary, arrivals_of, corrected, summarize, unknown_fields
+from tidelake.silver.summary import Summary, summarize, unknown_fields
 from tidelake.silver.watermark import advance
 from tidelake.sinks.append import append, ensure_table
 from tidelake.sinks.commits import REBUILT, last_commit
@@ -149,7 +148,8 @@ class SilverHop(HopQuery):
         }
         size = sum(taken.values()) + before.searched // SEARCHED_PER_ROW
         small = is_small(*self.standing.size(until))
-        with fitted(rows.sparkSession, size), Held(small=small) as hold:
+        known = None if self._prefilters else sum(taken.values())
+        with fitted(rows.sparkSession, size), Held(small=small, rows=known) as hold:
             context = BatchContext(
                 self.run,
                 self.fence.generation,
@@ -222,22 +222,13 @@ def decide_fates(
         counts: Whether the rows are counted.
     """
     pipeline = accepted.pipeline
-    allowed = pipeline.watermark.allowed_lateness
-    kept = hold.first(judged)
-    decided = decide(kept, None, watermark=watermark, allowed=allowed)
-    summary: Summary | None = None
-    if counts:
-        summary, arrivals = summarize(decided, pipeline)
-    else:
-        arrivals = arrivals_of(kept)
+    kept, numbered = hold.first(judged)
     began = time.monotonic()
-    repeats = find_repeats(
-        kept, arrivals, None if accepted.afresh else accepted.within, pipeline.dedup, hold=hold
-    )
+    repeats = find_repeats(kept, accepted, pipeline.dedup, hold=hold, numbered=numbered)
     seconds = time.monotonic() - began
-    if repeats.rows is not None:
-        decided = settle(decided, repeats.rows, twins=repeats.twins)
-        summary = summary and corrected(summary, decided, pipeline)
+    allowed = pipeline.watermark.allowed_lateness
+    decided = decide(kept, repeats, watermark=watermark, allowed=allowed)
+    summary = summarize(decided, pipeline) if counts else None
     return Decision(decided, summary, repeats.searched, seconds)
 
 

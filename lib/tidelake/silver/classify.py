@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from tidelake.columns import VALUE, try_eval
 from tidelake.config import Pipeline
-from tidelake.config.names import BRONZE_COLUMNS, SEQUENCE
+from tidelake.config.names import BRONZE_COLUMNS, ID_HASH, SEQUENCE
 from tidelake.config.result_types import payload_types
 from tidelake.instants import EARLIEST_SECOND, LATEST_SECOND
 from tidelake.reuse import reused
@@ -58,9 +58,10 @@ def classify(
     Returns:
         ``record_id``, ``payload``, ``source``, ``ingested_at``, ``event_id``, ``event_time``,
         ``event_date``, ``_selected`` (struct), ``_unknown`` (map of payload fields that the
-        schema does not hold), ``_payload_hash``, ``_row`` (unique), ``_origin`` (``bronze``, or
-        the reason for the requeue), ``_requeued_at``, ``_stage`` (null: still in the running),
-        ``_reasons``, ``_refusal`` (why it was not read) and ``_warnings`` (texts of failing rules).
+        schema does not hold), ``_payload_hash``, ``_id_hash``, ``_row`` (unique), ``_origin``
+        (``bronze``, or the reason for the requeue), ``_requeued_at``, ``_stage`` (null: still in
+        the running), ``_reasons``, ``_refusal`` (why it was not read) and ``_warnings`` (texts of
+        failing rules).
     """
     steps = _steps(pipeline)
     attempted = payload_scope(read_payloads(rows, pipeline, schemas), pipeline).select(
@@ -131,6 +132,7 @@ def _steps(pipeline: Pipeline) -> _Steps:
             F.col(SELECTED),
             F.col(UNKNOWN),
             F.xxhash64("payload").alias(PAYLOAD_HASH),
+            hash_of_id().alias(ID_HASH),
             _row_key().alias(ROW),
             F.col(ORIGIN),
             F.col(REQUEUED_AT),
@@ -140,6 +142,11 @@ def _steps(pipeline: Pipeline) -> _Steps:
             F.col(WARNINGS),
         ],
     )
+
+
+def hash_of_id() -> Column:
+    """Return the 64-bit number that stands for an id until ids themselves are compared."""
+    return F.xxhash64("event_id")
 
 
 def texts_where(tests: Sequence[tuple[Column, str]]) -> Column:

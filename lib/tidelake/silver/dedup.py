@@ -9,20 +9,24 @@ to the wide rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import reduce
 from operator import and_
 from typing import Protocol
 
+import numpy as np
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Observation, Window
 from pyspark.sql import functions as F
 
 from tidelake.config.event import Dedup
+from tidelake.config.names import ID_HASH
 from tidelake.reuse import reused
 from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, REQUEUED_AT, ROW, STAGE
-from tidelake.silver.scope import ACCEPTED_COLUMNS, Arrivals, DedupScope
+from tidelake.silver.row_sets import NOTHING, Numbers, has_number, members
+from tidelake.silver.scope import ACCEPTED_COLUMNS, Arrivals, DedupScope, arrival_columns
 from tidelake.spark.tuning import BROADCAST, HASHES
 
 VERDICT = "_verdict"
@@ -37,11 +41,14 @@ TWIN = "twin"
 # the same batch; rows that are alike in all of these are equal.
 IDENTITY = (ROW, "ingested_at", PAYLOAD_HASH)
 
+# The number of a row in a frame that stays as it is, by monotonically_increasing_id().
+NUMBER = "_number"
+
 _ID = "_id"
 _ORDER = "_order"
 _ACCEPTED = "_accepted_rows"
 _ACCEPTED_ID = "_accepted_id"
-_COMPARED = (ROW, ORIGIN, *ACCEPTED_COLUMNS)
+_COMPARED = (ROW, ORIGIN, *ACCEPTED_COLUMNS, ID_HASH)
 
 
 class Hold(Protocol):
@@ -57,13 +64,27 @@ class Accepted:
     """Accepted rows that a batch could meet.
 
     Attributes:
-        rows: From :meth:`DedupScope.within`.
-        count: How many rows lie in the files that are read for them; None: they are to be counted,
-            which makes each row wide and takes as long again as to look at them.
+        rows: From :meth:`DedupScope.within`; None: there are none.
+        searched: How many rows lie in the files that were read for them; None: they are to be
+            counted, which makes each row wide and takes as long again as to look at them.
+        hashes: Of their ids, ascending; empty where nobody asked.
     """
 
-    rows: DataFrame
-    count: int | None
+    rows: DataFrame | None
+    searched: int | None
+    hashes: Numbers = field(default_factory=NOTHING.copy)
+
+
+class Search(Protocol):
+    """Looks for rows that were accepted before a batch."""
+
+    def within(self, scope: DedupScope) -> Accepted | None:
+        """Give the rows in a scope; None where there are none."""
+        ...
+
+    def meeting(self, scope: DedupScope, hashes: Numbers, hold: Hold) -> Accepted:
+        """Give those of them whose id has one of some hashes, and few others."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -72,46 +93,92 @@ class Repeats:
 
     Attributes:
         rows: The columns that tell rows apart and ``_verdict`` of each row whose event was
-            accepted before it; None when there is none.
+            accepted before it; None where ``numbers`` tells them.
         searched: Accepted rows among which the batch's were looked for.
         twins: Whether some of the verdicts are of rows that are equal to a first arrival.
+        numbers: The numbers of such rows by verdict.
     """
 
     rows: DataFrame | None
     searched: int
     twins: bool = False
+    numbers: Mapping[str, Numbers] = field(default_factory=dict)
 
 
 def find_repeats(
-    judged: DataFrame,
-    arrivals: Arrivals,
-    read_accepted: Callable[[DedupScope], Accepted] | None,
-    rules: Dedup,
-    *,
-    hold: Hold,
+    judged: DataFrame, search: Search, rules: Dedup, *, hold: Hold, numbered: bool
 ) -> Repeats:
     """Judge every row whose event was accepted before it.
 
     Args:
         judged: Rows with their stage, kept: they are read several times.
-        arrivals: What is known of those in the running.
-        read_accepted: Gives the accepted rows in scope; None: there are none.
+        search: Finds the accepted rows.
         rules: The pipeline's.
         hold: Keeps what is read more than once until the batch ends.
+        numbered: Whether each row has a ``_number`` that stays as it is. The driver then finds
+            out which ids can meet others, from their hashes.
     """
+    return (_by_number if numbered else _by_shuffle)(judged, search, rules, hold)
+
+
+def _by_number(judged: DataFrame, search: Search, rules: Dedup, hold: Hold) -> Repeats:
+    spark = judged.sparkSession
+    running = judged.where(F.col(STAGE).isNull())
+    told = running.select(NUMBER, ID_HASH, *arrival_columns()).toArrow()
+    numbers, hashes = told[NUMBER].to_numpy(), told[ID_HASH].to_numpy()
+    if not numbers.size:
+        return Repeats(None, 0)
+    accepted = search.meeting(Arrivals.of(told).scope(rules), hashes, hold)
+    ascending = np.sort(hashes)
+    twice = ascending[1:][ascending[1:] == ascending[:-1]]
+    collide = members(hashes, np.union1d(twice, accepted.hashes))
+    searched = accepted.searched or 0
+    if not collide.any():
+        return Repeats(None, searched)
+    chosen = has_number(spark, NUMBER, numbers[collide])
+    new = judged.where(chosen).select(*_compared(), NUMBER).withColumn(_ORDER, _numbered_order())
+    if accepted.rows is None:
+        compared = new
+    else:
+        old = group_accepted(accepted.rows)
+        few = accepted.hashes.size <= BROADCAST
+        compared = match_accepted(new, F.broadcast(old) if few else old, rules, extra=(NUMBER,))
+    ranked = rank_arrivals(compared, rules, identity=(NUMBER,)).toArrow()
+    found = _by_verdict(ranked)
+    left = found.pop(LEFTOVER, NOTHING)
+    if left.size:
+        # Rare: an id that comes back past the TTL on another date within one batch.
+        leftovers = new.where(has_number(spark, NUMBER, left))
+        more = _by_verdict(judge_leftovers(leftovers, rules, identity=(NUMBER,)).toArrow())
+        found = {
+            verdict: np.concatenate([each.get(verdict, NOTHING) for each in (found, more)])
+            for verdict in {*found, *more}
+        }
+    return Repeats(None, searched, numbers=found)
+
+
+def _by_verdict(ranked: pa.Table) -> dict[str, Numbers]:
+    verdicts, numbers = ranked[VERDICT].to_numpy(zero_copy_only=False), ranked[NUMBER].to_numpy()
+    return {str(verdict): numbers[verdicts == verdict] for verdict in np.unique(verdicts)}
+
+
+def _numbered_order() -> Column:
+    # Equal rows arrive in the order of their numbers.
+    return F.struct(f"{_ORDER}.*", NUMBER)
+
+
+def _by_shuffle(judged: DataFrame, search: Search, rules: Dedup, hold: Hold) -> Repeats:
+    arrivals = Arrivals.of_running(judged)
     if not arrivals.rows:
         return Repeats(None, 0)
     new = in_the_running(judged)
     searched = Observation()
     accepted, count = None, None
-    if read_accepted is not None:
-        found = read_accepted(arrivals.scope(rules))
-        accepted, count = found.rows, found.count
-        if count is None:
+    found = search.within(arrivals.scope(rules))
+    if found is not None:
+        accepted, count = found.rows, found.searched
+        if accepted is not None and count is None:
             accepted = accepted.observe(searched, F.count(F.lit(1)).alias("rows"))
-        elif count <= BROADCAST:
-            # One task reads them soon enough, and then nothing need be shuffled.
-            accepted = accepted.coalesce(1)
     if accepted is not None and arrivals.rows <= BROADCAST:
         accepted = F.broadcast(group_accepted(having(accepted, F.broadcast(_hashes(new)))))
     else:
@@ -127,7 +194,6 @@ def find_repeats(
     compared = new if accepted is None else match_accepted(new, accepted, rules)
     verdicts, repeats, left, twins = _ranked(compared, rules, hold)
     if left:
-        # Rare: an id that comes back past the TTL on another date within one batch.
         is_left = F.col(VERDICT) == LEFTOVER
         leftovers = new.join(verdicts.where(is_left), on=list(IDENTITY), how="left_semi")
         told = Observation()
@@ -145,7 +211,7 @@ def find_repeats(
 
 
 def _hashes(rows: DataFrame) -> DataFrame:
-    return rows.select(hash_of_id().alias(_ID))
+    return rows.select(F.col(ID_HASH).alias(_ID))
 
 
 def _counted(rows: DataFrame, hold: Hold) -> tuple[DataFrame, int]:
@@ -214,20 +280,9 @@ def _position() -> list[Column]:
     ]
 
 
-@reused
-def hash_of_id() -> Column:
-    """Give the number that stands for an id until it is compared."""
-    return F.xxhash64("event_id")
-
-
 def having(rows: DataFrame, ids: DataFrame) -> DataFrame:
     """Keep the rows whose id has one of some hashes."""
-    return rows.join(ids, on=_has_hash(), how="left_semi")
-
-
-@reused
-def _has_hash() -> Column:
-    return hash_of_id() == F.col(_ID)
+    return rows.join(ids, on=F.col(ID_HASH) == F.col(_ID), how="left_semi")
 
 
 def colliding_ids(new: DataFrame, accepted: DataFrame | None) -> DataFrame:
@@ -244,10 +299,9 @@ def colliding_ids(new: DataFrame, accepted: DataFrame | None) -> DataFrame:
     Returns:
         ``_id``, the hashes of ids that are twice in ``new``, or both in ``new`` and ``accepted``.
     """
-    hashes = new.select(hash_of_id().alias(_ID), F.lit(True).alias("_new"))
+    hashes = _hashes(new).withColumn("_new", F.lit(True))
     if accepted is not None:
-        theirs = accepted.select(hash_of_id().alias(_ID), F.lit(False).alias("_new"))
-        hashes = hashes.unionByName(theirs)
+        hashes = hashes.unionByName(_hashes(accepted).withColumn("_new", F.lit(False)))
     counted = hashes.groupBy(_ID).agg(F.count("*").alias("_rows"), F.max("_new").alias("_new"))
     return counted.where((F.col("_rows") > 1) & F.col("_new")).select(_ID)
 
@@ -272,19 +326,22 @@ def _grouping() -> tuple[Column, Column]:
     return F.col("event_id").alias(_ACCEPTED_ID), F.collect_list(F.struct(*own)).alias(_ACCEPTED)
 
 
-def match_accepted(new: DataFrame, accepted: DataFrame, rules: Dedup) -> DataFrame:
+def match_accepted(
+    new: DataFrame, accepted: DataFrame, rules: Dedup, *, extra: Sequence[str] = ()
+) -> DataFrame:
     """Judge rows whose event silver or late already holds.
 
     Args:
         new: From :func:`in_the_running`.
         accepted: From :func:`group_accepted`.
         rules: The pipeline's.
+        extra: More columns of ``new`` to return.
 
     Returns:
         ``new``; ``_verdict`` is set for the rows that match.
     """
     same_id, columns = _matched(rules)
-    return new.join(accepted, on=same_id, how="left").select(*columns)
+    return new.join(accepted, on=same_id, how="left").select(*columns, *extra)
 
 
 @reused
@@ -300,27 +357,26 @@ def _matched(rules: Dedup) -> tuple[Column, list[Column]]:
     return same_id, [*[F.col(name) for name in (*_COMPARED, _ORDER)], verdict.alias(VERDICT)]
 
 
-def rank_arrivals(new: DataFrame, rules: Dedup) -> DataFrame:
+def rank_arrivals(new: DataFrame, rules: Dedup, *, identity: Sequence[str] = IDENTITY) -> DataFrame:
     """Judge rows against the first arrival of their id in the same frame.
 
     Args:
         new: Rows from :func:`in_the_running`; one with a verdict is out of the running.
         rules: The pipeline's.
+        identity: The columns that tell rows apart.
 
     Returns:
-        The columns of :data:`IDENTITY` and ``_verdict`` of the rows that are settled or not
-        first, one row for all that are equal; ``_verdict`` is :data:`TWIN` where a first row has
-        equal ones.
+        Those columns and ``_verdict`` of the rows that are settled or not first, one row for all
+        that are equal; ``_verdict`` is :data:`TWIN` where a first row has equal ones.
     """
-    firsts, is_told, told = _ranks(rules)
+    firsts, is_told, told = _ranks(rules, identity)
     return new.select("*", *firsts).where(is_told).select(*told)
 
 
-@reused
-def _ranks(rules: Dedup) -> tuple[list[Column], Column, list[Column]]:
+def _ranks(rules: Dedup, identity: Sequence[str]) -> tuple[list[Column], Column, list[Column]]:
     by_arrival = Window.partitionBy("event_id", F.isnull(VERDICT)).orderBy(_ORDER)
     # Equal rows follow each other in the order of arrival.
-    is_equal = [F.lag(name).over(by_arrival) == F.col(name) for name in IDENTITY]
+    is_equal = [F.lag(name).over(by_arrival) == F.col(name) for name in identity]
     firsts = [
         F.row_number().over(by_arrival).alias("_rank"),
         F.coalesce(reduce(and_, is_equal), F.lit(False)).alias("_equal"),
@@ -336,10 +392,12 @@ def _ranks(rules: Dedup) -> tuple[list[Column], Column, list[Column]]:
     is_twin = F.col("_equal") & is_open & (F.col("_rank") == 2)
     is_told = is_twin | (~F.col("_equal") & (~is_open | (F.col("_rank") > 1)))
     found = F.when(is_twin, F.lit(TWIN)).otherwise(F.coalesce(VERDICT, verdict))
-    return firsts, is_told, [*[F.col(name) for name in IDENTITY], found.alias(VERDICT)]
+    return firsts, is_told, [*[F.col(name) for name in identity], found.alias(VERDICT)]
 
 
-def judge_leftovers(leftovers: DataFrame, rules: Dedup) -> DataFrame:
+def judge_leftovers(
+    leftovers: DataFrame, rules: Dedup, *, identity: Sequence[str] = IDENTITY
+) -> DataFrame:
     """Judge rows of ids that come back outside of the scope of their first arrival, repeatedly.
 
     In the order of arrival a row is compared with the rows accepted so far, and accepted if none
@@ -350,6 +408,7 @@ def judge_leftovers(leftovers: DataFrame, rules: Dedup) -> DataFrame:
     Args:
         leftovers: Rows from :func:`in_the_running` that :func:`rank_arrivals` gave that verdict.
         rules: The pipeline's.
+        identity: The columns that tell rows apart.
 
     Returns:
         As :func:`rank_arrivals` does, of the rows that are not accepted, and of those that have
@@ -390,7 +449,7 @@ def judge_leftovers(leftovers: DataFrame, rules: Dedup) -> DataFrame:
     verdict = F.when(is_accepted, F.lit(TWIN)).otherwise(_verdict(same_payload))
     return (
         timed.join(earliest, on=alike, how="inner")
-        .groupBy(*IDENTITY, verdict.alias(VERDICT))
+        .groupBy(*identity, verdict.alias(VERDICT))
         .agg(F.count("*").alias("_rows"))
         .where((F.col(VERDICT) != TWIN) | (F.col("_rows") > 1))
         .drop("_rows")

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 
 from tidelake.columns import instant
 from tidelake.config import Pipeline
+from tidelake.config.names import ID_HASH
 from tidelake.reuse import reused
 from tidelake.silver.classify import (
     FILTERED,
@@ -29,16 +30,15 @@ from tidelake.silver.classify import (
     STAGE,
     reasons_by_stage,
 )
-from tidelake.silver.dedup import CONFLICT, DUPLICATE, IDENTITY, TWIN, VERDICT
+from tidelake.silver.dedup import CONFLICT, DUPLICATE, IDENTITY, NUMBER, TWIN, VERDICT, Repeats
 from tidelake.silver.enrich import enriched_columns
 from tidelake.silver.fields import RESCUED
 from tidelake.silver.payloads import UNKNOWN
+from tidelake.silver.row_sets import has_number
 
 Lateness = Literal["on_time", "late", "too_late"]
 TOO_LATE: Lateness = "too_late"
 FATE = "_fate"
-# The fate that a row would have if it were no repeat.
-PROVISIONAL = "_provisional_fate"
 LATENESS = "_lateness"
 SILVER = "silver"
 LATE = "late"
@@ -54,49 +54,35 @@ QUARANTINE_DDL = (
 
 
 def decide(
-    classified: DataFrame,
-    verdicts: DataFrame | None,
-    *,
-    watermark: datetime | None,
-    allowed: timedelta,
-    twins: bool = False,
+    classified: DataFrame, repeats: Repeats, *, watermark: datetime | None, allowed: timedelta
 ) -> DataFrame:
     """Add the fate of each row.
 
     Args:
         classified: Rows from :func:`tidelake.silver.classify.classify`.
-        verdicts: From :func:`tidelake.silver.dedup.rank_arrivals`: the duplicates and conflicts;
-            None: there are none.
+        repeats: From :func:`tidelake.silver.dedup.find_repeats`.
         watermark: Before the batch (UTC).
         allowed: The allowed lateness.
-        twins: Whether a verdict says of rows that they are equal to a first arrival. One of them
-            is accepted then, which costs a shuffle of all rows.
 
     Returns:
         ``classified`` plus ``_verdict``, ``_lateness`` and ``_fate`` (silver, duplicate,
-        quarantined, late or filtered); with verdicts ``_provisional_fate`` too, and ``_stage`` is
-        set for conflicting duplicates.
+        quarantined, late or filtered); ``_stage`` is set for conflicting duplicates.
     """
-    undecided = classified.withColumn(VERDICT, _verdicts().nothing)
-    rows = with_lateness(undecided, marked(watermark), allowed)
-    return rows if verdicts is None else settle(rows, verdicts, twins=twins)
+    met = with_verdicts(classified, repeats).withColumn(STAGE, _verdicts().stage)
+    return with_lateness(met, marked(watermark), allowed)
 
 
-def settle(rows: DataFrame, verdicts: DataFrame, *, twins: bool = False) -> DataFrame:
-    """Give the rows that are repeats their fate.
-
-    Args:
-        rows: From :func:`decide` without verdicts.
-        verdicts: As of :func:`decide`.
-        twins: Likewise.
-    """
-    told = _verdicts()
-    theirs = verdicts.select(*told.columns)
-    before = rows.withColumnRenamed(FATE, PROVISIONAL).drop(VERDICT)
-    met = before.join(theirs, on=told.same_row, how="left").drop(*_THEIRS.values())
-    if twins:
-        met = met.withColumn(VERDICT, told.first_of_twins)
-    return met.withColumn(STAGE, told.stage).withColumn(FATE, told.fate)
+def with_verdicts(rows: DataFrame, repeats: Repeats) -> DataFrame:
+    """Add ``_verdict``, null for rows that are no repeats."""
+    if repeats.rows is None:
+        spark, verdict = rows.sparkSession, F.lit(None).cast("string")
+        for name, numbers in repeats.numbers.items():
+            verdict = F.when(has_number(spark, NUMBER, numbers), name).otherwise(verdict)
+        return rows.withColumn(VERDICT, verdict)
+    columns = _verdicts()
+    theirs = repeats.rows.select(*columns.columns)
+    met = rows.join(theirs, on=columns.same_row, how="left").drop(*_THEIRS.values())
+    return met.withColumn(VERDICT, columns.first_of_twins) if repeats.twins else met
 
 
 @dataclass(frozen=True)
@@ -108,16 +94,12 @@ class _Verdicts:
         same_row: Where the two meet.
         first_of_twins: The verdict, which leaves one of equal rows in the running.
         stage: That of a conflicting duplicate too.
-        fate: The verdict's, or the one that the row would have without.
-        nothing: The verdict of a row that has none.
     """
 
     columns: tuple[Column, ...]
     same_row: Column
     first_of_twins: Column
     stage: Column
-    fate: Column
-    nothing: Column
 
 
 @reused
@@ -134,10 +116,6 @@ def _verdicts() -> _Verdicts:
         reduce(and_, same, hashes),
         F.when(is_twin, F.when(number > 1, F.lit(DUPLICATE))).otherwise(F.col(VERDICT)),
         F.when(conflict, F.lit("conflicting_duplicate")).otherwise(F.col(STAGE)),
-        F.when(F.col(VERDICT) == DUPLICATE, DUPLICATE)
-        .when(conflict, QUARANTINED)
-        .otherwise(F.col(PROVISIONAL)),
-        F.lit(None).cast("string"),
     )
 
 
@@ -197,7 +175,7 @@ def to_silver(
 def silver_columns(pipeline: Pipeline, extra: Sequence[str]) -> list[Column]:
     """Give silver's columns, but for which batch wrote them."""
     unknown = _unknown_columns(pipeline, extra)
-    return [*_event_columns(pipeline), *unknown, F.col(PAYLOAD_HASH)]
+    return [*_event_columns(pipeline), *unknown, F.col(PAYLOAD_HASH), F.col(ID_HASH)]
 
 
 def to_late(
@@ -228,6 +206,7 @@ def late_columns(pipeline: Pipeline, extra: Sequence[str], watermark: Column) ->
         *_unknown_columns(pipeline, extra),
         F.col(REQUEUED_AT),
         F.col(PAYLOAD_HASH),
+        F.col(ID_HASH),
     ]
 
 

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
-from typing import Any
 
-from pyspark.sql import Column, DataFrame, Row
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidelake.config.event import Dedup
+from tidelake.config.names import ID_HASH
 from tidelake.instants import back, from_micros
-from tidelake.reuse import reused
-from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, STAGE
+from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, STAGE, hash_of_id
 
 # Ranges of dates, and as many of arrivals, to which a batch's are merged at most. A literal for
 # each date of a backlog of years would make plans that Spark cannot handle.
 RANGES = 32
 ACCEPTED_COLUMNS = ("event_id", "record_id", "event_date", "ingested_at", PAYLOAD_HASH)
 _MICROS_A_DAY = 86_400_000_000
+_DAY, _ARRIVED, _FRESH = "_day", "_arrived", "_fresh"
 
 # The first and the last of consecutive whole numbers.
 Range = tuple[int, int]
@@ -44,26 +46,54 @@ class Arrivals:
     requeued: tuple[Range, ...] = ()
 
     @staticmethod
-    def of(groups: Sequence[Mapping[str, Any] | Row]) -> Arrivals:
-        """Put together what was counted.
+    def of(table: pa.Table) -> Arrivals:
+        """Summarize the rows themselves.
 
         Args:
-            groups: Of rows grouped by :func:`arrival_keys`, with :func:`arrival_counts`.
+            table: With :func:`arrival_columns`.
         """
-        running = [group for group in groups if group["_running"]]
-        fresh = [group["first"] for group in running if group["_arrival_day"] is None]
-        requeued = [
-            (group["first"], group["last"])
-            for group in running
-            if group["_arrival_day"] is not None
-        ]
-        days = {group["_day"] for group in running if group["_day"] is not None}
-        return Arrivals(
-            sum(group["rows"] for group in running),
-            from_micros(min(fresh, default=None)),
-            fewer(united((day, day) for day in days), _recent_gap),
-            fewer(united(requeued)),
+        days, arrived = (table[name].to_numpy() for name in (_DAY, _ARRIVED))
+        fresh = table[_FRESH].to_numpy(zero_copy_only=False)
+        again = np.sort(arrived[~fresh])
+        # Requeued rows may have arrived long ago, each at another time.
+        starts = np.flatnonzero(np.diff(again // _MICROS_A_DAY, prepend=np.iinfo(np.int64).min))
+        ends = np.append(starts[1:], again.size) - 1
+        first = int(arrived[fresh].min()) if fresh.any() else None
+        return Arrivals._of(
+            table.num_rows,
+            first,
+            np.unique(days).tolist(),
+            zip(again[starts].tolist(), again[ends].tolist(), strict=True) if again.size else (),
         )
+
+    @staticmethod
+    def of_running(judged: DataFrame) -> Arrivals:
+        """Let Spark summarize rows that are too many for the driver."""
+        arrived, is_fresh = F.unix_micros("ingested_at"), F.col(ORIGIN) == "bronze"
+        again = F.when(~is_fresh, F.floor(arrived / _MICROS_A_DAY)).alias("again")
+        groups = (
+            judged.where(F.col(STAGE).isNull())
+            .groupBy(F.unix_date("event_date").alias("day"), again)
+            .agg(
+                F.count("*").alias("rows"),
+                F.min(arrived).alias("first"),
+                F.max(arrived).alias("last"),
+            )
+            .collect()
+        )
+        return Arrivals._of(
+            sum(group["rows"] for group in groups),
+            min((group["first"] for group in groups if group["again"] is None), default=None),
+            {group["day"] for group in groups},
+            [(group["first"], group["last"]) for group in groups if group["again"] is not None],
+        )
+
+    @staticmethod
+    def _of(
+        rows: int, first: int | None, days: Iterable[int], requeued: Iterable[Range]
+    ) -> Arrivals:
+        found = fewer(united((day, day) for day in days), _recent_gap)
+        return Arrivals(rows, from_micros(first), found, fewer(united(requeued)))
 
     def scope(self, rules: Dedup) -> DedupScope:
         """Tell which accepted rows they can meet."""
@@ -73,24 +103,13 @@ class Arrivals:
         return DedupScope(since, requeued, self.days if rules.widened else ())
 
 
-@reused
-def arrival_keys() -> list[Column]:
-    """Give what a batch's rows are grouped by to learn of their arrivals."""
-    running, is_fresh = F.col(STAGE).isNull(), F.col(ORIGIN) == "bronze"
-    day = F.floor(F.unix_micros("ingested_at") / _MICROS_A_DAY)
+def arrival_columns() -> list[Column]:
+    """Give what :meth:`Arrivals.of` needs to know of a row."""
     return [
-        running.alias("_running"),
-        F.when(running, F.unix_date("event_date")).alias("_day"),
-        # Requeued rows may have arrived long ago, each at another time.
-        F.when(running & ~is_fresh, day).alias("_arrival_day"),
+        F.unix_date("event_date").alias(_DAY),
+        F.unix_micros("ingested_at").alias(_ARRIVED),
+        (F.col(ORIGIN) == "bronze").alias(_FRESH),
     ]
-
-
-@reused
-def arrival_counts() -> list[Column]:
-    """Give what is counted of each group."""
-    arrived = F.unix_micros("ingested_at")
-    return [F.count("*").alias("rows"), F.min(arrived).alias("first"), F.max(arrived).alias("last")]
 
 
 @dataclass(frozen=True)
@@ -123,8 +142,8 @@ class DedupScope:
         # silver never share an id and an instant: each lies within the TTL of the other.
         names = F.col("record_id") if is_late_table else F.lit(None).cast("string")
         columns = [names.alias(name) if name == "record_id" else name for name in ACCEPTED_COLUMNS]
-        rows = table.where(self._condition())
-        return rows.select(*columns, F.lit(is_late_table).alias("_late"))
+        rows = with_id_hash(table.where(self._condition()))
+        return rows.select(*columns, ID_HASH, F.lit(is_late_table).alias("_late"))
 
     def _condition(self) -> Column:
         """Write it with literals, so that files are skipped by their statistics."""
@@ -162,6 +181,12 @@ class DedupScope:
     def with_days(self, days: Sequence[Range]) -> DedupScope:
         """Widen it by event dates."""
         return replace(self, days=united((*self.days, *days)))
+
+
+def with_id_hash(table: DataFrame) -> DataFrame:
+    """Fill in the hashes of ids that rows of silver or late lack which an earlier version wrote."""
+    stored = [F.col(ID_HASH)] if ID_HASH in table.columns else []
+    return table.withColumn(ID_HASH, F.coalesce(*stored, hash_of_id()))
 
 
 def united(ranges: Iterable[Range]) -> tuple[Range, ...]:

@@ -1,8 +1,4 @@
-"""Count a batch of silver: fates, fingerprints, warnings, watermark, unknown fields.
-
-Rows are counted in the pass that judges them, before any repeat among them is known; what
-deduplication finds then corrects the counts.
-"""
+"""Count a batch of silver: fates, fingerprints, warnings, watermark, unknown fields."""
 
 from __future__ import annotations
 
@@ -20,11 +16,9 @@ from tidelake.fingerprints import Fingerprint, fingerprint
 from tidelake.instants import from_micros
 from tidelake.reuse import reused
 from tidelake.silver.classify import ORIGIN, STAGE, WARNINGS, rule_texts
-from tidelake.silver.dedup import VERDICT
 from tidelake.silver.enrich import looked_up
 from tidelake.silver.payloads import UNKNOWN
-from tidelake.silver.route import FATE, LATE, PROVISIONAL, SILVER
-from tidelake.silver.scope import Arrivals, arrival_counts, arrival_keys
+from tidelake.silver.route import FATE, LATE, SILVER
 from tidelake.silver.watermark import PartitionProgress, partition_of
 
 _NAME = r"^[A-Za-z][A-Za-z0-9_]{0,62}$"
@@ -97,45 +91,16 @@ class Summary:
         return now
 
 
-def summarize(judged: DataFrame, pipeline: Pipeline) -> tuple[Summary, Arrivals]:
-    """Count rows as if none of them were a repeat.
+def summarize(decided: DataFrame, pipeline: Pipeline) -> Summary:
+    """Count rows by fate.
 
     Args:
-        judged: From :func:`tidelake.silver.route.provisional`, enriched.
+        decided: From :func:`tidelake.silver.route.decide`, enriched.
         pipeline: The definition.
     """
     keys, counts = _columns(pipeline)
-    found = judged.groupBy(*keys, *arrival_keys()).agg(*counts, _whole()).collect()
-    return Summary(found, _marks(found)), Arrivals.of(found)
-
-
-def arrivals_of(judged: DataFrame) -> Arrivals:
-    """Learn only what deduplication needs to know of rows."""
-    return Arrivals.of(judged.groupBy(*arrival_keys()).agg(*arrival_counts()).collect())
-
-
-def corrected(summary: Summary, decided: DataFrame, pipeline: Pipeline) -> Summary:
-    """Count rows whose repeats are known.
-
-    A fingerprint is computed of the repeats alone: what they take from the fate that they would
-    have had goes to the one that they have.
-
-    Args:
-        summary: From :func:`summarize`.
-        decided: From :func:`tidelake.silver.route.decide`.
-        pipeline: The definition.
-    """
-    keys, counts = _columns(pipeline)
-    instead, of_repeats = _repeats()
-    groups = decided.groupBy(*keys, instead).agg(*counts, of_repeats).collect()
-    marks = defaultdict(Fingerprint, summary.marks)
-    for group in groups:
-        if group["_instead"] is not None:
-            mark = Fingerprint.of(*group["fingerprint"])
-            before = (group[ORIGIN], group["_instead"], None)
-            marks[before] = marks[before].minus(mark)
-            marks[_key(group)] = marks[_key(group)].plus(mark)
-    return Summary(groups, marks)
+    found = decided.groupBy(*keys).agg(*counts).collect()
+    return Summary(found, _marks(found))
 
 
 @reused
@@ -154,25 +119,14 @@ def _columns(pipeline: Pipeline) -> tuple[list[Column], list[Column]]:
     unknown = F.count(UNKNOWN) if additive else F.count_if(F.lit(False))
     partition = partition_of(pipeline.source).alias("partition")
     return [F.col(ORIGIN), F.col(FATE), F.col(STAGE), partition], [
-        *arrival_counts(),
+        F.count("*").alias("rows"),
+        F.max(F.unix_micros("ingested_at")).alias("last"),
         F.max(kept).alias("newest"),
         *warned,
         *missed,
         unknown.alias("unknown"),
+        fingerprint().alias("fingerprint"),
     ]
-
-
-@reused
-def _whole() -> Column:
-    return fingerprint().alias("fingerprint")
-
-
-@reused
-def _repeats() -> tuple[Column, Column]:
-    """Give the fate that a repeat would have had, and the fingerprint of repeats alone."""
-    is_repeat = F.col(VERDICT).isNotNull()
-    marks = fingerprint(F.when(is_repeat, F.col("record_id")))
-    return F.when(is_repeat, F.col(PROVISIONAL)).alias("_instead"), marks.alias("fingerprint")
 
 
 def unknown_fields(decided: DataFrame) -> frozenset[str]:

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from tidelake.access import load
+from tidelake.config.names import ID_HASH
 from tidelake.config.types import quoted
 from tidelake.errors import SchemaChangedError
 from tidelake.tables import Table
@@ -66,7 +67,9 @@ def differences(stored: StructType, wanted: StructType, freedom: Freedom) -> lis
     for name in sorted({*before, *after}):
         old, new = before.get(name), after.get(name)
         if old != new:
-            found.append(Difference(name, old, new, _verdict(old, new, freedom)))
+            # Not part of any definition: tables of earlier versions get it, strict ones too.
+            may = "columns" if name == ID_HASH else freedom
+            found.append(Difference(name, old, new, _verdict(old, new, may)))
     return found
 
 

@@ -43,6 +43,10 @@ def is_small(rows: int, size: int) -> bool:
 # Rows, and hashes of ids, of which every task may hold a copy.
 BROADCAST = 200_000
 HASHES = 1_000_000
+# Rows of a batch of which the driver takes hashes and numbers, some thirty bytes each, and accepted
+# ids whose hashes, of eight bytes, it remembers.
+NUMBERED_ROWS = 4_000_000
+INDEXED_IDS = 16_000_000
 # Spark lists more paths than these by a job of its own.
 MOST_PATHS = 30
 # A list of data files may exceed the range of a batch by this many days, in arrivals and event

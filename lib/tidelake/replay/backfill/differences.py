@@ -11,6 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidelake.access import load
+from tidelake.config.names import ID_HASH
 from tidelake.errors import UsageError
 from tidelake.replay.backfill.green import State, green_run
 from tidelake.replay.verify.contents import Comparison, compare
@@ -24,7 +25,7 @@ from tidelake.sinks.definitions import changed_definition
 Cause = Literal["late rows", "dimension", "definition", "arrived since"]
 
 # Differ by when a batch was cut, not by what is in the event.
-_OF_THE_BATCH = ("is_late", "_requeued_at")
+_OF_THE_BATCH = ("is_late", "_requeued_at", ID_HASH)
 _PLACE, _WHOLE, _OWN = "_place", "_whole", "_own"
 
 

@@ -15,6 +15,7 @@ from tidelake.ops.side import Closed, still_there
 from tidelake.replay.views import query_over
 from tidelake.runtime.gold_inputs import up_to
 from tidelake.runtime.hop import Run
+from tidelake.silver.scope import with_id_hash
 from tidelake.sinks.commits import Commit, newest_version
 from tidelake.sinks.notes import positions
 from tidelake.tables import Table
@@ -87,7 +88,7 @@ def read_inputs(run: Run) -> SilverInputs:
         closing,
         read("bronze"),
         requeued,
-        load(spark, silver, version=version),
+        with_id_hash(load(spark, silver, version=version)),
         side(lake.quarantine(name)),
-        side(lake.late(name)),
+        with_id_hash(side(lake.late(name))),
     )
