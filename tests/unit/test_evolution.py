@@ -102,6 +102,14 @@ def test_columns_come_and_go_only_where_columns_are_free(
     ]
 
 
+@pytest.mark.parametrize("freedom", ["none", "types", "columns"])
+def test_the_hash_of_ids_comes_into_any_table_of_an_earlier_version(
+    spark: SparkSession, freedom: Freedom
+) -> None:
+    found = compared("a int", "a int, _id_hash bigint", freedom)
+    assert [(one.column, one.verdict) for one in found] == [("_id_hash", "added")]
+
+
 def test_the_order_of_columns_is_no_difference(spark: SparkSession) -> None:
     assert compared("a int, b string", "b string, a int", "none") == []
 

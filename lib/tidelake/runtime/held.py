@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from tidelake.silver.dedup import NUMBER
 from tidelake.spark.engine import checkpointed
-from tidelake.spark.internals import in_driver, release
+from tidelake.spark.internals import collected, in_driver, release
 from tidelake.spark.tuning import NUMBERED_ROWS
 
 Hold = Callable[[DataFrame], DataFrame]
@@ -60,7 +60,8 @@ class Held:
         """
         if self._is_numbered:
             numbered = frame.withColumn(NUMBER, F.monotonically_increasing_id())
-            kept = self._checkpointed(numbered, at_once=self._small)
+            kept = collected(numbered) if self._small else None
+            kept = kept or self._checkpointed(numbered, at_once=self._small)
             if kept is not None:
                 return kept, True
         return self._keep(frame, at_once=self._small), False

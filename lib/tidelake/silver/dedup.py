@@ -27,7 +27,7 @@ from tidelake.reuse import reused
 from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, REQUEUED_AT, ROW, STAGE
 from tidelake.silver.row_sets import NOTHING, Numbers, has_number, members
 from tidelake.silver.scope import ACCEPTED_COLUMNS, Arrivals, DedupScope, arrival_columns
-from tidelake.spark.tuning import BROADCAST, HASHES
+from tidelake.spark.tuning import BROADCAST, HASHES, SMALL_BATCH_ROWS
 
 VERDICT = "_verdict"
 DUPLICATE = "duplicate"
@@ -140,9 +140,13 @@ def _by_number(judged: DataFrame, search: Search, rules: Dedup, hold: Hold) -> R
     if accepted.rows is None:
         compared = new
     else:
-        old = group_accepted(accepted.rows)
-        few = accepted.hashes.size <= BROADCAST
-        compared = match_accepted(new, F.broadcast(old) if few else old, rules, extra=(NUMBER,))
+        if accepted.hashes.size <= SMALL_BATCH_ROWS and numbers.size <= SMALL_BATCH_ROWS:
+            # Side by side in one task, nothing is sent out or shuffled.
+            old = group_accepted(accepted.rows.coalesce(1)).hint("shuffle_hash")
+        else:
+            old = group_accepted(accepted.rows)
+            old = F.broadcast(old) if accepted.hashes.size <= BROADCAST else old
+        compared = match_accepted(new, old, rules, extra=(NUMBER,))
     ranked = rank_arrivals(compared, rules, identity=(NUMBER,)).toArrow()
     found = _by_verdict(ranked)
     left = found.pop(LEFTOVER, NOTHING)

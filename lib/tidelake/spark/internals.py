@@ -106,9 +106,25 @@ def in_driver(checkpointed: DataFrame) -> DataFrame:
     classes have other constructors, the frame is returned as it is.
     """
     try:
-        return _local(checkpointed)
+        query: Any = checkpointed._jdf.queryExecution()
+        return _local(checkpointed.sparkSession, _rows_of(checkpointed).collect(), query)
     except BridgeError:
         return checkpointed
+
+
+def collected(frame: DataFrame) -> DataFrame | None:
+    """Compute the rows of a frame and bring them to the driver, into a plan of their own.
+
+    Returns:
+        None where this Spark's classes have other constructors, or none are at hand.
+    """
+    if is_remote():
+        return None
+    query: Any = frame._jdf.queryExecution()
+    try:
+        return _local(frame.sparkSession, query.executedPlan().executeCollect(), query)
+    except BridgeError:
+        return None
 
 
 def _rows_of(checkpointed: DataFrame) -> Any:
@@ -128,16 +144,14 @@ def _relation_classes(jvm: Any) -> tuple[Any, Any, Any, Any]:
     )
 
 
-def _local(checkpointed: DataFrame) -> DataFrame:
+def _local(session: SparkSession, rows: Any, query: Any) -> DataFrame:
     """Make a ``LocalRelation`` of rows in Spark's internal form.
 
     ``collect`` would not do: it converts maps, and loses the order of their entries.
     """
-    session = checkpointed.sparkSession
     wrap, local_relation, frame_of, none = _relation_classes(session.sparkContext._jvm)
-    rows = wrap(_rows_of(checkpointed).collect())
-    output = checkpointed._jdf.queryExecution().analyzed().output()
-    made = frame_of(session._jsparkSession, local_relation(output, rows, False, none))
+    relation = local_relation(query.analyzed().output(), wrap(rows), False, none)
+    made = frame_of(session._jsparkSession, relation)
     # One partition satisfies every distribution and ordering: nothing is shuffled.
     return DataFrame(made, session).coalesce(1)
 
