@@ -11,7 +11,9 @@ from pyspark.sql import functions as F
 from tests.collisions import colliding
 from tests.pipelines import bronze, shop, timed
 from tests.unit.test_dedup import KNOWN_DDL, MERGE, MONDAY, NOON, classified, verdicts
+from tidelake.config.event import Dedup
 from tidelake.silver.dedup import (
+    Comparison,
     colliding_ids,
     group_accepted,
     having,
@@ -42,20 +44,25 @@ def test_ids_of_one_hash_meet_and_are_told_apart(spark: SparkSession) -> None:
                 for n, pair in enumerate(pairs)
                 for side, event in enumerate(pair)
             ],
-        )
+        ),
+        Comparison(Dedup()),
     )
     known = timed(
         spark,
         [(one, f"k:{n}", MONDAY, f"{MONDAY} {NOON}", 7, False) for n, (one, _) in enumerate(pairs)],
         KNOWN_DDL,
     )
-    ids = colliding_ids(new, known)
+    ids = colliding_ids(new, known, Comparison(Dedup()))
     assert ids.count() == PAIRS
-    close = having(new, ids)
+    close = having(new, ids, Comparison(Dedup()))
     assert close.count() == 2 * PAIRS
-    judged = match_accepted(close, group_accepted(having(known, ids)), MERGE)
+    judged = match_accepted(
+        close,
+        group_accepted(having(known, ids, Comparison(Dedup())), Comparison(Dedup())),
+        Comparison(MERGE),
+    )
     firsts = {f"a:{2 * n}": "duplicate" for n in range(PAIRS)}
-    assert verdicts(rank_arrivals(judged, MERGE)) == firsts
+    assert verdicts(rank_arrivals(judged, Comparison(MERGE))) == firsts
 
 
 def test_a_payload_that_the_prefilter_took_for_another_event_is_no_copy(

@@ -17,8 +17,8 @@ from tidelake.config import Dedup
 from tidelake.runtime.held import Held
 from tidelake.silver import dedup
 from tidelake.silver.classify import PAYLOAD_HASH, ROW
-from tidelake.silver.dedup import CONFLICT, DUPLICATE, VERDICT, Accepted, find_repeats
-from tidelake.silver.route import FATE, decide
+from tidelake.silver.dedup import CONFLICT, DUPLICATE, VERDICT, Accepted, Comparison, find_repeats
+from tidelake.silver.route import FATE, Fates, decide
 from tidelake.silver.scope import Arrivals, DedupScope
 from tidelake.silver.summary import arrivals_of
 
@@ -81,7 +81,7 @@ def test_a_row_s_verdict_does_not_depend_on_how_many_there_are(
             classified(spark, _ROWS),
             arrived,
             lambda reach: Accepted(_known(spark), count),
-            rules,
+            Comparison(rules),
             hold=hold,
         )
         assert found.rows is not None
@@ -126,8 +126,12 @@ def test_of_a_row_that_stands_in_a_batch_more_than_once_exactly_one_is_accepted(
     new = new.withColumn("event_time", F.col("ingested_at"))
     arrived = Arrivals(len(rows), datetime(2024, 1, 1, 12, tzinfo=UTC), ((19_723, 19_723),))
     with Held() as hold:
-        found = find_repeats(new, arrived, lambda reach: Accepted(known, 2), Dedup(), hold=hold)
-        decided = decide(new, found.rows, watermark=None, allowed=timedelta(0), twins=found.twins)
+        found = find_repeats(
+            new, arrived, lambda reach: Accepted(known, 2), Comparison(Dedup()), hold=hold
+        )
+        decided = decide(
+            new, found.rows, Fates(), watermark=None, allowed=timedelta(0), twins=found.twins
+        )
         told = Counter((row["record_id"], row[FATE]) for row in decided.collect())
     assert told == {
         ("f:0", "silver"): 1,
@@ -152,7 +156,7 @@ def _told(spark: SparkSession, rows: list[New], rules: Dedup) -> dict[str, str]:
     """Judge rows among each other."""
     arrived = Arrivals(len(rows), datetime(2024, 1, 1, tzinfo=UTC), ())
     with Held() as hold:
-        found = find_repeats(classified(spark, rows), arrived, None, rules, hold=hold)
+        found = find_repeats(classified(spark, rows), arrived, None, Comparison(rules), hold=hold)
         rows_found = [] if found.rows is None else found.rows.collect()
         return {row[ROW].split("@")[0]: row[VERDICT] for row in rows_found}
 
@@ -230,7 +234,7 @@ def _met(
     with Held() as hold:
         kept = hold(rows)
         arrived = arrivals_of(kept)
-        found = find_repeats(kept, arrived, read, rules, hold=hold)
+        found = find_repeats(kept, arrived, read, Comparison(rules), hold=hold)
         assert found.rows is not None
         told = {row["event_id"]: row[VERDICT] for row in kept.join(found.rows, ROW).collect()}
     (reach,) = reaches

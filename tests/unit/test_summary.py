@@ -11,10 +11,10 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.pipelines import bronze, shop
 from tidelake.fingerprints import Fingerprint, fingerprint
 from tidelake.runtime.held import Held
-from tidelake.silver.classify import ORIGIN, STAGE, classify
-from tidelake.silver.dedup import find_repeats
-from tidelake.silver.route import FATE, decide
-from tidelake.silver.summary import corrected, summarize
+from tidelake.silver.classify import ORIGIN, STAGE, Judging, classify
+from tidelake.silver.dedup import Comparison, find_repeats
+from tidelake.silver.route import FATE, Fates, decide
+from tidelake.silver.summary import Counting, corrected, summarize
 
 # Rows arrive then; the watermark and what is allowed behind it decide what is too late.
 _RULES = {
@@ -55,11 +55,11 @@ def test_counts_that_are_corrected_are_those_of_the_decided_rows(
 ) -> None:
     pipeline = shop(tmp_path, event={"where": "user_id <> 'bot'"})
     with Held() as hold:
-        judged = hold(classify(_batch(spark), pipeline))
-        first, arrivals = summarize(decide(judged, None, **_RULES), pipeline)
-        repeats = find_repeats(judged, arrivals, None, pipeline.dedup, hold=hold)
-        decided = decide(judged, repeats.rows, **_RULES)
-        summary = corrected(first, decided, pipeline)
+        judged = hold(classify(_batch(spark), Judging(pipeline)))
+        first, arrivals = summarize(decide(judged, None, Fates(), **_RULES), Counting(pipeline))
+        repeats = find_repeats(judged, arrivals, None, Comparison(pipeline.dedup), hold=hold)
+        decided = decide(judged, repeats.rows, Fates(), **_RULES)
+        summary = corrected(first, decided, Counting(pipeline))
         rows = decided.groupBy(ORIGIN, FATE, STAGE).count().collect()
         marks = decided.groupBy(ORIGIN, FATE, STAGE).agg(fingerprint().alias("mark")).collect()
     assert arrivals.rows == 10

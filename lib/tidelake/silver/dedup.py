@@ -20,7 +20,6 @@ from pyspark.sql import Column, DataFrame, Observation, Window
 from pyspark.sql import functions as F
 
 from tidelake.config.event import Dedup
-from tidelake.reuse import reused
 from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, REQUEUED_AT, ROW, STAGE
 from tidelake.silver.scope import ACCEPTED_COLUMNS, Arrivals, DedupScope
 from tidelake.spark.tuning import BROADCAST, HASHES
@@ -86,7 +85,7 @@ def find_repeats(
     judged: DataFrame,
     arrivals: Arrivals,
     read_accepted: Callable[[DedupScope], Accepted] | None,
-    rules: Dedup,
+    comparison: Comparison,
     *,
     hold: Hold,
 ) -> Repeats:
@@ -96,16 +95,16 @@ def find_repeats(
         judged: Rows with their stage, kept: they are read several times.
         arrivals: What is known of those in the running.
         read_accepted: Gives the accepted rows in scope; None: there are none.
-        rules: The pipeline's.
+        comparison: The columns of the pipeline's rules.
         hold: Keeps what is read more than once until the batch ends.
     """
     if not arrivals.rows:
         return Repeats(None, 0)
-    new = in_the_running(judged)
+    new = in_the_running(judged, comparison)
     searched = Observation()
     accepted, count = None, None
     if read_accepted is not None:
-        found = read_accepted(arrivals.scope(rules))
+        found = read_accepted(arrivals.scope(comparison.rules))
         accepted, count = found.rows, found.count
         if count is None:
             accepted = accepted.observe(searched, F.count(F.lit(1)).alias("rows"))
@@ -113,26 +112,27 @@ def find_repeats(
             # One task reads them soon enough, and then nothing need be shuffled.
             accepted = accepted.coalesce(1)
     if accepted is not None and arrivals.rows <= BROADCAST:
-        accepted = F.broadcast(group_accepted(having(accepted, F.broadcast(_hashes(new)))))
+        accepted = having(accepted, F.broadcast(_hashes(new, comparison)), comparison)
+        accepted = F.broadcast(group_accepted(accepted, comparison))
     else:
         if accepted is not None and arrivals.rows <= HASHES:
             # What is left of them is few, and is not looked for twice.
-            accepted = hold.now(having(accepted, F.broadcast(_hashes(new))))
-        ids, found_ids = _counted(colliding_ids(new, accepted), hold)
+            accepted = hold.now(having(accepted, F.broadcast(_hashes(new, comparison)), comparison))
+        ids, found_ids = _counted(colliding_ids(new, accepted, comparison), hold)
         ids = F.broadcast(ids) if found_ids <= HASHES else ids.hint("shuffle_hash")
-        new = having(new, ids)
+        new = having(new, ids, comparison)
         if accepted is not None:
-            accepted = group_accepted(having(accepted, ids))
+            accepted = group_accepted(having(accepted, ids, comparison), comparison)
             accepted = F.broadcast(accepted) if found_ids <= BROADCAST else accepted
-    compared = new if accepted is None else match_accepted(new, accepted, rules)
-    verdicts, repeats, left, twins = _ranked(compared, rules, hold)
+    compared = new if accepted is None else match_accepted(new, accepted, comparison)
+    verdicts, repeats, left, twins = _ranked(compared, comparison, hold)
     if left:
         # Rare: an id that comes back past the TTL on another date within one batch.
         is_left = F.col(VERDICT) == LEFTOVER
         leftovers = new.join(verdicts.where(is_left), on=list(IDENTITY), how="left_semi")
         told = Observation()
         counted = F.count_if(F.col(VERDICT) == TWIN).alias("twins")
-        more = hold.now(judge_leftovers(leftovers, rules).observe(told, counted))
+        more = hold.now(judge_leftovers(leftovers, comparison.rules).observe(told, counted))
         verdicts = verdicts.where(~is_left).unionByName(more)
         twins += _observed(told, "twins")
     if count is None and accepted is not None:
@@ -144,8 +144,8 @@ def find_repeats(
     return Repeats(fitting, count or 0, twins > 0)
 
 
-def _hashes(rows: DataFrame) -> DataFrame:
-    return rows.select(hash_of_id().alias(_ID))
+def _hashes(rows: DataFrame, comparison: Comparison) -> DataFrame:
+    return rows.select(comparison.hash_of_id.alias(_ID))
 
 
 def _counted(rows: DataFrame, hold: Hold) -> tuple[DataFrame, int]:
@@ -155,14 +155,13 @@ def _counted(rows: DataFrame, hold: Hold) -> tuple[DataFrame, int]:
     return kept, _observed(told, "rows")
 
 
-def _ranked(rows: DataFrame, rules: Dedup, hold: Hold) -> tuple[DataFrame, int, int, int]:
+def _ranked(rows: DataFrame, comparison: Comparison, hold: Hold) -> tuple[DataFrame, int, int, int]:
     """Rank in one job; count also the verdicts, rows that are left over, and twins."""
     told = Observation()
-    kept = hold.now(rank_arrivals(rows, rules).observe(told, *_ranking()))
+    kept = hold.now(rank_arrivals(rows, comparison).observe(told, *comparison.ranking))
     return kept, _observed(told, "verdicts"), _observed(told, "left"), _observed(told, "twins")
 
 
-@reused
 def _ranking() -> list[Column]:
     left, twins = (F.count_if(F.col(VERDICT) == verdict) for verdict in (LEFTOVER, TWIN))
     return [F.count(F.lit(1)).alias("verdicts"), left.alias("left"), twins.alias("twins")]
@@ -176,17 +175,42 @@ def _observed(observation: Observation, name: str) -> int:
 # The comparisons.
 
 
-def in_the_running(judged: DataFrame) -> DataFrame:
+class Comparison:
+    """The columns by which rows are compared under some rules, built once.
+
+    Attributes:
+        rules: The pipeline's.
+        compared: What is taken of a row.
+        hash_of_id: The number that stands for an id until it is compared.
+        has_hash: Whether a row's id has a hash.
+        grouping: What accepted rows are grouped by, and what is taken of them.
+        matched: Where a row meets accepted ones, and its columns with the verdict.
+        ranks: From the order of arrival in the frame: positions, who is told, and of what.
+        ranking: What is counted of ranked rows.
+    """
+
+    def __init__(self, rules: Dedup) -> None:
+        """Build them."""
+        self.rules = rules
+        self.compared = _compared()
+        self.hash_of_id = F.xxhash64("event_id")
+        self.has_hash = self.hash_of_id == F.col(_ID)
+        self.grouping = _grouping()
+        self.matched = _matched(rules)
+        self.ranks = _ranks(rules)
+        self.ranking = _ranking()
+
+
+def in_the_running(judged: DataFrame, comparison: Comparison) -> DataFrame:
     """Take what is compared of the rows that have no fate yet, without their payload.
 
     Returns:
         ``_row``, ``_origin``, the columns to compare, the order of arrival, and ``_verdict``:
         null, since nothing is settled yet.
     """
-    return judged.where(F.col(STAGE).isNull()).select(*_compared())
+    return judged.where(F.col(STAGE).isNull()).select(*comparison.compared)
 
 
-@reused
 def _compared() -> list[Column]:
     # A row that failed arrived, for those that did not, when it was requeued.
     replayed = F.col(ORIGIN) == "quarantine"
@@ -214,23 +238,12 @@ def _position() -> list[Column]:
     ]
 
 
-@reused
-def hash_of_id() -> Column:
-    """Give the number that stands for an id until it is compared."""
-    return F.xxhash64("event_id")
-
-
-def having(rows: DataFrame, ids: DataFrame) -> DataFrame:
+def having(rows: DataFrame, ids: DataFrame, comparison: Comparison) -> DataFrame:
     """Keep the rows whose id has one of some hashes."""
-    return rows.join(ids, on=_has_hash(), how="left_semi")
+    return rows.join(ids, on=comparison.has_hash, how="left_semi")
 
 
-@reused
-def _has_hash() -> Column:
-    return hash_of_id() == F.col(_ID)
-
-
-def colliding_ids(new: DataFrame, accepted: DataFrame | None) -> DataFrame:
+def colliding_ids(new: DataFrame, accepted: DataFrame | None, comparison: Comparison) -> DataFrame:
     """Find the ids that could meet another row: few do, and only they need be compared.
 
     Ids are told apart by their hashes here. To bring all wide rows together by their ids, only to
@@ -240,29 +253,30 @@ def colliding_ids(new: DataFrame, accepted: DataFrame | None) -> DataFrame:
     Args:
         new: From :func:`in_the_running`.
         accepted: Accepted rows; None: there are none.
+        comparison: The columns of the pipeline's rules.
 
     Returns:
         ``_id``, the hashes of ids that are twice in ``new``, or both in ``new`` and ``accepted``.
     """
-    hashes = new.select(hash_of_id().alias(_ID), F.lit(True).alias("_new"))
+    hashes = new.select(comparison.hash_of_id.alias(_ID), F.lit(True).alias("_new"))
     if accepted is not None:
-        theirs = accepted.select(hash_of_id().alias(_ID), F.lit(False).alias("_new"))
+        theirs = accepted.select(comparison.hash_of_id.alias(_ID), F.lit(False).alias("_new"))
         hashes = hashes.unionByName(theirs)
     counted = hashes.groupBy(_ID).agg(F.count("*").alias("_rows"), F.max("_new").alias("_new"))
     return counted.where((F.col("_rows") > 1) & F.col("_new")).select(_ID)
 
 
-def group_accepted(accepted: DataFrame) -> DataFrame:
+def group_accepted(accepted: DataFrame, comparison: Comparison) -> DataFrame:
     """Put the accepted rows of an id into one, so that no row of a batch meets two.
 
     Args:
         accepted: From :meth:`DedupScope.within`.
+        comparison: The columns of the pipeline's rules.
     """
-    of_id, rows = _grouping()
+    of_id, rows = comparison.grouping
     return accepted.groupBy(of_id).agg(rows)
 
 
-@reused
 def _grouping() -> tuple[Column, Column]:
     # In the order of arrival, so that the least is the earliest. Tables hold no source; a record
     # id begins with it.
@@ -272,22 +286,21 @@ def _grouping() -> tuple[Column, Column]:
     return F.col("event_id").alias(_ACCEPTED_ID), F.collect_list(F.struct(*own)).alias(_ACCEPTED)
 
 
-def match_accepted(new: DataFrame, accepted: DataFrame, rules: Dedup) -> DataFrame:
+def match_accepted(new: DataFrame, accepted: DataFrame, comparison: Comparison) -> DataFrame:
     """Judge rows whose event silver or late already holds.
 
     Args:
         new: From :func:`in_the_running`.
         accepted: From :func:`group_accepted`.
-        rules: The pipeline's.
+        comparison: The columns of the pipeline's rules.
 
     Returns:
         ``new``; ``_verdict`` is set for the rows that match.
     """
-    same_id, columns = _matched(rules)
+    same_id, columns = comparison.matched
     return new.join(accepted, on=same_id, how="left").select(*columns)
 
 
-@reused
 def _matched(rules: Dedup) -> tuple[Column, list[Column]]:
     def meets(one: Column) -> Column:
         in_scope = _matches(one["ingested_at"], one["event_date"], rules)
@@ -300,23 +313,22 @@ def _matched(rules: Dedup) -> tuple[Column, list[Column]]:
     return same_id, [*[F.col(name) for name in (*_COMPARED, _ORDER)], verdict.alias(VERDICT)]
 
 
-def rank_arrivals(new: DataFrame, rules: Dedup) -> DataFrame:
+def rank_arrivals(new: DataFrame, comparison: Comparison) -> DataFrame:
     """Judge rows against the first arrival of their id in the same frame.
 
     Args:
         new: Rows from :func:`in_the_running`; one with a verdict is out of the running.
-        rules: The pipeline's.
+        comparison: The columns of the pipeline's rules.
 
     Returns:
         The columns of :data:`IDENTITY` and ``_verdict`` of the rows that are settled or not
         first, one row for all that are equal; ``_verdict`` is :data:`TWIN` where a first row has
         equal ones.
     """
-    firsts, is_told, told = _ranks(rules)
+    firsts, is_told, told = comparison.ranks
     return new.select("*", *firsts).where(is_told).select(*told)
 
 
-@reused
 def _ranks(rules: Dedup) -> tuple[list[Column], Column, list[Column]]:
     by_arrival = Window.partitionBy("event_id", F.isnull(VERDICT)).orderBy(_ORDER)
     # Equal rows follow each other in the order of arrival.

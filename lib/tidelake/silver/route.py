@@ -18,7 +18,6 @@ from pyspark.sql import functions as F
 
 from tidelake.columns import instant
 from tidelake.config import Pipeline
-from tidelake.reuse import reused
 from tidelake.silver.classify import (
     FILTERED,
     ORIGIN,
@@ -56,6 +55,7 @@ QUARANTINE_DDL = (
 def decide(
     classified: DataFrame,
     verdicts: DataFrame | None,
+    fates: Fates,
     *,
     watermark: datetime | None,
     allowed: timedelta,
@@ -67,6 +67,7 @@ def decide(
         classified: Rows from :func:`tidelake.silver.classify.classify`.
         verdicts: From :func:`tidelake.silver.dedup.rank_arrivals`: the duplicates and conflicts;
             None: there are none.
+        fates: The columns of verdicts and fates.
         watermark: Before the batch (UTC).
         allowed: The allowed lateness.
         twins: Whether a verdict says of rows that they are equal to a first arrival. One of them
@@ -77,20 +78,21 @@ def decide(
         quarantined, late or filtered); with verdicts ``_provisional_fate`` too, and ``_stage`` is
         set for conflicting duplicates.
     """
-    undecided = classified.withColumn(VERDICT, _verdicts().nothing)
-    rows = with_lateness(undecided, marked(watermark), allowed)
-    return rows if verdicts is None else settle(rows, verdicts, twins=twins)
+    undecided = classified.withColumn(VERDICT, fates.verdicts.nothing)
+    rows = with_lateness(undecided, fates, marked(watermark), allowed)
+    return rows if verdicts is None else settle(rows, verdicts, fates, twins=twins)
 
 
-def settle(rows: DataFrame, verdicts: DataFrame, *, twins: bool = False) -> DataFrame:
+def settle(rows: DataFrame, verdicts: DataFrame, fates: Fates, *, twins: bool = False) -> DataFrame:
     """Give the rows that are repeats their fate.
 
     Args:
         rows: From :func:`decide` without verdicts.
         verdicts: As of :func:`decide`.
+        fates: Likewise.
         twins: Likewise.
     """
-    told = _verdicts()
+    told = fates.verdicts
     theirs = verdicts.select(*told.columns)
     before = rows.withColumnRenamed(FATE, PROVISIONAL).drop(VERDICT)
     met = before.join(theirs, on=told.same_row, how="left").drop(*_THEIRS.values())
@@ -120,7 +122,6 @@ class _Verdicts:
     nothing: Column
 
 
-@reused
 def _verdicts() -> _Verdicts:
     # A number is found sooner than a long text. Written as an equality, the text would be part
     # of what is looked up.
@@ -141,13 +142,37 @@ def _verdicts() -> _Verdicts:
     )
 
 
-def with_lateness(judged: DataFrame, watermark: Column, allowed: timedelta) -> DataFrame:
+class Routing:
+    """A definition's columns of accepted events, built once.
+
+    Attributes:
+        pipeline: The definition.
+        events: The columns that silver and late share.
+    """
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        """Build them."""
+        self.pipeline = pipeline
+        self.events = _event_columns(pipeline)
+
+
+class Fates:
+    """The columns of verdicts and fates, which no definition changes, built once."""
+
+    def __init__(self) -> None:
+        """Build them."""
+        self.verdicts = _verdicts()
+        self.fate = _fate()
+
+
+def with_lateness(
+    judged: DataFrame, fates: Fates, watermark: Column, allowed: timedelta
+) -> DataFrame:
     """Add, or decide anew, ``_lateness`` and the fate that follows from it."""
     late = judged.withColumn(LATENESS, lateness(watermark, allowed))
-    return late.withColumn(FATE, _fate())
+    return late.withColumn(FATE, fates.fate)
 
 
-@reused
 def _fate() -> Column:
     # What `late apply` requeued counts however late it is.
     too_late = (F.col(LATENESS) == TOO_LATE) & (F.col(ORIGIN) != LATE)
@@ -182,7 +207,7 @@ def lateness(watermark: Column, allowed: timedelta) -> Column:
 
 def to_silver(
     decided: DataFrame,
-    pipeline: Pipeline,
+    routing: Routing,
     *,
     extra: Sequence[str] = (),
     generation: str,
@@ -190,19 +215,19 @@ def to_silver(
 ) -> DataFrame:
     """Take the accepted events, in silver's columns; ``extra`` are those of unknown fields."""
     return decided.where(F.col(FATE) == SILVER).select(
-        *silver_columns(pipeline, extra), *_origin(generation, batch)
+        *silver_columns(routing, extra), *_origin(generation, batch)
     )
 
 
-def silver_columns(pipeline: Pipeline, extra: Sequence[str]) -> list[Column]:
+def silver_columns(routing: Routing, extra: Sequence[str]) -> list[Column]:
     """Give silver's columns, but for which batch wrote them."""
-    unknown = _unknown_columns(pipeline, extra)
-    return [*_event_columns(pipeline), *unknown, F.col(PAYLOAD_HASH)]
+    unknown = _unknown_columns(routing.pipeline, extra)
+    return [*routing.events, *unknown, F.col(PAYLOAD_HASH)]
 
 
 def to_late(
     decided: DataFrame,
-    pipeline: Pipeline,
+    routing: Routing,
     *,
     watermark: Column,
     extra: Sequence[str] = (),
@@ -213,19 +238,19 @@ def to_late(
     # Few rows are too late, and only they need be looked up among the verdicts.
     too_late = decided.where(F.col(LATENESS) == TOO_LATE)
     return too_late.where(F.col(FATE) == LATE).select(
-        *late_columns(pipeline, extra, watermark), *_origin(generation, batch)
+        *late_columns(routing, extra, watermark), *_origin(generation, batch)
     )
 
 
-def late_columns(pipeline: Pipeline, extra: Sequence[str], watermark: Column) -> list[Column]:
+def late_columns(routing: Routing, extra: Sequence[str], watermark: Column) -> list[Column]:
     """Give the columns of late rows, but for which batch wrote them."""
     behind = F.unix_micros(watermark) - F.unix_micros("event_time")
     return [
-        *_event_columns(pipeline),
+        *routing.events,
         F.col("payload"),
         watermark.alias("watermark"),
         (behind / 1_000_000).cast("double").alias("lateness_seconds"),
-        *_unknown_columns(pipeline, extra),
+        *_unknown_columns(routing.pipeline, extra),
         F.col(REQUEUED_AT),
         F.col(PAYLOAD_HASH),
     ]
@@ -259,7 +284,6 @@ def _unknown_columns(pipeline: Pipeline, extra: Sequence[str]) -> list[Column]:
     return [F.col(UNKNOWN).getItem(name).alias(name) for name in extra]
 
 
-@reused
 def _event_columns(pipeline: Pipeline) -> list[Column]:
     return [
         F.col("event_id"),

@@ -13,7 +13,6 @@ from pyspark.sql import functions as F
 
 from tidelake.config.event import Dedup
 from tidelake.instants import back, from_micros
-from tidelake.reuse import reused
 from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, STAGE
 
 # Ranges of dates, and as many of arrivals, to which a batch's are merged at most. A literal for
@@ -73,7 +72,6 @@ class Arrivals:
         return DedupScope(since, requeued, self.days if rules.widened else ())
 
 
-@reused
 def arrival_keys() -> list[Column]:
     """Give what a batch's rows are grouped by to learn of their arrivals."""
     running, is_fresh = F.col(STAGE).isNull(), F.col(ORIGIN) == "bronze"
@@ -86,7 +84,6 @@ def arrival_keys() -> list[Column]:
     ]
 
 
-@reused
 def arrival_counts() -> list[Column]:
     """Give what is counted of each group."""
     arrived = F.unix_micros("ingested_at")

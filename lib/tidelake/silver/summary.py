@@ -18,7 +18,6 @@ from pyspark.sql import functions as F
 from tidelake.config import Pipeline
 from tidelake.fingerprints import Fingerprint, fingerprint
 from tidelake.instants import from_micros
-from tidelake.reuse import reused
 from tidelake.silver.classify import ORIGIN, STAGE, WARNINGS, rule_texts
 from tidelake.silver.dedup import VERDICT
 from tidelake.silver.enrich import looked_up
@@ -97,15 +96,34 @@ class Summary:
         return now
 
 
-def summarize(judged: DataFrame, pipeline: Pipeline) -> tuple[Summary, Arrivals]:
+class Counting:
+    """The columns by which a definition's rows are counted, built once.
+
+    Attributes:
+        keys: What rows are grouped by.
+        counts: What is counted of a group.
+        arrivals: What else rows are grouped by to learn of their arrivals.
+        whole: The fingerprint of a group.
+        of_repeats: The fate that a repeat would have had, and the fingerprint of repeats alone.
+    """
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        """Build them."""
+        self.keys, self.counts = _columns(pipeline)
+        self.arrivals = arrival_keys()
+        self.whole = fingerprint().alias("fingerprint")
+        self.of_repeats = _repeats()
+
+
+def summarize(judged: DataFrame, counting: Counting) -> tuple[Summary, Arrivals]:
     """Count rows as if none of them were a repeat.
 
     Args:
-        judged: From :func:`tidelake.silver.route.provisional`, enriched.
-        pipeline: The definition.
+        judged: From :func:`tidelake.silver.route.decide`, enriched.
+        counting: The definition's columns.
     """
-    keys, counts = _columns(pipeline)
-    found = judged.groupBy(*keys, *arrival_keys()).agg(*counts, _whole()).collect()
+    groups = judged.groupBy(*counting.keys, *counting.arrivals)
+    found = groups.agg(*counting.counts, counting.whole).collect()
     return Summary(found, _marks(found)), Arrivals.of(found)
 
 
@@ -114,7 +132,7 @@ def arrivals_of(judged: DataFrame) -> Arrivals:
     return Arrivals.of(judged.groupBy(*arrival_keys()).agg(*arrival_counts()).collect())
 
 
-def corrected(summary: Summary, decided: DataFrame, pipeline: Pipeline) -> Summary:
+def corrected(summary: Summary, decided: DataFrame, counting: Counting) -> Summary:
     """Count rows whose repeats are known.
 
     A fingerprint is computed of the repeats alone: what they take from the fate that they would
@@ -123,11 +141,10 @@ def corrected(summary: Summary, decided: DataFrame, pipeline: Pipeline) -> Summa
     Args:
         summary: From :func:`summarize`.
         decided: From :func:`tidelake.silver.route.decide`.
-        pipeline: The definition.
+        counting: The definition's columns.
     """
-    keys, counts = _columns(pipeline)
-    instead, of_repeats = _repeats()
-    groups = decided.groupBy(*keys, instead).agg(*counts, of_repeats).collect()
+    instead, of_repeats = counting.of_repeats
+    groups = decided.groupBy(*counting.keys, instead).agg(*counting.counts, of_repeats).collect()
     marks = defaultdict(Fingerprint, summary.marks)
     for group in groups:
         if group["_instead"] is not None:
@@ -138,7 +155,6 @@ def corrected(summary: Summary, decided: DataFrame, pipeline: Pipeline) -> Summa
     return Summary(groups, marks)
 
 
-@reused
 def _columns(pipeline: Pipeline) -> tuple[list[Column], list[Column]]:
     """Give what rows are grouped by, and what is counted of a group."""
     kept = F.when(F.col(FATE) == SILVER, F.unix_micros("event_time"))
@@ -162,12 +178,6 @@ def _columns(pipeline: Pipeline) -> tuple[list[Column], list[Column]]:
     ]
 
 
-@reused
-def _whole() -> Column:
-    return fingerprint().alias("fingerprint")
-
-
-@reused
 def _repeats() -> tuple[Column, Column]:
     """Give the fate that a repeat would have had, and the fingerprint of repeats alone."""
     is_repeat = F.col(VERDICT).isNotNull()
