@@ -77,7 +77,7 @@ def test_the_first_arrival_wins_by_instant_then_source_then_numeric_position(
                 ("alone", "f:11", MONDAY, NOON, 1),
             ],
         ),
-        Comparison(Dedup()),
+        Comparison(MERGE),
     )
     assert verdicts(rank_arrivals(new, Comparison(IGNORE))) == {
         "a:2": CONFLICT,
@@ -93,15 +93,15 @@ def test_an_id_that_meets_no_other_row_is_not_compared(spark: SparkSession) -> N
         ("twice", "f:2", MONDAY, NOON, 1),
         *[(f"once {n}", f"f:{n}", MONDAY, NOON, 1) for n in range(3, 9)],
     ]
-    new = in_the_running(classified(spark, rows), Comparison(Dedup()))
-    again = having(new, colliding_ids(new, None, Comparison(Dedup())), Comparison(Dedup()))
+    new = in_the_running(classified(spark, rows), Comparison(MERGE))
+    again = having(new, colliding_ids(new, None, Comparison(MERGE)), Comparison(MERGE))
     assert again.columns == new.columns
     assert sorted(row["event_id"] for row in again.collect()) == ["twice", "twice"]
     assert verdicts(rank_arrivals(again, Comparison(IGNORE))) == {"f:2": DUPLICATE}
     old = [(one, f"old:{n}") for n, one in enumerate(("once 5", "gone", "gone"))]
     known = timed(spark, [(*one, MONDAY, f"{MONDAY} {NOON}", 1, False) for one in old], KNOWN_DDL)
     found = (
-        having(new, colliding_ids(new, known, Comparison(Dedup())), Comparison(Dedup()))
+        having(new, colliding_ids(new, known, Comparison(MERGE)), Comparison(MERGE))
         .select("event_id")
         .collect()
     )
@@ -111,7 +111,7 @@ def test_an_id_that_meets_no_other_row_is_not_compared(spark: SparkSession) -> N
 def test_rows_that_have_a_fate_already_take_no_part(spark: SparkSession) -> None:
     rows = classified(spark, [("e", "f:1", MONDAY, NOON, 1), ("e", "f:2", MONDAY, NOON, 1)])
     staged = rows.withColumn(STAGE, F.when(F.col("record_id") == "f:1", "future_event_time"))
-    taken = in_the_running(staged, Comparison(Dedup()))
+    taken = in_the_running(staged, Comparison(MERGE))
     assert [row[ROW] for row in taken.collect()] == ["f:2@1"]
     assert "payload" not in taken.columns
 
@@ -130,7 +130,7 @@ def test_a_later_arrival_of_the_batch_is_matched_up_to_the_ttl(
         rows += [(event, f"first:{n}", day, clock, 1), (event, f"next:{n}", MONDAY, NOON, n % 2)]
     found = verdicts(
         rank_arrivals(
-            in_the_running(classified(spark, rows), Comparison(Dedup())),
+            in_the_running(classified(spark, rows), Comparison(MERGE)),
             Comparison(MERGE if widened else IGNORE),
         )
     )
@@ -152,7 +152,7 @@ def test_an_accepted_row_is_matched_up_to_the_ttl_either_way_or_on_its_date(
     cases = [(clock, day) for clock in clocks for day in (MONDAY, TUESDAY)]
     new = in_the_running(
         classified(spark, [(str(n), f"f:{n}", MONDAY, NOON, n % 2) for n in range(len(cases))]),
-        Comparison(Dedup()),
+        Comparison(MERGE),
     )
     known = timed(
         spark,
@@ -166,7 +166,7 @@ def test_an_accepted_row_is_matched_up_to_the_ttl_either_way_or_on_its_date(
     found = verdicts(
         match_accepted(
             new,
-            group_accepted(known, Comparison(Dedup())),
+            group_accepted(known, Comparison(MERGE)),
             Comparison(MERGE if widened else IGNORE),
         )
     )
@@ -179,7 +179,7 @@ def test_an_accepted_row_is_matched_up_to_the_ttl_either_way_or_on_its_date(
 def test_the_earliest_accepted_row_in_reach_decides(spark: SparkSession) -> None:
     new = in_the_running(
         classified(spark, [("a", "f:1", MONDAY, NOON, 1), ("b", "f:2", MONDAY, NOON, 1)]),
-        Comparison(Dedup()),
+        Comparison(MERGE),
     )
     known = timed(
         spark,
@@ -193,7 +193,7 @@ def test_the_earliest_accepted_row_in_reach_decides(spark: SparkSession) -> None
         KNOWN_DDL,
     )
     assert verdicts(
-        match_accepted(new, group_accepted(known, Comparison(Dedup())), Comparison(MERGE))
+        match_accepted(new, group_accepted(known, Comparison(MERGE)), Comparison(MERGE))
     ) == {
         "f:1": CONFLICT,
         "f:2": DUPLICATE,
@@ -217,8 +217,8 @@ def test_of_accepted_rows_of_one_instant_the_first_is_so_by_source_then_numeric_
         for hash_, place in enumerate(places, start=1)
     ]
     found = match_accepted(
-        in_the_running(classified(spark, new), Comparison(Dedup())),
-        group_accepted(timed(spark, known, KNOWN_DDL), Comparison(Dedup())),
+        in_the_running(classified(spark, new), Comparison(MERGE)),
+        group_accepted(timed(spark, known, KNOWN_DDL), Comparison(MERGE)),
         Comparison(MERGE),
     )
     assert verdicts(found) == dict.fromkeys([f"new:{n}" for n in range(4)], CONFLICT)
@@ -243,18 +243,16 @@ def test_a_requeued_row_does_not_match_itself_in_late_but_others_do(
         ],
         KNOWN_DDL,
     )
-    returned = in_the_running(classified(spark, again, origin=origin), Comparison(Dedup()))
-    fresh = in_the_running(
-        classified(spark, [("own", "f:1", MONDAY, NOON, 1)]), Comparison(Dedup())
-    )
+    returned = in_the_running(classified(spark, again, origin=origin), Comparison(MERGE))
+    fresh = in_the_running(classified(spark, [("own", "f:1", MONDAY, NOON, 1)]), Comparison(MERGE))
     assert verdicts(
-        match_accepted(returned, group_accepted(known, Comparison(Dedup())), Comparison(MERGE))
+        match_accepted(returned, group_accepted(known, Comparison(MERGE)), Comparison(MERGE))
     ) == {
         "f:2": DUPLICATE,
         "f:3": DUPLICATE,
     }
     assert verdicts(
-        match_accepted(fresh, group_accepted(known, Comparison(Dedup())), Comparison(MERGE))
+        match_accepted(fresh, group_accepted(known, Comparison(MERGE)), Comparison(MERGE))
     ) == {"f:1": DUPLICATE}
 
 
@@ -264,7 +262,7 @@ def test_leftovers_are_ranked_again_among_their_like(spark: SparkSession) -> Non
         ("e", "f:2", TUESDAY, NOON, 1),
         ("e", "f:3", TUESDAY, NOON, 2),
     ]
-    new = in_the_running(classified(spark, rows), Comparison(Dedup()))
+    new = in_the_running(classified(spark, rows), Comparison(MERGE))
     first = rank_arrivals(new, Comparison(MERGE))
     assert verdicts(first) == {"f:2": LEFTOVER, "f:3": LEFTOVER}
     left = new.join(first, on=list(IDENTITY), how="left_semi")

@@ -11,7 +11,6 @@ from pyspark.sql import functions as F
 from tests.collisions import colliding
 from tests.pipelines import bronze, shop, timed
 from tests.unit.test_dedup import KNOWN_DDL, MERGE, MONDAY, NOON, classified, verdicts
-from tidelake.config.event import Dedup
 from tidelake.silver.dedup import (
     Comparison,
     colliding_ids,
@@ -45,20 +44,20 @@ def test_ids_of_one_hash_meet_and_are_told_apart(spark: SparkSession) -> None:
                 for side, event in enumerate(pair)
             ],
         ),
-        Comparison(Dedup()),
+        Comparison(MERGE),
     )
     known = timed(
         spark,
         [(one, f"k:{n}", MONDAY, f"{MONDAY} {NOON}", 7, False) for n, (one, _) in enumerate(pairs)],
         KNOWN_DDL,
     )
-    ids = colliding_ids(new, known, Comparison(Dedup()))
+    ids = colliding_ids(new, known, Comparison(MERGE))
     assert ids.count() == PAIRS
-    close = having(new, ids, Comparison(Dedup()))
+    close = having(new, ids, Comparison(MERGE))
     assert close.count() == 2 * PAIRS
     judged = match_accepted(
         close,
-        group_accepted(having(known, ids, Comparison(Dedup())), Comparison(Dedup())),
+        group_accepted(having(known, ids, Comparison(MERGE)), Comparison(MERGE)),
         Comparison(MERGE),
     )
     firsts = {f"a:{2 * n}": "duplicate" for n in range(PAIRS)}
