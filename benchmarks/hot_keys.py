@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidelake.config import GoldTable, load_environment
+from tidelake.gold.measures import GoldPlan
 from tidelake.gold.sessions import to_sessions
 from tidelake.spark.session import build_session
 
@@ -44,7 +45,7 @@ def main(events: int = 2_000_000, repeats: int = 5) -> None:
                 for turn in range(repeats + 1):
                     for salt, found in times.items():
                         began = time.monotonic()
-                        sessions = to_sessions(rows, table, salt=salt)
+                        sessions = to_sessions(rows, GoldPlan(table), salt=salt)
                         sessions.write.format("noop").mode("overwrite").save()
                         if turn:
                             found.append(time.monotonic() - began)

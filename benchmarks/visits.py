@@ -123,7 +123,7 @@ def append_silver(run: Run, rows: DataFrame, batch: int) -> None:
         (F.col(field.name) if field.name in rows.columns else F.lit(told.get(field.name)))
         .cast(field.dataType)
         .alias(field.name)
-        for field in silver_schema(run.spark, run.pipeline)
+        for field in silver_schema(run.spark, run.plan)
     ]
     note = {**stamp, "batch": batch, **SilverNote().to_json()}
     append(rows.select(*columns), run.lake.silver(NAME), note)

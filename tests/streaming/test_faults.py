@@ -18,7 +18,7 @@ from tests.pipelines import bronze
 from tests.running import START, click, read
 from tests.worlds import TO_SILVER, World, world
 from tidelake.ops.ledger import read_ledger
-from tidelake.silver.classify import classify
+from tidelake.silver.classify import Judging, classify
 
 _FULL = os.environ.get("TIDELAKE_FULL") == "1"
 _FUZZED = 1_000_000 if _FULL else 10_000
@@ -189,4 +189,4 @@ def test_a_string_that_is_cut_or_raw_makes_no_json(
     pipeline = world(spark, tmp_path).pipeline
     line = click(1, minute=0, **{field: "abcHERE"}).replace(b"HERE", cut.encode())
     rows = bronze(spark, [{"record_id": "f:0", "payload": line}])
-    assert [row["_stage"] for row in classify(rows, pipeline).collect()] == ["parse"]
+    assert [row["_stage"] for row in classify(rows, Judging(pipeline)).collect()] == ["parse"]

@@ -18,7 +18,7 @@ from tests.fates import assert_fates
 from tests.pipelines import bronze
 from tests.running import START, click, read
 from tests.worlds import TO_SILVER, world
-from tidelake.silver.classify import classify
+from tidelake.silver.classify import Judging, classify
 
 _STAMPS = 10_000 if os.environ.get("TIDELAKE_FULL") == "1" else 500
 _NOW = START + timedelta(hours=1)
@@ -91,7 +91,7 @@ def test_a_stamp_means_the_same_instant_and_date_in_every_session_zone(
     with _in_zone(spark, zone):
         # Dates as days since 1970: collected ones would pass through the driver's zone.
         found = (
-            classify(rows, pipeline)
+            classify(rows, Judging(pipeline))
             .select("record_id", F.unix_micros("event_time"), F.unix_date("event_date"))
             .collect()
         )

@@ -20,6 +20,7 @@ from tidelake.silver.classify import (
     SELECTED,
     STAGE,
     WARNINGS,
+    Judging,
     classify,
     reasons_by_stage,
 )
@@ -42,7 +43,7 @@ def stages(
 ) -> dict[str, tuple[str | None, list[str]]]:
     rows = bronze(spark, [{"record_id": name, "payload": p} for name, p in payloads.items()])
     pipeline = shop(folder, event=event, watermark={"max_future_skew": "5 minutes"})
-    return judgements(classify(rows, pipeline))
+    return judgements(classify(rows, Judging(pipeline)))
 
 
 def test_a_row_has_the_first_fate_that_applies_and_every_reason(
@@ -124,7 +125,9 @@ def test_a_payload_field_hides_the_bronze_column_of_its_name(
     rows = bronze(
         spark, [{"record_id": "f:0", "source": "file", "payload": payload(Source="phone")}]
     )
-    [row] = classify(rows, pipeline).select("source", f"{SELECTED}.user_id", STAGE).collect()
+    [row] = (
+        classify(rows, Judging(pipeline)).select("source", f"{SELECTED}.user_id", STAGE).collect()
+    )
     assert row.asDict() == {"source": "file", "user_id": "phone/f:0", STAGE: None}
 
 
@@ -146,7 +149,9 @@ def test_a_requeued_row_is_another_row_that_knows_why_and_when_it_was_sent_again
         ],
     )
     stamp = F.col(REQUEUED_AT).cast("string").alias("again")
-    found = classify(rows, shop(tmp_path)).select(ORIGIN, stamp, ROW, PAYLOAD_HASH).collect()
+    found = (
+        classify(rows, Judging(shop(tmp_path))).select(ORIGIN, stamp, ROW, PAYLOAD_HASH).collect()
+    )
     assert [(row[ORIGIN], row["again"]) for row in found] == [
         ("bronze", None),
         ("late", "2024-01-03 00:00:00"),
@@ -164,7 +169,7 @@ def test_classification_carries_what_later_steps_need(spark: SparkSession, tmp_p
     )
     pipeline = shop(tmp_path)
     assert pipeline.watermark.max_future_skew == timedelta(minutes=5)
-    classified = classify(rows, pipeline)
+    classified = classify(rows, Judging(pipeline))
     assert classified.columns == [
         "record_id",
         "payload",

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from tests.pipelines import bronze, shop
 from tidelake.columns import VALUE, equal, instant, try_eval
 from tidelake.runtime.targets.target import literal
-from tidelake.silver.classify import REASONS, SELECTED, STAGE, classify
+from tidelake.silver.classify import REASONS, SELECTED, STAGE, Judging, classify
 
 DDL = "row string, s string, n int, l array<int>, `odd name` int"
 ROWS = [
@@ -105,7 +105,7 @@ def judged(
             for name, changes in payloads.items()
         ],
     )
-    found = classify(rows, shop(folder, event=event)).select("record_id", STAGE, REASONS)
+    found = classify(rows, Judging(shop(folder, event=event))).select("record_id", STAGE, REASONS)
     return {row["record_id"]: (row[STAGE], row[REASONS]) for row in found.collect()}
 
 
@@ -192,7 +192,11 @@ def test_columns_that_share_a_part_that_raises_keep_the_batch(
             {"record_id": "bad", "payload": json.dumps({**GOOD, "user_id": "x"})},
         ],
     )
-    found = classify(rows, pipeline).select("record_id", STAGE, REASONS, f"{SELECTED}.*").collect()
+    found = (
+        classify(rows, Judging(pipeline))
+        .select("record_id", STAGE, REASONS, f"{SELECTED}.*")
+        .collect()
+    )
     assert {row["record_id"]: (row[STAGE], row["value"], row["double"]) for row in found} == {
         "good": (None, 2, 2),
         "bad": ("contract", None, None),

@@ -18,6 +18,7 @@ from tidelake.silver.dedup import (
     IDENTITY,
     LEFTOVER,
     VERDICT,
+    Comparison,
     colliding_ids,
     group_accepted,
     having,
@@ -77,9 +78,10 @@ def test_the_first_arrival_wins_by_instant_then_source_then_numeric_position(
                 ("offset", "topic:7:99", MONDAY, NOON, 2),
                 ("alone", "f:11", MONDAY, NOON, 1),
             ],
-        )
+        ),
+        Comparison(MERGE),
     )
-    assert verdicts(rank_arrivals(new, IGNORE)) == {
+    assert verdicts(rank_arrivals(new, Comparison(IGNORE))) == {
         "a:2": CONFLICT,
         "b:3": DUPLICATE,
         "f:10": DUPLICATE,
@@ -93,11 +95,11 @@ def test_an_id_that_meets_no_other_row_is_not_compared(spark: SparkSession) -> N
         ("twice", "f:2", MONDAY, NOON, 1),
         *[(f"once {n}", f"f:{n}", MONDAY, NOON, 1) for n in range(3, 9)],
     ]
-    new = in_the_running(classified(spark, rows))
+    new = in_the_running(classified(spark, rows), Comparison(MERGE))
     again = having(new, colliding_ids(new, None))
     assert again.columns == new.columns
     assert sorted(row["event_id"] for row in again.collect()) == ["twice", "twice"]
-    assert verdicts(rank_arrivals(again, IGNORE)) == {"f:2": DUPLICATE}
+    assert verdicts(rank_arrivals(again, Comparison(IGNORE))) == {"f:2": DUPLICATE}
     old = [(one, f"old:{n}") for n, one in enumerate(("once 5", "gone", "gone"))]
     known = timed(spark, [(*one, MONDAY, f"{MONDAY} {NOON}", 1, False) for one in old], KNOWN_DDL)
     known = known.withColumn(ID_HASH, hash_of_id())
@@ -108,7 +110,7 @@ def test_an_id_that_meets_no_other_row_is_not_compared(spark: SparkSession) -> N
 def test_rows_that_have_a_fate_already_take_no_part(spark: SparkSession) -> None:
     rows = classified(spark, [("e", "f:1", MONDAY, NOON, 1), ("e", "f:2", MONDAY, NOON, 1)])
     staged = rows.withColumn(STAGE, F.when(F.col("record_id") == "f:1", "future_event_time"))
-    taken = in_the_running(staged)
+    taken = in_the_running(staged, Comparison(MERGE))
     assert [row[ROW] for row in taken.collect()] == ["f:2@1"]
     assert "payload" not in taken.columns
 
@@ -126,7 +128,10 @@ def test_a_later_arrival_of_the_batch_is_matched_up_to_the_ttl(
     for n, (event, (clock, day)) in enumerate(cases.items()):
         rows += [(event, f"first:{n}", day, clock, 1), (event, f"next:{n}", MONDAY, NOON, n % 2)]
     found = verdicts(
-        rank_arrivals(in_the_running(classified(spark, rows)), MERGE if widened else IGNORE)
+        rank_arrivals(
+            in_the_running(classified(spark, rows), Comparison(MERGE)),
+            Comparison(MERGE if widened else IGNORE),
+        )
     )
     assert found == {
         "next:0": CONFLICT if widened else LEFTOVER,
@@ -145,7 +150,8 @@ def test_an_accepted_row_is_matched_up_to_the_ttl_either_way_or_on_its_date(
     clocks = [PAST, EDGE, WITHIN, "23:00:00"]
     cases = [(clock, day) for clock in clocks for day in (MONDAY, TUESDAY)]
     new = in_the_running(
-        classified(spark, [(str(n), f"f:{n}", MONDAY, NOON, n % 2) for n in range(len(cases))])
+        classified(spark, [(str(n), f"f:{n}", MONDAY, NOON, n % 2) for n in range(len(cases))]),
+        Comparison(MERGE),
     )
     known = timed(
         spark,
@@ -156,7 +162,13 @@ def test_an_accepted_row_is_matched_up_to_the_ttl_either_way_or_on_its_date(
         + [("other", "old:x", MONDAY, f"{MONDAY} {NOON}", 1, False)],
         KNOWN_DDL,
     )
-    found = verdicts(match_accepted(new, group_accepted(known), MERGE if widened else IGNORE))
+    found = verdicts(
+        match_accepted(
+            new,
+            group_accepted(known, Comparison(MERGE)),
+            Comparison(MERGE if widened else IGNORE),
+        )
+    )
     # An arrival long after the row's own is as far away: the row was sent again.
     beyond = {"f:0": CONFLICT, "f:6": CONFLICT} if widened else {}
     within = {f"f:{n}": DUPLICATE if n % 2 else CONFLICT for n in range(2, 6)}
@@ -165,7 +177,8 @@ def test_an_accepted_row_is_matched_up_to_the_ttl_either_way_or_on_its_date(
 
 def test_the_earliest_accepted_row_in_reach_decides(spark: SparkSession) -> None:
     new = in_the_running(
-        classified(spark, [("a", "f:1", MONDAY, NOON, 1), ("b", "f:2", MONDAY, NOON, 1)])
+        classified(spark, [("a", "f:1", MONDAY, NOON, 1), ("b", "f:2", MONDAY, NOON, 1)]),
+        Comparison(MERGE),
     )
     known = timed(
         spark,
@@ -178,7 +191,9 @@ def test_the_earliest_accepted_row_in_reach_decides(spark: SparkSession) -> None
         ],
         KNOWN_DDL,
     )
-    assert verdicts(match_accepted(new, group_accepted(known), MERGE)) == {
+    assert verdicts(
+        match_accepted(new, group_accepted(known, Comparison(MERGE)), Comparison(MERGE))
+    ) == {
         "f:1": CONFLICT,
         "f:2": DUPLICATE,
     }
@@ -201,9 +216,9 @@ def test_of_accepted_rows_of_one_instant_the_first_is_so_by_source_then_numeric_
         for hash_, place in enumerate(places, start=1)
     ]
     found = match_accepted(
-        in_the_running(classified(spark, new)),
-        group_accepted(timed(spark, known, KNOWN_DDL)),
-        MERGE,
+        in_the_running(classified(spark, new), Comparison(MERGE)),
+        group_accepted(timed(spark, known, KNOWN_DDL), Comparison(MERGE)),
+        Comparison(MERGE),
     )
     assert verdicts(found) == dict.fromkeys([f"new:{n}" for n in range(4)], CONFLICT)
 
@@ -227,13 +242,17 @@ def test_a_requeued_row_does_not_match_itself_in_late_but_others_do(
         ],
         KNOWN_DDL,
     )
-    returned = in_the_running(classified(spark, again, origin=origin))
-    fresh = in_the_running(classified(spark, [("own", "f:1", MONDAY, NOON, 1)]))
-    assert verdicts(match_accepted(returned, group_accepted(known), MERGE)) == {
+    returned = in_the_running(classified(spark, again, origin=origin), Comparison(MERGE))
+    fresh = in_the_running(classified(spark, [("own", "f:1", MONDAY, NOON, 1)]), Comparison(MERGE))
+    assert verdicts(
+        match_accepted(returned, group_accepted(known, Comparison(MERGE)), Comparison(MERGE))
+    ) == {
         "f:2": DUPLICATE,
         "f:3": DUPLICATE,
     }
-    assert verdicts(match_accepted(fresh, group_accepted(known), MERGE)) == {"f:1": DUPLICATE}
+    assert verdicts(
+        match_accepted(fresh, group_accepted(known, Comparison(MERGE)), Comparison(MERGE))
+    ) == {"f:1": DUPLICATE}
 
 
 def test_leftovers_are_ranked_again_among_their_like(spark: SparkSession) -> None:
@@ -242,11 +261,11 @@ def test_leftovers_are_ranked_again_among_their_like(spark: SparkSession) -> Non
         ("e", "f:2", TUESDAY, NOON, 1),
         ("e", "f:3", TUESDAY, NOON, 2),
     ]
-    new = in_the_running(classified(spark, rows))
-    first = rank_arrivals(new, MERGE)
+    new = in_the_running(classified(spark, rows), Comparison(MERGE))
+    first = rank_arrivals(new, Comparison(MERGE))
     assert verdicts(first) == {"f:2": LEFTOVER, "f:3": LEFTOVER}
     left = new.join(first, on=list(IDENTITY), how="left_semi")
-    assert verdicts(rank_arrivals(left, MERGE)) == {"f:3": CONFLICT}
+    assert verdicts(rank_arrivals(left, Comparison(MERGE))) == {"f:3": CONFLICT}
 
 
 @pytest.mark.parametrize(

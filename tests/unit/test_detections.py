@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 from tidelake.config import Detection
 from tidelake.gold.detections import judged, keyed, looked_at, summed_up, to_alerts
+from tidelake.gold.measures import GoldPlan
 from tidelake.gold.windows import to_partials
 
 _DDL = (
@@ -43,8 +44,9 @@ def found(spark: SparkSession, rules: dict[str, Any], *rows: Row) -> list[tuple[
         *[F.col(name).cast(kind.replace(";", ",")).alias(name) for name, kind in types]
     )
     events = keyed(events, detection)
-    before = summed_up(to_partials(events, detection.hours), detection)
-    alerts = to_alerts(judged(looked_at(events, detection), before, detection), detection)
+    hours = GoldPlan(detection.hours)
+    before = summed_up(to_partials(events, hours), detection)
+    alerts = to_alerts(judged(looked_at(events, detection, hours), before, detection), detection)
     return sorted((int(row["_record"]), json.loads(row["evidence"])) for row in alerts.collect())
 
 

@@ -14,12 +14,12 @@ from pyspark.sql import functions as F
 
 from tests.pipelines import bronze, shop
 from tidelake.config import Pipeline
-from tidelake.silver.classify import STAGE, classify, reasons_by_stage
+from tidelake.silver.classify import STAGE, Judging, classify, reasons_by_stage
 from tidelake.silver.dedup import Repeats
 from tidelake.silver.fields import MOST_COLUMNS, RESCUED, extra_columns, new_columns
 from tidelake.silver.payloads import UNKNOWN
-from tidelake.silver.route import decide, marked, to_late, to_silver
-from tidelake.silver.summary import summarize, unknown_fields
+from tidelake.silver.route import Fates, Routing, decide, marked, to_late, to_silver
+from tidelake.silver.summary import Counting, summarize, unknown_fields
 
 GOOD = '"event_id":"e","event_time":"2024-01-01T12:00:00Z","user_id":"u","value":1.5'
 # What the JSON reader takes ends at 50,000 letters.
@@ -63,12 +63,12 @@ def event(*fields: str) -> str:
 
 def classified(spark: SparkSession, pipeline: Pipeline, payloads: Mapping[str, str]) -> DataFrame:
     rows = bronze(spark, [{"record_id": name, "payload": text} for name, text in payloads.items()])
-    return classify(rows, pipeline)
+    return classify(rows, Judging(pipeline))
 
 
 def decided(spark: SparkSession, pipeline: Pipeline, payloads: Mapping[str, str]) -> DataFrame:
     rows = classified(spark, pipeline, payloads)
-    return decide(rows, Repeats(None, 0), watermark=None, allowed=timedelta(0))
+    return decide(rows, Repeats(None, 0), Fates(), watermark=None, allowed=timedelta(0))
 
 
 def reasons(
@@ -131,7 +131,9 @@ def test_strict_names_at_most_twenty_fields_by_their_first_hundred_letters(
 
 
 def rescued(spark: SparkSession, pipeline: Pipeline, payloads: Mapping[str, str]) -> dict[str, Any]:
-    silver = to_silver(decided(spark, pipeline, payloads), pipeline, generation="g1", batch=0)
+    silver = to_silver(
+        decided(spark, pipeline, payloads), Routing(pipeline), generation="g1", batch=0
+    )
     return {row["record_id"]: row[RESCUED] for row in silver.select("record_id", RESCUED).collect()}
 
 
@@ -170,14 +172,16 @@ def test_rescue_and_additive_stand_where_silver_and_late_expect_them(
     payloads = {"a": event('"colour":"red"')}
     rescue = shop(tmp_path, event={"evolution": "rescue"})
     rows = decided(spark, rescue, payloads)
-    silver = to_silver(rows, rescue, generation="g1", batch=0)
-    late = to_late(rows, rescue, watermark=marked(None), generation="g1", batch=0)
+    silver = to_silver(rows, Routing(rescue), generation="g1", batch=0)
+    late = to_late(rows, Routing(rescue), watermark=marked(None), generation="g1", batch=0)
     assert silver.columns[-5:-4] == late.columns[-6:-5] == [RESCUED]
 
     plain = shop(tmp_path)
     rows = decided(spark, plain, payloads)
-    silver = to_silver(rows, plain, extra=("colour", "size"), generation="g1", batch=0)
-    late = to_late(rows, plain, watermark=marked(None), extra=("colour",), generation="g1", batch=0)
+    silver = to_silver(rows, Routing(plain), extra=("colour", "size"), generation="g1", batch=0)
+    late = to_late(
+        rows, Routing(plain), watermark=marked(None), extra=("colour",), generation="g1", batch=0
+    )
     assert silver.columns[-6:-4] == ["colour", "size"]
     assert late.columns[-6:-5] == ["colour"]
     assert UNKNOWN not in silver.columns
@@ -197,7 +201,7 @@ def test_additive_writes_unknown_values_as_text(spark: SparkSession, tmp_path: P
         "case": event('"X":"1"'),
     }
     rows = decided(spark, pipeline, payloads)
-    silver = to_silver(rows, pipeline, extra=("x",), generation="g1", batch=0)
+    silver = to_silver(rows, Routing(pipeline), extra=("x",), generation="g1", batch=0)
     assert {row["record_id"]: row["x"] for row in silver.collect()} == {
         "text": "a b",
         "digits": DIGITS,
@@ -238,7 +242,7 @@ def test_only_fields_of_accepted_rows_that_hold_a_value_and_could_be_columns_are
         "none": event(),
     }
     rows = decided(spark, pipeline, payloads)
-    summary = summarize(rows, pipeline)
+    summary = summarize(rows, Counting(pipeline))
     assert summary.has_unknown()
     assert unknown_fields(rows) == {"colour", "size"}
     assert sum(summary.rows().values()) == len(payloads)
@@ -250,7 +254,7 @@ def test_without_additive_nothing_becomes_a_column(
 ) -> None:
     pipeline = shop(tmp_path, event={"evolution": evolution})
     rows = decided(spark, pipeline, {"a": event('"x":1'), "b": event()})
-    assert not summarize(rows, pipeline).has_unknown()
+    assert not summarize(rows, Counting(pipeline)).has_unknown()
 
 
 def test_a_nested_known_field_is_read_beside_unknown_ones(
@@ -270,7 +274,9 @@ def test_a_nested_known_field_is_read_beside_unknown_ones(
         ],
     )
     text = event('"x":{"a":2}').replace("1.5", '{"a":1,"b":3}')
-    silver = to_silver(decided(spark, pipeline, {"a": text}), pipeline, generation="g", batch=0)
+    silver = to_silver(
+        decided(spark, pipeline, {"a": text}), Routing(pipeline), generation="g", batch=0
+    )
     [row] = silver.select("value", F.col(RESCUED)).collect()
     assert (row["value"], json.loads(row[RESCUED])) == (1, {"x": {"a": 2}})
 

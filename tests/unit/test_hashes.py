@@ -14,6 +14,7 @@ from tests.unit.test_dedup import KNOWN_DDL, MERGE, MONDAY, NOON, classified, ve
 from tidelake.config.names import ID_HASH
 from tidelake.silver.classify import hash_of_id
 from tidelake.silver.dedup import (
+    Comparison,
     colliding_ids,
     group_accepted,
     having,
@@ -44,7 +45,8 @@ def test_ids_of_one_hash_meet_and_are_told_apart(spark: SparkSession) -> None:
                 for n, pair in enumerate(pairs)
                 for side, event in enumerate(pair)
             ],
-        )
+        ),
+        Comparison(MERGE),
     )
     known = timed(
         spark,
@@ -55,9 +57,13 @@ def test_ids_of_one_hash_meet_and_are_told_apart(spark: SparkSession) -> None:
     assert ids.count() == PAIRS
     close = having(new, ids)
     assert close.count() == 2 * PAIRS
-    judged = match_accepted(close, group_accepted(having(known, ids)), MERGE)
+    judged = match_accepted(
+        close,
+        group_accepted(having(known, ids), Comparison(MERGE)),
+        Comparison(MERGE),
+    )
     firsts = {f"a:{2 * n}": "duplicate" for n in range(PAIRS)}
-    assert verdicts(rank_arrivals(judged, MERGE)) == firsts
+    assert verdicts(rank_arrivals(judged, Comparison(MERGE))) == firsts
 
 
 def test_a_payload_that_the_prefilter_took_for_another_event_is_no_copy(

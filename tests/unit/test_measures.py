@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from tests.pipelines import gold, timed
 from tidelake.config import GoldTable
-from tidelake.gold.measures import columns_of, failed, shown_of, states_of, to_values, typed
+from tidelake.gold.measures import GoldPlan, TypedTable, columns_of, shown_of, states_of, to_values
 
 MEASURES = {
     "events": {"count": "*"},
@@ -55,7 +55,9 @@ def partials(events: DataFrame, table: GoldTable, *by: str) -> DataFrame:
 def values_of(events: DataFrame, table: GoldTable, *by: str) -> DataFrame:
     known = {"event_id": F.lit("e"), "event_time": F.timestamp_seconds(F.lit(0))}
     whole = events.withColumns({k: v for k, v in known.items() if k not in events.columns})
-    return to_values(whole, typed(table, whole).model_copy(update={"keys": by}))
+    return to_values(
+        whole, TypedTable(GoldPlan(table).typed(whole).table.model_copy(update={"keys": by}))
+    )
 
 
 def aggregated(events: DataFrame, table: GoldTable, *by: str) -> DataFrame:
@@ -220,8 +222,9 @@ def test_an_event_on_which_a_measure_fails_contributes_null_and_is_counted(
     events = spark.createDataFrame(rows, ddl).withColumns(
         {"wide": F.col("wide").cast("decimal(38,0)"), "event_time": F.timestamp_seconds("w")}
     )
-    known = typed(table, events)
-    marked = events.select("event_id", failed(known).alias("failed")).collect()
+    typed = GoldPlan(table).typed(events)
+    known = typed.table
+    marked = events.select("event_id", typed.failed.alias("failed")).collect()
     assert dict(map(tuple, marked)) == {"e1": False, "e2": True, "e3": False, "e4": True}
 
     whole = partials(events, known)
@@ -240,7 +243,7 @@ def test_a_sum_of_large_integers_is_exact_and_their_mean_a_double(
     table = GoldTable.model_validate(
         {**ALL, "measures": {"total": {"sum": "n"}, "mean": {"avg": "n"}}}
     )
-    known = typed(table, events)
+    known = GoldPlan(table).typed(events).table
     halves = partials(events, known, "half")
     old, new = (halves.where(F.col("half") == n) for n in (0, 1))
     merged = old.alias("t").crossJoin(new.alias("s"))

@@ -21,8 +21,16 @@ from tidelake.config.names import ID_HASH
 from tidelake.runtime.held import Held
 from tidelake.silver import dedup
 from tidelake.silver.classify import PAYLOAD_HASH, ROW, hash_of_id
-from tidelake.silver.dedup import CONFLICT, DUPLICATE, VERDICT, Accepted, Hold, find_repeats
-from tidelake.silver.route import FATE, decide, with_verdicts
+from tidelake.silver.dedup import (
+    CONFLICT,
+    DUPLICATE,
+    VERDICT,
+    Accepted,
+    Comparison,
+    Hold,
+    find_repeats,
+)
+from tidelake.silver.route import FATE, Fates, decide, with_verdicts
 from tidelake.silver.row_sets import Numbers
 from tidelake.silver.scope import DedupScope
 
@@ -96,8 +104,8 @@ def _told(judged: DataFrame, search: _Accepted, rules: Dedup, *, numbered: bool)
     with Held(rows=0 if numbered else None) as hold:
         kept, has_numbers = hold.first(judged)
         assert has_numbers == numbered
-        repeats = find_repeats(kept, search, rules, hold=hold, numbered=numbered)
-        told = with_verdicts(kept, repeats).where(F.col(VERDICT).isNotNull()).collect()
+        repeats = find_repeats(kept, search, Comparison(rules), hold=hold, numbered=numbered)
+        told = with_verdicts(kept, repeats, Fates()).where(F.col(VERDICT).isNotNull()).collect()
         return {row["record_id"]: row[VERDICT] for row in told}
 
 
@@ -124,7 +132,7 @@ def test_a_row_s_verdict_does_not_depend_on_how_many_there_are(
     assert _told(classified(spark, _ROWS), search, rules, numbered=numbered) == _EXPECTED
     with Held(rows=0 if numbered else None) as hold:
         kept, _ = hold.first(classified(spark, _ROWS))
-        found = find_repeats(kept, search, rules, hold=hold, numbered=numbered)
+        found = find_repeats(kept, search, Comparison(rules), hold=hold, numbered=numbered)
         assert found.searched == len(_OLD)
 
 
@@ -182,8 +190,10 @@ def test_of_a_row_that_stands_in_a_batch_more_than_once_exactly_one_is_accepted(
     new = new.withColumn("event_time", F.col("ingested_at"))
     with Held(rows=0 if numbered else None) as hold:
         kept, _ = hold.first(new)
-        found = find_repeats(kept, _Accepted(known, 2), Dedup(), hold=hold, numbered=numbered)
-        decided = decide(kept, found, watermark=None, allowed=timedelta(0))
+        found = find_repeats(
+            kept, _Accepted(known, 2), Comparison(Dedup()), hold=hold, numbered=numbered
+        )
+        decided = decide(kept, found, Fates(), watermark=None, allowed=timedelta(0))
         told = Counter((row["record_id"], row[FATE]) for row in decided.collect())
     assert told == {
         ("f:0", "silver"): 1,

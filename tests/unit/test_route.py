@@ -11,11 +11,13 @@ from pyspark.sql import functions as F
 
 from tests.pipelines import bronze, shop
 from tidelake.config.names import ID_HASH
-from tidelake.silver.classify import PAYLOAD_HASH, classify
+from tidelake.silver.classify import PAYLOAD_HASH, Judging, classify
 from tidelake.silver.dedup import CONFLICT, DUPLICATE, IDENTITY, VERDICT, Repeats
 from tidelake.silver.route import (
     FATE,
     QUARANTINE_DDL,
+    Fates,
+    Routing,
     decide,
     marked,
     to_late,
@@ -54,12 +56,12 @@ def decided(spark: SparkSession, folder: Path) -> DataFrame:
             {"record_id": "broken", "payload": payload("11:30:00", event_id=None, value=0.001)},
         ],
     )
-    classified = classify(rows, shop(folder, event={"where": "user_id <> 'bot'"}))
+    classified = classify(rows, Judging(shop(folder, event={"where": "user_id <> 'bot'"})))
     named = F.when(F.col("record_id") == "copy", DUPLICATE)
     verdicts = classified.where(F.col("record_id").isin("copy", "conflict")).select(
         *IDENTITY, named.otherwise(CONFLICT).alias(VERDICT)
     )
-    return decide(classified, Repeats(verdicts, 0), watermark=WATERMARK, allowed=ALLOWED)
+    return decide(classified, Repeats(verdicts, 0), Fates(), watermark=WATERMARK, allowed=ALLOWED)
 
 
 def test_every_row_has_one_fate(spark: SparkSession, tmp_path: Path) -> None:
@@ -86,7 +88,11 @@ def test_without_verdicts_and_watermark_nothing_is_a_duplicate_or_late(
 ) -> None:
     rows = bronze(spark, [{"record_id": "old", "payload": payload("00:00:00")}])
     fate = decide(
-        classify(rows, shop(tmp_path)), Repeats(None, 0), watermark=None, allowed=timedelta(0)
+        classify(rows, Judging(shop(tmp_path))),
+        Repeats(None, 0),
+        Fates(),
+        watermark=None,
+        allowed=timedelta(0),
     )
     assert [row[FATE] for row in fate.collect()] == ["silver"]
 
@@ -94,7 +100,7 @@ def test_without_verdicts_and_watermark_nothing_is_a_duplicate_or_late(
 def test_silver_holds_the_selected_columns_between_the_event_and_its_origin(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    silver = to_silver(decided(spark, tmp_path), shop(tmp_path), generation="g1", batch=7)
+    silver = to_silver(decided(spark, tmp_path), Routing(shop(tmp_path)), generation="g1", batch=7)
     assert silver.columns == [
         "event_id",
         "event_time",
@@ -120,7 +126,7 @@ def test_a_late_row_keeps_its_payload_and_says_how_late_it_was(
 ) -> None:
     late = to_late(
         decided(spark, tmp_path),
-        shop(tmp_path),
+        Routing(shop(tmp_path)),
         watermark=marked(WATERMARK),
         generation="g",
         batch=0,

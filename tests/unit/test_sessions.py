@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from tests.pipelines import gold, timed
 from tidelake.config import GoldTable
 from tidelake.gold import GONE
+from tidelake.gold.measures import GoldPlan
 from tidelake.gold.sessions import gap_of, regroup, session_id, to_sessions
 from tidelake.runtime.targets.aggregated import Aggregated
 from tidelake.spark import tuning
@@ -48,7 +49,9 @@ def events_of(spark: SparkSession, events: list[Event]) -> DataFrame:
 
 def stored_of(spark: SparkSession, table: GoldTable, events: list[Event]) -> DataFrame:
     """Make a table's rows as if the events had come in one batch."""
-    return to_sessions(events_of(spark, events), table).withColumn("session_id", session_id(table))
+    return to_sessions(events_of(spark, events), GoldPlan(table)).withColumn(
+        "session_id", session_id(table)
+    )
 
 
 def shown(frame: DataFrame) -> list[Shown]:
@@ -73,7 +76,7 @@ def test_a_gap_that_is_exactly_equal_merges_and_a_microsecond_more_does_not(
         (None, "12:00:00"),
         (None, "12:10:00"),
     ]
-    assert shown(to_sessions(events_of(spark, events), sessions_table(tmp_path))) == [
+    assert shown(to_sessions(events_of(spark, events), GoldPlan(sessions_table(tmp_path)))) == [
         ("equal", "12:00:00.000000", "13:00:00.000000", 3),
         ("more", "12:00:00.000000", "12:00:00.000000", 1),
         ("more", "12:30:00.000001", "12:30:00.000001", 1),
@@ -111,7 +114,7 @@ def test_late_events_extend_bridge_and_start_sessions(spark: SparkSession, tmp_p
             (None, "11:30:00"),
         ],
     )
-    found = regroup(to_sessions(late, table), stored, table).localCheckpoint()
+    found = regroup(to_sessions(late, GoldPlan(table)), stored, table).localCheckpoint()
     assert shown(found.where(~F.col(GONE))) == [
         ("after", "12:00:00.000000", "12:30:00.000000", 2),
         ("apart", "12:30:00.000001", "12:30:00.000001", 1),
@@ -150,8 +153,8 @@ def test_a_salt_changes_no_session(spark: SparkSession, tmp_path: Path, minutes:
         )
     ]
     rows = events_of(spark, events)
-    plain = to_sessions(rows, table)
-    salted = to_sessions(rows, table, salt=timedelta(minutes=minutes))
+    plain = to_sessions(rows, GoldPlan(table))
+    salted = to_sessions(rows, GoldPlan(table), salt=timedelta(minutes=minutes))
     assert_df_equality(
         salted.select(*plain.columns), plain, ignore_row_order=True, ignore_nullable=True
     )
@@ -207,14 +210,14 @@ def test_random_arrival_in_random_batches_equals_one_pass(
             ends.setdefault(event[1], []).append(at)
     ddl = "event_id string, user_id string, event_time timestamp, value int"
     whole = to_sessions(
-        spark.createDataFrame([event for batch in batches for event in batch], ddl), table
+        spark.createDataFrame([event for batch in batches for event in batch], ddl), GoldPlan(table)
     )
     whole = whole.withColumn("session_id", session_id(table))
 
     standing: dict[str, Row] = {}
     for batch in batches:
         stored = spark.createDataFrame(list(standing.values()), whole.schema)
-        partials = to_sessions(spark.createDataFrame(batch, ddl), table)
+        partials = to_sessions(spark.createDataFrame(batch, ddl), GoldPlan(table))
         changed = regroup(partials, stored, table)
         kept = changed.select(
             *[F.col(f.name).cast(f.dataType) for f in whole.schema], GONE

@@ -14,7 +14,8 @@ from tidelake.fingerprints import Fingerprint, fingerprint
 from tidelake.runtime.accepted_rows import AcceptedRows
 from tidelake.runtime.held import Held
 from tidelake.runtime.silver import decide_fates
-from tidelake.silver.classify import ORIGIN, STAGE, classify
+from tidelake.silver.classify import ORIGIN, STAGE
+from tidelake.silver.plan import SilverPlan
 from tidelake.silver.route import FATE
 from tidelake.tables import Lake
 
@@ -56,8 +57,10 @@ def test_each_row_is_counted_with_the_fate_that_it_has(
     pipeline = shop(tmp_path, event={"where": "user_id <> 'bot'"}, watermark=_RULES)
     search = AcceptedRows(spark, pipeline, Lake(tmp_path), 0, afresh=True)
     with Held(rows=0 if numbered else None) as hold:
-        judged = classify(_batch(spark), pipeline)
-        decision = decide_fates(judged, search, _WATERMARK, hold, counts=True)
+        plan = SilverPlan(pipeline)
+        decision = decide_fates(
+            plan.judge(_batch(spark)), plan, search, _WATERMARK, hold, counts=True
+        )
         decided, summary = decision.rows, decision.summary
         assert summary is not None
         rows = decided.groupBy(ORIGIN, FATE, STAGE).count().collect()

@@ -10,6 +10,7 @@ from chispa import assert_df_equality
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.pipelines import gold, timed
+from tidelake.gold.measures import GoldPlan
 from tidelake.gold.windows import to_partials
 
 DDL = "event_id string; event_time timestamp; user_id string; value int"
@@ -25,7 +26,7 @@ WINDOWED_DDL = "window_start timestamp; window_end timestamp; user_id string; ev
 
 
 def partials(spark: SparkSession, folder: Path, window: dict[str, str], **keys: Any) -> DataFrame:
-    return to_partials(timed(spark, EVENTS, DDL), gold(folder, window=window, **keys))
+    return to_partials(timed(spark, EVENTS, DDL), GoldPlan(gold(folder, window=window, **keys)))
 
 
 @pytest.mark.parametrize(

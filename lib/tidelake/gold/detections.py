@@ -26,8 +26,7 @@ from tidelake.config.detections import (
     ImpossibleTravel,
     UnusualAmount,
 )
-from tidelake.gold.measures import failed as failed_measures
-from tidelake.gold.measures import typed, value_of
+from tidelake.gold.measures import GoldPlan, value_of
 
 RECORD, RULE, EVIDENCE = "_record", "rule", "evidence"
 HOUR_OF, PLACE, VALUE = "_hour", "_place", "_value"
@@ -44,20 +43,21 @@ def keyed(events: DataFrame, detection: Detection) -> DataFrame:
     return events
 
 
-def looked_at(events: DataFrame, detection: Detection, *more: str) -> DataFrame:
+def looked_at(events: DataFrame, detection: Detection, hours: GoldPlan, *more: str) -> DataFrame:
     """Take of events what the rules look at.
 
     Args:
         events: Rows of silver, each with its keys.
         detection: The definition.
+        hours: Of its hours.
         more: Columns to keep beside them.
 
     Returns:
         ``_record`` (unique in silver), ``event_id``, ``event_time``, the keys, the told columns,
         ``_hour`` (its beginning), ``_value`` and ``_place``, null where there is no such rule.
     """
-    hours = typed(detection.hours, events)
-    measured = {one.name: value_of(one) for one in hours.measures if one.aggregate != "count"}
+    typed = hours.typed(events).table
+    measured = {one.name: value_of(one) for one in typed.measures if one.aggregate != "count"}
     return events.select(
         F.col("record_id").alias(RECORD),
         "event_id",
@@ -71,10 +71,10 @@ def looked_at(events: DataFrame, detection: Detection, *more: str) -> DataFrame:
     )
 
 
-def failed(events: DataFrame, detection: Detection) -> Column:
+def failed(events: DataFrame, detection: Detection, hours: GoldPlan) -> Column:
     """Tell the events on which a told column, or what a rule looks at, fails."""
     told = [try_eval(sql).isNull() for sql in detection.columns.values()]
-    return reduce(or_, told, failed_measures(typed(detection.hours, events)))
+    return reduce(or_, told, hours.typed(events).failed)
 
 
 def hour_of(instant: Column) -> Column:

@@ -27,6 +27,7 @@ from tidelake.gold.detections import (
     keyed,
     looked_at,
 )
+from tidelake.gold.measures import GoldPlan
 from tidelake.instants import back
 
 _COUNT, _SUM, _COUNT_NOW, _SUM_NOW, _NOW = "_count", "_sum", "_count_now", "_sum_now", "_now"
@@ -79,7 +80,7 @@ def to_fast_alerts(events: DataFrame, known_keys: DataFrame, detection: Detectio
         ``rule``, ``event_id``, ``event_time``, the keys, the told columns, ``evidence`` and
         ``sent_at``.
     """
-    looked = looked_at(keyed(events, detection), detection, "sent_at")
+    looked = looked_at(keyed(events, detection), detection, GoldPlan(detection.hours), "sent_at")
     met = looked.join(F.broadcast(known_keys), on=list(detection.keys), how="left")
     found = F.array_compact(F.array(*_findings(detection)))
     broken = met.withColumn(FOUND, found).select("*", F.explode(FOUND).alias("_one"))

@@ -16,7 +16,6 @@ from pyspark.sql import functions as F
 from tidelake.columns import VALUE, equal, holds, try_eval
 from tidelake.config import Join
 from tidelake.config.joins import LeftSide, RightSide
-from tidelake.reuse import reused
 
 LEFT, LEFT_TIME = "_left", "_left_time"
 RIGHT, RIGHT_TIME = "_right", "_right_time"
@@ -62,7 +61,6 @@ def right_side(events: DataFrame, join: Join) -> DataFrame:
     )
 
 
-@reused
 def failed(side: LeftSide | RightSide) -> Column:
     """Tell the events on which a side's ``where`` or one of its columns fails."""
     broken = reduce(or_, [try_eval(sql).isNull() for sql in side.columns.values()])

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from operator import or_
 
 from pyspark.sql import Column, DataFrame
@@ -19,7 +19,6 @@ from pyspark.sql import functions as F
 
 from tidelake.columns import VALUE, holds, is_plain_name, try_eval
 from tidelake.config import GoldTable, Measure
-from tidelake.reuse import reused
 
 _INSTANT = "struct(event_time, event_id)"
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
@@ -65,45 +64,76 @@ class Shown:
         return self.formula.format(**states)
 
 
-def typed(table: GoldTable, events: DataFrame) -> GoldTable:
-    """Give a table whose measures know the types of their expressions; the same one each time."""
-    if all(_counts_rows(one) or one.value_type for one in table.measures):
-        return table
-    known, columns = _typings(table), events.schema
-    found = known.get(columns.simpleString())
-    if found is None:
+class TypedTable:
+    """A table whose measures know the types of their expressions, and its columns, built once.
+
+    Attributes:
+        table: The table.
+        steps: Those of :func:`tidelake.gold.windows.to_partials`, once it was asked.
+    """
+
+    def __init__(self, table: GoldTable) -> None:
+        """Build nothing yet."""
+        self.table = table
+        self.steps: tuple[list[Column], list[Column], list[Column]] | None = None
+
+    @cached_property
+    def values(self) -> tuple[Column | None, list[Column]]:
+        """Which events are kept, and the columns taken of them."""
+        return _value_columns(self.table)
+
+    @cached_property
+    def failed(self) -> Column:
+        """The events of which at least one expression failed."""
+        return _failed(self.table)
+
+
+class GoldPlan:
+    """A table's columns; a target holds it for all batches of its query.
+
+    Attributes:
+        table: The definition.
+    """
+
+    def __init__(self, table: GoldTable) -> None:
+        """Build nothing yet."""
+        self.table = table
+        self._typed: dict[str, TypedTable] = {}
+
+    def typed(self, events: DataFrame) -> TypedTable:
+        """Type the measures for some events; the same table each time for the same types."""
+        table, kind = self.table, ""
         counted = [one for one in table.measures if not _counts_rows(one)]
-        values = events.select(*[F.expr(one.expression).alias(one.name) for one in counted])
-        types = {field.name: field.dataType.simpleString() for field in values.schema.fields}
-        measures = tuple(
-            one.typed(types[one.name]) if one.name in types else one for one in table.measures
-        )
-        found = known[columns.simpleString()] = table.model_copy(update={"measures": measures})
-    return found
+        if not all(one.value_type for one in counted):
+            kind = events.schema.simpleString()
+        if kind not in self._typed:
+            if kind:
+                values = events.select(*[F.expr(one.expression).alias(one.name) for one in counted])
+                types = {field.name: field.dataType.simpleString() for field in values.schema}
+                measures = tuple(
+                    one.typed(types[one.name]) if one.name in types else one
+                    for one in table.measures
+                )
+                table = table.model_copy(update={"measures": measures})
+            self._typed[kind] = TypedTable(table)
+        return self._typed[kind]
 
 
-@reused
-def _typings(table: GoldTable) -> dict[str, GoldTable]:
-    """Keep a table's typed forms, by the type of the events."""
-    return {}
-
-
-def to_values(events: DataFrame, table: GoldTable) -> DataFrame:
+def to_values(events: DataFrame, table: TypedTable) -> DataFrame:
     """Keep the events inside the table's ``where``, and evaluate what its measures aggregate.
 
     Args:
         events: Silver rows.
-        table: From :func:`typed`.
+        table: Typed for them.
 
     Returns:
         ``event_time``, ``event_id``, the keys and for each measure a column with its value, null
         where the expression failed.
     """
-    within, columns = _value_columns(table)
+    within, columns = table.values
     return (events if within is None else events.where(within)).select(*columns)
 
 
-@reused
 def _value_columns(table: GoldTable) -> tuple[Column | None, list[Column]]:
     within = None if table.where is None else holds(table.where)
     names = {name.lower(): name for name in ("event_time", "event_id", *table.keys)}
@@ -115,13 +145,7 @@ def _value_columns(table: GoldTable) -> tuple[Column | None, list[Column]]:
     return within, [*[F.col(name) for name in names.values()], *values]
 
 
-@reused
-def failed(table: GoldTable) -> Column:
-    """Tell the events of which at least one expression of a table failed.
-
-    Args:
-        table: From :func:`typed`.
-    """
+def _failed(table: GoldTable) -> Column:
     tried = [
         _tried(one).isNull() for one in table.measures if not (_counts_rows(one) or _is_safe(one))
     ]

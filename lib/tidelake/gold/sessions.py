@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from tidelake.config import GoldTable, SessionWindow
 from tidelake.gold import GONE
-from tidelake.gold.measures import shown_of, states_of, to_values, typed
+from tidelake.gold.measures import GoldPlan, shown_of, states_of, to_values
 
 _SALT = "_salt"
 _Form = Literal["partial", "combine"]
@@ -28,20 +28,21 @@ def gap_of(table: GoldTable) -> timedelta:
     return table.window.gap
 
 
-def to_sessions(events: DataFrame, table: GoldTable, *, salt: timedelta | None = None) -> DataFrame:
+def to_sessions(events: DataFrame, plan: GoldPlan, *, salt: timedelta | None = None) -> DataFrame:
     """Group a batch's events into sessions.
 
     Args:
         events: Silver rows.
-        table: A session table.
+        plan: Of a session table.
         salt: Length of the stretches of event time into which each key is cut first; None: the
             events of a key are ordered by one task, however many they are.
 
     Returns:
         The keys, ``session_start``, ``session_end``, the state columns and the columns shown.
     """
-    table = typed(table, events)
-    instants = to_values(events, table).withColumns(
+    typed = plan.typed(events)
+    table, values = typed.table, to_values(events, typed)
+    instants = values.withColumns(
         {"session_start": F.col("event_time"), "session_end": F.col("event_time")}
     )
     if salt is None:

@@ -12,29 +12,29 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidelake.config import GlobalWindow, GoldTable, HoppingWindow, TumblingWindow
-from tidelake.gold.measures import shown_of, states_of, to_values, typed
-from tidelake.reuse import reused
+from tidelake.gold.measures import GoldPlan, shown_of, states_of, to_values
 
 BOUNDS = ("window_start", "window_end")
 
 
-def to_partials(events: DataFrame, table: GoldTable) -> DataFrame:
+def to_partials(events: DataFrame, plan: GoldPlan) -> DataFrame:
     """Aggregate events into one row per window and key.
 
     Args:
         events: Silver rows.
-        table: A tumbling, hopping or global table.
+        plan: Of a tumbling, hopping or global table.
 
     Returns:
         The window's bounds (none for a global table), the keys, the state columns and the
         columns shown from them.
     """
-    table = typed(table, events)
-    keys, states, columns = _steps(table)
+    table = plan.typed(events)
+    if table.steps is None:
+        table.steps = _steps(table.table)
+    keys, states, columns = table.steps
     return to_values(events, table).groupBy(*keys).agg(*states).select(*columns)
 
 
-@reused
 def _steps(table: GoldTable) -> tuple[list[Column], list[Column], list[Column]]:
     """Give what events are grouped by, what is aggregated, and the columns of the outcome."""
     has_bounds = not isinstance(table.window, GlobalWindow)

@@ -118,8 +118,8 @@ def _silver_verdicts(run: Run) -> Iterator[TableVerdict]:
     spark, pipeline, lake = run.spark, run.pipeline, run.lake
     freedom = silver_freedom(pipeline)
     for table, wanted in (
-        (lake.silver(pipeline.name), silver_schema(spark, pipeline)),
-        (lake.late(pipeline.name), late_schema(spark, pipeline)),
+        (lake.silver(pipeline.name), silver_schema(spark, run.plan)),
+        (lake.late(pipeline.name), late_schema(spark, run.plan)),
     ):
         if table.exists:
             changed = changed_parts(last_commit(table), pipeline)

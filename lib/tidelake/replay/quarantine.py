@@ -17,7 +17,7 @@ from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import from_ddl
 from tidelake.runtime.silver import decide_fates
 from tidelake.runtime.writer_schemas import schemas_for
-from tidelake.silver.classify import STAGE, classify
+from tidelake.silver.classify import STAGE
 from tidelake.silver.route import FATE, QUARANTINED
 from tidelake.sinks.append import append, ensure_table
 from tidelake.sinks.commits import last_commit
@@ -110,8 +110,8 @@ def replay_quarantine(run: Run, choice: Choice, *, look_only: bool = False) -> R
         accepted = AcceptedRows(run.spark, run.pipeline, lake, batch)
         # Only looked at: the run that takes the rows asks for itself.
         schemas = schemas_for(run, rows, keeps=False)
-        judged = classify(rows, run.pipeline, schemas)
-        decision = decide_fates(judged, accepted, mark, keep)
+        judged = run.plan.judge(rows, schemas)
+        decision = decide_fates(judged, run.plan, accepted, mark, keep)
         decided = keep(decision.rows.select("record_id", FATE, STAGE))
         told = (
             decided.join(failed.dropDuplicates(["record_id"]), on="record_id", how="inner")

@@ -6,6 +6,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, Row
@@ -27,7 +28,6 @@ from tidelake.kafka.lag import behind, between, total
 from tidelake.kafka.reach import Contact, refuse_unreachable
 from tidelake.kafka.source import begun_offsets, differs, planned_offsets
 from tidelake.kafka.topics import look_at, lost, made_anew
-from tidelake.reuse import reused
 from tidelake.runtime.arrival import in_order
 from tidelake.runtime.books import taken_before
 from tidelake.runtime.failures import FOREIGN
@@ -238,9 +238,13 @@ class BronzeHop(HopQuery):
         if isinstance(self.run.pipeline.source, KafkaSource):
             number = F.split_part("record_id", F.lit(":"), F.lit(2))
             keys.append(number.alias("partition"))
+        return identified.groupBy(*keys).agg(*self._measured).collect()
+
+    @cached_property
+    def _measured(self) -> list[Column]:
+        """Built once for all batches."""
         of_files = isinstance(self.run.pipeline.source, FilesSource)
-        measures = [*_measures(), *(_file_measures() if of_files else [])]
-        return identified.groupBy(*keys).agg(*measures).collect()
+        return [*_measures(), *(_file_measures() if of_files else [])]
 
     def _read(self, offered: Sequence[Row]) -> dict[str, Any]:
         """Tell how many records a batch read of each partition of its topics."""
@@ -299,7 +303,6 @@ def _naming_changes(files: Collection[LandedFile]) -> Iterator[None]:
         raise
 
 
-@reused
 def _measures() -> list[Column]:
     """Give what is counted of a source's records; those of a file end with a line feed each."""
     return [
@@ -310,7 +313,6 @@ def _measures() -> list[Column]:
     ]
 
 
-@reused
 def _file_measures() -> list[Column]:
     """Give what is known of a file while it is read: as it was planned, and its last row."""
     return [

@@ -11,9 +11,9 @@ from pyspark.sql.types import StructType
 from tidelake.access import load
 from tidelake.bronze import REQUEUE_DDL
 from tidelake.config import Enrich, Pipeline
-from tidelake.reuse import reused
-from tidelake.silver.classify import SELECTED, classify
+from tidelake.silver.classify import SELECTED
 from tidelake.silver.enrich import look_up, without_entry
+from tidelake.silver.plan import SilverPlan
 from tidelake.sinks.commits import newest_version
 from tidelake.tables import Lake, Table
 
@@ -43,19 +43,19 @@ def lookups(lake: Lake, pipeline: Pipeline) -> list[Lookup]:
     return found
 
 
-def enriched(rows: DataFrame, pipeline: Pipeline, pinned: Sequence[Lookup]) -> DataFrame:
+def enriched(rows: DataFrame, plan: SilverPlan, pinned: Sequence[Lookup]) -> DataFrame:
     """Look every row up in every dimension.
 
     Args:
         rows: From :func:`tidelake.silver.route.decide`.
-        pipeline: The definition.
+        plan: Of the definition.
         pinned: From :func:`lookups`; none: no row finds anything.
     """
     spark = rows.sparkSession
-    for number, enrich in enumerate(pipeline.enrich):
+    for number, enrich in enumerate(plan.pipeline.enrich):
         lookup = pinned[number] if pinned else None
         if lookup is None or lookup.version < 0:
-            kind = _entry_type(pipeline.dimensions[enrich.dimension], spark)
+            kind = _entry_type(plan, enrich.dimension, spark)
             chosen = StructType([kind[name] for name in enrich.columns])
             rows = without_entry(rows, chosen, number)
         else:
@@ -64,10 +64,12 @@ def enriched(rows: DataFrame, pipeline: Pipeline, pinned: Sequence[Lookup]) -> D
     return rows
 
 
-@reused
-def _entry_type(dimension: Pipeline, spark: SparkSession) -> StructType:
+def _entry_type(plan: SilverPlan, dimension: str, spark: SparkSession) -> StructType:
     """Give the types of a dimension's columns by its definition."""
-    rows = classify(spark.createDataFrame([], REQUEUE_DDL), dimension)
-    selected = rows.schema[SELECTED].dataType
-    assert isinstance(selected, StructType)
-    return selected
+    if dimension not in plan.entry_types:
+        of_dimension = SilverPlan(plan.pipeline.dimensions[dimension])
+        rows = of_dimension.judge(spark.createDataFrame([], REQUEUE_DDL))
+        selected = rows.schema[SELECTED].dataType
+        assert isinstance(selected, StructType)
+        plan.entry_types[dimension] = selected
+    return plan.entry_types[dimension]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from pyspark.sql import SparkSession
 
 from tidelake.config import Environment, Pipeline
 from tidelake.runtime.lock import HopLocks
 from tidelake.runtime.progress import Progress
+from tidelake.silver.plan import SilverPlan
 from tidelake.tables import Catalog, Lake
 
 
@@ -36,6 +38,11 @@ class Run:
     stop: threading.Event = field(default_factory=threading.Event)
     replays: bool = False
     locks: HopLocks = field(default_factory=HopLocks)
+
+    @cached_property
+    def plan(self) -> SilverPlan:
+        """Silver's columns, built once for all batches of the run; they belong to its session."""
+        return SilverPlan(self.pipeline)
 
 
 @dataclass(frozen=True)

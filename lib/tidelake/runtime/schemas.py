@@ -14,15 +14,15 @@ from tidelake.bronze import REQUEUE_DDL
 from tidelake.config import Pipeline
 from tidelake.config.names import IS_DELETE, SEQUENCE
 from tidelake.errors import ConfigError, Violation
-from tidelake.reuse import reused
 from tidelake.runtime.avro import reading_problem
 from tidelake.runtime.enrichment import enriched
 from tidelake.runtime.gold_inputs import inputs_of
 from tidelake.runtime.hop import Run
 from tidelake.runtime.targets import OWN, Inputs, Target, stamped, targets_of
-from tidelake.silver.classify import classify, payload_scope
+from tidelake.silver.classify import payload_scope
 from tidelake.silver.dedup import Repeats
 from tidelake.silver.payloads import read_payloads
+from tidelake.silver.plan import SilverPlan
 from tidelake.silver.route import decide, marked, to_late, to_silver
 from tidelake.sinks.evolution import Freedom
 
@@ -36,26 +36,21 @@ def from_ddl(spark: SparkSession, ddl: str) -> StructType:
     return spark.createDataFrame([], ddl).schema
 
 
-def silver_schema(spark: SparkSession, pipeline: Pipeline) -> StructType:
+def silver_schema(spark: SparkSession, plan: SilverPlan) -> StructType:
     """Give silver's columns."""
-    return _silver_schema(pipeline, spark)
+    if "silver" not in plan.schemas:
+        rows = to_silver(_decided(spark, plan), plan.routing, generation="", batch=0)
+        plan.schemas["silver"] = rows.schema
+    return plan.schemas["silver"]
 
 
-def late_schema(spark: SparkSession, pipeline: Pipeline) -> StructType:
+def late_schema(spark: SparkSession, plan: SilverPlan) -> StructType:
     """Give the late table's columns."""
-    return _late_schema(pipeline, spark)
-
-
-@reused
-def _silver_schema(pipeline: Pipeline, spark: SparkSession) -> StructType:
-    return to_silver(_decided(spark, pipeline), pipeline, generation="", batch=0).schema
-
-
-@reused
-def _late_schema(pipeline: Pipeline, spark: SparkSession) -> StructType:
-    return to_late(
-        _decided(spark, pipeline), pipeline, watermark=marked(None), generation="", batch=0
-    ).schema
+    if "late" not in plan.schemas:
+        mark, decided = marked(None), _decided(spark, plan)
+        rows = to_late(decided, plan.routing, watermark=mark, generation="", batch=0)
+        plan.schemas["late"] = rows.schema
+    return plan.schemas["late"]
 
 
 def silver_freedom(pipeline: Pipeline) -> Freedom:
@@ -75,7 +70,7 @@ def _empty_inputs(run: Run) -> dict[str, DataFrame]:
     empty = {}
     for key, table in inputs_of(run.lake, run.pipeline).items():
         if key == OWN:
-            empty[key] = run.spark.createDataFrame([], silver_schema(run.spark, run.pipeline))
+            empty[key] = run.spark.createDataFrame([], silver_schema(run.spark, run.plan))
         elif table.exists:
             empty[key] = load(run.spark, table).limit(0)
     return empty
@@ -146,8 +141,8 @@ def _reason(error: Exception) -> str:
     return str(error).strip().splitlines()[0]
 
 
-def _decided(spark: SparkSession, pipeline: Pipeline) -> DataFrame:
-    rows = spark.createDataFrame([], REQUEUE_DDL)
-    allowed = pipeline.watermark.allowed_lateness
-    decided = decide(classify(rows, pipeline), Repeats(None, 0), watermark=None, allowed=allowed)
-    return enriched(decided, pipeline, [])
+def _decided(spark: SparkSession, plan: SilverPlan) -> DataFrame:
+    judged = plan.judge(spark.createDataFrame([], REQUEUE_DDL))
+    allowed = plan.pipeline.watermark.allowed_lateness
+    decided = decide(judged, Repeats(None, 0), plan.fates, watermark=None, allowed=allowed)
+    return enriched(decided, plan, [])

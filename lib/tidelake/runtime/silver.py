@@ -25,9 +25,10 @@ from tidelake.runtime.prefilter import Recovered, prepare_state, recover, refuse
 from tidelake.runtime.schemas import from_ddl, late_schema, silver_freedom, silver_schema
 from tidelake.runtime.targets import stamped
 from tidelake.runtime.writer_schemas import schemas_for
-from tidelake.silver.classify import PAYLOAD_HASH, classify
+from tidelake.silver.classify import PAYLOAD_HASH
 from tidelake.silver.dedup import find_repeats
 from tidelake.silver.fields import extra_columns, new_columns
+from tidelake.silver.plan import SilverPlan
 from tidelake.silver.prefilter import hold_back_copies
 from tidelake.silver.route import (
     LATE,
@@ -126,7 +127,7 @@ class SilverHop(HopQuery):
             bronze = hold_back_copies(bronze, ttl=self.run.pipeline.dedup.ttl)
         rows = as_never_requeued(bronze).unionByName(self._follow("requeue"))
         # Planned once for all batches: it is most of what there is to plan.
-        return classify(rows, self.run.pipeline) if self._judges_in_stream else rows
+        return self.run.plan.judge(rows) if self._judges_in_stream else rows
 
     def _follow(self, key: str) -> DataFrame:
         table, idle = self.inputs[key], key in self.standing.idle()
@@ -206,6 +207,7 @@ class Decision:
 
 def decide_fates(
     judged: DataFrame,
+    plan: SilverPlan,
     accepted: AcceptedRows,
     watermark: datetime | None,
     hold: Held,
@@ -216,19 +218,19 @@ def decide_fates(
 
     Args:
         judged: From :func:`tidelake.silver.classify.classify`; enriched where rows are counted.
+        plan: Of the definition.
         accepted: The rows that they may repeat.
         watermark: Before the rows (UTC); None before the first batch.
         hold: Keeps what is read more than once.
         counts: Whether the rows are counted.
     """
-    pipeline = accepted.pipeline
     kept, numbered = hold.first(judged)
     began = time.monotonic()
-    repeats = find_repeats(kept, accepted, pipeline.dedup, hold=hold, numbered=numbered)
+    repeats = find_repeats(kept, accepted, plan.comparison, hold=hold, numbered=numbered)
     seconds = time.monotonic() - began
-    allowed = pipeline.watermark.allowed_lateness
-    decided = decide(kept, repeats, watermark=watermark, allowed=allowed)
-    summary = summarize(decided, pipeline) if counts else None
+    allowed = plan.pipeline.watermark.allowed_lateness
+    decided = decide(kept, repeats, plan.fates, watermark=watermark, allowed=allowed)
+    summary = summarize(decided, plan.counting) if counts else None
     return Decision(decided, summary, repeats.searched, seconds)
 
 
@@ -279,6 +281,11 @@ class BatchContext:
     may_be_retry: bool = False
 
     @property
+    def plan(self) -> SilverPlan:
+        """Columns of the definition."""
+        return self.run.plan
+
+    @property
     def stamp(self) -> dict[str, Any]:
         """What tells the batch's rows from those of others."""
         return {"generation": self.generation, "batch": self.number}
@@ -305,13 +312,14 @@ def silver_batch(recovered: Recovered, context: BatchContext) -> SilverNote:
         recovered: The rows, and what is known of those beside them.
         context: Of the batch.
     """
-    run, pipeline, lake = context.run, context.run.pipeline, context.run.lake
+    run, plan, lake = context.run, context.plan, context.run.lake
+    pipeline = plan.pipeline
     before, name = context.before, pipeline.name
     watermark = None if run.replays else before.watermark
     pinned = lookups(lake, pipeline)
-    judged = enriched(_judged(recovered, context), pipeline, pinned)
+    judged = enriched(_judged(recovered, context), plan, pinned)
     accepted = context.accepted(judged.sparkSession)
-    decision = decide_fates(judged, accepted, watermark, context.hold, counts=True)
+    decision = decide_fates(judged, plan, accepted, watermark, context.hold, counts=True)
     decided = decision.rows
     assert decision.summary is not None
     summary = decision.summary.beside(recovered.copies)
@@ -329,11 +337,11 @@ def silver_batch(recovered: Recovered, context: BatchContext) -> SilverNote:
 
     def late() -> DataFrame:
         mark = marked(watermark)
-        return to_late(decided, pipeline, watermark=mark, extra=filled, **context.stamp)
+        return to_late(decided, plan.routing, watermark=mark, extra=filled, **context.stamp)
 
     _write_side(quarantined, lake.quarantine(name), context, by, count=total[QUARANTINED])
     _write_side(late, lake.late(name), context, by, count=total[LATE], adds_columns=bool(filled))
-    rows = to_silver(decided, pipeline, extra=filled, **context.stamp)
+    rows = to_silver(decided, plan.routing, extra=filled, **context.stamp)
     if context.stored:
         kept = stamped(context.stored.silver, **context.stamp)
         rows = kept.unionByName(rows, allowMissingColumns=True)
@@ -354,7 +362,7 @@ def _judged(recovered: Recovered, context: BatchContext) -> DataFrame:
         return recovered.rows
     # Before anything is decided: a retry reads the same schemas.
     schemas = schemas_for(context.run, recovered.rows, anew=context.rebuilds)
-    return classify(recovered.rows, context.run.pipeline, schemas)
+    return context.plan.judge(recovered.rows, schemas)
 
 
 def _unknown_columns(
@@ -472,9 +480,9 @@ def create_silver(run: Run, note: dict[str, Any]) -> None:
     spark, pipeline, lake = run.spark, run.pipeline, run.lake
     freedom = silver_freedom(pipeline)
     for table, schema in (
-        (lake.late(pipeline.name), late_schema(spark, pipeline)),
+        (lake.late(pipeline.name), late_schema(spark, run.plan)),
         (lake.quarantine(pipeline.name), from_ddl(spark, QUARANTINE_DDL)),
-        (lake.silver(pipeline.name), silver_schema(spark, pipeline)),
+        (lake.silver(pipeline.name), silver_schema(spark, run.plan)),
     ):
         side = table == lake.quarantine(pipeline.name)
         ensure_table(

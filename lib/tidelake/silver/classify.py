@@ -19,7 +19,6 @@ from tidelake.config import Pipeline
 from tidelake.config.names import BRONZE_COLUMNS, ID_HASH, SEQUENCE
 from tidelake.config.result_types import payload_types
 from tidelake.instants import EARLIEST_SECOND, LATEST_SECOND
-from tidelake.reuse import reused
 from tidelake.silver.payloads import (
     BROKEN,
     PARSED,
@@ -27,6 +26,7 @@ from tidelake.silver.payloads import (
     UNKNOWN,
     VALUES,
     WriterSchemas,
+    decoding,
     read_payloads,
 )
 from tidelake.silver.quality import compile_rules
@@ -45,14 +45,12 @@ FILTERED = "filtered"
 _SECONDS_A_DAY = 86_400
 
 
-def classify(
-    rows: DataFrame, pipeline: Pipeline, schemas: WriterSchemas | None = None
-) -> DataFrame:
+def classify(rows: DataFrame, judging: Judging, schemas: WriterSchemas | None = None) -> DataFrame:
     """Give every row its event and, where it already has one, its fate.
 
     Args:
         rows: Bronze's columns plus ``reason`` and ``requeued_at``, null unless requeued.
-        pipeline: The definition.
+        judging: The columns of the definition.
         schemas: Of a pipeline with a registry; None where there are no rows.
 
     Returns:
@@ -63,12 +61,34 @@ def classify(
         the running), ``_reasons``, ``_refusal`` (why it was not read) and ``_warnings`` (texts of
         failing rules).
     """
-    steps = _steps(pipeline)
-    attempted = payload_scope(read_payloads(rows, pipeline, schemas), pipeline).select(
-        *steps.attempted
-    )
+    pipeline, steps = judging.pipeline, judging.steps
+    read = read_payloads(rows, pipeline, schemas, decode=judging.decode)
+    attempted = payload_scope(read, pipeline).select(*steps.attempted)
     judged = attempted.select(*steps.judged).withColumn(REASONS, steps.reasons)
-    return _with_rules(judged, pipeline).select(*steps.told)
+    return _with_rules(judged, judging).select(*steps.told)
+
+
+class Judging:
+    """The columns by which a definition judges rows, built once.
+
+    Attributes:
+        pipeline: The definition.
+        steps: The columns of each select.
+        decode: Spark's function that decodes payloads; None where Spark has no such functions.
+    """
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        """Compile all but the rules, which need the types of silver's columns."""
+        self.pipeline = pipeline
+        self.steps = _steps(pipeline)
+        self.decode = decoding(pipeline.event)
+        self._rules: list[Column] | None = None
+
+    def rules(self, plain: DataFrame) -> list[Column]:
+        """Compile the rules with the first rows, whose types are those of all others."""
+        if self._rules is None:
+            self._rules = _rule_columns(self.pipeline, plain)
+        return self._rules
 
 
 @dataclass(frozen=True)
@@ -81,7 +101,6 @@ class _Steps:
     told: list[Column]
 
 
-@reused
 def _steps(pipeline: Pipeline) -> _Steps:
     event = pipeline.event
     tried = {f"event.{key}": sql for key, sql in (("id", event.id), ("time", event.time))}
@@ -161,14 +180,14 @@ def rule_texts(pipeline: Pipeline) -> list[str]:
     return [rule.text for rule in pipeline.rules if rule.severity == "warning"]
 
 
-def _with_rules(judged: DataFrame, pipeline: Pipeline) -> DataFrame:
+def _with_rules(judged: DataFrame, judging: Judging) -> DataFrame:
     """Judge each row by the suite's rules, over silver's columns by their plain names.
 
     The row itself waits in a struct meanwhile: a selected column may have the name of one of ours.
     """
-    selected = pipeline.silver_columns
+    selected = judging.pipeline.silver_columns
     nothing = F.array().cast("array<string>")
-    if not pipeline.rules:
+    if not judging.pipeline.rules:
         return judged.withColumn(FAILED_RULES, nothing).withColumn(WARNINGS, nothing)
     plain = judged.select(
         F.struct("*").alias("_kept"),
@@ -176,10 +195,9 @@ def _with_rules(judged: DataFrame, pipeline: Pipeline) -> DataFrame:
         "event_time",
         *[F.col(SELECTED).getField(name).alias(name) for name in selected],
     )
-    return plain.select(*_rule_columns(pipeline, plain))
+    return plain.select(*judging.rules(plain))
 
 
-@reused
 def _rule_columns(pipeline: Pipeline, plain: DataFrame) -> list[Column]:
     """Compile the rules for the types that silver's columns have."""
     types = {field.name: field.dataType.simpleString() for field in plain.schema.fields}

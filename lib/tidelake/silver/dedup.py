@@ -17,13 +17,11 @@ from operator import and_
 from typing import Protocol
 
 import numpy as np
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Observation, Window
 from pyspark.sql import functions as F
 
 from tidelake.config.event import Dedup
 from tidelake.config.names import ID_HASH
-from tidelake.reuse import reused
 from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, REQUEUED_AT, ROW, STAGE
 from tidelake.silver.row_sets import NOTHING, Numbers, has_number, members
 from tidelake.silver.scope import ACCEPTED_COLUMNS, Arrivals, DedupScope, arrival_columns
@@ -106,29 +104,29 @@ class Repeats:
 
 
 def find_repeats(
-    judged: DataFrame, search: Search, rules: Dedup, *, hold: Hold, numbered: bool
+    judged: DataFrame, search: Search, comparison: Comparison, *, hold: Hold, numbered: bool
 ) -> Repeats:
     """Judge every row whose event was accepted before it.
 
     Args:
         judged: Rows with their stage, kept: they are read several times.
         search: Finds the accepted rows.
-        rules: The pipeline's.
+        comparison: The columns of the pipeline's rules.
         hold: Keeps what is read more than once until the batch ends.
         numbered: Whether each row has a ``_number`` that stays as it is. The driver then finds
             out which ids can meet others, from their hashes.
     """
-    return (_by_number if numbered else _by_shuffle)(judged, search, rules, hold)
+    return (_by_number if numbered else _by_shuffle)(judged, search, comparison, hold)
 
 
-def _by_number(judged: DataFrame, search: Search, rules: Dedup, hold: Hold) -> Repeats:
+def _by_number(judged: DataFrame, search: Search, comparison: Comparison, hold: Hold) -> Repeats:
     spark = judged.sparkSession
     running = judged.where(F.col(STAGE).isNull())
-    told = running.select(NUMBER, ID_HASH, *arrival_columns()).toArrow()
+    told = running.select(*comparison.looked_up).toArrow()
     numbers, hashes = told[NUMBER].to_numpy(), told[ID_HASH].to_numpy()
     if not numbers.size:
         return Repeats(None, 0)
-    accepted = search.meeting(Arrivals.of(told).scope(rules), hashes, hold)
+    accepted = search.meeting(Arrivals.of(told).scope(comparison.rules), hashes, hold)
     ascending = np.sort(hashes)
     twice = ascending[1:][ascending[1:] == ascending[:-1]]
     collide = members(hashes, np.union1d(twice, accepted.hashes))
@@ -136,24 +134,23 @@ def _by_number(judged: DataFrame, search: Search, rules: Dedup, hold: Hold) -> R
     if not collide.any():
         return Repeats(None, searched)
     chosen = has_number(spark, NUMBER, numbers[collide])
-    new = judged.where(chosen).select(*_compared(), NUMBER).withColumn(_ORDER, _numbered_order())
+    new = judged.where(chosen).select(*comparison.numbered)
     if accepted.rows is None:
         compared = new
     else:
         if accepted.hashes.size <= SMALL_BATCH_ROWS and numbers.size <= SMALL_BATCH_ROWS:
             # Side by side in one task, nothing is sent out or shuffled.
-            old = group_accepted(accepted.rows.coalesce(1)).hint("shuffle_hash")
+            old = group_accepted(accepted.rows.coalesce(1), comparison).hint("shuffle_hash")
         else:
-            old = group_accepted(accepted.rows)
+            old = group_accepted(accepted.rows, comparison)
             old = F.broadcast(old) if accepted.hashes.size <= BROADCAST else old
-        compared = match_accepted(new, old, rules, extra=(NUMBER,))
-    ranked = rank_arrivals(compared, rules, identity=(NUMBER,)).toArrow()
-    found = _by_verdict(ranked)
+        compared = match_accepted(new, old, comparison, numbered=True)
+    found = _by_verdict(rank_arrivals(compared, comparison, numbered=True))
     left = found.pop(LEFTOVER, NOTHING)
     if left.size:
         # Rare: an id that comes back past the TTL on another date within one batch.
         leftovers = new.where(has_number(spark, NUMBER, left))
-        more = _by_verdict(judge_leftovers(leftovers, rules, identity=(NUMBER,)).toArrow())
+        more = _by_verdict(judge_leftovers(leftovers, comparison.rules, identity=(NUMBER,)))
         found = {
             verdict: np.concatenate([each.get(verdict, NOTHING) for each in (found, more)])
             for verdict in {*found, *more}
@@ -161,30 +158,27 @@ def _by_number(judged: DataFrame, search: Search, rules: Dedup, hold: Hold) -> R
     return Repeats(None, searched, numbers=found)
 
 
-def _by_verdict(ranked: pa.Table) -> dict[str, Numbers]:
-    verdicts, numbers = ranked[VERDICT].to_numpy(zero_copy_only=False), ranked[NUMBER].to_numpy()
+def _by_verdict(ranked: DataFrame) -> dict[str, Numbers]:
+    table = ranked.toArrow()
+    verdicts, numbers = table[VERDICT].to_numpy(zero_copy_only=False), table[NUMBER].to_numpy()
     return {str(verdict): numbers[verdicts == verdict] for verdict in np.unique(verdicts)}
 
 
-def _numbered_order() -> Column:
-    # Equal rows arrive in the order of their numbers.
-    return F.struct(f"{_ORDER}.*", NUMBER)
-
-
-def _by_shuffle(judged: DataFrame, search: Search, rules: Dedup, hold: Hold) -> Repeats:
+def _by_shuffle(judged: DataFrame, search: Search, comparison: Comparison, hold: Hold) -> Repeats:
     arrivals = Arrivals.of_running(judged)
     if not arrivals.rows:
         return Repeats(None, 0)
-    new = in_the_running(judged)
+    new = in_the_running(judged, comparison)
     searched = Observation()
     accepted, count = None, None
-    found = search.within(arrivals.scope(rules))
+    found = search.within(arrivals.scope(comparison.rules))
     if found is not None:
         accepted, count = found.rows, found.searched
         if accepted is not None and count is None:
             accepted = accepted.observe(searched, F.count(F.lit(1)).alias("rows"))
     if accepted is not None and arrivals.rows <= BROADCAST:
-        accepted = F.broadcast(group_accepted(having(accepted, F.broadcast(_hashes(new)))))
+        accepted = having(accepted, F.broadcast(_hashes(new)))
+        accepted = F.broadcast(group_accepted(accepted, comparison))
     else:
         if accepted is not None and arrivals.rows <= HASHES:
             # What is left of them is few, and is not looked for twice.
@@ -193,16 +187,16 @@ def _by_shuffle(judged: DataFrame, search: Search, rules: Dedup, hold: Hold) -> 
         ids = F.broadcast(ids) if found_ids <= HASHES else ids.hint("shuffle_hash")
         new = having(new, ids)
         if accepted is not None:
-            accepted = group_accepted(having(accepted, ids))
+            accepted = group_accepted(having(accepted, ids), comparison)
             accepted = F.broadcast(accepted) if found_ids <= BROADCAST else accepted
-    compared = new if accepted is None else match_accepted(new, accepted, rules)
-    verdicts, repeats, left, twins = _ranked(compared, rules, hold)
+    compared = new if accepted is None else match_accepted(new, accepted, comparison)
+    verdicts, repeats, left, twins = _ranked(compared, comparison, hold)
     if left:
         is_left = F.col(VERDICT) == LEFTOVER
         leftovers = new.join(verdicts.where(is_left), on=list(IDENTITY), how="left_semi")
         told = Observation()
         counted = F.count_if(F.col(VERDICT) == TWIN).alias("twins")
-        more = hold.now(judge_leftovers(leftovers, rules).observe(told, counted))
+        more = hold.now(judge_leftovers(leftovers, comparison.rules).observe(told, counted))
         verdicts = verdicts.where(~is_left).unionByName(more)
         twins += _observed(told, "twins")
     if count is None and accepted is not None:
@@ -225,14 +219,13 @@ def _counted(rows: DataFrame, hold: Hold) -> tuple[DataFrame, int]:
     return kept, _observed(told, "rows")
 
 
-def _ranked(rows: DataFrame, rules: Dedup, hold: Hold) -> tuple[DataFrame, int, int, int]:
+def _ranked(rows: DataFrame, comparison: Comparison, hold: Hold) -> tuple[DataFrame, int, int, int]:
     """Rank in one job; count also the verdicts, rows that are left over, and twins."""
     told = Observation()
-    kept = hold.now(rank_arrivals(rows, rules).observe(told, *_ranking()))
+    kept = hold.now(rank_arrivals(rows, comparison).observe(told, *comparison.ranking))
     return kept, _observed(told, "verdicts"), _observed(told, "left"), _observed(told, "twins")
 
 
-@reused
 def _ranking() -> list[Column]:
     left, twins = (F.count_if(F.col(VERDICT) == verdict) for verdict in (LEFTOVER, TWIN))
     return [F.count(F.lit(1)).alias("verdicts"), left.alias("left"), twins.alias("twins")]
@@ -246,18 +239,45 @@ def _observed(observation: Observation, name: str) -> int:
 # The comparisons.
 
 
-def in_the_running(judged: DataFrame) -> DataFrame:
+class Comparison:
+    """The columns by which rows are compared under some rules, built once.
+
+    Attributes:
+        rules: The pipeline's.
+        looked_up: What the driver takes of a row with a number.
+        compared: What is taken of a row.
+        numbered: The same, and its number.
+        grouping: What accepted rows are grouped by, and what is taken of them.
+        matched: Where a row meets accepted ones, and its columns with the verdict.
+        ranks: From the order of arrival in the frame: positions, who is told, and of what.
+        numbered_ranks: The same of rows with numbers.
+        ranking: What is counted of ranked rows.
+    """
+
+    def __init__(self, rules: Dedup) -> None:
+        """Build them."""
+        self.rules = rules
+        self.looked_up = [F.col(NUMBER), F.col(ID_HASH), *arrival_columns()]
+        self.compared = _compared()
+        self.numbered = _compared(NUMBER)
+        self.grouping = _grouping()
+        self.matched = _matched(rules)
+        self.ranks = _ranks(rules, IDENTITY)
+        self.numbered_ranks = _ranks(rules, (NUMBER,))
+        self.ranking = _ranking()
+
+
+def in_the_running(judged: DataFrame, comparison: Comparison) -> DataFrame:
     """Take what is compared of the rows that have no fate yet, without their payload.
 
     Returns:
         ``_row``, ``_origin``, the columns to compare, the order of arrival, and ``_verdict``:
         null, since nothing is settled yet.
     """
-    return judged.where(F.col(STAGE).isNull()).select(*_compared())
+    return judged.where(F.col(STAGE).isNull()).select(*comparison.compared)
 
 
-@reused
-def _compared() -> list[Column]:
+def _compared(*number: str) -> list[Column]:
     # A row that failed arrived, for those that did not, when it was requeued.
     replayed = F.col(ORIGIN) == "quarantine"
     order = F.struct(
@@ -267,9 +287,11 @@ def _compared() -> list[Column]:
         *_position(),
         ROW,
         PAYLOAD_HASH,
+        # Equal rows arrive in the order of their numbers.
+        *number,
     )
     return [
-        *[F.col(name) for name in _COMPARED],
+        *[F.col(name) for name in (*_COMPARED, *number)],
         order.alias(_ORDER),
         F.lit(None).cast("string").alias(VERDICT),
     ]
@@ -310,17 +332,17 @@ def colliding_ids(new: DataFrame, accepted: DataFrame | None) -> DataFrame:
     return counted.where((F.col("_rows") > 1) & F.col("_new")).select(_ID)
 
 
-def group_accepted(accepted: DataFrame) -> DataFrame:
+def group_accepted(accepted: DataFrame, comparison: Comparison) -> DataFrame:
     """Put the accepted rows of an id into one, so that no row of a batch meets two.
 
     Args:
         accepted: From :meth:`DedupScope.within`.
+        comparison: The columns of the pipeline's rules.
     """
-    of_id, rows = _grouping()
+    of_id, rows = comparison.grouping
     return accepted.groupBy(of_id).agg(rows)
 
 
-@reused
 def _grouping() -> tuple[Column, Column]:
     # In the order of arrival, so that the least is the earliest. Tables hold no source; a record
     # id begins with it.
@@ -331,24 +353,24 @@ def _grouping() -> tuple[Column, Column]:
 
 
 def match_accepted(
-    new: DataFrame, accepted: DataFrame, rules: Dedup, *, extra: Sequence[str] = ()
+    new: DataFrame, accepted: DataFrame, comparison: Comparison, *, numbered: bool = False
 ) -> DataFrame:
     """Judge rows whose event silver or late already holds.
 
     Args:
         new: From :func:`in_the_running`.
         accepted: From :func:`group_accepted`.
-        rules: The pipeline's.
-        extra: More columns of ``new`` to return.
+        comparison: The columns of the pipeline's rules.
+        numbered: Whether rows have a number.
 
     Returns:
         ``new``; ``_verdict`` is set for the rows that match.
     """
-    same_id, columns = _matched(rules)
-    return new.join(accepted, on=same_id, how="left").select(*columns, *extra)
+    same_id, columns = comparison.matched
+    more = [NUMBER] if numbered else []
+    return new.join(accepted, on=same_id, how="left").select(*columns, *more)
 
 
-@reused
 def _matched(rules: Dedup) -> tuple[Column, list[Column]]:
     def meets(one: Column) -> Column:
         in_scope = _matches(one["ingested_at"], one["event_date"], rules)
@@ -361,19 +383,20 @@ def _matched(rules: Dedup) -> tuple[Column, list[Column]]:
     return same_id, [*[F.col(name) for name in (*_COMPARED, _ORDER)], verdict.alias(VERDICT)]
 
 
-def rank_arrivals(new: DataFrame, rules: Dedup, *, identity: Sequence[str] = IDENTITY) -> DataFrame:
+def rank_arrivals(new: DataFrame, comparison: Comparison, *, numbered: bool = False) -> DataFrame:
     """Judge rows against the first arrival of their id in the same frame.
 
     Args:
         new: Rows from :func:`in_the_running`; one with a verdict is out of the running.
-        rules: The pipeline's.
-        identity: The columns that tell rows apart.
+        comparison: The columns of the pipeline's rules.
+        numbered: Whether rows have a number, and by it none is equal to another.
 
     Returns:
-        Those columns and ``_verdict`` of the rows that are settled or not first, one row for all
-        that are equal; ``_verdict`` is :data:`TWIN` where a first row has equal ones.
+        The number, or the columns of :data:`IDENTITY`, and ``_verdict`` of the rows that are
+        settled or not first, one row for all that are equal; ``_verdict`` is :data:`TWIN` where a
+        first row has equal ones.
     """
-    firsts, is_told, told = _ranks(rules, identity)
+    firsts, is_told, told = comparison.numbered_ranks if numbered else comparison.ranks
     return new.select("*", *firsts).where(is_told).select(*told)
 
 

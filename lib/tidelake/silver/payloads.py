@@ -18,7 +18,6 @@ from pyspark.sql.avro.functions import from_avro
 
 from tidelake.config import Event, Field, FieldType, Pipeline
 from tidelake.config.types import quoted
-from tidelake.reuse import reused
 from tidelake.silver.avro_schema import DATUM, END, framed
 from tidelake.silver.decode import DecodedField, Decoder
 
@@ -100,7 +99,11 @@ class WriterSchemas:
 
 
 def read_payloads(
-    rows: DataFrame, pipeline: Pipeline, schemas: WriterSchemas | None = None
+    rows: DataFrame,
+    pipeline: Pipeline,
+    schemas: WriterSchemas | None = None,
+    *,
+    decode: Any = None,
 ) -> DataFrame:
     """Read each payload's fields, whatever its format.
 
@@ -108,6 +111,7 @@ def read_payloads(
         rows: Bronze's columns plus ``requeued_at``.
         pipeline: The definition.
         schemas: Of a pipeline with a registry; None where there are no rows.
+        decode: From :func:`decoding`; None: made here.
 
     Returns:
         ``rows`` plus ``_parsed`` (boolean), ``_refusal`` (why the payload was not read; null where
@@ -116,20 +120,24 @@ def read_payloads(
         schema does not name, null for none: a map to texts, or under ``rescue`` one JSON object).
     """
     if not pipeline.reads_avro:
-        return decoded(rows, pipeline.event)
+        return decoded(rows, pipeline.event, decode)
     if pipeline.registry is None:
         read = _decode_plain(rows, pipeline.avro_schema or "")
     else:
         known = schemas or WriterSchemas(pipeline.registry.subject, {})
         read = _decode_framed(rows, known)
-    return decoded(read, pipeline.event, is_json=False)
+    return decoded(read, pipeline.event, decode, is_json=False)
 
 
-def decoded(rows: DataFrame, event: Event, *, is_json: bool = True) -> DataFrame:
+def decoded(
+    rows: DataFrame, event: Event, decode: Any = None, *, is_json: bool = True
+) -> DataFrame:
     """Decode JSON, given as ``payload``, or as ``_text`` beside a ``_refusal`` for its absence."""
     kept = [name for name in rows.columns if name not in (_TEXT, REFUSAL)]
     json = F.col("payload") if is_json else F.col(_TEXT).cast("binary")
-    read = _mapped(rows, json, event) if arrow_udf is None else _called(rows, json, event)
+    decode = decode or decoding(event)
+    # The other columns wait in the JVM, where one column alone can be decoded.
+    read = rows.withColumn(_DECODED, decode(json)) if decode else _mapped(rows, json, event)
     parsed = F.col(_DECODED)["parsed"]
     why = F.lit(_NO_JSON) if is_json else F.col(REFUSAL)
     return read.select(
@@ -148,14 +156,10 @@ def decoder_of(fields: Sequence[Field], evolution: str) -> Decoder:
     return Decoder(typed, evolution)
 
 
-def _called(rows: DataFrame, json: Column, event: Event) -> DataFrame:
-    """Decode one column; the others wait in the JVM."""
-    return rows.withColumn(_DECODED, _decoder(event)(json))
-
-
-@reused
-def _decoder(event: Event) -> Any:
-    """Make Spark's function of a schema's decoder."""
+def decoding(event: Event) -> Any:
+    """Make Spark's function of a schema's decoder; None in Spark 4.0."""
+    if arrow_udf is None:
+        return None
     decoder = decoder_of(event.fields, event.evolution)
 
     def decode(payloads: pa.Array) -> pa.Array:

@@ -19,7 +19,6 @@ from pyspark.sql import functions as F
 from tidelake.columns import instant
 from tidelake.config import Pipeline
 from tidelake.config.names import ID_HASH
-from tidelake.reuse import reused
 from tidelake.silver.classify import (
     FILTERED,
     ORIGIN,
@@ -54,13 +53,19 @@ QUARANTINE_DDL = (
 
 
 def decide(
-    classified: DataFrame, repeats: Repeats, *, watermark: datetime | None, allowed: timedelta
+    classified: DataFrame,
+    repeats: Repeats,
+    fates: Fates,
+    *,
+    watermark: datetime | None,
+    allowed: timedelta,
 ) -> DataFrame:
     """Add the fate of each row.
 
     Args:
         classified: Rows from :func:`tidelake.silver.classify.classify`.
         repeats: From :func:`tidelake.silver.dedup.find_repeats`.
+        fates: The columns of verdicts and fates.
         watermark: Before the batch (UTC).
         allowed: The allowed lateness.
 
@@ -68,18 +73,18 @@ def decide(
         ``classified`` plus ``_verdict``, ``_lateness`` and ``_fate`` (silver, duplicate,
         quarantined, late or filtered); ``_stage`` is set for conflicting duplicates.
     """
-    met = with_verdicts(classified, repeats).withColumn(STAGE, _verdicts().stage)
-    return with_lateness(met, marked(watermark), allowed)
+    met = with_verdicts(classified, repeats, fates).withColumn(STAGE, fates.verdicts.stage)
+    return with_lateness(met, fates, marked(watermark), allowed)
 
 
-def with_verdicts(rows: DataFrame, repeats: Repeats) -> DataFrame:
+def with_verdicts(rows: DataFrame, repeats: Repeats, fates: Fates) -> DataFrame:
     """Add ``_verdict``, null for rows that are no repeats."""
     if repeats.rows is None:
         spark, verdict = rows.sparkSession, F.lit(None).cast("string")
         for name, numbers in repeats.numbers.items():
             verdict = F.when(has_number(spark, NUMBER, numbers), name).otherwise(verdict)
         return rows.withColumn(VERDICT, verdict)
-    columns = _verdicts()
+    columns = fates.verdicts
     theirs = repeats.rows.select(*columns.columns)
     met = rows.join(theirs, on=columns.same_row, how="left").drop(*_THEIRS.values())
     return met.withColumn(VERDICT, columns.first_of_twins) if repeats.twins else met
@@ -102,7 +107,6 @@ class _Verdicts:
     stage: Column
 
 
-@reused
 def _verdicts() -> _Verdicts:
     # A number is found sooner than a long text. Written as an equality, the text would be part
     # of what is looked up.
@@ -119,13 +123,37 @@ def _verdicts() -> _Verdicts:
     )
 
 
-def with_lateness(judged: DataFrame, watermark: Column, allowed: timedelta) -> DataFrame:
+class Routing:
+    """A definition's columns of accepted events, built once.
+
+    Attributes:
+        pipeline: The definition.
+        events: The columns that silver and late share.
+    """
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        """Build them."""
+        self.pipeline = pipeline
+        self.events = _event_columns(pipeline)
+
+
+class Fates:
+    """The columns of verdicts and fates, which no definition changes, built once."""
+
+    def __init__(self) -> None:
+        """Build them."""
+        self.verdicts = _verdicts()
+        self.fate = _fate()
+
+
+def with_lateness(
+    judged: DataFrame, fates: Fates, watermark: Column, allowed: timedelta
+) -> DataFrame:
     """Add, or decide anew, ``_lateness`` and the fate that follows from it."""
     late = judged.withColumn(LATENESS, lateness(watermark, allowed))
-    return late.withColumn(FATE, _fate())
+    return late.withColumn(FATE, fates.fate)
 
 
-@reused
 def _fate() -> Column:
     # What `late apply` requeued counts however late it is.
     too_late = (F.col(LATENESS) == TOO_LATE) & (F.col(ORIGIN) != LATE)
@@ -160,7 +188,7 @@ def lateness(watermark: Column, allowed: timedelta) -> Column:
 
 def to_silver(
     decided: DataFrame,
-    pipeline: Pipeline,
+    routing: Routing,
     *,
     extra: Sequence[str] = (),
     generation: str,
@@ -168,19 +196,19 @@ def to_silver(
 ) -> DataFrame:
     """Take the accepted events, in silver's columns; ``extra`` are those of unknown fields."""
     return decided.where(F.col(FATE) == SILVER).select(
-        *silver_columns(pipeline, extra), *_origin(generation, batch)
+        *silver_columns(routing, extra), *_origin(generation, batch)
     )
 
 
-def silver_columns(pipeline: Pipeline, extra: Sequence[str]) -> list[Column]:
+def silver_columns(routing: Routing, extra: Sequence[str]) -> list[Column]:
     """Give silver's columns, but for which batch wrote them."""
-    unknown = _unknown_columns(pipeline, extra)
-    return [*_event_columns(pipeline), *unknown, F.col(PAYLOAD_HASH), F.col(ID_HASH)]
+    unknown = _unknown_columns(routing.pipeline, extra)
+    return [*routing.events, *unknown, F.col(PAYLOAD_HASH), F.col(ID_HASH)]
 
 
 def to_late(
     decided: DataFrame,
-    pipeline: Pipeline,
+    routing: Routing,
     *,
     watermark: Column,
     extra: Sequence[str] = (),
@@ -191,19 +219,19 @@ def to_late(
     # Few rows are too late, and only they need be looked up among the verdicts.
     too_late = decided.where(F.col(LATENESS) == TOO_LATE)
     return too_late.where(F.col(FATE) == LATE).select(
-        *late_columns(pipeline, extra, watermark), *_origin(generation, batch)
+        *late_columns(routing, extra, watermark), *_origin(generation, batch)
     )
 
 
-def late_columns(pipeline: Pipeline, extra: Sequence[str], watermark: Column) -> list[Column]:
+def late_columns(routing: Routing, extra: Sequence[str], watermark: Column) -> list[Column]:
     """Give the columns of late rows, but for which batch wrote them."""
     behind = F.unix_micros(watermark) - F.unix_micros("event_time")
     return [
-        *_event_columns(pipeline),
+        *routing.events,
         F.col("payload"),
         watermark.alias("watermark"),
         (behind / 1_000_000).cast("double").alias("lateness_seconds"),
-        *_unknown_columns(pipeline, extra),
+        *_unknown_columns(routing.pipeline, extra),
         F.col(REQUEUED_AT),
         F.col(PAYLOAD_HASH),
         F.col(ID_HASH),
@@ -238,7 +266,6 @@ def _unknown_columns(pipeline: Pipeline, extra: Sequence[str]) -> list[Column]:
     return [F.col(UNKNOWN).getItem(name).alias(name) for name in extra]
 
 
-@reused
 def _event_columns(pipeline: Pipeline) -> list[Column]:
     return [
         F.col("event_id"),

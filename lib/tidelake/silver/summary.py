@@ -14,7 +14,6 @@ from pyspark.sql import functions as F
 from tidelake.config import Pipeline
 from tidelake.fingerprints import Fingerprint, fingerprint
 from tidelake.instants import from_micros
-from tidelake.reuse import reused
 from tidelake.silver.classify import ORIGIN, STAGE, WARNINGS, rule_texts
 from tidelake.silver.enrich import looked_up
 from tidelake.silver.payloads import UNKNOWN
@@ -91,19 +90,30 @@ class Summary:
         return now
 
 
-def summarize(decided: DataFrame, pipeline: Pipeline) -> Summary:
+class Counting:
+    """The columns by which a definition's rows are counted, built once.
+
+    Attributes:
+        keys: What rows are grouped by.
+        counts: What is counted of a group.
+    """
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        """Build them."""
+        self.keys, self.counts = _columns(pipeline)
+
+
+def summarize(decided: DataFrame, counting: Counting) -> Summary:
     """Count rows by fate.
 
     Args:
         decided: From :func:`tidelake.silver.route.decide`, enriched.
-        pipeline: The definition.
+        counting: The definition's columns.
     """
-    keys, counts = _columns(pipeline)
-    found = decided.groupBy(*keys).agg(*counts).collect()
+    found = decided.groupBy(*counting.keys).agg(*counting.counts).collect()
     return Summary(found, _marks(found))
 
 
-@reused
 def _columns(pipeline: Pipeline) -> tuple[list[Column], list[Column]]:
     """Give what rows are grouped by, and what is counted of a group."""
     kept = F.when(F.col(FATE) == SILVER, F.unix_micros("event_time"))

@@ -29,7 +29,6 @@ __all__ = [
     # The bridge to the JVM failed, in any way, and the JVM threw an exception.
     "BridgeError",
     "JavaError",
-    "application_id",
     "clone_of",
     "clones_sessions",
     "end_jvm",
@@ -51,12 +50,6 @@ _EXIT_SECONDS = 30
 def jvm_of(spark: SparkSession) -> Any | None:
     """Return the view of Spark's JVM, by which Java classes are called; None where out of reach."""
     return None if is_remote() else spark._jvm
-
-
-def application_id() -> str | None:
-    """Return the id of the application that runs in this process; None without one."""
-    context: Any = SparkContext._active_spark_context
-    return None if context is None else str(context.applicationId)
 
 
 def stack_trace(error: BaseException) -> str:

@@ -56,8 +56,6 @@ SPARE_ROWS = BROADCAST
 # Sessions of fewer events are sorted quickly. Splitting and joining them again costs up to twice
 # the work (benchmarks/hot_keys.py), and pays off where the largest key's share exceeds a slot's.
 SPLIT_EVENTS, SPLIT_COST, SPLIT_STRETCHES = 100_000, 2, 4
-# Objects that are built once and kept for each function of :func:`tidelake.reuse.reused`.
-REUSED_OBJECTS = 64
 
 # Without the second compiler, which takes most of a core for as long as everything is new.
 BRIEF_DRIVER = "-XX:TieredStopAtLevel=1"

@@ -18,7 +18,7 @@ from tidelake.replay.erase.subject import EVENT_ID, Subject
 from tidelake.replay.requeue import kept_in
 from tidelake.runtime.hop import Run
 from tidelake.runtime.writer_schemas import remembered
-from tidelake.silver.classify import FILTERED, REASONS, SELECTED, STAGE, classify
+from tidelake.silver.classify import FILTERED, REASONS, SELECTED, STAGE
 from tidelake.tables import Table
 
 WAS_FILTERED = "filtered"
@@ -35,7 +35,7 @@ def find_records(run: Run, subject: Subject) -> DataFrame:
     bronze = read(run, run.lake.bronze(run.pipeline.name))
     # Whatever was refused once: what can be read now is read.
     schemas = remembered(run, stands=F.lit(False))
-    rows = classify(as_never_requeued(bronze), run.pipeline, schemas)
+    rows = run.plan.judge(as_never_requeued(bronze), schemas)
     if subject.column == EVENT_ID:
         column = F.col(EVENT_ID)
     else:

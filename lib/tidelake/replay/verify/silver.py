@@ -26,7 +26,6 @@ from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
 from tidelake.runtime.silver import decide_fates
 from tidelake.runtime.writer_schemas import remembered
-from tidelake.silver.classify import classify
 from tidelake.silver.fields import extra_columns
 from tidelake.silver.payloads import WriterSchemas
 from tidelake.silver.route import (
@@ -64,28 +63,30 @@ def judge_silver(
         since: The instant from which on arrivals are judged; None: all of them.
         hold: Keeps what is read more than once.
     """
-    lake, pipeline = run.lake, run.pipeline
+    lake, pipeline, plan = run.lake, run.pipeline, run.plan
     known = None if since is None else F.col("ingested_at") < F.lit(since)
     batch = inputs.closing[0].batch + 1
     accepted = AcceptedRows(run.spark, pipeline, lake, batch, known=known, afresh=since is None)
     schemas = remembered(run, stands=F.col(_UNREAD))
     arrived = _with_unread(_arrived(inputs), inputs, schemas)
-    judged = classify(arrived, pipeline, schemas)
-    decision = decide_fates(judged, accepted, None, hold)
+    judged = plan.judge(arrived, schemas)
+    decision = decide_fates(judged, plan, accepted, None, hold)
     marked = decision.rows.join(_seen_by_batches(run, inputs, hold), on="record_id", how="left")
-    judged = with_lateness(marked, F.col(_MARK), pipeline.watermark.allowed_lateness)
+    judged = with_lateness(marked, plan.fates, F.col(_MARK), pipeline.watermark.allowed_lateness)
     decided = _looked_up(run, judged, inputs.closing)
     extra = extra_columns(types_of(inputs.silver.schema), pipeline.defined_columns)
     # The table of late rows has a new column from the first late row on that came after it.
     of_late = [column for column in extra if column in inputs.late.columns]
     name = pipeline.name
     routes = [
-        Route(SILVER, lake.silver(name), silver_columns(pipeline, extra), inputs.silver, EVENTS),
+        Route(
+            SILVER, lake.silver(name), silver_columns(plan.routing, extra), inputs.silver, EVENTS
+        ),
         Route(QUARANTINED, lake.quarantine(name), quarantine_columns(), inputs.quarantine, _FAILED),
         Route(
             LATE,
             lake.late(name),
-            late_columns(pipeline, of_late, F.col(_MARK)),
+            late_columns(plan.routing, of_late, F.col(_MARK)),
             inputs.late,
             EVENTS,
         ),
@@ -201,7 +202,7 @@ def _looked_up(run: Run, rows: DataFrame, closing: Sequence[Commit]) -> DataFram
     for number, versions in enumerate(pins):
         mine = rows.where(F.col(_PINS) == number) if len(pins) > 1 else rows
         try:
-            parts.append(enriched(mine, pipeline, _pinned(today, versions)))
+            parts.append(enriched(mine, run.plan, _pinned(today, versions)))
         except PySparkException as error:
             last = max(c.written_at for c in closing if _versions(SilverNote.of(c)) == versions)
             told = ", ".join(f"{table} as of version {version}" for table, version in versions)
@@ -211,7 +212,7 @@ def _looked_up(run: Run, rows: DataFrame, closing: Sequence[Commit]) -> DataFram
                 f"tidelake verify {pipeline.name} --since {last:%Y-%m-%dT%H:%M:%SZ}"
             ) from error
     if len(pins) > 1:
-        parts.append(enriched(rows.where(F.col(_PINS).isNull()), pipeline, today))
+        parts.append(enriched(rows.where(F.col(_PINS).isNull()), run.plan, today))
     return reduce(DataFrame.unionByName, parts)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Any
 
 from pydantic import BaseModel
@@ -15,7 +16,7 @@ from tidelake.access import load
 from tidelake.columns import holds
 from tidelake.config import GlobalWindow, GoldTable, HoppingWindow, SessionWindow, TumblingWindow
 from tidelake.gold import GONE
-from tidelake.gold.measures import aggregates_of, columns_of, failed, to_values, typed
+from tidelake.gold.measures import GoldPlan, aggregates_of, columns_of, to_values
 from tidelake.gold.sessions import gap_of, regroup, session_id, to_sessions
 from tidelake.gold.tolerances import sketches_of, tolerances
 from tidelake.gold.windows import BOUNDS, to_partials
@@ -35,6 +36,10 @@ class Aggregated(Target):
 
     gold: GoldTable
 
+    @cached_property
+    def _plan(self) -> GoldPlan:
+        return GoldPlan(self.gold)
+
     @property
     def definition(self) -> BaseModel:
         """The gold table."""
@@ -46,7 +51,7 @@ class Aggregated(Target):
 
     def failed(self, key: str, events: DataFrame) -> Column:
         """Tell where ``where`` or a measure fails."""
-        return failed(typed(self.gold, events))
+        return self._plan.typed(events).failed
 
     @property
     def ends(self) -> Ends | None:
@@ -101,9 +106,9 @@ class Aggregated(Target):
         """Aggregate all of silver."""
         events = inputs.whole(OWN)
         if isinstance(self.gold.window, SessionWindow):
-            sessions = to_sessions(events, self.gold)
+            sessions = to_sessions(events, self._plan)
             return self._ordered(sessions.withColumn("session_id", session_id(self.gold)))
-        return self._ordered(to_partials(events, self.gold))
+        return self._ordered(to_partials(events, self._plan))
 
     def merge(self, inputs: Inputs, note: dict[str, Any], hold: Held) -> None:
         """Merge the batch's partial aggregates."""
@@ -111,11 +116,12 @@ class Aggregated(Target):
             self.close_unchanged(inputs, note)
             return
         events = inputs.taken[OWN]
-        gold = typed(self.gold, events)
+        typed = self._plan.typed(events)
+        gold = typed.table
         stamp = {"generation": note["generation"], "batch": note["batch"]}
         if isinstance(self.gold.window, SessionWindow):
-            salt = self._salt(to_values(events, gold), note["eligible"])
-            sessions = to_sessions(events, gold, salt=salt)
+            salt = self._salt(to_values(events, typed), note["eligible"])
+            sessions = to_sessions(events, self._plan, salt=salt)
             partials, bounds = held_with_span(sessions, "session_start", "session_end", hold)
             within = _near(bounds, gap_of(self.gold))
             stored = load(events.sparkSession, self.table).alias("t")
@@ -123,7 +129,7 @@ class Aggregated(Target):
             on = f"t.session_id = s.session_id AND {within}"
             merge_rows(hold.now(stamped(changed, **stamp)), self.table, on=on, note=note)
         else:
-            partials, within = to_partials(events, gold), ""
+            partials, within = to_partials(events, self._plan), ""
             if isinstance(self.gold.window, GlobalWindow):
                 partials = hold.now(partials)
             else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import reduce
+from functools import cached_property, reduce
 from operator import and_
 from typing import Any
 
@@ -28,6 +28,7 @@ from tidelake.gold.detections import (
     summed_up,
     to_alerts,
 )
+from tidelake.gold.measures import GoldPlan
 from tidelake.gold.windows import to_partials
 from tidelake.instants import back
 from tidelake.runtime.held import Held
@@ -56,6 +57,10 @@ class Detected(Target):
     detection: Detection
     features: Table
 
+    @cached_property
+    def _hours(self) -> GoldPlan:
+        return GoldPlan(self.detection.hours)
+
     @property
     def definition(self) -> BaseModel:
         """The rules; where the fast lane sends its alerts is no part of them."""
@@ -67,7 +72,7 @@ class Detected(Target):
 
     def failed(self, key: str, events: DataFrame) -> Column:
         """Tell where a column, or what a rule looks at, fails."""
-        return self.eligible() & failed(events, self.detection)
+        return self.eligible() & failed(events, self.detection, self._hours)
 
     @property
     def ends(self) -> Ends:
@@ -99,8 +104,8 @@ class Detected(Target):
     def of_all(self, inputs: Inputs) -> DataFrame:
         """Judge all of silver."""
         events = keyed(inputs.whole(OWN), self.detection)
-        before = summed_up(to_partials(events, self.detection.hours), self.detection)
-        found = judged(looked_at(events, self.detection), before, self.detection)
+        before = summed_up(to_partials(events, self._hours), self.detection)
+        found = judged(looked_at(events, self.detection, self._hours), before, self.detection)
         return to_alerts(found, self.detection)
 
     def merge(self, inputs: Inputs, note: dict[str, Any], hold: Held) -> None:
@@ -149,7 +154,7 @@ class Detected(Target):
         recent = recent.join(F.broadcast(keys), on=on, how="inner")
         recent = recent.where(F.col("event_time") >= F.col(_SINCE))
         stored = load(keys.sparkSession, self.features)
-        hours = to_partials(recent, detection.hours)
+        hours = to_partials(recent, self._hours)
         earlier = (
             stored.where(F.col("window_start") >= instant(back(since, detection.lookback)))
             .join(F.broadcast(keys), on=on, how="inner")
@@ -157,7 +162,7 @@ class Detected(Target):
             .select(*hours.columns)
         )
         before = summed_up(earlier.unionByName(hours), detection)
-        found = judged(looked_at(recent, detection), before, detection)
+        found = judged(looked_at(recent, detection, self._hours), before, detection)
         open_events = found.join(F.broadcast(keys.select(*on, _FROM)), on=on, how="inner")
         return to_alerts(open_events.where(F.col("event_time") >= F.col(_FROM)), detection)
 

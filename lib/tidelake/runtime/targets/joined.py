@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import reduce
+from functools import cached_property, reduce
 from operator import or_
 from typing import Any
 
@@ -14,7 +14,6 @@ from pyspark.sql import functions as F
 
 from tidelake.columns import holds
 from tidelake.config import Join
-from tidelake.config.joins import LeftSide, RightSide
 from tidelake.gold.joins import (
     LEFT,
     LEFT_TIME,
@@ -55,11 +54,11 @@ class Joined(Target):
 
     def failed(self, key: str, events: DataFrame) -> Column:
         """Tell where a side's ``where`` or one of its columns fails."""
-        sides: list[tuple[str, LeftSide | RightSide]] = [
-            (OWN, self.join.left),
-            (self._right, self.join.right),
-        ]
-        return reduce(or_, [failed(side) for of, side in sides if of == key])
+        return reduce(or_, [column for of, column in self._failures if of == key])
+
+    @cached_property
+    def _failures(self) -> list[tuple[str, Column]]:
+        return [(OWN, failed(self.join.left)), (self._right, failed(self.join.right))]
 
     @property
     def ends(self) -> Ends:

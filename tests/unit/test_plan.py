@@ -1,0 +1,71 @@
+"""What follows from a definition of silver is built once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.pipelines import shop
+from tests.unit.judged import expect
+from tidelake.bronze import REQUEUE_DDL
+from tidelake.config import Pipeline
+from tidelake.silver import classify, dedup, route, summary
+from tidelake.silver.plan import SilverPlan
+from tidelake.silver.route import decide, to_silver
+from tidelake.silver.summary import summarize
+
+_BUILDERS = {
+    classify: ("_steps", "_rule_columns", "decoding"),
+    dedup: ("_compared", "_grouping", "_matched", "_ranks", "_ranking", "arrival_columns"),
+    route: ("_verdicts", "_fate", "_event_columns"),
+    summary: ("_columns",),
+}
+
+
+def _batch(spark: SparkSession, plan: SilverPlan) -> list[str]:
+    judged = plan.judge(spark.createDataFrame([], REQUEUE_DDL))
+    allowed = plan.pipeline.watermark.allowed_lateness
+    new = dedup.in_the_running(judged, plan.comparison)
+    repeats = dedup.Repeats(dedup.rank_arrivals(new, plan.comparison), 0)
+    decided = decide(judged, repeats, plan.fates, watermark=None, allowed=allowed)
+    summarize(decided, plan.counting)
+    return to_silver(decided, plan.routing, generation="g", batch=0).columns
+
+
+def test_batches_of_one_plan_build_their_columns_once(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[str] = []
+
+    def counted(name: str, build: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            built.append(name)
+            return build(*args)
+
+        return call
+
+    for module, names in _BUILDERS.items():
+        for name in names:
+            monkeypatch.setattr(module, name, counted(name, getattr(module, name)))
+    rule = expect("column_values_to_not_be_null", column="user_id")
+    monkeypatch.setattr(Pipeline, "rules", (rule,))
+    plan = SilverPlan(shop(tmp_path))
+    columns = _batch(spark, plan)
+    assert set(built) == {name for names in _BUILDERS.values() for name in names}
+    built.clear()
+    assert _batch(spark, plan) == columns
+    assert not built
+
+
+def test_a_plan_of_another_definition_gives_other_columns(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    one, other = (
+        SilverPlan(shop(tmp_path)),
+        SilverPlan(shop(tmp_path, event={"select": {"user_id": "user_id"}})),
+    )
+    assert _batch(spark, one) != _batch(spark, other)
