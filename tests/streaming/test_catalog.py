@@ -15,8 +15,19 @@ from pyspark.sql import Row, SparkSession
 from tests.catalogs import a_catalog, looking
 from tests.running import START, click
 from tests.worlds import World, define, world
-from tidelake.access import create, follow, load
 from tidelake.config import Environment
+from tidelake.delta.access import create, follow, load
+from tidelake.delta.append import append, ensure_table
+from tidelake.delta.generations import CREATION
+from tidelake.delta.log import last_commit, newest_version, oldest_version, table_id
+from tidelake.delta.positions import (
+    BEGINNING,
+    bytes_between,
+    rewritten_after,
+    rows_between,
+    version_at,
+)
+from tidelake.delta.tables import LAYERS, Table
 from tidelake.ops.books import history
 from tidelake.ops.doctor_catalog import examine_catalog
 from tidelake.ops.epochs import ask_at_epoch
@@ -28,18 +39,6 @@ from tidelake.replay.compatibility import payload_drift
 from tidelake.replay.late import apply_late
 from tidelake.replay.verify import verify
 from tidelake.runtime.offsets import planned_positions
-from tidelake.sinks.append import append, ensure_table
-from tidelake.sinks.commits import last_commit, newest_version, oldest_version
-from tidelake.sinks.generations import CREATION
-from tidelake.sinks.log import table_id
-from tidelake.sinks.positions import (
-    BEGINNING,
-    bytes_between,
-    rewritten_after,
-    rows_between,
-    version_at,
-)
-from tidelake.tables import LAYERS, Table
 
 _AFTER = timedelta(days=4)
 _SESSIONS = {

@@ -11,9 +11,9 @@ import pytest
 
 from tests.pipelines import shop
 from tidelake.config import Environment
+from tidelake.delta.tables import Catalog, CatalogName, Lake
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.run import Described, Run
-from tidelake.tables import Catalog, CatalogName, Lake
 
 
 def _sent(lake: Lake, folder: Path, **changes: Any) -> Run:

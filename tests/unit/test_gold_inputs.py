@@ -7,9 +7,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.oracles.gold import files_until
+from tidelake.delta.positions import Position
+from tidelake.delta.tables import Table
 from tidelake.runtime.gold_inputs import up_to
-from tidelake.sinks.positions import Position
-from tidelake.tables import Table
 
 
 @pytest.fixture(scope="module")

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from tidelake.sinks import log_history
-from tidelake.sinks.commits import commits, encode, last_commit, newest_version
-from tidelake.sinks.entries import Info
-from tidelake.sinks.log_history import HistoryEntry, commits_of
-from tidelake.sinks.positions import bytes_between, rewritten_after, rows_between, version_at
-from tidelake.tables import Catalog, CatalogName, Table
+from tidelake.delta import history as log_history
+from tidelake.delta.history import HistoryEntry, commits_of
+from tidelake.delta.log import Info, commits, encode, last_commit, newest_version
+from tidelake.delta.positions import bytes_between, rewritten_after, rows_between, version_at
+from tidelake.delta.tables import Catalog, CatalogName, Table
 
 START = datetime(2026, 1, 5, tzinfo=UTC)
 # Delta counts a file without rows, and leaves it out.

@@ -9,7 +9,7 @@ import tidelake
 
 _LIB = Path(tidelake.__file__).parent
 # Rooms that decide it.
-_DECIDE_WHERE = ("spark/", "sinks/", "store/", "access.py")
+_DECIDE_WHERE = ("spark/", "delta/")
 # Of other objects than self, whose attributes internals handed out.
 _PRIVATE = re.compile(
     r"\bpy4j\.protocol|java_gateway"

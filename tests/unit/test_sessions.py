@@ -15,11 +15,11 @@ from pyspark.sql import functions as F
 
 from tests.pipelines import gold, timed
 from tidelake.config import GoldTable
+from tidelake.delta.tables import Table
 from tidelake.gold import GONE
 from tidelake.gold.sessions import gap_of, regroup, session_id, to_sessions
 from tidelake.runtime.targets.aggregated import Aggregated
 from tidelake.spark import tuning
-from tidelake.tables import Table
 
 MEASURES = {
     "events": {"count": "*"},

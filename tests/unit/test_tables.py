@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.handmade import write_commit
+from tidelake.delta.tables import Catalog, Lake
 from tidelake.errors import UsageError
-from tidelake.tables import Catalog, Lake
 
 
 def test_a_logical_name_becomes_a_folder_under_the_root(tmp_path: Path) -> None:

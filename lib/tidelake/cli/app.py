@@ -32,10 +32,10 @@ from tidelake.cli.sides import late, quarantine
 from tidelake.cli.tracing import fate
 from tidelake.cli.ui import ui
 from tidelake.cli.verifying import verify
+from tidelake.delta.tables import HOPS, Hop
 from tidelake.errors import UsageError
+from tidelake.folders import is_stored
 from tidelake.runtime.triggers import AVAILABLE_NOW
-from tidelake.store.folders import is_stored
-from tidelake.tables import HOPS, Hop
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

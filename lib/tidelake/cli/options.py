@@ -17,11 +17,10 @@ from tidelake.config import (
     parse_duration,
 )
 from tidelake.config.places import usual_pipeline
+from tidelake.delta.tables import Lake, lake_of
 from tidelake.errors import UsageError
-from tidelake.spark.session import lake_of
-from tidelake.store.access import refuse_unreachable
-from tidelake.store.folders import SCHEME, Folder, is_stored
-from tidelake.tables import Lake
+from tidelake.folders import SCHEME, Folder, is_stored
+from tidelake.object_store import refuse_unreachable
 from tidelake.typed import Typed
 
 MOMENT = "YYYY-MM-DD[THH:MM:SS]"

@@ -11,11 +11,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, TimestampType
 from sqlglot import exp, parse_one, transpile
 
+from tidelake.delta.tables import Catalog, Table
 from tidelake.errors import UsageError
 from tidelake.fingerprints import IN_SPARK
 from tidelake.foreign import kind_of
 from tidelake.instants import from_micros
-from tidelake.tables import Catalog, Table
 
 _DIALECT = "databricks"
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from tidelake.delta.locks import lease
+from tidelake.delta.tables import Lake
 from tidelake.errors import JarError, TidelakeError
+from tidelake.folders import Folder, is_stored
 from tidelake.spark.jars import cache_dir, read_lock, sha256_of, store_lock
-from tidelake.store.folders import Folder, is_stored
-from tidelake.store.lease import lease
-from tidelake.tables import Lake
 
 _LEAST_JAVA = 17
 _LEAST_MEMORY_GIB = 4

@@ -13,14 +13,14 @@ from typing import Any
 import duckdb
 from duckdb_extensions import import_extension
 
+from tidelake.delta.log import last_commit
+from tidelake.delta.notes import Final
+from tidelake.delta.tables import Catalog, Lake, Table
 from tidelake.errors import MachineError, NotBuiltError, TidelakeError, UsageError
+from tidelake.folders import is_stored
+from tidelake.object_store import duckdb_secret
 from tidelake.ops.statements import DUCKDB, SPARK, known, refuse_beside_tables, tables_in
 from tidelake.ops.target import Target
-from tidelake.sinks.commits import last_commit
-from tidelake.sinks.finality import Final
-from tidelake.store.access import duckdb_secret
-from tidelake.store.folders import is_stored
-from tidelake.tables import Catalog, Lake, Table
 
 
 @dataclass(frozen=True)

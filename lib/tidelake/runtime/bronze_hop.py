@@ -14,6 +14,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tidelake.bronze import BRONZE_DDL, REQUEUE_DDL, to_bronze
 from tidelake.config import DeltaSource, FilesSource, KafkaSource
+from tidelake.delta.append import append, ensure_table
+from tidelake.delta.generations import Fence
+from tidelake.delta.log import Commit, commits, last_commit
+from tidelake.delta.tables import Table
 from tidelake.errors import LostError, SourceError
 from tidelake.fingerprints import (
     Fingerprint,
@@ -22,6 +26,7 @@ from tidelake.fingerprints import (
     contents,
     fingerprint,
 )
+from tidelake.folders import folder, place_of
 from tidelake.instants import now
 from tidelake.kafka.lag import behind, between, total
 from tidelake.kafka.reach import Contact, refuse_unreachable
@@ -44,15 +49,10 @@ from tidelake.runtime.landing import (
 )
 from tidelake.runtime.places import placed
 from tidelake.runtime.schemas import from_ddl
-from tidelake.sinks.append import append, ensure_table
-from tidelake.sinks.commits import Commit, commits, last_commit
-from tidelake.sinks.generations import Fence
 from tidelake.sources import SIZE, identify, last_row, read_stream, refuse_more
 from tidelake.spark.engine import reads_files_whole, slots_of
 from tidelake.spark.session import whole_file_session
 from tidelake.spark.tuning import BRONZE_BYTES_A_FILE
-from tidelake.store.folders import folder, place_of
-from tidelake.tables import Table
 
 
 class BronzeHop(HopQuery):

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from tidelake.access import load
 from tidelake.bronze import REQUEUE_DDL
 from tidelake.config import Enrich, Pipeline
+from tidelake.delta.access import load
+from tidelake.delta.log import newest_version
+from tidelake.delta.tables import Lake, Table
 from tidelake.reuse import reused
 from tidelake.silver.classify import SELECTED, classify
 from tidelake.silver.enrich import look_up, without_entry
-from tidelake.sinks.commits import newest_version
-from tidelake.tables import Lake, Table
 
 
 @dataclass(frozen=True)

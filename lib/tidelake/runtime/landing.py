@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from tidelake.delta.log import Commit, commits
+from tidelake.delta.tables import Table
 from tidelake.errors import SourceChangedError, SourceError
-from tidelake.sinks.commits import Commit, commits
-from tidelake.store.access import named
-from tidelake.store.folders import SCHEME, Folder, folder, is_stored, place_of, stored
-from tidelake.tables import Table
+from tidelake.folders import SCHEME, Folder, folder, is_stored, place_of, stored
+from tidelake.object_store import named
 
 if TYPE_CHECKING:
     from upath import UPath

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from pyspark.sql import SparkSession
 
 from tidelake.config import Environment, Pipeline
-from tidelake.runtime.lock import HopLocks
+from tidelake.delta.locks import HopLocks
+from tidelake.delta.tables import Catalog, Lake
 from tidelake.runtime.progress import Progress
-from tidelake.tables import Catalog, Lake
 
 
 @dataclass(frozen=True)

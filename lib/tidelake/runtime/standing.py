@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tidelake.runtime.offsets import planned_positions, planned_tables, unreadable
-from tidelake.sinks.commits import Commit, last_commit, newest_version, oldest_version
-from tidelake.sinks.generations import CREATION, Fence
-from tidelake.sinks.log import table_id
-from tidelake.sinks.notes import positions
-from tidelake.sinks.positions import (
+from tidelake.delta.generations import CREATION, Fence
+from tidelake.delta.log import Commit, last_commit, newest_version, oldest_version, table_id
+from tidelake.delta.notes import positions
+from tidelake.delta.positions import (
     BEGINNING,
     Position,
     bytes_between,
@@ -18,8 +16,9 @@ from tidelake.sinks.positions import (
     rows_between,
     size_between,
 )
-from tidelake.store.folders import Folder
-from tidelake.tables import CatalogName, Table
+from tidelake.delta.tables import CatalogName, Table
+from tidelake.folders import Folder
+from tidelake.runtime.offsets import planned_positions, planned_tables, unreadable
 
 
 @dataclass(frozen=True)

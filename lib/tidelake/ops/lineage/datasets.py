@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from tidelake.config import DeltaSource, FilesSource, KafkaSource, Pipeline
-from tidelake.store.folders import absolute, is_stored
-from tidelake.tables import Hop, Lake, Table
+from tidelake.delta.tables import Hop, Lake, Table
+from tidelake.folders import absolute, is_stored
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
-from tidelake.access import detail, load
 from tidelake.config.durations import parse_duration
+from tidelake.delta.access import detail, load
+from tidelake.delta.log import Commit, last_commit
+from tidelake.delta.notes import SilverNote, positions
+from tidelake.delta.tables import CatalogName, Lake, Table
 from tidelake.replay.erase.books import held_tables
 from tidelake.replay.erase.report import Remains
 from tidelake.runtime.hop import Run
-from tidelake.sinks.commits import Commit, last_commit
-from tidelake.sinks.notes import SilverNote, positions
-from tidelake.tables import CatalogName, Lake, Table
 
 # Delta's own.
 _LOG = timedelta(days=30)

@@ -15,6 +15,8 @@ from pyspark.sql import functions as F
 from tidelake.columns import holds
 from tidelake.config import Join
 from tidelake.config.joins import LeftSide, RightSide
+from tidelake.delta.merge import merge_rows
+from tidelake.delta.notes import Ends
 from tidelake.gold.joins import (
     LEFT,
     LEFT_TIME,
@@ -28,8 +30,6 @@ from tidelake.gold.joins import (
 )
 from tidelake.runtime.held import Held
 from tidelake.runtime.targets.target import OWN, Inputs, Target, literal, span, stamped
-from tidelake.sinks.finality import Ends
-from tidelake.sinks.merge import merge_rows
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Create tables and append to them, each commit with its note."""
+"""Create tables and append to them, each commit with its metadata; keep a catalog's final views."""
 
 from __future__ import annotations
 
@@ -12,15 +12,21 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 from pyspark.sql.utils import is_remote
 
-from tidelake.access import FEED_PROPERTY, create, save
 from tidelake.config.meanings import Meaning, standard_meaning
-from tidelake.sinks.comments import commented, describe, described_as, keeping_words
-from tidelake.sinks.commits import USER_METADATA, encode, last_commit
-from tidelake.sinks.evolution import Freedom, evolve
+from tidelake.delta.access import FEED_PROPERTY, create, load, save
+from tidelake.delta.evolution import (
+    Freedom,
+    commented,
+    describe,
+    described_as,
+    evolve,
+    keeping_words,
+)
+from tidelake.delta.log import USER_METADATA, encode, last_commit
+from tidelake.delta.tables import CatalogName, Lake, Table
+from tidelake.folders import is_stored
 from tidelake.spark.engine import with_settings
 from tidelake.spark.tuning import LOG_CHECKPOINT_COMMITS
-from tidelake.store.folders import is_stored
-from tidelake.tables import CatalogName, Table
 
 _SKIPPED = {
     "bronze": ("source_timestamp", "ingested_at", "ingest_date"),
@@ -183,4 +189,30 @@ def _no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
             F.lit(None).cast(field.dataType).alias(field.name, metadata=field.metadata)
             for field in schema.fields
         ]
+    )
+
+
+def ensure_final_view(
+    spark: SparkSession, lake: Lake, table: Table, *, column: str, pipeline: str
+) -> None:
+    """Create ``<table>__final``, or bring it to the columns that the table has now.
+
+    Args:
+        spark: The session.
+        lake: A catalog's; ``ops.epochs`` exists.
+        table: A gold table.
+        column: Where a row's time ends.
+        pipeline: Whose epochs say which rows are final; a checked name.
+    """
+    view = lake.table(f"{table.name}__final")
+    columns = load(spark, table).columns
+    if view.exists and spark.table(view.sql).columns == columns:
+        return
+    boundary = (
+        f"SELECT max_by(final['{table.name}'], epoch) FROM {lake.epochs().sql} "
+        f"WHERE pipeline = '{pipeline}'"
+    )
+    spark.sql(
+        f"CREATE OR REPLACE VIEW {view.sql} AS "
+        f"SELECT * FROM {table.sql} WHERE `{column}` <= ({boundary})"
     )

@@ -1,4 +1,4 @@
-"""Open tables for Spark: by their folder on a laptop, by their name in a catalog."""
+"""Read and write tables with Spark: by their folder under a root, by their name in a catalog."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pyspark.sql import DataFrame, DataFrameReader, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
-from tidelake.tables import CatalogName, Table
+from tidelake.delta.positions import Position, files_between, rows_between
+from tidelake.delta.tables import CatalogName, Table
 
 Mode = Literal["append", "overwrite", "error"]
 # What the change feed of a table adds to its columns.
@@ -122,3 +123,27 @@ def _read(reader: _Reader, table: Table) -> DataFrame:
 
 def _inserted(changes: DataFrame) -> DataFrame:
     return changes.where(F.col("_change_type") == "insert").drop(*_OF_THE_FEED)
+
+
+def rows_that_came(
+    spark: SparkSession, table: Table, after: Position, until: Position
+) -> DataFrame | None:
+    """Read the rows between two positions of a table that only grows.
+
+    Args:
+        spark: The session.
+        table: Bronze, the requeue or silver.
+        after: Where the reader stood.
+        until: Where it stands now; in a catalog the end of a commit, as ``after`` is.
+
+    Returns:
+        The table's columns; None where no row came in.
+    """
+    if isinstance(table.place, CatalogName):
+        if not rows_between(table, after, until):
+            return None
+        return inserted_between(spark, table, after[0], until[0] - 1)
+    files = [str(file) for file in files_between(table, after, until)]
+    if not files:
+        return None
+    return spark.read.schema(load(spark, table).schema).parquet(*files)

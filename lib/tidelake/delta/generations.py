@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tidelake.delta.log import last_commit
+from tidelake.delta.notes import positions
+from tidelake.delta.positions import Position
+from tidelake.delta.tables import Hop, Table
 from tidelake.errors import GenerationError
-from tidelake.sinks.commits import last_commit
-from tidelake.sinks.notes import positions
-from tidelake.sinks.positions import Position
-from tidelake.store.folders import Folder
-from tidelake.tables import Hop, Table
+from tidelake.folders import Folder
 
 FIRST_GENERATION = "g1"
 CREATION = -1

@@ -7,14 +7,16 @@ config file reaches a path or a statement unchecked.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from tidelake.config import Environment
 from tidelake.errors import UsageError
-from tidelake.store.files import matching
-from tidelake.store.folders import Folder
+from tidelake.folders import Folder, matching
+from tidelake.spark.session import build_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -243,6 +245,17 @@ class Lake:
         It holds the backfill's stage, ``promoting`` or ``rolling back``.
         """
         return self.root / "backfill" / self.bronze(pipeline).bare / "swapping"
+
+
+def lake_of(environment: Environment) -> Lake:
+    """Return an environment's tables; a catalog starts Spark only when a table is accessed."""
+    if environment.files is None:
+        raise UsageError(f"environment {environment.name} has neither a root nor a volume.")
+    if environment.catalog is None:
+        return Lake(environment.files, needs_locks=environment.locks == "required")
+    session = functools.cache(lambda: build_session(environment))
+    catalog = Catalog(environment.catalog, session)
+    return Lake(environment.files, catalog=catalog, needs_locks=False)
 
 
 def _quoted(name: str) -> str:

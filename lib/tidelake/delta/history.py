@@ -14,9 +14,9 @@ from delta.tables import DeltaTable
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
+from tidelake.delta.log import Added, Info
+from tidelake.delta.tables import CatalogName
 from tidelake.instants import from_micros
-from tidelake.sinks.entries import Added, Info
-from tidelake.tables import CatalogName
 
 # How many commits are asked for before all are: most questions come after one or two more.
 _NEWEST = 8
