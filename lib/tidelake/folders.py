@@ -6,14 +6,17 @@ import os
 import re
 import shutil
 import threading
+import unicodedata
 from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
 from tidelake.errors import MachineError, UsageError
-from tidelake.object_store import filesystem_options
+from tidelake.object_store import filesystem_options, refuse_unreachable
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -102,6 +105,21 @@ def place_of(uri: str) -> str:
     return f"{SCHEME}{parts.netloc}{path}" if parts.scheme == "s3" else str(Path(path))
 
 
+def listed(path: str) -> str:
+    """Write a path as Spark's file source lists it, which is Java's way to write a URI.
+
+    A volume's have a scheme of their own.
+    """
+    scheme = "dbfs:" if path.startswith(_VOLUMES) else "file://"
+    return ("" if is_stored(path) else scheme) + "".join(map(_in_a_uri, path))
+
+
+def _in_a_uri(letter: str) -> str:
+    # Letters of other scripts stay as they are; controls and spaces of any script do not.
+    stays = letter in _STAYS or (letter > "\x9f" and unicodedata.category(letter)[0] != "Z")
+    return letter if letter.isalnum() or stays else quote(letter)
+
+
 def address_of(place: str) -> str:
     """Write a file's path as an address; :func:`place_of` is the way back."""
     if is_stored(place):
@@ -110,6 +128,10 @@ def address_of(place: str) -> str:
 
 
 _KEPT_BYTES = 64 << 20
+_LOOKS_AT_ONCE = 16
+_VOLUMES = "/Volumes/"
+# In a path of java.net.URI, besides letters and digits.
+_STAYS = frozenset("-_.!~*'():@&=+$,;/")
 
 
 @dataclass(frozen=True)
@@ -213,3 +235,65 @@ class _Memory:
 
 
 _memory = _Memory()
+
+
+def states_of(paths: Sequence[str]) -> list[tuple[int, int]]:
+    """Look at files: bytes, and milliseconds of the last change, of each."""
+    if not any(map(is_stored, paths)):
+        return [_state(path) for path in paths]
+    # Each look is a round trip.
+    with ThreadPoolExecutor(_LOOKS_AT_ONCE) as looking:
+        return list(looking.map(_state, paths))
+
+
+def state_of(entry: Mapping[str, Any]) -> tuple[int, int]:
+    """Read the same from an entry of a store's listing."""
+    # One request tells the fraction of a second, another does not.
+    return entry["size"], int(entry["LastModified"].timestamp()) * 1000
+
+
+def has_one_time(path: str) -> bool:
+    """Tell whether Spark and Python learn of the same instant of a file's change.
+
+    On a volume or an object store they do not.
+    """
+    return not (is_stored(path) or path.startswith(_VOLUMES))
+
+
+def _state(path: str) -> tuple[int, int]:
+    if is_stored(path):
+        place = stored(path)
+        return state_of(place.fs.info(place.path))
+    found = Path(path).stat()
+    return found.st_size, found.st_mtime_ns // 1_000_000
+
+
+def refuse_unusable(root: Folder) -> None:
+    """Find out, not from Spark, that a root cannot be used; nothing is created.
+
+    Raises:
+        UsageError: It is no folder, or cannot be read; there is no such bucket.
+        MachineError: The object store does not answer, or does not let us in.
+    """
+    if is_stored(root):
+        bucket, _, prefix = str(root).removeprefix(SCHEME).partition("/")
+        refuse_unreachable(bucket, f"{prefix}/", what=f"the root {root}")
+        return
+    for folder in (root, *root.parents):
+        try:
+            if folder.is_dir():
+                next(folder.iterdir(), None)
+                return
+            found = folder.exists()
+        except OSError as error:
+            raise UsageError(f"the root {root} cannot be read: {error.strerror}") from error
+        if found:
+            raise UsageError(f"the root {root} cannot be used: {folder} is a file, not a folder.")
+
+
+def namespace_of(place: str) -> tuple[str, str]:
+    """Split a path as OpenLineage names it: a store's bucket is the namespace."""
+    if not is_stored(place):
+        return "file", place
+    address = urlsplit(place)
+    return f"{address.scheme}://{address.netloc}", address.path.lstrip("/")

@@ -11,8 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidelake.errors import TidelakeError
-from tidelake.folders import place_of
-from tidelake.runtime.landing import listed
+from tidelake.folders import listed, place_of
 from tidelake.runtime.places import Block, placed, shifts
 from tidelake.sources import BLOCK
 

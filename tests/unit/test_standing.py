@@ -9,7 +9,8 @@ import pytest
 from tests.unit.handmade import write_commit, write_offset
 from tidelake.delta.generations import Fence
 from tidelake.delta.log import last_commit
-from tidelake.delta.tables import Catalog, Lake
+from tidelake.delta.store import Catalog
+from tidelake.delta.tables import Lake
 from tidelake.errors import GenerationError
 from tidelake.runtime.standing import Standing
 

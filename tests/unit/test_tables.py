@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.handmade import write_commit
-from tidelake.delta.tables import Catalog, Lake
+from tidelake.delta.store import Catalog
+from tidelake.delta.tables import Lake
 from tidelake.errors import UsageError
 
 

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, TypeVar
 
-from pyspark.sql import DataFrame, DataFrameReader, Row, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.streaming.readwriter import DataStreamReader
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from tidelake.delta.positions import Position, files_between, rows_between
-from tidelake.delta.tables import CatalogName, Table
+from tidelake.delta.store import CatalogStore
+from tidelake.delta.tables import Table
 
-Mode = Literal["append", "overwrite", "error"]
-# What the change feed of a table adds to its columns.
-_OF_THE_FEED = ("_change_type", "_commit_version", "_commit_timestamp")
-_FEED = "readChangeFeed"
-_Reader = TypeVar("_Reader", DataFrameReader, DataStreamReader)
-_ALL_FILES = (1 << 31) - 1
 # Of a table whose change feed is read.
 FEED_PROPERTY = "delta.enableChangeDataFeed"
 
@@ -27,16 +19,13 @@ def load(spark: SparkSession, table: Table, *, version: int | None = None) -> Da
     reader = spark.read.format("delta")
     if version is not None:
         reader = reader.option("versionAsOf", version)
-    return _read(reader, table)
+    return table.store.open(reader)
 
 
 def follow(
     spark: SparkSession, table: Table, *, max_bytes: int | None, idle: bool = False
 ) -> DataFrame:
     """Read a table that only grows as a stream, from its first commit on.
-
-    In a catalog a batch takes all commits that there are. Any limit may fall between two files of
-    one commit, of the change feed too, and nobody could tell there which files lie before it.
 
     Args:
         spark: The session.
@@ -47,28 +36,7 @@ def follow(
             the newest version; the ordinary stream does not.
     """
     reader = spark.readStream.format("delta").option("startingVersion", 0)
-    if isinstance(table.place, CatalogName):
-        # Without a word Delta limits a batch to a thousand files.
-        reader = reader.option("maxFilesPerTrigger", _ALL_FILES)
-        return _read(reader, table) if idle else _inserted(_read(reader.option(_FEED, True), table))
-    if max_bytes is not None:
-        reader = reader.option("maxBytesPerTrigger", max_bytes)
-    return _read(reader, table)
-
-
-def inserted_between(spark: SparkSession, table: Table, first: int, last: int) -> DataFrame:
-    """Read the rows that some commits of a table in a catalog brought.
-
-    Args:
-        spark: The session.
-        table: One whose change feed is kept.
-        first: The first of the versions.
-        last: The last of them.
-    """
-    reader = spark.read.format("delta").option(_FEED, True)
-    return _inserted(
-        _read(reader.option("startingVersion", first).option("endingVersion", last), table)
-    )
+    return table.store.follow(reader, max_bytes=max_bytes, idle=idle)
 
 
 def detail(spark: SparkSession, table: Table) -> Row:
@@ -87,44 +55,6 @@ def create(rows: DataFrame, table: Table, properties: Mapping[str, str]) -> None
     writer.create()
 
 
-def save(
-    rows: DataFrame,
-    table: Table,
-    options: Mapping[str, str],
-    mode: Mode = "append",
-    *,
-    where: str = "",
-) -> None:
-    """Write rows into a table in one commit.
-
-    Args:
-        rows: What to write.
-        table: Where to; one in a catalog exists already.
-        options: Of the writer.
-        mode: ``overwrite``: the rows take the place of those that the table has;
-            ``error``: they make it.
-        where: SQL; an overwrite replaces only the rows for which it holds. Empty: all rows.
-    """
-    if not isinstance(table.place, CatalogName):
-        only = {"replaceWhere": where} if where else {}
-        rows.write.format("delta").mode(mode).options(**options, **only).save(str(table.place))
-    elif mode == "overwrite":
-        # `saveAsTable` would make another table, without this one's properties.
-        rows.writeTo(table.sql).options(**options).overwrite(F.expr(where or "true"))
-    else:
-        rows.write.format("delta").mode(mode).options(**options).saveAsTable(table.sql)
-
-
-def _read(reader: _Reader, table: Table) -> DataFrame:
-    if isinstance(table.place, CatalogName):
-        return reader.table(str(table.place))
-    return reader.load(str(table.place))
-
-
-def _inserted(changes: DataFrame) -> DataFrame:
-    return changes.where(F.col("_change_type") == "insert").drop(*_OF_THE_FEED)
-
-
 def rows_that_came(
     spark: SparkSession, table: Table, after: Position, until: Position
 ) -> DataFrame | None:
@@ -139,10 +69,10 @@ def rows_that_came(
     Returns:
         The table's columns; None where no row came in.
     """
-    if isinstance(table.place, CatalogName):
+    if isinstance(table.store, CatalogStore):
         if not rows_between(table, after, until):
             return None
-        return inserted_between(spark, table, after[0], until[0] - 1)
+        return table.store.inserted(spark.read.format("delta"), after[0], until[0] - 1)
     files = [str(file) for file in files_between(table, after, until)]
     if not files:
         return None

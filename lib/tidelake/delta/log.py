@@ -19,10 +19,12 @@ from datetime import UTC, datetime
 from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from tidelake.delta.tables import CatalogName, Table
 from tidelake.folders import Folder, Listed, list_folder
+
+if TYPE_CHECKING:
+    from tidelake.delta.tables import Table
 
 
 class Added(NamedTuple):
@@ -199,26 +201,12 @@ def entries(table: Table, *, up_to: int | None = None) -> Iterator[Entry]:
         up_to: The newest version that is looked at; None for the newest there is. What is known of
             older ones of a catalog's need not be asked for again.
     """
-    if isinstance(table.place, CatalogName):
-        from tidelake.delta.history import commits_of  # noqa: PLC0415  imports Spark
-
-        return commits_of(table.place, up_to)
-    files = files_of(table.place)
-    return (file for file in files if up_to is None or file.version <= up_to)
+    return table.store.entries(up_to)
 
 
 def versions(table: Table) -> list[int]:
     """List the versions whose commits the log has, newest first."""
     return [entry.version for entry in entries(table)]
-
-
-def table_id(table: Table) -> str | None:
-    """Give the id with which a table was made; None where the log does not tell it any more."""
-    if isinstance(table.place, CatalogName):
-        from tidelake.delta.history import id_of  # noqa: PLC0415  imports Spark
-
-        return id_of(table.place)
-    return first_id(table.place)
 
 
 # The session's setting for the notes of commits that take no option.

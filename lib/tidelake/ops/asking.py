@@ -11,7 +11,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, TimestampType
 from sqlglot import exp, parse_one, transpile
 
-from tidelake.delta.tables import Catalog, Table
+from tidelake.delta.store import Catalog
+from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
 from tidelake.fingerprints import IN_SPARK
 from tidelake.foreign import kind_of

@@ -11,7 +11,8 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from tidelake.delta.tables import LAYERS, Catalog, Lake
+from tidelake.delta.store import Catalog
+from tidelake.delta.tables import LAYERS, Lake
 from tidelake.errors import MachineError
 from tidelake.ops.doctor import Finding, check_python
 from tidelake.runtime.failures import FOREIGN

@@ -14,6 +14,7 @@ from tidelake.delta.positions import BEGINNING, rewritten_after
 from tidelake.delta.tables import Hop
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.fingerprints import EMPTY, bronze_marks
+from tidelake.folders import listed
 from tidelake.ops.books import history
 from tidelake.replay.beginning import begin, next_generation
 from tidelake.replay.going_on import (
@@ -29,7 +30,7 @@ from tidelake.replay.rebuild_silver import rebuild_silver
 from tidelake.runtime.checkpoints import file_entry
 from tidelake.runtime.gold_inputs import inputs_of
 from tidelake.runtime.hop import Run
-from tidelake.runtime.landing import listed, taken_files
+from tidelake.runtime.landing import taken_files
 
 
 @dataclass(frozen=True)

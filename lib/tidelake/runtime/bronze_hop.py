@@ -17,6 +17,7 @@ from tidelake.config import DeltaSource, FilesSource, KafkaSource
 from tidelake.delta.append import append, ensure_table
 from tidelake.delta.generations import Fence
 from tidelake.delta.log import Commit, commits, last_commit
+from tidelake.delta.store import folder_store
 from tidelake.delta.tables import Table
 from tidelake.errors import LostError, SourceError
 from tidelake.fingerprints import (
@@ -128,7 +129,7 @@ class BronzeHop(HopQuery):
         if isinstance(source, KafkaSource):
             refuse_unreachable(source.bootstrap)
             self._refuse_lost(source)
-        if isinstance(source, DeltaSource) and not Table("source", folder(source.path)).exists:
+        if isinstance(source, DeltaSource) and not folder_store(folder(source.path)).exists:
             raise SourceError(f"the source {source.path} is no Delta table.")
         spark = self.run.spark
         requeue = self.run.lake.requeue(self.run.pipeline.name)

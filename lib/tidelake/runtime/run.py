@@ -9,7 +9,8 @@ from pyspark.sql import SparkSession
 
 from tidelake.config import Environment, Pipeline
 from tidelake.delta.locks import HopLocks
-from tidelake.delta.tables import Catalog, Lake
+from tidelake.delta.store import Catalog
+from tidelake.delta.tables import Lake
 from tidelake.runtime.progress import Progress
 
 
