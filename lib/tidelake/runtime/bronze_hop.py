@@ -156,14 +156,15 @@ class BronzeHop(HopQuery):
     def write(self, rows: DataFrame, batch: int) -> None:
         """Append a batch, after the bytes that were read were compared with the files' sizes."""
         began, begun_at = time.monotonic(), now()
-        if not self.fence.admits(self.table, batch):
+        before = self.fence.admits(self.table, batch)
+        if before is None:
             return
         source = self.run.pipeline.source
         cut = isinstance(source, FilesSource) and not reads_files_whole()
         identified = identify(placed(rows) if cut else rows, source, batch)
         offered = self._offered(identified)
         files = self._files(offered, batch)
-        stamp = self._arrival()
+        stamp = self._arrival(before)
         if files and not cut:
             identified = refuse_more(identified, [row["last"] for row in offered])
         size = sum(file.size for file, _ in files)
@@ -280,11 +281,10 @@ class BronzeHop(HopQuery):
         """
         return taken_before(self.run, self.table, logged_files(self.checkpoint) & set(paths))
 
-    def _arrival(self) -> datetime:
+    def _arrival(self, last: Commit) -> datetime:
         """Take the present moment, or the last batch's when the clock went back."""
         arrived = datetime.now(UTC)
-        last = last_commit(self.table)
-        before = last.note.get("ingested_at") if last else None
+        before = last.note.get("ingested_at")
         return max(arrived, datetime.fromisoformat(before)) if before else arrived
 
 

@@ -143,12 +143,13 @@ class SilverHop(HopQuery):
         """Decide a batch and write it."""
         began = time.monotonic()
         until = self.standing.planned(batch)
-        if not self.fence.admits(self.table, batch, until):
+        last = self.fence.admits(self.table, batch, until)
+        if last is None:
             if self._prefilters:
                 # The operator's state moves on only where its rows are read.
                 rows.write.format("noop").mode("overwrite").save()
             return
-        before = SilverNote.of(last_commit(self.table))
+        before = SilverNote.of(last)
         taken = {
             key: rows_between(table, before.until.get(key, BEGINNING), until[key])
             for key, table in self.inputs.items()
