@@ -34,15 +34,15 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tidelake.config import load_environment, load_pipeline
 from tidelake.config.places import find_file
+from tidelake.delta.log import last_commit
+from tidelake.delta.notes import position
+from tidelake.delta.positions import rows_between
+from tidelake.delta.tables import Lake
 from tidelake.kafka.broker import down, up
 from tidelake.kafka.lag import total
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.query import ask
 from tidelake.ops.status import read_status
-from tidelake.sinks.commits import last_commit
-from tidelake.sinks.notes import position
-from tidelake.sinks.positions import rows_between
-from tidelake.tables import Lake
 
 _PARTITIONS = 4
 _GOLD = ("user_activity_1m", "product_totals")

@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.measuring import say
 from benchmarks.runner import HERE, REPORTS
 from benchmarks.svg import short
-from tidelake.tables import HOPS
+from tidelake.delta.tables import HOPS
 
 _DAY = 86_400
 # What a slot should be busy at most, so that a backlog can be caught up with.

@@ -24,15 +24,15 @@ from benchmarks.clicks import TWO, definition, land
 from benchmarks.measuring import machine, say
 from benchmarks.runner import REPORTS
 from tidelake.config import Limits, load_environment, load_pipeline
+from tidelake.delta.log import entries
+from tidelake.delta.tables import HOPS, Hop, Lake, Table
 from tidelake.ops.metrics.listener import Trigger, TriggerListener
 from tidelake.ops.query import ask
 from tidelake.runtime.hop import Run
 from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
-from tidelake.sinks.log import entries
 from tidelake.spark.session import build_session
-from tidelake.tables import HOPS, Hop, Lake, Table
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 # Of event time: a minute of a visitor holds several events, as it does where things go on.

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from tidelake.delta.log import Commit, commits
+from tidelake.delta.notes import position
+from tidelake.delta.tables import Lake, Table
 from tidelake.ops.query import ask
-from tidelake.sinks.commits import Commit, commits
-from tidelake.sinks.notes import position
-from tidelake.tables import Lake, Table
 
 
 class Reached(NamedTuple):

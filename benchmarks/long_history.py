@@ -24,6 +24,10 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from benchmarks.visits import MINUTES, NAME, opened, version_of
+from tidelake.delta.compaction import compact, is_due
+from tidelake.delta.log import encode, last_commit, newest_version, table_id
+from tidelake.delta.notes import SilverNote, positions
+from tidelake.delta.tables import Hop, Table
 from tidelake.instants import to_json
 from tidelake.runtime.checkpoints import delta_offset, file_entry, prepare
 from tidelake.runtime.hop import Run
@@ -31,11 +35,6 @@ from tidelake.runtime.landing import LandedFile, listed
 from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.silver.watermark import PartitionProgress
-from tidelake.sinks.commits import encode, last_commit, newest_version
-from tidelake.sinks.compaction import compact, is_due
-from tidelake.sinks.log import table_id
-from tidelake.sinks.notes import SilverNote, positions
-from tidelake.tables import Hop, Table
 
 MINUTE = timedelta(minutes=1)
 _USERS, _LATE = 40, 0.01

@@ -32,9 +32,9 @@ from benchmarks.silver_lake import (
     play,
 )
 from tidelake.config import load_environment
-from tidelake.sinks.commits import last_commit
+from tidelake.delta.log import last_commit
+from tidelake.delta.tables import Lake
 from tidelake.spark.session import build_session
-from tidelake.tables import Lake
 
 _GOAL = Goal("rows/s of silver over rows/s of the copy", 0.60, at_least=True)
 _TTL = "1 hour"

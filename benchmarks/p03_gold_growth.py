@@ -24,8 +24,8 @@ from benchmarks import executions
 from benchmarks.measuring import Finding, Goal, Report, arguments, hand_in, in_turns, ratios, say
 from benchmarks.triggers import Triggers, going_on
 from benchmarks.visits import MINUTES, NAME, SESSIONS, append_silver, opened
-from tidelake.access import load
 from tidelake.config import load_environment
+from tidelake.delta.access import load
 from tidelake.runtime.gold_hop import GoldHop
 from tidelake.runtime.hop import Run
 from tidelake.spark.session import build_session

@@ -27,10 +27,10 @@ from benchmarks.silver_lake import (
 )
 from benchmarks.silver_side import TTL, Side
 from tidelake.config import load_environment
+from tidelake.delta.log import last_commit
+from tidelake.delta.tables import Lake
 from tidelake.runtime.hop import Run
-from tidelake.sinks.commits import last_commit
 from tidelake.spark.session import build_session
-from tidelake.tables import Lake
 
 _LIMIT = 1.2
 _SEARCHED = Goal("ids searched", _LIMIT, at_least=False)

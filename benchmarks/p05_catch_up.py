@@ -26,13 +26,13 @@ from benchmarks import executions
 from benchmarks.batch_job import TABLES, run_batch_job
 from benchmarks.measuring import Finding, Goal, Report, arguments, hand_in, in_turns, ratios, say
 from tidelake.config import Limits, Pipeline, load_environment, load_pipeline
+from tidelake.delta.tables import HOPS, Hop, Lake
 from tidelake.generators import clickstream
 from tidelake.runtime.hop import Run
 from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.spark.session import build_session
-from tidelake.tables import HOPS, Hop, Lake
 
 NAME = "clickstream"
 _GOAL = Goal("rows/s of the catch-up against the batch job", 0.60, at_least=True)

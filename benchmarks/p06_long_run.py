@@ -28,16 +28,16 @@ from benchmarks.long_history import MINUTE, Minutes, fill
 from benchmarks.measuring import Finding, Goal, Report, arguments, hand_in, in_turns, ratios, say
 from benchmarks.triggers import Triggers, going_on
 from benchmarks.visits import MINUTES, NAME, opened
-from tidelake.access import load
 from tidelake.config import load_environment
+from tidelake.delta.access import load
+from tidelake.delta.log import newest_version
+from tidelake.delta.tables import HOPS, Hop
 from tidelake.runtime.bronze_hop import BronzeHop
 from tidelake.runtime.gold_hop import GoldHop
 from tidelake.runtime.hop import HopQuery, Run
 from tidelake.runtime.silver import SilverHop
-from tidelake.sinks.commits import newest_version
 from tidelake.spark.session import build_session
 from tidelake.spark.tuning import COMPACTION_BATCHES
-from tidelake.tables import HOPS, Hop
 
 _BATCH = Goal("a batch of all hops, late against early, compactions included", 1.25, at_least=False)
 _RESTART = Goal("a restart of all hops at 1,000 commits against 10", 1.5, at_least=False)

@@ -22,14 +22,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 from benchmarks.measuring import Finding, Goal, Report, arguments, hand_in, in_turns, ratios, say
 from benchmarks.triggers import GOES_ON, Triggers, going_on
 from benchmarks.visits import MINUTES, NAME, feed, land_batches, opened, version_of
-from tidelake.access import follow, load
 from tidelake.config import load_environment
+from tidelake.delta.access import follow, load
+from tidelake.delta.tables import Lake, Table
 from tidelake.runtime.gold_hop import GoldHop
 from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.silver import SilverHop
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.spark.session import build_session
-from tidelake.tables import Lake, Table
 
 _GOALS = {
     "silver": Goal("silver with dedup against the no-op sink", 4.0, at_least=False),

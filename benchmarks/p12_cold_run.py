@@ -23,8 +23,8 @@ from typing import Any
 from benchmarks.clicks import TWO, definition, land
 from benchmarks.measuring import Finding, Goal, Report, arguments, hand_in, in_turns, say
 from benchmarks.processes import took
+from tidelake.delta.tables import Lake
 from tidelake.ops.query import ask
-from tidelake.tables import Lake
 
 _WHOLE = Goal("whole process", 25, False, "s")
 _OURS = Goal("beyond a process that only starts Spark", 3, False, "s")

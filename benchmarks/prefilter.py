@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from tidelake.config import Limits, Pipeline, load_environment, load_pipeline
 from tidelake.config.places import find_file
+from tidelake.delta.tables import Hop, Lake
 from tidelake.generators import generate
 from tidelake.ops.query import ask
 from tidelake.runtime.hop import Run
@@ -27,7 +28,6 @@ from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.spark.session import build_session
-from tidelake.tables import Hop, Lake
 
 _HELD = "SELECT count(*), bit_xor(hash(event_id)) FROM silver.clickstream"
 

@@ -23,6 +23,7 @@ from pyspark.sql import functions as F
 from tidelake.cli.render import print_table
 from tidelake.config import Limits, Pipeline, load_environment, load_pipeline
 from tidelake.config.places import find_file
+from tidelake.delta.tables import HOPS, Hop, Lake
 from tidelake.generators import generate
 from tidelake.ops.query import ask
 from tidelake.replay.backfill.build import build
@@ -33,7 +34,6 @@ from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.spark.session import build_session
-from tidelake.tables import HOPS, Hop, Lake
 
 _DDL = (
     "event_id STRING, user_id STRING, event_time TIMESTAMP, action STRING, "

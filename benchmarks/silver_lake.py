@@ -14,16 +14,16 @@ from benchmarks.silver_data import Cut, accepted, bronze, mark, silver
 from tidelake.bronze import BRONZE_DDL, REQUEUE_DDL
 from tidelake.config import Limits, Pipeline, load_environment, load_pipeline
 from tidelake.config.places import conf_dir, find_file
+from tidelake.delta.append import append, ensure_table
+from tidelake.delta.log import Commit, commits, last_commit
+from tidelake.delta.notes import SilverNote
+from tidelake.delta.positions import BEGINNING, bytes_between
+from tidelake.delta.tables import Lake
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.schemas import from_ddl
 from tidelake.runtime.silver import SilverHop
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
-from tidelake.sinks.append import append, ensure_table
-from tidelake.sinks.commits import Commit, commits, last_commit
-from tidelake.sinks.notes import SilverNote
-from tidelake.sinks.positions import BEGINNING, bytes_between
-from tidelake.tables import Lake
 
 NAME = "clickstream"
 NOW = parse_trigger(AVAILABLE_NOW).options

@@ -23,6 +23,7 @@ from typing import Any
 from benchmarks.measuring import machine
 from benchmarks.runner import REPORTS
 from tidelake.config import Limits, load_environment, load_pipeline
+from tidelake.delta.tables import HOPS, Hop, Lake
 from tidelake.generators import generate
 from tidelake.ops.query import ask
 from tidelake.runtime.hop import Run
@@ -30,7 +31,6 @@ from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.spark.session import build_session
-from tidelake.tables import HOPS, Hop, Lake
 
 _SLOTS = (1, 2, 4)
 _COMPARED = "SELECT count(*), sum(events), sum(total_value) FROM gold.user_activity_1m"

@@ -33,9 +33,9 @@ from benchmarks.stateful_data import (
 )
 from benchmarks.stateful_sides import Operators, Played, Side, Tables, play
 from tidelake.config import load_environment
+from tidelake.delta.tables import Lake
 from tidelake.ops.query import ask
 from tidelake.spark.session import build_session
-from tidelake.tables import Lake
 
 # Of the catch-up.
 _BATCHES = 8

@@ -14,12 +14,12 @@ import yaml
 from pyspark.sql import SparkSession
 
 from tidelake.config import Environment, Limits, Pipeline, load_environment, load_pipeline
+from tidelake.delta.tables import Lake
 from tidelake.ops.query import ask
 from tidelake.runtime.hop import Run
 from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
-from tidelake.tables import Lake
 
 NAME, MINUTES, SESSIONS = "visits", "user_minutes", "user_sessions"
 GAP = "30 minutes"

@@ -15,12 +15,12 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.stateful_data import GAP, MINUTES, NAME, SESSIONS, context
+from tidelake.delta.tables import Lake
 from tidelake.runtime.gold_hop import GoldHop
 from tidelake.runtime.held import Held
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.spark.engine import fitted
 from tidelake.spark.tuning import STATE_SETTINGS
-from tidelake.tables import Lake
 
 _NOW = parse_trigger(AVAILABLE_NOW).options
 _MATERIALIZE = "spark.databricks.delta.merge.materializeSource"

@@ -16,14 +16,14 @@ from pyspark.sql import functions as F
 
 from benchmarks.stateful_data import cut, draw, land
 from tidelake.config import Limits, load_environment, load_pipeline
+from tidelake.delta.append import append
+from tidelake.delta.log import commits
+from tidelake.delta.notes import SilverNote
+from tidelake.delta.tables import Lake, Table
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.schemas import silver_schema
 from tidelake.runtime.silver import create_silver
-from tidelake.sinks.append import append
-from tidelake.sinks.commits import commits
-from tidelake.sinks.notes import SilverNote
-from tidelake.tables import Lake, Table
 
 NAME, MINUTES, SESSIONS = "visits", "user_minutes", "user_sessions"
 # Smaller than any file, so that a batch takes one commit.

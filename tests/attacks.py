@@ -17,7 +17,7 @@ from pathlib import Path
 import duckdb
 from deltalake import write_deltalake
 
-from tidelake.tables import Lake
+from tidelake.delta.tables import Lake
 
 SECRET = "hunter2"
 

@@ -13,8 +13,8 @@ import duckdb
 from tests.oracles import silver as oracle
 from tests.oracles.gold import files_until
 from tests.running import read
-from tidelake.sinks.commits import Commit, commits
-from tidelake.tables import Lake, Table
+from tidelake.delta.log import Commit, commits
+from tidelake.delta.tables import Lake, Table
 
 _BEGINNING = (0, -1)
 

@@ -26,13 +26,13 @@ from pyspark.sql import SparkSession
 from tests.caretaker import clearing_up
 from tests.running import run
 from tidelake.config import Environment, Pipeline, load_environment, load_pipeline
+from tidelake.delta.log import commits
+from tidelake.delta.tables import HOPS, Hop, Lake
 from tidelake.kafka.broker import Broker, kill, up
 from tidelake.runtime.hop import Run
 from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.triggers import parse_trigger
-from tidelake.sinks.commits import commits
-from tidelake.tables import HOPS, Hop, Lake
 
 _SECONDS = 30
 _LONGEST = 120

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.oracles import clickstream as oracle
 from tests.running import read
-from tidelake.tables import Lake
+from tidelake.delta.tables import Lake
 
 _COLUMNS = {
     "user_activity_1m": "user_id, window_start, events, clicks, total_value",

@@ -15,8 +15,8 @@ from tests.brokers import Kafka, a_broker
 from tests.recovery.reporting import add_to, reports_of, table
 from tests.stores import Store, a_free_port, a_store, variables
 from tidelake.config import Environment, load_environment
+from tidelake.delta.tables import Lake
 from tidelake.spark.session import build_session
-from tidelake.tables import Lake
 
 # No test asks a store that is not its own. The JVM takes this over when it starts, so the port is
 # chosen now; whoever listens there comes later, or never.

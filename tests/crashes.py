@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame
 
+from tidelake.delta import locks
+from tidelake.delta.tables import Table
 from tidelake.errors import LeaseLostError
-from tidelake.runtime import lanes, lock, silver
+from tidelake.folders import Folder
+from tidelake.runtime import lanes, silver
 from tidelake.runtime.gold_hop import GoldHop
 from tidelake.runtime.targets import Target
-from tidelake.store.folders import Folder
-from tidelake.tables import Table
 
 
 @contextmanager
@@ -61,7 +62,7 @@ def lease_lost_once(is_due: Callable[[], bool]) -> Iterator[None]:
     Args:
         is_due: Asked whenever a command asks for its locks.
     """
-    real = lock.hold
+    real = locks.hold
 
     @contextmanager
     def hold(folder: Folder, what: str, **options: Any) -> Iterator[Callable[[], None]]:
@@ -73,7 +74,7 @@ def lease_lost_once(is_due: Callable[[], bool]) -> Iterator[None]:
             yield check
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lock, "hold", hold)
+        patch.setattr(locks, "hold", hold)
         yield
 
 

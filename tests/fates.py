@@ -14,10 +14,10 @@ from tests.batches import closed, silver_batches
 from tests.oracles import silver as oracle
 from tests.running import read
 from tidelake.config import Pipeline
+from tidelake.delta.log import Commit
+from tidelake.delta.tables import Lake
 from tidelake.ops.ledger import read_ledger
 from tidelake.runtime import bronze_hop
-from tidelake.sinks.commits import Commit
-from tidelake.tables import Lake
 
 _SHOWN = 200
 _STAGES = ("parse", "contract", "expectation", "future_event_time", "conflicting_duplicate")

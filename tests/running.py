@@ -12,14 +12,13 @@ from urllib.parse import unquote, urlsplit
 from pyspark.sql import SparkSession
 
 from tidelake.config import Environment, Limits, Pipeline, load_pipeline
+from tidelake.delta.log import last_commit
+from tidelake.delta.tables import HOPS, Hop, Lake, lake_of
 from tidelake.ops.query import ask
 from tidelake.runtime.hop import Run
 from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
-from tidelake.sinks.commits import last_commit
-from tidelake.spark.session import lake_of
-from tidelake.tables import HOPS, Hop, Lake
 
 START = datetime(2026, 1, 5, tzinfo=UTC)
 

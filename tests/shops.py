@@ -14,9 +14,9 @@ import yaml
 
 from tests.unit.handmade import fingerprint_of
 from tidelake.config import Pipeline, load_environment, load_pipeline
+from tidelake.delta.log import encode
+from tidelake.delta.tables import HOPS, Lake, Table
 from tidelake.runtime.checkpoints import delta_offset, prepare
-from tidelake.sinks.commits import encode
-from tidelake.tables import HOPS, Lake, Table
 
 DEFINITION: dict[str, Any] = {
     "name": "shop",

@@ -18,10 +18,9 @@ from tests.fates import arriving_at
 from tests.running import land, run, small_batches
 from tidelake.config import Environment, Pipeline, load_environment, load_pipeline
 from tidelake.config.places import conf_dir, find_file
+from tidelake.delta.tables import HOPS, Hop, Lake, lake_of
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
-from tidelake.spark.session import lake_of
-from tidelake.tables import HOPS, Hop, Lake
 
 TO_SILVER: tuple[Hop, ...] = ("bronze", "silver")
 _AGE = 1_700_000_000

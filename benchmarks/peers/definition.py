@@ -9,9 +9,9 @@ import yaml
 from pyspark.sql import SparkSession
 
 from tidelake.config import Limits, load_environment, load_pipeline
+from tidelake.delta.tables import Lake
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Observer, Progress
-from tidelake.tables import Lake
 
 NAME, MINUTES = "clicks", "user_minutes"
 _DEFINITION: dict[str, Any] = {

@@ -21,12 +21,12 @@ from benchmarks.measuring import say
 from benchmarks.peers.definition import NAME, run_in
 from benchmarks.peers.events import START, Stream
 from benchmarks.peers.upserts import READABLE
+from tidelake.delta.log import commits
+from tidelake.delta.notes import SilverNote
+from tidelake.delta.tables import HOPS, Lake
 from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
-from tidelake.sinks.commits import commits
-from tidelake.sinks.notes import SilverNote
 from tidelake.spark.engine import with_settings
-from tidelake.tables import HOPS, Lake
 
 IDS_A_DAY = 1_000_000
 _DONE = "_DONE"

@@ -13,11 +13,11 @@ from pyspark.sql import functions as F
 
 from benchmarks.peers.definition import run_in
 from benchmarks.peers.events import START
+from tidelake.delta.append import append, ensure_table
+from tidelake.delta.compaction import relieve
 from tidelake.runtime.held import Held
 from tidelake.runtime.targets import OWN, Inputs, stamped, targets_of
 from tidelake.runtime.targets.target import Target
-from tidelake.sinks.append import append, ensure_table
-from tidelake.sinks.compaction import relieve
 from tidelake.spark.engine import fitted, with_settings
 
 # Spark's own times of 96 bits have no statistics, and few readers like them.

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from tidelake.config import Environment, Pipeline, load_environment, load_pipeline
+from tidelake.delta.tables import Lake, lake_of
 from tidelake.errors import UsageError
 from tidelake.ops.epochs import ask_at_epoch
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.listing import list_late, list_quarantine
 from tidelake.ops.query import Answer, ask_for_user
 from tidelake.replay.fate import Fate, fates_of_event, fates_of_record
-from tidelake.spark.session import lake_of
-from tidelake.tables import Lake
 
 if TYPE_CHECKING:
     from tidelake.workbench import Workbench

@@ -14,9 +14,9 @@ from pyspark.sql import functions as F
 from tidelake.config import DeltaSource, FilesSource, KafkaSource, RateSource, Source
 from tidelake.config.sizes import bytes_of
 from tidelake.config.types import quoted
+from tidelake.folders import absolute
 from tidelake.kafka.source import read_topics
 from tidelake.spark.tuning import FILES_A_BATCH
-from tidelake.store.folders import absolute
 
 RECORD = ("record_id", "key", "payload", "headers", "source", "source_timestamp")
 HEADERS_DDL = "array<struct<key: string, value: binary>>"

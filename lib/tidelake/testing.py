@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from tidelake.config import load_environment, load_pipeline
+from tidelake.delta.tables import HOPS, Lake
 from tidelake.errors import UsageError
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.query import ask
-from tidelake.tables import HOPS, Lake
 
 Play = Callable[[str | Path, Iterable[bytes], Path], "Played"]
 

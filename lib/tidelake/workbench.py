@@ -12,6 +12,7 @@ import pandas as pd
 from pyspark.sql import SparkSession
 
 from tidelake.config import Environment, Pipeline
+from tidelake.delta.tables import HOPS, Hop, Lake
 from tidelake.errors import UsageError
 from tidelake.replay.backfill.build import build
 from tidelake.replay.backfill.differences import differences
@@ -26,7 +27,6 @@ from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.spark.session import build_session, reads_of
-from tidelake.tables import HOPS, Hop, Lake
 
 if TYPE_CHECKING:
     from tidelake.replay.backfill.green import Start

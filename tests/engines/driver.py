@@ -15,6 +15,8 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from tidelake.config import Limits, load_environment, load_pipeline
+from tidelake.delta.log import last_commit
+from tidelake.delta.tables import HOPS, Lake
 from tidelake.errors import TidelakeError
 from tidelake.ops.ledger import read_ledger
 from tidelake.replay.verify import verify
@@ -24,9 +26,7 @@ from tidelake.runtime.gold_hop import GoldHop
 from tidelake.runtime.hop import HopQuery, Run
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.triggers import parse_trigger
-from tidelake.sinks.commits import last_commit
 from tidelake.spark.session import build_session
-from tidelake.tables import HOPS, Lake
 
 
 class Overtaken(BronzeHop):

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame
 from tidelake.cli.failures import say
 from tidelake.cli.render import print_table
 from tidelake.config import Environment, Pipeline, load_environment, load_pipeline
+from tidelake.delta.tables import HOPS, Lake
 from tidelake.generators import generate
 from tidelake.replay.verify import verify
 from tidelake.runtime.hop import Run
@@ -26,7 +27,6 @@ from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.spark.session import build_session
-from tidelake.tables import HOPS, Lake
 
 _NAME = "clickstream"
 _LATE = {

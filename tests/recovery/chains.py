@@ -18,9 +18,9 @@ from tests.recovery.failpoints import POINTS, DiedError, armed, die
 from tests.recovery.script import TABLES
 from tests.running import read, versions
 from tests.worlds import World
+from tidelake.delta.log import commits
+from tidelake.delta.tables import HOPS, Hop, Lake
 from tidelake.errors import TidelakeError
-from tidelake.sinks.commits import commits
-from tidelake.tables import HOPS, Hop, Lake
 
 _STEP = re.compile(r"(?P<point>[a-z/]+)(#(?P<nth>[0-9]+))?(?P<full>!)?")
 

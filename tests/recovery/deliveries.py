@@ -11,8 +11,8 @@ from tests.recovery.chains import losses
 from tests.recovery.reporting import Report
 from tests.running import click, land, read
 from tidelake.config import load_environment, load_pipeline
+from tidelake.delta.tables import Lake
 from tidelake.ops.ledger import read_ledger
-from tidelake.tables import Lake
 
 
 def lines(part: int, seed: int) -> list[bytes]:

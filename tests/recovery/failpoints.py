@@ -20,11 +20,11 @@ from typing import Any, NoReturn
 import pytest
 
 from tidelake import cli
+from tidelake.delta.tables import Table
 from tidelake.runtime import books, epochs, gold_hop, hop, lanes, pipeline, silver
 from tidelake.runtime import bronze_hop as bronze
 from tidelake.runtime.targets import Target
 from tidelake.spark import tuning
-from tidelake.tables import Table
 
 _KILLED = 137
 

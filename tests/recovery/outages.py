@@ -15,9 +15,9 @@ from confluent_kafka import Producer
 
 from tests.brokers import Kafka
 from tests.recovery.processes import Started
+from tidelake.delta.log import last_commit
+from tidelake.delta.tables import Table
 from tidelake.kafka.broker import down, kill
-from tidelake.sinks.commits import last_commit
-from tidelake.tables import Table
 
 Kind = Literal["killed", "paused", "restarted"]
 KINDS: tuple[Kind, ...] = ("killed", "paused", "restarted")

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from tests.running import START, click
-from tidelake.tables import Hop
+from tidelake.delta.tables import Hop
 
 _DAY = 24 * 60
 # One table of gold that merges partial sums, and not of every event; one that merges rows.

@@ -19,8 +19,8 @@ from tests.recovery.records import assert_follows, lines_of
 from tests.recovery.reporting import Report
 from tidelake.config import load_environment, load_pipeline
 from tidelake.config.places import conf_dir, find_file
-from tidelake.sinks.commits import last_commit
-from tidelake.tables import Lake, Table
+from tidelake.delta.log import last_commit
+from tidelake.delta.tables import Lake, Table
 
 pytestmark = pytest.mark.long
 _EVENTS = int(os.environ.get("TIDELAKE_KAFKA_EVENTS", "1000000"))

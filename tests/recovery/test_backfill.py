@@ -14,6 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.running import START, click, read, versions
 from tests.worlds import World, world
+from tidelake.delta.compaction import compact
+from tidelake.delta.log import last_commit
+from tidelake.delta.tables import Table
 from tidelake.errors import GenerationError, RefusedError, UsageError
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.maintenance.upkeep import Plan, upkeep
@@ -27,9 +30,6 @@ from tidelake.replay.backfill.rollback import rollback
 from tidelake.replay.backfill.span import Span
 from tidelake.replay.late import apply_late
 from tidelake.replay.verify import verify
-from tidelake.sinks.commits import last_commit
-from tidelake.sinks.compaction import compact
-from tidelake.tables import Table
 
 _DAY = 24 * 60
 _GOLD: list[dict[str, Any]] = [

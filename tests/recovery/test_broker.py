@@ -20,7 +20,7 @@ from tests.recovery.reporting import Report
 from tests.running import run
 from tests.worlds import write_clickstream
 from tidelake.config import load_environment, load_pipeline
-from tidelake.tables import Lake
+from tidelake.delta.tables import Lake
 
 _OUTAGES = int(os.environ.get("TIDELAKE_OUTAGES", "1"))
 _SEED = int(os.environ.get("TIDELAKE_SEED", str(time.time_ns() % 1_000_000)))

@@ -17,10 +17,10 @@ from tests.comparing import assert_gold_equals_oracle, distinct_events
 from tests.recovery.reporting import Report
 from tests.running import click, versions
 from tests.worlds import World, world
+from tidelake.delta.tables import HOPS, Hop
 from tidelake.errors import TidelakeError
 from tidelake.ops.ledger import read_ledger
 from tidelake.replay.repair import repair
-from tidelake.tables import HOPS, Hop
 
 _COMMAND = re.compile(r"tidelake repair clickstream --hop (\w+)")
 Damage = Callable[[Path], None]

@@ -22,6 +22,8 @@ from tests.following import GOLD, JOINS
 from tests.oracles.gold import columns_of
 from tests.running import START, click, read, versions
 from tests.worlds import World, world
+from tidelake.delta.locks import hold
+from tidelake.delta.log import last_commit
 from tidelake.errors import LockedError, NotBuiltError, RefusedError, UsageError
 from tidelake.ops.ledger import read_ledger
 from tidelake.replay import going_on, rebuild_gold
@@ -38,8 +40,6 @@ from tidelake.replay.quarantine import Choice, discard_quarantine
 from tidelake.replay.repair import repair
 from tidelake.replay.verify import verify
 from tidelake.replay.verify.certificate import changed_since
-from tidelake.runtime.lock import hold
-from tidelake.sinks.commits import last_commit
 
 _DAY = 24 * 60
 _ARRIVALS = [START + timedelta(days=3, minutes=n) for n in range(4)]

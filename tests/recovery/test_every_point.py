@@ -20,7 +20,7 @@ from tests.recovery.script import BATCHES, CREATION, TABLES, clock, lines, of_bo
 from tests.running import land
 from tests.worlds import World, world
 from tidelake.config.places import conf_dir
-from tidelake.tables import HOPS
+from tidelake.delta.tables import HOPS
 
 pytestmark = pytest.mark.long
 _SEED = int(os.environ.get("TIDELAKE_SEED", "2"))

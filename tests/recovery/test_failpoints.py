@@ -21,6 +21,8 @@ from tests.recovery.reporting import Report
 from tests.recovery.script import BATCHES, CREATION, TABLES, clock, lines, of_bots
 from tests.running import versions
 from tests.worlds import World, world
+from tidelake.delta.notes import hash_of
+from tidelake.delta.tables import HOPS
 from tidelake.errors import LockedError
 from tidelake.ops.maintenance.upkeep import plan_upkeep, upkeep
 from tidelake.replay.backfill.green import Stage, State, write_state
@@ -31,8 +33,6 @@ from tidelake.replay.quarantine import Choice, discard_quarantine, replay_quaran
 from tidelake.replay.repair import repair
 from tidelake.runtime import lanes
 from tidelake.runtime.hop import Run
-from tidelake.sinks.definitions import hash_of
-from tidelake.tables import HOPS
 
 _SEED = int(os.environ.get("TIDELAKE_SEED", "39"))
 _PATIENCE = 120

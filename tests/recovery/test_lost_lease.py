@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from tests.crashes import lease_lost_once
 from tests.running import START, click, read, versions
 from tests.worlds import World, world
+from tidelake.delta.log import last_commit, newest_version
 from tidelake.errors import LeaseLostError, RefusedError
 from tidelake.ops.ledger import read_ledger
 from tidelake.replay.erase.erase import erase
@@ -21,7 +22,6 @@ from tidelake.replay.erase.subject import Subject
 from tidelake.replay.late import apply_late
 from tidelake.replay.quarantine import Choice, discard_quarantine, replay_quarantine
 from tidelake.replay.repair import repair
-from tidelake.sinks.commits import last_commit, newest_version
 
 _DAY = 24 * 60
 _ARRIVAL = START + timedelta(days=6)

@@ -12,10 +12,10 @@ from tests.running import click, read
 from tests.stores import Store
 from tests.worlds import write_clickstream
 from tidelake.config import load_environment, load_pipeline
+from tidelake.delta.log import newest_version
+from tidelake.delta.tables import Lake
+from tidelake.folders import folder
 from tidelake.ops.ledger import read_ledger
-from tidelake.sinks.commits import newest_version
-from tidelake.store.folders import folder
-from tidelake.tables import Lake
 
 # At these heads of silver and gold the process is killed.
 _POINTS = ("bronze.clickstream", "silver.clickstream", "gold.user_sessions")

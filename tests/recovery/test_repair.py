@@ -17,12 +17,12 @@ from tests.comparing import assert_gold_equals_oracle, distinct_events
 from tests.crashes import before_silver_closes
 from tests.running import click, place_of, read, versions
 from tests.worlds import World, world
+from tidelake.delta.tables import HOPS, Hop
 from tidelake.errors import GenerationError, NotBuiltError, UsageError
 from tidelake.ops.ledger import read_ledger
 from tidelake.replay.compatibility import judge_tables
 from tidelake.replay.repair import repair
 from tidelake.runtime.pipeline import refusals
-from tidelake.tables import HOPS, Hop
 
 _COMMAND = re.compile(r"tidelake repair clickstream --hop (\w+)")
 _BACK_TO = 1

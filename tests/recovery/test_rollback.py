@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from tests.crashes import before_silver_closes, lease_lost_once
 from tests.running import START, click, versions
 from tests.worlds import TO_SILVER, World, world
+from tidelake.delta.log import newest_version
 from tidelake.errors import LeaseLostError, UnbalancedError, UsageError
 from tidelake.ops.ledger import read_ledger
 from tidelake.replay.backfill import promote as promotion
@@ -25,7 +26,6 @@ from tidelake.replay.late import apply_late
 from tidelake.replay.quarantine import Choice, replay_quarantine
 from tidelake.replay.verify import verify
 from tidelake.runtime.hop import Run
-from tidelake.sinks.commits import newest_version
 
 _DAY = 24 * 60
 _ARRIVALS = [START + timedelta(days=6, minutes=n) for n in range(3)]

@@ -17,9 +17,9 @@ from tests.recovery.failpoints import armed
 from tests.recovery.reporting import Report
 from tests.recovery.transactions import Transactions
 from tests.running import click, read
+from tidelake.delta.tables import Hop
 from tidelake.errors import LostError
 from tidelake.ops.ledger import read_ledger
-from tidelake.tables import Hop
 
 _LOST = int(os.environ.get("TIDELAKE_LOST", "1"))
 _TRANSACTIONS = int(os.environ.get("TIDELAKE_TRANSACTIONS", "10"))

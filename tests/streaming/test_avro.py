@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from tests.brokers import Followed, Kafka, following
 from tests.registries import Standin, registry
 from tests.running import read
+from tidelake.delta.tables import Hop, Table
 from tidelake.errors import SourceError
 from tidelake.ops.ledger import read_ledger
 from tidelake.replay.beginning import next_generation
@@ -26,7 +27,6 @@ from tidelake.replay.quarantine import Choice, replay_quarantine
 from tidelake.replay.rebuild_silver import rebuild_silver
 from tidelake.replay.verify import verify
 from tidelake.runtime import silver as silver_hop
-from tidelake.tables import Hop, Table
 
 SUBJECT = "clicks-value"
 SILVER: tuple[Hop, ...] = ("bronze", "silver")

@@ -15,8 +15,20 @@ from pyspark.sql import Row, SparkSession
 from tests.catalogs import a_catalog, looking
 from tests.running import START, click
 from tests.worlds import World, define, world
-from tidelake.access import create, follow, load
 from tidelake.config import Environment
+from tidelake.delta.access import create, follow, load
+from tidelake.delta.append import append, ensure_table
+from tidelake.delta.generations import CREATION
+from tidelake.delta.log import last_commit, newest_version, oldest_version
+from tidelake.delta.positions import (
+    BEGINNING,
+    bytes_between,
+    rewritten_after,
+    rows_between,
+    version_at,
+)
+from tidelake.delta.store import folder_store
+from tidelake.delta.tables import LAYERS, Table
 from tidelake.ops.books import history
 from tidelake.ops.doctor_catalog import examine_catalog
 from tidelake.ops.epochs import ask_at_epoch
@@ -28,18 +40,6 @@ from tidelake.replay.compatibility import payload_drift
 from tidelake.replay.late import apply_late
 from tidelake.replay.verify import verify
 from tidelake.runtime.offsets import planned_positions
-from tidelake.sinks.append import append, ensure_table
-from tidelake.sinks.commits import last_commit, newest_version, oldest_version
-from tidelake.sinks.generations import CREATION
-from tidelake.sinks.log import table_id
-from tidelake.sinks.positions import (
-    BEGINNING,
-    bytes_between,
-    rewritten_after,
-    rows_between,
-    version_at,
-)
-from tidelake.tables import LAYERS, Table
 
 _AFTER = timedelta(days=4)
 _SESSIONS = {
@@ -143,7 +143,7 @@ def test_the_history_tells_what_the_log_files_tell(pair: Pair) -> None:
     named = pair.named
     for table in named.lake.existing():
         detail = named.spark.sql(f"DESCRIBE DETAIL {table.sql}").collect()[0]
-        filed = Table(table.name, Path(detail["location"].removeprefix("file:")))
+        filed = Table(table.name, folder_store(Path(detail["location"].removeprefix("file:"))))
         told, size = _all_of(table, named), bytes_between(table, BEGINNING)
         with looking():
             assert told == _all_of(filed, named), table.name
@@ -158,7 +158,7 @@ def _all_of(table: Table, one: World) -> list[Any]:
     return [
         newest,
         oldest_version(table),
-        table_id(table),
+        table.store.id,
         # A file's own time may be some milliseconds after what is written in it.
         [replace(commit, written_at=START) for commit in history(one.lake, table)],
         [version_at(table, end) for end in ends],

@@ -15,8 +15,9 @@ from tests.catalogs import a_catalog, looking
 from tests.following import GOLD, JOINS
 from tests.running import START, click, read
 from tests.worlds import World, world
-from tidelake.access import load
 from tidelake.config import Environment
+from tidelake.delta.access import load
+from tidelake.delta.tables import HOPS, Hop
 from tidelake.errors import GenerationError
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.maintenance.upkeep import plan_upkeep, upkeep
@@ -28,7 +29,6 @@ from tidelake.replay.erase.erase import erase
 from tidelake.replay.erase.subject import Subject
 from tidelake.replay.repair import repair
 from tidelake.replay.verify import verify
-from tidelake.tables import HOPS, Hop
 
 pytestmark = pytest.mark.long
 _TOTALS = {

@@ -12,10 +12,10 @@ from pyspark.sql import functions as F
 
 from tests.running import click, read
 from tests.worlds import World, world
+from tidelake.delta.append import append
+from tidelake.delta.log import newest_version
+from tidelake.delta.tables import Table
 from tidelake.ops.ledger import read_ledger
-from tidelake.sinks.append import append
-from tidelake.sinks.commits import newest_version
-from tidelake.tables import Table
 
 _GOLD = {
     "name": "totals",

@@ -17,9 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.costs import Spent, spent
 from tests.running import click
 from tests.worlds import World, world
+from tidelake.delta.positions import BEGINNING, files_between
+from tidelake.delta.tables import Hop, Table
 from tidelake.runtime.silver import SilverHop
-from tidelake.sinks.positions import BEGINNING, files_between
-from tidelake.tables import Hop, Table
 
 BATCHES = 5
 _EVENTS = {"events": {"count": "*"}, "total": {"sum": "value"}}

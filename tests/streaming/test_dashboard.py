@@ -15,8 +15,8 @@ from pyspark.sql import functions as F
 from tests.bundle.dashboards import read_dashboard
 from tests.running import click, clickstream, land, run
 from tidelake.config import Environment
+from tidelake.delta.tables import Lake
 from tidelake.ops.ledger import read_ledger
-from tidelake.tables import Lake
 
 
 def asked(spark: SparkSession, lake: Lake, name: str) -> list[Any]:

@@ -20,12 +20,12 @@ from pyspark.sql import SparkSession
 from tests.running import START, click, read
 from tests.worlds import World, world
 from tidelake.config import load_pipeline
+from tidelake.delta.log import last_commit
+from tidelake.delta.notes import SilverNote
 from tidelake.errors import UsageError
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.status import read_status
 from tidelake.replay.verify import verify
-from tidelake.sinks.commits import last_commit
-from tidelake.sinks.notes import SilverNote
 
 _SEED = int(os.environ.get("TIDELAKE_SEED", str(time.time_ns() % 1_000_000)))
 _KEYS = int(os.environ.get("TIDELAKE_GOLD_EXAMPLES", "100"))

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from tests.engines.plays import Shop, a_shop, contents
 from tests.engines.servers import a_server
 from tests.running import run
-from tidelake.tables import Lake
+from tidelake.delta.tables import Lake
 
 Contents = dict[str, list[tuple[Any, ...]]]
 

@@ -16,6 +16,8 @@ from pyspark.sql import SparkSession
 from tests.crashes import after_merges
 from tests.running import click, read
 from tests.worlds import TO_SILVER, World, world
+from tidelake.delta.log import newest_version
+from tidelake.delta.tables import HOPS, Lake
 from tidelake.errors import UsageError
 from tidelake.ops.epochs import ask_at_epoch
 from tidelake.ops.query import ask_for_user
@@ -24,8 +26,6 @@ from tidelake.runtime.epochs import close_epoch
 from tidelake.runtime.hop import Run
 from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.triggers import parse_trigger
-from tidelake.sinks.commits import newest_version
-from tidelake.tables import HOPS, Lake
 
 GOLD: list[dict[str, Any]] = [
     {

@@ -14,14 +14,14 @@ from pyspark.sql import functions as F
 from tests.following import GOLD
 from tests.running import START, click, read
 from tests.worlds import World, world
-from tidelake.access import load
 from tidelake.cli import app
 from tidelake.cli.failures import run_command
+from tidelake.delta.access import load
+from tidelake.delta.append import append
+from tidelake.delta.log import last_commit
 from tidelake.ops.ledger import read_ledger
 from tidelake.replay.requeue import as_requeued, kept_in
 from tidelake.replay.verify import Verification, verify
-from tidelake.sinks.append import append
-from tidelake.sinks.commits import last_commit
 
 _NOON = START + timedelta(days=1, hours=12)
 

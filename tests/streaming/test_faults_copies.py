@@ -18,10 +18,10 @@ from tests.oracles.silver import Rules
 from tests.running import START, click, place_of, read
 from tests.worlds import TO_SILVER, World, world
 from tidelake.bronze import BRONZE_DDL, REQUEUE_DDL
+from tidelake.delta.append import append, ensure_table
+from tidelake.delta.notes import SilverNote
 from tidelake.ops.ledger import read_ledger
 from tidelake.runtime.schemas import from_ddl
-from tidelake.sinks.append import append, ensure_table
-from tidelake.sinks.notes import SilverNote
 from tidelake.spark import tuning
 
 _FULL = os.environ.get("TIDELAKE_FULL") == "1"

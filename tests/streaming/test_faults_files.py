@@ -18,14 +18,14 @@ from pyspark.sql import SparkSession
 from tests.fates import assert_books, assert_fates
 from tests.running import START, click, place_of, read, versions
 from tests.worlds import TO_SILVER, World, world
+from tidelake.delta.log import newest_version
+from tidelake.delta.tables import Table
 from tidelake.errors import SourceChangedError, SourceError
 from tidelake.ops.ledger import read_ledger
 from tidelake.runtime import bronze_hop, landing
 from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.triggers import CONTINUOUS, parse_trigger
-from tidelake.sinks.commits import newest_version
-from tidelake.tables import Table
 
 _SMALL_FILES = 10_000 if os.environ.get("TIDELAKE_FULL") == "1" else 300
 _NOW = START + timedelta(hours=1)

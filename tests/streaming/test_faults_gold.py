@@ -15,10 +15,10 @@ from tests.crashes import after_merges
 from tests.following import GOLD, JOINS, assert_gold_follows
 from tests.running import click, read, versions
 from tests.worlds import TO_SILVER, World, world
+from tidelake.delta import compaction
+from tidelake.delta.log import commits
 from tidelake.ops.ledger import read_ledger
 from tidelake.runtime.targets import aggregated
-from tidelake.sinks import compaction
-from tidelake.sinks.commits import commits
 from tidelake.spark import tuning
 
 _TABLES = [f"gold.{table['name']}" for table in (*GOLD, *JOINS)]

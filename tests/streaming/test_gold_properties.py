@@ -18,11 +18,11 @@ from pyspark.sql import SparkSession
 from tests.following import GOLD, JOINS, assert_gold_follows
 from tests.running import START, event
 from tests.worlds import World, world
+from tidelake.delta.tables import HOPS
 from tidelake.runtime.hop import Run
 from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
-from tidelake.tables import HOPS
 
 _EXAMPLES = int(os.environ.get("TIDELAKE_GOLD_EXAMPLES", "60"))
 _SEED = int(os.environ.get("TIDELAKE_SEED", str(time.time_ns() % 1_000_000)))

@@ -14,10 +14,10 @@ from tests.oracles.gold import Recomputation, columns_of, consumed, stored
 from tests.running import click, read
 from tests.worlds import TO_SILVER, World, world
 from tidelake.config import Watermark
+from tidelake.delta.log import last_commit
 from tidelake.errors import GenerationError, UsageError
 from tidelake.ops.query import ask
 from tidelake.replay.repair import repair
-from tidelake.sinks.commits import last_commit
 
 JOIN: dict[str, Any] = {
     "name": "click_to_order",

@@ -16,6 +16,8 @@ from tests.running import click, read
 from tidelake.cli import app
 from tidelake.cli.failures import run_command
 from tidelake.config import KafkaSource, Limits, load_environment, load_pipeline
+from tidelake.delta.log import commits
+from tidelake.delta.tables import Hop
 from tidelake.errors import GenerationError, LostError, RefusedError, SourceError
 from tidelake.kafka import reach, source
 from tidelake.kafka.broker import kill
@@ -24,8 +26,6 @@ from tidelake.ops.status import read_status
 from tidelake.replay.repair import repair
 from tidelake.runtime import pace
 from tidelake.runtime.bronze_hop import BronzeHop
-from tidelake.sinks.commits import commits
-from tidelake.tables import Hop
 
 _BRONZE: tuple[Hop, ...] = ("bronze",)
 

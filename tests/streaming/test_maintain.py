@@ -13,14 +13,14 @@ from pyspark.sql import SparkSession
 
 from tests.running import click, read
 from tests.worlds import TO_SILVER, World, world
+from tidelake.delta.compaction import clustering_of
+from tidelake.delta.locks import hold_hops
+from tidelake.delta.log import last_commit
 from tidelake.errors import RefusedError
 from tidelake.ops.epochs import ask_at_epoch
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.maintenance.upkeep import Plan, plan_upkeep, upkeep
 from tidelake.replay.verify import verify
-from tidelake.runtime.lock import hold_hops
-from tidelake.sinks.commits import last_commit
-from tidelake.sinks.compaction import clustering_of
 
 _GOLD: list[dict[str, Any]] = [
     {

@@ -14,12 +14,12 @@ from pyspark.sql import SparkSession
 from tests.running import run, versions
 from tidelake.config import Environment, Pipeline, load_environment, load_pipeline
 from tidelake.config.dictionary import TableEntry, entries_of
+from tidelake.delta.tables import Lake
 from tidelake.generators import generate
 from tidelake.lakehouse import open_lakehouse
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.query import ask, ask_for_user
 from tidelake.replay.fate import fates_of_event, fates_of_record
-from tidelake.tables import Lake
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.py"))
 _EVENTS = 2000

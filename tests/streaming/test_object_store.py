@@ -16,7 +16,10 @@ from tests.stores import Store
 from tests.worlds import World, world
 from tidelake.cli.app import app
 from tidelake.cli.failures import run_command
+from tidelake.delta.log import commits
+from tidelake.delta.tables import HOPS, Hop, Lake
 from tidelake.errors import GenerationError, SourceChangedError
+from tidelake.folders import folder
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.maintenance.upkeep import plan_upkeep, upkeep
 from tidelake.replay.backfill.build import build
@@ -27,9 +30,6 @@ from tidelake.replay.repair import repair
 from tidelake.replay.verify import verify
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
-from tidelake.sinks.commits import commits
-from tidelake.store.folders import folder
-from tidelake.tables import HOPS, Hop, Lake
 
 # What depends on when a row arrived, or where its file lay, differs between two runs.
 _COLUMNS = {

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from tests.running import click, read
 from tests.worlds import World, world
 from tidelake.config import AlertTargets, Environment, Lineage, Metrics
+from tidelake.delta.tables import HOPS, Hop
 from tidelake.errors import RefusedError, TidelakeError
 from tidelake.ops.alerts import alerts_of
 from tidelake.ops.metrics.kept import kept_since
@@ -25,7 +26,6 @@ from tidelake.runtime.hop import Run
 from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
-from tidelake.tables import HOPS, Hop
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

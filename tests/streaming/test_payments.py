@@ -17,6 +17,8 @@ from pyspark.sql import SparkSession
 from tests.oracles.payments import alerts, consumed_payments
 from tests.running import START, read
 from tests.worlds import World, world
+from tidelake.delta.log import last_commit
+from tidelake.delta.tables import HOPS
 from tidelake.errors import TidelakeError
 from tidelake.generators import generate
 from tidelake.ops.ledger import read_ledger
@@ -27,8 +29,6 @@ from tidelake.runtime.progress import Progress
 from tidelake.runtime.targets import targets_of
 from tidelake.runtime.targets.detected import Detected
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
-from tidelake.sinks.commits import last_commit
-from tidelake.tables import HOPS
 
 _CARDS = int(os.environ.get("TIDELAKE_GOLD_EXAMPLES", "60"))
 _SEED = int(os.environ.get("TIDELAKE_SEED", str(time.time_ns() % 1_000_000)))

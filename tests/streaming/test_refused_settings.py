@@ -16,10 +16,10 @@ from tests.crashes import before_a_batch_closes
 from tests.following import GOLD, JOINS, assert_gold_follows
 from tests.running import click
 from tests.worlds import World, world
+from tidelake.delta.log import commits
 from tidelake.errors import GenerationError, UsageError
 from tidelake.ops.ledger import read_ledger
 from tidelake.replay.repair import repair
-from tidelake.sinks.commits import commits
 
 
 def _lines(part: int) -> list[bytes]:

@@ -21,8 +21,8 @@ from tests.jdbc import Clients, Refused, clients
 from tests.unit.handmade import write_rows
 from tidelake.cli import app
 from tidelake.cli.failures import run_command
-from tidelake.sinks.commits import newest_version
-from tidelake.tables import Lake
+from tidelake.delta.log import newest_version
+from tidelake.delta.tables import Lake
 
 _JARS = Path(pyspark.__file__).parent / "jars" / "*"
 _ROWS = "SELECT * FROM (VALUES ('u1', TIMESTAMPTZ '{}')) AS t(user_id, window_end)"

@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 
 from tests.running import land, read, run
 from tidelake.config import DeltaSource, Environment, FilesSource, load_pipeline
+from tidelake.delta.tables import Lake
 from tidelake.ops.ledger import read_ledger
 from tidelake.sources import read_stream
-from tidelake.tables import Lake
 
 _PIPELINE = """
 name: other

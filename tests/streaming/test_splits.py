@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from tests.comparing import assert_gold_equals_oracle, distinct_events
 from tests.running import click, clickstream, land, read, run, small_batches
 from tidelake.config import Environment, load_environment
-from tidelake.tables import Lake
+from tidelake.delta.tables import Lake
 
 _SILVER = "event_id, event_time, user_id, action, product_id, value, event_date"
 

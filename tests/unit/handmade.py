@@ -13,8 +13,8 @@ from typing import Any
 import duckdb
 from deltalake import CommitProperties, write_deltalake
 
-from tidelake.sinks.commits import encode
-from tidelake.tables import Table
+from tidelake.delta.log import encode
+from tidelake.delta.tables import Table
 
 # 2024-01-01 00:00:00 UTC, in milliseconds.
 NEW_YEAR = 1_704_067_200_000

@@ -11,13 +11,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidelake.config.names import ID_HASH
+from tidelake.delta.tables import Lake, Table
 from tidelake.runtime import accepted_rows
 from tidelake.runtime.accepted_rows import FilesInScope
 from tidelake.silver.classify import hash_of_id
 from tidelake.silver.row_sets import Numbers, may_have_hash
 from tidelake.silver.scope import DedupScope, united, with_id_hash
 from tidelake.spark import tuning
-from tidelake.tables import Lake, Table
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 DAY = 20_513

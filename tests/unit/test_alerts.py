@@ -16,12 +16,12 @@ from tests.unit.handmade import SHOP, write_checkpoint, write_commit, write_offs
 from tidelake.cli import app
 from tidelake.cli.failures import run_command
 from tidelake.config import Pipeline, load_environment, load_pipeline
+from tidelake.delta.locks import hold_hops
+from tidelake.delta.tables import Lake
 from tidelake.errors import RefusedError, UsageError
 from tidelake.ops.alerts import RULES, Alert, alerts_of
 from tidelake.ops.metrics.measured import Measured
 from tidelake.replay.backfill.green import Stage, State, write_state
-from tidelake.runtime.lock import hold_hops
-from tidelake.tables import Lake
 
 NEW_YEAR = datetime(2024, 1, 1, tzinfo=UTC)
 IDS = {"reservoirId": "x"}

@@ -8,12 +8,12 @@ from unittest.mock import MagicMock
 import pytest
 from pyspark.sql import SparkSession
 
-from tidelake.access import detail, load
+from tidelake.delta.access import detail, load
+from tidelake.delta.append import append, ensure_table
+from tidelake.delta.log import commits
+from tidelake.delta.tables import Lake
+from tidelake.folders import Folder, folder
 from tidelake.runtime.schemas import from_ddl
-from tidelake.sinks.append import append, ensure_table
-from tidelake.sinks.commits import commits
-from tidelake.store.folders import Folder, folder
-from tidelake.tables import Lake
 
 _BATCH = {"hop": "silver", "generation": "g2", "batch": 7}
 

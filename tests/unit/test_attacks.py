@@ -11,11 +11,11 @@ from tests.unit.handmade import write_rows
 from tidelake.cli.prompt.catalogue import Catalogue
 from tidelake.cli.prompt.conversation import Conversation
 from tidelake.cli.prompt.terminal import answer_all
+from tidelake.delta.tables import Lake
 from tidelake.errors import UsageError
 from tidelake.ops.query import ask_for_user, write_for_user
 from tidelake.ops.statements import SPARK, refuse_beside_tables, tables_in
 from tidelake.ops.target import Target
-from tidelake.tables import Lake
 
 _NOTE = {"generation": "g1", "batch": 0, "hop": "gold"}
 

@@ -13,6 +13,16 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tests.unit.handmade import fingerprint_of, sum_of, write_rows
+from tidelake.delta.log import ERASED, Commit
+from tidelake.delta.notes import (
+    Arrival,
+    Deduction,
+    FateCount,
+    arrivals_in,
+    arrivals_note,
+    deductions_note,
+)
+from tidelake.delta.tables import Lake
 from tidelake.fingerprints import (
     DUCKDB_SUM,
     DUCKDB_XOR,
@@ -24,10 +34,6 @@ from tidelake.fingerprints import (
 )
 from tidelake.ops.balance import Batch, Mark, Tally, batch_of, problems_of, tally
 from tidelake.ops.side import Closed
-from tidelake.sinks.commits import ERASED, Commit
-from tidelake.sinks.erased import Arrival, Deduction, arrivals_in, arrivals_note, deductions_note
-from tidelake.sinks.notes import FateCount
-from tidelake.tables import Lake
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
 A, B, C, D, E = "f:a", "f:b", "f:c", "f:d", "f:e"

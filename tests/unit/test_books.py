@@ -13,14 +13,14 @@ from pyspark.sql import SparkSession
 from tests.pipelines import shop
 from tests.unit.handmade import write_commit
 from tidelake.config import Environment
+from tidelake.delta.log import commits, newest_version
+from tidelake.delta.tables import HOPS, Lake, Table
 from tidelake.errors import UsageError
 from tidelake.ops.books import history, require_tables
 from tidelake.ops.query import ask
 from tidelake.runtime.books import copy_books
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
-from tidelake.sinks.commits import commits, newest_version
-from tidelake.tables import HOPS, Lake, Table
 
 FOUND = [["silver", None, "bronze", 3, 12], ["quarantined", "parse", "bronze", 1, 1 << 59]]
 

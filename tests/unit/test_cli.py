@@ -23,11 +23,11 @@ from tests.shops import Shop
 from tidelake import __version__
 from tidelake.cli import app
 from tidelake.cli.failures import run_command
+from tidelake.delta.locks import hold
+from tidelake.delta.tables import Lake
 from tidelake.generators import Summary
 from tidelake.ops.query import Answer
-from tidelake.runtime.lock import hold
 from tidelake.spark.session import build_session
-from tidelake.tables import Lake
 from tidelake.typed import Typed
 
 # By its name: the package hides the module behind its command.

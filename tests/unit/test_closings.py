@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.unit.handmade import write_commit
+from tidelake.delta.tables import Lake
 from tidelake.runtime.closings import Closings
 from tidelake.runtime.progress import Progress
-from tidelake.tables import Lake
 
 
 def _note(batch: int, **more: Any) -> dict[str, Any]:

@@ -12,9 +12,9 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from tests.unit.handmade import write_commit
-from tidelake.sinks.commits import commits, encode, last_commit, newest_version, oldest_version
-from tidelake.sinks.positions import BEGINNING, Position, rows_between
-from tidelake.tables import Lake, Table
+from tidelake.delta.log import commits, encode, last_commit, newest_version, oldest_version
+from tidelake.delta.positions import BEGINNING, Position, rows_between
+from tidelake.delta.tables import Lake, Table
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_commits_that_come_later_are_found_without_a_listing(
     assert newest_version(table) == 0
     for version in range(1, 4):
         write_commit(table, version, note={"batch": version})
-    monkeypatch.setattr("tidelake.sinks.log_files.list_folder", lambda _: [])
+    monkeypatch.setattr("tidelake.delta.log.list_folder", lambda _: [])
 
     assert [commit.batch for commit in commits(table)] == [3, 2, 1, 0]
 

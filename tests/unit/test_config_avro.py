@@ -10,9 +10,9 @@ import pytest
 
 from tests.pipelines import shop
 from tidelake.config import Environment, load_pipeline, unbuilt_features
+from tidelake.delta.log import Commit
+from tidelake.delta.notes import changed_parts, silver_note
 from tidelake.errors import ConfigError
-from tidelake.sinks.commits import Commit
-from tidelake.sinks.definitions import changed_parts, silver_note
 
 AVRO = {"kind": "kafka", "bootstrap": "h:1", "topic": "clicks", "format": "avro"}
 REGISTRY = {"url": "https://registry:8081", "subject": "clicks-value"}

@@ -14,10 +14,10 @@ from deltalake import DeltaTable, Field
 from tests.unit.handmade import write_rows
 from tidelake.cli import app
 from tidelake.cli.failures import run_command
+from tidelake.delta.tables import Lake, Table
 from tidelake.errors import UsageError
 from tidelake.ops.epochs import ask_at_epoch
 from tidelake.ops.query import ask
-from tidelake.tables import Lake, Table
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
 BOTH = "SELECT (SELECT count(*) FROM silver.shop), (SELECT sum(events) FROM gold.totals)"

@@ -11,9 +11,10 @@ import pytest
 
 from tests.pipelines import shop
 from tidelake.config import Environment
+from tidelake.delta.store import Catalog, CatalogStore
+from tidelake.delta.tables import Lake
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.run import Described, Run
-from tidelake.tables import Catalog, CatalogName, Lake
 
 
 def _sent(lake: Lake, folder: Path, **changes: Any) -> Run:
@@ -37,6 +38,6 @@ def test_a_run_on_folders_goes_on_in_them(tmp_path: Path, replays: bool) -> None
 
 def test_a_run_in_a_catalog_asks_the_session_that_it_finds(tmp_path: Path) -> None:
     catalog = Catalog("shop", lambda: cast(Any, threading.Lock()))
-    place = _sent(Lake(tmp_path, catalog=catalog), tmp_path).lake.silver("shop").place
-    assert isinstance(place, CatalogName)
+    place = _sent(Lake(tmp_path, catalog=catalog), tmp_path).lake.silver("shop").store
+    assert isinstance(place, CatalogStore)
     assert cast(Any, place.catalog.session()) == "another session"

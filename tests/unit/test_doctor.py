@@ -15,6 +15,7 @@ import pytest
 from tidelake.errors import JarError
 from tidelake.ops import doctor
 from tidelake.ops.doctor import Finding
+from tidelake.spark import jars
 from tidelake.spark.jars import CACHE_VARIABLE, Jar
 
 JAR = Jar("a:b:1", hashlib.sha256(b"good").hexdigest())
@@ -32,7 +33,7 @@ def use_java(monkeypatch: pytest.MonkeyPatch, home: Path, script: str) -> None:
 
 def use_jars(monkeypatch: pytest.MonkeyPatch, cache: Path, content: bytes | None) -> None:
     monkeypatch.setenv(CACHE_VARIABLE, str(cache))
-    monkeypatch.setattr(doctor, "read_lock", lambda: (JAR,))
+    monkeypatch.setattr(jars, "read_lock", lambda: (JAR,))
     if content is not None:
         (cache / JAR.file_name).write_bytes(content)
 
@@ -179,7 +180,7 @@ def test_a_broken_lock_says_what_is_wrong_with_it(monkeypatch: pytest.MonkeyPatc
     def read_lock() -> tuple[Jar, ...]:
         raise JarError("conf/jars.lock, line 2: write `group:artifact:version sha256:HEX`")
 
-    monkeypatch.setattr(doctor, "read_lock", read_lock)
+    monkeypatch.setattr(jars, "read_lock", read_lock)
 
     assert "line 2: write" in doctor.check_jars().remedy
 

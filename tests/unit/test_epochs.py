@@ -15,13 +15,13 @@ from tests.pipelines import shop
 from tests.running import read
 from tests.unit.handmade import write_commit
 from tidelake.config import Environment
+from tidelake.delta.log import newest_version
+from tidelake.delta.tables import Lake
 from tidelake.runtime import epochs
 from tidelake.runtime.epochs import close_epoch
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
-from tidelake.sinks.commits import newest_version
 from tidelake.spark import tuning
-from tidelake.tables import Lake
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ from pyspark.sql import SparkSession
 from tests.pipelines import bronze, shop
 from tests.unit.handmade import write_commit
 from tidelake.config import load_environment, load_pipeline
+from tidelake.delta.tables import Lake
 from tidelake.errors import UsageError
 from tidelake.replay.erase.records import mentions
 from tidelake.replay.erase.remains import _others
 from tidelake.replay.erase.subject import Subject, parse_subject
-from tidelake.tables import Lake
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,12 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructType
 
+from tidelake.delta.append import append, ensure_table
+from tidelake.delta.evolution import Difference, Freedom, differences
+from tidelake.delta.log import last_commit, newest_version
+from tidelake.delta.tables import Lake, Table
 from tidelake.errors import SchemaChangedError
 from tidelake.ops.query import ask
-from tidelake.sinks.append import append, ensure_table
-from tidelake.sinks.commits import last_commit, newest_version
-from tidelake.sinks.evolution import Difference, Freedom, differences
-from tidelake.tables import Lake, Table
 
 GROWS = [
     ("tinyint", "smallint"),

@@ -13,10 +13,10 @@ from deltalake import write_deltalake
 from tests.unit.handmade import write_rows
 from tidelake.cli import app
 from tidelake.cli.failures import run_command
+from tidelake.delta.tables import Lake
 from tidelake.errors import TidelakeError, UsageError
 from tidelake.ops.query import write_for_user
 from tidelake.ops.target import Target
-from tidelake.tables import Lake
 
 _TOTALS = """
     SELECT * FROM (VALUES ('u1', TIMESTAMPTZ '2024-01-01 12:00:00+02:00', 1.50::DECIMAL(18,2)),

@@ -17,9 +17,9 @@ from tidelake.config import conf_dir, load_environment, load_pipeline
 from tidelake.config.expectations import Expectation, Suite, load_suite
 from tidelake.config.names import SILVER_RESERVED
 from tidelake.config.signatures import TABLE_EXPECTATIONS
+from tidelake.delta.tables import Lake
 from tidelake.errors import MachineError, UsageError
 from tidelake.ops.gate import GateReport, judge_tables
-from tidelake.tables import Lake
 
 NOW = dt.datetime(2026, 1, 3, 6, tzinfo=dt.UTC)
 _AT = [dt.datetime(2026, 1, day, tzinfo=dt.UTC) for day in (1, 2, 3)]

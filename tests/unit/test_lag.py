@@ -13,11 +13,11 @@ import yaml
 from tests.unit.handmade import write_commit
 from tidelake.cli import app
 from tidelake.cli.failures import run_command
+from tidelake.delta.log import Commit
+from tidelake.delta.tables import Lake, Table
 from tidelake.kafka.ends import client_options
 from tidelake.kafka.lag import behind, between
 from tidelake.ops.lag import Check, lag_of
-from tidelake.sinks.commits import Commit
-from tidelake.tables import Lake, Table
 
 _NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 _CLICKS = {

@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.unit.handmade import write_commit, write_offset
+from tidelake.delta.log import commits
+from tidelake.delta.tables import Lake
 from tidelake.errors import SourceChangedError, SourceError
+from tidelake.folders import place_of
 from tidelake.runtime.landing import (
     LISTING_SECONDS,
     LandedFile,
@@ -23,9 +26,6 @@ from tidelake.runtime.landing import (
     refuse_changed,
     taken_files,
 )
-from tidelake.sinks.commits import commits
-from tidelake.store.folders import place_of
-from tidelake.tables import Lake
 
 EVENT = '{"a": 1}\n'
 

@@ -16,6 +16,8 @@ from tests.unit.handmade import SHOP, fingerprint_of, write_rows
 from tidelake.cli import app
 from tidelake.cli.failures import run_command
 from tidelake.config import load_environment, load_pipeline
+from tidelake.delta.notes import FateCount
+from tidelake.delta.tables import Lake, Table
 from tidelake.errors import UsageError
 from tidelake.ops import ledger as ledger_module
 from tidelake.ops.alerts import alerts_of
@@ -23,8 +25,6 @@ from tidelake.ops.balance import Batch
 from tidelake.ops.ledger import Ledger, read_ledger
 from tidelake.ops.lines import books_by
 from tidelake.ops.terms import SourceBooks
-from tidelake.sinks.notes import FateCount
-from tidelake.tables import Lake, Table
 
 CONTRACT = [
     "pipeline",

@@ -15,6 +15,7 @@ from tests.listening import Listening, listening
 from tests.pipelines import shop
 from tests.unit.handmade import write_commit
 from tidelake.config import Environment, Lineage, load_pipeline
+from tidelake.delta.tables import Lake
 from tidelake.errors import UsageError
 from tidelake.instants import now
 from tidelake.ops.lineage.datasets import flow_of
@@ -22,7 +23,6 @@ from tidelake.ops.lineage.events import Job, Told, Written, client_of, event_of
 from tidelake.ops.lineage.reporter import LineageReporter
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
-from tidelake.tables import Lake
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from threading import Timer
 import pytest
 
 from tidelake.config import Environment
+from tidelake.delta.locks import hold, hold_hops
+from tidelake.delta.tables import lake_of
 from tidelake.errors import LockedError, NoLocksError
-from tidelake.runtime.lock import hold, hold_hops
-from tidelake.spark.session import lake_of
 
 
 def test_a_second_holder_is_refused_with_the_first_ones_process(tmp_path: Path) -> None:

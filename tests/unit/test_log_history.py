@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from tidelake.sinks import log_history
-from tidelake.sinks.commits import commits, encode, last_commit, newest_version
-from tidelake.sinks.entries import Info
-from tidelake.sinks.log_history import HistoryEntry, commits_of
-from tidelake.sinks.positions import bytes_between, rewritten_after, rows_between, version_at
-from tidelake.tables import Catalog, CatalogName, Table
+from tidelake.delta import history as log_history
+from tidelake.delta.history import HistoryEntry, commits_of
+from tidelake.delta.log import Info, commits, encode, last_commit, newest_version
+from tidelake.delta.positions import bytes_between, rewritten_after, rows_between, version_at
+from tidelake.delta.store import Catalog, CatalogStore
+from tidelake.delta.tables import Table
 
 START = datetime(2026, 1, 5, tzinfo=UTC)
 # Delta counts a file without rows, and leaves it out.
@@ -42,7 +42,7 @@ class History:
         info = Info(written, operation, parameters, metrics, note or None)
         self.entries.append(HistoryEntry(version, info))
 
-    def ask(self, _: CatalogName, limit: int | None) -> list[HistoryEntry]:
+    def ask(self, _: CatalogStore, limit: int | None) -> list[HistoryEntry]:
         self.limits.append(limit)
         return self.entries[::-1][:limit]
 
@@ -53,7 +53,7 @@ def table_of(history: History, monkeypatch: pytest.MonkeyPatch) -> Table:
 
     monkeypatch.setattr(log_history, "_asked", history.ask)
     monkeypatch.setattr(log_history, "_known", {})
-    return Table("bronze.shop", CatalogName(Catalog("c", session), "bronze", "shop"))
+    return Table("bronze.shop", CatalogStore(Catalog("c", session), "bronze", "shop"))
 
 
 def test_a_reader_stands_behind_commits_that_brought_nothing(
@@ -163,8 +163,8 @@ def test_a_table_that_is_not_there_has_no_commit(monkeypatch: pytest.MonkeyPatch
     table = table_of(History(), monkeypatch)
 
     assert newest_version(table) == -1
-    assert isinstance(table.place, CatalogName)
-    assert list(commits_of(table.place, None)) == []
+    assert isinstance(table.store, CatalogStore)
+    assert list(commits_of(table.store, None)) == []
 
 
 def test_versions_that_are_known_are_not_asked_for_at_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.pipelines import shop
 from tests.unit.handmade import write_commit, write_rows
 from tidelake.config.ops_tables import PROGRESS_COLUMNS
+from tidelake.delta.tables import Lake
 from tidelake.ops.alerts.alert import Alert
 from tidelake.ops.backlogs import Backlog
 from tidelake.ops.metrics.exported import EXPORTED
@@ -29,7 +30,6 @@ from tidelake.ops.metrics.messages import Closed, Failed, Message, Started
 from tidelake.ops.metrics.prometheus import Registry, Served, Textfile
 from tidelake.ops.metrics.recorder import Recorder
 from tidelake.ops.metrics.sinks import Guarded
-from tidelake.tables import Lake
 
 NEW_YEAR = datetime(2024, 1, 1, tzinfo=UTC)
 PHASES = {"addBatch": 4000, "walCommit": 300, "commitOffsets": 200, "triggerExecution": 5000}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 
+from tidelake.delta.log import Commit
+from tidelake.delta.notes import FateCount, SilverNote, add_up, fingerprint_of, position, positions
+from tidelake.delta.positions import BEGINNING
 from tidelake.fingerprints import EMPTY, Fingerprint
 from tidelake.silver.watermark import PartitionProgress
-from tidelake.sinks.commits import Commit
-from tidelake.sinks.notes import FateCount, SilverNote, add_up, fingerprint_of, position, positions
-from tidelake.sinks.positions import BEGINNING
 
 NOON = datetime(2024, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
 COUNTS = (

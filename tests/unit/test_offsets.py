@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.unit.handmade import write_offset
+from tidelake.delta.positions import BEGINNING
 from tidelake.runtime.offsets import planned_positions
-from tidelake.sinks.positions import BEGINNING
 
 
 def test_each_input_has_its_own_position_in_the_order_of_the_stream(tmp_path: Path) -> None:

@@ -11,10 +11,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidelake.errors import TidelakeError
-from tidelake.runtime.landing import listed
+from tidelake.folders import listed, place_of
 from tidelake.runtime.places import Block, placed, shifts
 from tidelake.sources import BLOCK
-from tidelake.store.folders import place_of
 
 
 def _read(spark: SparkSession, folder: Path, most: int) -> DataFrame:

@@ -21,8 +21,8 @@ from tidelake.cli.prompt.catalogue import Catalogue
 from tidelake.cli.prompt.conversation import Conversation
 from tidelake.cli.prompt.layout import laid_out
 from tidelake.cli.prompt.terminal import answer_all, talk
+from tidelake.delta.tables import Lake
 from tidelake.ops.query import Answer
-from tidelake.tables import Lake
 
 _TOTALS = "SELECT * FROM (VALUES ('u1', 1.50::DECIMAL(18,2)), ('u2', NULL)) AS t(user_id, total)"
 

@@ -11,9 +11,9 @@ import duckdb
 import pytest
 from deltalake import write_deltalake
 
+from tidelake.delta.tables import Lake
 from tidelake.errors import UsageError
 from tidelake.ops.query import ask_for_user as ask
-from tidelake.tables import Lake
 
 TOTALS = """
     SELECT * FROM (VALUES

@@ -9,7 +9,10 @@ import tidelake
 
 _LIB = Path(tidelake.__file__).parent
 # Rooms that decide it.
-_DECIDE_WHERE = ("spark/", "sinks/", "store/", "access.py")
+_DECIDE_WHERE = ("spark/", "delta/")
+_ASKS_WHERE = re.compile(
+    r"\bis_remote\b|\bis_stored\b|isinstance\([^)]*(Catalog|CatalogStore|DiskStore|ObjectStore)\b"
+)
 # Of other objects than self, whose attributes internals handed out.
 _PRIVATE = re.compile(
     r"\bpy4j\.protocol|java_gateway"
@@ -28,8 +31,8 @@ def lines_with(pattern: re.Pattern[str], *, apart_from: tuple[str, ...]) -> list
     ]
 
 
-def test_only_the_rooms_of_spark_and_of_tables_ask_whether_spark_is_remote() -> None:
-    assert lines_with(re.compile(r"\bis_remote\b"), apart_from=_DECIDE_WHERE) == []
+def test_only_the_rooms_of_spark_and_of_tables_ask_where_spark_and_tables_are() -> None:
+    assert lines_with(_ASKS_WHERE, apart_from=(*_DECIDE_WHERE, "folders.py")) == []
 
 
 def test_only_internals_calls_private_api_of_spark() -> None:

@@ -15,8 +15,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.conf import RuntimeConfig
 
 from tidelake.config import Environment
+from tidelake.delta.tables import lake_of
 from tidelake.errors import MachineError
-from tidelake.spark.session import _connected, _settings, build_session, lake_of, starts_spark
+from tidelake.spark.session import _connected, _settings, build_session, starts_spark
 
 _ZONE, _OURS = "spark.sql.session.timeZone", "spark.tidelake.test"
 

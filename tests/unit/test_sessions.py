@@ -15,12 +15,13 @@ from pyspark.sql import functions as F
 
 from tests.pipelines import gold, timed
 from tidelake.config import GoldTable
+from tidelake.delta.store import folder_store
+from tidelake.delta.tables import Table
 from tidelake.gold import GONE
 from tidelake.gold.measures import GoldPlan
 from tidelake.gold.sessions import gap_of, regroup, session_id, to_sessions
 from tidelake.runtime.targets.aggregated import Aggregated
 from tidelake.spark import tuning
-from tidelake.tables import Table
 
 MEASURES = {
     "events": {"count": "*"},
@@ -163,7 +164,9 @@ def test_a_salt_changes_no_session(spark: SparkSession, tmp_path: Path, minutes:
 def test_only_a_key_that_would_keep_a_slot_busy_alone_is_salted(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = Aggregated(Table("gold.counted", tmp_path), "gold[0]", sessions_table(tmp_path))
+    target = Aggregated(
+        Table("gold.counted", folder_store(tmp_path)), "gold[0]", sessions_table(tmp_path)
+    )
     monkeypatch.setattr(tuning, "SPLIT_EVENTS", 10)
     monkeypatch.setattr(tuning, "SPLIT_COST", 2 * 0.1 * spark.sparkContext.defaultParallelism)
     even: list[Event] = [(f"u{n}", f"{n:02}:00:00") for n in range(20)]

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.unit.handmade import write_commit, write_offset
+from tidelake.delta.generations import Fence
+from tidelake.delta.log import last_commit
+from tidelake.delta.store import Catalog
+from tidelake.delta.tables import Lake
 from tidelake.errors import GenerationError
 from tidelake.runtime.standing import Standing
-from tidelake.sinks.commits import last_commit
-from tidelake.sinks.generations import Fence
-from tidelake.tables import Catalog, Lake
 
 
 def test_a_batch_took_the_files_up_to_its_end_and_those_behind_it_wait(tmp_path: Path) -> None:

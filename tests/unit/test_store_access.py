@@ -8,12 +8,12 @@ from collections.abc import Callable
 import pytest
 
 from tests.stores import Store, a_free_port
+from tidelake import object_store
 from tidelake.cli.options import place
 from tidelake.config import load_environment
 from tidelake.errors import MachineError, TidelakeError, UsageError
+from tidelake.object_store import duckdb_secret, named, refuse_unreachable, spark_settings
 from tidelake.spark.session import _settings, _store_settings
-from tidelake.store import access
-from tidelake.store.access import duckdb_secret, named, refuse_unreachable, spark_settings
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def anew(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
                 monkeypatch.delenv(name)
             else:
                 monkeypatch.setenv(name, value)
-        access._session.cache_clear()
+        object_store._session.cache_clear()
 
     return change
 
@@ -34,7 +34,7 @@ def anew(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 @pytest.fixture(autouse=True)
 def _as_before() -> object:
     yield
-    access._session.cache_clear()
+    object_store._session.cache_clear()
 
 
 def test_a_bucket_that_is_not_there_is_named(s3: Store) -> None:

@@ -8,16 +8,15 @@ from pathlib import Path
 import pytest
 
 from tests.stores import Store
+from tidelake import folders
+from tidelake.delta.generations import CREATION, open_generation
+from tidelake.delta.log import commits, last_commit, newest_version
+from tidelake.delta.tables import Lake, Table
 from tidelake.errors import SourceChangedError, SourceError
+from tidelake.folders import Folder, folder, list_folder, matching, remove_tree, write_whole
 from tidelake.runtime.checkpoints import prepare
 from tidelake.runtime.landing import batch_files, check_landing, list_files, taken_files
 from tidelake.runtime.offsets import unreadable
-from tidelake.sinks.commits import commits, last_commit, newest_version
-from tidelake.sinks.generations import CREATION, open_generation
-from tidelake.store import files
-from tidelake.store.files import list_folder, matching, remove_tree, write_whole
-from tidelake.store.folders import Folder, folder
-from tidelake.tables import Lake, Table
 
 
 @pytest.fixture(params=["disk", "store"])
@@ -112,8 +111,8 @@ def test_a_table_that_was_deleted_and_made_anew_is_read_anew(s3: Store) -> None:
 
 
 def test_what_is_kept_of_a_log_has_a_bound(s3: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "_KEPT_BYTES", 100)
-    memory = files._Memory()
+    monkeypatch.setattr(folders, "_KEPT_BYTES", 100)
+    memory = folders._Memory()
     lake = folder(s3.prefix())
     for number in range(10):
         s3.put(f"{lake}/{number}.json", b"x" * 60)

@@ -8,7 +8,7 @@ import pytest
 
 from tidelake.config import load_environment
 from tidelake.errors import ConfigError, UsageError
-from tidelake.store.folders import absolute, address_of, folder, is_stored, place_of
+from tidelake.folders import absolute, address_of, folder, is_stored, place_of
 
 
 def test_a_relative_path_lies_under_the_working_directory(

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from tests.stores import Store
+from tidelake.delta import locks as module
+from tidelake.delta.locks import hold
 from tidelake.errors import LeaseLostError, LockedError, MachineError
-from tidelake.runtime.lock import hold
-from tidelake.store import lease as module
-from tidelake.store.folders import Folder, folder
+from tidelake.folders import Folder, folder
 
 
 @pytest.fixture

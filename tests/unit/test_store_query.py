@@ -11,10 +11,10 @@ from deltalake import write_deltalake
 from tests.stores import Store
 from tidelake.cli.app import app
 from tidelake.cli.failures import run_command
+from tidelake.delta.tables import Lake, Table
 from tidelake.errors import UsageError
+from tidelake.folders import folder, is_stored
 from tidelake.ops.query import ask, ask_for_user
-from tidelake.store.folders import folder, is_stored
-from tidelake.tables import Lake, Table
 
 _ROWS = "VALUES ('a', 1.10::DECIMAL(18, 2)), ('b', NULL), ('c', 2.20)"
 _HTTP = {"AWS_ALLOW_HTTP": "true"}

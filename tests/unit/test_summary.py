@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.pipelines import bronze, shop
+from tidelake.delta.tables import Lake
 from tidelake.fingerprints import Fingerprint, fingerprint
 from tidelake.runtime.accepted_rows import AcceptedRows
 from tidelake.runtime.held import Held
@@ -17,7 +18,6 @@ from tidelake.runtime.silver import decide_fates
 from tidelake.silver.classify import ORIGIN, STAGE
 from tidelake.silver.plan import SilverPlan
 from tidelake.silver.route import FATE
-from tidelake.tables import Lake
 
 _WATERMARK = datetime(2024, 1, 1, 11, tzinfo=UTC)
 _RULES = {"delay": "10 minutes", "allowed_lateness": "1 hour"}

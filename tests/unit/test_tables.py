@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.handmade import write_commit
+from tidelake.delta.store import Catalog
+from tidelake.delta.tables import Lake
 from tidelake.errors import UsageError
-from tidelake.tables import Catalog, Lake
 
 
 def test_a_logical_name_becomes_a_folder_under_the_root(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.handmade import write_batches, write_commit
-from tidelake.sinks.commits import last_commit
-from tidelake.sinks.positions import BEGINNING, Position, version_at
-from tidelake.tables import Lake
+from tidelake.delta.log import last_commit
+from tidelake.delta.positions import BEGINNING, Position, version_at
+from tidelake.delta.tables import Lake
 
 END_OF_COMMIT = 9223372036854775707
 

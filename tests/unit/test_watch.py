@@ -10,11 +10,11 @@ import pytest
 
 from tests.shops import Shop
 from tidelake.config import load_environment
+from tidelake.delta.tables import HOPS
 from tidelake.ops.observing import observing
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
-from tidelake.tables import HOPS
 from tidelake.typed import Typed
 
 

@@ -16,6 +16,7 @@ from tests.registries import Standin, registry
 from tests.running import read
 from tidelake.cli.checking import registry_of
 from tidelake.config import Registry, load_environment
+from tidelake.delta.tables import Lake
 from tidelake.errors import ConfigError, SourceError, UsageError
 from tidelake.kafka.registry import versions_of
 from tidelake.kafka.resolution import incompatibility
@@ -23,7 +24,6 @@ from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.schemas import check_definition
 from tidelake.runtime.writer_schemas import remembered, schemas_for
-from tidelake.tables import Lake
 
 SUBJECT = "clicks-value"
 NOON = 1_704_110_400_000_000

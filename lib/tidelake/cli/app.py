@@ -32,10 +32,9 @@ from tidelake.cli.sides import late, quarantine
 from tidelake.cli.tracing import fate
 from tidelake.cli.ui import ui
 from tidelake.cli.verifying import verify
+from tidelake.delta.tables import HOPS, Hop
 from tidelake.errors import UsageError
 from tidelake.runtime.triggers import AVAILABLE_NOW
-from tidelake.store.folders import is_stored
-from tidelake.tables import HOPS, Hop
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -145,14 +144,12 @@ def ledger(
 def doctor(fetch: bool, archive: bool, json_: bool, root: str | None, env: str | None) -> int:
     """Check the machine, or the catalog; each failing line says the remedy."""
     from tidelake.ops.doctor import examine_lake  # noqa: PLC0415
-    from tidelake.spark.jars import ensure_jars, read_lock, store_lock  # noqa: PLC0415
+    from tidelake.spark.jars import ensure_jars, jars_for  # noqa: PLC0415
     from tidelake.spark.java import make_archive  # noqa: PLC0415
 
     where = place(root, env)
     if fetch:
-        ensure_jars()
-        if is_stored(where.lake.root):
-            ensure_jars(read_lock(store_lock()))
+        ensure_jars(jars_for(where.lake.root))
     if archive:
         say(f"Archived Spark's classes in {make_archive(ensure_jars())}")
     findings = examine_lake(where.lake)

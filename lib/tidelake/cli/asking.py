@@ -10,8 +10,8 @@ import click
 from tidelake.cli.failures import say
 from tidelake.cli.options import as_json, place, placed
 from tidelake.cli.render import print_json, print_table
+from tidelake.delta.tables import Lake
 from tidelake.errors import UsageError
-from tidelake.tables import Lake
 
 
 @click.command()

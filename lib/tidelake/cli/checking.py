@@ -15,7 +15,7 @@ from tidelake.cli.options import as_json, of_pipeline, place, placed
 from tidelake.cli.render import print_json, print_table
 from tidelake.config import Pipeline
 from tidelake.errors import RefusedError, SourceError, UsageError
-from tidelake.store.folders import Folder
+from tidelake.folders import Folder
 from tidelake.typed import Typed
 
 if TYPE_CHECKING:

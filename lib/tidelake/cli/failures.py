@@ -9,7 +9,7 @@ import click
 
 from tidelake.errors import TidelakeError
 from tidelake.foreign import is_of_spark, kind_of
-from tidelake.store.access import told_of
+from tidelake.object_store import told_of
 from tidelake.visible import visible
 
 UNEXPECTED = 1

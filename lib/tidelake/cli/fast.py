@@ -33,7 +33,7 @@ def fast() -> None:
 @placed
 def run(pipeline: str, source: str | None, root: str | None, env: str | None) -> None:
     """Follow a source and send alerts until stopped; begins with the newest records."""
-    from tidelake.runtime.lock import hold  # noqa: PLC0415
+    from tidelake.delta.locks import hold  # noqa: PLC0415
 
     where = _place(root, env)
     definition = where.pipeline(pipeline, source=source)

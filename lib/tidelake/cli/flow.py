@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from tidelake.cli.failures import say
 from tidelake.cli.options import Place
 from tidelake.config import FilesSource, Pipeline, unbuilt_features
+from tidelake.delta.tables import HOPS, Hop
 from tidelake.errors import NotBuiltError, UsageError
-from tidelake.tables import HOPS, Hop
 
 if TYPE_CHECKING:
     from tidelake.runtime.hop import Run
@@ -49,9 +49,9 @@ def run_pipeline(
         TidelakeError: What stopped it; a mistake of the user's before Spark starts.
     """
     # Spark takes seconds to load and to start: what can fail without it fails first.
+    from tidelake.delta.locks import hold_hops  # noqa: PLC0415
     from tidelake.ops.brevity import little_waits  # noqa: PLC0415
     from tidelake.ops.observing import refuse_unready  # noqa: PLC0415
-    from tidelake.runtime.lock import hold_hops  # noqa: PLC0415
     from tidelake.runtime.triggers import parse_trigger  # noqa: PLC0415
 
     when = parse_trigger(trigger)
@@ -111,8 +111,8 @@ def _run_whole(run: Run, dimensions: Sequence[Pipeline], when: Trigger) -> None:
 
 
 def _check_source(place: Place, pipeline: Pipeline) -> None:
+    from tidelake.delta.log import commits  # noqa: PLC0415
     from tidelake.runtime.landing import check_landing, taken_files  # noqa: PLC0415
-    from tidelake.sinks.commits import commits  # noqa: PLC0415
 
     if isinstance(pipeline.source, FilesSource):
         refuse_unbuilt(pipeline)

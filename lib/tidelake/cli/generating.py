@@ -14,9 +14,9 @@ from tidelake.cli.render import print_json, print_table
 from tidelake.cli.reports import refuse_unbalanced, show_gold, show_ledger, tops_of
 from tidelake.config.addresses import address_of, is_address
 from tidelake.config.places import DEFAULT_PIPELINE
+from tidelake.delta.tables import HOPS
+from tidelake.folders import folder
 from tidelake.runtime.triggers import AVAILABLE_NOW
-from tidelake.store.folders import folder
-from tidelake.tables import HOPS
 from tidelake.typed import Typed
 
 _EVENTS = {"clickstream": 200_000, "payments": 50_000}

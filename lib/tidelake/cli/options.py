@@ -17,11 +17,8 @@ from tidelake.config import (
     parse_duration,
 )
 from tidelake.config.places import usual_pipeline
-from tidelake.errors import UsageError
-from tidelake.spark.session import lake_of
-from tidelake.store.access import refuse_unreachable
-from tidelake.store.folders import SCHEME, Folder, is_stored
-from tidelake.tables import Lake
+from tidelake.delta.tables import Lake, lake_of
+from tidelake.folders import refuse_unusable
 from tidelake.typed import Typed
 
 MOMENT = "YYYY-MM-DD[THH:MM:SS]"
@@ -105,23 +102,5 @@ def place(root: str | None, env: str | None) -> Place:
     """
     environment = load_environment(env, root=root)
     if environment.root is not None:
-        _refuse_unusable(environment.root)
+        refuse_unusable(environment.root)
     return Place(environment, lake_of(environment), Typed(root, env))
-
-
-def _refuse_unusable(root: Folder) -> None:
-    """Find out now, not from Spark, that the root cannot be used; nothing is created."""
-    if is_stored(root):
-        bucket, _, prefix = str(root).removeprefix(SCHEME).partition("/")
-        refuse_unreachable(bucket, f"{prefix}/", what=f"the root {root}")
-        return
-    for folder in (root, *root.parents):
-        try:
-            if folder.is_dir():
-                next(folder.iterdir(), None)
-                return
-            found = folder.exists()
-        except OSError as error:
-            raise UsageError(f"the root {root} cannot be read: {error.strerror}") from error
-        if found:
-            raise UsageError(f"the root {root} cannot be used: {folder} is a file, not a folder.")

@@ -7,7 +7,7 @@ import click
 from tidelake.cli.failures import say
 from tidelake.cli.flow import started
 from tidelake.cli.options import of_pipeline, place, placed
-from tidelake.tables import HOPS, Hop
+from tidelake.delta.tables import HOPS, Hop
 
 
 @click.command()

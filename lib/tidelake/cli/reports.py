@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from tidelake.cli.render import print_line, print_table
 from tidelake.config import Pipeline
 from tidelake.config.pipeline import selected_columns
+from tidelake.delta.tables import Lake
 from tidelake.errors import UnbalancedError
-from tidelake.tables import Lake
 from tidelake.typed import Typed
 
 if TYPE_CHECKING:

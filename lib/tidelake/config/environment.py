@@ -20,7 +20,7 @@ from tidelake.config.source import REFERENCE, Setting, Text
 from tidelake.config.triggers import Triggers
 from tidelake.config.violations import findings_of
 from tidelake.errors import NotBuiltError
-from tidelake.store.folders import Folder, folder, problem_of
+from tidelake.folders import Folder, folder, problem_of
 
 Reference = Annotated[str, Field(pattern=f"^{REFERENCE.pattern}$")]
 

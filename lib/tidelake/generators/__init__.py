@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidelake.errors import UsageError
+from tidelake.folders import Folder
 from tidelake.generators.clickstream import generate_clickstream
 from tidelake.generators.flights import generate_flights
 from tidelake.generators.landing import Summary
@@ -18,7 +19,6 @@ from tidelake.generators.reference import (
     generate_planes,
     generate_products,
 )
-from tidelake.store.folders import Folder
 
 __all__ = ["GENERATED", "Summary", "generate", "generate_clickstream", "generate_flights"]
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 
 from tidelake.errors import UsageError
+from tidelake.folders import Folder
 from tidelake.generators.damage import damage
 from tidelake.generators.landing import Delivery, Summary, in_files, land
 from tidelake.generators.shop import (
@@ -24,7 +25,6 @@ from tidelake.generators.shop import (
     other_product,
     price,
 )
-from tidelake.store.folders import Folder
 
 START = datetime(2026, 1, 5)
 # Smaller streams are sparser, not shorter: an event can always be a day late.

@@ -20,9 +20,9 @@ from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from tidelake.errors import UsageError
+from tidelake.folders import Folder
 from tidelake.generators.landing import Summary, land
 from tidelake.generators.reference import data_folder
-from tidelake.store.folders import Folder
 
 _YEAR = 2013
 _MONTHS = range(1, 13)

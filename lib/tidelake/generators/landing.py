@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidelake.errors import UsageError
-from tidelake.store.folders import Folder
+from tidelake.folders import Folder
 
 _MILLISECOND_NS = 1_000_000
 _SHOWN = 5

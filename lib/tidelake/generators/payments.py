@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from tidelake.errors import UsageError
+from tidelake.folders import Folder
 from tidelake.generators.cities import CITIES, City, far_from
 from tidelake.generators.landing import Delivery, Summary, in_files, land
-from tidelake.store.folders import Folder
 
 START = datetime(2026, 1, 5)
 _SECOND = 1000

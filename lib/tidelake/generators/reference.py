@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from tidelake.errors import MachineError
+from tidelake.folders import Folder
 from tidelake.generators.landing import Summary, land
 from tidelake.generators.shop import PRODUCTS, price
-from tidelake.store.folders import Folder
 
 _CATEGORIES = (
     *("books", "games", "garden", "kitchen", "lamps", "music"),

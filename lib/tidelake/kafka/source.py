@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidelake.config import KafkaSource
 from tidelake.config.secrets import resolved
+from tidelake.folders import Folder
 from tidelake.kafka.lag import Offsets
-from tidelake.store.folders import Folder
 
 _FIRST_INPUT = 2
 # As long as Kafka's own clients wait for a broker; Spark's source would wait twice as long.

@@ -11,11 +11,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, TimestampType
 from sqlglot import exp, parse_one, transpile
 
+from tidelake.delta.store import Catalog
+from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
 from tidelake.fingerprints import IN_SPARK
 from tidelake.foreign import kind_of
 from tidelake.instants import from_micros
-from tidelake.tables import Catalog, Table
 
 _DIALECT = "databricks"
 

@@ -8,13 +8,13 @@ from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 
 from tidelake.config import FilesSource, Pipeline
+from tidelake.delta.log import commits, last_commit
+from tidelake.delta.notes import position
+from tidelake.delta.positions import BEGINNING, Position, rows_between
+from tidelake.delta.tables import Lake, Table
 from tidelake.errors import SourceError
 from tidelake.ops.books import history
 from tidelake.runtime.landing import LandedFile, list_files, taken_files
-from tidelake.sinks.commits import commits, last_commit
-from tidelake.sinks.notes import position
-from tidelake.sinks.positions import BEGINNING, Position, rows_between
-from tidelake.tables import Lake, Table
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from tidelake.delta.log import Commit, repeated
+from tidelake.delta.notes import (
+    FRESH,
+    RECORDS,
+    Deduction,
+    FateCount,
+    SilverNote,
+    add_up,
+    arrivals_in,
+    deductions_in,
+    fingerprint_of,
+)
+from tidelake.delta.tables import Lake, Table
 from tidelake.fingerprints import (
     DUCKDB_DISTINCT,
     DUCKDB_SUM,
@@ -18,10 +31,6 @@ from tidelake.fingerprints import (
 )
 from tidelake.ops.query import ask
 from tidelake.ops.side import Closed, in_closed_batch
-from tidelake.sinks.commits import Commit, repeated
-from tidelake.sinks.erased import RECORDS, Deduction, arrivals_in, deductions_in
-from tidelake.sinks.notes import FRESH, FateCount, SilverNote, add_up, fingerprint_of
-from tidelake.tables import Lake, Table
 
 _Key = tuple[str, int]
 _COUNTED = f"count(*), {DUCKDB_XOR}, {DUCKDB_SUM}"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from tidelake.delta.log import REBUILT, Commit, commits, oldest_version
+from tidelake.delta.tables import Lake, Table
 from tidelake.errors import UsageError
 from tidelake.ops.query import ask
-from tidelake.sinks.commits import REBUILT, Commit, commits, oldest_version
-from tidelake.tables import Lake, Table
 
 
 def require_tables(lake: Lake, pipeline: str) -> None:

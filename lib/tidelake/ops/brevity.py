@@ -5,13 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from tidelake.config import FilesSource, Pipeline
+from tidelake.delta.log import last_commit
+from tidelake.delta.notes import position
+from tidelake.delta.positions import bytes_between
+from tidelake.delta.tables import Lake
 from tidelake.errors import SourceError
 from tidelake.runtime.landing import list_files
-from tidelake.sinks.commits import last_commit
-from tidelake.sinks.notes import position
-from tidelake.sinks.positions import bytes_between
 from tidelake.spark.tuning import BRIEF_RUN_BYTES
-from tidelake.tables import Lake
 
 # A file may be written for a while before it lands, and clocks differ.
 _BEFORE = timedelta(hours=1)

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from tidelake.delta.locks import lease
+from tidelake.delta.tables import Lake
 from tidelake.errors import JarError, TidelakeError
-from tidelake.spark.jars import cache_dir, read_lock, sha256_of, store_lock
-from tidelake.store.folders import Folder, is_stored
-from tidelake.store.lease import lease
-from tidelake.tables import Lake
+from tidelake.folders import Folder
+from tidelake.spark.jars import cache_dir, jars_for, sha256_of
 
 _LEAST_JAVA = 17
 _LEAST_MEMORY_GIB = 4
@@ -66,7 +66,7 @@ def examine(root: Folder) -> list[Finding]:
         check_spark,
         check_memory,
         lambda: check_disk(root),
-        lambda: check_jars(on_store=is_stored(root)),
+        lambda: check_jars(root),
         lambda: check_root(root),
     ]
     return [check() for check in checks]
@@ -127,10 +127,10 @@ def check_disk(root: Folder) -> Finding:
     return Finding("Disk", f"{free:.1f} GiB free", "" if free >= _LEAST_DISK_GIB else remedy)
 
 
-def check_jars(*, on_store: bool = False) -> Finding:
+def check_jars(root: Folder | None = None) -> Finding:
     """Want every jar of the lock in the cache, with its hash; on a store those that read it too."""
     try:
-        jars = (*read_lock(), *(read_lock(store_lock()) if on_store else ()))
+        jars = jars_for(root)
     except JarError as error:
         return Finding("Jars", "no lock", str(error))
     folder = cache_dir()

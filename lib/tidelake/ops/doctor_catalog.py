@@ -11,10 +11,11 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+from tidelake.delta.store import Catalog
+from tidelake.delta.tables import LAYERS, Lake
 from tidelake.errors import MachineError
 from tidelake.ops.doctor import Finding, check_python
 from tidelake.runtime.failures import FOREIGN
-from tidelake.tables import LAYERS, Catalog, Lake
 
 
 def examine_catalog(lake: Lake, catalog: Catalog) -> list[Finding]:

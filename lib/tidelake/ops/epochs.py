@@ -9,12 +9,12 @@ from typing import TypeVar
 
 import duckdb
 
+from tidelake.delta.log import last_commit
+from tidelake.delta.tables import Lake
 from tidelake.errors import UsageError
 from tidelake.ops.query import Answer, ask, ask_for_user, write_for_user
 from tidelake.ops.statements import dialect_of, tables_in
 from tidelake.ops.target import Target
-from tidelake.sinks.commits import last_commit
-from tidelake.tables import Lake
 
 _T = TypeVar("_T")
 

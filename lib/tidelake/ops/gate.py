@@ -14,10 +14,11 @@ from datetime import UTC, date, datetime, time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tidelake.access import load
 from tidelake.config.bounds import as_bound, from_now, is_parameter
 from tidelake.config.expectations import Expectation, Suite
 from tidelake.config.signatures import SIGNATURES
+from tidelake.delta.access import load
+from tidelake.delta.tables import Lake, Table
 from tidelake.errors import MachineError, UsageError
 from tidelake.foreign import kind_of_text
 from tidelake.ops.gate_report import (
@@ -26,7 +27,6 @@ from tidelake.ops.gate_report import (
     exception_text,
     observed_text,
 )
-from tidelake.tables import Lake, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from tidelake.delta.log import Commit
 from tidelake.kafka.lag import Offsets, total
 from tidelake.ops.advice import Advice, Taking, Trend, advise, trend_of
-from tidelake.sinks.commits import Commit
 
 # Checks that are closer say more of the moment in a batch than of the lag.
 _APART = timedelta(seconds=30)

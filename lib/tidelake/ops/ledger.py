@@ -12,6 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidelake.config import Pipeline
+from tidelake.delta.log import newest_version
+from tidelake.delta.notes import add_up, arrivals_in, erased_rows, position
+from tidelake.delta.positions import rows_between
+from tidelake.delta.tables import Lake
 from tidelake.ops.balance import (
     Batch,
     Tally,
@@ -31,11 +35,6 @@ from tidelake.ops.terms import (
     source_books,
 )
 from tidelake.ops.topic_books import TopicBooks, topic_books
-from tidelake.sinks.commits import newest_version
-from tidelake.sinks.erased import arrivals_in, erased_rows
-from tidelake.sinks.notes import add_up, position
-from tidelake.sinks.positions import rows_between
-from tidelake.tables import Lake
 
 _TRIES = 3
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from datetime import date, datetime
 
 from tidelake.config import Pipeline
+from tidelake.delta.tables import Lake
 from tidelake.ops.books import require_tables
 from tidelake.ops.query import ask
 from tidelake.ops.side import closed_batch, in_closed_batch, still_there
-from tidelake.tables import Lake
 
 # How many of the newest batches the trend shows.
 TREND = 8

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tidelake.config import Environment
+from tidelake.delta.tables import HOPS, Hop
 from tidelake.foreign import kind_of
 from tidelake.instants import now
 from tidelake.ops.alerts.telling import Teller, sender_of
@@ -27,7 +28,6 @@ from tidelake.ops.metrics.table import ProgressTable
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Say
 from tidelake.runtime.triggers import Trigger
-from tidelake.tables import HOPS, Hop
 from tidelake.typed import PLAIN, Typed
 
 if TYPE_CHECKING:

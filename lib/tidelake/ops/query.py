@@ -13,14 +13,14 @@ from typing import Any
 import duckdb
 from duckdb_extensions import import_extension
 
+from tidelake.delta.log import last_commit
+from tidelake.delta.notes import Final
+from tidelake.delta.store import Catalog
+from tidelake.delta.tables import Lake, Table
 from tidelake.errors import MachineError, NotBuiltError, TidelakeError, UsageError
+from tidelake.object_store import duckdb_secret
 from tidelake.ops.statements import DUCKDB, SPARK, known, refuse_beside_tables, tables_in
 from tidelake.ops.target import Target
-from tidelake.sinks.commits import last_commit
-from tidelake.sinks.finality import Final
-from tidelake.store.access import duckdb_secret
-from tidelake.store.folders import is_stored
-from tidelake.tables import Catalog, Lake, Table
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ def _reach(connection: duckdb.DuckDBPyConnection, lake: Lake) -> None:
 
     They are told anew each time: those of a role change every few hours.
     """
-    if not is_stored(lake.root):
+    if not lake.is_on_object_store:
         return
     try:
         import_extension("httpfs", con=connection)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidelake.sinks.commits import last_commit
-from tidelake.tables import Lake, Table
+from tidelake.delta.log import last_commit
+from tidelake.delta.tables import Lake, Table
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ import duckdb
 from sqlglot import exp, parse
 from sqlglot.errors import SqlglotError
 
+from tidelake.delta.tables import Lake, Table
 from tidelake.errors import UsageError
-from tidelake.tables import Lake, Table
 from tidelake.typed import first_command
 
 DUCKDB, SPARK = "duckdb", "databricks"

@@ -9,6 +9,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tidelake.config import FilesSource, Pipeline
+from tidelake.delta.log import Commit, last_commit
+from tidelake.delta.notes import SilverNote, position
+from tidelake.delta.positions import rows_between
+from tidelake.delta.tables import Lake, Table
 from tidelake.errors import SourceError
 from tidelake.instants import to_json
 from tidelake.ops.books import history, require_tables
@@ -16,10 +20,6 @@ from tidelake.ops.lag import SourceLag
 from tidelake.ops.topics import source_lag
 from tidelake.runtime.landing import list_files, taken_files
 from tidelake.silver.watermark import held_back_by
-from tidelake.sinks.commits import Commit, last_commit
-from tidelake.sinks.notes import SilverNote, position
-from tidelake.sinks.positions import rows_between
-from tidelake.tables import Lake, Table
 
 
 @dataclass(frozen=True)

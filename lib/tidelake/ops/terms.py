@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidelake.config import FilesSource, GlobalWindow, GoldTable, Pipeline, TumblingWindow
+from tidelake.delta.log import Commit
+from tidelake.delta.tables import Lake
 from tidelake.errors import SourceError
 from tidelake.ops.books import history
 from tidelake.ops.query import ask
 from tidelake.ops.side import closed_batch, still_there, unless_discarded
 from tidelake.runtime.landing import list_files, taken_files
-from tidelake.sinks.commits import Commit
-from tidelake.tables import Lake
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from tidelake.delta.log import ERASED, Commit
+from tidelake.delta.tables import Lake, Table
 from tidelake.ops.query import ask
-from tidelake.sinks.commits import ERASED, Commit
-from tidelake.tables import Lake, Table
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from tidelake.config import KafkaSource, Pipeline
+from tidelake.delta.log import Commit
 from tidelake.errors import TidelakeError
 from tidelake.kafka.ends import ends_of
 from tidelake.kafka.lag import behind
 from tidelake.ops.lag import Check, SourceLag, lag_of
-from tidelake.sinks.commits import Commit
 
 # How long a backlog may last where the pipeline file does not say.
 _LAG_SECONDS = 300.0

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from tidelake.access import detail
+from tidelake.delta.access import detail
+from tidelake.delta.positions import BEGINNING, Position
+from tidelake.delta.tables import Hop, Table
 from tidelake.ops.books import history
 from tidelake.runtime.checkpoints import delta_offset, prepare
 from tidelake.runtime.hop import Run
-from tidelake.sinks.positions import BEGINNING, Position
-from tidelake.tables import Hop, Table
 
 _GENERATION = re.compile(r"g([1-9][0-9]*)")
 

@@ -8,8 +8,12 @@ from typing import Literal, NamedTuple
 
 from pyspark.sql.types import StructType
 
-from tidelake.access import load
 from tidelake.config import Pipeline
+from tidelake.delta.access import load
+from tidelake.delta.evolution import Difference, Freedom, differences
+from tidelake.delta.log import last_commit
+from tidelake.delta.notes import changed_definition, changed_parts
+from tidelake.delta.tables import Lake, Table
 from tidelake.ops.query import ask
 from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import (
@@ -22,10 +26,6 @@ from tidelake.runtime.schemas import (
     target_schema,
 )
 from tidelake.silver.fields import new_columns
-from tidelake.sinks.commits import last_commit
-from tidelake.sinks.definitions import changed_definition, changed_parts
-from tidelake.sinks.evolution import Difference, Freedom, differences
-from tidelake.tables import Lake, Table
 
 _SAMPLE = 10_000
 Drift = Literal["unknown", "absent"]

@@ -6,19 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tidelake.access import load
+from tidelake.delta.access import load
+from tidelake.delta.append import append
+from tidelake.delta.generations import CREATION
+from tidelake.delta.log import ERASED, REBUILT, Commit, last_commit
+from tidelake.delta.notes import SilverNote
+from tidelake.delta.positions import BEGINNING, Position
+from tidelake.delta.tables import Hop, Table
 from tidelake.errors import UsageError
 from tidelake.ops.books import history
 from tidelake.replay.beginning import begin, is_generation, offsets_of
 from tidelake.replay.rebuild_gold import FIRST
 from tidelake.runtime.gold_inputs import inputs_of
 from tidelake.runtime.hop import Run
-from tidelake.sinks.append import append
-from tidelake.sinks.commits import ERASED, REBUILT, Commit, last_commit
-from tidelake.sinks.generations import CREATION
-from tidelake.sinks.notes import SilverNote
-from tidelake.sinks.positions import BEGINNING, Position
-from tidelake.tables import Hop, Table
 
 
 def go_on_silver(

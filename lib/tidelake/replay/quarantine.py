@@ -8,6 +8,10 @@ from datetime import UTC, datetime
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from tidelake.delta.append import append, ensure_table
+from tidelake.delta.generations import CREATION, FIRST_GENERATION
+from tidelake.delta.log import last_commit
+from tidelake.delta.notes import SilverNote
 from tidelake.fingerprints import fingerprint
 from tidelake.ops.side import closed_batch
 from tidelake.replay.requeue import as_requeued, holding_silver, send, waiting
@@ -19,10 +23,6 @@ from tidelake.runtime.silver import decide_fates
 from tidelake.runtime.writer_schemas import schemas_for
 from tidelake.silver.classify import STAGE
 from tidelake.silver.route import FATE, QUARANTINED
-from tidelake.sinks.append import append, ensure_table
-from tidelake.sinks.commits import last_commit
-from tidelake.sinks.generations import CREATION, FIRST_GENERATION
-from tidelake.sinks.notes import SilverNote
 
 _DISCARDED_DDL = (
     "record_id string, stage string, reasons array<string>, why string, discarded_at timestamp"

@@ -6,7 +6,19 @@ from collections.abc import Callable, Mapping
 
 from pyspark.sql import DataFrame
 
-from tidelake.access import load
+from tidelake.delta.access import load
+from tidelake.delta.append import append
+from tidelake.delta.evolution import differences
+from tidelake.delta.log import (
+    REBUILT,
+    Commit,
+    last_commit,
+    newest_version,
+    oldest_version,
+    written_at,
+)
+from tidelake.delta.notes import changed_definition, positions, settled_until
+from tidelake.delta.positions import BEGINNING, Position, rewritten_after
 from tidelake.replay.beginning import begin, offsets_of
 from tidelake.runtime.gold_inputs import inputs_of, up_to
 from tidelake.runtime.hop import Run
@@ -18,20 +30,6 @@ from tidelake.runtime.targets import (
     stamped,
     targets_of,
 )
-from tidelake.sinks.append import append
-from tidelake.sinks.commits import (
-    REBUILT,
-    Commit,
-    last_commit,
-    newest_version,
-    oldest_version,
-    written_at,
-)
-from tidelake.sinks.definitions import changed_definition
-from tidelake.sinks.evolution import differences
-from tidelake.sinks.finality import settled_until
-from tidelake.sinks.notes import positions
-from tidelake.sinks.positions import BEGINNING, Position, rewritten_after
 
 # The number of a rebuilt table's batch: a checkpoint is prepared from the batch before it on.
 FIRST = 1

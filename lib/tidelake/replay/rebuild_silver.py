@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from tidelake.access import load
 from tidelake.bronze import REQUEUE_DDL, as_never_requeued
+from tidelake.delta.access import load
+from tidelake.delta.append import ensure_table
+from tidelake.delta.generations import CREATION
+from tidelake.delta.log import newest_version
+from tidelake.delta.notes import SilverNote
+from tidelake.delta.positions import Position
 from tidelake.replay.beginning import begin, offsets_of
 from tidelake.replay.rebuild_gold import FIRST
 from tidelake.replay.stays import Stays
@@ -12,11 +17,6 @@ from tidelake.runtime.hop import Run
 from tidelake.runtime.prefilter import Recovered
 from tidelake.runtime.schemas import from_ddl
 from tidelake.runtime.silver import BatchContext, create_silver, silver_batch
-from tidelake.sinks.append import ensure_table
-from tidelake.sinks.commits import newest_version
-from tidelake.sinks.generations import CREATION
-from tidelake.sinks.notes import SilverNote
-from tidelake.sinks.positions import Position
 from tidelake.spark.engine import fitted
 
 

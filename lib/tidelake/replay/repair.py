@@ -8,8 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tidelake.config import FilesSource, KafkaSource
+from tidelake.delta.locks import hold_hops
+from tidelake.delta.notes import SilverNote, changed_parts, positions
+from tidelake.delta.positions import BEGINNING, rewritten_after
+from tidelake.delta.tables import Hop
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.fingerprints import EMPTY, bronze_marks
+from tidelake.folders import listed
 from tidelake.ops.books import history
 from tidelake.replay.beginning import begin, next_generation
 from tidelake.replay.going_on import (
@@ -25,12 +30,7 @@ from tidelake.replay.rebuild_silver import rebuild_silver
 from tidelake.runtime.checkpoints import file_entry
 from tidelake.runtime.gold_inputs import inputs_of
 from tidelake.runtime.hop import Run
-from tidelake.runtime.landing import listed, taken_files
-from tidelake.runtime.lock import hold_hops
-from tidelake.sinks.definitions import changed_parts
-from tidelake.sinks.notes import SilverNote, positions
-from tidelake.sinks.positions import BEGINNING, rewritten_after
-from tidelake.tables import Hop
+from tidelake.runtime.landing import taken_files
 
 
 @dataclass(frozen=True)

@@ -11,21 +11,20 @@ from typing import Literal
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from tidelake.access import load
 from tidelake.config.names import BRONZE_COLUMNS
+from tidelake.delta.access import load, rows_that_came
+from tidelake.delta.append import append
+from tidelake.delta.locks import hold_hops
+from tidelake.delta.log import last_commit
+from tidelake.delta.notes import position
+from tidelake.delta.positions import Position
+from tidelake.delta.tables import Table
 from tidelake.errors import TidelakeError, UsageError
 from tidelake.fingerprints import fingerprint
 from tidelake.instants import from_json, from_micros
 from tidelake.ops.side import closed_batch, still_there, unless_discarded
 from tidelake.replay.views import query_over
 from tidelake.runtime.hop import Run
-from tidelake.runtime.lock import hold_hops
-from tidelake.sinks.append import append
-from tidelake.sinks.arrived import rows_that_came
-from tidelake.sinks.commits import last_commit
-from tidelake.sinks.notes import position
-from tidelake.sinks.positions import Position
-from tidelake.tables import Table
 
 Reason = Literal["late", "quarantine"]
 

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tidelake.config import Source
+from tidelake.delta.notes import FRESH
 from tidelake.errors import UsageError
 from tidelake.fingerprints import fingerprint
 from tidelake.replay.verify.inputs import ORIGIN as _OF_THE_BATCH
@@ -26,7 +27,6 @@ from tidelake.runtime.silver import Stored
 from tidelake.silver.classify import ORIGIN, STAGE
 from tidelake.silver.route import FATE, QUARANTINED, SILVER
 from tidelake.silver.watermark import partition_of
-from tidelake.sinks.notes import FRESH
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tidelake.tables import Table
+from tidelake.delta.tables import Table
 
 
 def query_over(spark: SparkSession, query: str, frames: Mapping[Table, DataFrame]) -> DataFrame:

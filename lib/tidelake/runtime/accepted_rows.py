@@ -20,19 +20,17 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from tidelake.access import detail, load
 from tidelake.config import Pipeline
 from tidelake.config.names import ID_HASH
+from tidelake.delta.access import detail, load
+from tidelake.delta.log import commits_after, newest_version
+from tidelake.delta.tables import Lake, Table
 from tidelake.silver.classify import PAYLOAD_HASH
 from tidelake.silver.dedup import Accepted, Hold
 from tidelake.silver.row_sets import NOTHING, Numbers, may_have_hash, members
 from tidelake.silver.scope import RANGES, DedupScope, Range, united
-from tidelake.sinks.commits import newest_version
-from tidelake.sinks.log_files import commits_after
 from tidelake.spark import tuning
 from tidelake.spark.engine import reads_local_paths
-from tidelake.store.folders import is_stored
-from tidelake.tables import CatalogName, Lake, Table
 
 _COMPARED = ["event_id", "event_date", "ingested_at", PAYLOAD_HASH, ID_HASH]
 # Of a late row its name and its batch too.
@@ -238,8 +236,7 @@ class FilesInScope:
         return True
 
     def _in_scope(self, spark: SparkSession, scope: DedupScope) -> _Found | None:
-        is_named = isinstance(self.table.place, CatalogName)
-        if not reads_local_paths() or is_named or is_stored(self.table.path):
+        if not (reads_local_paths() and self.table.store.reads_files_directly):
             return None
         if not self._is_brought_up(scope):
             self._found = self._asked(spark, scope)

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
+from tidelake.folders import place_of
 from tidelake.runtime.landing import LandedFile
-from tidelake.store.folders import place_of
 
 _PLACES = "array<struct<source: string, _part: int>>"
 

@@ -9,16 +9,16 @@ from typing import Any
 
 from pyspark.sql import functions as F
 
-from tidelake.access import load
 from tidelake.config.ops_tables import BOOKS_COLUMNS
+from tidelake.delta.access import load
+from tidelake.delta.append import append, ensure_table
+from tidelake.delta.generations import CREATION, FIRST_GENERATION
+from tidelake.delta.log import Commit, commits, last_commit, oldest_version
+from tidelake.delta.notes import FateCount
+from tidelake.delta.tables import Hop, Table
 from tidelake.runtime.landing import LandedFile
 from tidelake.runtime.run import Run
 from tidelake.runtime.schemas import from_ddl
-from tidelake.sinks.append import append, ensure_table
-from tidelake.sinks.commits import Commit, commits, last_commit, oldest_version
-from tidelake.sinks.generations import CREATION, FIRST_GENERATION
-from tidelake.sinks.notes import FateCount
-from tidelake.tables import Hop, Table
 
 _NOTES = 50
 _DDL = ", ".join(f"{name} {kind}" for name, kind in BOOKS_COLUMNS.items())

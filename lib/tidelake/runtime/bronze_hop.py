@@ -15,6 +15,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tidelake.bronze import BRONZE_DDL, REQUEUE_DDL, to_bronze
 from tidelake.config import DeltaSource, FilesSource, KafkaSource
+from tidelake.delta.append import append, ensure_table
+from tidelake.delta.generations import Fence
+from tidelake.delta.log import Commit, commits, last_commit
+from tidelake.delta.store import folder_store
+from tidelake.delta.tables import Table
 from tidelake.errors import LostError, SourceError
 from tidelake.fingerprints import (
     Fingerprint,
@@ -23,6 +28,7 @@ from tidelake.fingerprints import (
     contents,
     fingerprint,
 )
+from tidelake.folders import folder, place_of
 from tidelake.instants import now
 from tidelake.kafka.lag import behind, between, total
 from tidelake.kafka.reach import Contact, refuse_unreachable
@@ -44,15 +50,10 @@ from tidelake.runtime.landing import (
 )
 from tidelake.runtime.places import placed
 from tidelake.runtime.schemas import from_ddl
-from tidelake.sinks.append import append, ensure_table
-from tidelake.sinks.commits import Commit, commits, last_commit
-from tidelake.sinks.generations import Fence
 from tidelake.sources import SIZE, identify, last_row, read_stream, refuse_more
 from tidelake.spark.engine import reads_files_whole, slots_of
 from tidelake.spark.session import whole_file_session
 from tidelake.spark.tuning import BRONZE_BYTES_A_FILE
-from tidelake.store.folders import folder, place_of
-from tidelake.tables import Table
 
 
 class BronzeHop(HopQuery):
@@ -128,7 +129,7 @@ class BronzeHop(HopQuery):
         if isinstance(source, KafkaSource):
             refuse_unreachable(source.bootstrap)
             self._refuse_lost(source)
-        if isinstance(source, DeltaSource) and not Table("source", folder(source.path)).exists:
+        if isinstance(source, DeltaSource) and not folder_store(folder(source.path)).exists:
             raise SourceError(f"the source {source.path} is no Delta table.")
         spark = self.run.spark
         requeue = self.run.lake.requeue(self.run.pipeline.name)
@@ -155,14 +156,15 @@ class BronzeHop(HopQuery):
     def write(self, rows: DataFrame, batch: int) -> None:
         """Append a batch, after the bytes that were read were compared with the files' sizes."""
         began, begun_at = time.monotonic(), now()
-        if not self.fence.admits(self.table, batch):
+        before = self.fence.admits(self.table, batch)
+        if before is None:
             return
         source = self.run.pipeline.source
         cut = isinstance(source, FilesSource) and not reads_files_whole()
         identified = identify(placed(rows) if cut else rows, source, batch)
         offered = self._offered(identified)
         files = self._files(offered, batch)
-        stamp = self._arrival()
+        stamp = self._arrival(before)
         if files and not cut:
             identified = refuse_more(identified, [row["last"] for row in offered])
         size = sum(file.size for file, _ in files)
@@ -283,11 +285,10 @@ class BronzeHop(HopQuery):
         """
         return taken_before(self.run, self.table, logged_files(self.checkpoint) & set(paths))
 
-    def _arrival(self) -> datetime:
+    def _arrival(self, last: Commit) -> datetime:
         """Take the present moment, or the last batch's when the clock went back."""
         arrived = datetime.now(UTC)
-        last = last_commit(self.table)
-        before = last.note.get("ingested_at") if last else None
+        before = last.note.get("ingested_at")
         return max(arrived, datetime.fromisoformat(before)) if before else arrived
 
 

@@ -10,10 +10,9 @@ import json
 import uuid
 from collections.abc import Sequence
 
+from tidelake.delta.positions import Position
+from tidelake.folders import Folder, remove_tree
 from tidelake.runtime.landing import LandedFile
-from tidelake.sinks.positions import Position
-from tidelake.store.files import remove_tree
-from tidelake.store.folders import Folder
 
 _VERSION = "v1"
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from datetime import datetime
 from itertools import takewhile
 
+from tidelake.delta.generations import CREATION
+from tidelake.delta.log import Commit, commits, last_commit
+from tidelake.delta.tables import Hop, Table
 from tidelake.runtime.progress import Progress
-from tidelake.sinks.commits import Commit, commits, last_commit
-from tidelake.sinks.generations import CREATION
-from tidelake.tables import Hop, Table
 
 
 class Closings:

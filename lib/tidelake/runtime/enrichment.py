@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from tidelake.access import load
 from tidelake.bronze import REQUEUE_DDL
 from tidelake.config import Enrich, Pipeline
 from tidelake.silver.classify import SELECTED

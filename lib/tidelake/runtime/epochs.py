@@ -10,18 +10,17 @@ from typing import Any
 from pyspark.sql import functions as F
 
 from tidelake.config.ops_tables import EPOCHS_COLUMNS
+from tidelake.delta.append import append, ensure_final_view, ensure_table
+from tidelake.delta.boundaries import find_boundary
+from tidelake.delta.compaction import compact, is_due
+from tidelake.delta.generations import CREATION, FIRST_GENERATION
+from tidelake.delta.locks import hold
+from tidelake.delta.log import last_commit
+from tidelake.delta.notes import Final
+from tidelake.delta.tables import Table
 from tidelake.instants import from_json, to_json
 from tidelake.runtime.hop import Run
-from tidelake.runtime.lock import hold
 from tidelake.runtime.schemas import from_ddl
-from tidelake.sinks.append import append, ensure_table
-from tidelake.sinks.commits import last_commit
-from tidelake.sinks.compaction import compact, is_due
-from tidelake.sinks.epochs import find_boundary
-from tidelake.sinks.final_views import ensure_final_view
-from tidelake.sinks.finality import Final
-from tidelake.sinks.generations import CREATION, FIRST_GENERATION
-from tidelake.tables import Table
 
 _DDL = ", ".join(f"{name} {kind}" for name, kind in EPOCHS_COLUMNS.items())
 _STRUCT = ", ".join(f"{name}: {kind}" for name, kind in EPOCHS_COLUMNS.items())

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
 
+from tidelake.delta.tables import Hop
 from tidelake.errors import (
     LostError,
     MachineError,
@@ -20,7 +21,6 @@ from tidelake.errors import (
 from tidelake.foreign import HEAD, kind_of
 from tidelake.spark.internals import BridgeError, stack_trace
 from tidelake.spark.session import kept_log
-from tidelake.tables import Hop
 from tidelake.visible import visible
 
 if TYPE_CHECKING:

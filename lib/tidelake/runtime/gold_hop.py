@@ -12,6 +12,13 @@ from pyspark.sql import functions as F
 
 from tidelake.config.meanings import meaning_of
 from tidelake.config.sizes import bytes_of
+from tidelake.delta.append import ensure_table
+from tidelake.delta.compaction import CONFLICTS, has_vectors, relieve
+from tidelake.delta.generations import Fence
+from tidelake.delta.log import last_commit
+from tidelake.delta.notes import changed_definition, definition_note, settled_until
+from tidelake.delta.positions import Position
+from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
 from tidelake.runtime.gold_inputs import by_input, inputs_of, open_stream, up_to
 from tidelake.runtime.held import Held
@@ -27,17 +34,9 @@ from tidelake.runtime.targets import (
     count_contributions,
     targets_of,
 )
-from tidelake.sinks.append import ensure_table
-from tidelake.sinks.commits import last_commit
-from tidelake.sinks.compaction import CONFLICTS, has_vectors, relieve
-from tidelake.sinks.definitions import changed_definition, definition_note
-from tidelake.sinks.finality import settled_until
-from tidelake.sinks.generations import Fence
-from tidelake.sinks.positions import Position
 from tidelake.spark.engine import fitted
 from tidelake.spark.internals import moved
 from tidelake.spark.tuning import is_small
-from tidelake.tables import Table
 
 # How often a batch is merged again after a compaction got in between.
 _TRIES = 5

@@ -7,12 +7,11 @@ from collections.abc import Callable, Collection, Mapping
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidelake.access import follow, load
 from tidelake.config import Pipeline
+from tidelake.delta.access import follow, load, rows_that_came
+from tidelake.delta.positions import Position
+from tidelake.delta.tables import Lake, Table
 from tidelake.runtime.targets import OWN
-from tidelake.sinks.arrived import rows_that_came
-from tidelake.sinks.positions import Position
-from tidelake.tables import Lake, Table
 
 # What silver's batches wrote beside the columns that users see.
 _HIDDEN = ("_payload_hash", "_id_hash", "_generation", "_batch")

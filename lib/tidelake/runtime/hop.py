@@ -13,7 +13,12 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tidelake.delta.compaction import compact, is_due
+from tidelake.delta.generations import CREATION, Fence, open_generation
+from tidelake.delta.log import Commit, last_commit
+from tidelake.delta.tables import Hop, Table
 from tidelake.errors import TidelakeError
+from tidelake.folders import Folder
 from tidelake.runtime.again import InputGrewError, LimitChangedError, has_grown
 from tidelake.runtime.closings import Closings
 from tidelake.runtime.elsewhere import Elsewhere, carried
@@ -22,12 +27,7 @@ from tidelake.runtime.limits import Load
 from tidelake.runtime.pace import Pace
 from tidelake.runtime.run import Described, Run
 from tidelake.runtime.standing import Standing
-from tidelake.sinks.commits import Commit, last_commit
-from tidelake.sinks.compaction import compact, is_due
-from tidelake.sinks.generations import CREATION, Fence, open_generation
 from tidelake.spark.engine import failure_text, runs_batches_here
-from tidelake.store.folders import Folder
-from tidelake.tables import Hop, Table
 
 __all__ = ["HopQuery", "Run"]
 

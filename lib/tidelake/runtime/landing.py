@@ -9,21 +9,18 @@ from __future__ import annotations
 
 import json
 import time
-import unicodedata
-from collections.abc import Callable, Collection, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from typing import TYPE_CHECKING
 
+from tidelake.delta.log import Commit, commits
+from tidelake.delta.tables import Table
 from tidelake.errors import SourceChangedError, SourceError
-from tidelake.sinks.commits import Commit, commits
-from tidelake.store.access import named
-from tidelake.store.folders import SCHEME, Folder, folder, is_stored, place_of, stored
-from tidelake.tables import Table
+from tidelake.folders import SCHEME, Folder, folder, has_one_time, place_of, state_of, states_of
+from tidelake.object_store import named
 
 if TYPE_CHECKING:
     from upath import UPath
@@ -31,17 +28,11 @@ if TYPE_CHECKING:
 _COMPRESSED = frozenset({".gz", ".bz2", ".zst", ".lz4", ".snappy", ".deflate", ".xz"})
 # A missing last line feed adds one byte, a byte order mark that Spark drops takes three.
 _HARMLESS = frozenset({0, 1, -3, -2})
-_LOOKS_AT_ONCE = 16
 
 # A run that goes on lists its source at most so often, and for at most one part in so many of its
 # time: 100,000 files on a disk take about a second.
 LISTING_SECONDS = 60.0
 _LISTING_SHARE = 20
-
-_VOLUMES = "/Volumes/"
-
-# In a path of java.net.URI, besides letters and digits.
-_STAYS = frozenset("-_.!~*'():@&=+$,;/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +65,7 @@ def list_files(source: str) -> dict[str, LandedFile]:
         )
     try:
         paths = [root] if root.is_file() else list(_walk(root))
-        found = {str(path): _look(str(path)) for path in paths}
+        found = {file.path: file for file in _look_at([str(path) for path in paths])}
     except OSError as error:
         raise SourceError(
             f"the source {error.filename} cannot be read: {error.strerror}"
@@ -113,7 +104,7 @@ def _list_store(root: UPath) -> dict[str, LandedFile]:
         below = path.removeprefix(str(root)).split("/")
         is_object = entry["type"] == "file" and (below[-1] or path == str(root))
         if is_object and not any(part.startswith((".", "_")) for part in below):
-            found[path] = _landed(path, entry)
+            found[path] = LandedFile(path, *state_of(entry))
     if not found:
         raise SourceError(
             f"the source {root} holds no file, or is not there. Put JSON-lines files into it "
@@ -122,17 +113,8 @@ def _list_store(root: UPath) -> dict[str, LandedFile]:
     return found
 
 
-def _landed(path: str, entry: Mapping[str, Any]) -> LandedFile:
-    # One request tells the fraction of a second, another does not.
-    return LandedFile(path, entry["size"], int(entry["LastModified"].timestamp()) * 1000)
-
-
-def _look(path: str) -> LandedFile:
-    if is_stored(path):
-        place = stored(path)
-        return _landed(path, place.fs.info(place.path))
-    found = Path(path).stat()
-    return LandedFile(path, found.st_size, found.st_mtime_ns // 1_000_000)
+def _look_at(paths: Sequence[str]) -> list[LandedFile]:
+    return [LandedFile(path, *state) for path, state in zip(paths, states_of(paths), strict=True)]
 
 
 def taken_files(bronze: Iterable[Commit]) -> dict[str, LandedFile]:
@@ -242,14 +224,6 @@ def batch_files(checkpoint: Folder, batch: int) -> list[LandedFile]:
     return _look_at(batch_paths(checkpoint, batch))
 
 
-def _look_at(paths: Collection[str]) -> list[LandedFile]:
-    if not any(is_stored(path) for path in paths):
-        return [_look(path) for path in paths]
-    # Each look is a round trip.
-    with ThreadPoolExecutor(_LOOKS_AT_ONCE) as looking:
-        return list(looking.map(_look, paths))
-
-
 def batch_paths(checkpoint: Folder, batch: int) -> list[str]:
     """Look up where they are, or were."""
     last = _log_offset(checkpoint / "offsets" / str(batch))
@@ -285,9 +259,8 @@ def check_bytes(file: LandedFile, read: int, planned: LandedFile | None = None) 
 
 
 def _is_unchanged(planned: LandedFile, file: LandedFile) -> bool:
-    # On a volume or an object store Spark and Python do not learn of the same instant.
-    told_alike = not (is_stored(file.path) or file.path.startswith(_VOLUMES))
-    return planned.size == file.size and (not told_alike or planned.modified == file.modified)
+    is_same_time = planned.modified == file.modified or not has_one_time(file.path)
+    return planned.size == file.size and is_same_time
 
 
 def check_unchanged(files: Collection[LandedFile]) -> None:
@@ -305,21 +278,6 @@ def check_unchanged(files: Collection[LandedFile]) -> None:
     ]
     if changes:
         raise SourceChangedError(changes, taken=False)
-
-
-def listed(path: str) -> str:
-    """Write a path as Spark's file source lists it, which is Java's way to write a URI.
-
-    A volume's have a scheme of their own.
-    """
-    scheme = "dbfs:" if path.startswith(_VOLUMES) else "file://"
-    return ("" if is_stored(path) else scheme) + "".join(map(_in_a_uri, path))
-
-
-def _in_a_uri(letter: str) -> str:
-    # Letters of other scripts stay as they are; controls and spaces of any script do not.
-    stays = letter in _STAYS or (letter > "\x9f" and unicodedata.category(letter)[0] != "Z")
-    return letter if letter.isalnum() or stays else quote(letter)
 
 
 def _log_offset(file: Folder) -> int:

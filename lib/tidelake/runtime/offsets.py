@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from tidelake.sinks.positions import BEGINNING, Position
-from tidelake.store.folders import Folder
+from tidelake.delta.positions import BEGINNING, Position
+from tidelake.folders import Folder
 
 # The offset log: a version line, a line of metadata, then a line for each input.
 _FIRST_INPUT = 2

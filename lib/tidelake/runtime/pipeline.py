@@ -8,6 +8,8 @@ from contextlib import nullcontext
 
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tidelake.delta.locks import hold_hops
+from tidelake.delta.tables import HOPS, Hop
 from tidelake.errors import RefusedError, UsageError
 from tidelake.runtime.again import InputGrewError, LimitChangedError
 from tidelake.runtime.books import copy_books
@@ -16,13 +18,11 @@ from tidelake.runtime.epochs import close_epoch
 from tidelake.runtime.failures import naming
 from tidelake.runtime.gold_hop import GoldHop
 from tidelake.runtime.hop import HopQuery, Run
-from tidelake.runtime.lock import hold_hops
 from tidelake.runtime.pace import Pace
 from tidelake.runtime.schemas import check_definition
 from tidelake.runtime.silver import SilverHop
 from tidelake.runtime.triggers import Trigger
 from tidelake.spark.engine import runs_until_stopped
-from tidelake.tables import HOPS, Hop
 
 # A run that goes on copies its books now and then: the log keeps commits for days, not minutes.
 _COPY_SECONDS = 600

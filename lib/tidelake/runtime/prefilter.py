@@ -10,6 +10,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidelake.bronze import as_never_requeued
+from tidelake.delta.access import rows_that_came
+from tidelake.delta.generations import Fence
+from tidelake.delta.log import last_commit
+from tidelake.delta.notes import FRESH, SilverNote
+from tidelake.delta.positions import Position
+from tidelake.delta.tables import Table
 from tidelake.errors import GenerationError, UsageError
 from tidelake.fingerprints import fingerprint
 from tidelake.instants import from_micros
@@ -20,14 +26,8 @@ from tidelake.silver.dedup import DUPLICATE
 from tidelake.silver.prefilter import copies_of, held_back
 from tidelake.silver.route import FATE
 from tidelake.silver.watermark import partition_of
-from tidelake.sinks.arrived import rows_that_came
-from tidelake.sinks.commits import last_commit
-from tidelake.sinks.generations import Fence
-from tidelake.sinks.notes import FRESH, SilverNote
-from tidelake.sinks.positions import Position
 from tidelake.spark.engine import REFUSED, runs_batches_here
 from tidelake.spark.tuning import STATE_SETTINGS
-from tidelake.tables import Table
 
 
 def refuse_other_prefilter(table: Table, fence: Fence, *, wanted: bool) -> None:

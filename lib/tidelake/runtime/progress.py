@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
+from tidelake.delta.tables import Hop
 from tidelake.runtime.again import InputGrewError, LimitChangedError
-from tidelake.tables import Hop
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

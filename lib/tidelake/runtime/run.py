@@ -9,7 +9,9 @@ from functools import cached_property
 from pyspark.sql import SparkSession
 
 from tidelake.config import Environment, Pipeline
-from tidelake.runtime.lock import HopLocks
+from tidelake.delta.locks import HopLocks
+from tidelake.delta.store import Catalog
+from tidelake.delta.tables import Lake
 from tidelake.runtime.progress import Progress
 from tidelake.silver.plan import SilverPlan
 from tidelake.tables import Catalog, Lake

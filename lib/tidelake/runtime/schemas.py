@@ -9,10 +9,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from tidelake.access import load
 from tidelake.bronze import REQUEUE_DDL
 from tidelake.config import Pipeline
 from tidelake.config.names import IS_DELETE, SEQUENCE
+from tidelake.delta.access import load
+from tidelake.delta.evolution import Freedom
 from tidelake.errors import ConfigError, Violation
 from tidelake.runtime.avro import reading_problem
 from tidelake.runtime.enrichment import enriched
@@ -24,7 +25,6 @@ from tidelake.silver.dedup import Repeats
 from tidelake.silver.payloads import read_payloads
 from tidelake.silver.plan import SilverPlan
 from tidelake.silver.route import decide, marked, to_late, to_silver
-from tidelake.sinks.evolution import Freedom
 
 # How far a gold table may follow the definition without a rebuild: its columns are fixed, their
 # types grow with silver's, and where a sum needs a larger one than an earlier version gave it.

@@ -11,10 +11,24 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tidelake.access import follow, load
 from tidelake.bronze import as_never_requeued
 from tidelake.config.meanings import meaning_of
 from tidelake.config.sizes import bytes_of
+from tidelake.delta.access import follow, load
+from tidelake.delta.append import append, ensure_table
+from tidelake.delta.evolution import types_of
+from tidelake.delta.log import REBUILT, last_commit
+from tidelake.delta.notes import (
+    DimensionUse,
+    FateCount,
+    SilverNote,
+    changed_parts,
+    decision_note,
+    is_decided_by,
+    silver_note,
+)
+from tidelake.delta.positions import BEGINNING, Position, rows_between
+from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
 from tidelake.runtime.accepted_rows import AcceptedRows, FilesInScope
 from tidelake.runtime.avro import refuse_unlimited
@@ -43,15 +57,8 @@ from tidelake.silver.route import (
 )
 from tidelake.silver.summary import Summary, summarize, unknown_fields
 from tidelake.silver.watermark import advance
-from tidelake.sinks.append import append, ensure_table
-from tidelake.sinks.commits import REBUILT, last_commit
-from tidelake.sinks.definitions import changed_parts, decision_note, is_decided_by, silver_note
-from tidelake.sinks.evolution import types_of
-from tidelake.sinks.notes import DimensionUse, FateCount, SilverNote
-from tidelake.sinks.positions import BEGINNING, Position, rows_between
 from tidelake.spark.engine import fitted
 from tidelake.spark.tuning import SEARCHED_PER_ROW, is_small
-from tidelake.tables import Table
 
 _COPY_COLUMNS = ("event_id", PAYLOAD_HASH, "ingested_at")
 
@@ -137,12 +144,13 @@ class SilverHop(HopQuery):
         """Decide a batch and write it."""
         began = time.monotonic()
         until = self.standing.planned(batch)
-        if not self.fence.admits(self.table, batch, until):
+        last = self.fence.admits(self.table, batch, until)
+        if last is None:
             if self._prefilters:
                 # The operator's state moves on only where its rows are read.
                 rows.write.format("noop").mode("overwrite").save()
             return
-        before = SilverNote.of(last_commit(self.table))
+        before = SilverNote.of(last)
         taken = {
             key: rows_between(table, before.until.get(key, BEGINNING), until[key])
             for key, table in self.inputs.items()
@@ -440,7 +448,7 @@ def _write_side(
         rows: Gives the rows; most batches have none for a side table.
         table: Where to.
         context: Of the batch.
-        decided_by: From :func:`tidelake.sinks.definitions.decision_note`.
+        decided_by: From :func:`tidelake.delta.notes.decision_note`.
         count: How many rows the batch has.
         adds_columns: Whether columns that the table lacks may come into it.
     """

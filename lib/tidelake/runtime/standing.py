@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tidelake.runtime.offsets import planned_positions, planned_tables, unreadable
-from tidelake.sinks.commits import Commit, last_commit, newest_version, oldest_version
-from tidelake.sinks.generations import CREATION, Fence
-from tidelake.sinks.log import table_id
-from tidelake.sinks.notes import positions
-from tidelake.sinks.positions import (
+from tidelake.delta.generations import CREATION, Fence
+from tidelake.delta.log import Commit, last_commit, newest_version, oldest_version
+from tidelake.delta.notes import positions
+from tidelake.delta.positions import (
     BEGINNING,
     Position,
     bytes_between,
@@ -18,8 +16,9 @@ from tidelake.sinks.positions import (
     rows_between,
     size_between,
 )
-from tidelake.store.folders import Folder
-from tidelake.tables import CatalogName, Table
+from tidelake.delta.tables import Table
+from tidelake.folders import Folder
+from tidelake.runtime.offsets import planned_positions, planned_tables, unreadable
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ class Standing:
             raise self.fence.refusal(f"offsets/{batch} of its checkpoint lacks an input")
         until = dict(zip(self.inputs, ends, strict=True))
         for key, followed in self.inputs.items():
-            if isinstance(followed.place, CatalogName) and until[key][1] >= 0:
+            if followed.store.takes_whole_commits and until[key][1] >= 0:
                 raise self.fence.refusal(
                     f"its checkpoint lets batch {batch} end inside a commit of {followed.name}"
                 )
@@ -135,7 +134,7 @@ class Standing:
         if len(ids) != len(self.inputs):
             return f"offsets/{closed.batch} of its checkpoint lacks an input"
         for (key, table), position, known in zip(self.inputs.items(), planned, ids, strict=True):
-            if known and table_id(table) not in (None, known):
+            if known and table.store.id not in (None, known):
                 return f"{table.name} is another table now than the one that was read"
             if told[key] != position:
                 return (

@@ -16,8 +16,12 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidelake.access import load
 from tidelake.config import Registry
+from tidelake.delta.access import load
+from tidelake.delta.append import append, ensure_table
+from tidelake.delta.compaction import compact, is_due
+from tidelake.delta.generations import CREATION, FIRST_GENERATION
+from tidelake.delta.log import last_commit
 from tidelake.instants import from_micros, to_json
 from tidelake.kafka.registry import Version, versions_of
 from tidelake.kafka.resolution import incompatibility
@@ -25,10 +29,6 @@ from tidelake.runtime.avro import reading_problem
 from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import from_ddl
 from tidelake.silver.payloads import Refusal, WriterSchemas, arrival, not_registered, schema_id
-from tidelake.sinks.append import append, ensure_table
-from tidelake.sinks.commits import last_commit
-from tidelake.sinks.compaction import compact, is_due
-from tidelake.sinks.generations import CREATION, FIRST_GENERATION
 
 SCHEMAS_DDL = (
     "schema_id bigint, schema string, refusal string, refused_through timestamp, found_at timestamp"

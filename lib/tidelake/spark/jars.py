@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tidelake.config import conf_file
 from tidelake.errors import JarError
+from tidelake.folders import Folder, is_stored
 
 CACHE_VARIABLE = "TIDELAKE_JARS"
 
@@ -65,6 +66,12 @@ def read_lock(path: Path | None = None) -> tuple[Jar, ...]:
             raise JarError(f"{lock}, line {number}: write `group:artifact:version sha256:HEX`")
         jars.append(Jar(words[0], words[1].removeprefix("sha256:")))
     return tuple(jars)
+
+
+def jars_for(root: Folder | None) -> tuple[Jar, ...]:
+    """Read the locks of the jars that tables under a root need; None: in no store."""
+    on_store = root is not None and is_stored(root)
+    return (*read_lock(), *(read_lock(store_lock()) if on_store else ()))
 
 
 def ensure_jars(jars: Sequence[Jar] | None = None, *, cache: Path | None = None) -> list[Path]:

@@ -23,14 +23,13 @@ from typing import TYPE_CHECKING
 from tidelake.config import DeltaSource, Environment, FilesSource, Pipeline, load_environment
 from tidelake.config.databricks import on_databricks
 from tidelake.config.environment import REMOTE_VARIABLE
-from tidelake.errors import MachineError, UsageError
+from tidelake.errors import MachineError
+from tidelake.folders import is_stored
+from tidelake.object_store import spark_settings
 from tidelake.spark.jars import ensure_jars, read_lock, store_lock
 from tidelake.spark.java import EXECUTOR_OPTIONS, class_settings, driver_options
 from tidelake.spark.quiet import output_to
 from tidelake.spark.tuning import SESSION_SETTINGS
-from tidelake.store.access import spark_settings
-from tidelake.store.folders import is_stored
-from tidelake.tables import Catalog, Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -138,17 +137,6 @@ def _on_store(environment: Environment, reads: Iterable[str]) -> bool:
 def starts_spark(environment: Environment) -> bool:
     """Return whether Tidelake starts and stops the session, and not a managed runtime."""
     return environment.root is not None or environment.remote is not None
-
-
-def lake_of(environment: Environment) -> Lake:
-    """Return an environment's tables; a catalog starts Spark only when a table is accessed."""
-    if environment.files is None:
-        raise UsageError(f"environment {environment.name} has neither a root nor a volume.")
-    if environment.catalog is None:
-        return Lake(environment.files, needs_locks=environment.locks == "required")
-    session = functools.cache(lambda: build_session(environment))
-    catalog = Catalog(environment.catalog, session)
-    return Lake(environment.files, catalog=catalog, needs_locks=False)
 
 
 def _joined(environment: Environment) -> SparkSession:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tidelake.delta.log import newest_version
+from tidelake.delta.tables import Lake
 from tidelake.errors import TidelakeError
 from tidelake.ops.query import ask
-from tidelake.sinks.commits import newest_version
-from tidelake.tables import Lake
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ from tidelake.cli.prompt.catalogue import Catalogue
 from tidelake.cli.prompt.completing import Scope, suggestions
 from tidelake.cli.prompt.conversation import Conversation
 from tidelake.cli.prompt.statements import is_complete, statements_of
+from tidelake.delta.tables import Lake
 from tidelake.errors import TidelakeError
-from tidelake.tables import Lake
 from tidelake.visible import visible
 
 _FIRST, _NEXT = "tidelake> ", "     ...> "

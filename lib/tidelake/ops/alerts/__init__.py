@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
 from tidelake.config import Pipeline
+from tidelake.delta.tables import Lake
 from tidelake.ops.alerts.alert import RULES, Alert, Severity
 from tidelake.ops.alerts.costs import batch_over_interval, hop_failed
 from tidelake.ops.alerts.flow import backlogs, lag_growing, latency_over_sla, stale
@@ -17,7 +18,6 @@ from tidelake.ops.books import require_tables
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.metrics.kept import kept_since
 from tidelake.ops.metrics.measured import Measured
-from tidelake.tables import Lake
 from tidelake.typed import PLAIN, Typed
 
 __all__ = ["RULES", "RUNNING", "Alert", "Severity", "alerts_beside", "alerts_of"]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tidelake.delta.log import last_commit
+from tidelake.delta.tables import HOPS, Hop
 from tidelake.ops.alerts.alert import Alert
 from tidelake.ops.alerts.sight import Sight, lasting
 from tidelake.ops.metrics.measured import Measured
-from tidelake.sinks.commits import last_commit
-from tidelake.tables import HOPS, Hop
 
 # Two batches may each have been unlucky.
 _BATCHES = 3

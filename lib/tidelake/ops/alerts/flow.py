@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
+from tidelake.delta.log import Commit, commits, last_commit
+from tidelake.delta.notes import position
+from tidelake.delta.tables import Hop, Table
 from tidelake.instants import from_json
 from tidelake.ops.alerts.alert import Alert
 from tidelake.ops.alerts.sight import Sight, lasting
 from tidelake.ops.backlogs import Backlog, landing_backlog, table_backlog
 from tidelake.ops.books import history
 from tidelake.ops.topics import source_lag
-from tidelake.sinks.commits import Commit, commits, last_commit
-from tidelake.sinks.notes import position
-from tidelake.tables import Hop, Table
 
 
 def backlogs(seen: Sight) -> tuple[Backlog, ...]:

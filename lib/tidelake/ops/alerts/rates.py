@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Literal
 
+from tidelake.delta.log import Commit, commits
+from tidelake.delta.notes import FRESH, SilverNote
+from tidelake.delta.tables import Table
 from tidelake.ops.alerts.alert import Alert
 from tidelake.ops.alerts.sight import Sight, lasting
 from tidelake.silver.watermark import held_back_by
-from tidelake.sinks.commits import Commit, commits
-from tidelake.sinks.notes import FRESH, SilverNote
-from tidelake.tables import Table
 
 # Before the newest batch: what lies further back is another hour's matter.
 _LATELY = timedelta(hours=1)

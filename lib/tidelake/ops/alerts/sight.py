@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from tidelake.config import Alerts, Pipeline
+from tidelake.delta.log import last_commit
+from tidelake.delta.tables import HOPS, Hop, Lake, Table
 from tidelake.ops.alerts.alert import Alert, Severity
 from tidelake.ops.backlogs import TakenFiles
 from tidelake.ops.metrics.measured import Measured
-from tidelake.sinks.commits import last_commit
-from tidelake.tables import HOPS, Hop, Lake, Table
 from tidelake.typed import Typed
 
 

@@ -6,16 +6,16 @@ import time
 from collections.abc import Iterator, Mapping
 
 from tidelake.config import FilesSource
+from tidelake.delta.generations import open_generation
+from tidelake.delta.locks import is_put_back
+from tidelake.delta.log import last_commit
+from tidelake.delta.tables import Hop, Table
 from tidelake.errors import GenerationError, RefusedError, SourceError
+from tidelake.folders import Folder
 from tidelake.ops.alerts.alert import Alert
 from tidelake.ops.alerts.sight import Sight, lasting
 from tidelake.runtime.landing import check_landing
-from tidelake.runtime.lock import is_put_back
 from tidelake.runtime.standing import Standing
-from tidelake.sinks.commits import last_commit
-from tidelake.sinks.generations import open_generation
-from tidelake.store.folders import Folder
-from tidelake.tables import Hop, Table
 
 # A run that commits just now lets table and checkpoint look apart.
 _LOOKS, _LOOK_SECONDS = 3, 0.3

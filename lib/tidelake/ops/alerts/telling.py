@@ -8,13 +8,12 @@ from functools import partial
 from typing import Any
 
 from tidelake.config import Environment
+from tidelake.delta.locks import hold
+from tidelake.delta.tables import Lake
+from tidelake.folders import Folder, write_whole
 from tidelake.ops.alerts.alert import Alert
 from tidelake.ops.alerts.webhook import address_of, deliver
-from tidelake.runtime.lock import hold
 from tidelake.runtime.progress import Say
-from tidelake.store.files import write_whole
-from tidelake.store.folders import Folder
-from tidelake.tables import Lake
 
 # Takes what is to be sent; gives why it was not taken, or an empty text.
 Deliver = Callable[[Mapping[str, Any]], str]

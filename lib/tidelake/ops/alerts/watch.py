@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from tidelake.config import Pipeline
+from tidelake.delta.tables import Lake
 from tidelake.instants import now
 from tidelake.ops.alerts import RUNNING, alerts_beside
 from tidelake.ops.alerts.alert import Alert
@@ -15,7 +16,6 @@ from tidelake.ops.backlogs import Backlog, TakenFiles
 from tidelake.ops.metrics.measured import Measured
 from tidelake.ops.metrics.sinks import first_line
 from tidelake.runtime.progress import Say
-from tidelake.tables import Lake
 from tidelake.typed import Typed
 
 _EVERY_SECONDS = 15.0

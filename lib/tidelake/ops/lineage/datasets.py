@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from tidelake.config import DeltaSource, FilesSource, KafkaSource, Pipeline
-from tidelake.store.folders import absolute, is_stored
-from tidelake.tables import Hop, Lake, Table
+from tidelake.delta.tables import Hop, Lake, Table
+from tidelake.folders import absolute, namespace_of
 
 
 @dataclass(frozen=True)
@@ -68,9 +67,5 @@ def _sources(pipeline: Pipeline) -> tuple[Place, ...]:
         # Of several brokers the first stands for the cluster.
         return (Place(f"kafka://{source.bootstrap.split(',')[0]}", topic),)
     if isinstance(source, FilesSource | DeltaSource):
-        place = absolute(source.path)
-        if not is_stored(place):
-            return (Place("file", place),)
-        address = urlsplit(place)
-        return (Place(f"{address.scheme}://{address.netloc}", address.path.lstrip("/")),)
+        return (Place(*namespace_of(absolute(source.path))),)
     return ()

@@ -9,16 +9,16 @@ from datetime import datetime
 from queue import SimpleQueue
 from typing import Any
 
-from tidelake.access import load
 from tidelake.config import Lineage
+from tidelake.delta.access import load
+from tidelake.delta.log import commits, newest_version
+from tidelake.delta.tables import Hop, Table
 from tidelake.instants import now
 from tidelake.ops.lineage.datasets import Flow, flow_of
 from tidelake.ops.lineage.events import Job, State, Told, Written, event_of, new_run_id
 from tidelake.ops.metrics.sinks import first_line
 from tidelake.runtime.failures import FOREIGN
 from tidelake.runtime.hop import Run
-from tidelake.sinks.commits import commits, newest_version
-from tidelake.tables import Hop, Table
 
 _CLOSE_SECONDS = 20.0
 

@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from tidelake.delta.log import last_commit, newest_version, written_at
+from tidelake.delta.notes import positions
+from tidelake.delta.positions import BEGINNING, version_at
+from tidelake.delta.tables import Lake, Table
+from tidelake.folders import matching
 from tidelake.ops.query import ask
-from tidelake.sinks.commits import last_commit, newest_version, written_at
-from tidelake.sinks.notes import positions
-from tidelake.sinks.positions import BEGINNING, version_at
-from tidelake.store.files import matching
-from tidelake.tables import Lake, Table
 
 # How gold's notes name the silver of its own pipeline.
 _OWN = "silver"

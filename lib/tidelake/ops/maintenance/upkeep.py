@@ -9,18 +9,18 @@ from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import SparkSession
 
-from tidelake.access import detail
 from tidelake.config import Pipeline
+from tidelake.delta.access import detail
+from tidelake.delta.compaction import CLUSTERED_BY, cluster, compact, has_vectors
+from tidelake.delta.locks import hold_hops
+from tidelake.delta.log import last_commit
+from tidelake.delta.tables import Lake, Table
 from tidelake.errors import RefusedError
 from tidelake.ops.maintenance.needs import Need, needs_of
 from tidelake.runtime.hop import Run
-from tidelake.runtime.lock import hold_hops
 from tidelake.runtime.targets import Target, targets_of
-from tidelake.sinks.commits import last_commit
-from tidelake.sinks.compaction import CLUSTERED_BY, cluster, compact, has_vectors
 from tidelake.spark.engine import with_settings
 from tidelake.spark.tuning import VACUUM_SETTINGS
-from tidelake.tables import Lake, Table
 
 # Clocks differ, and a reader that has just begun may need a moment.
 _MARGIN = timedelta(hours=1)

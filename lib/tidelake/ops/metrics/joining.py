@@ -8,14 +8,14 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from tidelake.config import Pipeline
+from tidelake.delta.log import Commit, commits
+from tidelake.delta.notes import SilverNote
+from tidelake.delta.tables import HOPS, Hop, Lake, Table
 from tidelake.kafka.lag import total
 from tidelake.ops.backlogs import Backlog, TakenFiles, landing_backlog, table_backlog
 from tidelake.ops.metrics.listener import Trigger
 from tidelake.ops.metrics.measured import Measured
 from tidelake.ops.metrics.messages import Closed, Failed, Message, Started
-from tidelake.sinks.commits import Commit, commits
-from tidelake.sinks.notes import SilverNote
-from tidelake.tables import HOPS, Hop, Lake, Table
 
 # How far back the log is looked through for a batch that was closed a moment ago.
 _NEWEST = 20

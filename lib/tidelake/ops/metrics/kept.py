@@ -6,10 +6,10 @@ from datetime import datetime
 from typing import Any
 
 from tidelake.config.ops_tables import PROGRESS_COLUMNS
+from tidelake.delta.tables import Lake
 from tidelake.errors import UsageError
 from tidelake.ops.metrics.measured import Measured
 from tidelake.ops.query import ask
-from tidelake.tables import Lake
 
 _COLUMNS = ", ".join(f'"{name}"' for name in PROGRESS_COLUMNS)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from tidelake.delta.tables import Hop
 from tidelake.ops.metrics.listener import Trigger
-from tidelake.tables import Hop
 
 
 @dataclass(frozen=True)

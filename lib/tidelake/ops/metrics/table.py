@@ -11,15 +11,15 @@ from typing import Any
 from pyspark.sql import functions as F
 
 from tidelake.config.ops_tables import PROGRESS_COLUMNS
+from tidelake.delta.append import append, ensure_table
+from tidelake.delta.compaction import compact, is_due
+from tidelake.delta.generations import CREATION, FIRST_GENERATION
+from tidelake.delta.locks import hold
+from tidelake.delta.log import last_commit
 from tidelake.instants import from_json, now
 from tidelake.ops.metrics.measured import Measured
 from tidelake.runtime.hop import Run
-from tidelake.runtime.lock import hold
 from tidelake.runtime.schemas import from_ddl
-from tidelake.sinks.append import append, ensure_table
-from tidelake.sinks.commits import last_commit
-from tidelake.sinks.compaction import compact, is_due
-from tidelake.sinks.generations import CREATION, FIRST_GENERATION
 
 _SECONDS = 60.0
 _DAY = timedelta(days=1)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tidelake.config import Pipeline
+from tidelake.delta.tables import Lake
 from tidelake.errors import TidelakeError
 from tidelake.foreign import kind_of
 from tidelake.ops.alerts import alerts_of
@@ -24,7 +25,6 @@ from tidelake.ops.page.facts import Books, Facts, read_sides
 from tidelake.ops.page.flow import read_flow
 from tidelake.ops.page.plots import read_plots
 from tidelake.ops.page.pulse import Pulse, pulse_of
-from tidelake.tables import Lake
 from tidelake.typed import Typed
 
 Load = Callable[[str], Pipeline]

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tidelake.config import Pipeline
+from tidelake.delta.tables import HOPS, Lake
 from tidelake.ops.alerts import Alert
 from tidelake.ops.ledger import Ledger
 from tidelake.ops.lines import BooksLine, books_by
 from tidelake.ops.listing import Group, LateDay, list_late, list_quarantine
 from tidelake.ops.page.flow import Flow
 from tidelake.ops.page.plots import Plot
-from tidelake.tables import HOPS, Lake
 
 
 @dataclass(frozen=True)

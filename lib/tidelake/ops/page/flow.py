@@ -8,14 +8,14 @@ from datetime import datetime, timedelta
 from itertools import islice
 
 from tidelake.config import DeltaSource, FilesSource, KafkaSource, Pipeline
+from tidelake.delta.locks import writer
+from tidelake.delta.log import Commit, commits, last_commit
+from tidelake.delta.notes import SilverNote, position
+from tidelake.delta.positions import rows_between
+from tidelake.delta.tables import HOPS, Lake, Table
 from tidelake.ops.metrics.kept import kept_since
 from tidelake.ops.metrics.measured import Measured
 from tidelake.ops.status import HopStatus, Status, read_status
-from tidelake.runtime.lock import writer
-from tidelake.sinks.commits import Commit, commits, last_commit
-from tidelake.sinks.notes import SilverNote, position
-from tidelake.sinks.positions import rows_between
-from tidelake.tables import HOPS, Lake, Table
 
 # How many batches the trend of a hop shows.
 LATELY = 30

@@ -15,10 +15,10 @@ from tidelake.config import (
     Pipeline,
     SessionWindow,
 )
+from tidelake.delta.tables import Lake
 from tidelake.errors import TidelakeError
 from tidelake.ops.query import ask
 from tidelake.runtime.targets import Target, targets_of
-from tidelake.tables import Lake
 
 # A plot has no more points than a phone has room for.
 POINTS, BARS = 60, 10

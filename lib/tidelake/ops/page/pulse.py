@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidelake.config import FilesSource, Pipeline
+from tidelake.delta.locks import writer
+from tidelake.delta.log import newest_version
+from tidelake.delta.tables import HOPS, Lake, Table
 from tidelake.errors import SourceError
+from tidelake.folders import Folder, list_folder, matching
 from tidelake.runtime.landing import list_files
-from tidelake.runtime.lock import writer
-from tidelake.sinks.commits import newest_version
-from tidelake.store.files import list_folder, matching
-from tidelake.store.folders import Folder
-from tidelake.tables import HOPS, Lake, Table
 
 
 @dataclass(frozen=True)

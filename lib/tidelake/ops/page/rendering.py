@@ -11,11 +11,11 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from tidelake.folders import Folder
 from tidelake.ops.alerts.sight import lasting
 from tidelake.ops.page import drawing, words
 from tidelake.ops.page.facts import Facts
 from tidelake.ops.page.verdict import verdict_of
-from tidelake.store.folders import Folder
 from tidelake.typed import Typed, first_command
 from tidelake.visible import visible
 

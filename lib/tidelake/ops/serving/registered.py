@@ -8,9 +8,9 @@ from datetime import datetime
 from pyspark.sql import SparkSession
 
 from tidelake.config.types import quoted
-from tidelake.sinks.commits import last_commit
-from tidelake.sinks.finality import Final
-from tidelake.tables import Lake, Table
+from tidelake.delta.log import last_commit
+from tidelake.delta.notes import Final
+from tidelake.delta.tables import Lake, Table
 
 _LAYERS = ("bronze", "silver", "gold", "dim", "ops")
 

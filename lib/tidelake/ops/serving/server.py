@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from pyspark.errors import PySparkException
 
 from tidelake.config import Environment
+from tidelake.delta.tables import Lake
 from tidelake.errors import MachineError, NotBuiltError, UsageError
 from tidelake.ops.serving.connections import AUTHENTICATION, CLOSED, open_for_clients
 from tidelake.ops.serving.guard import LOCKED, only_reading
 from tidelake.ops.serving.registered import Registered
 from tidelake.spark.internals import BridgeError, start_thrift_server
 from tidelake.spark.session import build_session, kept_log, session_jars, spark_log
-from tidelake.tables import Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

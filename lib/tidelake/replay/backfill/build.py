@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
+from tidelake.delta.generations import CREATION
+from tidelake.delta.locks import hold_hops
+from tidelake.delta.log import last_commit
+from tidelake.delta.notes import hash_of
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.replay.backfill.green import (
     Start,
@@ -21,13 +25,9 @@ from tidelake.replay.rebuild_gold import rebuild_gold
 from tidelake.replay.rebuild_silver import rebuild_silver
 from tidelake.replay.stays import what_stays
 from tidelake.runtime.hop import Run
-from tidelake.runtime.lock import hold_hops
 from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.schemas import check_definition
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
-from tidelake.sinks.commits import last_commit
-from tidelake.sinks.definitions import hash_of
-from tidelake.sinks.generations import CREATION
 
 
 def build(

@@ -10,8 +10,10 @@ from typing import Literal
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from tidelake.access import load
 from tidelake.config.names import ID_HASH
+from tidelake.delta.access import load
+from tidelake.delta.log import last_commit
+from tidelake.delta.notes import changed_definition
 from tidelake.errors import UsageError
 from tidelake.replay.backfill.green import State, green_run
 from tidelake.replay.verify.contents import Comparison, compare
@@ -19,8 +21,6 @@ from tidelake.replay.verify.gold import shape_of
 from tidelake.replay.verify.inputs import ORIGIN, read_inputs
 from tidelake.runtime.hop import Run
 from tidelake.runtime.targets import targets_of
-from tidelake.sinks.commits import last_commit
-from tidelake.sinks.definitions import changed_definition
 
 Cause = Literal["late rows", "dimension", "definition", "arrived since"]
 

@@ -13,11 +13,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
 from tidelake.config import Pipeline
+from tidelake.delta.tables import BESIDE, Lake, Table
 from tidelake.errors import UsageError
+from tidelake.folders import Folder, remove_tree, write_whole
 from tidelake.runtime.hop import Run
-from tidelake.store.files import remove_tree, write_whole
-from tidelake.store.folders import Folder
-from tidelake.tables import BESIDE, Lake, Table
 
 Start = Literal["bronze", "silver"]
 Stage = Literal["building", "built", "promoting", "promoted", "rolling back", "rolled back"]

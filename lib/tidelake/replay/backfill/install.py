@@ -14,18 +14,17 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from tidelake.access import load
+from tidelake.delta.access import load
+from tidelake.delta.append import append
+from tidelake.delta.log import REBUILT, Commit, newest_version
+from tidelake.delta.notes import SilverNote, silver_note
+from tidelake.delta.positions import Position
+from tidelake.delta.tables import Hop, Table
 from tidelake.replay.beginning import begin, next_generation, offsets_of
 from tidelake.replay.rebuild_gold import FIRST
 from tidelake.runtime.gold_inputs import inputs_of
 from tidelake.runtime.hop import Run
 from tidelake.runtime.targets import OWN, stamped
-from tidelake.sinks.append import append
-from tidelake.sinks.commits import REBUILT, Commit, newest_version
-from tidelake.sinks.definitions import silver_note
-from tidelake.sinks.notes import SilverNote
-from tidelake.sinks.positions import Position
-from tidelake.tables import Hop, Table
 
 # Green tables may be empty.
 _REPLACES: dict[str, Any] = {"surely_filled": False, "replaces": True}

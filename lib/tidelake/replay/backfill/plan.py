@@ -8,13 +8,13 @@ from datetime import timedelta
 from statistics import median
 
 from tidelake.config import Pipeline
+from tidelake.delta.log import Commit, newest_version
+from tidelake.delta.notes import SilverNote
+from tidelake.delta.tables import Hop, Lake, Table
 from tidelake.errors import UsageError
 from tidelake.ops.books import history
 from tidelake.ops.query import ask
 from tidelake.replay.backfill.green import Start, green_lake
-from tidelake.sinks.commits import Commit, newest_version
-from tidelake.sinks.notes import SilverNote
-from tidelake.tables import Hop, Lake, Table
 
 # Commits further apart did not follow one another in a run.
 _ONE_RUN = timedelta(minutes=5)

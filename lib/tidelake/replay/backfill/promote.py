@@ -7,7 +7,12 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from tidelake.access import load
+from tidelake.delta.access import load
+from tidelake.delta.locks import HopLocks, hold_hops
+from tidelake.delta.log import Commit, last_commit, newest_version
+from tidelake.delta.notes import SilverNote, as_one, hash_of, positions
+from tidelake.delta.positions import BEGINNING, rows_between
+from tidelake.delta.tables import Table
 from tidelake.errors import UnbalancedError, UsageError
 from tidelake.ops.books import history
 from tidelake.ops.ledger import read_ledger
@@ -31,13 +36,7 @@ from tidelake.replay.verify.inputs import ORIGIN, read_inputs
 from tidelake.runtime.gold_inputs import inputs_of
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
-from tidelake.runtime.lock import HopLocks, hold_hops
 from tidelake.runtime.targets import targets_of
-from tidelake.sinks.commits import Commit, last_commit, newest_version
-from tidelake.sinks.definitions import hash_of
-from tidelake.sinks.notes import SilverNote, as_one, positions
-from tidelake.sinks.positions import BEGINNING, rows_between
-from tidelake.tables import Table
 
 
 def promote(run: Run) -> State:

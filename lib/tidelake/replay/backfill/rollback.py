@@ -6,7 +6,13 @@ from dataclasses import replace
 
 from pyspark.errors import PySparkException
 
-from tidelake.access import load
+from tidelake.delta.access import load
+from tidelake.delta.append import append
+from tidelake.delta.generations import CREATION
+from tidelake.delta.locks import hold_hops
+from tidelake.delta.log import REBUILT, last_commit, newest_version
+from tidelake.delta.notes import position, positions
+from tidelake.delta.tables import Table
 from tidelake.errors import RefusedError
 from tidelake.replay.backfill.green import State, need_state, write_state
 from tidelake.replay.backfill.promote import check_ledger
@@ -16,14 +22,8 @@ from tidelake.replay.rebuild_gold import rebuild_gold
 from tidelake.replay.requeue import requeued_after, requeued_between, send_again, waiting
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
-from tidelake.runtime.lock import hold_hops
 from tidelake.runtime.silver import create_silver
 from tidelake.runtime.targets import OWN
-from tidelake.sinks.append import append
-from tidelake.sinks.commits import REBUILT, last_commit, newest_version
-from tidelake.sinks.generations import CREATION
-from tidelake.sinks.notes import position, positions
-from tidelake.tables import Table
 
 
 def rollback(run: Run) -> State:

@@ -9,15 +9,14 @@ from datetime import datetime
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from tidelake.access import load
+from tidelake.delta.access import load
+from tidelake.delta.log import last_commit, newest_version
+from tidelake.delta.notes import changed_definition, positions
+from tidelake.delta.positions import Position
 from tidelake.errors import UsageError
 from tidelake.replay.verify.inputs import ORIGIN
 from tidelake.runtime.hop import Run
 from tidelake.runtime.targets import Inputs, Target, targets_of
-from tidelake.sinks.commits import last_commit, newest_version
-from tidelake.sinks.definitions import changed_definition
-from tidelake.sinks.notes import positions
-from tidelake.sinks.positions import Position
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,14 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from tidelake.delta.notes import RECORDS, Arrival, Deduction
+from tidelake.delta.tables import Lake, Table
 from tidelake.fingerprints import contents, fingerprint
 from tidelake.instants import from_micros
 from tidelake.replay.erase.records import WAS_FILTERED, read
 from tidelake.replay.requeue import kept_in
 from tidelake.runtime.hop import Run
 from tidelake.runtime.targets.target import literal, span
-from tidelake.sinks.erased import RECORDS, Arrival, Deduction
-from tidelake.tables import Lake, Table
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,15 @@ from datetime import UTC, datetime
 from pyspark.sql import functions as F
 
 from tidelake.config import FilesSource
+from tidelake.delta.locks import hold_hops
+from tidelake.delta.log import ERASED, commits, last_commit, newest_version
+from tidelake.delta.merge import delete_records, notes_can_ride
+from tidelake.delta.notes import arrivals_note, deductions_note, erasure_of
+from tidelake.delta.positions import BEGINNING, rows_between
+from tidelake.delta.tables import HOPS, Hop
 from tidelake.errors import NotBuiltError, RefusedError, SourceError, UsageError
 from tidelake.fingerprints import EMPTY, bronze_marks
+from tidelake.folders import remove_tree
 from tidelake.ops.books import history, require_tables
 from tidelake.replay.backfill.green import clear, folder_of, read_state, what_next
 from tidelake.replay.beginning import next_generation
@@ -34,16 +41,9 @@ from tidelake.runtime.books import copy_books
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
 from tidelake.runtime.landing import check_landing, taken_files
-from tidelake.runtime.lock import hold_hops
 from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
-from tidelake.sinks.commits import ERASED, commits, last_commit, newest_version
-from tidelake.sinks.erased import arrivals_note, deductions_note, erasure_of
-from tidelake.sinks.merge import delete_records, notes_can_ride
-from tidelake.sinks.positions import BEGINNING, rows_between
 from tidelake.spark.engine import fitted
-from tidelake.store.files import remove_tree
-from tidelake.tables import HOPS, Hop
 
 
 def look(run: Run, subject: Subject) -> dict[str, int]:

@@ -6,14 +6,14 @@ from datetime import UTC, datetime
 
 from pyspark.sql import SparkSession
 
-from tidelake.access import detail
+from tidelake.delta.access import detail
+from tidelake.delta.tables import Table
 from tidelake.ops.maintenance.needs import needs_of
 from tidelake.ops.maintenance.upkeep import vacuum
 from tidelake.replay.erase.remains import filled_tables
 from tidelake.replay.erase.report import Remains
 from tidelake.runtime.epochs import close_epoch
 from tidelake.runtime.hop import Run
-from tidelake.tables import Table
 
 _VECTORS = "deletionVectors"
 

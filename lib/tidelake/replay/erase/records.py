@@ -11,9 +11,10 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from tidelake.access import load
 from tidelake.bronze import as_never_requeued
 from tidelake.config import Pipeline
+from tidelake.delta.access import load
+from tidelake.delta.tables import Table
 from tidelake.replay.erase.subject import EVENT_ID, Subject
 from tidelake.replay.requeue import kept_in
 from tidelake.runtime.hop import Run

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
-from tidelake.access import detail, load
 from tidelake.config.durations import parse_duration
+from tidelake.delta.access import detail, load
+from tidelake.delta.log import Commit, last_commit
+from tidelake.delta.notes import SilverNote, positions
+from tidelake.delta.tables import Lake, Table
 from tidelake.replay.erase.books import held_tables
 from tidelake.replay.erase.report import Remains
 from tidelake.runtime.hop import Run
-from tidelake.sinks.commits import Commit, last_commit
-from tidelake.sinks.notes import SilverNote, positions
-from tidelake.tables import CatalogName, Lake, Table
 
 # Delta's own.
 _LOG = timedelta(days=30)
@@ -64,7 +64,7 @@ def _old_files(run: Run) -> Iterator[Remains]:
 
 def _files_left(run: Run, table: Table) -> int | None:
     """Count a table's data files that its newest version does not hold; None: nobody can look."""
-    if isinstance(table.place, CatalogName):
+    if table.store.folder is None:
         return None
     stored = load(run.spark, table)
     active = {uri.rsplit("/", 1)[-1] for uri in stored.inputFiles()}

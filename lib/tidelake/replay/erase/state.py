@@ -12,14 +12,12 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
+from tidelake.delta.notes import Arrival, Deduction, hash_of
 from tidelake.errors import UsageError
+from tidelake.folders import Folder, remove_tree, write_whole
 from tidelake.replay.erase.books import Loss
 from tidelake.replay.erase.subject import Subject
 from tidelake.runtime.hop import Run
-from tidelake.sinks.definitions import hash_of
-from tidelake.sinks.erased import Arrival, Deduction
-from tidelake.store.files import remove_tree, write_whole
-from tidelake.store.folders import Folder
 
 _RECORDS, _NEIGHBOURS = "records", "neighbours"
 

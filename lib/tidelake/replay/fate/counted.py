@@ -10,12 +10,12 @@ import sqlglot
 from sqlglot.errors import SqlglotError
 
 from tidelake.config import GoldTable, Pipeline
+from tidelake.delta.log import Commit, commits, last_commit
+from tidelake.delta.notes import positions
+from tidelake.delta.tables import Lake, Table
 from tidelake.errors import UsageError
 from tidelake.ops.query import ask
 from tidelake.replay.fate.texts import text
-from tidelake.sinks.commits import Commit, commits, last_commit
-from tidelake.sinks.notes import positions
-from tidelake.tables import Lake, Table
 
 # Whether it counts; is outside the table's where; is not taken yet; has no row; or who knows.
 Verdict = Literal["counts", "outside", "waiting", "no row", "unknown"]

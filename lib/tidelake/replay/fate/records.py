@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from tidelake.config import Pipeline
+from tidelake.delta.tables import Lake, Table
 from tidelake.errors import UsageError
 from tidelake.ops.books import require_tables
 from tidelake.ops.query import ask
@@ -17,7 +18,6 @@ from tidelake.replay.erase.subject import EVENT_ID, Subject
 from tidelake.replay.fate.counted import Counted, counted_in
 from tidelake.replay.fate.seen import Seen
 from tidelake.replay.fate.texts import listed, text
-from tidelake.tables import Lake, Table
 
 State = Literal[
     "silver", "duplicate", "quarantined", "discarded", "late", "filtered", "requeued", "pending"

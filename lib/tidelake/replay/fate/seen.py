@@ -8,13 +8,13 @@ from datetime import datetime
 from typing import Any
 
 from tidelake.config import Pipeline
+from tidelake.delta.log import commits, last_commit
+from tidelake.delta.notes import SilverNote
+from tidelake.delta.positions import BEGINNING, Position, version_at
+from tidelake.delta.tables import Lake, Table
 from tidelake.ops.query import ask
 from tidelake.ops.side import closed_batch, in_closed_batch
 from tidelake.replay.fate.texts import listed
-from tidelake.sinks.commits import commits, last_commit
-from tidelake.sinks.notes import SilverNote
-from tidelake.sinks.positions import BEGINNING, Position, version_at
-from tidelake.tables import Lake, Table
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from tidelake.delta.log import newest_version
+from tidelake.delta.positions import BEGINNING, rows_between
+from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
 from tidelake.replay.verify.bronze import judge_bronze, judge_requeue
 from tidelake.replay.verify.contents import Comparison, Difference
@@ -16,10 +19,7 @@ from tidelake.replay.verify.silver import judge_silver
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
 from tidelake.runtime.targets import targets_of
-from tidelake.sinks.commits import newest_version
-from tidelake.sinks.positions import BEGINNING, rows_between
 from tidelake.spark.engine import fitted
-from tidelake.tables import Table
 
 
 @dataclass(frozen=True)

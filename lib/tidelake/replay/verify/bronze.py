@@ -10,8 +10,10 @@ from itertools import chain
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from tidelake.access import load
 from tidelake.config.names import BRONZE_COLUMNS
+from tidelake.delta.access import load
+from tidelake.delta.log import Commit, newest_version, repeated
+from tidelake.delta.notes import Arrival, arrivals_in
 from tidelake.fingerprints import (
     EMPTY,
     Fingerprint,
@@ -33,8 +35,6 @@ from tidelake.replay.verify.contents import (
 )
 from tidelake.replay.verify.sums import Shape, hash_of, joined, sums_of_hash
 from tidelake.runtime.hop import Run
-from tidelake.sinks.commits import Commit, newest_version, repeated
-from tidelake.sinks.erased import Arrival, arrivals_in
 
 SHAPE = Shape(key=("record_id",), moment="ingested_at")
 

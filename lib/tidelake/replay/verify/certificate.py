@@ -16,8 +16,9 @@ from typing import Any
 from pyspark.sql import functions as F
 
 import tidelake
-from tidelake.access import load
 from tidelake.config import Pipeline
+from tidelake.delta.access import load
+from tidelake.delta.notes import erasure_of, hash_of
 from tidelake.errors import UsageError
 from tidelake.instants import from_json
 from tidelake.ops.books import history
@@ -26,8 +27,6 @@ from tidelake.replay.verify.bronze import SHAPE as BRONZE
 from tidelake.replay.verify.contents import Difference, Told, sums_of
 from tidelake.replay.verify.silver import EVENTS
 from tidelake.runtime.hop import Run
-from tidelake.sinks.definitions import hash_of
-from tidelake.sinks.erased import erasure_of
 
 _FORMAT = 1
 

@@ -8,8 +8,11 @@ from datetime import datetime, timedelta
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from tidelake.access import load
 from tidelake.columns import instant
+from tidelake.delta.access import load
+from tidelake.delta.log import last_commit
+from tidelake.delta.notes import positions
+from tidelake.delta.positions import BEGINNING
 from tidelake.instants import from_micros
 from tidelake.replay.verify.contents import Comparison, compare
 from tidelake.replay.verify.inputs import ORIGIN
@@ -17,9 +20,6 @@ from tidelake.replay.verify.sums import Shape
 from tidelake.runtime.gold_inputs import inputs_of, up_to
 from tidelake.runtime.hop import Run
 from tidelake.runtime.targets import Inputs, Target
-from tidelake.sinks.commits import last_commit
-from tidelake.sinks.notes import positions
-from tidelake.sinks.positions import BEGINNING
 
 
 def judge_target(run: Run, target: Target, version: int, since: datetime | None) -> Comparison:

@@ -9,16 +9,16 @@ from datetime import datetime
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from tidelake.access import load
+from tidelake.delta.access import load
+from tidelake.delta.log import Commit, newest_version
+from tidelake.delta.notes import positions
+from tidelake.delta.tables import Table
 from tidelake.ops.books import history
 from tidelake.ops.side import Closed, still_there
 from tidelake.replay.views import query_over
 from tidelake.runtime.gold_inputs import up_to
 from tidelake.runtime.hop import Run
 from tidelake.silver.scope import with_id_hash
-from tidelake.sinks.commits import Commit, newest_version
-from tidelake.sinks.notes import positions
-from tidelake.tables import Table
 
 # Which batch wrote a row.
 ORIGIN = ("_generation", "_batch")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from tidelake.delta.tables import Table
 from tidelake.replay.verify.contents import (
     Comparison,
     settle,
@@ -17,7 +18,6 @@ from tidelake.replay.verify.contents import (
 )
 from tidelake.replay.verify.sums import Shape, marks, summed
 from tidelake.silver.route import FATE
-from tidelake.tables import Table
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from tidelake.delta.evolution import types_of
+from tidelake.delta.generations import CREATION
+from tidelake.delta.log import Commit
+from tidelake.delta.notes import SilverNote, add_up, deductions_in, erased_rows
 from tidelake.errors import UsageError
 from tidelake.replay.verify.contents import Comparison, Difference
 from tidelake.replay.verify.inputs import ORIGIN, SilverInputs
@@ -38,11 +42,6 @@ from tidelake.silver.route import (
     silver_columns,
     with_lateness,
 )
-from tidelake.sinks.commits import Commit
-from tidelake.sinks.erased import deductions_in, erased_rows
-from tidelake.sinks.evolution import types_of
-from tidelake.sinks.generations import CREATION
-from tidelake.sinks.notes import SilverNote, add_up
 from tidelake.spark.tuning import BROADCAST
 
 EVENTS = Shape(key=("record_id",), moment="event_time")

@@ -11,18 +11,18 @@ from datetime import datetime, timedelta
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from tidelake.access import load
 from tidelake.columns import instant
 from tidelake.config import Detection
+from tidelake.delta.access import load
+from tidelake.delta.log import last_commit
+from tidelake.delta.notes import SilverNote
 from tidelake.errors import UsageError
+from tidelake.folders import Folder
 from tidelake.foreign import kind_of
 from tidelake.gold.fast import known
 from tidelake.instants import BEGINNING, back, from_micros
 from tidelake.runtime.failures import FOREIGN
 from tidelake.runtime.hop import Run
-from tidelake.sinks.commits import last_commit
-from tidelake.sinks.notes import SilverNote
-from tidelake.store.folders import Folder
 
 
 @dataclass(frozen=True)

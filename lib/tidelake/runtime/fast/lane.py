@@ -17,6 +17,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from tidelake.config import Detection, FilesSource, KafkaSource
 from tidelake.config.detections import FastLane
 from tidelake.errors import NotBuiltError, UsageError
+from tidelake.folders import Folder, remove_tree
 from tidelake.gold.fast import to_fast_alerts
 from tidelake.kafka.reach import refuse_unreachable
 from tidelake.kafka.source import client_options
@@ -26,8 +27,6 @@ from tidelake.runtime.hop import Run
 from tidelake.silver.glance import glance
 from tidelake.sources import read_stream
 from tidelake.spark.engine import runs_until_stopped
-from tidelake.store.files import remove_tree
-from tidelake.store.folders import Folder
 
 _POLL_SECONDS = 1
 # Longer than it takes to plan a batch, on any machine that could keep up.

@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from tidelake.access import load
 from tidelake.config import Detection
 from tidelake.config.detections import FastLane
+from tidelake.delta.access import load
+from tidelake.delta.append import append
+from tidelake.delta.log import last_commit
+from tidelake.delta.notes import positions
+from tidelake.delta.positions import BEGINNING
+from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
 from tidelake.gold.detections import EVIDENCE, RULE
 from tidelake.runtime.gold_inputs import inputs_of, up_to
 from tidelake.runtime.hop import Run
 from tidelake.runtime.targets import OWN
-from tidelake.sinks.append import append
-from tidelake.sinks.commits import last_commit
-from tidelake.sinks.notes import positions
-from tidelake.sinks.positions import BEGINNING
-from tidelake.tables import Table
 
 VERDICTS = ("confirmed", "retracted", "open", "missed")
 _EVENT, _SENT, _ALERTED = "alerted_event", "sent_at", "alerted_at"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tidelake.config import Detection, Pipeline
 from tidelake.config.pipeline import selected_columns
+from tidelake.delta.tables import Lake
 from tidelake.runtime.targets.aggregated import Aggregated
 from tidelake.runtime.targets.detected import Detected
 from tidelake.runtime.targets.dimension import Latest, Versions
@@ -17,7 +18,6 @@ from tidelake.runtime.targets.target import (
     count_contributions,
     stamped,
 )
-from tidelake.tables import Lake
 
 __all__ = [
     "OWN",

@@ -12,9 +12,11 @@ from pydantic import BaseModel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from tidelake.access import load
 from tidelake.columns import holds
 from tidelake.config import GlobalWindow, GoldTable, HoppingWindow, SessionWindow, TumblingWindow
+from tidelake.delta.access import load
+from tidelake.delta.merge import merge_partials, merge_rows
+from tidelake.delta.notes import Ends
 from tidelake.gold import GONE
 from tidelake.gold.measures import GoldPlan, aggregates_of, columns_of, to_values
 from tidelake.gold.sessions import gap_of, regroup, session_id, to_sessions
@@ -22,8 +24,6 @@ from tidelake.gold.tolerances import sketches_of, tolerances
 from tidelake.gold.windows import BOUNDS, to_partials
 from tidelake.runtime.held import Held
 from tidelake.runtime.targets.target import OWN, Inputs, Target, held_with_span, literal, stamped
-from tidelake.sinks.finality import Ends
-from tidelake.sinks.merge import merge_partials, merge_rows
 from tidelake.spark import tuning
 from tidelake.spark.engine import slots_of
 

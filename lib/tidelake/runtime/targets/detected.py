@@ -12,9 +12,12 @@ from pydantic import BaseModel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from tidelake.access import load
 from tidelake.columns import instant
 from tidelake.config import Detection
+from tidelake.delta.access import load
+from tidelake.delta.merge import merge_rows
+from tidelake.delta.notes import Ends
+from tidelake.delta.tables import Table
 from tidelake.gold import GONE
 from tidelake.gold.detections import (
     EVIDENCE,
@@ -33,9 +36,6 @@ from tidelake.gold.windows import to_partials
 from tidelake.instants import back
 from tidelake.runtime.held import Held
 from tidelake.runtime.targets.target import OWN, Inputs, Target, literal, span, stamped
-from tidelake.sinks.finality import Ends
-from tidelake.sinks.merge import merge_rows
-from tidelake.tables import Table
 
 # From when on a key's alerts may change with a batch, and from when on its events are read.
 _FROM, _SINCE = "_from", "_since"

@@ -11,12 +11,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidelake.config import DimensionSpec
+from tidelake.delta.merge import merge_rows
+from tidelake.delta.notes import Ends
 from tidelake.gold import GONE
 from tidelake.gold.dimensions import CHANGE, VALID_FROM, VALID_TO, latest, versions
 from tidelake.runtime.held import Held
 from tidelake.runtime.targets.target import OWN, Inputs, Target, stamped
-from tidelake.sinks.finality import Ends
-from tidelake.sinks.merge import merge_rows
 
 
 @dataclass(frozen=True)

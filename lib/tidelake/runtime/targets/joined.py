@@ -27,8 +27,6 @@ from tidelake.gold.joins import (
 )
 from tidelake.runtime.held import Held
 from tidelake.runtime.targets.target import OWN, Inputs, Target, literal, span, stamped
-from tidelake.sinks.finality import Ends
-from tidelake.sinks.merge import merge_rows
 
 
 @dataclass(frozen=True)

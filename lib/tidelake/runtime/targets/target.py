@@ -13,14 +13,13 @@ from pydantic import BaseModel
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
-from tidelake.access import load
+from tidelake.delta.access import load
+from tidelake.delta.append import append
+from tidelake.delta.notes import Ends, definition_note, final_note
+from tidelake.delta.positions import Position
+from tidelake.delta.tables import Table
 from tidelake.instants import from_micros
 from tidelake.runtime.held import Held
-from tidelake.sinks.append import append
-from tidelake.sinks.definitions import definition_note
-from tidelake.sinks.finality import Ends, final_note
-from tidelake.sinks.positions import Position
-from tidelake.tables import Table
 
 # The key of the pipeline's own silver among the inputs; others go by their table's name.
 OWN = "silver"
@@ -123,7 +122,7 @@ class Target(ABC):
 
         Args:
             until: The position in each input.
-            settled: From :func:`~tidelake.sinks.finality.settled_until`.
+            settled: From :func:`~tidelake.delta.notes.settled_until`.
         """
         return {
             "until": {key: list(position) for key, position in until.items()},

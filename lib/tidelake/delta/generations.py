@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tidelake.delta.log import Commit, last_commit
+from tidelake.delta.notes import positions
+from tidelake.delta.positions import Position
+from tidelake.delta.tables import Hop, Table
 from tidelake.errors import GenerationError
-from tidelake.sinks.commits import last_commit
-from tidelake.sinks.notes import positions
-from tidelake.sinks.positions import Position
-from tidelake.store.folders import Folder
-from tidelake.tables import Hop, Table
+from tidelake.folders import Folder
 
 FIRST_GENERATION = "g1"
 CREATION = -1
@@ -42,8 +42,10 @@ class Fence:
     generation: str
     closed: int = field(default=CREATION, compare=False)
 
-    def admits(self, table: Table, batch: int, until: Mapping[str, Position] | None = None) -> bool:
-        """Tell whether a batch is the table's next; False when it already holds it.
+    def admits(
+        self, table: Table, batch: int, until: Mapping[str, Position] | None = None
+    ) -> Commit | None:
+        """Give the commit after which a batch is the table's next; None when it holds the batch.
 
         Args:
             table: One whose commits close a batch.
@@ -64,9 +66,9 @@ class Fence:
         if last.batch == batch:
             if until is not None and positions(last) != dict(until):
                 raise self.refusal(f"{table.name} holds batch {batch} with other rows")
-            return False
+            return None
         if last.batch == batch - 1:
-            return True
+            return last
         raise self.refusal(f"{table.name} stands at batch {last.batch}, batch {batch} came")
 
     def refusal(self, what: str) -> GenerationError:

@@ -18,12 +18,12 @@ from delta.exceptions import (
 )
 from pyspark.sql import SparkSession
 
-from tidelake.access import detail
 from tidelake.config.types import quoted
-from tidelake.sinks.commits import last_commit
+from tidelake.delta.access import detail
+from tidelake.delta.log import last_commit
+from tidelake.delta.tables import Table
 from tidelake.spark import tuning
 from tidelake.spark.engine import with_settings
-from tidelake.tables import Table
 
 # What a writer hears whose files somebody else put together meanwhile; they share no base.
 CONFLICTS = (

@@ -14,9 +14,9 @@ from delta.tables import DeltaTable
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
+from tidelake.delta.log import Added, Info
+from tidelake.delta.store import CatalogStore
 from tidelake.instants import from_micros
-from tidelake.sinks.entries import Added, Info
-from tidelake.tables import CatalogName
 
 # How many commits are asked for before all are: most questions come after one or two more.
 _NEWEST = 8
@@ -95,7 +95,7 @@ class HistoryEntry:
         )
 
 
-def commits_of(name: CatalogName, up_to: int | None) -> Iterator[HistoryEntry]:
+def commits_of(name: CatalogStore, up_to: int | None) -> Iterator[HistoryEntry]:
     """Yield a table's commits up to a version, newest first; none where it does not exist."""
     with _lock:
         known = _known.get(name, {})
@@ -105,7 +105,7 @@ def commits_of(name: CatalogName, up_to: int | None) -> Iterator[HistoryEntry]:
     return iter([known[version] for version in sorted(wanted, reverse=True)])
 
 
-def _refreshed(name: CatalogName) -> dict[int, HistoryEntry]:
+def _refreshed(name: CatalogStore) -> dict[int, HistoryEntry]:
     """Bring what is known of a table to what it is now."""
     newest = _asked(name, _NEWEST)
     with _lock:
@@ -122,7 +122,7 @@ def _refreshed(name: CatalogName) -> dict[int, HistoryEntry]:
     return found
 
 
-def id_of(name: CatalogName) -> str | None:
+def id_of(name: CatalogStore) -> str | None:
     """Give the id of a table; None where it does not exist."""
     try:
         detail = DeltaTable.forName(name.catalog.session(), str(name)).detail()
@@ -131,11 +131,11 @@ def id_of(name: CatalogName) -> str | None:
         return None
 
 
-_known: dict[CatalogName, dict[int, HistoryEntry]] = {}
+_known: dict[CatalogStore, dict[int, HistoryEntry]] = {}
 _lock = threading.Lock()
 
 
-def _asked(name: CatalogName, limit: int | None) -> list[HistoryEntry]:
+def _asked(name: CatalogStore, limit: int | None) -> list[HistoryEntry]:
     """Ask for the newest commits, newest first."""
     try:
         table = DeltaTable.forName(name.catalog.session(), str(name))

@@ -1,29 +1,62 @@
 """Merge a batch's aggregates into a gold table, in one commit, so that a retry changes nothing.
 
-The ON clause holds literal bounds of the batch: in a MERGE only conditions on the target alone
-let Delta skip files.
+Merges are SQL statements, the one way that a session of any kind understands: Delta's Python
+classes need a plugin in a server of Spark Connect. The ON clause holds literal bounds of the batch:
+in a MERGE only conditions on the target alone let Delta skip files.
 
-A note rides in the session's settings. Where those are refused, the merge's commit has none, and
-whoever merges closes the batch by a commit of its own. Until then the batch counts as open: merged
-once more, its rows are there already, and the fence leaves them alone.
+The metadata is set in the session. Where that is refused, the merge's commit has none, and whoever
+merges closes the batch by a commit of its own. Until then the batch counts as open: merged once
+more, its rows are there already, and the fence leaves them alone.
 """
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from tidelake.config import GoldTable
 from tidelake.config.types import quoted
+from tidelake.delta.log import USER_METADATA, encode
+from tidelake.delta.tables import Table
 from tidelake.gold import GONE
 from tidelake.gold.measures import shown_of, states_of
-from tidelake.sinks.commits import USER_METADATA, encode
-from tidelake.sinks.merging import assignments, merge
 from tidelake.spark.engine import with_settings
 from tidelake.spark.tuning import MERGE_SETTINGS
-from tidelake.tables import Table
+
+
+@contextmanager
+def viewed(rows: DataFrame) -> Iterator[str]:
+    """Let a statement name a frame, under a name that no other has."""
+    name = f"tidelake_{uuid.uuid4().hex}"
+    rows.createOrReplaceTempView(name)
+    try:
+        yield name
+    finally:
+        rows.sparkSession.catalog.dropTempView(name)
+
+
+def merge(rows: DataFrame, target: Table, *, on: str, clauses: str) -> None:
+    """Merge rows, ``s``, into a table, ``t``.
+
+    Args:
+        rows: The source.
+        target: The stored table.
+        on: SQL over ``t`` and ``s``.
+        clauses: What becomes of rows that match and of those that do not.
+    """
+    with viewed(rows) as source:
+        text = f"MERGE INTO {target.sql} AS t USING {source} AS s ON {on} {clauses}"
+        rows.sparkSession.sql(text)
+
+
+def assignments(values: Mapping[str, str]) -> str:
+    """Write what an UPDATE sets, SQL by column."""
+    return ", ".join(f"{quoted(name)} = {value}" for name, value in values.items())
+
 
 # Changes a row only for a batch that the row has not seen.
 _FENCE = "t._batch < s._batch"

@@ -7,17 +7,16 @@ config file reaches a path or a statement unchecked.
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from tidelake.config import Environment
+from tidelake.delta.store import Catalog, CatalogStore, TableStore, folder_store
 from tidelake.errors import UsageError
-from tidelake.store.files import matching
-from tidelake.store.folders import Folder
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from tidelake.folders import Folder, is_stored, matching
+from tidelake.spark.session import build_session
 
 Hop = Literal["bronze", "silver", "gold"]
 HOPS: tuple[Hop, ...] = ("bronze", "silver", "gold")
@@ -29,53 +28,16 @@ BESIDE = "__green_"
 
 
 @dataclass(frozen=True)
-class Catalog:
-    """A catalog, whose schemas are the layers.
-
-    Attributes:
-        name: What it is called.
-        session: Gives the Spark session through which its tables are reached.
-    """
-
-    name: str
-    session: Callable[[], SparkSession] = field(compare=False, repr=False)
-
-    def layers(self) -> frozenset[str]:
-        """List the schemas that it has."""
-        found = self.session().sql(f"SHOW SCHEMAS IN {_quoted(self.name)}").collect()
-        return frozenset(str(row[0]) for row in found)
-
-    def schema(self, layer: str) -> str:
-        """Name a layer's schema in SQL."""
-        return f"{_quoted(self.name)}.{_quoted(layer)}"
-
-
-@dataclass(frozen=True)
-class CatalogName:
-    """The name of a table in a catalog."""
-
-    catalog: Catalog
-    schema: str
-    table: str
-
-    def __str__(self) -> str:
-        """Write it for SQL."""
-        return f"{self.catalog.schema(self.schema)}.{_quoted(self.table)}"
-
-
-@dataclass(frozen=True)
 class Table:
-    """A table's logical name, and the folder that holds it or its name in a catalog.
+    """A table's logical name, and where it is stored.
 
     Attributes:
         name: The logical name.
-        place: The folder, or the name in the catalog.
-        needs_locks: As of the lake.
+        store: Where it is, and what can be done there.
     """
 
     name: str
-    place: Folder | CatalogName
-    needs_locks: bool = field(default=True, compare=False, kw_only=True)
+    store: TableStore
 
     @property
     def path(self) -> Folder:
@@ -84,9 +46,9 @@ class Table:
         Raises:
             TypeError: The table is a name in a catalog: its files are not to be touched.
         """
-        if isinstance(self.place, CatalogName):
+        if self.store.folder is None:
             raise TypeError(f"{self.name} lies in a catalog and has no folder of its own")
-        return self.place
+        return self.store.folder
 
     @property
     def bare(self) -> str:
@@ -96,16 +58,12 @@ class Table:
     @property
     def sql(self) -> str:
         """What stands for it in a statement of Spark's."""
-        if isinstance(self.place, CatalogName):
-            return str(self.place)
-        return f"delta.{_quoted(str(self.place))}"
+        return self.store.sql
 
     @property
     def exists(self) -> bool:
         """Tell whether the table has at least one commit."""
-        if isinstance(self.place, CatalogName):
-            return self.place.catalog.session().catalog.tableExists(str(self.place))
-        return any((self.place / "_delta_log").glob("[0-9]*.json"))
+        return self.store.exists
 
 
 @dataclass(frozen=True)
@@ -130,6 +88,11 @@ class Lake:
         return f"under {self.root}" if self.catalog is None else f"in catalog {self.catalog.name}"
 
     @property
+    def is_on_object_store(self) -> bool:
+        """Tell whether its files lie on an object store."""
+        return is_stored(self.root)
+
+    @property
     def suffix(self) -> str:
         """What the names of its tables end with in a catalog."""
         return ""
@@ -147,9 +110,8 @@ class Lake:
             )
         layer, _, bare = name.partition(".")
         if self.catalog is not None:
-            place = CatalogName(self.catalog, layer, f"{bare}{self.suffix}")
-            return Table(name, place, needs_locks=self.needs_locks)
-        return Table(name, self.root / layer / bare, needs_locks=self.needs_locks)
+            return Table(name, CatalogStore(self.catalog, layer, f"{bare}{self.suffix}"))
+        return Table(name, folder_store(self.root / layer / bare, needs_locks=self.needs_locks))
 
     def bronze(self, pipeline: str) -> Table:
         """Every payload as it came."""
@@ -245,5 +207,12 @@ class Lake:
         return self.root / "backfill" / self.bronze(pipeline).bare / "swapping"
 
 
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
+def lake_of(environment: Environment) -> Lake:
+    """Return an environment's tables; a catalog starts Spark only when a table is accessed."""
+    if environment.files is None:
+        raise UsageError(f"environment {environment.name} has neither a root nor a volume.")
+    if environment.catalog is None:
+        return Lake(environment.files, needs_locks=environment.locks == "required")
+    session = functools.cache(lambda: build_session(environment))
+    catalog = Catalog(environment.catalog, session)
+    return Lake(environment.files, catalog=catalog, needs_locks=False)

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from itertools import takewhile
 from urllib.parse import unquote
 
-from tidelake.sinks.entries import Added
-from tidelake.sinks.log import entries
-from tidelake.store.folders import Folder
-from tidelake.tables import Table
+from tidelake.delta.log import Added, entries
+from tidelake.delta.tables import Table
+from tidelake.folders import Folder
 
 # A commit and the last of its files that a reader took; negative for none of them. In a catalog
 # it is always negative: streams take a commit whole there.

@@ -1,4 +1,4 @@
-"""Create tables and append to them, each commit with its note."""
+"""Create tables and append to them, each commit with its metadata; keep a catalog's final views."""
 
 from __future__ import annotations
 
@@ -12,15 +12,20 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 from pyspark.sql.utils import is_remote
 
-from tidelake.access import FEED_PROPERTY, create, save
 from tidelake.config.meanings import Meaning, standard_meaning
-from tidelake.sinks.comments import commented, describe, described_as, keeping_words
-from tidelake.sinks.commits import USER_METADATA, encode, last_commit
-from tidelake.sinks.evolution import Freedom, evolve
+from tidelake.delta.access import FEED_PROPERTY, create, load
+from tidelake.delta.evolution import (
+    Freedom,
+    commented,
+    describe,
+    described_as,
+    evolve,
+    keeping_words,
+)
+from tidelake.delta.log import USER_METADATA, encode, last_commit
+from tidelake.delta.tables import Lake, Table
 from tidelake.spark.engine import with_settings
 from tidelake.spark.tuning import LOG_CHECKPOINT_COMMITS
-from tidelake.store.folders import is_stored
-from tidelake.tables import CatalogName, Table
 
 _SKIPPED = {
     "bronze": ("source_timestamp", "ingested_at", "ingest_date"),
@@ -64,19 +69,21 @@ def append(
         options["overwriteSchema"] = "true"
     elif may_add_columns:
         options["mergeSchema"] = "true"
-    if not replaces_where and (not surely_filled or _may_lack_a_lock(table, note)):
+    of_a_batch = note.get("hop") in ("bronze", "silver") and note["batch"] >= 0
+    is_guarded = of_a_batch and table.store.needs_transaction_ids
+    if not replaces_where and (not surely_filled or is_guarded):
         # Delta's numbers begin at 0, and 0 is the first batch's.
         made = "/made" if note["batch"] < 0 else ""
         options["txnAppId"] = f"{table.name}/{note['generation']}{made}"
         options["txnVersion"] = str(max(note["batch"], 0))
-    if replaces and isinstance(table.place, CatalogName) and not table.exists:
+    if replaces and table.store.is_created_first and not table.exists:
         create(rows.limit(0), table, _properties(table, rows.columns))
     if replaces:
-        save(keeping_words(rows, table), table, options, "overwrite")
+        table.store.save(keeping_words(rows, table), options, "overwrite", "")
     elif replaces_where:
-        save(rows, table, options, "overwrite", where=replaces_where)
+        table.store.save(rows, options, "overwrite", replaces_where)
     else:
-        save(rows, table, options)
+        table.store.save(rows, options, "append", "")
 
 
 def ensure_table(
@@ -105,7 +112,7 @@ def ensure_table(
     if table.exists:
         stored = evolve(spark, table, schema, freedom)
         # Where a table was made and its first note was not written any more.
-        if isinstance(table.place, CatalogName) and last_commit(table) is None:
+        if table.store.is_created_first and last_commit(table) is None:
             append(_no_rows(spark, schema), table, note, surely_filled=False)
         describe(spark, table, stored, words)
     else:
@@ -115,7 +122,7 @@ def ensure_table(
 def _create(
     spark: SparkSession, table: Table, schema: StructType, description: str, note: dict[str, Any]
 ) -> None:
-    if isinstance(table.place, CatalogName):
+    if table.store.is_created_first:
         create(_no_rows(spark, schema), table, _properties(table, schema.names))
         append(_no_rows(spark, schema), table, note, surely_filled=False)
         return
@@ -136,23 +143,13 @@ def _create(
                 return
     # Nor may a session take settings. A writer carries the note, and the next run describes.
     options = {"userMetadata": told, **_properties(table, schema.names)}
-    save(_no_rows(spark, schema), table, options, "error")
+    table.store.save(_no_rows(spark, schema), options, "error", "")
 
 
 @functools.lru_cache(maxsize=4)
 def _apart(spark: SparkSession) -> SparkSession:
     """Keep a sibling of a session for tables that are made: nobody else commits under its note."""
     return spark.newSession()
-
-
-def _may_lack_a_lock(table: Table, note: dict[str, Any]) -> bool:
-    """Tell whether two writers may append the same batch.
-
-    Volumes may know no locks; on a store one may be lost while its holder stands still.
-    """
-    of_a_batch = note.get("hop") in ("bronze", "silver") and note["batch"] >= 0
-    is_named = isinstance(table.place, CatalogName)
-    return of_a_batch and (is_named or not table.needs_locks or is_stored(table.path))
 
 
 def _properties(table: Table, columns: Sequence[str]) -> dict[str, str]:
@@ -165,7 +162,7 @@ def _properties(table: Table, columns: Sequence[str]) -> dict[str, str]:
         skipped = [name for name in _SKIPPED[table.name.partition(".")[0]] if name in columns]
         if skipped:
             found["delta.dataSkippingStatsColumns"] = ",".join(skipped)
-    if isinstance(table.place, CatalogName) and followed:
+    if table.store.takes_whole_commits and followed:
         # Costs nothing while a table only grows.
         found[FEED_PROPERTY] = "true"
     return found
@@ -183,4 +180,30 @@ def _no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
             F.lit(None).cast(field.dataType).alias(field.name, metadata=field.metadata)
             for field in schema.fields
         ]
+    )
+
+
+def ensure_final_view(
+    spark: SparkSession, lake: Lake, table: Table, *, column: str, pipeline: str
+) -> None:
+    """Create ``<table>__final``, or bring it to the columns that the table has now.
+
+    Args:
+        spark: The session.
+        lake: A catalog's; ``ops.epochs`` exists.
+        table: A gold table.
+        column: Where a row's time ends.
+        pipeline: Whose epochs say which rows are final; a checked name.
+    """
+    view = lake.table(f"{table.name}__final")
+    columns = load(spark, table).columns
+    if view.exists and spark.table(view.sql).columns == columns:
+        return
+    boundary = (
+        f"SELECT max_by(final['{table.name}'], epoch) FROM {lake.epochs().sql} "
+        f"WHERE pipeline = '{pipeline}'"
+    )
+    spark.sql(
+        f"CREATE OR REPLACE VIEW {view.sql} AS "
+        f"SELECT * FROM {table.sql} WHERE `{column}` <= ({boundary})"
     )

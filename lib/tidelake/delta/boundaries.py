@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from tidelake.sinks.commits import Commit, commits, last_commit, newest_version
-from tidelake.sinks.generations import CREATION, generation_number
-from tidelake.sinks.notes import SilverNote, positions
-from tidelake.sinks.positions import BEGINNING, Position, version_at
-from tidelake.tables import Lake, Table
+from tidelake.delta.generations import CREATION, generation_number
+from tidelake.delta.log import Commit, commits, last_commit, newest_version
+from tidelake.delta.notes import SilverNote, positions
+from tidelake.delta.positions import BEGINNING, Position, version_at
+from tidelake.delta.tables import Lake, Table
 
 
 @dataclass(frozen=True)

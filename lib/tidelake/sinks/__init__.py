@@ -1,1 +1,0 @@
-"""Write batches so that writing one again changes nothing."""

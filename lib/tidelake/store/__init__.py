@@ -1,1 +1,0 @@
-"""Folders and files, on a disk or on an object store that speaks S3."""
