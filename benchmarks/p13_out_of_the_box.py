@@ -19,9 +19,9 @@ from benchmarks.clicks import definition, land
 from benchmarks.measuring import Finding, Goal, Report, arguments, hand_in, in_turns, ratios
 from benchmarks.processes import took
 from tidelake.config import load_environment
+from tidelake.delta.tables import Lake
 from tidelake.ops.query import ask
 from tidelake.spark.session import build_session
-from tidelake.tables import Lake
 
 _GOAL = Goal("seconds of the batch job over seconds of the run", 0.80, at_least=True)
 _RUN, _JOB = "tidelake run", "batch job"

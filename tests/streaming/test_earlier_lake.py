@@ -19,6 +19,7 @@ from tests.earlier_lake import LONG_NAME, PARTS, line, lines, own, unpack
 from tests.running import read, small_batches, versions
 from tests.worlds import World, define
 from tidelake.config import Limits, load_environment
+from tidelake.delta.tables import Hop
 from tidelake.errors import GenerationError
 from tidelake.ops.ledger import read_ledger
 from tidelake.replay.backfill.build import build
@@ -26,7 +27,6 @@ from tidelake.replay.backfill.promote import promote
 from tidelake.replay.backfill.rollback import rollback
 from tidelake.replay.repair import repair
 from tidelake.replay.verify import verify
-from tidelake.tables import Hop
 
 _SILVER = "silver.clickstream"
 _QUARANTINE = f"{_SILVER}__quarantine"

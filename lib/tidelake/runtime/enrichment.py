@@ -10,11 +10,12 @@ from pyspark.sql.types import StructType
 
 from tidelake.bronze import REQUEUE_DDL
 from tidelake.config import Enrich, Pipeline
+from tidelake.delta.access import load
+from tidelake.delta.log import newest_version
+from tidelake.delta.tables import Lake, Table
 from tidelake.silver.classify import SELECTED
 from tidelake.silver.enrich import look_up, without_entry
 from tidelake.silver.plan import SilverPlan
-from tidelake.sinks.commits import newest_version
-from tidelake.tables import Lake, Table
 
 
 @dataclass(frozen=True)

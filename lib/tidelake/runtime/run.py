@@ -14,7 +14,6 @@ from tidelake.delta.store import Catalog
 from tidelake.delta.tables import Lake
 from tidelake.runtime.progress import Progress
 from tidelake.silver.plan import SilverPlan
-from tidelake.tables import Catalog, Lake
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from tidelake.replay.requeue import kept_in
 from tidelake.runtime.hop import Run
 from tidelake.runtime.writer_schemas import remembered
 from tidelake.silver.classify import FILTERED, REASONS, SELECTED, STAGE
-from tidelake.tables import Table
 
 WAS_FILTERED = "filtered"
 _STORED = "_stored"

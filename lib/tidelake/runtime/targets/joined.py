@@ -14,6 +14,8 @@ from pyspark.sql import functions as F
 
 from tidelake.columns import holds
 from tidelake.config import Join
+from tidelake.delta.merge import merge_rows
+from tidelake.delta.notes import Ends
 from tidelake.gold.joins import (
     LEFT,
     LEFT_TIME,
