@@ -143,7 +143,7 @@ class AcceptedRows:
 
 
 @dataclass
-class _Found:
+class _InScope:
     """What was found.
 
     Attributes:
@@ -179,7 +179,7 @@ class FilesInScope:
     """
 
     table: Table
-    _found: _Found | None = field(default=None, init=False)
+    _found: _InScope | None = field(default=None, init=False)
     # By file, ascending.
     _hashes: dict[str, Numbers] = field(default_factory=dict, init=False)
 
@@ -235,7 +235,7 @@ class FilesInScope:
                 self._hashes[file] = np.sort(column.to_numpy())
         return True
 
-    def _in_scope(self, spark: SparkSession, scope: DedupScope) -> _Found | None:
+    def _in_scope(self, spark: SparkSession, scope: DedupScope) -> _InScope | None:
         if not (reads_local_paths() and self.table.store.reads_files_directly):
             return None
         if not self._is_brought_up(scope):
@@ -269,7 +269,7 @@ class FilesInScope:
         # A batch with dates or arrivals of years leaves nothing to those after it.
         return not found.is_too_wide(scope)
 
-    def _asked(self, spark: SparkSession, scope: DedupScope) -> _Found | None:
+    def _asked(self, spark: SparkSession, scope: DedupScope) -> _InScope | None:
         """Let Delta find them by its statistics; None where files alone do not tell the rows."""
         if not _FEATURES.isdisjoint(detail(spark, self.table)["tableFeatures"]):
             return None
@@ -287,12 +287,12 @@ class FilesInScope:
         return str(self.table.path / unquote(name))
 
 
-def _look_up(rows: DataFrame, version: int, scope: DedupScope) -> _Found:
+def _look_up(rows: DataFrame, version: int, scope: DedupScope) -> _InScope:
     """Ask Delta for the files of a table's version that hold the rows in scope."""
     named = scope.within(rows, is_late_table=False).inputFiles()
     files = [str(Path(file.removeprefix("file:"))) for file in named]
     held = sum(pq.read_metadata(file).num_rows for file in files)
-    return _Found(scope, rows.schema, version, files, held)
+    return _InScope(scope, rows.schema, version, files, held)
 
 
 def _read_file(file: str, columns: list[str]) -> pa.Table:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -11,8 +9,6 @@ from tidelake.silver.dedup import NUMBER
 from tidelake.spark.engine import checkpointed
 from tidelake.spark.internals import collected, in_driver, release
 from tidelake.spark.tuning import NUMBERED_ROWS
-
-Hold = Callable[[DataFrame], DataFrame]
 
 
 class Held:

@@ -19,7 +19,7 @@ from tidelake.delta.tables import Table
 from tidelake.errors import GenerationError, UsageError
 from tidelake.fingerprints import fingerprint
 from tidelake.instants import from_micros
-from tidelake.runtime.held import Hold
+from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
 from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, STAGE
 from tidelake.silver.dedup import DUPLICATE
@@ -89,7 +89,7 @@ def recover(
     survivors: DataFrame,
     accepted: DataFrame,
     between: tuple[Position, Position],
-    hold: Hold,
+    hold: Held,
 ) -> Recovered:
     """Find out what became of each row of bronze that the batch took.
 
