@@ -1,8 +1,9 @@
 """Where a run can die: a point before or after each step of each hop, found by its name.
 
-The product has no hooks. A point is a real function at the place from which a hop calls it; armed,
-its n-th pass does not come through. ``python -m tests.recovery.failpoints run clickstream …`` is
-the command line, armed by ``TIDELAKE_FAIL=point:nth:mode``.
+The product has no hooks. What a hop appends comes by its table's store, whoever calls it; the other
+points are steps of a hop's script. Armed, the n-th pass of a point does not come through.
+``python -m tests.recovery.failpoints run clickstream …`` is the command line, armed by
+``TIDELAKE_FAIL=point:nth:mode``.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any, NoReturn
 import pytest
 
 from tidelake import cli
+from tidelake.delta.store import FolderStore
 from tidelake.delta.tables import Table
 from tidelake.runtime import books, epochs, gold_hop, hop, lanes, pipeline, silver
 from tidelake.runtime import bronze_hop as bronze
@@ -59,13 +61,22 @@ class Point:
         """Tell whether a call comes by."""
         if not self.table:
             return True
+        if "error" in arguments:
+            # A table is made.
+            return False
         names = [value.table.name for value in arguments if isinstance(value, Target)]
         names += [value.name for value in arguments if isinstance(value, Table)]
+        folders = [value.folder for value in arguments if isinstance(value, FolderStore)]
+        names += [f"{folder.parent.name}.{folder.name}" for folder in folders]
         return any(re.search(self.table, name) for name in names)
 
 
 def _around(step: str, owner: Any, function: str, table: str = "") -> list[Point]:
     return [Point(f"{step}/{side}", owner, function, table) for side in ("before", "after")]
+
+
+def _saved(step: str, table: str) -> list[Point]:
+    return _around(step, FolderStore, "save", table)
 
 
 # In the order of the flow.
@@ -74,16 +85,16 @@ POINTS: dict[str, Point] = {
     for point in [
         *_around("bronze/create", bronze, "ensure_table"),
         Point("bronze/read/before", bronze.BronzeHop, "_offered"),
-        *_around("bronze/append", bronze, "append"),
+        *_saved("bronze/append", r"^bronze\.[a-z]+$"),
         Point("bronze/batch/after", bronze.BronzeHop, "write"),
         *_around("bronze/compact", hop, "compact", r"^bronze\."),
         *_around("silver/create", silver, "ensure_table"),
         Point("silver/parse/before", silver, "find_repeats"),
         Point("silver/decide/after", silver, "find_repeats"),
         Point("silver/count/before", silver, "summarize"),
-        *_around("silver/quarantine", silver, "append", "__quarantine$"),
-        *_around("silver/late", silver, "append", "__late$"),
-        *_around("silver/append", silver, "append", r"^silver\.[a-z]+$"),
+        *_saved("silver/quarantine", "__quarantine$"),
+        *_saved("silver/late", "__late$"),
+        *_saved("silver/append", r"^silver\.[a-z]+$"),
         Point("silver/batch/after", silver.SilverHop, "write"),
         *_around("silver/compact", hop, "compact", r"^silver\."),
         *_around("gold/create", gold_hop, "ensure_table"),
@@ -93,10 +104,10 @@ POINTS: dict[str, Point] = {
         Point("gold/batch/after", gold_hop.GoldHop, "write"),
         Point("books/copy/before", pipeline, "copy_books"),
         *_around("books/create", books, "ensure_table"),
-        *_around("books/append", books, "append"),
+        *_saved("books/append", r"^ops\.books$"),
         Point("epochs/close/before", pipeline, "close_epoch"),
         *_around("epochs/create", epochs, "ensure_table"),
-        *_around("epochs/append", epochs, "append"),
+        *_saved("epochs/append", r"^ops\.epochs$"),
     ]
 }
 
