@@ -31,6 +31,8 @@ from tidelake.replay.backfill.span import Span
 from tidelake.replay.late import apply_late
 from tidelake.replay.verify import verify
 
+pytestmark = pytest.mark.usefixtures("interpreted")
+
 _DAY = 24 * 60
 _GOLD: list[dict[str, Any]] = [
     {

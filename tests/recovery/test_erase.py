@@ -41,6 +41,8 @@ from tidelake.replay.repair import repair
 from tidelake.replay.verify import verify
 from tidelake.replay.verify.certificate import changed_since
 
+pytestmark = pytest.mark.usefixtures("interpreted")
+
 _DAY = 24 * 60
 _ARRIVALS = [START + timedelta(days=3, minutes=n) for n in range(4)]
 _ZOE = Subject("user_id", "zoe")

@@ -27,6 +27,8 @@ from tidelake.replay.quarantine import Choice, replay_quarantine
 from tidelake.replay.verify import verify
 from tidelake.runtime.hop import Run
 
+pytestmark = pytest.mark.usefixtures("interpreted")
+
 _DAY = 24 * 60
 _ARRIVALS = [START + timedelta(days=6, minutes=n) for n in range(3)]
 
