@@ -128,6 +128,7 @@ def test_after_a_repair_it_goes_on_and_counts_each_row_once(
     assert (told["silver"], told["duplicates"]) == (_AFTER["silver"] + 1, _AFTER["duplicates"] + 2)
 
 
+@pytest.mark.long
 def test_a_backfill_is_promoted_and_taken_back(gone_on: World, tmp_path: Path) -> None:
     # With batches of the usual size, a few commits are one batch.
     copy = gone_on.copied(tmp_path / "copy")
