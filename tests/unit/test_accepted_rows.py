@@ -18,6 +18,7 @@ from tidelake.silver.classify import hash_of_id
 from tidelake.silver.row_sets import Numbers, may_have_hash
 from tidelake.silver.scope import DedupScope, united, with_id_hash
 from tidelake.spark import tuning
+from tidelake.spark.internals import JavaError
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 DAY = 20_513
@@ -250,3 +251,18 @@ def test_spark_looks_where_the_hashes_would_fill_the_driver(
     assert known.meeting(spark, scope(0), wanted, COLUMNS) is not None
     monkeypatch.setattr(tuning, "INDEXED_IDS", 2)
     assert known.meeting(spark, scope(0), wanted, COLUMNS) is None
+
+
+def test_spark_names_a_file_that_is_gone(spark: SparkSession, table: Table) -> None:
+    hashed(events(spark, 0)).coalesce(1).write.format("delta").mode("append").save(str(table.path))
+    wanted = hashes_of(spark, "0-1")
+    known = FilesInScope(table)
+    assert known.meeting(spark, scope(0), wanted, COLUMNS) is not None
+    [file] = [Path(str(file)) for file in table.path.glob("*.parquet")]
+    file.unlink()
+    # Its hashes are known, its rows are not.
+    assert known.meeting(spark, scope(0), wanted, COLUMNS) is None
+    afresh = FilesInScope(table)
+    assert afresh.meeting(spark, scope(0), wanted, COLUMNS) is None
+    with pytest.raises(JavaError, match="FILE_NOT_EXIST"):
+        afresh.rows(spark, scope(0)).collect()

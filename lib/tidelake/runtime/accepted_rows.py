@@ -47,6 +47,7 @@ _TYPES = {
         pa.field("_batch", pa.int64()),
     )
 }
+_UNREADABLE = (FileNotFoundError, pa.ArrowInvalid)
 # With one of them a data file does not say by itself which rows the table holds.
 _FEATURES = frozenset({"deletionVectors", "columnMapping"})
 
@@ -204,15 +205,23 @@ class FilesInScope:
             columns: To read.
 
         Returns:
-            The rows; None where the files do not tell the rows, are too many
-            for the driver to hold their hashes, or are of a version without them.
+            The rows; None where the files do not tell the rows, are too many for the driver to
+            hold their hashes, are of a version without them, or cannot be read: Spark says why.
         """
         found = self._in_scope(spark, scope)
-        if found is None or found.rows > tuning.INDEXED_IDS or not self._are_known(found.files):
+        if found is None or found.rows > tuning.INDEXED_IDS:
             return None
+        try:
+            if self._are_known(found.files):
+                return self._with_hash(found.files, hashes, columns)
+        except _UNREADABLE:
+            pass
+        return None
+
+    def _with_hash(self, files: Sequence[str], hashes: Numbers, columns: list[str]) -> pa.Table:
         wanted = pa.schema([_TYPES[name] for name in columns])
         parts = [wanted.empty_table()]
-        for file in found.files:
+        for file in files:
             stored = self._hashes[file]
             few, many = (hashes, stored) if hashes.size < stored.size else (stored, hashes)
             met = few[members(few, many)]
@@ -239,7 +248,10 @@ class FilesInScope:
         if not (reads_local_paths() and self.table.store.reads_files_directly):
             return None
         if not self._is_brought_up(scope):
-            self._found = self._asked(spark, scope)
+            try:
+                self._found = self._asked(spark, scope)
+            except _UNREADABLE:
+                self._found = None
         if self._found is not None:
             self._found.days = united((*self._found.days, *scope.days))
         return self._found
