@@ -118,6 +118,7 @@ def _rows(spark: SparkSession, ids: int) -> DataFrame:
         F.concat(F.lit("history:"), F.col("id")).alias("record_id"),
         F.lit(False).alias("is_late"),
         F.xxhash64("id").alias("_payload_hash"),
+        F.xxhash64(F.md5(F.col("id").cast("string"))).alias("_id_hash"),
         F.lit("history").alias("_generation"),
         F.lit(-1).alias("_batch"),
     )

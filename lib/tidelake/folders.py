@@ -34,6 +34,11 @@ _SCHEMED = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 # What means something in an address, or in a pattern of Spark's.
 _MISREAD = re.compile(r"[\x00-\x1f\\^`?#%*\[\]{}]")
+_KEPT_BYTES = 64 << 20
+_LOOKS_AT_ONCE = 16
+_VOLUMES = "/Volumes/"
+# In a path of java.net.URI, besides letters and digits.
+_STAYS = frozenset("-_.!~*'():@&=+$,;/")
 
 
 def is_stored(place: Folder | str) -> bool:
@@ -125,13 +130,6 @@ def address_of(place: str) -> str:
     if is_stored(place):
         return SCHEME + quote(place.removeprefix(SCHEME), safe="/!$&'()*+,;=:@~-._")
     return place
-
-
-_KEPT_BYTES = 64 << 20
-_LOOKS_AT_ONCE = 16
-_VOLUMES = "/Volumes/"
-# In a path of java.net.URI, besides letters and digits.
-_STAYS = frozenset("-_.!~*'():@&=+$,;/")
 
 
 @dataclass(frozen=True)
@@ -279,16 +277,16 @@ def refuse_unusable(root: Folder) -> None:
         bucket, _, prefix = str(root).removeprefix(SCHEME).partition("/")
         refuse_unreachable(bucket, f"{prefix}/", what=f"the root {root}")
         return
-    for folder in (root, *root.parents):
+    for place in (root, *root.parents):
         try:
-            if folder.is_dir():
-                next(folder.iterdir(), None)
+            if place.is_dir():
+                next(place.iterdir(), None)
                 return
-            found = folder.exists()
+            found = place.exists()
         except OSError as error:
             raise UsageError(f"the root {root} cannot be read: {error.strerror}") from error
         if found:
-            raise UsageError(f"the root {root} cannot be used: {folder} is a file, not a folder.")
+            raise UsageError(f"the root {root} cannot be used: {place} is a file, not a folder.")
 
 
 def namespace_of(place: str) -> tuple[str, str]:

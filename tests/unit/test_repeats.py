@@ -84,17 +84,17 @@ class _Accepted:
     table: DataFrame | None = None
     scopes: list[DedupScope] = field(default_factory=list)
 
-    def within(self, scope: DedupScope) -> Accepted | None:
+    def within(self, scope: DedupScope) -> Accepted:
         self.scopes.append(scope)
         rows = self.rows
         if self.table is not None:
             rows = scope.within(self.table, is_late_table=False)
-        return None if rows is None else Accepted(rows, self.count)
+        return Accepted(None, 0) if rows is None else Accepted(rows, self.count)
 
     def meeting(self, scope: DedupScope, hashes: Numbers, hold: Hold) -> Accepted:
         found = self.within(scope)
-        if found is None or found.rows is None:
-            return Accepted(None, 0)
+        if found.rows is None:
+            return found
         rows = hold.now(found.rows)
         return Accepted(rows, rows.count(), np.unique(rows.toPandas()[ID_HASH].to_numpy()))
 

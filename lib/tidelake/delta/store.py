@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 
+from tidelake.config.types import quoted
 from tidelake.delta.log import Entry, files_of, first_id
 from tidelake.folders import Folder, is_stored
 
@@ -94,7 +95,7 @@ class FolderStore(TableStore):
     @property
     def sql(self) -> str:
         """Name it by its path."""
-        return f"delta.{quoted_name(str(self.folder))}"
+        return f"delta.{quoted(str(self.folder))}"
 
     @property
     def exists(self) -> bool:
@@ -167,12 +168,12 @@ class Catalog:
 
     def layers(self) -> frozenset[str]:
         """List the schemas that it has."""
-        found = self.session().sql(f"SHOW SCHEMAS IN {quoted_name(self.name)}").collect()
+        found = self.session().sql(f"SHOW SCHEMAS IN {quoted(self.name)}").collect()
         return frozenset(str(row[0]) for row in found)
 
     def schema(self, layer: str) -> str:
         """Name a layer's schema in SQL."""
-        return f"{quoted_name(self.name)}.{quoted_name(layer)}"
+        return f"{quoted(self.name)}.{quoted(layer)}"
 
 
 @dataclass(frozen=True)
@@ -195,7 +196,7 @@ class CatalogStore(TableStore):
     @property
     def sql(self) -> str:
         """Name it."""
-        return f"{self.catalog.schema(self.schema)}.{quoted_name(self.table)}"
+        return f"{self.catalog.schema(self.schema)}.{quoted(self.table)}"
 
     @property
     def exists(self) -> bool:
@@ -243,11 +244,6 @@ class CatalogStore(TableStore):
             rows.writeTo(self.sql).options(**options).overwrite(F.expr(where or "true"))
         else:
             rows.write.format("delta").mode(mode).options(**options).saveAsTable(self.sql)
-
-
-def quoted_name(name: str) -> str:
-    """Write an identifier for SQL."""
-    return f"`{name.replace('`', '``')}`"
 
 
 def _inserted(changes: DataFrame) -> DataFrame:

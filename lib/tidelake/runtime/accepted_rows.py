@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -90,10 +90,10 @@ class AcceptedRows:
             return load(self.spark, table)
         return self.files[table.name].rows(self.spark, scope)
 
-    def within(self, scope: DedupScope) -> Accepted | None:
-        """Give the rows of both tables in a scope; None where there are none."""
+    def within(self, scope: DedupScope) -> Accepted:
+        """Give the rows of both tables in a scope."""
         if self.afresh:
-            return None
+            return Accepted(None, 0)
         silver, late = self.read(scope)
         rows = scope.within(silver, is_late_table=False).unionByName(
             scope.within(late, is_late_table=True)
@@ -103,32 +103,27 @@ class AcceptedRows:
         return Accepted(rows, sum(known) if known and len(known) == len(counts) else None)
 
     def meeting(self, scope: DedupScope, hashes: Numbers, hold: Hold) -> Accepted:
-        """Give the rows in a scope whose id has one of some hashes, and few others."""
-        if self.afresh:
-            return Accepted(None, 0)
-        found = self._known(scope, hashes) if self.files else None
+        """Give the rows in a scope whose id has one of some hashes, ascending, and few others."""
+        found = self._known(scope, hashes) if self.files and not self.afresh else None
         if found is not None:
             return found
-        accepted = self.within(scope)
-        assert accepted is not None and accepted.rows is not None
-        searched = Observation()
-        rows = accepted.rows.observe(searched, F.count(F.lit(1)).alias("rows"))
+        rows, searched = self.within(scope).counted()
+        if rows is None:
+            return Accepted(None, 0)
         # What is left of them is few, and is not looked for twice.
         rows = hold.now(rows.where(may_have_hash(self.spark, ID_HASH, hashes)))
         met = np.unique(rows.select(ID_HASH).toArrow()[ID_HASH].to_numpy())
-        count = accepted.searched
-        # A plan that adapts leaves out what it finds empty, observation and all.
-        return Accepted(rows, searched.get.get("rows", 0) if count is None else count, met)
+        return Accepted(rows, searched(), met)
 
     def _known(self, scope: DedupScope, hashes: Numbers) -> Accepted | None:
         """Look the hashes up in the driver; None where it does not hold those of the tables."""
-        name, ascending = self.pipeline.name, np.unique(hashes)
+        name = self.pipeline.name
         parts, met = [], [NOTHING]
         for table, columns in (
             (self.lake.silver(name), _COMPARED),
             (self.lake.late(name), _OF_LATE),
         ):
-            found = self.files[table.name].meeting(self.spark, scope, ascending, columns)
+            found = self.files[table.name].meeting(self.spark, scope, hashes, columns)
             if found is None:
                 return None
             if found.num_rows:

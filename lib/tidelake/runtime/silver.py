@@ -27,7 +27,7 @@ from tidelake.delta.notes import (
     is_decided_by,
     silver_note,
 )
-from tidelake.delta.positions import BEGINNING, Position, rows_between
+from tidelake.delta.positions import BEGINNING, Position, size_between
 from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
 from tidelake.runtime.accepted_rows import AcceptedRows, FilesInScope
@@ -151,14 +151,16 @@ class SilverHop(HopQuery):
                 rows.write.format("noop").mode("overwrite").save()
             return
         before = SilverNote.of(last)
-        taken = {
-            key: rows_between(table, before.until.get(key, BEGINNING), until[key])
+        sizes = {
+            key: size_between(table, before.until.get(key, BEGINNING), until[key])
             for key, table in self.inputs.items()
         }
-        size = sum(taken.values()) + before.searched // SEARCHED_PER_ROW
-        small = is_small(*self.standing.size(until))
-        known = None if self._prefilters else sum(taken.values())
-        with fitted(rows.sparkSession, size), Held(small=small, rows=known) as hold:
+        taken = {key: came for key, (came, _) in sizes.items()}
+        count = sum(taken.values())
+        small = is_small(count, sum(size for _, size in sizes.values()))
+        touched = count + before.searched // SEARCHED_PER_ROW
+        known = None if self._prefilters else count
+        with fitted(rows.sparkSession, touched), Held(small=small, rows=known) as hold:
             context = BatchContext(
                 self.run,
                 self.fence.generation,
@@ -289,11 +291,6 @@ class BatchContext:
     may_be_retry: bool = False
 
     @property
-    def plan(self) -> SilverPlan:
-        """Columns of the definition."""
-        return self.run.plan
-
-    @property
     def stamp(self) -> dict[str, Any]:
         """What tells the batch's rows from those of others."""
         return {"generation": self.generation, "batch": self.number}
@@ -320,7 +317,7 @@ def silver_batch(recovered: Recovered, context: BatchContext) -> SilverNote:
         recovered: The rows, and what is known of those beside them.
         context: Of the batch.
     """
-    run, plan, lake = context.run, context.plan, context.run.lake
+    run, plan, lake = context.run, context.run.plan, context.run.lake
     pipeline = plan.pipeline
     before, name = context.before, pipeline.name
     watermark = None if run.replays else before.watermark
@@ -370,7 +367,7 @@ def _judged(recovered: Recovered, context: BatchContext) -> DataFrame:
         return recovered.rows
     # Before anything is decided: a retry reads the same schemas.
     schemas = schemas_for(context.run, recovered.rows, anew=context.rebuilds)
-    return context.plan.judge(recovered.rows, schemas)
+    return context.run.plan.judge(recovered.rows, schemas)
 
 
 def _unknown_columns(

@@ -9,7 +9,7 @@ to the wide rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import reduce
@@ -64,7 +64,7 @@ class Accepted:
     Attributes:
         rows: From :meth:`DedupScope.within`; None: there are none.
         searched: How many rows lie in the files that were read for them; None: they are to be
-            counted, which makes each row wide and takes as long again as to look at them.
+            counted.
         hashes: Of their ids, ascending; empty where nobody asked.
     """
 
@@ -72,16 +72,31 @@ class Accepted:
     searched: int | None
     hashes: Numbers = field(default_factory=NOTHING.copy)
 
+    def counted(self) -> tuple[DataFrame | None, Callable[[], int]]:
+        """Count the rows with the first action that reads them, where nobody knows how many.
+
+        That makes each row wide and takes as long again as to look at them.
+
+        Returns:
+            The rows, and what tells their count once they were read.
+        """
+        known = self.searched
+        if self.rows is None or known is not None:
+            return self.rows, lambda: known or 0
+        told = Observation()
+        rows = self.rows.observe(told, F.count(F.lit(1)).alias("rows"))
+        return rows, lambda: _observed(told, "rows")
+
 
 class Search(Protocol):
     """Looks for rows that were accepted before a batch."""
 
-    def within(self, scope: DedupScope) -> Accepted | None:
-        """Give the rows in a scope; None where there are none."""
+    def within(self, scope: DedupScope) -> Accepted:
+        """Give the rows in a scope."""
         ...
 
     def meeting(self, scope: DedupScope, hashes: Numbers, hold: Hold) -> Accepted:
-        """Give those of them whose id has one of some hashes, and few others."""
+        """Give those of them whose id has one of some hashes, ascending, and few others."""
         ...
 
 
@@ -121,23 +136,20 @@ def find_repeats(
 
 def _by_number(judged: DataFrame, search: Search, comparison: Comparison, hold: Hold) -> Repeats:
     spark = judged.sparkSession
-    running = judged.where(F.col(STAGE).isNull())
-    told = running.select(*comparison.looked_up).toArrow()
+    told = judged.where(F.col(STAGE).isNull()).select(*comparison.looked_up).toArrow()
     numbers, hashes = told[NUMBER].to_numpy(), told[ID_HASH].to_numpy()
     if not numbers.size:
         return Repeats(None, 0)
-    accepted = search.meeting(Arrivals.of(told).scope(comparison.rules), hashes, hold)
     ascending = np.sort(hashes)
+    accepted = search.meeting(Arrivals.of(told).scope(comparison.rules), ascending, hold)
     twice = ascending[1:][ascending[1:] == ascending[:-1]]
     collide = members(hashes, np.union1d(twice, accepted.hashes))
     searched = accepted.searched or 0
     if not collide.any():
         return Repeats(None, searched)
     chosen = has_number(spark, NUMBER, numbers[collide])
-    new = judged.where(chosen).select(*comparison.numbered)
-    if accepted.rows is None:
-        compared = new
-    else:
+    new = compared = judged.where(chosen).select(*comparison.numbered)
+    if accepted.rows is not None:
         if accepted.hashes.size <= SMALL_BATCH_ROWS and numbers.size <= SMALL_BATCH_ROWS:
             # Side by side in one task, nothing is sent out or shuffled.
             old = group_accepted(accepted.rows.coalesce(1), comparison).hint("shuffle_hash")
@@ -151,10 +163,8 @@ def _by_number(judged: DataFrame, search: Search, comparison: Comparison, hold: 
         # Rare: an id that comes back past the TTL on another date within one batch.
         leftovers = new.where(has_number(spark, NUMBER, left))
         more = _by_verdict(judge_leftovers(leftovers, comparison.rules, identity=(NUMBER,)))
-        found = {
-            verdict: np.concatenate([each.get(verdict, NOTHING) for each in (found, more)])
-            for verdict in {*found, *more}
-        }
+        for verdict, judged_so in more.items():
+            found[verdict] = np.append(found.get(verdict, NOTHING), judged_so)
     return Repeats(None, searched, numbers=found)
 
 
@@ -169,13 +179,11 @@ def _by_shuffle(judged: DataFrame, search: Search, comparison: Comparison, hold:
     if not arrivals.rows:
         return Repeats(None, 0)
     new = in_the_running(judged, comparison)
-    searched = Observation()
-    accepted, count = None, None
     found = search.within(arrivals.scope(comparison.rules))
-    if found is not None:
-        accepted, count = found.rows, found.searched
-        if accepted is not None and count is None:
-            accepted = accepted.observe(searched, F.count(F.lit(1)).alias("rows"))
+    accepted, searched = found.counted()
+    if accepted is not None and found.searched is not None and found.searched <= BROADCAST:
+        # One task reads them soon enough, and then nothing need be shuffled.
+        accepted = accepted.coalesce(1)
     if accepted is not None and arrivals.rows <= BROADCAST:
         accepted = having(accepted, F.broadcast(_hashes(new)))
         accepted = F.broadcast(group_accepted(accepted, comparison))
@@ -199,13 +207,11 @@ def _by_shuffle(judged: DataFrame, search: Search, comparison: Comparison, hold:
         more = hold.now(judge_leftovers(leftovers, comparison.rules).observe(told, counted))
         verdicts = verdicts.where(~is_left).unionByName(more)
         twins += _observed(told, "twins")
-    if count is None and accepted is not None:
-        count = _observed(searched, "rows")
     if not repeats:
-        return Repeats(None, count or 0)
+        return Repeats(None, searched())
     # Spark knows no size of what is kept, and would shuffle the wide rows to meet the verdicts.
     fitting = F.broadcast(verdicts) if repeats <= BROADCAST else verdicts
-    return Repeats(fitting, count or 0, twins > 0)
+    return Repeats(fitting, searched(), twins > 0)
 
 
 def _hashes(rows: DataFrame) -> DataFrame:

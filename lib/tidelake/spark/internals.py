@@ -31,6 +31,7 @@ __all__ = [
     "JavaError",
     "clone_of",
     "clones_sessions",
+    "collected",
     "end_jvm",
     "in_driver",
     "inject_parser",
@@ -98,9 +99,10 @@ def in_driver(checkpointed: DataFrame) -> DataFrame:
     Spark then knows how few they are, and broadcasting them takes no job. Where this Spark's
     classes have other constructors, the frame is returned as it is.
     """
+    query: Any = checkpointed._jdf.queryExecution()
+    rows = _rows_of(checkpointed).collect()
     try:
-        query: Any = checkpointed._jdf.queryExecution()
-        return _local(checkpointed.sparkSession, _rows_of(checkpointed).collect(), query)
+        return _local(checkpointed.sparkSession, rows, query)
     except BridgeError:
         return checkpointed
 
@@ -114,8 +116,10 @@ def collected(frame: DataFrame) -> DataFrame | None:
     if is_remote():
         return None
     query: Any = frame._jdf.queryExecution()
+    # Outside of the attempt: rows that cannot be computed are not computed a second time.
+    rows = query.executedPlan().executeCollect()
     try:
-        return _local(frame.sparkSession, query.executedPlan().executeCollect(), query)
+        return _local(frame.sparkSession, rows, query)
     except BridgeError:
         return None
 
