@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
@@ -15,6 +16,7 @@ from tidelake.delta.tables import Lake, Table
 from tidelake.runtime import accepted_rows
 from tidelake.runtime.accepted_rows import FilesInScope
 from tidelake.silver.classify import hash_of_id
+from tidelake.silver.driver_dedup import ACCEPTED
 from tidelake.silver.row_sets import Numbers, may_have_hash
 from tidelake.silver.scope import DedupScope, united, with_id_hash
 from tidelake.spark import tuning
@@ -33,13 +35,13 @@ def table(tmp_path: Path) -> Table:
 def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Note each time that Delta is asked."""
     found: list[str] = []
-    real = accepted_rows.detail
+    real = accepted_rows.properties
 
     def noted(spark: SparkSession, table: Table) -> object:
         found.append(table.name)
         return real(spark, table)
 
-    monkeypatch.setattr(accepted_rows, "detail", noted)
+    monkeypatch.setattr(accepted_rows, "properties", noted)
     yield found
 
 
@@ -201,7 +203,12 @@ def hashes_of(spark: SparkSession, *events: str) -> Numbers:
     return np.sort(rows.select(hash_of_id().alias("h")).toPandas()["h"].to_numpy())
 
 
-COLUMNS = ["event_id", "record_id", "event_date", "ingested_at", ID_HASH]
+COLUMNS = pa.schema(
+    [
+        ACCEPTED.field(name)
+        for name in ("event_id", "record_id", "event_date", "ingested_at", ID_HASH)
+    ]
+)
 
 
 def test_rows_are_found_by_the_hashes_of_their_ids(
@@ -214,7 +221,7 @@ def test_rows_are_found_by_the_hashes_of_their_ids(
         wanted = hashes_of(spark, "0-1", "2-2", "9-9")
         found = known.meeting(spark, scope(0), wanted, COLUMNS)
         assert found is not None
-        assert found.schema.names == COLUMNS
+        assert found.schema == COLUMNS
         assert set(found["event_id"].to_pylist()) == ({"0-1", "2-2"} if hour == 2 else {"0-1"})
         assert known.count == 3 * (hour + 1)
     assert found["ingested_at"].to_pylist()[0] == NOON

@@ -13,8 +13,6 @@ from tidelake.config.event import Dedup
 from tidelake.config.names import ID_HASH
 from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, REQUEUED_AT, ROW, STAGE, hash_of_id
 from tidelake.silver.dedup import (
-    CONFLICT,
-    DUPLICATE,
     IDENTITY,
     LEFTOVER,
     VERDICT,
@@ -26,6 +24,7 @@ from tidelake.silver.dedup import (
     match_accepted,
     rank_arrivals,
 )
+from tidelake.silver.driver_dedup import CONFLICT, DUPLICATE
 from tidelake.silver.scope import DedupScope
 
 TTL = timedelta(hours=1)

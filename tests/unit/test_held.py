@@ -5,7 +5,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from tidelake.runtime.held import Held
-from tidelake.silver.dedup import NUMBER
+from tidelake.silver.driver_dedup import NUMBER
 from tidelake.spark import internals
 
 
@@ -79,8 +79,8 @@ def test_where_spark_is_built_otherwise_rows_are_kept_all_the_same(
     monkeypatch.setattr(internals, "_local", other)
     with Held(small=True, rows=3) as hold:
         assert hold.now(spark.range(3)).count() == 3
-        kept, numbered = hold.first(spark.range(3))
-        assert (kept.count(), numbered) == (3, True)
+        kept = hold.first(spark.range(3))
+        assert (kept.rows.count(), kept.numbered) == (3, True)
 
 
 @pytest.mark.parametrize("small", [True, False])
@@ -88,15 +88,15 @@ def test_each_row_keeps_its_number(spark: SparkSession, small: bool) -> None:
     # What is computed anew would have other rows.
     rows = spark.range(0, 100, 1, 3).where(F.rand() < 0.7)
     with Held(small=small, rows=100) as hold:
-        kept, numbered = hold.first(rows)
-        assert numbered
-        first, second = (kept.orderBy(NUMBER).collect() for _ in range(2))
+        kept = hold.first(rows)
+        assert (kept.numbered, kept.is_small) == (True, small)
+        first, second = (kept.rows.orderBy(NUMBER).collect() for _ in range(2))
     assert first == second
     assert len({row[NUMBER] for row in first}) == len(first) > 0
 
 
 def test_rows_of_which_nobody_knows_how_many_there_are_get_no_number(spark: SparkSession) -> None:
     with Held() as hold:
-        kept, numbered = hold.first(spark.range(3))
-    assert not numbered
-    assert NUMBER not in kept.columns
+        kept = hold.first(spark.range(3))
+    assert not kept.numbered
+    assert NUMBER not in kept.rows.columns

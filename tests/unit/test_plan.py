@@ -20,7 +20,15 @@ from tidelake.silver.summary import summarize
 
 _BUILDERS = {
     classify: ("_steps", "_rule_columns", "decoding"),
-    dedup: ("_compared", "_grouping", "_matched", "_ranks", "_ranking", "arrival_columns"),
+    dedup: (
+        "_compared",
+        "_grouping",
+        "_matched",
+        "_ranks",
+        "_ranking",
+        "arrival_columns",
+        "compared_columns",
+    ),
     route: ("_verdicts", "_fate", "_event_columns"),
     summary: ("_columns",),
 }

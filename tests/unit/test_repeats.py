@@ -8,28 +8,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-import numpy as np
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tests.collisions import colliding
 from tests.pipelines import timed
-from tests.unit.test_dedup import EDGE, KNOWN_DDL, MONDAY, NOON, TUESDAY, New, classified
+from tests.unit.test_dedup import (
+    EDGE,
+    KNOWN_DDL,
+    MONDAY,
+    NEW_DDL,
+    NOON,
+    TUESDAY,
+    New,
+    classified,
+)
 from tidelake.config import Dedup
 from tidelake.config.names import ID_HASH
 from tidelake.runtime.held import Held
 from tidelake.silver import dedup
 from tidelake.silver.classify import PAYLOAD_HASH, ROW, hash_of_id
 from tidelake.silver.dedup import (
-    CONFLICT,
-    DUPLICATE,
     VERDICT,
     Accepted,
     Comparison,
-    Hold,
+    Met,
     find_repeats,
 )
+from tidelake.silver.driver_dedup import ACCEPTED, CONFLICT, DUPLICATE
 from tidelake.silver.route import FATE, Fates, decide, with_verdicts
 from tidelake.silver.row_sets import Numbers
 from tidelake.silver.scope import DedupScope
@@ -91,22 +98,31 @@ class _Accepted:
             rows = scope.within(self.table, is_late_table=False)
         return Accepted(None, 0) if rows is None else Accepted(rows, self.count)
 
-    def meeting(self, scope: DedupScope, hashes: Numbers, hold: Hold) -> Accepted:
+    def meeting(self, scope: DedupScope, hashes: Numbers) -> Met | None:
         found = self.within(scope)
         if found.rows is None:
-            return found
-        rows = hold.now(found.rows)
-        return Accepted(rows, rows.count(), np.unique(rows.toPandas()[ID_HASH].to_numpy()))
+            return Met(ACCEPTED.empty_table(), 0)
+        rows = found.rows.select(*ACCEPTED.names).toArrow().cast(ACCEPTED)
+        return Met(rows, rows.num_rows)
 
 
-def _told(judged: DataFrame, search: _Accepted, rules: Dedup, *, numbered: bool) -> dict[str, str]:
-    """Judge rows; give the verdicts by record id."""
+def _told(
+    judged: DataFrame,
+    search: _Accepted,
+    rules: Dedup,
+    *,
+    numbered: bool,
+    key: str = "record_id",
+) -> dict[str, str]:
+    """Judge rows; give the verdicts."""
     with Held(rows=0 if numbered else None) as hold:
-        kept, has_numbers = hold.first(judged)
-        assert has_numbers == numbered
-        repeats = find_repeats(kept, search, Comparison(rules), hold=hold, numbered=numbered)
-        told = with_verdicts(kept, repeats, Fates()).where(F.col(VERDICT).isNotNull()).collect()
-        return {row["record_id"]: row[VERDICT] for row in told}
+        kept = hold.first(judged)
+        assert kept.numbered == numbered
+        repeats = find_repeats(kept, search, Comparison(rules), hold=hold)
+        told = (
+            with_verdicts(kept.rows, repeats, Fates()).where(F.col(VERDICT).isNotNull()).collect()
+        )
+        return {row[key]: row[VERDICT] for row in told}
 
 
 _BOTH = pytest.mark.parametrize("numbered", [True, False])
@@ -131,8 +147,8 @@ def test_a_row_s_verdict_does_not_depend_on_how_many_there_are(
     search = _Accepted(_known(spark), count)
     assert _told(classified(spark, _ROWS), search, rules, numbered=numbered) == _EXPECTED
     with Held(rows=0 if numbered else None) as hold:
-        kept, _ = hold.first(classified(spark, _ROWS))
-        found = find_repeats(kept, search, Comparison(rules), hold=hold, numbered=numbered)
+        kept = hold.first(classified(spark, _ROWS))
+        found = find_repeats(kept, search, Comparison(rules), hold=hold)
         assert found.searched == len(_OLD)
 
 
@@ -189,11 +205,9 @@ def test_of_a_row_that_stands_in_a_batch_more_than_once_exactly_one_is_accepted(
     new = classified(spark, rows).withColumn(ROW, F.col("record_id"))
     new = new.withColumn("event_time", F.col("ingested_at"))
     with Held(rows=0 if numbered else None) as hold:
-        kept, _ = hold.first(new)
-        found = find_repeats(
-            kept, _Accepted(known, 2), Comparison(Dedup()), hold=hold, numbered=numbered
-        )
-        decided = decide(kept, found, Fates(), watermark=None, allowed=timedelta(0))
+        kept = hold.first(new)
+        found = find_repeats(kept, _Accepted(known, 2), Comparison(Dedup()), hold=hold)
+        decided = decide(kept.rows, found, Fates(), watermark=None, allowed=timedelta(0))
         told = Counter((row["record_id"], row[FATE]) for row in decided.collect())
     assert told == {
         ("f:0", "silver"): 1,
@@ -344,3 +358,43 @@ def test_a_row_that_was_sent_again_does_not_bring_all_arrivals_since_its_own_int
     _, near, told = _met(rows, table, rules, numbered=numbered)
     assert near == {"new", "late"}
     assert told == {"new": DUPLICATE, "late": CONFLICT}
+
+
+_CLOCKS = ("00:00:00", "00:59:00", "09:00:00", "10:00:00", "10:00:01", "12:00:00")
+_PLACES = [f"{source}:{place}" for source in ("b", "a", "b:a") for place in (9, 10, "x", "010")]
+
+
+def _some_event(chance: random.Random) -> tuple[str, str, str, str, int]:
+    day, date = (chance.choice([MONDAY, TUESDAY]) for _ in range(2))
+    clock, event = chance.choice(_CLOCKS), f"e{chance.randint(0, 60)}"
+    return event, chance.choice(_PLACES), date, f"{day} {clock}", chance.randint(1, 2)
+
+
+@pytest.mark.parametrize("beyond_ttl", ["merge", "ignore"])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_driver_and_spark_judge_alike(spark: SparkSession, beyond_ttl: str, seed: int) -> None:
+    """Rows that were sent again, copies of each other, of late rows and of themselves."""
+    chance = random.Random(seed)
+    new = []
+    for number in range(400):
+        event, place, date, at, payload = _some_event(chance)
+        origin = chance.choice(["bronze", "bronze", "quarantine", "late"])
+        again = None if origin == "bronze" else f"2024-01-03 0{chance.randint(1, 3)}:00:00"
+        source, row = place.rpartition(":")[0], f"{place}#{number}"
+        new.append((row, event, place, source, date, at, payload, origin, None, again))
+    known = []
+    for late in [True] * 60 + [False] * 40:
+        event, place, *others = _some_event(chance)
+        known.append((event, place if late else None, *others, late))
+    accepted = timed(spark, known, KNOWN_DDL).dropDuplicates(["event_id", "ingested_at"])
+    rows, accepted = (
+        frame.withColumn(ID_HASH, hash_of_id()) for frame in (timed(spark, new, NEW_DDL), accepted)
+    )
+    rules = Dedup.model_validate({"ttl": timedelta(hours=1), "beyond_ttl": beyond_ttl})
+    search = _Accepted(accepted.localCheckpoint())
+    by_driver, by_spark = (
+        _told(rows, search, rules, numbered=numbered, key=ROW) for numbered in (True, False)
+    )
+    assert by_driver == by_spark
+    assert set(by_spark.values()) == {DUPLICATE, CONFLICT}
+    assert 100 < len(by_spark) < 390

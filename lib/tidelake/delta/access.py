@@ -44,6 +44,13 @@ def detail(spark: SparkSession, table: Table) -> Row:
     return spark.sql(f"DESCRIBE DETAIL {table.sql}").collect()[0]
 
 
+def properties(spark: SparkSession, table: Table) -> dict[str, str]:
+    """Read a table's properties, its features among them, without its list of files."""
+    return {
+        row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {table.sql}").collect()
+    }
+
+
 def create(rows: DataFrame, table: Table, properties: Mapping[str, str]) -> None:
     """Make a managed table in a catalog with some rows; its first commit can carry no note.
 

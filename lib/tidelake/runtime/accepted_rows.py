@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 from pathlib import Path
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -22,34 +23,26 @@ from pyspark.sql.types import StructType
 
 from tidelake.config import Pipeline
 from tidelake.config.names import ID_HASH
-from tidelake.delta.access import detail, load
+from tidelake.delta.access import load, properties
 from tidelake.delta.log import commits_after, newest_version
 from tidelake.delta.tables import Lake, Table
-from tidelake.silver.classify import PAYLOAD_HASH
-from tidelake.silver.dedup import Accepted, Hold
-from tidelake.silver.row_sets import NOTHING, Numbers, may_have_hash, members
+from tidelake.silver.dedup import Accepted, Met
+from tidelake.silver.driver_dedup import ACCEPTED, spread
+from tidelake.silver.row_sets import Numbers, may_have_hash
 from tidelake.silver.scope import RANGES, DedupScope, Range, united
 from tidelake.spark import tuning
 from tidelake.spark.engine import reads_local_paths
 
-_COMPARED = ["event_id", "event_date", "ingested_at", PAYLOAD_HASH, ID_HASH]
+_OF_SILVER = pa.schema([one for one in ACCEPTED if one.name not in ("record_id", "_late")])
 # Of a late row its name and its batch too.
-_OF_LATE = [*_COMPARED, "record_id", "_batch"]
-_TYPES = {
-    field.name: field
-    for field in (
-        pa.field("event_id", pa.string()),
-        pa.field("record_id", pa.string()),
-        pa.field("event_date", pa.date32()),
-        pa.field("ingested_at", pa.timestamp("us", "UTC")),
-        pa.field(PAYLOAD_HASH, pa.int64()),
-        pa.field(ID_HASH, pa.int64()),
-        pa.field("_batch", pa.int64()),
-    )
-}
+_OF_LATE = pa.schema([*_OF_SILVER, ACCEPTED.field("record_id"), pa.field("_batch", pa.int64())])
 _UNREADABLE = (FileNotFoundError, pa.ArrowInvalid)
 # With one of them a data file does not say by itself which rows the table holds.
-_FEATURES = frozenset({"deletionVectors", "columnMapping"})
+_MOVING = {
+    ("delta.feature.deletionVectors", "supported"),
+    ("delta.columnMapping.mode", "name"),
+    ("delta.columnMapping.mode", "id"),
+}
 
 
 @dataclass(frozen=True)
@@ -102,40 +95,41 @@ class AcceptedRows:
         known = [count for count in counts if count is not None]
         return Accepted(rows, sum(known) if known and len(known) == len(counts) else None)
 
-    def meeting(self, scope: DedupScope, hashes: Numbers, hold: Hold) -> Accepted:
-        """Give the rows in a scope whose id has one of some hashes, ascending, and few others."""
-        found = self._known(scope, hashes) if self.files and not self.afresh else None
-        if found is not None:
-            return found
-        rows, searched = self.within(scope).counted()
-        if rows is None:
-            return Accepted(None, 0)
-        # What is left of them is few, and is not looked for twice.
-        rows = hold.now(rows.where(may_have_hash(self.spark, ID_HASH, hashes)))
-        met = np.unique(rows.select(ID_HASH).toArrow()[ID_HASH].to_numpy())
-        return Accepted(rows, searched(), met)
+    def meeting(self, scope: DedupScope, hashes: Numbers) -> Met | None:
+        """Give the rows in a scope whose id has one of some hashes, ascending; None for too many.
 
-    def _known(self, scope: DedupScope, hashes: Numbers) -> Accepted | None:
+        Rows of late that this batch wrote are not among them.
+        """
+        found = self._known(scope, hashes) if self.files and not self.afresh else None
+        if found is None:
+            rows, searched = self.within(scope).counted()
+            if rows is None:
+                return Met(ACCEPTED.empty_table(), 0)
+            near = rows.where(may_have_hash(self.spark, ID_HASH, hashes))
+            table = near.limit(tuning.COMPARED_ROWS + 1).select(*ACCEPTED.names).toArrow()
+            found = Met(table.cast(ACCEPTED), searched())
+        return None if found.rows.num_rows > tuning.COMPARED_ROWS else found
+
+    def _known(self, scope: DedupScope, hashes: Numbers) -> Met | None:
         """Look the hashes up in the driver; None where it does not hold those of the tables."""
         name = self.pipeline.name
-        parts, met = [], [NOTHING]
+        parts = []
         for table, columns in (
-            (self.lake.silver(name), _COMPARED),
+            (self.lake.silver(name), _OF_SILVER),
             (self.lake.late(name), _OF_LATE),
         ):
             found = self.files[table.name].meeting(self.spark, scope, hashes, columns)
             if found is None:
                 return None
-            if found.num_rows:
-                met.append(found[ID_HASH].to_numpy())
-                stored = self.spark.createDataFrame(found)
-                is_late = columns is _OF_LATE
-                if is_late:
-                    stored = stored.where(F.col("_batch") < self.batch)
-                parts.append(scope.within(stored, is_late_table=is_late))
+            is_late = columns is _OF_LATE
+            if is_late:
+                found = found.filter(pc.less(found["_batch"], self.batch))
+            else:
+                found = found.append_column("record_id", pa.nulls(found.num_rows, pa.string()))
+            late = pa.array(np.full(found.num_rows, is_late))
+            parts.append(found.append_column("_late", late).select(ACCEPTED.names))
         searched = sum(files.count or 0 for files in self.files.values())
-        rows = reduce(DataFrame.unionByName, parts) if parts else None
-        return Accepted(rows, searched, np.unique(np.concatenate(met)))
+        return Met(pa.concat_tables(parts), searched)
 
 
 @dataclass
@@ -166,6 +160,13 @@ class _InScope:
         return self.rows > tuning.SPARE_ROWS and is_far
 
 
+class _Ids(NamedTuple):
+    """The hashes of a file's ids, ascending, and the place of each in the file."""
+
+    hashes: Numbers
+    places: np.ndarray[Any, np.dtype[np.int32]]
+
+
 @dataclass
 class FilesInScope:
     """The files of one table; only on a disk, where to open one by its path costs nothing.
@@ -176,8 +177,8 @@ class FilesInScope:
 
     table: Table
     _found: _InScope | None = field(default=None, init=False)
-    # By file, ascending.
-    _hashes: dict[str, Numbers] = field(default_factory=dict, init=False)
+    # By file.
+    _ids: dict[str, _Ids] = field(default_factory=dict, init=False)
 
     def rows(self, spark: SparkSession, scope: DedupScope) -> DataFrame:
         """Read at least the rows in scope, as the newest commit left them."""
@@ -189,7 +190,7 @@ class FilesInScope:
         return spark.read.schema(found.schema).parquet(*found.files)
 
     def meeting(
-        self, spark: SparkSession, scope: DedupScope, hashes: Numbers, columns: list[str]
+        self, spark: SparkSession, scope: DedupScope, hashes: Numbers, columns: pa.Schema
     ) -> pa.Table | None:
         """Read the rows of the files in scope whose id has one of some hashes.
 
@@ -206,37 +207,28 @@ class FilesInScope:
         found = self._in_scope(spark, scope)
         if found is None or found.rows > tuning.INDEXED_IDS:
             return None
+        hashes = np.unique(hashes)
         try:
             if self._are_known(found.files):
-                return self._with_hash(found.files, hashes, columns)
+                rows = [_with_hash(self._ids[file], file, hashes, columns) for file in found.files]
+                return pa.concat_tables([columns.empty_table(), *rows])
         except _UNREADABLE:
             pass
         return None
 
-    def _with_hash(self, files: Sequence[str], hashes: Numbers, columns: list[str]) -> pa.Table:
-        wanted = pa.schema([_TYPES[name] for name in columns])
-        parts = [wanted.empty_table()]
-        for file in files:
-            stored = self._hashes[file]
-            few, many = (hashes, stored) if hashes.size < stored.size else (stored, hashes)
-            met = few[members(few, many)]
-            if met.size:
-                rows = _read_file(file, columns)
-                chosen = members(rows[ID_HASH].to_numpy(), met)
-                parts.append(rows.filter(pa.array(chosen)).cast(wanted))
-        return pa.concat_tables(parts)
-
     def _are_known(self, files: Sequence[str]) -> bool:
         """Read the hashes of files that were not looked at yet."""
-        self._hashes = {file: self._hashes[file] for file in files if file in self._hashes}
+        self._ids = {file: self._ids[file] for file in files if file in self._ids}
         for file in files:
-            if file not in self._hashes:
+            if file not in self._ids:
                 if ID_HASH not in pq.read_schema(file).names:
                     return False
                 column = _read_file(file, [ID_HASH])[ID_HASH]
                 if column.null_count:
                     return False
-                self._hashes[file] = np.sort(column.to_numpy())
+                hashes = column.to_numpy()
+                places = np.argsort(hashes)
+                self._ids[file] = _Ids(hashes[places], places.astype(np.int32))
         return True
 
     def _in_scope(self, spark: SparkSession, scope: DedupScope) -> _InScope | None:
@@ -278,7 +270,7 @@ class FilesInScope:
 
     def _asked(self, spark: SparkSession, scope: DedupScope) -> _InScope | None:
         """Let Delta find them by its statistics; None where files alone do not tell the rows."""
-        if not _FEATURES.isdisjoint(detail(spark, self.table)["tableFeatures"]):
+        if _MOVING & properties(spark, self.table).items():
             return None
         version = newest_version(self.table)
         rows = load(spark, self.table, version=version)
@@ -300,6 +292,15 @@ def _look_up(rows: DataFrame, version: int, scope: DedupScope) -> _InScope:
     files = [str(Path(file.removeprefix("file:"))) for file in named]
     held = sum(pq.read_metadata(file).num_rows for file in files)
     return _InScope(scope, rows.schema, version, files, held)
+
+
+def _with_hash(ids: _Ids, file: str, hashes: Numbers, columns: pa.Schema) -> pa.Table:
+    """Read the rows of a file whose id has one of some hashes, ascending and each once."""
+    first, end = (np.searchsorted(ids.hashes, hashes, side) for side in ("left", "right"))
+    places, _ = spread(first, end - first)
+    if not places.size:
+        return columns.empty_table()
+    return _read_file(file, columns.names).take(np.sort(ids.places[places])).cast(columns)
 
 
 def _read_file(file: str, columns: list[str]) -> pa.Table:

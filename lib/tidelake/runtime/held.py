@@ -5,7 +5,8 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from tidelake.silver.dedup import NUMBER
+from tidelake.silver.dedup import Kept
+from tidelake.silver.driver_dedup import NUMBER
 from tidelake.spark.engine import checkpointed
 from tidelake.spark.internals import collected, in_driver, release
 from tidelake.spark.tuning import NUMBERED_ROWS
@@ -48,19 +49,16 @@ class Held:
         """
         return self._keep(frame, at_once=True)
 
-    def first(self, frame: DataFrame) -> tuple[DataFrame, bool]:
-        """Keep a batch's rows: in the driver, or as soon as something reads them.
-
-        Returns:
-            The rows, and whether each has a ``_number`` that stays as it is.
-        """
+    def first(self, frame: DataFrame) -> Kept:
+        """Keep a batch's rows: in the driver, or as soon as something reads them."""
         if self._is_numbered:
             numbered = frame.withColumn(NUMBER, F.monotonically_increasing_id())
             kept = collected(numbered) if self._small else None
             kept = kept or self._checkpointed(numbered, at_once=self._small)
             if kept is not None:
-                return kept, True
-        return self._keep(frame, at_once=self._small), False
+                return Kept(kept, numbered=True, is_small=self._small)
+        kept = self._keep(frame, at_once=self._small)
+        return Kept(kept, numbered=False, is_small=self._small)
 
     def _keep(self, frame: DataFrame, *, at_once: bool) -> DataFrame:
         kept = self._checkpointed(frame, at_once=at_once)

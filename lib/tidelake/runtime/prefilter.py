@@ -22,7 +22,7 @@ from tidelake.instants import from_micros
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
 from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, STAGE
-from tidelake.silver.dedup import DUPLICATE
+from tidelake.silver.driver_dedup import DUPLICATE
 from tidelake.silver.prefilter import copies_of, held_back
 from tidelake.silver.route import FATE
 from tidelake.silver.watermark import partition_of

@@ -234,12 +234,12 @@ def decide_fates(
         hold: Keeps what is read more than once.
         counts: Whether the rows are counted.
     """
-    kept, numbered = hold.first(judged)
+    kept = hold.first(judged)
     began = time.monotonic()
-    repeats = find_repeats(kept, accepted, plan.comparison, hold=hold, numbered=numbered)
+    repeats = find_repeats(kept, accepted, plan.comparison, hold=hold)
     seconds = time.monotonic() - began
     allowed = plan.pipeline.watermark.allowed_lateness
-    decided = decide(kept, repeats, plan.fates, watermark=watermark, allowed=allowed)
+    decided = decide(kept.rows, repeats, plan.fates, watermark=watermark, allowed=allowed)
     summary = summarize(decided, plan.counting) if counts else None
     return Decision(decided, summary, repeats.searched, seconds)
 

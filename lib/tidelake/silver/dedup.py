@@ -2,34 +2,49 @@
 
 A row is compared with the earliest accepted row of its id that arrived within a TTL of it or,
 widened, bears the same event date: same payload, a duplicate; another, a conflict. Accepted are
-rows of silver and late, and then the first arrivals of the batch itself. First the search, then the
-comparisons that it consists of. Only ids, hashes and positions are shuffled; the verdicts go back
-to the wide rows.
+rows of silver and late, and then the first arrivals of the batch itself.
+
+Few rows can meet another: those whose id's hash occurs twice. The driver finds and compares them
+(:mod:`tidelake.silver.driver_dedup`). What is too much for it Spark compares, by the second half of
+this module: only ids, hashes and positions are shuffled, and the verdicts go back to the wide rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import reduce
 from operator import and_
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Observation, Window
 from pyspark.sql import functions as F
 
 from tidelake.config.event import Dedup
 from tidelake.config.names import ID_HASH
-from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, REQUEUED_AT, ROW, STAGE
-from tidelake.silver.row_sets import NOTHING, Numbers, has_number, members
-from tidelake.silver.scope import ACCEPTED_COLUMNS, Arrivals, DedupScope, arrival_columns
-from tidelake.spark.tuning import BROADCAST, HASHES, SMALL_BATCH_ROWS
+from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, ROW, STAGE
+from tidelake.silver.driver_dedup import (
+    CONFLICT,
+    DUPLICATE,
+    NUMBER,
+    compared_columns,
+    judge_arrivals,
+)
+from tidelake.silver.row_sets import Numbers, has_number, members
+from tidelake.silver.scope import (
+    ACCEPTED_COLUMNS,
+    Arrivals,
+    DedupScope,
+    arrival_columns,
+    arrival_order,
+    position,
+)
+from tidelake.spark.tuning import BROADCAST, COMPARED_ROWS, HASHES
 
 VERDICT = "_verdict"
-DUPLICATE = "duplicate"
-CONFLICT = "conflict"
 # Arrives after the first row of its id, outside of its scope: judged among its like.
 LEFTOVER = "leftover"
 # A first arrival stands in the batch more than once, alike in every column that tells rows apart:
@@ -38,9 +53,6 @@ TWIN = "twin"
 # What tells the rows of a batch apart. Bronze may hold a record twice where two writers appended
 # the same batch; rows that are alike in all of these are equal.
 IDENTITY = (ROW, "ingested_at", PAYLOAD_HASH)
-
-# The number of a row in a frame that stays as it is, by monotonically_increasing_id().
-NUMBER = "_number"
 
 _ID = "_id"
 _ORDER = "_order"
@@ -65,12 +77,10 @@ class Accepted:
         rows: From :meth:`DedupScope.within`; None: there are none.
         searched: How many rows lie in the files that were read for them; None: they are to be
             counted.
-        hashes: Of their ids, ascending; empty where nobody asked.
     """
 
     rows: DataFrame | None
     searched: int | None
-    hashes: Numbers = field(default_factory=NOTHING.copy)
 
     def counted(self) -> tuple[DataFrame | None, Callable[[], int]]:
         """Count the rows with the first action that reads them, where nobody knows how many.
@@ -95,9 +105,21 @@ class Search(Protocol):
         """Give the rows in a scope."""
         ...
 
-    def meeting(self, scope: DedupScope, hashes: Numbers, hold: Hold) -> Accepted:
-        """Give those of them whose id has one of some hashes, ascending, and few others."""
+    def meeting(self, scope: DedupScope, hashes: Numbers) -> Met | None:
+        """Give those of them whose id has one of some hashes, ascending; None for too many."""
         ...
+
+
+class Met(NamedTuple):
+    """Accepted rows in the driver.
+
+    Attributes:
+        rows: Of :data:`tidelake.silver.driver_dedup.ACCEPTED`.
+        searched: Among how many rows they were found.
+    """
+
+    rows: pa.Table
+    searched: int
 
 
 @dataclass(frozen=True)
@@ -118,60 +140,61 @@ class Repeats:
     numbers: Mapping[str, Numbers] = field(default_factory=dict)
 
 
-def find_repeats(
-    judged: DataFrame, search: Search, comparison: Comparison, *, hold: Hold, numbered: bool
-) -> Repeats:
+class Kept(NamedTuple):
+    """A batch's rows with their stage, kept: they are read several times.
+
+    Attributes:
+        rows: The rows.
+        numbered: Whether each has a ``_number`` that stays as it is.
+        is_small: Whether they are in the driver.
+    """
+
+    rows: DataFrame
+    numbered: bool
+    is_small: bool
+
+
+def find_repeats(kept: Kept, search: Search, comparison: Comparison, *, hold: Hold) -> Repeats:
     """Judge every row whose event was accepted before it.
 
+    The driver finds out which rows of a number can meet others, from the hashes of their ids, and
+    compares those. Spark compares rows without a number, and such as are too many for the driver.
+
     Args:
-        judged: Rows with their stage, kept: they are read several times.
+        kept: The rows.
         search: Finds the accepted rows.
         comparison: The columns of the pipeline's rules.
         hold: Keeps what is read more than once until the batch ends.
-        numbered: Whether each row has a ``_number`` that stays as it is. The driver then finds
-            out which ids can meet others, from their hashes.
     """
-    return (_by_number if numbered else _by_shuffle)(judged, search, comparison, hold)
+    found = _by_number(kept, search, comparison) if kept.numbered else None
+    return _by_shuffle(kept.rows, search, comparison, hold) if found is None else found
 
 
-def _by_number(judged: DataFrame, search: Search, comparison: Comparison, hold: Hold) -> Repeats:
-    spark = judged.sparkSession
-    told = judged.where(F.col(STAGE).isNull()).select(*comparison.looked_up).toArrow()
-    numbers, hashes = told[NUMBER].to_numpy(), told[ID_HASH].to_numpy()
+def _by_number(kept: Kept, search: Search, comparison: Comparison) -> Repeats | None:
+    """Compare rows in the driver; None where they are too many for it."""
+    running = kept.rows.where(F.col(STAGE).isNull())
+    columns = comparison.in_driver if kept.is_small else comparison.looked_up
+    rows = running.select(*columns).toArrow()
+    numbers, hashes = rows[NUMBER].to_numpy(), rows[ID_HASH].to_numpy()
     if not numbers.size:
         return Repeats(None, 0)
     ascending = np.sort(hashes)
-    accepted = search.meeting(Arrivals.of(told).scope(comparison.rules), ascending, hold)
+    met = search.meeting(Arrivals.of(rows).scope(comparison.rules), ascending)
+    if met is None:
+        return None
     twice = ascending[1:][ascending[1:] == ascending[:-1]]
-    collide = members(hashes, np.union1d(twice, accepted.hashes))
-    searched = accepted.searched or 0
+    collide = members(hashes, np.union1d(twice, met.rows[ID_HASH].to_numpy()))
     if not collide.any():
-        return Repeats(None, searched)
-    chosen = has_number(spark, NUMBER, numbers[collide])
-    new = compared = judged.where(chosen).select(*comparison.numbered)
-    if accepted.rows is not None:
-        if accepted.hashes.size <= SMALL_BATCH_ROWS and numbers.size <= SMALL_BATCH_ROWS:
-            # Side by side in one task, nothing is sent out or shuffled.
-            old = group_accepted(accepted.rows.coalesce(1), comparison).hint("shuffle_hash")
-        else:
-            old = group_accepted(accepted.rows, comparison)
-            old = F.broadcast(old) if accepted.hashes.size <= BROADCAST else old
-        compared = match_accepted(new, old, comparison, numbered=True)
-    found = _by_verdict(rank_arrivals(compared, comparison, numbered=True))
-    left = found.pop(LEFTOVER, NOTHING)
-    if left.size:
-        # Rare: an id that comes back past the TTL on another date within one batch.
-        leftovers = new.where(has_number(spark, NUMBER, left))
-        more = _by_verdict(judge_leftovers(leftovers, comparison.rules, identity=(NUMBER,)))
-        for verdict, judged_so in more.items():
-            found[verdict] = np.append(found.get(verdict, NOTHING), judged_so)
-    return Repeats(None, searched, numbers=found)
-
-
-def _by_verdict(ranked: DataFrame) -> dict[str, Numbers]:
-    table = ranked.toArrow()
-    verdicts, numbers = table[VERDICT].to_numpy(zero_copy_only=False), table[NUMBER].to_numpy()
-    return {str(verdict): numbers[verdicts == verdict] for verdict in np.unique(verdicts)}
+        return Repeats(None, met.searched)
+    if kept.is_small:
+        rows = rows.filter(pa.array(collide))
+    elif collide.sum() > COMPARED_ROWS:
+        return None
+    else:
+        chosen = has_number(running.sparkSession, NUMBER, numbers[collide])
+        rows = running.where(chosen).select(*comparison.in_driver).toArrow()
+    found = judge_arrivals(rows, met.rows, comparison.rules)
+    return None if found is None else Repeats(None, met.searched, numbers=found)
 
 
 def _by_shuffle(judged: DataFrame, search: Search, comparison: Comparison, hold: Hold) -> Repeats:
@@ -250,13 +273,12 @@ class Comparison:
 
     Attributes:
         rules: The pipeline's.
-        looked_up: What the driver takes of a row with a number.
-        compared: What is taken of a row.
-        numbered: The same, and its number.
+        looked_up: What the driver takes of each row with a number.
+        in_driver: What it takes of those that it compares.
+        compared: What Spark compares of a row.
         grouping: What accepted rows are grouped by, and what is taken of them.
         matched: Where a row meets accepted ones, and its columns with the verdict.
         ranks: From the order of arrival in the frame: positions, who is told, and of what.
-        numbered_ranks: The same of rows with numbers.
         ranking: What is counted of ranked rows.
     """
 
@@ -264,12 +286,11 @@ class Comparison:
         """Build them."""
         self.rules = rules
         self.looked_up = [F.col(NUMBER), F.col(ID_HASH), *arrival_columns()]
+        self.in_driver = [*self.looked_up, *compared_columns()]
         self.compared = _compared()
-        self.numbered = _compared(NUMBER)
         self.grouping = _grouping()
         self.matched = _matched(rules)
-        self.ranks = _ranks(rules, IDENTITY)
-        self.numbered_ranks = _ranks(rules, (NUMBER,))
+        self.ranks = _ranks(rules)
         self.ranking = _ranking()
 
 
@@ -283,33 +304,9 @@ def in_the_running(judged: DataFrame, comparison: Comparison) -> DataFrame:
     return judged.where(F.col(STAGE).isNull()).select(*comparison.compared)
 
 
-def _compared(*number: str) -> list[Column]:
-    # A row that failed arrived, for those that did not, when it was requeued.
-    replayed = F.col(ORIGIN) == "quarantine"
-    order = F.struct(
-        F.when(replayed, F.col(REQUEUED_AT)).otherwise(F.col("ingested_at")).alias("arrived"),
-        F.col("ingested_at"),
-        "source",
-        *_position(),
-        ROW,
-        PAYLOAD_HASH,
-        # Equal rows arrive in the order of their numbers.
-        *number,
-    )
-    return [
-        *[F.col(name) for name in (*_COMPARED, *number)],
-        order.alias(_ORDER),
-        F.lit(None).cast("string").alias(VERDICT),
-    ]
-
-
-def _position() -> list[Column]:
-    """Split a record id into the text before its last number, and that number."""
-    tail = F.substring_index("record_id", ":", -1)
-    return [
-        F.left("record_id", F.length("record_id") - F.length(tail)).alias("place"),
-        tail.try_cast("bigint").alias("position"),
-    ]
+def _compared() -> list[Column]:
+    order = F.struct(*arrival_order()).alias(_ORDER)
+    return [*[F.col(name) for name in _COMPARED], order, F.lit(None).cast("string").alias(VERDICT)]
 
 
 def having(rows: DataFrame, ids: DataFrame) -> DataFrame:
@@ -353,28 +350,24 @@ def _grouping() -> tuple[Column, Column]:
     # In the order of arrival, so that the least is the earliest. Tables hold no source; a record
     # id begins with it.
     source = F.regexp_replace("record_id", F.lit("(:[0-9]+)+$"), F.lit("")).alias("source")
-    arrival: list[Column | str] = ["ingested_at", source, *_position()]
+    arrival: list[Column | str] = ["ingested_at", source, *position()]
     own = [*arrival, PAYLOAD_HASH, "event_date", "_late", "record_id"]
     return F.col("event_id").alias(_ACCEPTED_ID), F.collect_list(F.struct(*own)).alias(_ACCEPTED)
 
 
-def match_accepted(
-    new: DataFrame, accepted: DataFrame, comparison: Comparison, *, numbered: bool = False
-) -> DataFrame:
+def match_accepted(new: DataFrame, accepted: DataFrame, comparison: Comparison) -> DataFrame:
     """Judge rows whose event silver or late already holds.
 
     Args:
         new: From :func:`in_the_running`.
         accepted: From :func:`group_accepted`.
         comparison: The columns of the pipeline's rules.
-        numbered: Whether rows have a number.
 
     Returns:
         ``new``; ``_verdict`` is set for the rows that match.
     """
     same_id, columns = comparison.matched
-    more = [NUMBER] if numbered else []
-    return new.join(accepted, on=same_id, how="left").select(*columns, *more)
+    return new.join(accepted, on=same_id, how="left").select(*columns)
 
 
 def _matched(rules: Dedup) -> tuple[Column, list[Column]]:
@@ -389,27 +382,26 @@ def _matched(rules: Dedup) -> tuple[Column, list[Column]]:
     return same_id, [*[F.col(name) for name in (*_COMPARED, _ORDER)], verdict.alias(VERDICT)]
 
 
-def rank_arrivals(new: DataFrame, comparison: Comparison, *, numbered: bool = False) -> DataFrame:
+def rank_arrivals(new: DataFrame, comparison: Comparison) -> DataFrame:
     """Judge rows against the first arrival of their id in the same frame.
 
     Args:
         new: Rows from :func:`in_the_running`; one with a verdict is out of the running.
         comparison: The columns of the pipeline's rules.
-        numbered: Whether rows have a number, and by it none is equal to another.
 
     Returns:
-        The number, or the columns of :data:`IDENTITY`, and ``_verdict`` of the rows that are
+        The columns of :data:`IDENTITY` and ``_verdict`` of the rows that are
         settled or not first, one row for all that are equal; ``_verdict`` is :data:`TWIN` where a
         first row has equal ones.
     """
-    firsts, is_told, told = comparison.numbered_ranks if numbered else comparison.ranks
+    firsts, is_told, told = comparison.ranks
     return new.select("*", *firsts).where(is_told).select(*told)
 
 
-def _ranks(rules: Dedup, identity: Sequence[str]) -> tuple[list[Column], Column, list[Column]]:
+def _ranks(rules: Dedup) -> tuple[list[Column], Column, list[Column]]:
     by_arrival = Window.partitionBy("event_id", F.isnull(VERDICT)).orderBy(_ORDER)
     # Equal rows follow each other in the order of arrival.
-    is_equal = [F.lag(name).over(by_arrival) == F.col(name) for name in identity]
+    is_equal = [F.lag(name).over(by_arrival) == F.col(name) for name in IDENTITY]
     firsts = [
         F.row_number().over(by_arrival).alias("_rank"),
         F.coalesce(reduce(and_, is_equal), F.lit(False)).alias("_equal"),
@@ -425,12 +417,10 @@ def _ranks(rules: Dedup, identity: Sequence[str]) -> tuple[list[Column], Column,
     is_twin = F.col("_equal") & is_open & (F.col("_rank") == 2)
     is_told = is_twin | (~F.col("_equal") & (~is_open | (F.col("_rank") > 1)))
     found = F.when(is_twin, F.lit(TWIN)).otherwise(F.coalesce(VERDICT, verdict))
-    return firsts, is_told, [*[F.col(name) for name in identity], found.alias(VERDICT)]
+    return firsts, is_told, [*[F.col(name) for name in IDENTITY], found.alias(VERDICT)]
 
 
-def judge_leftovers(
-    leftovers: DataFrame, rules: Dedup, *, identity: Sequence[str] = IDENTITY
-) -> DataFrame:
+def judge_leftovers(leftovers: DataFrame, rules: Dedup) -> DataFrame:
     """Judge rows of ids that come back outside of the scope of their first arrival, repeatedly.
 
     In the order of arrival a row is compared with the rows accepted so far, and accepted if none
@@ -441,7 +431,6 @@ def judge_leftovers(
     Args:
         leftovers: Rows from :func:`in_the_running` that :func:`rank_arrivals` gave that verdict.
         rules: The pipeline's.
-        identity: The columns that tell rows apart.
 
     Returns:
         As :func:`rank_arrivals` does, of the rows that are not accepted, and of those that have
@@ -482,7 +471,7 @@ def judge_leftovers(
     verdict = F.when(is_accepted, F.lit(TWIN)).otherwise(_verdict(same_payload))
     return (
         timed.join(earliest, on=alike, how="inner")
-        .groupBy(*identity, verdict.alias(VERDICT))
+        .groupBy(*IDENTITY, verdict.alias(VERDICT))
         .agg(F.count("*").alias("_rows"))
         .where((F.col(VERDICT) != TWIN) | (F.col("_rows") > 1))
         .drop("_rows")

@@ -29,7 +29,8 @@ from tidelake.silver.classify import (
     STAGE,
     reasons_by_stage,
 )
-from tidelake.silver.dedup import CONFLICT, DUPLICATE, IDENTITY, NUMBER, TWIN, VERDICT, Repeats
+from tidelake.silver.dedup import IDENTITY, TWIN, VERDICT, Repeats
+from tidelake.silver.driver_dedup import CONFLICT, DUPLICATE, NUMBER
 from tidelake.silver.enrich import enriched_columns
 from tidelake.silver.fields import RESCUED
 from tidelake.silver.payloads import UNKNOWN

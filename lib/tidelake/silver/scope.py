@@ -15,14 +15,14 @@ from pyspark.sql import functions as F
 from tidelake.config.event import Dedup
 from tidelake.config.names import ID_HASH
 from tidelake.instants import back, from_micros
-from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, STAGE, hash_of_id
+from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, REQUEUED_AT, ROW, STAGE, hash_of_id
 
 # Ranges of dates, and as many of arrivals, to which a batch's are merged at most. A literal for
 # each date of a backlog of years would make plans that Spark cannot handle.
 RANGES = 32
 ACCEPTED_COLUMNS = ("event_id", "record_id", "event_date", "ingested_at", PAYLOAD_HASH)
 _MICROS_A_DAY = 86_400_000_000
-_DAY, _ARRIVED, _FRESH = "_day", "_arrived", "_fresh"
+DAY, ARRIVED_AT, _FRESH = "_day", "_arrived_at", "_fresh"
 
 # The first and the last of consecutive whole numbers.
 Range = tuple[int, int]
@@ -52,7 +52,7 @@ class Arrivals:
         Args:
             table: With :func:`arrival_columns`.
         """
-        days, arrived = (table[name].to_numpy() for name in (_DAY, _ARRIVED))
+        days, arrived = (table[name].to_numpy() for name in (DAY, ARRIVED_AT))
         fresh = table[_FRESH].to_numpy(zero_copy_only=False)
         again = np.sort(arrived[~fresh])
         # Requeued rows may have arrived long ago, each at another time.
@@ -106,9 +106,32 @@ class Arrivals:
 def arrival_columns() -> list[Column]:
     """Give what :meth:`Arrivals.of` needs to know of a row."""
     return [
-        F.unix_date("event_date").alias(_DAY),
-        F.unix_micros("ingested_at").alias(_ARRIVED),
+        F.unix_date("event_date").alias(DAY),
+        F.unix_micros("ingested_at").alias(ARRIVED_AT),
         (F.col(ORIGIN) == "bronze").alias(_FRESH),
+    ]
+
+
+def arrival_order() -> list[Column]:
+    """Give the columns by which rows are in the order of their arrival, the first one first."""
+    # A row that failed arrived, for those that did not, when it was requeued.
+    replayed = F.col(ORIGIN) == "quarantine"
+    return [
+        F.when(replayed, F.col(REQUEUED_AT)).otherwise(F.col("ingested_at")).alias("arrived"),
+        F.col("ingested_at"),
+        F.col("source"),
+        *position(),
+        F.col(ROW),
+        F.col(PAYLOAD_HASH),
+    ]
+
+
+def position() -> list[Column]:
+    """Split a record id into the text before its last number, and that number."""
+    tail = F.substring_index("record_id", ":", -1)
+    return [
+        F.left("record_id", F.length("record_id") - F.length(tail)).alias("place"),
+        tail.try_cast("bigint").alias("position"),
     ]
 
 

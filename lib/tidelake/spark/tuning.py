@@ -46,6 +46,9 @@ HASHES = 1_000_000
 # Rows of a batch of which the driver takes hashes and numbers, some thirty bytes each, and accepted
 # ids whose hashes, of eight bytes, it remembers.
 NUMBERED_ROWS = 4_000_000
+# Rows with such hashes, of some two hundred bytes each, that the driver compares: as many of the
+# batch, and as many accepted ones.
+COMPARED_ROWS = 1_000_000
 INDEXED_IDS = 16_000_000
 # Spark lists more paths than these by a job of its own.
 MOST_PATHS = 30
