@@ -8,6 +8,8 @@ then, and what commits bring in between is read from the log.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyspark import InheritableThread
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -26,6 +29,7 @@ from tidelake.config.names import ID_HASH
 from tidelake.delta.access import load, properties
 from tidelake.delta.log import commits_after, newest_version
 from tidelake.delta.tables import Lake, Table
+from tidelake.runtime.failures import FOREIGN
 from tidelake.silver.dedup import Accepted, Met
 from tidelake.silver.driver_dedup import ACCEPTED, spread
 from tidelake.silver.row_sets import Numbers, may_have_hash
@@ -36,6 +40,8 @@ from tidelake.spark.engine import reads_local_paths
 _OF_SILVER = pa.schema([one for one in ACCEPTED if one.name not in ("record_id", "_late")])
 # Of a late row its name and its batch too.
 _OF_LATE = pa.schema([*_OF_SILVER, ACCEPTED.field("record_id"), pa.field("_batch", pa.int64())])
+# Files that are read at a time; each of its columns are by themselves.
+_READERS = 4
 _UNREADABLE = (FileNotFoundError, pa.ArrowInvalid)
 # With one of them a data file does not say by itself which rows the table holds.
 _MOVING = {
@@ -96,9 +102,13 @@ class AcceptedRows:
         return Accepted(rows, sum(known) if known and len(known) == len(counts) else None)
 
     def meeting(self, scope: DedupScope, hashes: Numbers) -> Met | None:
-        """Give the rows in a scope whose id has one of some hashes, ascending; None for too many.
+        """Give the rows in a scope whose id has one of some hashes; None for too many.
 
         Rows of late that this batch wrote are not among them.
+
+        Args:
+            scope: Of the batch.
+            hashes: Ascending, each once.
         """
         found = self._known(scope, hashes) if self.files and not self.afresh else None
         if found is None:
@@ -180,6 +190,19 @@ class FilesInScope:
     # By file.
     _ids: dict[str, _Ids] = field(default_factory=dict, init=False)
 
+    def prepare(self, spark: SparkSession) -> None:
+        """Let Delta put the table's state together while something else goes on."""
+        if self._is_direct():
+            InheritableThread(self._prepare, args=(spark,), daemon=True).start()
+
+    def _prepare(self, spark: SparkSession) -> None:
+        with suppress(*FOREIGN):
+            # No file can have such a row, by its statistics.
+            load(spark, self.table).where(F.col("ingested_at").isNull()).inputFiles()
+
+    def _is_direct(self) -> bool:
+        return reads_local_paths() and self.table.store.reads_files_directly
+
     def rows(self, spark: SparkSession, scope: DedupScope) -> DataFrame:
         """Read at least the rows in scope, as the newest commit left them."""
         found = self._in_scope(spark, scope)
@@ -197,7 +220,7 @@ class FilesInScope:
         Args:
             spark: The session.
             scope: Which rows are looked for.
-            hashes: Ascending.
+            hashes: Ascending, each once.
             columns: To read.
 
         Returns:
@@ -207,11 +230,13 @@ class FilesInScope:
         found = self._in_scope(spark, scope)
         if found is None or found.rows > tuning.INDEXED_IDS:
             return None
-        hashes = np.unique(hashes)
         try:
             if self._are_known(found.files):
-                rows = [_with_hash(self._ids[file], file, hashes, columns) for file in found.files]
-                return pa.concat_tables([columns.empty_table(), *rows])
+                with ThreadPoolExecutor(_READERS) as readers:
+                    rows = readers.map(
+                        lambda file: _with_hash(self._ids[file], file, hashes, columns), found.files
+                    )
+                    return pa.concat_tables([columns.empty_table(), *rows])
         except _UNREADABLE:
             pass
         return None
@@ -232,7 +257,7 @@ class FilesInScope:
         return True
 
     def _in_scope(self, spark: SparkSession, scope: DedupScope) -> _InScope | None:
-        if not (reads_local_paths() and self.table.store.reads_files_directly):
+        if not self._is_direct():
             return None
         if not self._is_brought_up(scope):
             try:

@@ -1,14 +1,16 @@
-"""Work on several tables side by side, each in a session of its own.
+"""Work on several tables side by side, merges each in a session of its own.
 
 To plan a merge keeps one thread busy, and so does much of what Delta does around it: one after the
-other, tables leave slots idle. What a commit says of itself is a setting of its session, so that
-no two may share one.
+other, tables leave slots idle. What the commit of a merge says of itself is a setting of its
+session, so that no two may share one; an append carries it as an option.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from queue import Empty, SimpleQueue
+from threading import Event
 from typing import TypeVar
 
 from pyspark import InheritableThread
@@ -55,22 +57,46 @@ class Lanes:
         waiting: SimpleQueue[T] = SimpleQueue()
         for piece in pieces:
             waiting.put(piece)
-        failures: list[BaseException] = []
+        failed = Event()
 
         def go_on(lane: SparkSession) -> None:
             try:
-                while not failures:
+                while not failed.is_set():
                     work(lane, waiting.get_nowait())
             except Empty:
                 return
-            except BaseException as error:
-                failures.append(error)
+            except BaseException:
+                failed.set()
+                raise
 
-        # What Spark is to know of a thread's work, the query and batch, goes with it.
-        threads = [InheritableThread(go_on, args=(lane,)) for lane in self.beside]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if failures:
-            raise failures[0]
+        side_by_side([partial(go_on, lane) for lane in self.beside])
+
+
+def side_by_side(works: Sequence[Callable[[], None]]) -> None:
+    """Do several things at a time; the first failure is raised when all have ended.
+
+    Where sessions cannot be cloned, one after the other.
+
+    Args:
+        works: Each needs no setting of the session that another one changes.
+    """
+    if len(works) < 2 or not clones_sessions():
+        for work in works:
+            work()
+        return
+    failures: list[BaseException] = []
+
+    def attempt(work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            failures.append(error)
+
+    # What Spark is to know of a thread's work, the query and batch, goes with it.
+    threads = [InheritableThread(attempt, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]

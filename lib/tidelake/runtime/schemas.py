@@ -38,19 +38,25 @@ def from_ddl(spark: SparkSession, ddl: str) -> StructType:
 
 def silver_schema(spark: SparkSession, plan: SilverPlan) -> StructType:
     """Give silver's columns."""
-    if "silver" not in plan.schemas:
-        rows = to_silver(_decided(spark, plan), plan.routing, generation="", batch=0)
-        plan.schemas["silver"] = rows.schema
-    return plan.schemas["silver"]
+    return _schemas(spark, plan)["silver"]
 
 
 def late_schema(spark: SparkSession, plan: SilverPlan) -> StructType:
     """Give the late table's columns."""
-    if "late" not in plan.schemas:
-        mark, decided = marked(None), _decided(spark, plan)
-        rows = to_late(decided, plan.routing, watermark=mark, generation="", batch=0)
-        plan.schemas["late"] = rows.schema
-    return plan.schemas["late"]
+    return _schemas(spark, plan)["late"]
+
+
+def _schemas(spark: SparkSession, plan: SilverPlan) -> dict[str, StructType]:
+    if not plan.schemas:
+        judged = plan.judge(spark.createDataFrame([], REQUEUE_DDL))
+        allowed = plan.pipeline.watermark.allowed_lateness
+        decided = decide(judged, Repeats(None, 0), plan.fates, watermark=None, allowed=allowed)
+        rows, mark = enriched(decided, plan, []), marked(None)
+        plan.schemas = {
+            "silver": to_silver(rows, plan.routing, generation="", batch=0).schema,
+            "late": to_late(rows, plan.routing, watermark=mark, generation="", batch=0).schema,
+        }
+    return plan.schemas
 
 
 def silver_freedom(pipeline: Pipeline) -> Freedom:
@@ -139,10 +145,3 @@ def _refused(frame: DataFrame, expressions: dict[str, Column]) -> list[Violation
 
 def _reason(error: Exception) -> str:
     return str(error).strip().splitlines()[0]
-
-
-def _decided(spark: SparkSession, plan: SilverPlan) -> DataFrame:
-    judged = plan.judge(spark.createDataFrame([], REQUEUE_DDL))
-    allowed = plan.pipeline.watermark.allowed_lateness
-    decided = decide(judged, Repeats(None, 0), plan.fates, watermark=None, allowed=allowed)
-    return enriched(decided, plan, [])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -35,6 +35,7 @@ from tidelake.runtime.avro import refuse_unlimited
 from tidelake.runtime.enrichment import Lookup, enriched, lookups
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import HopQuery, Run
+from tidelake.runtime.lanes import side_by_side
 from tidelake.runtime.prefilter import Recovered, prepare_state, recover, refuse_other_prefilter
 from tidelake.runtime.schemas import from_ddl, late_schema, silver_freedom, silver_schema
 from tidelake.runtime.targets import stamped
@@ -128,6 +129,8 @@ class SilverHop(HopQuery):
 
     def stream(self) -> DataFrame:
         """Read bronze and the requeue from their first commit on, in the order of commits."""
+        for files in self._files.values():
+            files.prepare(self.run.spark)
         bronze = self._follow("bronze")
         if self._prefilters:
             prepare_state(self.run.spark)
@@ -344,8 +347,11 @@ def silver_batch(recovered: Recovered, context: BatchContext) -> SilverNote:
         mark = marked(watermark)
         return to_late(decided, plan.routing, watermark=mark, extra=filled, **context.stamp)
 
-    _write_side(quarantined, lake.quarantine(name), context, by, count=total[QUARANTINED])
-    _write_side(late, lake.late(name), context, by, count=total[LATE], adds_columns=bool(filled))
+    sides = [
+        _Side(lake.quarantine(name), quarantined, total[QUARANTINED]),
+        _Side(lake.late(name), late, total[LATE], adds_columns=bool(filled)),
+    ]
+    _write_sides(sides, context, by)
     rows = to_silver(decided, plan.routing, extra=filled, **context.stamp)
     if context.stored:
         kept = stamped(context.stored.silver, **context.stamp)
@@ -426,50 +432,64 @@ def _note(
     )
 
 
-def _write_side(
-    rows: Callable[[], DataFrame],
-    table: Table,
-    context: BatchContext,
-    decided_by: Mapping[str, Any],
-    *,
-    count: int,
-    adds_columns: bool = False,
+class _Side(NamedTuple):
+    """What a batch writes into a side table.
+
+    Attributes:
+        table: Where to.
+        rows: Gives the rows; most batches have none for a side table.
+        size: How many they are.
+        adds_columns: Whether columns that the table lacks may come into it.
+    """
+
+    table: Table
+    rows: Callable[[], DataFrame]
+    size: int
+    adds_columns: bool = False
+
+
+def _write_sides(
+    sides: Sequence[_Side], context: BatchContext, decided_by: Mapping[str, Any]
 ) -> None:
-    """Write the batch's rows into a side table, once.
+    """Write the batch's rows into the side tables, once.
 
     An interrupted run may have written them already. If the same definition decided them then,
     they are the same rows. Otherwise these replace them, also where there are none now, in one
     commit: silver and its side tables are decided by one definition.
 
     Args:
-        rows: Gives the rows; most batches have none for a side table.
-        table: Where to.
+        sides: What is to be written.
         context: Of the batch.
         decided_by: From :func:`tidelake.delta.notes.decision_note`.
-        count: How many rows the batch has.
-        adds_columns: Whether columns that the table lacks may come into it.
     """
-    writes = count > 0 or context.rebuilds
-    if not writes and not context.may_be_retry:
-        return
-    last = last_commit(table)
-    this = (context.generation, context.number)
-    is_there = last is not None and (last.generation, last.batch) == this
-    if last is not None and is_there and is_decided_by(last, decided_by):
-        return
-    if not writes and not is_there:
-        return
     # A generation's name comes from our own commits: a letter and digits.
     own = f"_generation = '{context.generation}' AND _batch = {context.number}"
-    context.run.locks.step(f"write {table.name}")
-    append(
-        rows(),
-        table,
-        {**context.note(), **decided_by},
-        may_add_columns=adds_columns,
-        replaces=context.rebuilds,
-        replaces_where=own if is_there else "",
-    )
+    writes, names = [], []
+    for side in sides:
+        is_filled = side.size > 0 or context.rebuilds
+        if not is_filled and not context.may_be_retry:
+            continue
+        last = last_commit(side.table)
+        this = (context.generation, context.number)
+        is_there = last is not None and (last.generation, last.batch) == this
+        if last is not None and is_there and is_decided_by(last, decided_by):
+            continue
+        if is_filled or is_there:
+            names.append(side.table.name)
+            writes.append(
+                partial(
+                    append,
+                    side.rows(),
+                    side.table,
+                    {**context.note(), **decided_by},
+                    may_add_columns=side.adds_columns,
+                    replaces=context.rebuilds,
+                    replaces_where=own if is_there else "",
+                )
+            )
+    if writes:
+        context.run.locks.step(f"write {' and '.join(names)}")
+        side_by_side(writes)
 
 
 def create_silver(run: Run, note: dict[str, Any]) -> None:

@@ -21,6 +21,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from tidelake.silver.values import (
@@ -197,14 +198,17 @@ def _plain_type(kind: pa.DataType) -> Any:
 
 
 def _flags(length: int, refused: list[int]) -> pa.Array:
-    flags = [True] * length
-    for row in refused:
-        flags[row] = False
-    return pa.array(flags, pa.bool_())
+    flags = np.ones(length, dtype=np.bool_)
+    flags[refused] = False
+    return pa.array(flags)
 
 
 def _lists(length: int, found: dict[int, list[str]]) -> pa.Array:
-    return pa.array([found.get(row, ()) for row in range(length)], _REASONS)
+    counts = np.zeros(length + 1, dtype=np.int32)
+    rows = sorted(found)
+    counts[[row + 1 for row in rows]] = [len(found[row]) for row in rows]
+    texts = pa.array([text for row in rows for text in found[row]], pa.string())
+    return pa.ListArray.from_arrays(pa.array(np.cumsum(counts, dtype=np.int32)), texts, _REASONS)
 
 
 def _sparse(length: int, found: dict[int, Any], kind: pa.DataType) -> pa.Array:

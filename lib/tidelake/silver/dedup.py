@@ -106,7 +106,12 @@ class Search(Protocol):
         ...
 
     def meeting(self, scope: DedupScope, hashes: Numbers) -> Met | None:
-        """Give those of them whose id has one of some hashes, ascending; None for too many."""
+        """Give those of them whose id has one of some hashes; None for too many.
+
+        Args:
+            scope: Of the batch.
+            hashes: Ascending, each once.
+        """
         ...
 
 
@@ -179,11 +184,13 @@ def _by_number(kept: Kept, search: Search, comparison: Comparison) -> Repeats | 
     if not numbers.size:
         return Repeats(None, 0)
     ascending = np.sort(hashes)
-    met = search.meeting(Arrivals.of(rows).scope(comparison.rules), ascending)
+    is_first = np.diff(ascending, prepend=~ascending[0]) != 0
+    scope = Arrivals.of(rows).scope(comparison.rules)
+    met = search.meeting(scope, ascending[is_first])
     if met is None:
         return None
-    twice = ascending[1:][ascending[1:] == ascending[:-1]]
-    collide = members(hashes, np.union1d(twice, met.rows[ID_HASH].to_numpy()))
+    again = np.concatenate((ascending[~is_first], met.rows[ID_HASH].to_numpy()))
+    collide = members(hashes, np.sort(again))
     if not collide.any():
         return Repeats(None, met.searched)
     if kept.is_small:
