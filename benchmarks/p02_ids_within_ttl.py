@@ -26,7 +26,7 @@ from benchmarks.silver_side import TTL, Side
 from tidelake.config import load_environment
 from tidelake.spark.session import build_session
 
-_GOAL = Goal("seconds of a batch with many ids over those with few", 1.5, at_least=False)
+_GOAL = Goal("seconds of a batch with many ids over those with few", 1.3, at_least=False)
 # As many accepted rows as compaction leaves in a file.
 _ROWS_A_FILE = 400_000
 

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tidelake.runtime import lanes
-from tidelake.runtime.lanes import Lanes
+from tidelake.runtime.lanes import Lanes, side_by_side
 from tidelake.spark.internals import moved
 
 _KEY = "spark.tidelake.of_a_lane"
@@ -111,3 +111,21 @@ def test_what_cannot_go_on_at_once_is_done_in_the_batch_s_own_session(
         spark, range(pieces), lambda session, piece: done.append((session is spark, piece))
     )
     assert done == [(True, piece) for piece in range(pieces)]
+
+
+def test_what_needs_no_session_of_its_own_goes_on_side_by_side() -> None:
+    both = threading.Barrier(2, timeout=30)
+    ended = []
+
+    def fails() -> None:
+        both.wait()
+        raise ValueError("one")
+
+    def ends() -> None:
+        both.wait()
+        threading.Event().wait(0.2)
+        ended.append("other")
+
+    with pytest.raises(ValueError, match="one"):
+        side_by_side([fails, ends])
+    assert ended == ["other"]

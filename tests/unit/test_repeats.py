@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any, ClassVar
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -27,7 +28,7 @@ from tests.unit.test_dedup import (
 from tidelake.config import Dedup
 from tidelake.config.names import ID_HASH
 from tidelake.runtime.held import Held
-from tidelake.silver import dedup
+from tidelake.silver import dedup, driver_dedup
 from tidelake.silver.classify import PAYLOAD_HASH, ROW, hash_of_id
 from tidelake.silver.dedup import (
     VERDICT,
@@ -90,6 +91,8 @@ class _Accepted:
     count: int | None = None
     table: DataFrame | None = None
     scopes: list[DedupScope] = field(default_factory=list)
+    searched: int = 0
+    too_many: ClassVar[int] = 0
 
     def within(self, scope: DedupScope) -> Accepted:
         self.scopes.append(scope)
@@ -100,6 +103,8 @@ class _Accepted:
 
     def meeting(self, scope: DedupScope, hashes: Numbers) -> Met | None:
         found = self.within(scope)
+        if self.too_many:
+            return None
         if found.rows is None:
             return Met(ACCEPTED.empty_table(), 0)
         rows = found.rows.select(*ACCEPTED.names).toArrow().cast(ACCEPTED)
@@ -112,13 +117,15 @@ def _told(
     rules: Dedup,
     *,
     numbered: bool,
+    small: bool = False,
     key: str = "record_id",
 ) -> dict[str, str]:
     """Judge rows; give the verdicts."""
-    with Held(rows=0 if numbered else None) as hold:
+    with Held(small=small, rows=0 if numbered else None) as hold:
         kept = hold.first(judged)
         assert kept.numbered == numbered
         repeats = find_repeats(kept, search, Comparison(rules), hold=hold)
+        search.searched = repeats.searched
         told = (
             with_verdicts(kept.rows, repeats, Fates()).where(F.col(VERDICT).isNotNull()).collect()
         )
@@ -128,28 +135,50 @@ def _told(
 _BOTH = pytest.mark.parametrize("numbered", [True, False])
 
 
+_RULES = Dedup(ttl=timedelta(hours=1), beyond_ttl="ignore")
+
+
 @pytest.mark.parametrize("count", [len(_OLD), None])
-@pytest.mark.parametrize(
-    ("broadcast", "hashes", "numbered"),
-    [(100, 100, False), (0, 100, False), (0, 0, False), (100, 0, True), (0, 0, True)],
-)
+@pytest.mark.parametrize(("broadcast", "hashes"), [(100, 100), (0, 100), (0, 0)])
 def test_a_row_s_verdict_does_not_depend_on_how_many_there_are(
     spark: SparkSession,
     monkeypatch: pytest.MonkeyPatch,
     broadcast: int,
     hashes: int,
-    numbered: bool,
     count: int | None,
 ) -> None:
     monkeypatch.setattr(dedup, "BROADCAST", broadcast)
     monkeypatch.setattr(dedup, "HASHES", hashes)
-    rules = Dedup(ttl=timedelta(hours=1), beyond_ttl="ignore")
     search = _Accepted(_known(spark), count)
-    assert _told(classified(spark, _ROWS), search, rules, numbered=numbered) == _EXPECTED
-    with Held(rows=0 if numbered else None) as hold:
-        kept = hold.first(classified(spark, _ROWS))
-        found = find_repeats(kept, search, Comparison(rules), hold=hold)
-        assert found.searched == len(_OLD)
+    assert _told(classified(spark, _ROWS), search, _RULES, numbered=False) == _EXPECTED
+    assert search.searched == len(_OLD)
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_the_driver_compares_rows_and_asks_spark_for_no_more(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, small: bool
+) -> None:
+    monkeypatch.setattr(dedup, "_by_shuffle", None)
+    search = _Accepted(_known(spark))
+    told = _told(classified(spark, _ROWS), search, _RULES, numbered=True, small=small)
+    assert told == _EXPECTED
+    assert search.searched == len(_OLD)
+
+
+@pytest.mark.parametrize(
+    ("module", "limit"),
+    [(dedup, "COMPARED_ROWS"), (driver_dedup, "MOST_PAIRS"), (_Accepted, "too_many")],
+)
+def test_spark_compares_what_is_too_much_for_the_driver(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, module: Any, limit: str
+) -> None:
+    asked: list[bool] = []
+    real = dedup._by_shuffle
+    monkeypatch.setattr(dedup, "_by_shuffle", lambda *args: asked.append(True) or real(*args))
+    monkeypatch.setattr(module, limit, 1)
+    search = _Accepted(_known(spark))
+    assert _told(classified(spark, _ROWS), search, _RULES, numbered=True) == _EXPECTED
+    assert asked == [True]
 
 
 @_BOTH
@@ -392,9 +421,10 @@ def test_the_driver_and_spark_judge_alike(spark: SparkSession, beyond_ttl: str, 
     )
     rules = Dedup.model_validate({"ttl": timedelta(hours=1), "beyond_ttl": beyond_ttl})
     search = _Accepted(accepted.localCheckpoint())
-    by_driver, by_spark = (
-        _told(rows, search, rules, numbered=numbered, key=ROW) for numbered in (True, False)
+    by_spark, *by_driver = (
+        _told(rows, search, rules, numbered=numbered, small=small, key=ROW)
+        for numbered, small in ((False, False), (True, False), (True, True))
     )
-    assert by_driver == by_spark
+    assert by_driver == [by_spark, by_spark]
     assert set(by_spark.values()) == {DUPLICATE, CONFLICT}
     assert 100 < len(by_spark) < 390

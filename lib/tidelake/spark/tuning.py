@@ -79,6 +79,11 @@ SESSION_SETTINGS = {
     # Spark would cache each file that a plan names, up to 250 MB, for that plan alone.
     "spark.sql.hive.filesourcePartitionFileCacheSize": "0",
     "spark.databricks.delta.snapshotPartitions": "2",
+    # Hardly two rows share a value there: Parquet would fill a dictionary and throw it away.
+    **{
+        f"parquet.enable.dictionary#{column}": "false"
+        for column in ("event_id", "event_time", "record_id", "_payload_hash", "_id_hash")
+    },
     # Otherwise each call on a column makes a dozen calls into the JVM, to note its source line.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
