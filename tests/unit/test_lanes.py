@@ -113,7 +113,10 @@ def test_what_cannot_go_on_at_once_is_done_in_the_batch_s_own_session(
     assert done == [(True, piece) for piece in range(pieces)]
 
 
-def test_what_needs_no_session_of_its_own_goes_on_side_by_side() -> None:
+def test_what_needs_no_session_of_its_own_goes_on_side_by_side(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lanes, "slots_of", lambda session: 2)
     both = threading.Barrier(2, timeout=30)
     ended = []
 
@@ -127,5 +130,5 @@ def test_what_needs_no_session_of_its_own_goes_on_side_by_side() -> None:
         ended.append("other")
 
     with pytest.raises(ValueError, match="one"):
-        side_by_side([fails, ends])
+        side_by_side(spark, [fails, ends])
     assert ended == ["other"]

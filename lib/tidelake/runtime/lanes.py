@@ -69,18 +69,19 @@ class Lanes:
                 failed.set()
                 raise
 
-        side_by_side([partial(go_on, lane) for lane in self.beside])
+        side_by_side(session, [partial(go_on, lane) for lane in self.beside])
 
 
-def side_by_side(works: Sequence[Callable[[], None]]) -> None:
+def side_by_side(session: SparkSession, works: Sequence[Callable[[], None]]) -> None:
     """Do several things at a time; the first failure is raised when all have ended.
 
-    Where sessions cannot be cloned, one after the other.
+    With one slot, and through Spark Connect, one after the other.
 
     Args:
+        session: Spark's.
         works: Each needs no setting of the session that another one changes.
     """
-    if len(works) < 2 or not clones_sessions():
+    if len(works) < 2 or not clones_sessions() or slots_of(session) < 2:
         for work in works:
             work()
         return

@@ -489,7 +489,7 @@ def _write_sides(
             )
     if writes:
         context.run.locks.step(f"write {' and '.join(names)}")
-        side_by_side(writes)
+        side_by_side(context.run.spark, writes)
 
 
 def create_silver(run: Run, note: dict[str, Any]) -> None:
