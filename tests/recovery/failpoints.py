@@ -23,7 +23,7 @@ import pytest
 from tidelake import cli
 from tidelake.delta.store import FolderStore
 from tidelake.delta.tables import Table
-from tidelake.runtime import books, epochs, gold_hop, hop, lanes, pipeline, silver
+from tidelake.runtime import books, epochs, gold_hop, hop, lanes, pipeline, schemas, silver
 from tidelake.runtime import bronze_hop as bronze
 from tidelake.runtime.targets import Target
 from tidelake.spark import tuning
@@ -88,7 +88,7 @@ POINTS: dict[str, Point] = {
         *_saved("bronze/append", r"^bronze\.[a-z]+$"),
         Point("bronze/batch/after", bronze.BronzeHop, "write"),
         *_around("bronze/compact", hop, "compact", r"^bronze\."),
-        *_around("silver/create", silver, "ensure_table"),
+        *_around("silver/create", schemas, "ensure_table"),
         Point("silver/parse/before", silver, "find_repeats"),
         Point("silver/decide/after", silver, "find_repeats"),
         Point("silver/count/before", silver, "summarize"),

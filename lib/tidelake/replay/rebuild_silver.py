@@ -15,8 +15,8 @@ from tidelake.replay.stays import Stays
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
 from tidelake.runtime.prefilter import Recovered
-from tidelake.runtime.schemas import from_ddl
-from tidelake.runtime.silver import BatchContext, create_silver, silver_batch
+from tidelake.runtime.schemas import create_silver, from_ddl
+from tidelake.runtime.silver import BatchContext, silver_batch
 from tidelake.spark.engine import fitted
 
 

@@ -1,8 +1,12 @@
-"""Derive each table's schema from the definition, by letting Spark analyse it on no rows."""
+"""Derive each table's schema from the definition, by letting Spark analyse it on no rows.
+
+Silver, and the tables beside it, are made or brought up to date with theirs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -11,8 +15,10 @@ from pyspark.sql.types import StructType
 
 from tidelake.bronze import REQUEUE_DDL
 from tidelake.config import Pipeline
+from tidelake.config.meanings import meaning_of
 from tidelake.config.names import IS_DELETE, SEQUENCE
 from tidelake.delta.access import load
+from tidelake.delta.append import ensure_table
 from tidelake.delta.evolution import Freedom
 from tidelake.errors import ConfigError, Violation
 from tidelake.runtime.avro import reading_problem
@@ -24,7 +30,7 @@ from tidelake.silver.classify import payload_scope
 from tidelake.silver.dedup import Repeats
 from tidelake.silver.payloads import read_payloads
 from tidelake.silver.plan import SilverPlan
-from tidelake.silver.route import decide, marked, to_late, to_silver
+from tidelake.silver.route import QUARANTINE_DDL, decide, marked, to_late, to_silver
 
 # How far a gold table may follow the definition without a rebuild: its columns are fixed, their
 # types grow with silver's, and where a sum needs a larger one than an earlier version gave it.
@@ -57,6 +63,34 @@ def _schemas(spark: SparkSession, plan: SilverPlan) -> dict[str, StructType]:
             "late": to_late(rows, plan.routing, watermark=mark, generation="", batch=0).schema,
         }
     return plan.schemas
+
+
+def create_silver(run: Run, note: dict[str, Any]) -> None:
+    """Create silver and the tables beside it, or bring those that exist to the definition.
+
+    Args:
+        run: What the command works with.
+        note: Of the commit that makes a table.
+
+    Raises:
+        SchemaChangedError: The definition does not fit a stored table.
+    """
+    spark, pipeline, lake = run.spark, run.pipeline, run.lake
+    freedom = silver_freedom(pipeline)
+    for table, schema in (
+        (lake.late(pipeline.name), late_schema(spark, run.plan)),
+        (lake.quarantine(pipeline.name), from_ddl(spark, QUARANTINE_DDL)),
+        (lake.silver(pipeline.name), silver_schema(spark, run.plan)),
+    ):
+        side = table == lake.quarantine(pipeline.name)
+        ensure_table(
+            spark,
+            table,
+            schema,
+            note,
+            meaning=meaning_of(pipeline, table.name),
+            freedom="none" if side else freedom,
+        )
 
 
 def silver_freedom(pipeline: Pipeline) -> Freedom:

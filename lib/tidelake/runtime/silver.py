@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 
 from tidelake.bronze import as_never_requeued
-from tidelake.config.meanings import meaning_of
 from tidelake.config.sizes import bytes_of
 from tidelake.delta.access import follow, load
-from tidelake.delta.append import append, ensure_table
+from tidelake.delta.append import append
 from tidelake.delta.evolution import types_of
 from tidelake.delta.log import REBUILT, last_commit
 from tidelake.delta.notes import (
@@ -37,7 +36,7 @@ from tidelake.runtime.held import Held
 from tidelake.runtime.hop import HopQuery, Run
 from tidelake.runtime.lanes import side_by_side
 from tidelake.runtime.prefilter import Recovered, prepare_state, recover, refuse_other_prefilter
-from tidelake.runtime.schemas import from_ddl, late_schema, silver_freedom, silver_schema
+from tidelake.runtime.schemas import create_silver
 from tidelake.runtime.targets import stamped
 from tidelake.runtime.writer_schemas import schemas_for
 from tidelake.silver.classify import PAYLOAD_HASH
@@ -47,7 +46,6 @@ from tidelake.silver.plan import SilverPlan
 from tidelake.silver.prefilter import hold_back_copies
 from tidelake.silver.route import (
     LATE,
-    QUARANTINE_DDL,
     QUARANTINED,
     SILVER,
     decide,
@@ -490,31 +488,3 @@ def _write_sides(
     if writes:
         context.run.locks.step(f"write {' and '.join(names)}")
         side_by_side(context.run.spark, writes)
-
-
-def create_silver(run: Run, note: dict[str, Any]) -> None:
-    """Create silver and the tables beside it, or bring those that exist to the definition.
-
-    Args:
-        run: What the command works with.
-        note: Of the commit that makes a table.
-
-    Raises:
-        SchemaChangedError: The definition does not fit a stored table.
-    """
-    spark, pipeline, lake = run.spark, run.pipeline, run.lake
-    freedom = silver_freedom(pipeline)
-    for table, schema in (
-        (lake.late(pipeline.name), late_schema(spark, run.plan)),
-        (lake.quarantine(pipeline.name), from_ddl(spark, QUARANTINE_DDL)),
-        (lake.silver(pipeline.name), silver_schema(spark, run.plan)),
-    ):
-        side = table == lake.quarantine(pipeline.name)
-        ensure_table(
-            spark,
-            table,
-            schema,
-            note,
-            meaning=meaning_of(pipeline, table.name),
-            freedom="none" if side else freedom,
-        )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +18,7 @@ from pyspark.sql import functions as F
 
 from tidelake.config.event import Dedup
 from tidelake.config.names import ID_HASH
-from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH
+from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, ROW
 from tidelake.silver.row_sets import NOTHING, Numbers
 from tidelake.silver.scope import ARRIVED_AT, DAY, arrival_order
 
@@ -40,7 +41,6 @@ ACCEPTED = pa.schema(
 )
 # Pairs of a row and an accepted one of its id, of some fifty bytes each while they are compared.
 MOST_PAIRS = 4_000_000
-_ORDER, _TIES = ("arrived", "source", "place", "position"), ("row", "hash")
 # A late row's own name, for rows that were sent again.
 _AGAIN = "again"
 _OPEN, _SAME, _OTHER = range(3)
@@ -54,7 +54,7 @@ def compared_columns() -> list[Column]:
         F.col("event_id"),
         F.when(F.col(ORIGIN) != "bronze", F.col("record_id")).alias(_AGAIN),
         F.unix_micros(arrived).alias("arrived"),
-        *[column.alias(name) for column, name in zip(others, (*_ORDER[1:], *_TIES), strict=True)],
+        *others,
     ]
 
 
@@ -76,11 +76,12 @@ def judge_arrivals(new: pa.Table, accepted: pa.Table, rules: Dedup) -> dict[str,
     pairs = _pairs(mine, ids[new.num_rows :], accepted)
     if pairs is None:
         return None
-    at, day, payload = (new[name].to_numpy() for name in (ARRIVED_AT, DAY, "hash"))
+    arrivals = _Arrivals(*[new[name].to_numpy() for name in (ARRIVED_AT, DAY, PAYLOAD_HASH)])
     told = np.full(new.num_rows, _OPEN, dtype=np.int8)
-    _meet_accepted(told, pairs, new, accepted, rules)
+    _meet_accepted(told, pairs, arrivals, new[_AGAIN], accepted, rules)
     running = np.flatnonzero(told == _OPEN)
-    left = _meet_firsts(told, running, mine[running], at, day, payload, rules)
+    left = _meet_firsts(told, running, mine[running], arrivals, rules)
+    at, day, payload = arrivals
     # Rare: an id that comes back past the TTL on another date within one batch.
     come_back = np.unique(mine[left])
     starts, ends = (np.searchsorted(mine[running], come_back, side) for side in ("left", "right"))
@@ -97,11 +98,11 @@ def _in_order_of_arrival(ids: Numbers, new: pa.Table) -> Numbers:
     arrived = [new[name].to_numpy() for name in ("arrived", ARRIVED_AT)]
     place = new["position"].fill_null(_NULL).to_numpy()
     keys = [ids, *arrived, _ranks(new["source"]), _ranks(new["place"]), place]
-    last = [new["hash"].to_numpy(), new[NUMBER].to_numpy()]
+    last = [new[PAYLOAD_HASH].to_numpy(), new[NUMBER].to_numpy()]
     order = _ascending([*keys, *last])
     if np.logical_and.reduce([np.diff(key[order]) == 0 for key in keys]).any():
         # Few records have one place, and only for those the whole text counts.
-        order = _ascending([*keys, _ranks(new["row"]), *last])
+        order = _ascending([*keys, _ranks(new[ROW]), *last])
     return order
 
 
@@ -135,6 +136,14 @@ def spread(starts: Numbers, counts: Numbers) -> tuple[Numbers, Numbers]:
 _Pairs = tuple[Numbers, Numbers]
 
 
+class _Arrivals(NamedTuple):
+    """When rows arrived, in microseconds, the dates of their events, in days, and their hashes."""
+
+    at: Numbers
+    day: Numbers
+    payload: Numbers
+
+
 def _pairs(mine: Numbers, theirs: Numbers, accepted: pa.Table) -> _Pairs | None:
     """Pair each row with the accepted ones of its id, those that arrived first before others."""
     # Accepted rows of one id and instant are one record, in late and in silver: which of them is
@@ -150,20 +159,25 @@ def _pairs(mine: Numbers, theirs: Numbers, accepted: pa.Table) -> _Pairs | None:
 
 
 def _meet_accepted(
-    told: np.ndarray, pairs: _Pairs, new: pa.Table, accepted: pa.Table, rules: Dedup
+    told: np.ndarray,
+    pairs: _Pairs,
+    arrivals: _Arrivals,
+    again: pa.ChunkedArray,
+    accepted: pa.Table,
+    rules: Dedup,
 ) -> None:
     rows, others = pairs
     if not rows.size:
         return
-    at, day, payload = (new[name].to_numpy() for name in (ARRIVED_AT, DAY, "hash"))
+    at, day, payload = arrivals
     theirs = _micros(accepted["ingested_at"])[others]
     days = accepted["event_date"].cast(pa.int32()).to_numpy()[others]
     meets = _in_scope(at[rows], day[rows], theirs, days, rules)
-    if new[_AGAIN].null_count < new.num_rows:
+    if again.null_count < len(again):
         # A late row that is sent again does not repeat itself.
-        names = pa.chunked_array([*new[_AGAIN].chunks, *accepted["record_id"].chunks], pa.string())
+        names = pa.chunked_array([*again.chunks, *accepted["record_id"].chunks], pa.string())
         codes = _codes(names)
-        own, other = codes[: new.num_rows][rows], codes[new.num_rows :][others]
+        own, other = codes[: len(again)][rows], codes[len(again) :][others]
         meets &= ~(_flags(accepted["_late"])[others] & (own == other) & (own >= 0))
     met = np.flatnonzero(meets)
     settled, first = np.unique(rows[met], return_index=True)
@@ -175,14 +189,13 @@ def _meet_firsts(
     told: np.ndarray,
     running: Numbers,
     ids: Numbers,
-    at: Numbers,
-    day: Numbers,
-    payload: Numbers,
+    arrivals: _Arrivals,
     rules: Dedup,
 ) -> Numbers:
     """Judge rows against the first of their id; give those that are out of its scope."""
     if not running.size:
         return NOTHING
+    at, day, payload = arrivals
     starts = np.flatnonzero(np.diff(ids, prepend=-1))
     firsts = np.repeat(running[starts], np.diff(starts, append=ids.size))
     meets = _in_scope(at[running], day[running], at[firsts], day[firsts], rules)

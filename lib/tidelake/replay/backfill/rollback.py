@@ -22,7 +22,7 @@ from tidelake.replay.rebuild_gold import rebuild_gold
 from tidelake.replay.requeue import requeued_after, requeued_between, send_again, waiting
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
-from tidelake.runtime.silver import create_silver
+from tidelake.runtime.schemas import create_silver
 from tidelake.runtime.targets import OWN
 
 
