@@ -11,8 +11,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StringType
 
-from tidelake.config.expressions import Types, never_fails
-from tidelake.config.patterns import MOST_LETTERS, texts_to_bound
+from tidelake.config.expressions import MOST_LETTERS, Types, never_fails, texts_to_bound
 from tidelake.instants import to_micros
 from tidelake.spark.internals import null_on_error
 

@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidelake.config import DeltaSource, FilesSource, KafkaSource, RateSource, Source
-from tidelake.config.sizes import bytes_of
+from tidelake.config.model import bytes_of
 from tidelake.config.types import quoted
 from tidelake.folders import absolute
 from tidelake.kafka.source import read_topics

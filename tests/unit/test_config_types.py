@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from tidelake.config import Field, FieldType, parse_duration
-from tidelake.config.ddl import parse_schema
 from tidelake.config.model import Problems
+from tidelake.config.types import parse_schema
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from tests.shown import shown
-from tidelake.config.ddl import parse_schema
+from tidelake.config.types import parse_schema
 from tidelake.silver.decode import Decoder
 from tidelake.silver.payloads import decoder_of
 from tidelake.silver.values import MOST_DEPTH

@@ -13,8 +13,8 @@ from tidelake.cli import app
 from tidelake.cli.failures import run_command
 from tidelake.config.dictionary import entries_of
 from tidelake.config.gold import Measure
-from tidelake.config.ops_tables import OPS_TABLES
-from tidelake.config.result_types import measured_type, type_of
+from tidelake.config.pipeline import measured_type, type_of
+from tidelake.config.standard import OPS_TABLES
 
 PAGE = Path(__file__).parents[2] / "docs" / "data-dictionary.md"
 _KNOWN = {

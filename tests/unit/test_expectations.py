@@ -10,9 +10,14 @@ from typing import Any
 import pytest
 import yaml
 
-from tidelake.config.bounds import as_bound, from_now
-from tidelake.config.expectations import Expectation, Suite, load_suite
-from tidelake.config.signatures import ROW_EXPECTATIONS, TABLE_EXPECTATIONS
+from tidelake.config.arguments import as_bound, from_now
+from tidelake.config.expectations import (
+    ROW_EXPECTATIONS,
+    TABLE_EXPECTATIONS,
+    Expectation,
+    Suite,
+    load_suite,
+)
 from tidelake.errors import ConfigError, UsageError, Violation
 
 COLUMNS = ("event_id", "event_time", "user_id", "action", "value")

@@ -14,9 +14,8 @@ from pyspark.sql import SparkSession
 
 from tests.unit.judged import expect, without_codegen
 from tidelake.config import conf_dir, load_environment, load_pipeline
-from tidelake.config.expectations import Expectation, Suite, load_suite
+from tidelake.config.expectations import TABLE_EXPECTATIONS, Expectation, Suite, load_suite
 from tidelake.config.names import SILVER_RESERVED
-from tidelake.config.signatures import TABLE_EXPECTATIONS
 from tidelake.delta.tables import Lake
 from tidelake.errors import MachineError, UsageError
 from tidelake.ops.gate import GateReport, judge_tables

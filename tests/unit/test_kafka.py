@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tidelake.config import KafkaSource
-from tidelake.config.addresses import Address, address_of, is_address
+from tidelake.config.source import Address, address_of, is_address
 from tidelake.errors import UsageError
 from tidelake.kafka import reach
 from tidelake.kafka.broker import down, find, words_of

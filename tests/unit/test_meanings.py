@@ -10,7 +10,7 @@ from tests.pipelines import shop
 from tidelake.config import load_environment, load_pipeline
 from tidelake.config.meanings import meaning_of, standard_meaning
 from tidelake.config.names import BRONZE_COLUMNS
-from tidelake.config.ops_tables import OPS_TABLES
+from tidelake.config.standard import OPS_TABLES
 from tidelake.delta.notes import definition_note, silver_note
 from tidelake.errors import ConfigError
 from tidelake.runtime.writer_schemas import SCHEMAS_DDL

@@ -12,7 +12,7 @@ import yaml
 
 from tests.typed import problem_of
 from tidelake.config import Alerts, Metrics
-from tidelake.config.ops_tables import PROGRESS_COLUMNS
+from tidelake.config.standard import PROGRESS_COLUMNS
 from tidelake.ops.alerts import RULES
 from tidelake.ops.metrics.exported import EXPORTED
 

@@ -9,8 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.unit.judged import expect
-from tidelake.config.expectations import Expectation
-from tidelake.config.signatures import ROW_EXPECTATIONS
+from tidelake.config.expectations import ROW_EXPECTATIONS, Expectation
 from tidelake.errors import UsageError
 from tidelake.silver.predicates import PREDICATES
 from tidelake.silver.quality import compile_rules

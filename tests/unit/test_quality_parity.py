@@ -9,8 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.unit import judged
-from tidelake.config.expectations import Expectation
-from tidelake.config.signatures import ROW_EXPECTATIONS
+from tidelake.config.expectations import ROW_EXPECTATIONS, Expectation
 from tidelake.ops.gate import as_gx, import_gx
 from tidelake.silver.quality import compile_rules
 

@@ -14,7 +14,7 @@ import pytest
 from tidelake.cli import app
 from tidelake.config import Environment, Pipeline
 from tidelake.config.names import BRONZE_COLUMNS, SILVER_RESERVED
-from tidelake.config.standard_words import TABLES
+from tidelake.config.standard import TABLES
 
 PROJECT = Path(__file__).parents[2]
 

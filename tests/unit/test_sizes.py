@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidelake.config.sizes import bytes_of
+from tidelake.config.model import bytes_of
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.shown import shown
-from tidelake.config.ddl import parse_schema
+from tidelake.config.types import parse_schema
 from tidelake.silver.payloads import arrow_type
 from tidelake.silver.values import to_column
 

@@ -32,9 +32,8 @@ def dictionary(
 
     Without a name also the tables that all pipelines share.
     """
-    from tidelake.config.dictionary import entries_of, shared_entries  # noqa: PLC0415
+    from tidelake.config.dictionary import SHARED, entries_of, shared_entries, to_markdown  # noqa: PLC0415  # noqa: PLC0415
     from tidelake.config.places import conf_dir  # noqa: PLC0415
-    from tidelake.ops.dictionary import SHARED, to_markdown  # noqa: PLC0415
 
     if file is not None and file.suffix not in (".md", ".json"):
         raise UsageError(f"{file} ends neither in .md nor in .json, which say how to write it.")

@@ -11,7 +11,7 @@ from tidelake.cli.flow import started
 from tidelake.cli.options import Place, as_json, place, placed
 from tidelake.cli.render import print_json, print_table
 from tidelake.config import Detection, Pipeline
-from tidelake.config.detections import FastLane
+from tidelake.config.gold import FastLane
 from tidelake.errors import NotBuiltError, UsageError
 
 # In real-time mode each partition of the topic keeps a slot for itself.

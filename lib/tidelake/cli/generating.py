@@ -12,8 +12,8 @@ from tidelake.cli.flow import run_pipeline
 from tidelake.cli.options import Place, as_json, place, placed
 from tidelake.cli.render import print_json, print_table
 from tidelake.cli.reports import refuse_unbalanced, show_gold, show_ledger, tops_of
-from tidelake.config.addresses import address_of, is_address
 from tidelake.config.places import DEFAULT_PIPELINE
+from tidelake.config.source import address_of, is_address
 from tidelake.delta.tables import HOPS
 from tidelake.folders import folder
 from tidelake.runtime.triggers import AVAILABLE_NOW

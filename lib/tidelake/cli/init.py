@@ -15,8 +15,8 @@ from tidelake.cli.failures import say
 from tidelake.cli.options import as_json, placed
 from tidelake.cli.render import print_json, print_table
 from tidelake.config import load_environment
-from tidelake.config.addresses import Address, address_of, is_address
-from tidelake.config.durations import parse_duration
+from tidelake.config.model import parse_duration
+from tidelake.config.source import Address, address_of, is_address
 from tidelake.errors import MachineError, SourceError, UsageError
 from tidelake.typed import Typed
 
@@ -81,9 +81,9 @@ def init(
 ) -> None:
     """Start a new pipeline from a sample of its data: definition, expectations, test."""
     from tidelake.cli.questions import ask  # noqa: PLC0415
-    from tidelake.scaffold.columns import payload_of  # noqa: PLC0415
     from tidelake.scaffold.draft import Wishes, draft_of  # noqa: PLC0415
-    from tidelake.scaffold.folder import files_for, source_in, write  # noqa: PLC0415
+    from tidelake.scaffold.payload import payload_of  # noqa: PLC0415
+    from tidelake.scaffold.texts import files_for, source_in, write  # noqa: PLC0415
 
     environment = load_environment(env, root=root)
     asking = not yes and not json_ and sys.stdin.isatty()
@@ -161,7 +161,7 @@ def _name_from(source: str) -> str:
 
 
 def _as_json(draft: Draft, written: list[str]) -> dict[str, object]:
-    from tidelake.scaffold.arrival import written as length  # noqa: PLC0415
+    from tidelake.config.model import written as length  # noqa: PLC0415
 
     return {
         "pipeline": draft.name,
@@ -178,7 +178,7 @@ def _as_json(draft: Draft, written: list[str]) -> dict[str, object]:
 
 
 def _show(draft: Draft, written: list[str]) -> None:
-    from tidelake.scaffold.arrival import written as length  # noqa: PLC0415
+    from tidelake.config.model import written as length  # noqa: PLC0415
 
     table = draft.table
     print_table(

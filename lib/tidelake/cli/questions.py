@@ -9,12 +9,11 @@ from datetime import timedelta
 import click
 
 from tidelake.cli.failures import say
-from tidelake.config.durations import parse_duration
+from tidelake.config.model import parse_duration, written
 from tidelake.errors import UsageError
-from tidelake.scaffold.arrival import written
-from tidelake.scaffold.choices import event_ids, event_times
-from tidelake.scaffold.columns import Payload
 from tidelake.scaffold.draft import NO_KEY, Draft, Wishes, draft_of
+from tidelake.scaffold.guesses import event_ids, event_times
+from tidelake.scaffold.payload import Payload
 from tidelake.scaffold.sample import Sample
 
 _SHOWN = 3

@@ -5,24 +5,37 @@ Knows the whole contract of a pipeline file, with what is not built yet; imports
 
 from __future__ import annotations
 
-from tidelake.config.alerts import Alerts
-from tidelake.config.detections import Burst, Detection, ImpossibleTravel, UnusualAmount
-from tidelake.config.durations import Duration, PositiveDuration, parse_duration
 from tidelake.config.environment import Environment, Limits, load_environment
-from tidelake.config.event import Dedup, Event, Watermark
 from tidelake.config.gold import (
+    Burst,
+    Detection,
     GlobalWindow,
     GoldTable,
     HoppingWindow,
+    ImpossibleTravel,
+    Join,
+    LeftSide,
     Measure,
+    RightSide,
     SessionWindow,
     TumblingWindow,
+    UnusualAmount,
     Window,
 )
-from tidelake.config.joins import Enrich, Join, LeftSide, RightSide
 from tidelake.config.loading import load_pipeline
+from tidelake.config.model import Duration, PositiveDuration, parse_duration
 from tidelake.config.observing import AlertTargets, Lineage, Metrics
-from tidelake.config.pipeline import DimensionSpec, Pipeline, Quality, unbuilt_features
+from tidelake.config.pipeline import (
+    Alerts,
+    Dedup,
+    DimensionSpec,
+    Enrich,
+    Event,
+    Pipeline,
+    Quality,
+    Watermark,
+    unbuilt_features,
+)
 from tidelake.config.places import conf_dir, conf_file, pipeline_names
 from tidelake.config.source import (
     DeltaSource,

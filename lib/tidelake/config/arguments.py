@@ -1,20 +1,22 @@
-"""Check each argument of an expectation by its kind."""
+"""Check the arguments of expectations: bounds, sets, patterns, names of columns, conditions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from datetime import UTC, datetime
+import math
+import re
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-from tidelake.config.bounds import PARAMETER, as_bound, from_now, is_parameter
 from tidelake.config.document import Finding, KeyPath
 from tidelake.config.expressions import expression_problems
-from tidelake.config.model import suggestion
-from tidelake.config.patterns import pattern_problem
-from tidelake.config.signatures import Kind
+from tidelake.config.model import parse_duration, suggestion, unknown
 
+Bound = float | date | datetime
 Columns = Collection[str] | None
 
+PARAMETER = "$PARAMETER"
 SPARK_TYPES = (
     *("StringType", "BooleanType", "BinaryType", "DateType", "TimestampType", "TimestampNTZType"),
     *("ByteType", "ShortType", "IntegerType", "LongType", "FloatType", "DoubleType", "DecimalType"),
@@ -23,13 +25,85 @@ SPARK_TYPES = (
 IGNORE_PAIR = ("both_values_are_missing", "either_value_is_missing", "neither")
 IGNORE_RECORD = ("all_values_are_missing", "any_value_is_missing", "never")
 _LONG = 1 << 63
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+_MOMENT = re.compile(
+    r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(\.\d{1,6})?(Z|[+-]\d{2}:\d{2})?", re.ASCII
+)
+_FROM_NOW = re.compile(r"\s*now\s*(?:([+-])\s*(.+))?")
+_HOW = "write a number, a date '2026-01-31' or a time '2026-01-31T09:30:00Z'"
+# Classes of characters, which Java's patterns have and Python's lack.
+_JAVA_CLASS = re.compile(
+    r"\\[hHR]|\\[pP]\{(?:[CLMNPSZ][a-z]?|Is\w+"
+    r"|Alpha|Digit|Alnum|Upper|Lower|Punct|Space|XDigit|ASCII)\}"
+)
+# What Python's patterns have and Java's read differently or refuse.
+_NOT_JAVA = re.compile(
+    r"\\[0pPQEUNLG]|\[[^\]]*\\b|\(\?[P#]|\(\?[a-z-]*[^ims:)=!<>-]|\[\^?\]|\[[^\]]*(?:\[|&&)|\{(?!\d)"
+)
 
 
-def argument_findings(kind: Kind, value: Any, path: KeyPath, columns: Columns) -> Iterator[Finding]:
+def as_bound(value: object) -> Bound:
+    """Read a bound as Great Expectations does: every number as a float, text by its look.
+
+    Args:
+        value: A number or a text. A time without a zone is UTC.
+
+    Raises:
+        ValueError: It is no finite number, date or time.
+    """
+    if isinstance(value, date):
+        raise ValueError("YAML reads an unquoted date as something else than text; quote it")
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return _finite(value)
+    if isinstance(value, str):
+        if _NUMBER.fullmatch(value):
+            return _finite(value)
+        if _DATE.fullmatch(value):
+            return date.fromisoformat(value)
+        if _MOMENT.fullmatch(value):
+            moment = datetime.fromisoformat(value)
+            return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    raise ValueError(_HOW)
+
+
+def _finite(value: float | str) -> float:
+    try:
+        number = float(value)
+    except OverflowError as error:
+        raise ValueError("is too large a number") from error
+    if not math.isfinite(number):
+        raise ValueError("must be a finite number")
+    return number
+
+
+def is_parameter(value: object) -> bool:
+    """Tell whether a value is to be filled in when the gate judges."""
+    return isinstance(value, Mapping) and PARAMETER in value
+
+
+def from_now(value: Mapping[str, Any], now: datetime) -> datetime:
+    """Compute ``{"$PARAMETER": "now - 1 day"}``.
+
+    Raises:
+        ValueError: It is not ``now``, with or without a duration added or taken off.
+    """
+    written = value[PARAMETER]
+    match = _FROM_NOW.fullmatch(written) if isinstance(written, str) else None
+    if match is None or len(value) > 1:
+        raise ValueError(f"{PARAMETER} must be now or now - <duration>, such as 'now - 1 day'")
+    shift = parse_duration(match[2]) if match[2] else timedelta(0)
+    try:
+        return now - shift if match[1] == "-" else now + shift
+    except OverflowError as error:
+        raise ValueError(f"'{written}' is no time that a calendar holds") from error
+
+
+def argument_findings(kind: str, value: Any, path: KeyPath, columns: Columns) -> Iterator[Finding]:
     """Find what is wrong with one argument.
 
     Args:
-        kind: What it has to be.
+        kind: What it has to be: a kind of the signatures.
         value: What was written.
         path: Where it stands.
         columns: The table's columns; None when they cannot be known.
@@ -39,17 +113,15 @@ def argument_findings(kind: Kind, value: Any, path: KeyPath, columns: Columns) -
     elif kind in {"columns", "names"}:
         yield from _columns(value, path, columns, least=2 if kind == "columns" else 1)
     elif kind == "condition":
-        yield from _condition(value, path, columns)
+        if not isinstance(value, str):
+            yield Finding(path, "must be one SQL expression, in quotes")
+        else:
+            yield from (Finding(path, problem) for problem in expression_problems(value, columns))
     elif kind in _LISTS:
         yield from _each(value, path, _LISTS[kind])
     elif kind == "pairs":
         yield from _pairs(value, path)
-    else:
-        yield from _said(_PROBLEMS[kind](value), path)
-
-
-def _said(problem: str | None, path: KeyPath) -> Iterator[Finding]:
-    if problem is not None:
+    elif problem := _PROBLEMS[kind](value):
         yield Finding(path, problem)
 
 
@@ -57,8 +129,7 @@ def _column(value: Any, path: KeyPath, columns: Columns) -> Iterator[Finding]:
     if not isinstance(value, str) or not value:
         yield Finding(path, "must be the name of a column")
     elif columns is not None and value not in columns:
-        hint = suggestion(value, columns) or f" (known: {', '.join(columns)})"
-        yield Finding(path, f"unknown column {value}{hint}")
+        yield Finding(path, unknown("column", value, columns))
 
 
 def _columns(value: Any, path: KeyPath, columns: Columns, *, least: int) -> Iterator[Finding]:
@@ -71,20 +142,14 @@ def _columns(value: Any, path: KeyPath, columns: Columns, *, least: int) -> Iter
             yield Finding((*path, index), f"{name} is there twice")
 
 
-def _condition(value: Any, path: KeyPath, columns: Columns) -> Iterator[Finding]:
-    if not isinstance(value, str):
-        yield Finding(path, "must be one SQL expression, in quotes")
-    else:
-        yield from (Finding(path, problem) for problem in expression_problems(value, columns))
-
-
 def _each(value: Any, path: KeyPath, check: Callable[[Any], str | None]) -> Iterator[Finding]:
     if not isinstance(value, list) or not value:
         yield Finding(path, "must be a list of at least one")
         return
     for index, item in enumerate(value):
-        yield from _said(check(item), (*path, index))
-    if check is _member and len({_sort_of(item) for item in value} - {None}) > 1:
+        if problem := check(item):
+            yield Finding((*path, index), problem)
+    if check is _member and _is_mixed(value):
         yield Finding(path, "mixes texts, numbers and truth values")
 
 
@@ -92,18 +157,22 @@ def _pairs(value: Any, path: KeyPath) -> Iterator[Finding]:
     if not isinstance(value, list) or not value:
         yield Finding(path, "must be a list of at least one pair")
         return
+    sound = []
     for index, pair in enumerate(value):
-        place = (*path, index)
         if not isinstance(pair, list) or len(pair) != 2:
-            yield Finding(place, "must be a pair: [of column_A, of column_B]")
+            yield Finding((*path, index), "must be a pair: [of column_A, of column_B]")
             continue
+        sound.append(pair)
         for side, item in enumerate(pair):
-            if item is not None:
-                yield from _said(_member(item), (*place, side))
-    sound = [pair for pair in value if isinstance(pair, list) and len(pair) == 2]
+            if item is not None and (problem := _member(item)):
+                yield Finding((*path, index, side), problem)
     for side, name in enumerate(("column_A", "column_B")):
-        if len({_sort_of(pair[side]) for pair in sound} - {None}) > 1:
+        if _is_mixed(pair[side] for pair in sound):
             yield Finding(path, f"mixes texts, numbers and truth values for {name}")
+
+
+def _is_mixed(values: Iterable[Any]) -> bool:
+    return len({_sort_of(value) for value in values} - {None}) > 1
 
 
 def _sort_of(value: Any) -> str | None:
@@ -121,13 +190,11 @@ def _member(value: Any) -> str | None:
         return "must be text, a number or true or false; put dates in quotes"
     if isinstance(value, int) and not -_LONG <= value < _LONG:
         return "is too large a number"
-    return None if isinstance(value, str | bool) else _number(value)
+    return None if isinstance(value, str | bool) else _bound(value)
 
 
 def _number(value: Any) -> str | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return "must be a number"
-    return _bound(value)
+    return _bound(value) if _sort_of(value) == "number" else "must be a number"
 
 
 def _bound(value: Any) -> str | None:
@@ -157,20 +224,38 @@ def _whole(value: Any) -> str | None:
 
 
 def _share(value: Any) -> str | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        return "must be a number from 0 to 1"
-    return None
+    is_share = _sort_of(value) == "number" and 0 <= value <= 1
+    return None if is_share else "must be a number from 0 to 1"
 
 
 def _flag(value: Any) -> str | None:
     return None if isinstance(value, bool) else "must be true or false"
 
 
-def _regex(value: Any) -> str | None:
-    return pattern_problem(value) if isinstance(value, str) else "must be a regular expression"
+def _parser(value: Any) -> str | None:
+    return None if value == "spark" else "must be spark: conditions are SQL"
 
 
-def _one_of(*known: str) -> Callable[[Any], str | None]:
+def _regex(pattern: Any) -> str | None:
+    """Check a pattern with Python's parser: Spark would refuse it only when rows are judged."""
+    if not isinstance(pattern, str):
+        return "must be a regular expression"
+    if not pattern:
+        return "is empty, and so matches everything"
+    without_classes = _JAVA_CLASS.sub(r"\\w", pattern)
+    refused = _NOT_JAVA.search(re.sub(r"\\[^0bpPQEUNLG]", "", without_classes, flags=re.DOTALL))
+    if refused:
+        return f"holds {refused[0]}, which Java's regular expressions read differently or refuse"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            re.compile(re.sub(r"\(\?<(?![=!])", "(?P<", without_classes))
+    except (re.error, RecursionError, OverflowError) as error:
+        return f"is no regular expression: {error}"
+    return None
+
+
+def _choice(*known: str) -> Callable[[Any], str | None]:
     def check(value: Any) -> str | None:
         if value in known:
             return None
@@ -179,26 +264,22 @@ def _one_of(*known: str) -> Callable[[Any], str | None]:
     return check
 
 
-def _parser(value: Any) -> str | None:
-    return None if value == "spark" else "must be spark: conditions are SQL"
-
-
-_PROBLEMS: dict[Kind, Callable[[Any], str | None]] = {
+_PROBLEMS: dict[str, Callable[[Any], str | None]] = {
     "bound": _bound,
     "flag": _flag,
-    "ignore_pair": _one_of(*IGNORE_PAIR),
-    "ignore_record": _one_of(*IGNORE_RECORD),
-    "match_on": _one_of("any", "all"),
+    "ignore_pair": _choice(*IGNORE_PAIR),
+    "ignore_record": _choice(*IGNORE_RECORD),
+    "match_on": _choice("any", "all"),
     "moment": _moment,
     "number": _number,
     "parser": _parser,
     "regex": _regex,
     "share": _share,
-    "type": _one_of(*SPARK_TYPES),
+    "type": _choice(*SPARK_TYPES),
     "whole": _whole,
 }
-_LISTS: dict[Kind, Callable[[Any], str | None]] = {
+_LISTS: dict[str, Callable[[Any], str | None]] = {
     "regexes": _regex,
-    "types": _one_of(*SPARK_TYPES),
+    "types": _choice(*SPARK_TYPES),
     "values": _member,
 }

@@ -5,16 +5,23 @@ Each takes the parts that are sound, so that a broken one does not hide what is 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from tidelake.config.detections import Detection
+from pydantic import BaseModel, ValidationError
+
 from tidelake.config.document import Finding, KeyPath
-from tidelake.config.event import Event
 from tidelake.config.expressions import columns_in, expression_problems
-from tidelake.config.gold import GlobalWindow, GoldTable, HoppingWindow, SessionWindow
-from tidelake.config.joins import Enrich, Join
-from tidelake.config.model import suggestion
+from tidelake.config.gold import (
+    Detection,
+    GlobalWindow,
+    GoldTable,
+    HoppingWindow,
+    Join,
+    SessionWindow,
+)
+from tidelake.config.model import Documented, unknown
 from tidelake.config.names import (
     BRONZE_COLUMNS,
     DETECTION_RESERVED,
@@ -23,9 +30,95 @@ from tidelake.config.names import (
     SILVER_RESERVED,
     is_column_name,
 )
-from tidelake.config.parts import Parts
-from tidelake.config.pipeline import DimensionSpec, Pipeline, selected_columns
-from tidelake.config.result_types import payload_types
+from tidelake.config.pipeline import (
+    DimensionSpec,
+    Enrich,
+    Event,
+    Pipeline,
+    event_types,
+    payload_types,
+    selected_columns,
+)
+from tidelake.config.standard import STANDARD
+
+Columns = Collection[str] | None
+_M = TypeVar("_M", bound=BaseModel)
+# What takes the place of a broken key without causing a finding of its own.
+_STAND_INS: dict[type[BaseModel], dict[str, Any]] = {
+    Event: {"id": "NULL", "time": "NULL"},
+    GoldTable: {"name": "stand_in", "window": {"kind": "tumbling", "size": "1 day"}},
+}
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The sound parts of a pipeline file, items of a list by their place in it."""
+
+    name: str | None
+    event: Event | None
+    enrich: dict[int, Enrich]
+    enrich_is_whole: bool
+    gold: dict[int, GoldTable]
+    joins: dict[int, Join]
+    detections: dict[int, Detection]
+    dimension: DimensionSpec | None
+
+    def columns(self) -> dict[str, str | None] | None:
+        """Silver's columns with their types, those of enrichment too; None: they are not known."""
+        if self.event is None or not self.enrich_is_whole:
+            return None
+        added = [column for enrich in self.enrich.values() for column in enrich.columns]
+        own = {name: STANDARD[name] for name in SILVER_RESERVED}
+        return {**own, **event_types(self.event), **dict.fromkeys(added)}
+
+
+def sound_parts(raw: Mapping[str, Any]) -> Parts:
+    """Take what is sound from a file's content; the rest has been reported already."""
+    enrich = _sound_items(Enrich, raw.get("enrich"))
+    written = raw.get("enrich", [])
+    return Parts(
+        name=raw["name"] if isinstance(raw.get("name"), str) else None,
+        event=_sound(Event, raw.get("event")),
+        enrich=enrich,
+        enrich_is_whole=isinstance(written, list) and len(enrich) == len(written),
+        gold=_sound_items(GoldTable, raw.get("gold")),
+        joins=_sound_items(Join, raw.get("joins")),
+        detections=_sound_items(Detection, raw.get("detections")),
+        dimension=_sound(DimensionSpec, raw.get("dimension")),
+    )
+
+
+def _sound_items(model: type[_M], raw: object) -> dict[int, _M]:
+    items = raw if isinstance(raw, list) else []
+    sound = ((index, _sound(model, item)) for index, item in enumerate(items))
+    return {index: item for index, item in sound if item is not None}
+
+
+def _sound(model: type[_M], raw: object) -> _M | None:
+    """Validate; or replace what is broken by stand-ins and validate again."""
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        places = [details["loc"] for details in error.errors() if details["loc"]]
+    stand_ins = _STAND_INS.get(model)
+    broken = {str(place[0]) for place in places}
+    if not isinstance(raw, dict) or not stand_ins or broken & {"schema", "select"}:
+        return None
+    mended = {key: value for key, value in raw.items() if key not in broken}
+    mended |= {key: value for key, value in stand_ins.items() if key in broken}
+    if "keys" in broken:
+        # No keys are a finding for some windows; here they are only unreadable.
+        mended["window"] = stand_ins["window"]
+    if "measures" in broken:
+        measures = raw.get("measures")
+        measures = measures if isinstance(measures, dict) else {}
+        bad = {place[1] for place in places if place[0] == "measures" and place[1:]}
+        sound = {name: body for at, (name, body) in enumerate(measures.items()) if at not in bad}
+        mended["measures"] = sound or {"stand_in": {"count": "*"}}
+    try:
+        return model.model_validate(mended)
+    except ValidationError:
+        return None
 
 
 def check(parts: Parts) -> Iterator[Finding]:
@@ -44,45 +137,42 @@ def check(parts: Parts) -> Iterator[Finding]:
         yield from _detection_findings(detection, ("detections", index), columns)
 
 
-def prefilter_findings(pipeline: Pipeline) -> Iterator[Finding]:
-    """Find what a prefilter, which knows payloads alone, would mistake for a copy."""
-    if pipeline.dedup.prefilter == "none":
-        return
-    event = pipeline.event
-    payload = {field.name.lower() for field in event.fields}
-    expressions = {"id": event.id, "time": event.time, "where": event.where}
-    expressions |= {f"select.{name}": sql for name, sql in pipeline.selected.items()}
-    for key, sql in expressions.items():
-        used = (columns_in(sql) if sql else set()) & set(BRONZE_COLUMNS) - payload
-        if used:
-            message = f"operator goes with payload fields only; event.{key} uses {', '.join(used)}"
-            yield Finding(("dedup", "prefilter"), message)
-
-
-def _sql(path: KeyPath, sql: str | None, columns: Collection[str] | None) -> Iterator[Finding]:
+def _sql(path: KeyPath, sql: str | None, columns: Columns) -> Iterator[Finding]:
     if sql is not None:
         yield from (Finding(path, problem) for problem in expression_problems(sql, columns))
+
+
+def _named(path: KeyPath, names: Iterable[str], known: Columns) -> Iterator[Finding]:
+    """Find names in a list that are no columns; none where the columns are not known."""
+    for position, name in enumerate(names):
+        yield from _name((*path, position), name, known)
+
+
+def _name(path: KeyPath, name: str, known: Columns) -> Iterator[Finding]:
+    if known is not None and name not in known:
+        yield Finding(path, unknown("column", name, known))
 
 
 def _event_findings(event: Event) -> Iterator[Finding]:
     known = payload_types(event)
     for key in ("id", "time", "where", "sequence", "delete_when"):
         yield from _sql(("event", key), getattr(event, key), known)
+    seen: set[str] = set()
     for name, sql in (event.select or {}).items():
         path = ("event", "select", name)
         if name.lower() in SILVER_RESERVED:
             yield Finding(path, "is a name that silver fills itself; choose another")
         yield from _sql(path, sql, known)
-    for name in _repeated(event.select or ()):
-        yield Finding(("event", "select", name), "is there twice (case does not count)")
-    if event.select is None:
-        for field in event.fields:
-            if not is_column_name(field.name):
-                yield Finding(
-                    ("event", "schema"),
-                    f"field '{field.name}' cannot be a column of silver as it is; name it with "
-                    f"event.select: {{a_name: '`{field.name}`'}}",
-                )
+        if name.lower() in seen:
+            yield Finding(path, "is there twice (case does not count)")
+        seen.add(name.lower())
+    for field in event.fields if event.select is None else ():
+        if not is_column_name(field.name):
+            yield Finding(
+                ("event", "schema"),
+                f"field '{field.name}' cannot be a column of silver as it is; name it with "
+                f"event.select: {{a_name: '`{field.name}`'}}",
+            )
 
 
 def _enrich_findings(event: Event, enrichments: dict[int, Enrich]) -> Iterator[Finding]:
@@ -91,9 +181,9 @@ def _enrich_findings(event: Event, enrichments: dict[int, Enrich]) -> Iterator[F
     for index, enrich in enrichments.items():
         path: KeyPath = ("enrich", index)
         for name in enrich.on:
-            yield from _name_findings((*path, "on", name), name, known)
+            yield from _name((*path, "on", name), name, known)
         if enrich.as_of is not None:
-            yield from _name_findings((*path, "as_of"), enrich.as_of, known)
+            yield from _name((*path, "as_of"), enrich.as_of, known)
         for position, column in enumerate(enrich.columns):
             if column.lower() in taken:
                 message = f"{column} is a column of silver already"
@@ -103,8 +193,7 @@ def _enrich_findings(event: Event, enrichments: dict[int, Enrich]) -> Iterator[F
 
 def _dimension_findings(event: Event, dimension: DimensionSpec) -> Iterator[Finding]:
     columns = tuple(selected_columns(event))
-    for position, key in enumerate(dimension.key):
-        yield from _name_findings(("dimension", "key", position), key, columns)
+    yield from _named(("dimension", "key"), dimension.key, columns)
     for name in columns:
         if name.lower() in DIMENSION_RESERVED:
             path = ("event", "select", name) if event.select else ("event", "schema")
@@ -121,22 +210,26 @@ def dimension_findings(enrich: Enrich, dimension: Pipeline, index: int) -> Itera
     if sorted(enrich.on.values()) != sorted(spec.key):
         message = f"must name the whole key of {dimension.name}: {', '.join(spec.key)}"
         yield Finding((*path, "on"), message)
-    known = tuple(selected_columns(dimension.event))
-    for position, column in enumerate(enrich.columns):
-        yield from _name_findings((*path, "columns", position), column, known)
+    yield from _named((*path, "columns"), enrich.columns, tuple(selected_columns(dimension.event)))
     if enrich.as_of is not None and not spec.history:
         yield Finding((*path, "as_of"), f"needs dimension.history: true in {dimension.name}")
 
 
-def _gold_findings(
-    table: GoldTable, path: KeyPath, columns: Collection[str] | None
-) -> Iterator[Finding]:
-    yield from _window_findings(table, path)
+def _gold_findings(table: GoldTable, path: KeyPath, columns: Columns) -> Iterator[Finding]:
+    window = table.window
+    if isinstance(window, SessionWindow | GlobalWindow):
+        if not table.keys:
+            yield Finding((*path, "keys"), f"a {window.kind} table needs at least one key")
+    else:
+        if isinstance(window, HoppingWindow) and window.slide > window.size:
+            message = "is longer than size, so events between two windows would be in none"
+            yield Finding((*path, "window", "slide"), message)
+        if window.offset >= (window.slide if isinstance(window, HoppingWindow) else window.size):
+            message = "must be shorter than the distance from one window to the next"
+            yield Finding((*path, "window", "offset"), message)
     yield from _sql((*path, "where"), table.where, columns)
-    for position, key in enumerate(table.keys):
-        if columns is not None:
-            yield from _name_findings((*path, "keys", position), key, columns)
-    taken = {name: "a name that gold fills itself" for name in GOLD_RESERVED}
+    yield from _named((*path, "keys"), table.keys, columns)
+    taken = dict.fromkeys(GOLD_RESERVED, "a name that gold fills itself")
     for position, key in enumerate(table.keys):
         if key.lower() in taken:
             yield Finding((*path, "keys", position), f"{key} is {taken[key.lower()]}")
@@ -150,47 +243,26 @@ def _gold_findings(
             yield from _sql(place, measure.expression, columns)
 
 
-def _window_findings(table: GoldTable, path: KeyPath) -> Iterator[Finding]:
-    window = table.window
-    if isinstance(window, SessionWindow | GlobalWindow):
-        if not table.keys:
-            yield Finding((*path, "keys"), f"a {window.kind} table needs at least one key")
-        return
-    if isinstance(window, HoppingWindow) and window.slide > window.size:
-        message = "is longer than size, so events between two windows would be in none"
-        yield Finding((*path, "window", "slide"), message)
-    step = window.slide if isinstance(window, HoppingWindow) else window.size
-    if window.offset >= step:
-        message = "must be shorter than the distance from one window to the next"
-        yield Finding((*path, "window", "offset"), message)
-
-
 def _join_findings(
-    join: Join, path: KeyPath, columns: Collection[str] | None, pipeline: str | None
+    join: Join, path: KeyPath, columns: Columns, pipeline: str | None
 ) -> Iterator[Finding]:
     of_right = columns if join.right.pipeline == pipeline else None
-    yield from _sql((*path, "left", "where"), join.left.where, columns)
-    yield from _sql((*path, "right", "where"), join.right.where, of_right)
     taken: set[str] = set()
-    for side, known in (("left", columns), ("right", of_right)):
-        for name, sql in getattr(join, side).columns.items():
-            place = (*path, side, "columns", name)
+    for key, side, known in (("left", join.left, columns), ("right", join.right, of_right)):
+        yield from _sql((*path, key, "where"), side.where, known)
+        for name, sql in side.columns.items():
+            place = (*path, key, "columns", name)
             yield from _sql(place, sql, known)
             if name.lower() in taken:
                 yield Finding(place, "is a column of this table already; choose another name")
             taken.add(name.lower())
-    for position, name in enumerate(join.on):
-        if columns is not None:
-            yield from _name_findings((*path, "on", position), name, columns)
+    yield from _named((*path, "on"), join.on, columns)
 
 
-def _detection_findings(
-    detection: Detection, path: KeyPath, columns: Collection[str] | None
-) -> Iterator[Finding]:
-    taken = {name: "a name that alerts fill themselves" for name in DETECTION_RESERVED}
+def _detection_findings(detection: Detection, path: KeyPath, columns: Columns) -> Iterator[Finding]:
+    yield from _named((*path, "keys"), detection.keys, columns)
+    taken = dict.fromkeys(DETECTION_RESERVED, "a name that alerts fill themselves")
     for position, key in enumerate(detection.keys):
-        if columns is not None:
-            yield from _name_findings((*path, "keys", position), key, columns)
         if key.lower() in {*taken, *detection.hours.columns} - set(detection.keys):
             yield Finding((*path, "keys", position), f"{key} is a name that the table fills itself")
         taken.setdefault(key.lower(), "a key of this table already")
@@ -201,23 +273,34 @@ def _detection_findings(
         yield from _sql((*path, "columns", name), sql, columns)
     if detection.unusual_amount:
         yield from _sql((*path, "unusual_amount", "value"), detection.unusual_amount.value, columns)
-    if detection.impossible_travel:
-        travel = detection.impossible_travel
-        yield from _sql((*path, "impossible_travel", "latitude"), travel.latitude, columns)
-        yield from _sql((*path, "impossible_travel", "longitude"), travel.longitude, columns)
+    for key in ("latitude", "longitude") if detection.impossible_travel else ():
+        sql = getattr(detection.impossible_travel, key)
+        yield from _sql((*path, "impossible_travel", key), sql, columns)
 
 
-def _name_findings(path: KeyPath, name: str, known: Collection[str]) -> Iterator[Finding]:
-    if name not in known:
-        hint = suggestion(name, known) or f" (known: {', '.join(known)})"
-        yield Finding(path, f"unknown column {name}{hint}")
+def prefilter_findings(pipeline: Pipeline) -> Iterator[Finding]:
+    """Find what a prefilter, which knows payloads alone, would mistake for a copy."""
+    if pipeline.dedup.prefilter == "none":
+        return
+    event = pipeline.event
+    payload = {field.name.lower() for field in event.fields}
+    expressions = {"id": event.id, "time": event.time, "where": event.where}
+    expressions |= {f"select.{name}": sql for name, sql in pipeline.selected.items()}
+    for key, sql in expressions.items():
+        used = (columns_in(sql) if sql else set()) & set(BRONZE_COLUMNS) - payload
+        if used:
+            message = f"operator goes with payload fields only; event.{key} uses {', '.join(used)}"
+            yield Finding(("dedup", "prefilter"), message)
 
 
-def _repeated(names: Iterable[str]) -> list[str]:
-    seen: Counter[str] = Counter()
-    again = []
-    for name in names:
-        seen[name.lower()] += 1
-        if seen[name.lower()] > 1:
-            again.append(name)
-    return again
+def comment_findings(pipeline: Pipeline) -> Iterator[Finding]:
+    """Find comments on columns that are not there."""
+    tables: list[tuple[Documented, KeyPath, Collection[str]]] = [
+        (pipeline, (), (*pipeline.defined_columns, "event_id", "event_time")),
+        *((one, ("gold", at), one.columns) for at, one in enumerate(pipeline.gold)),
+        *((one, ("joins", at), one.columns) for at, one in enumerate(pipeline.joins)),
+        *((one, ("detections", at), one.shown) for at, one in enumerate(pipeline.detections)),
+    ]
+    for table, path, known in tables:
+        for name in table.comments:
+            yield from _name((*path, "comments", name), name, known)

@@ -1,22 +1,27 @@
-"""Describe every table of a pipeline for those who ask: from its definition, without any table."""
+"""The data dictionary: every table of a pipeline from its definition alone, as data or a page."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 
-from tidelake.config.detections import Detection
 from tidelake.config.expressions import Types, type_of
 from tidelake.config.gold import GoldTable, HoppingWindow, SessionWindow, TumblingWindow
-from tidelake.config.joins import Join
-from tidelake.config.meanings import meaning_of, standard_meaning
-from tidelake.config.names import BRONZE_COLUMNS
-from tidelake.config.ops_tables import OPS_TABLES
-from tidelake.config.pipeline import Pipeline
-from tidelake.config.result_types import STANDARD, gold_types, silver_types
+from tidelake.config.meanings import Meaning, meaning_of, standard_meaning
+from tidelake.config.model import written
+from tidelake.config.names import BRONZE_COLUMNS, SILVER_RESERVED
+from tidelake.config.pipeline import Pipeline, gold_types, silver_types
+from tidelake.config.standard import OPS_TABLES, STANDARD
 
+_HEAD = """\
+# Data dictionary
+
+Every table of these pipelines, as their files define it: what a row is, what each column means, and a query to begin with (`tidelake sql "…"`). Columns that begin with `_` are the system's own. Instants are UTC. This page is written by `tidelake dictionary`.
+"""  # noqa: E501  a paragraph is a line
+# No pipeline can have this name.
+SHARED = "All pipelines"
 _LATE = ("payload", "watermark", "lateness_seconds")
+_QUARANTINE = ("record_id", "payload", "event_id", "reasons", "stage", "ingested_at")
 # What tells rows apart in the tables that all pipelines share, and a query to begin with.
 _SHARED = {
     "ops.books": (
@@ -32,7 +37,6 @@ _SHARED = {
         "SELECT hop, batch, rows, seconds FROM ops.progress ORDER BY started_at DESC LIMIT 20",
     ),
 }
-_QUARANTINE = ("record_id", "payload", "event_id", "reasons", "stage", "ingested_at")
 
 
 @dataclass(frozen=True)
@@ -68,181 +72,152 @@ class TableEntry:
 def entries_of(pipeline: Pipeline) -> list[TableEntry]:
     """Describe a pipeline's tables, gold first: most readers need no other."""
     silver = silver_types(pipeline)
-    return [*_gold(pipeline, silver), *_layers(pipeline, silver)]
+    return [
+        _entry(table, meaning_of(pipeline, table), types, keys, example, window)
+        for table, types, keys, example, window in (
+            *_gold(pipeline, silver),
+            *_layers(pipeline, silver),
+        )
+    ]
 
 
 def shared_entries() -> list[TableEntry]:
     """Describe the tables that all pipelines share."""
-    entries = []
-    for table, columns in OPS_TABLES.items():
-        keys, example = _SHARED[table]
-        meaning = standard_meaning(table)
-        shown = tuple(
+    return [
+        _entry(
+            table,
+            standard_meaning(table),
             # Of a nested type the names within keep their case.
-            ColumnEntry(name, kind if "struct" in kind else kind.upper(), meaning.of(name) or "")
-            for name, kind in columns.items()
+            {name: kind if "struct" in kind else kind.upper() for name, kind in columns.items()},
+            *_SHARED[table],
         )
-        entries.append(TableEntry(table, meaning.description, keys, "", shown, example))
-    return entries
-
-
-def _gold(pipeline: Pipeline, silver: Types) -> Iterator[TableEntry]:
-    if pipeline.dimension is not None:
-        yield from _dimension(pipeline, silver)
-    for gold in pipeline.gold:
-        yield _windowed(pipeline, gold, silver)
-    for join in pipeline.joins:
-        yield _joined(pipeline, join, silver)
-    for detection in pipeline.detections:
-        yield _windowed(pipeline, detection.hours, silver)
-        yield _detected(pipeline, detection, silver)
-
-
-def _windowed(pipeline: Pipeline, gold: GoldTable, silver: Types) -> TableEntry:
-    name, first = f"gold.{gold.name}", gold.measures[0].name
-    begins = next((c for c in ("window_start", "session_start") if c in gold.columns), None)
-    order = f"{begins} DESC, {first} DESC" if begins else f"{first} DESC"
-    shown = [column for column in gold.columns if column != "session_id"]
-    bounds = {"session": ("session_id",), "global": ()}
-    return _entry(
-        pipeline,
-        name,
-        gold_types(gold, silver),
-        keys=(*bounds.get(gold.window.kind, ("window_start",)), *gold.keys),
-        window=_spoken(gold),
-        example=f"SELECT {', '.join(shown)} FROM {name} ORDER BY {order} LIMIT 10",
-    )
-
-
-def _joined(pipeline: Pipeline, join: Join, silver: Types) -> TableEntry:
-    own = join.right.pipeline == pipeline.name
-    types = {name: type_of(sql, silver) for name, sql in join.left.columns.items()}
-    types |= {
-        name: type_of(sql, silver) if own else None for name, sql in join.right.columns.items()
-    }
-    right = next(iter(join.right.columns))
-    name = f"gold.{join.name}"
-    return _entry(
-        pipeline,
-        name,
-        types,
-        keys=(),
-        window=f"a match up to {_length(join.within)} after",
-        example=f"SELECT count(*) AS events, count({right}) AS matched FROM {name}",
-    )
-
-
-def _detected(pipeline: Pipeline, detection: Detection, silver: Types) -> TableEntry:
-    name = f"gold.{detection.name}"
-    types: dict[str, str | None] = {
-        column: silver.get(column) if column in detection.keys else STANDARD.get(column)
-        for column in detection.shown
-    }
-    types |= {column: type_of(sql, silver) for column, sql in detection.columns.items()}
-    return _entry(
-        pipeline,
-        name,
-        types,
-        keys=("event_id", "rule"),
-        example=f"SELECT rule, count(*) AS alerts FROM {name} GROUP BY rule ORDER BY rule",
-    )
-
-
-def _dimension(pipeline: Pipeline, silver: Types) -> Iterator[TableEntry]:
-    assert pipeline.dimension is not None
-    spec, columns = pipeline.dimension, pipeline.defined_columns
-    own = {name: silver[name] for name in columns if not name.startswith("_")}
-    for name in pipeline.gold_names:
-        history = name.endswith("__history")
-        more = ("valid_from", "valid_to", "is_current") if history else ()
-        some = " WHERE NOT is_current" if history else ""
-        yield _entry(
-            pipeline,
-            name,
-            own | {column: STANDARD[column] for column in more},
-            keys=(*spec.key, *more[:1]),
-            example=f"SELECT * FROM {name}{some} LIMIT 10",
-        )
-
-
-def _layers(pipeline: Pipeline, silver: Types) -> Iterator[TableEntry]:
-    name = pipeline.name
-    shown = {
-        column: kind
-        for column, kind in _in_order(pipeline, silver).items()
-        if not column.startswith("_")
-    }
-    by_day = "SELECT event_date, count(*) AS events FROM {} GROUP BY event_date ORDER BY event_date"
-    yield _entry(
-        pipeline,
-        f"silver.{name}",
-        shown,
-        keys=("event_id",),
-        example=by_day.format(f"silver.{name}"),
-    )
-    late = f"silver.{name}__late"
-    yield _entry(
-        pipeline,
-        late,
-        shown | {column: STANDARD[column] for column in _LATE},
-        keys=("record_id",),
-        example=by_day.format(late),
-    )
-    quarantine = f"silver.{name}__quarantine"
-    yield _entry(
-        pipeline,
-        quarantine,
-        {column: STANDARD[column] for column in _QUARANTINE},
-        keys=("record_id",),
-        example=f"SELECT stage, reasons, count(*) AS records FROM {quarantine} GROUP BY ALL",
-    )
-    yield _entry(
-        pipeline,
-        f"bronze.{name}",
-        {column: STANDARD[column] for column in BRONZE_COLUMNS},
-        keys=("record_id",),
-        example=(
-            f"SELECT ingest_date, count(*) AS records FROM bronze.{name} "
-            "GROUP BY ingest_date ORDER BY ingest_date"
-        ),
-    )
-
-
-def _in_order(pipeline: Pipeline, silver: Types) -> Types:
-    """Put silver's columns as the table has them."""
-    first, last = ("event_id", "event_time"), ("is_late", "record_id", "ingested_at", "event_date")
-    return {name: silver.get(name) for name in (*first, *pipeline.defined_columns, *last)}
+        for table, columns in OPS_TABLES.items()
+    ]
 
 
 def _entry(
-    pipeline: Pipeline,
     table: str,
+    meaning: Meaning,
     types: Types,
-    *,
     keys: Sequence[str],
     example: str,
     window: str = "",
 ) -> TableEntry:
-    meaning = meaning_of(pipeline, table)
     columns = tuple(ColumnEntry(name, kind, meaning.of(name) or "") for name, kind in types.items())
     return TableEntry(table, meaning.description, tuple(keys), window, columns, example)
 
 
-def _spoken(gold: GoldTable) -> str:
-    window = gold.window
+# A table's name, types, keys, example and window.
+_Told = tuple[str, Types, Sequence[str], str, str]
+
+
+def _gold(pipeline: Pipeline, silver: Types) -> Iterator[_Told]:
+    for name in pipeline.gold_names if pipeline.dimension else ():
+        own = {one: silver[one] for one in pipeline.defined_columns if not one.startswith("_")}
+        is_history = name.endswith("__history")
+        bounds = ("valid_from", "valid_to", "is_current") if is_history else ()
+        some = " WHERE NOT is_current" if is_history else ""
+        types = own | {column: STANDARD[column] for column in bounds}
+        keys = (*pipeline.dimension.key, *bounds[:1])
+        yield name, types, keys, f"SELECT * FROM {name}{some} LIMIT 10", ""
+    for gold in pipeline.gold:
+        yield _windowed(gold, silver)
+    for join in pipeline.joins:
+        name = f"gold.{join.name}"
+        own = join.right.pipeline == pipeline.name
+        types = {one: type_of(sql, silver) for one, sql in join.left.columns.items()}
+        types |= {
+            one: type_of(sql, silver) if own else None for one, sql in join.right.columns.items()
+        }
+        right = next(iter(join.right.columns))
+        example = f"SELECT count(*) AS events, count({right}) AS matched FROM {name}"
+        yield name, types, (), example, f"a match up to {written(join.within)} after"
+    for detection in pipeline.detections:
+        yield _windowed(detection.hours, silver)
+        name = f"gold.{detection.name}"
+        types = {
+            one: silver.get(one) if one in detection.keys else STANDARD.get(one)
+            for one in detection.shown
+        }
+        types |= {one: type_of(sql, silver) for one, sql in detection.columns.items()}
+        example = f"SELECT rule, count(*) AS alerts FROM {name} GROUP BY rule ORDER BY rule"
+        yield name, types, ("event_id", "rule"), example, ""
+
+
+def _windowed(gold: GoldTable, silver: Types) -> _Told:
+    name, window = f"gold.{gold.name}", gold.window
+    order = f"{gold.measures[0].name} DESC"
+    bounds: tuple[str, ...] = ("window_start",)
+    begins, cut = "window_start", "all time"
     if isinstance(window, TumblingWindow):
-        return f"{_length(window.size)} each"
-    if isinstance(window, HoppingWindow):
-        return f"{_length(window.size)} each, a new one every {_length(window.slide)}"
-    if isinstance(window, SessionWindow):
-        return f"until nothing happens for {_length(window.gap)}"
-    return "all time"
+        cut = f"{written(window.size)} each"
+    elif isinstance(window, HoppingWindow):
+        cut = f"{written(window.size)} each, a new one every {written(window.slide)}"
+    elif isinstance(window, SessionWindow):
+        cut = f"until nothing happens for {written(window.gap)}"
+        bounds, begins = ("session_id",), "session_start"
+    else:
+        bounds, begins = (), ""
+    order = f"{begins} DESC, {order}" if begins else order
+    shown = ", ".join(column for column in gold.columns if column != "session_id")
+    example = f"SELECT {shown} FROM {name} ORDER BY {order} LIMIT 10"
+    return name, gold_types(gold, silver), (*bounds, *gold.keys), example, cut
 
 
-def _length(span: timedelta) -> str:
-    seconds = span.total_seconds()
-    for size, unit in ((86400, "day"), (3600, "hour"), (60, "minute"), (1, "second")):
-        if seconds >= size and seconds % size == 0:
-            count = int(seconds // size)
-            return f"{count:,} {unit}" if count == 1 else f"{count:,} {unit}s"
-    return f"{seconds * 1000:,.0f} milliseconds"
+def _layers(pipeline: Pipeline, silver: Types) -> Iterator[_Told]:
+    # In the table's order.
+    names = (*SILVER_RESERVED[:2], *pipeline.defined_columns, *SILVER_RESERVED[2:])
+    own = {name: silver.get(name) for name in names if not name.startswith("_")}
+    by_day = "SELECT event_date, count(*) AS events FROM {} GROUP BY event_date ORDER BY event_date"
+    by_stage = "SELECT stage, reasons, count(*) AS records FROM {} GROUP BY ALL"
+    arrived = (
+        "SELECT ingest_date, count(*) AS records FROM {} GROUP BY ingest_date ORDER BY ingest_date"
+    )
+    for table, types, key, example in (
+        ("silver.{}", own, "event_id", by_day),
+        ("silver.{}__late", own | _standard(_LATE), "record_id", by_day),
+        ("silver.{}__quarantine", _standard(_QUARANTINE), "record_id", by_stage),
+        ("bronze.{}", _standard(BRONZE_COLUMNS), "record_id", arrived),
+    ):
+        name = table.format(pipeline.name)
+        yield name, types, (key,), example.format(name), ""
+
+
+def _standard(names: Iterable[str]) -> dict[str, str | None]:
+    return {name: STANDARD[name] for name in names}
+
+
+def to_markdown(pipelines: Iterable[Pipeline], *, with_shared: bool) -> str:
+    """Write a page: a section a pipeline, a part a table; last, where wanted, the shared tables."""
+    lines = [_HEAD]
+    for pipeline in pipelines:
+        lines.append(f"## {pipeline.name}\n")
+        if pipeline.description:
+            lines.append(f"{pipeline.description}\n")
+        for entry in entries_of(pipeline):
+            lines += _part(entry)
+    if with_shared:
+        lines.append(f"## {SHARED}\n\nTables that all pipelines write to.\n")
+        for entry in shared_entries():
+            lines += _part(entry)
+    return "\n".join(lines)
+
+
+def _part(entry: TableEntry) -> Iterator[str]:
+    yield f"### {entry.table}\n"
+    told = [entry.description]
+    if entry.keys:
+        *most, last = (f"`{name}`" for name in entry.keys)
+        listed = f"{', '.join(most)} and {last}" if most else last
+        told.append(f"Rows are told apart by {listed}.")
+    if entry.window:
+        told.append(f"Time: {entry.window}.")
+    yield " ".join(told) + "\n"
+    yield "| column | type | meaning |\n|---|---|---|"
+    for column in entry.columns:
+        kind = column.type or ""
+        # A type in angle brackets would be taken for HTML.
+        kind = f"`{kind}`" if "<" in kind else kind
+        meaning = column.meaning.replace("|", "\\|")
+        yield f"| `{column.name}` | {kind} | {meaning} |"
+    yield f"\n```sql\n{entry.example}\n```\n"

@@ -1,14 +1,18 @@
-"""A YAML file with the line of each key, and everything that YAML itself lets pass."""
+"""A YAML file with the line of each key; what YAML lets pass and what a model says, as findings."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import types
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
+from tidelake.config.model import Problems, suggestion
 from tidelake.errors import ConfigError, UsageError, Violation
 
 KeyPath = tuple[str | int, ...]
@@ -68,12 +72,11 @@ def dotted(path: KeyPath) -> str:
     return text or "(whole file)"
 
 
-class _TooLarge(Exception):
+class _TooLarge(yaml.MarkedYAMLError):
     """A file would become too large, or too deep; says at which node."""
 
     def __init__(self, message: str, node: yaml.Node | None) -> None:
-        super().__init__(message)
-        self.line = node.start_mark.line + 1 if node is not None else None
+        super().__init__(problem=message, problem_mark=node.start_mark if node else None)
 
 
 class _Loader(yaml.SafeLoader):
@@ -123,9 +126,6 @@ class _Loader(yaml.SafeLoader):
 def read_document(path: Path) -> Document:
     """Read a YAML file whose top is a mapping.
 
-    Args:
-        path: The file.
-
     Returns:
         The document; its ``findings`` still have to be reported.
 
@@ -146,14 +146,10 @@ def read_document(path: Path) -> Document:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
     try:
         _parse(text, document)
-    except _TooLarge as error:
-        said = Violation("(whole file)", str(error), error.line)
-        raise ConfigError(document.file, [said]) from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        said = Violation(
-            "(whole file)", f"is not YAML: {error.problem}", mark.line + 1 if mark else None
-        )
+        what = error.problem if isinstance(error, _TooLarge) else f"is not YAML: {error.problem}"
+        said = Violation("(whole file)", str(what), mark.line + 1 if mark else None)
         raise ConfigError(document.file, [said]) from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         said = Violation("(whole file)", f"is not YAML: {str(error).splitlines()[0]}")
@@ -207,3 +203,116 @@ def _walk(
             seen.setdefault(name, line)
             lines.setdefault(place, line)
             yield from _walk(value, place, lines, above)
+
+
+_WORDS = {
+    "missing": "required key is missing",
+    "string_type": "must be text; put it in quotes",
+    "int_type": "must be a whole number",
+    "float_type": "must be a number",
+    "bool_type": "must be true or false",
+    "dict_type": "must be a mapping of keys to values",
+    "model_type": "must be a mapping of keys to values",
+    "model_attributes_type": "must be a mapping of keys to values",
+    "tuple_type": "must be a list",
+    "too_short": "needs at least one",
+    "greater_than": "must be greater than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than_equal": "must be at most {le}",
+    "string_pattern_mismatch": "must look like package.module:function",
+}
+
+
+def findings_of(error: ValidationError, model: type[BaseModel], raw: object) -> Iterator[Finding]:
+    """Turn a validation error of a model into findings.
+
+    Args:
+        error: What pydantic raised.
+        model: The model that was validated against.
+        raw: The content that was validated, to tell keys of the file from tags of unions.
+    """
+    for details in error.errors():
+        kind, context = details["type"], details.get("ctx", {})
+        path = _key_path(details["loc"], raw, is_missing=kind == "missing")
+        cause = context.get("error")
+        if isinstance(cause, Problems):
+            yield from (Finding(path, problem) for problem in cause.problems)
+        elif isinstance(cause, ValueError):
+            yield Finding(path, str(cause))
+        elif kind == "extra_forbidden":
+            yield Finding(path, _unknown_key(details["loc"], model))
+        elif kind in {"union_tag_invalid", "literal_error"}:
+            path = (*path, "kind") if kind == "union_tag_invalid" else path
+            yield Finding(path, _not_one_of(details))
+        elif kind == "union_tag_not_found":
+            yield Finding((*path, "kind"), "required key is missing")
+        else:
+            message = _WORDS.get(kind, details["msg"])
+            yield Finding(path, message.format(**context) if kind in _WORDS else message)
+
+
+def _key_path(loc: tuple[str | int, ...], raw: object, *, is_missing: bool) -> KeyPath:
+    """Drop from pydantic's place what is no key of the file, such as the tag of a union."""
+    path: list[str | int] = []
+    node = raw
+    for position, part in enumerate(loc):
+        if part == "[key]":
+            break
+        if isinstance(node, Mapping):
+            # Measures are a mapping in the file and a tuple in the model.
+            key = list(node)[part] if isinstance(part, int) and part < len(node) else part
+            if key not in node and not (is_missing and position == len(loc) - 1):
+                continue
+            path.append(key)
+            node = node.get(key)
+        elif isinstance(node, list) and isinstance(part, int):
+            path.append(part)
+            node = node[part] if part < len(node) else None
+        elif isinstance(part, int):
+            path.append(part)
+    return tuple(path)
+
+
+def _not_one_of(details: ErrorDetails) -> str:
+    context = details.get("ctx", {})
+    if details["type"] == "union_tag_invalid":
+        written, expected = str(context["tag"]), str(context["expected_tags"])
+    else:
+        written, expected = str(details["input"]), str(context["expected"]).replace(" or ", ",")
+    known = [tag.strip(" '") for tag in expected.split(",")]
+    return f"'{written}' is not one of: {', '.join(known)}{suggestion(written, known)}"
+
+
+def _unknown_key(loc: tuple[str | int, ...], model: type[BaseModel]) -> str:
+    owner = _model_at(model, loc[:-1])
+    if owner is None:
+        return "unknown key"
+    known = [field.alias or name for name, field in owner.model_fields.items()]
+    return f"unknown key{suggestion(str(loc[-1]), known)} (known: {', '.join(known)})"
+
+
+def _model_at(annotation: Any, loc: tuple[str | int, ...]) -> type[BaseModel] | None:
+    """Follow a place through the types, to the model whose keys stand there."""
+    origin = get_origin(annotation)
+    inner = [arg for arg in get_args(annotation) if arg is not type(None)]
+    is_union = origin in {Union, types.UnionType}
+    if origin is Annotated or (is_union and len(inner) == 1):
+        return _model_at(inner[0], loc)
+    is_model = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+    if not loc:
+        return annotation if is_model else None
+    if is_model:
+        fields = annotation.model_fields.items()
+        inner = [field.annotation for name, field in fields if loc[0] in {name, field.alias}]
+    elif is_union:
+        inner = [member for member in inner if _tag(member) == loc[0]]
+    elif origin is dict:
+        inner = inner[1:]
+    elif origin is not tuple:
+        return None
+    return _model_at(inner[0], loc[1:]) if inner else None
+
+
+def _tag(member: Any) -> str | None:
+    kind = getattr(member, "model_fields", {}).get("kind")
+    return None if kind is None else str(get_args(kind.annotation)[0])

@@ -1,33 +1,29 @@
-"""What differs by place: where tables lie, how Spark is set, how secrets are reached."""
+"""What differs by place: where tables lie, how Spark is set, when batches begin."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator, ValidationError
 
-from tidelake.config.document import Document, Finding, read_document
-from tidelake.config.durations import PositiveDuration
-from tidelake.config.model import Model
+from tidelake.config.document import Document, Finding, findings_of, read_document
+from tidelake.config.model import ByteSize, Model, PositiveDuration
 from tidelake.config.observing import AlertTargets, Lineage, Metrics
 from tidelake.config.places import find_file
-from tidelake.config.sizes import ByteSize
-from tidelake.config.source import REFERENCE, Setting, Text
-from tidelake.config.triggers import Triggers
-from tidelake.config.violations import findings_of
+from tidelake.config.source import SecretReference, Setting, Text
 from tidelake.errors import NotBuiltError
 from tidelake.folders import Folder, folder, problem_of
-
-Reference = Annotated[str, Field(pattern=f"^{REFERENCE.pattern}$")]
-
 
 # Without what a client is told beside it, such as a token: a file is no place for a secret.
 _REMOTE = r"^sc://[^/;\s]+/?$"
 REMOTE_VARIABLE = "SPARK_REMOTE"
+INTERVAL = r"[0-9]+ (milliseconds?|seconds?|minutes?|hours?)"
+Trigger = Annotated[str, Field(pattern=rf"^(available-now|continuous|{INTERVAL})$")]
 
 
 def _as_root(value: object) -> object:
@@ -47,6 +43,24 @@ class Limits(Model):
 
     silver_bytes: ByteSize = "256m"
     gold_bytes: ByteSize = "256m"
+
+
+class Triggers(Model):
+    """What ``tidelake run`` takes for ``--trigger`` where it is not given.
+
+    Each is ``available-now``, ``continuous`` or an interval such as ``10 seconds``.
+
+    Attributes:
+        all: Of a run of all hops.
+        bronze: Of a run of this hop alone.
+        silver: Of a run of this hop alone.
+        gold: Of a run of this hop alone.
+    """
+
+    all: Trigger = "available-now"
+    bronze: Trigger = "available-now"
+    silver: Trigger = "available-now"
+    gold: Trigger = "available-now"
 
 
 class Environment(Model):
@@ -86,7 +100,7 @@ class Environment(Model):
     recovery_horizon: PositiveDuration = timedelta(days=7)
     spark: dict[str, Setting] = Field(default_factory=dict)
     triggers: Triggers = Triggers()
-    secrets: dict[str, Reference] = Field(default_factory=dict)
+    secrets: dict[str, SecretReference] = Field(default_factory=dict)
     metrics: Metrics = Metrics()
     alerts: AlertTargets = AlertTargets()
     lineage: Lineage | None = None
@@ -129,8 +143,8 @@ def load_environment(name: str | None = None, *, root: str | None = None) -> Env
     remote = os.environ.get(REMOTE_VARIABLE, "")
     # A runtime's own session is named otherwise, and is not connected to.
     if remote.startswith("sc://"):
-        # The client reads the variable itself, a token in it included.
-        raw["remote"] = _shown(remote)
+        # The client reads the variable itself, a token after a semicolon included.
+        raw["remote"] = re.split("/?;", remote, maxsplit=1)[0]
         raw.pop("master", None)
     if raw.get("catalog") is not None:
         raw["catalog"] = os.environ.get("TIDELAKE_CATALOG") or raw["catalog"]
@@ -143,29 +157,26 @@ def load_environment(name: str | None = None, *, root: str | None = None) -> Env
     return _validated(raw, document, findings)
 
 
-def _place_findings(raw: dict[str, Any], name: str, has_root: bool) -> list[Finding]:
-    findings = []
+def _place_findings(raw: dict[str, Any], name: str, has_root: bool) -> Iterator[Finding]:
+    root, catalog, volume = raw.get("root"), raw.get("catalog"), raw.get("volume")
     if raw.get("name", name) != name:
-        findings.append(Finding(("name",), f"is not the file's name, {name}; leave it out"))
-    if raw.get("root") == "":
-        findings.append(Finding(("root",), "must not be empty"))
+        yield Finding(("name",), f"is not the file's name, {name}; leave it out")
     if raw.get("master") is not None and raw.get("remote") is not None:
-        findings.append(Finding(("remote",), "stands beside master; a session has one of them"))
-    if isinstance(raw.get("root"), str) and problem_of(raw["root"]) and not has_root:
-        findings.append(Finding(("root",), f"{raw['root']} {problem_of(raw['root'])}"))
-    if raw.get("root") is not None and raw.get("catalog") is not None:
-        findings.append(Finding(("catalog",), "stands beside root; tables lie in one of them"))
-    if raw.get("volume") == "":
-        findings.append(Finding(("volume",), "must not be empty"))
-    if raw.get("volume") is not None and raw.get("catalog") is None:
-        findings.append(Finding(("volume",), "goes with catalog only; under a root lie files too"))
-    if raw.get("master") is not None and raw.get("catalog") is not None:
-        findings.append(
-            Finding(("master",), "goes with root only; the runtime of a catalog is there")
-        )
-    if raw.get("root") is None and raw.get("catalog") is None and not has_root:
-        findings.append(Finding(("root",), "root or catalog is required: where tables lie"))
-    return findings
+        yield Finding(("remote",), "stands beside master; a session has one of them")
+    if root == "":
+        yield Finding(("root",), "must not be empty")
+    if isinstance(root, str) and problem_of(root) and not has_root:
+        yield Finding(("root",), f"{root} {problem_of(root)}")
+    if root is not None and catalog is not None:
+        yield Finding(("catalog",), "stands beside root; tables lie in one of them")
+    if volume == "":
+        yield Finding(("volume",), "must not be empty")
+    if volume is not None and catalog is None:
+        yield Finding(("volume",), "goes with catalog only; under a root lie files too")
+    if raw.get("master") is not None and catalog is not None:
+        yield Finding(("master",), "goes with root only; the runtime of a catalog is there")
+    if root is None and catalog is None and not has_root:
+        yield Finding(("root",), "root or catalog is required: where tables lie")
 
 
 def _validated(raw: dict[str, Any], document: Document, findings: list[Finding]) -> Environment:
@@ -184,15 +195,9 @@ def _validated(raw: dict[str, Any], document: Document, findings: list[Finding])
     return environment
 
 
-def _shown(remote: str) -> str:
-    """Leave a server's address of what a client is told, which may hold a token."""
-    return re.split("/?;", remote, maxsplit=1)[0]
-
-
 def _worded(finding: Finding) -> Finding:
-    """Say what a pattern means; a secret's value stays out of the message."""
+    """Say what a pattern means."""
     words = {
-        "secrets": "must be a reference such as env:NAME or secret:SCOPE/KEY, never the value",
         "catalog": "must be a catalog's name: letters, digits, _ and -",
         "root": "must be the path of a folder",
         "triggers": "must be available-now, continuous or an interval like '10 seconds'",

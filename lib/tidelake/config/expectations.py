@@ -1,23 +1,224 @@
-"""Suites of expectations, in Great Expectations' words: the models and their loading."""
+"""Suites of expectations in Great Expectations' words: signatures, models, checks and loading.
+
+Left out on purpose: what Great Expectations does not do on Spark (the ``like`` patterns), what it
+does with Python per row (JSON and date parsing), what depends on an order that a table does not
+have (increasing, decreasing), and the quantiles, whose result it cannot store.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
-from tidelake.config.document import read_document
-from tidelake.config.expectation_checks import suite_findings
-from tidelake.config.model import Model
+from tidelake.config.arguments import argument_findings, as_bound, is_parameter
+from tidelake.config.document import Finding, KeyPath, findings_of, read_document
+from tidelake.config.model import Model, suggestion, unknown
 from tidelake.config.names import TableName
-from tidelake.config.signatures import ROW_EXPECTATIONS, TABLE_EXPECTATIONS
 from tidelake.config.source import Text
-from tidelake.config.violations import findings_of
 
-__all__ = ["ROW_EXPECTATIONS", "TABLE_EXPECTATIONS", "Expectation", "Suite", "load_suite"]
+
+@dataclass(frozen=True)
+class Signature:
+    """The arguments of one expectation, each with the kind that its value must be of.
+
+    Attributes:
+        required: Arguments that must be given.
+        optional: The others.
+        needs_bound: Whether one of ``min_value`` and ``max_value`` must be given.
+    """
+
+    required: dict[str, str]
+    optional: dict[str, str] = field(default_factory=dict)
+    needs_bound: bool = False
+
+    @property
+    def arguments(self) -> dict[str, str]:
+        """All arguments, the required ones first."""
+        return {**self.required, **self.optional}
+
+
+_WHERE = {"row_condition": "condition", "condition_parser": "parser"}
+_ROW = {"mostly": "share", **_WHERE}
+_COLUMN = {"column": "column"}
+_SET = {**_COLUMN, "value_set": "values"}
+
+
+def _between(kind: str) -> dict[str, str]:
+    return {"min_value": kind, "max_value": kind, "strict_min": "flag", "strict_max": "flag"}
+
+
+def _column(**required: str) -> Signature:
+    return Signature({**_COLUMN, **required}, _ROW)
+
+
+def _pair(**optional: str) -> Signature:
+    required = {"column_A": "column", "column_B": "column"}
+    return Signature(required, {**optional, "ignore_row_if": "ignore_pair", **_ROW})
+
+
+def _record(**required: str) -> Signature:
+    required = {"column_list": "columns", **required}
+    return Signature(required, {"ignore_row_if": "ignore_record", **_ROW})
+
+
+def _range(kind: str, options: dict[str, str] = _WHERE, of: dict[str, str] = _COLUMN) -> Signature:
+    return Signature(of, {**_between(kind), **options}, needs_bound=True)
+
+
+# What can be said of one row by itself: judged while silver is written, and by the gate.
+ROW_EXPECTATIONS: dict[str, Signature] = {
+    "expect_column_values_to_not_be_null": _column(),
+    "expect_column_values_to_be_null": _column(),
+    "expect_column_values_to_be_in_set": _column(value_set="values"),
+    "expect_column_values_to_not_be_in_set": _column(value_set="values"),
+    "expect_column_values_to_be_between": _range("bound", _ROW),
+    "expect_column_values_to_match_regex": _column(regex="regex"),
+    "expect_column_values_to_not_match_regex": _column(regex="regex"),
+    "expect_column_values_to_match_regex_list": Signature(
+        {**_COLUMN, "regex_list": "regexes"}, {"match_on": "match_on", **_ROW}
+    ),
+    "expect_column_values_to_not_match_regex_list": _column(regex_list="regexes"),
+    # Great Expectations looks at the column's type alone: a condition would change nothing.
+    "expect_column_values_to_be_of_type": Signature({**_COLUMN, "type_": "type"}),
+    "expect_column_values_to_be_in_type_list": Signature({**_COLUMN, "type_list": "types"}),
+    "expect_column_value_lengths_to_be_between": _range("whole", _ROW),
+    "expect_column_value_lengths_to_equal": _column(value="whole"),
+    "expect_column_pair_values_a_to_be_greater_than_b": _pair(or_equal="flag"),
+    "expect_column_pair_values_to_be_equal": _pair(),
+    "expect_column_pair_values_to_be_in_set": Signature(
+        {**_pair().required, "value_pairs_set": "pairs"}, _pair().optional
+    ),
+    "expect_select_column_values_to_be_unique_within_record": _record(),
+    "expect_multicolumn_sum_to_equal": _record(sum_total="number"),
+    "expect_multicolumn_values_to_be_equal": _record(),
+}
+
+# What only a whole table can answer: judged by the gate.
+TABLE_EXPECTATIONS: dict[str, Signature] = {
+    "expect_table_row_count_to_be_between": _range("whole", of={}),
+    "expect_table_row_count_to_equal": Signature({"value": "whole"}, _WHERE),
+    "expect_table_column_count_to_be_between": Signature(
+        {}, {"min_value": "whole", "max_value": "whole"}, needs_bound=True
+    ),
+    "expect_table_column_count_to_equal": Signature({"value": "whole"}),
+    "expect_table_columns_to_match_ordered_list": Signature({"column_list": "names"}),
+    "expect_table_columns_to_match_set": Signature(
+        {"column_set": "names"}, {"exact_match": "flag"}
+    ),
+    "expect_column_to_exist": Signature(_COLUMN, {"column_index": "whole"}),
+    "expect_column_values_to_be_unique": _column(),
+    "expect_compound_columns_to_be_unique": _record(),
+    "expect_column_unique_value_count_to_be_between": _range("whole"),
+    "expect_column_proportion_of_unique_values_to_be_between": _range("share"),
+    "expect_column_proportion_of_non_null_values_to_be_between": _range("share"),
+    "expect_column_min_to_be_between": _range("moment"),
+    "expect_column_max_to_be_between": _range("moment"),
+    "expect_column_mean_to_be_between": _range("number"),
+    "expect_column_median_to_be_between": _range("number"),
+    "expect_column_sum_to_be_between": _range("number"),
+    "expect_column_stdev_to_be_between": _range("number"),
+    "expect_column_distinct_values_to_be_in_set": Signature(_SET, _WHERE),
+    "expect_column_distinct_values_to_contain_set": Signature(_SET, _WHERE),
+    "expect_column_distinct_values_to_equal_set": Signature(_SET, _WHERE),
+    "expect_column_most_common_value_to_be_in_set": Signature(
+        _SET, {"ties_okay": "flag", **_WHERE}
+    ),
+}
+
+SIGNATURES: dict[str, Signature] = {**ROW_EXPECTATIONS, **TABLE_EXPECTATIONS}
+
+
+def _suite_findings(
+    raw: Mapping[str, Any],
+    columns: Collection[str] | None,
+    gold: Mapping[str, Collection[str]] | None,
+) -> Iterator[Finding]:
+    yield from _list_findings(raw.get("expectations"), ("expectations",), columns, of_rows=True)
+    tables = raw.get("gold")
+    for name, items in (tables if isinstance(tables, dict) else {}).items():
+        if gold is not None and name not in gold:
+            yield Finding(("gold", name), unknown("gold table", name, gold))
+        of_table = gold.get(name) if gold is not None else None
+        yield from _list_findings(items, ("gold", name), of_table, of_rows=False)
+
+
+def _list_findings(
+    items: Any, path: KeyPath, columns: Collection[str] | None, *, of_rows: bool
+) -> Iterator[Finding]:
+    first: dict[str, int] = {}
+    for index, item in enumerate(items if isinstance(items, list) else []):
+        if not isinstance(item, dict):
+            continue
+        place = (*path, index)
+        yield from _expectation_findings(item, place, columns, of_rows=of_rows)
+        # Great Expectations keeps one of two equal ones without a word.
+        same = json.dumps([item.get("type"), item.get("kwargs")], sort_keys=True, default=repr)
+        if same in first:
+            yield Finding(place, f"expects the same as number {first[same] + 1} of this list")
+        first.setdefault(same, index)
+
+
+def _expectation_findings(
+    raw: Mapping[str, Any], path: KeyPath, columns: Collection[str] | None, *, of_rows: bool
+) -> Iterator[Finding]:
+    """Find what is wrong with the type and the arguments of an expectation."""
+    kind = raw.get("type")
+    if not isinstance(kind, str):
+        return
+    signature = SIGNATURES.get(kind)
+    if signature is None:
+        known = f"{suggestion(kind, SIGNATURES)} (supported: {', '.join(SIGNATURES)})"
+        yield Finding((*path, "type"), f"'{kind}' is not supported{known}")
+        return
+    kwargs = raw.get("kwargs", {})
+    if not isinstance(kwargs, dict):
+        return
+    place, arguments = (*path, "kwargs"), signature.arguments
+    for name in signature.required:
+        if name not in kwargs:
+            yield Finding((*place, name), "required argument is missing")
+    for name, value in kwargs.items():
+        if name in arguments:
+            yield from argument_findings(arguments[name], value, (*place, name), columns)
+        else:
+            known = f"{suggestion(name, arguments)} (known: {', '.join(arguments)})"
+            yield Finding((*place, name), f"unknown argument{known}")
+    if signature.needs_bound and "min_value" not in kwargs and "max_value" not in kwargs:
+        yield Finding(place, "needs min_value or max_value")
+    yield from _order_findings(kwargs, place)
+    if "row_condition" in kwargs and "condition_parser" not in kwargs:
+        message = "required with row_condition: write spark, for SQL"
+        yield Finding((*place, "condition_parser"), message)
+    elif "condition_parser" in kwargs and "row_condition" not in kwargs:
+        yield Finding((*place, "condition_parser"), "goes with row_condition only")
+    decides = kind in ROW_EXPECTATIONS and raw.get("severity", "critical") == "critical"
+    share = kwargs.get("mostly", 1)
+    if of_rows and decides and isinstance(share, int | float) and share < 1:
+        yield Finding(
+            (*place, "mostly"),
+            "below 1 cannot decide over a single row, which passes or does not; "
+            "write severity: warning",
+        )
+
+
+def _order_findings(kwargs: Mapping[str, Any], place: KeyPath) -> Iterator[Finding]:
+    low, high = kwargs.get("min_value"), kwargs.get("max_value")
+    if low is None or high is None or is_parameter(low) or is_parameter(high):
+        return
+    try:
+        least, most = as_bound(low), as_bound(high)
+    except ValueError:
+        return
+    if type(least) is not type(most):
+        yield Finding((*place, "min_value"), "is of another kind than max_value")
+    elif least > most:  # type: ignore[operator]
+        yield Finding((*place, "min_value"), f"{low} is more than max_value, {high}")
+
 
 _COLUMN_KEYS = ("column", "column_A", "column_B", "column_list")
 
@@ -121,9 +322,6 @@ def load_suite(
         columns: Silver's columns; None when they cannot be known, and then names are not checked.
         gold: The columns of each gold table by its name; None when they cannot be known.
 
-    Returns:
-        The suite.
-
     Raises:
         UsageError: The file cannot be read.
         ConfigError: The file breaks the model; all violations at once.
@@ -136,7 +334,7 @@ def load_suite(
         suite = Suite.model_validate(raw)
     except ValidationError as error:
         findings += findings_of(error, Suite, raw)
-    findings += suite_findings(raw, columns, gold)
+    findings += _suite_findings(raw, columns, gold)
     if findings or suite is None:
         raise document.error(findings)
     return suite

@@ -1,4 +1,4 @@
-"""Check one SQL expression before Spark sees it.
+"""Check one SQL expression before Spark sees it, and tell its columns and its type.
 
 Spark would find most of these too, but one at a time, after a minute, and an unsteady function not
 at all: it would only make a retry of a batch decide otherwise than the first attempt did.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
+from functools import lru_cache
 from itertools import pairwise
 
 import sqlglot
@@ -27,7 +28,7 @@ from tidelake.config.functions import (
     UNSTEADY,
     WINDOW,
 )
-from tidelake.config.model import suggestion
+from tidelake.config.model import suggestion, unknown
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TIME_ZONE = r"\s+\S+|[A-Z]{1,4}(?:[+-][0-9:]+)?|[+-][0-9:]+|[A-Za-z]+/\S+"
@@ -42,7 +43,7 @@ _OF_ONE_TYPE = (
     *(exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.NullSafeNEQ, exp.In, exp.Nullif),
     *(exp.Case, exp.If, exp.Coalesce, exp.Nvl2, exp.DecodeCase),
 )
-_DIALECT = "databricks"
+DIALECT = "databricks"
 
 Types = Mapping[str, str | None]
 
@@ -193,7 +194,7 @@ def _is_text(constant: exp.Expr, columns: Collection[str] | None) -> bool:
     if not isinstance(around, _OF_ONE_TYPE) or not isinstance(columns, Mapping):
         return False
     return all(
-        isinstance(one, exp.Literal) or type_of(one.sql(dialect=_DIALECT), columns) == "STRING"
+        isinstance(one, exp.Literal) or type_of(one.sql(dialect=DIALECT), columns) == "STRING"
         for one in _beside(constant, around)
     )
 
@@ -223,7 +224,7 @@ def _has_input(node: exp.Expr) -> bool:
 
 
 def _builds_text(node: exp.Expr) -> bool:
-    if type_of(node.sql(dialect=_DIALECT), {}) not in ("STRING", "BINARY", None):
+    if type_of(node.sql(dialect=DIALECT), {}) not in ("STRING", "BINARY", None):
         return False
     return any(
         isinstance(one, exp.HexString | exp.RawString)
@@ -239,8 +240,7 @@ def _column_problems(root: exp.Expr, columns: Collection[str]) -> Iterator[str]:
         name = column.parts[0].name
         if name.lower() in known or name.lower() in BARE:
             continue
-        hint = suggestion(name, columns) or f" (known: {', '.join(columns)})"
-        yield f"unknown column {name}{hint}"
+        yield unknown("column", name, columns)
 
 
 def columns_in(sql: str) -> set[str]:
@@ -250,25 +250,20 @@ def columns_in(sql: str) -> set[str]:
 
 
 def type_of(sql: str, columns: Types) -> str | None:
-    """Give the type of an expression; None where only Spark knows.
-
-    Args:
-        sql: Spark SQL over the columns.
-        columns: Their types.
-    """
+    """Give the type of an expression over columns of these types; None where only Spark knows."""
     known = {name: kind for name, kind in columns.items() if kind}
     schema: dict[str, object] = {"t": known}
     try:
-        query = sqlglot.parse_one(f"SELECT {sql} AS x FROM t", dialect=_DIALECT)
+        query = sqlglot.parse_one(f"SELECT {sql} AS x FROM t", dialect=DIALECT)
         if any(column.name not in known for column in query.find_all(exp.Column)):
             return None
-        typed = annotate_types(qualify(query, schema=schema, dialect=_DIALECT), schema)
+        typed = annotate_types(qualify(query, schema=schema, dialect=DIALECT), schema)
     except SqlglotError:
         return None
     kind = typed.selects[0].type if isinstance(typed, exp.Select) else None
     if kind is None or kind.this in (exp.DataType.Type.UNKNOWN, exp.DataType.Type.NULL):
         return None
-    return kind.sql(dialect=_DIALECT).replace(", ", ",")
+    return kind.sql(dialect=DIALECT).replace(", ", ",")
 
 
 _TEXT, _TRUTH = "STRING", "BOOLEAN"
@@ -282,15 +277,11 @@ def never_fails(sql: str, columns: Types) -> str | None:
     Few shapes are known, which are the usual ones: columns, texts compared, tests for null, letters
     changed, and what ``AND``, ``OR`` and ``NOT`` make of them. Anything that may cast is not.
 
-    Args:
-        sql: A sound expression.
-        columns: Types of the columns that it may use.
-
     Returns:
         Its type as the definition writes it; None where it may fail, or nothing is known.
     """
     try:
-        root = sqlglot.parse_one(sql, dialect=_DIALECT)
+        root = sqlglot.parse_one(sql, dialect=DIALECT)
     except SqlglotError:
         return None
     return _sure_type(root, {name.lower(): kind for name, kind in columns.items()})
@@ -315,3 +306,45 @@ def _sure_type(node: exp.Expr, known: Types) -> str | None:
     elif isinstance(node, _COMPARED):
         kind = _TRUTH if texts else None
     return kind
+
+
+# A repeated group takes several frames of Java's stack for each letter: with a thread's usual
+# 1 MB, nested alternatives overflow it from about 1,800 letters on (Java 17).
+MOST_LETTERS = 500
+_REPEATED_GROUP = re.compile(r"\)(?:[*+]|\{\d*,\}|\{\d*,?\d{3,}\})(?!\+)")
+
+
+def may_overflow(pattern: str) -> bool:
+    """Tell whether matching a long text may exhaust the stack: some group is repeated.
+
+    Possessive groups (``(a|b)*+``) are matched in a loop, and so are repeated classes.
+    """
+    bare = re.sub(r"\\.|\[(?:[^\]\\]|\\.)*\]", "x", pattern, flags=re.DOTALL)
+    return _REPEATED_GROUP.search(bare) is not None
+
+
+@lru_cache(maxsize=1024)
+def texts_to_bound(sql: str) -> tuple[str, ...]:
+    """List the parts of an expression whose length must be bounded before it is evaluated.
+
+    They are the texts that are matched with a pattern that :func:`may_overflow`, or with one that
+    a row brings, and such patterns themselves.
+    """
+    try:
+        root = sqlglot.parse_one(f"SELECT ({sql})", dialect=DIALECT)
+    except SqlglotError:
+        return ()
+    found: list[str] = []
+    for node in root.find_all(exp.Func):
+        name = node.name if isinstance(node, exp.Anonymous) else node.sql_name()
+        operands = node.expressions
+        if not isinstance(node, exp.Anonymous):
+            operands = [one for one in (node.this, node.args.get("expression")) if one is not None]
+        if not name.lower().startswith(("regexp", "rlike")) or len(operands) < 2:
+            continue
+        pattern = operands[1]
+        if not isinstance(pattern, exp.Literal):
+            found += [one.sql(dialect=DIALECT) for one in operands[:2]]
+        elif may_overflow(pattern.name):
+            found.append(operands[0].sql(dialect=DIALECT))
+    return tuple(dict.fromkeys(found))

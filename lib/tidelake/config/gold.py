@@ -1,16 +1,25 @@
-"""Gold tables: a window, keys and measures that merge."""
+"""Gold tables: windows and measures that merge, joins, and detections."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Annotated, Any, Literal, get_args
+from decimal import Decimal
+from math import ceil
+from typing import Annotated, Literal, Self, get_args
 
-from pydantic import BeforeValidator, Field, PrivateAttr
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
 
-from tidelake.config.described import Described
-from tidelake.config.durations import Duration, PositiveDuration
-from tidelake.config.model import Model, suggestion
+from tidelake.config.expressions import columns_in
+from tidelake.config.model import (
+    Documented,
+    Duration,
+    Model,
+    PositiveDuration,
+    PositiveInt,
+    suggestion,
+)
 from tidelake.config.names import ColumnName, TableName
 
 Aggregate = Literal[
@@ -114,9 +123,10 @@ class Measure(Model):
         return measure
 
 
-def _measure(name: object, body: object) -> Measure | dict[str, Any]:
-    if isinstance(body, Measure):
-        return body
+def _measure(named: object) -> object:
+    if not isinstance(named, tuple):
+        return named
+    name, body = named
     if not isinstance(body, Mapping):
         raise ValueError("write one aggregate and its SQL, such as {sum: value}")
     rest = dict(body)
@@ -148,34 +158,23 @@ def _percentile(expression: object, p: object) -> tuple[object, float]:
     return expression, float(p)
 
 
-class _Item:
-    """Marks one measure until its own validation, so that each reports its own problem."""
-
-    def __init__(self, name: object, body: object) -> None:
-        self.name = name
-        self.body = body
-
-
-def _items(value: object) -> object:
+def _measures(value: object) -> object:
     if isinstance(value, Mapping):
-        return [_Item(name, body) for name, body in value.items()]
+        # Each pair is validated by itself, so that each reports its own problem.
+        return list(value.items())
     if isinstance(value, tuple) and all(isinstance(item, Measure) for item in value):
         return value
     raise ValueError("write a mapping of names to measures, such as {events: {count: '*'}}")
 
 
-def _opened(value: object) -> object:
-    return _measure(value.name, value.body) if isinstance(value, _Item) else value
-
-
 Measures = Annotated[
-    tuple[Annotated[Measure, BeforeValidator(_opened)], ...],
-    BeforeValidator(_items),
+    tuple[Annotated[Measure, BeforeValidator(_measure)], ...],
+    BeforeValidator(_measures),
     Field(min_length=1),
 ]
 
 
-class GoldTable(Described):
+class GoldTable(Documented):
     """One gold table.
 
     Attributes:
@@ -202,3 +201,225 @@ class GoldTable(Described):
             "global": (),
         }[self.window.kind]
         return (*bounds, *self.keys, *(measure.name for measure in self.measures))
+
+
+class LeftSide(Model):
+    """The events that each give one row.
+
+    Attributes:
+        where: SQL over silver; None for every event.
+        columns: What the row takes from it, name to SQL.
+    """
+
+    where: str | None = None
+    columns: Annotated[dict[ColumnName, str], Field(min_length=1)]
+
+
+class RightSide(Model):
+    """The events looked for, in this pipeline's silver or in another's.
+
+    Attributes:
+        pipeline: Whose silver is looked into.
+        where: SQL over that silver; None for every event.
+        columns: What the row takes from it, name to SQL.
+    """
+
+    pipeline: TableName
+    where: str | None = None
+    columns: Annotated[dict[ColumnName, str], Field(min_length=1)]
+
+
+class Join(Documented):
+    """A gold table with one row a left event.
+
+    Attributes:
+        name: The gold table.
+        left: The side that gives the rows.
+        right: The side that may match.
+        on: Columns equal on both sides; ``"on"`` in YAML, with its quotes.
+        within: Longest time from the left event to the right one.
+        type: Whether a left event without a match gives a row.
+    """
+
+    name: TableName
+    left: LeftSide
+    right: RightSide
+    on: Annotated[tuple[ColumnName, ...], Field(min_length=1)]
+    within: PositiveDuration
+    type: Literal["left", "inner"] = "left"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that analysts read, in order."""
+        return (*self.left.columns, *self.right.columns)
+
+
+HOUR = timedelta(hours=1)
+# Half of the earth's circumference in km: no two places lie farther apart.
+FARTHEST_KM = 20_038
+# What the features table holds for the rules.
+EVENTS, VALUES, TOTAL, LAST_PLACE = "events", "valued", "total", "last_place"
+
+
+def _topic(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", name):
+        raise ValueError(
+            f"'{name}' is no name for a topic: write letters, digits, dots, dashes and underscores"
+        )
+    return name
+
+
+class UnusualAmount(Model):
+    """A value far above the mean of the key's own.
+
+    Attributes:
+        value: SQL over silver.
+        times: How many times the mean it exceeds.
+        history: How far back the mean looks: over whole hours before the event's own.
+        at_least: How many values there must be to have a mean.
+    """
+
+    value: str
+    times: Annotated[Decimal, Field(gt=1, max_digits=9, decimal_places=3)] = Decimal(5)
+    history: PositiveDuration = timedelta(days=30)
+    at_least: PositiveInt = 5
+
+
+class Burst(Model):
+    """Many events of a key within a short time, the event itself among them.
+
+    Attributes:
+        events: How many.
+        within: In how short a time.
+    """
+
+    events: Annotated[int, Field(strict=True, ge=2)] = 5
+    within: PositiveDuration = timedelta(minutes=1)
+
+
+class ImpossibleTravel(Model):
+    """Two places of a key, one after the other, too far apart for the time between.
+
+    Attributes:
+        latitude: SQL over silver, in degrees; an event without a place is passed over.
+        longitude: Likewise.
+        kmh: The highest speed that is possible, in km/h; at least 0.1.
+        at_least_km: Shorter distances are possible in any time.
+    """
+
+    latitude: str
+    longitude: str
+    # With less, the longest way would take longer than any duration may be.
+    kmh: Annotated[float, Field(ge=0.1)] = 900
+    at_least_km: Annotated[float, Field(gt=0)] = 50
+
+    @property
+    def reach(self) -> timedelta:
+        """How long the longest way takes: an earlier place cannot be too far."""
+        return timedelta(hours=FARTHEST_KM / self.kmh)
+
+
+class FastLane(Model):
+    """Alerts at once, from a stream beside the tables.
+
+    Attributes:
+        topic: Where they go, at the source's broker.
+        pipeline: Takes them into tables, where they are held against the exact ones.
+        refresh: How often what the rules look back at is read anew.
+        streams: With two, one goes on while the other plans its next batch, and every alert is
+            sent twice.
+    """
+
+    topic: Annotated[str, AfterValidator(_topic)]
+    pipeline: TableName
+    refresh: PositiveDuration = timedelta(minutes=5)
+    streams: Annotated[int, Field(strict=True, ge=1, le=2)] = 2
+
+
+class Detection(Documented):
+    """A gold table with one row an event and rule that it broke.
+
+    Attributes:
+        name: The gold table.
+        features: A gold table of hours, which the rules look back at.
+        keys: Whose past an event is held against; events without one of them break no rule.
+        columns: What is told of the event, name to SQL over silver.
+        unusual_amount: See :class:`UnusualAmount`.
+        burst: See :class:`Burst`.
+        impossible_travel: See :class:`ImpossibleTravel`.
+        fast: A fast lane beside the table; None for none.
+    """
+
+    name: TableName
+    features: TableName
+    keys: Annotated[tuple[ColumnName, ...], Field(min_length=1)]
+    columns: dict[ColumnName, str] = Field(default_factory=dict)
+    unusual_amount: UnusualAmount | None = None
+    burst: Burst | None = None
+    impossible_travel: ImpossibleTravel | None = None
+    fast: FastLane | None = None
+
+    @model_validator(mode="after")
+    def _has_a_rule(self) -> Self:
+        if not (self.unusual_amount or self.burst or self.impossible_travel):
+            raise ValueError("needs one of unusual_amount, burst, impossible_travel")
+        return self
+
+    @property
+    def lookback(self) -> timedelta:
+        """How far before an event's hour the features may matter to it, in whole hours."""
+        lengths = [timedelta(0)]
+        if self.unusual_amount:
+            lengths.append(self.unusual_amount.history)
+        if self.impossible_travel:
+            lengths.append(self.impossible_travel.reach + HOUR)
+        return ceil(max(lengths) / HOUR) * HOUR
+
+    @property
+    def looks_at(self) -> frozenset[str]:
+        """Silver's columns that the rules and the told columns need, in lower case."""
+        written = list(self.columns.values())
+        if self.unusual_amount:
+            written.append(self.unusual_amount.value)
+        if self.impossible_travel:
+            written += [self.impossible_travel.latitude, self.impossible_travel.longitude]
+        used = {name for sql in written for name in columns_in(sql)}
+        return frozenset(used | {key.lower() for key in self.keys})
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The columns of the alerts that analysts read, in order."""
+        return ("rule", "event_id", "event_time", *self.keys, *self.columns, "evidence")
+
+    @property
+    def hours(self) -> GoldTable:
+        """The features table: for each key and hour what the rules need of it."""
+        measures = [Measure(name=EVENTS, aggregate="count", expression="*")]
+        if self.unusual_amount:
+            value = self.unusual_amount.value
+            measures += [
+                Measure(name=VALUES, aggregate="count", expression=value),
+                Measure(name=TOTAL, aggregate="sum", expression=value),
+            ]
+        if self.impossible_travel:
+            place = place_of(self.impossible_travel)
+            measures.append(Measure(name=LAST_PLACE, aggregate="max", expression=place))
+        return GoldTable(
+            name=self.features,
+            window=TumblingWindow(kind="tumbling", size=HOUR),
+            keys=self.keys,
+            measures=tuple(measures),
+        )
+
+
+def place_of(rule: ImpossibleTravel) -> str:
+    """Write in SQL where and when an event was; null without a place.
+
+    Compared as it stands, the later place is the greater one; equal times go by event id.
+    """
+    latitude, longitude = rule.latitude, rule.longitude
+    return (
+        f"CASE WHEN ({latitude}) IS NOT NULL AND ({longitude}) IS NOT NULL THEN "
+        "named_struct('at', event_time, 'event_id', event_id, "
+        f"'latitude', CAST({latitude} AS DOUBLE), 'longitude', CAST({longitude} AS DOUBLE)) END"
+    )

@@ -10,18 +10,20 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tidelake.config.addresses import address_of
-from tidelake.config.checks import check, dimension_findings, prefilter_findings
-from tidelake.config.comment_checks import comment_findings
-from tidelake.config.document import Document, Finding, KeyPath, read_document
+from tidelake.config.checks import (
+    check,
+    comment_findings,
+    dimension_findings,
+    prefilter_findings,
+    sound_parts,
+)
+from tidelake.config.document import Document, Finding, KeyPath, findings_of, read_document
 from tidelake.config.environment import Environment
 from tidelake.config.expectations import load_suite
 from tidelake.config.names import SILVER_RESERVED
-from tidelake.config.parts import sound_parts
 from tidelake.config.pipeline import Pipeline, selected_columns
 from tidelake.config.places import SUFFIXES, conf_dir, find_file
-from tidelake.config.source_checks import source_findings
-from tidelake.config.violations import findings_of
+from tidelake.config.source import address_of, source_findings
 from tidelake.errors import UsageError
 
 _REFERENCE = re.compile(r"\$\{([^}]*)\}")
@@ -62,42 +64,40 @@ def load_pipeline(
         findings += findings_of(error, Pipeline, raw)
     findings += check(sound_parts(raw))
     findings += _combination_findings(raw)
-    findings += source_findings(raw.get("source"), environment)
+    findings += source_findings(raw.get("source"), in_prod=environment.name == "prod")
     findings += _duplicate_tables(raw)
+    dimensions: dict[str, Pipeline] = {}
+    suite_file = avro = None
     if pipeline is not None:
         findings += comment_findings(pipeline)
-    if pipeline is not None and not findings:
-        findings += prefilter_findings(pipeline)
-    dimensions: dict[str, Pipeline] = {}
-    if pipeline is not None and not findings:
-        dimensions, found = _dimensions(pipeline, file, environment)
-        findings += found
-    suite = None if pipeline is None else _suite_file(pipeline, file, findings)
-    avro = None if pipeline is None else _avro_schema(pipeline, file, findings)
+        if not findings:
+            findings += prefilter_findings(pipeline)
+        if not findings:
+            dimensions = _dimensions(pipeline, file, environment, findings)
+        if pipeline.quality is not None:
+            suite_file = _named_file(pipeline.quality.suite, ("quality", "suite"), file, findings)
+        avro = _avro_schema(pipeline, file, findings)
     if findings or pipeline is None:
         raise document.error(findings)
-    pipeline = pipeline.with_dimensions(dimensions)
-    if avro is not None:
-        pipeline = pipeline.with_avro_schema(avro)
-    if suite is None:
-        return pipeline
-    gold = {table.name: table.columns for table in pipeline.aggregates}
-    gold |= {one.name: one.shown for one in pipeline.detections}
-    # Rules judge rows before dimensions are looked up.
-    columns = (*SILVER_RESERVED, *selected_columns(pipeline.event))
-    return pipeline.with_suite(load_suite(suite, columns=columns, gold=gold))
+    suite = None
+    if suite_file is not None:
+        gold = {table.name: table.columns for table in pipeline.aggregates}
+        gold |= {one.name: one.shown for one in pipeline.detections}
+        # Rules judge rows before dimensions are looked up.
+        columns = (*SILVER_RESERVED, *selected_columns(pipeline.event))
+        suite = load_suite(suite_file, columns=columns, gold=gold)
+    return pipeline.completed(dimensions=dimensions, suite=suite, avro_schema=avro)
 
 
 def _dimensions(
-    pipeline: Pipeline, file: Path, environment: Environment
-) -> tuple[dict[str, Pipeline], list[Finding]]:
+    pipeline: Pipeline, file: Path, environment: Environment, findings: list[Finding]
+) -> dict[str, Pipeline]:
     """Read the definition of each dimension that a pipeline names, and hold ``enrich`` against it.
 
     Raises:
         ConfigError: A dimension's own file breaks its contract.
     """
     read: dict[str, Pipeline] = {}
-    findings: list[Finding] = []
     for index, enrich in enumerate(pipeline.enrich):
         name = enrich.dimension
         beside = [file.with_name(f"{name}{suffix}") for suffix in SUFFIXES]
@@ -109,13 +109,7 @@ def _dimensions(
             continue
         findings += dimension_findings(enrich, definition, index)
         read[name] = definition
-    return read, findings
-
-
-def _suite_file(pipeline: Pipeline, file: Path, findings: list[Finding]) -> Path | None:
-    if pipeline.quality is None:
-        return None
-    return _named_file(pipeline.quality.suite, ("quality", "suite"), file, findings)
+    return read
 
 
 def _avro_schema(pipeline: Pipeline, file: Path, findings: list[Finding]) -> str | None:
@@ -145,27 +139,30 @@ def _named_file(name: str, place: KeyPath, file: Path, findings: list[Finding]) 
 
 
 def _override(document: Document, path: str) -> None:
+    """Put another place of the records into the raw source."""
     source = document.content.get("source")
     if not isinstance(source, dict):
         return
+    kind = source.get("kind")
     if path.startswith("kafka://"):
         to = address_of(path)
-        kept = {key: value for key, value in source.items() if key in _OF_THE_PAYLOAD}
+        kept = {
+            key: value
+            for key, value in source.items()
+            if (key not in ("topic", "pattern") if kind == "kafka" else key in _OF_THE_PAYLOAD)
+        }
         ours = {"kind": "kafka", "bootstrap": to.bootstrap, "topic": to.topic}
-        mine = {k: v for k, v in source.items() if k not in ("topic", "pattern")}
-        document.content["source"] = {**(mine if source.get("kind") == "kafka" else kept), **ours}
-        return
-    kind = source.get("kind")
-    if kind == "kafka":
+        document.content["source"] = kept | ours
+    elif kind == "kafka":
         kept = {key: value for key, value in source.items() if key == "format"}
         document.content["source"] = {**kept, "kind": "files", "path": path}
-        return
-    if kind == "rate":
+    elif kind == "rate":
         raise UsageError(
             f"{document.file}: --source replaces where records come from, and a source of kind "
             "rate makes its own"
         )
-    source["path"] = path
+    else:
+        source["path"] = path
 
 
 def _interpolated(

@@ -8,11 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tidelake.config.described import Described
-from tidelake.config.detections import EVENTS, LAST_PLACE, TOTAL, VALUES
-from tidelake.config.gold import GoldTable, Measure, SessionWindow
+from tidelake.config.gold import (
+    EVENTS,
+    LAST_PLACE,
+    TOTAL,
+    VALUES,
+    GoldTable,
+    Measure,
+    SessionWindow,
+)
+from tidelake.config.model import Documented
 from tidelake.config.pipeline import Pipeline
-from tidelake.config.standard_words import COLUMNS, TABLES
+from tidelake.config.standard import COLUMNS, TABLES
 
 _STATE = "Kept to merge the next batch; not for analysis."
 _UNKNOWN_FIELD = "A payload field that the schema does not know, as text."
@@ -23,6 +30,7 @@ _HOURS = {
     LAST_PLACE: "The last place, and when.",
 }
 _MEASURES = {
+    "count": "Number of events with a value of {0}.",
     "count_if": "Number of events with {0}.",
     "sum": "Sum of {0}.",
     "min": "Least {0}.",
@@ -41,8 +49,7 @@ class Meaning:
 
     Attributes:
         description: What a row is.
-        columns: What the table's own columns mean, empty where nobody said it; :meth:`of` knows
-            the standard ones too.
+        columns: What the table's own columns mean, empty where nobody said it.
         other: What a column means that nothing else is known of; None: nothing is said.
     """
 
@@ -51,7 +58,7 @@ class Meaning:
     other: str | None = None
 
     def of(self, column: str) -> str | None:
-        """Say what a column means; None where nobody said it."""
+        """Say what a column means, in the standard words too; None where nobody said it."""
         # The pipeline's own column may bear a name that means something else elsewhere.
         if column in self.columns:
             return self.columns[column] or None
@@ -66,38 +73,35 @@ def standard_meaning(table: str) -> Meaning:
     """
     layer, _, name = table.partition(".")
     _, mark, side = name.partition("__")
-    kind = f"{layer}{mark}{side}" if layer in ("bronze", "silver") else table
-    return Meaning(TABLES.get(kind, ""))
+    return Meaning(TABLES.get(f"{layer}{mark}{side}" if layer != "ops" else table, ""))
 
 
 def meaning_of(pipeline: Pipeline, table: str) -> Meaning:
-    """Say what a table of a pipeline holds.
-
-    Args:
-        pipeline: The definition.
-        table: The logical name of a table that the pipeline fills.
-    """
+    """Say what a table that a pipeline fills holds, by its logical name."""
     told = standard_meaning(table)
     if table in (f"silver.{pipeline.name}", f"silver.{pipeline.name}__late"):
         comments = _silver_comments(pipeline)
         columns = _own(comments, pipeline.defined_columns) | comments
-        return Meaning(_joined(pipeline.description, told.description), columns, _UNKNOWN_FIELD)
+        return Meaning(_joined(pipeline, told.description), columns, _UNKNOWN_FIELD)
     if pipeline.dimension is not None and table in pipeline.gold_names:
         what = "One row a version of a key." if table.endswith("__history") else "One row a key."
         columns = _own(pipeline.comments, pipeline.defined_columns)
-        return Meaning(_joined(pipeline.description, what), columns)
+        return Meaning(_joined(pipeline, what), columns)
     return dict(_gold_meanings(pipeline)).get(table, told)
+
+
+def _joined(pipeline: Pipeline, standard: str) -> str:
+    return f"{pipeline.description} {standard}" if pipeline.description else standard
 
 
 def _gold_meanings(pipeline: Pipeline) -> Iterator[tuple[str, Meaning]]:
     inherited = _silver_comments(pipeline)
     for gold in pipeline.gold:
-        own = _own(inherited, gold.keys) | _measured(gold)
+        own = _own(inherited, gold.keys) | {one.name: _measured(one) for one in gold.measures}
         yield f"gold.{gold.name}", _said(gold, _windowed(gold), own)
     for join in pipeline.joins:
-        own = _own(inherited, join.columns)
         told = "One row a left event, its first match beside it."
-        yield f"gold.{join.name}", _said(join, told, own)
+        yield f"gold.{join.name}", _said(join, told, _own(inherited, join.columns))
     for detection in pipeline.detections:
         own = _own(inherited, (*detection.keys, *detection.columns))
         told = "One row an event and rule that it broke."
@@ -106,12 +110,8 @@ def _gold_meanings(pipeline: Pipeline) -> Iterator[tuple[str, Meaning]]:
         yield f"gold.{detection.features}", Meaning(told, own | _HOURS)
 
 
-def _said(table: Described, otherwise: str, columns: Mapping[str, str]) -> Meaning:
+def _said(table: Documented, otherwise: str, columns: Mapping[str, str]) -> Meaning:
     return Meaning(table.description or otherwise, {**columns, **table.comments})
-
-
-def _joined(own: str | None, standard: str) -> str:
-    return f"{own} {standard}" if own else standard
 
 
 def _silver_comments(pipeline: Pipeline) -> dict[str, str]:
@@ -128,14 +128,10 @@ def _own(inherited: Mapping[str, str], columns: Sequence[str]) -> dict[str, str]
     return {name: inherited.get(name, "") for name in columns if not name.startswith("_")}
 
 
-def _measured(gold: GoldTable) -> dict[str, str]:
-    return {measure.name: _told(measure) for measure in gold.measures}
-
-
-def _told(measure: Measure) -> str:
+def _measured(measure: Measure) -> str:
     sql = " ".join(measure.expression.split())
-    if measure.aggregate == "count":
-        return "Number of events." if sql == "*" else f"Number of events with a value of {sql}."
+    if sql == "*":
+        return "Number of events."
     return _MEASURES[measure.aggregate].format(sql, (measure.p or 0) * 100)
 
 

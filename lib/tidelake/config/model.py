@@ -1,20 +1,26 @@
-"""What every configuration model shares: frozen, and closed to unknown keys."""
+"""What configuration models are made of: the base, durations, sizes, texts for readers."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from datetime import timedelta
 from difflib import get_close_matches
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-PositiveInt = Annotated[int, Field(strict=True, gt=0)]
+from tidelake.config.names import ColumnName
 
-
-class Model(BaseModel):
-    """A frozen piece of configuration that knows all of its keys."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+_DURATION = re.compile(r"\s*(\d+)\s+(millisecond|second|minute|hour|day|week)s?\s*", re.IGNORECASE)
+# Event times lie in the years 1000 to 9999. With each duration bounded, whatever a few of them are
+# added to or taken from is still an instant for Spark, for Python and for a literal in SQL.
+LONGEST = timedelta(days=36_525)
+_HOW = "write '<number> <unit>' with a unit of milliseconds, seconds, minutes, hours, days or weeks"
+_SIZE = re.compile(r"([1-9][0-9]*)([bkmgt]?)", re.IGNORECASE)
+_SHIFTS = {"": 0, "b": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+# Delta takes any length; beyond this no tool shows it.
+_LONGEST_TEXT = 1000
 
 
 class Problems(ValueError):
@@ -27,12 +33,115 @@ class Problems(ValueError):
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """Give ``; did you mean X?`` for the known word nearest to one, or nothing.
-
-    Args:
-        word: What was written.
-        known: What could have been written; compared without regard to case.
-    """
+    """Give ``; did you mean X?`` for the nearest known word, whatever its case, or nothing."""
     by_lower = {name.lower(): name for name in known}
     near = get_close_matches(word.lower(), by_lower, n=1)
     return f"; did you mean {by_lower[near[0]]}?" if near else ""
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """Say that a name is unknown, with the nearest known one or else all."""
+    known = tuple(known)
+    hint = suggestion(name, known) or f" (known: {', '.join(known)})"
+    return f"unknown {what} {name}{hint}"
+
+
+def parse_duration(text: str) -> timedelta:
+    """Read ``<number> <unit>``, the unit singular or plural: ``1 day``, ``90 seconds``.
+
+    Raises:
+        ValueError: The text is no duration, or longer than a timedelta can hold.
+    """
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise ValueError(f"'{text}' is no duration; {_HOW}")
+    number, unit = match.groups()
+    try:
+        return timedelta(**{f"{unit.lower()}s": int(number)})
+    except (OverflowError, ValueError) as error:
+        raise ValueError(f"'{text[:40]}' is too long a duration") from error
+
+
+def written(length: timedelta) -> str:
+    """Write a duration as a pipeline file has it: ``10 minutes``."""
+    milliseconds = length // timedelta(milliseconds=1)
+    units = (("day", 86_400_000), ("hour", 3_600_000), ("minute", 60_000), ("second", 1000))
+    for unit, size in (*units, ("millisecond", 1)):
+        if milliseconds >= size and milliseconds % size == 0:
+            number = milliseconds // size
+            return f"{number} {unit}{'' if number == 1 else 's'}"
+    return "0 seconds"
+
+
+def _from_yaml(value: object) -> timedelta:
+    if isinstance(value, timedelta):
+        return value
+    if isinstance(value, str):
+        return parse_duration(value)
+    raise ValueError(f"{value!r} is no duration; {_HOW}")
+
+
+def _bounded(value: timedelta) -> timedelta:
+    if value > LONGEST:
+        raise ValueError(f"must not be longer than {LONGEST.days} days (100 years)")
+    return value
+
+
+def _positive(value: timedelta) -> timedelta:
+    if value <= timedelta(0):
+        raise ValueError("must be longer than 0")
+    return value
+
+
+def bytes_of(text: str) -> int:
+    """Read a number of bytes such as ``512k`` or ``256m``, with or without a unit of 1024 bytes.
+
+    Raises:
+        ValueError: The text is none.
+    """
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise ValueError("must be a number of bytes such as 256m")
+    return int(match[1]) << _SHIFTS[match[2].lower()]
+
+
+def _a_size(text: str) -> str:
+    bytes_of(text)
+    return text
+
+
+def _sentence(text: str) -> str:
+    joined = " ".join(text.split())
+    if not joined:
+        raise ValueError("is empty; leave the key out, or say what it means")
+    if len(joined) > _LONGEST_TEXT:
+        raise ValueError(f"is {len(joined):,} characters long; at most {_LONGEST_TEXT:,} are shown")
+    return joined
+
+
+PositiveInt = Annotated[int, Field(strict=True, gt=0)]
+Duration = Annotated[timedelta, BeforeValidator(_from_yaml), AfterValidator(_bounded)]
+PositiveDuration = Annotated[Duration, AfterValidator(_positive)]
+ByteSize = Annotated[str, AfterValidator(_a_size)]
+Words = Annotated[str, AfterValidator(_sentence)]
+
+
+class Model(BaseModel):
+    """A frozen piece of configuration that knows all of its keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Documented(Model):
+    """A part of a pipeline file that becomes a table.
+
+    Neither key is part of the table's definition: no stored table is redefined by a better text,
+    so both are left out when a model is dumped.
+
+    Attributes:
+        description: What a row of the table is.
+        comments: What a column means, by its name.
+    """
+
+    description: Words | None = Field(default=None, exclude=True)
+    comments: dict[ColumnName, Words] = Field(default_factory=dict, exclude=True)

@@ -9,8 +9,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, model_validator
 
-from tidelake.config.durations import PositiveDuration
-from tidelake.config.model import Model
+from tidelake.config.model import Model, PositiveDuration
 from tidelake.config.source import REFERENCE, Text
 
 _ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})")

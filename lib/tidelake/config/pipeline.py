@@ -1,23 +1,150 @@
-"""One pipeline, whole."""
+"""One pipeline, whole: its event, what is looked up in silver, its tables; and silver's types."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PrivateAttr
+from pydantic import AfterValidator, Field, PrivateAttr
+from sqlglot import exp
 
-from tidelake.config.alerts import Alerts
-from tidelake.config.described import Described
-from tidelake.config.detections import Detection
-from tidelake.config.event import Dedup, Event, Watermark
+from tidelake.config import types
 from tidelake.config.expectations import Expectation, Suite
-from tidelake.config.gold import GoldTable
-from tidelake.config.joins import Enrich, Join
-from tidelake.config.model import Model
-from tidelake.config.names import IS_DELETE, SEQUENCE, SILVER_RESERVED, ColumnName, TableName
+from tidelake.config.expressions import DIALECT, Types, type_of
+from tidelake.config.gold import Detection, GoldTable, Join, Measure
+from tidelake.config.model import Documented, Duration, Model, PositiveDuration
+from tidelake.config.names import (
+    BRONZE_COLUMNS,
+    IS_DELETE,
+    SEQUENCE,
+    SILVER_RESERVED,
+    ColumnName,
+    TableName,
+)
 from tidelake.config.source import KafkaSource, Registry, Source, Text
-from tidelake.config.types import quoted
+from tidelake.config.standard import STANDARD
+
+_WHOLE = frozenset(["TINYINT", "SMALLINT", "INT", "BIGINT"])
+_MOST_DIGITS = 38
+_FIXED = {
+    "count": "BIGINT",
+    "count_if": "BIGINT",
+    "approx_count_distinct": "BIGINT",
+    "approx_percentile": "DOUBLE",
+}
+
+Seconds = Annotated[float, Field(strict=True, gt=0)]
+Rate = Annotated[float, Field(strict=True, ge=0, le=1)]
+
+
+def _readable(ddl: str) -> str:
+    types.parse_schema(ddl)
+    return ddl
+
+
+class Event(Model):
+    """The contract of one event.
+
+    Attributes:
+        schema_ddl: The payload's fields; ``schema`` in YAML.
+        where: SQL; rows outside it are filtered.
+        select: Silver's columns, name to SQL; None for every payload field.
+        id: SQL giving the event's id.
+        time: SQL giving the event time.
+        evolution: What happens to fields that the schema does not know.
+        sequence: Of a dimension: SQL that orders the versions of a key.
+        delete_when: Of a dimension: SQL that tells a deletion.
+    """
+
+    schema_ddl: Annotated[str, AfterValidator(_readable)] = Field(alias="schema")
+    where: str | None = None
+    select: Annotated[dict[ColumnName, str], Field(min_length=1)] | None = None
+    id: str
+    time: str
+    evolution: Literal["strict", "additive", "rescue"] = "additive"
+    sequence: str | None = None
+    delete_when: str | None = None
+
+    @property
+    def fields(self) -> tuple[types.Field, ...]:
+        """The payload's fields, in order."""
+        return types.parse_schema(self.schema_ddl)
+
+
+class Watermark(Model):
+    """How event time advances, and how late an event may come.
+
+    Attributes:
+        delay: How far the watermark trails the largest event time.
+        allowed_lateness: How far behind the watermark an event still changes gold.
+        max_future_skew: How far ahead of its arrival an event may lie.
+        idle_after: A source partition silent for so long is not waited for.
+    """
+
+    delay: Duration = timedelta(minutes=10)
+    allowed_lateness: Duration = timedelta(days=1)
+    max_future_skew: Duration = timedelta(minutes=5)
+    idle_after: PositiveDuration = timedelta(minutes=5)
+
+
+class Dedup(Model):
+    """How far back a copy of an event is looked for.
+
+    Attributes:
+        ttl: How long after its arrival an id is remembered.
+        beyond_ttl: With ``merge``, ids of the same event date are remembered for good.
+        prefilter: ``operator`` puts Spark's own deduplication in front; it changes no result.
+    """
+
+    ttl: PositiveDuration = timedelta(hours=1)
+    beyond_ttl: Literal["merge", "ignore"] = "merge"
+    prefilter: Literal["none", "operator"] = "none"
+
+    @property
+    def widened(self) -> bool:
+        """Whether rows of one event date meet beyond the TTL."""
+        return self.beyond_ttl == "merge"
+
+
+class Alerts(Model):
+    """The limits of the alert rules; ``null`` turns a rule off.
+
+    Attributes:
+        lag_seconds: How long something may wait for a hop while no less comes than is taken.
+        latency_seconds: How long a record may take from bronze into gold.
+        watermark_stuck: How long batches may bring rows without the watermark moving.
+        batch_over_interval: How long a hop's batches may take longer than their interval.
+        quarantine_rate: Part of the rows that may be quarantined.
+        late_rate: Part of the rows that may be too late.
+        stale: How long no batch may be closed.
+        checkpoint_failing: How long a batch may be in the tables and not closed in its checkpoint.
+    """
+
+    lag_seconds: Seconds | None = 300.0
+    latency_seconds: Seconds | None = None
+    watermark_stuck: PositiveDuration | None = timedelta(minutes=10)
+    batch_over_interval: PositiveDuration | None = timedelta(minutes=5)
+    quarantine_rate: Rate | None = 0.02
+    late_rate: Rate | None = 0.05
+    stale: PositiveDuration | None = timedelta(days=1)
+    checkpoint_failing: PositiveDuration | None = timedelta(minutes=5)
+
+
+class Enrich(Model):
+    """Columns of a dimension, added in silver.
+
+    Attributes:
+        dimension: The dimension's name.
+        on: Silver's column to the dimension's column; ``"on"`` in YAML, with its quotes.
+        columns: The dimension's columns to add.
+        as_of: Silver's column telling which version holds; None for the latest.
+    """
+
+    dimension: TableName
+    on: Annotated[dict[ColumnName, ColumnName], Field(min_length=1)]
+    columns: Annotated[tuple[ColumnName, ...], Field(min_length=1)]
+    as_of: str | None = None
 
 
 class Quality(Model):
@@ -42,7 +169,7 @@ class DimensionSpec(Model):
     history: Annotated[bool, Field(strict=True)] = True
 
 
-class Pipeline(Described):
+class Pipeline(Documented):
     """A pipeline file, read and checked.
 
     Attributes:
@@ -89,22 +216,18 @@ class Pipeline(Described):
         if isinstance(context, dict):
             self._file = str(context.get("file", ""))
 
-    def with_suite(self, suite: Suite) -> Pipeline:
-        """Give the pipeline the content of the suite that it names."""
-        pipeline = self.model_copy()
-        pipeline._expectations = suite
-        return pipeline
-
-    def with_avro_schema(self, text: str) -> Pipeline:
-        """Give the pipeline the content of the Avro schema that its source names."""
-        pipeline = self.model_copy()
-        pipeline._avro_schema = text
-        return pipeline
-
-    def with_dimensions(self, dimensions: Mapping[str, Pipeline]) -> Pipeline:
-        """Give the pipeline the definitions of the dimensions that it names."""
+    def completed(
+        self,
+        *,
+        dimensions: Mapping[str, Pipeline],
+        suite: Suite | None,
+        avro_schema: str | None,
+    ) -> Pipeline:
+        """Add the content of the files that the pipeline names."""
         pipeline = self.model_copy()
         pipeline._dimensions = dict(dimensions)
+        pipeline._expectations = suite
+        pipeline._avro_schema = avro_schema
         return pipeline
 
     @property
@@ -148,12 +271,10 @@ class Pipeline(Described):
 
         A dimension's have what orders its changes among them, and which of them delete.
         """
-        found = selected_columns(self.event)
-        if self.dimension is not None and self.event.sequence is not None:
-            gone = (
-                f"coalesce({self.event.delete_when}, false)" if self.event.delete_when else "false"
-            )
-            found |= {SEQUENCE: self.event.sequence, IS_DELETE: gone}
+        event, found = self.event, selected_columns(self.event)
+        if self.dimension is not None and event.sequence is not None:
+            gone = f"coalesce({event.delete_when}, false)" if event.delete_when else "false"
+            found |= {SEQUENCE: event.sequence, IS_DELETE: gone}
         return found
 
     @property
@@ -190,7 +311,9 @@ def selected_columns(event: Event) -> dict[str, str]:
     """
     if event.select is not None:
         return dict(event.select)
-    return {f.name: quoted(f.name) for f in event.fields if f.name.lower() not in SILVER_RESERVED}
+    return {
+        f.name: types.quoted(f.name) for f in event.fields if f.name.lower() not in SILVER_RESERVED
+    }
 
 
 def unbuilt_features(pipeline: Pipeline) -> list[str]:
@@ -202,3 +325,55 @@ def unbuilt_features(pipeline: Pipeline) -> list[str]:
         "transform": pipeline.transform is not None,
     }
     return [name for name, is_present in present.items() if is_present]
+
+
+def payload_types(event: Event) -> dict[str, str | None]:
+    """Give the types of what an event's expressions may use: the payload's fields, and bronze's."""
+    payload = {field.name: field.type.sql for field in event.fields}
+    return {**payload, **{name: STANDARD[name] for name in BRONZE_COLUMNS if name not in payload}}
+
+
+def event_types(event: Event) -> dict[str, str | None]:
+    """Give the types of the columns that an event selects; None where only Spark knows."""
+    scope = payload_types(event)
+    return {name: type_of(sql, scope) for name, sql in selected_columns(event).items()}
+
+
+def silver_types(pipeline: Pipeline) -> dict[str, str | None]:
+    """Give the types of silver's columns by name; None where only Spark knows."""
+    scope = payload_types(pipeline.event)
+    found: dict[str, str | None] = {name: STANDARD[name] for name in SILVER_RESERVED}
+    found |= {name: type_of(sql, scope) for name, sql in pipeline.selected.items()}
+    for enrich in pipeline.enrich:
+        known = pipeline.dimensions.get(enrich.dimension)
+        theirs = silver_types(known) if known else {}
+        found |= {name: theirs.get(name) for name in enrich.columns}
+    return found
+
+
+def gold_types(gold: GoldTable, silver: Types) -> dict[str, str | None]:
+    """Give the types of a gold table's columns."""
+    found: dict[str, str | None] = {
+        name: silver.get(name) if name in gold.keys else STANDARD.get(name) for name in gold.columns
+    }
+    return found | {measure.name: measured_type(measure, silver) for measure in gold.measures}
+
+
+def measured_type(measure: Measure, silver: Types) -> str | None:
+    """Give the type of a measure: that of Spark's aggregate, but for a sum of BIGINT."""
+    aggregate = measure.aggregate
+    if aggregate in _FIXED:
+        return _FIXED[aggregate]
+    of = type_of(measure.expression, silver)
+    if of is None or aggregate not in ("sum", "avg"):
+        return of
+    if aggregate == "sum" and of == "BIGINT":
+        return f"DECIMAL({_MOST_DIGITS},0)"
+    if of in _WHOLE or of in ("FLOAT", "DOUBLE"):
+        return "BIGINT" if of in _WHOLE and aggregate == "sum" else "DOUBLE"
+    digits = exp.DataType.build(of, dialect=DIALECT).expressions
+    if not of.startswith("DECIMAL") or len(digits) != 2:
+        return None
+    precision, scale = (int(digit.name) for digit in digits)
+    more, finer = (10, 0) if aggregate == "sum" else (4, 4)
+    return f"DECIMAL({min(precision + more, _MOST_DIGITS)},{scale + finer})"

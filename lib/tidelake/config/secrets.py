@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from tidelake.config.databricks import secret_of
 from tidelake.config.source import REFERENCE
 from tidelake.errors import UsageError
+
+
+def on_databricks() -> bool:
+    """Tell whether a Databricks runtime, serverless too, runs this process."""
+    return "DATABRICKS_RUNTIME_VERSION" in os.environ
 
 
 def resolved(options: Mapping[str, str]) -> dict[str, str]:
@@ -29,9 +33,27 @@ def _value(option: str, text: str) -> str:
         return text
     kind, _, name = text.partition(":")
     if kind == "secret":
-        scope, _, key = name.partition("/")
-        return secret_of(option, scope, key)
+        return _secret_of(option, *name.split("/"))
     value = os.environ.get(name)
     if value is None:
         raise UsageError(f"option {option} stands for the variable {name}, which is not set.")
     return value
+
+
+def _secret_of(option: str, scope: str, key: str) -> str:
+    """Ask the Databricks workspace for a secret."""
+    name = f"option {option}: secret:{scope}/{key}"
+    if not on_databricks():
+        raise UsageError(f"{name} can be had on Databricks only. Write env:NAME here.")
+    try:
+        from databricks.sdk.runtime import dbutils  # noqa: PLC0415  the runtime has it
+    except ImportError as error:
+        raise UsageError(f"{name}: this runtime has no databricks-sdk. Write env:NAME.") from error
+    try:
+        value = dbutils.secrets.get(scope, key)
+    except Exception as error:  # What it raises differs by compute and has no base of its own.
+        raise UsageError(
+            f"{name} is not there, or whom the job runs as may not read it "
+            f"({type(error).__name__}). See: databricks secrets list-secrets {scope}"
+        ) from error
+    return str(value)

@@ -1,44 +1,37 @@
-"""Where a pipeline's payloads come from."""
+"""Where a pipeline's payloads come from: models, checks of a source, a topic's address."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from tidelake.config.model import Model, PositiveInt, Problems
-from tidelake.config.sizes import ByteSize
+from tidelake.config.document import Finding
+from tidelake.config.model import ByteSize, Model, PositiveInt, Problems
+from tidelake.errors import UsageError
 
 Format = Literal["json", "avro"]
 # Databricks bounds the names of scopes and keys so.
 _NAMED = "[A-Za-z0-9_.@-]{1,128}"
 REFERENCE = re.compile(f"(env:[A-Za-z_][A-Za-z0-9_]*|secret:{_NAMED}/{_NAMED})")
-_OURS = frozenset(
-    {
-        "kafka.bootstrap.servers",
-        "kafka.isolation.level",
-        "assign",
-        "subscribe",
-        "subscribePattern",
-        "startingOffsets",
-        "startingTimestamp",
-        "startingOffsetsByTimestamp",
-        "maxOffsetsPerTrigger",
-        "minPartitions",
-        "includeHeaders",
-        "failOnDataLoss",
-    }
-)
-_INSTEAD = {
+# Options that Tidelake sets itself, and what to write instead.
+_OURS = {
     "kafka.bootstrap.servers": ": write bootstrap",
+    "kafka.isolation.level": "",
+    "assign": "",
     "subscribe": ": write topic",
     "subscribePattern": ": write pattern",
     "startingOffsets": ": write starting",
     "startingTimestamp": ": write starting",
+    "startingOffsetsByTimestamp": "",
     "maxOffsetsPerTrigger": ": write max_offsets_per_trigger",
     "minPartitions": ": write min_partitions",
+    "includeHeaders": "",
     "failOnDataLoss": ": records that are gone always stop a run",
 }
 _SENSITIVE = re.compile(
@@ -46,7 +39,7 @@ _SENSITIVE = re.compile(
 )
 
 
-def text_of(value: object) -> object:
+def _as_text(value: object) -> object:
     """Give a setting as Spark takes it: YAML's ``true`` and ``8`` are texts there."""
     if isinstance(value, bool):
         return str(value).lower()
@@ -74,7 +67,7 @@ def _not_blank(text: str) -> str:
 
 
 Text = Annotated[str, AfterValidator(_not_blank)]
-Setting = Annotated[str, BeforeValidator(text_of)]
+Setting = Annotated[str, BeforeValidator(_as_text)]
 Options = Annotated[dict[str, Setting], AfterValidator(_only_references)]
 
 
@@ -87,7 +80,7 @@ def _a_reference(text: str) -> str:
     return text
 
 
-Compatibility = Literal["backward", "forward", "full", "none"]
+SecretReference = Annotated[str, AfterValidator(_a_reference)]
 
 
 class Registry(Model):
@@ -102,8 +95,8 @@ class Registry(Model):
 
     url: Text
     subject: Text
-    compatibility: Compatibility = "backward"
-    credentials: Annotated[str, AfterValidator(_a_reference)] | None = None
+    compatibility: Literal["backward", "forward", "full", "none"] = "backward"
+    credentials: SecretReference | None = None
 
 
 class FilesSource(Model):
@@ -130,9 +123,7 @@ class FilesSource(Model):
 
 def _not_ours(options: dict[str, str]) -> dict[str, str]:
     problems = [
-        f"option {name} is set by Tidelake{_INSTEAD.get(name, '')}"
-        for name in options
-        if name in _OURS
+        f"option {name} is set by Tidelake{_OURS[name]}" for name in options if name in _OURS
     ]
     problems += [
         f"option {name} is no setting of a Kafka client: those begin with kafka."
@@ -217,3 +208,83 @@ class RateSource(Model):
 Source = Annotated[
     FilesSource | KafkaSource | DeltaSource | RateSource, Field(discriminator="kind")
 ]
+
+
+_PROTOCOL = "kafka.security.protocol"
+_ENCRYPTED = ("SSL", "SASL_SSL")
+_FILES, _BYTES = "max_files_per_trigger", "max_bytes_per_trigger"
+
+
+def source_findings(source: Any, *, in_prod: bool) -> Iterator[Finding]:
+    """Find keys of a source as written that do not go together, or not in this environment.
+
+    Args:
+        source: The raw section; anything but a mapping is somebody else's finding.
+        in_prod: Whether nothing may go over the network in plain text.
+    """
+    if not isinstance(source, dict):
+        return
+    for key in ("registry", "schema"):
+        if key in source and source.get("format") != "avro":
+            yield Finding(("source", key), "goes with format: avro only")
+    yield from _registry_findings(source.get("registry"), in_prod)
+    if source.get("kind") == "files" and {_FILES, _BYTES} <= source.keys():
+        yield Finding(("source", _BYTES), f"stands beside {_FILES}; a folder takes one of them")
+    if source.get("kind") != "kafka":
+        return
+    if ("topic" in source) == ("pattern" in source):
+        yield Finding(("source", "topic"), "write either topic or pattern")
+    if source.get("format") == "avro" and ("registry" in source) == ("schema" in source):
+        yield Finding(
+            ("source", "format"),
+            "avro: write either registry, where records name their schema, or schema: FILE",
+        )
+    options = source.get("options")
+    options = options if isinstance(options, dict) else {}
+    protocol = str(options.get(_PROTOCOL, "PLAINTEXT")).upper()
+    if in_prod and protocol not in _ENCRYPTED:
+        yield Finding(
+            ("source", "options"),
+            f"{_PROTOCOL} must be {' or '.join(_ENCRYPTED)} in prod, and is {protocol}",
+        )
+
+
+def _registry_findings(registry: Any, in_prod: bool) -> Iterator[Finding]:
+    url = registry.get("url") if isinstance(registry, Mapping) else None
+    if not isinstance(url, str):
+        return
+    place = ("source", "registry", "url")
+    address = urlsplit(url)
+    if address.scheme not in ("http", "https") or not address.hostname:
+        # It may hold a password.
+        yield Finding(place, "is no address: write https://HOST:PORT")
+    elif "@" in address.netloc:
+        yield Finding(place, "holds a user: write credentials: env:NAME instead")
+    elif in_prod and address.scheme != "https":
+        yield Finding(place, "must begin with https:// in prod")
+
+
+@dataclass(frozen=True)
+class Address:
+    """A topic of a broker, written ``kafka://host:port/topic``."""
+
+    bootstrap: str
+    topic: str
+
+
+def is_address(text: str) -> bool:
+    """Tell whether a text names a topic rather than a folder."""
+    return text.startswith("kafka://")
+
+
+def address_of(text: str) -> Address:
+    """Read ``kafka://host:port/topic``.
+
+    Raises:
+        UsageError: It is not of that form.
+    """
+    parts = urlsplit(text)
+    topic = parts.path.strip("/")
+    if parts.scheme != "kafka" or not parts.netloc or not topic or "/" in topic or parts.query:
+        raise UsageError(f"{text} names no topic: write kafka://HOST:PORT/TOPIC")
+    return Address(parts.netloc, topic)

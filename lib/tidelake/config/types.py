@@ -1,10 +1,17 @@
-"""Types of a payload's fields, as Spark's DDL names them."""
+"""Types of a payload's fields, as Spark's DDL names them, and its schema read without Spark.
+
+Read by hand rather than with sqlglot, whose types are those of many dialects: it takes types that
+Spark refuses, and turns others into synonyms.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, get_args
+
+from tidelake.config.model import Problems, suggestion
 
 Kind = Literal[
     "string",
@@ -89,3 +96,165 @@ class FieldType:
             )
             return f"STRUCT<{inner}>"
         return self.kind.upper()
+
+
+_MAX_PRECISION = 38
+_MAX_DEPTH = 50
+_TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|([A-Za-z_][A-Za-z0-9_]*)|(\d+)|('[^']*')|([<>(),:]))")
+_KIND_OF: dict[str, Kind] = {str(kind): kind for kind in KINDS} | SYNONYMS
+
+
+class _Syntax(ValueError):
+    """The text cannot be read further."""
+
+
+class _Reader:
+    """Recursive descent; problems with a meaning are collected, syntax stops it."""
+
+    def __init__(self, text: str) -> None:
+        self.tokens: list[str] = []
+        self.at = 0
+        self.depth = 0
+        self.problems: list[str] = []
+        self.text = text.rstrip()
+
+    def split(self) -> None:
+        at = 0
+        while at < len(self.text):
+            match = _TOKEN.match(self.text, at)
+            if match is None:
+                raise _Syntax(f"cannot read the schema at '{self.text[at : at + 20].strip()}'")
+            self.tokens.append(match[0].strip())
+            at = match.end()
+
+    def peek(self) -> str:
+        return self.tokens[self.at] if self.at < len(self.tokens) else ""
+
+    def take(self, wanted: str = "") -> str:
+        token = self.peek()
+        if not token or (wanted and token.upper() != wanted):
+            found = f"'{token}'" if token else "the end"
+            raise _Syntax(f"the schema has {found} where {wanted or 'more'} was expected")
+        self.at += 1
+        return token
+
+    def takes(self, wanted: str) -> bool:
+        """Take a token if it is the next."""
+        is_next = self.peek().upper() == wanted
+        self.at += is_next
+        return is_next
+
+    def name(self) -> str:
+        token = self.take()
+        if token.startswith("`"):
+            return token[1:-1].replace("``", "`")
+        if not re.match(r"[A-Za-z_]", token):
+            raise _Syntax(f"the schema has '{token}' where a field's name was expected")
+        return token
+
+    def fields(self, end: str, place: str = "") -> tuple[Field, ...]:
+        found: list[Field] = []
+        seen: set[str] = set()
+        while self.peek() != end or not found:
+            if found:
+                self.take(",")
+            name = self.name()
+            path = f"{place}{name}"
+            if name.lower() in seen:
+                self.problems.append(f"field '{path}' is there twice (case does not count)")
+            if name.startswith("_") and not place:
+                self.problems.append(f"field '{name}': names beginning with _ are the system's own")
+            seen.add(name.lower())
+            self.takes(":")
+            found.append(Field(name, self.type(path)))
+            if self.takes("NOT"):
+                self.take("NULL")
+                self.problems.append(
+                    f"field '{path}': NOT NULL is not part of a payload's schema; use event.where"
+                )
+            if self.takes("COMMENT") and not self.take().startswith("'"):
+                raise _Syntax(f"field '{path}': COMMENT takes a text in quotes")
+        return tuple(found)
+
+    def type(self, place: str) -> FieldType:
+        self.depth += 1
+        if self.depth > _MAX_DEPTH:
+            raise _Syntax("the schema is nested too deeply")
+        word = self.take()
+        kind = _KIND_OF.get(word.lower())
+        if kind is None:
+            hint = "; use STRING" if word.lower() in {"varchar", "char", "text"} else ""
+            hint = hint or suggestion(word, (name.upper() for name in _KIND_OF))
+            self.problems.append(f"field '{place}': unknown type {word}{hint}")
+            self.skip_arguments()
+            found = FieldType("string")
+        elif kind == "decimal":
+            found = self.decimal(place)
+        elif kind in {"array", "map", "struct"}:
+            self.take("<")
+            found = self.nested(kind, place)
+            self.take(">")
+        else:
+            found = FieldType(kind)
+        self.depth -= 1
+        return found
+
+    def nested(self, kind: Kind, place: str) -> FieldType:
+        if kind == "array":
+            return FieldType("array", element=self.type(f"{place}[]"))
+        if kind == "struct":
+            return FieldType("struct", fields=self.fields(">", f"{place}."))
+        key = self.type(f"{place} (key)")
+        self.take(",")
+        if key.kind != "string":
+            self.problems.append(f"field '{place}': a map's keys are STRING, not {key.sql}")
+        return FieldType("map", key=key, value=self.type(f"{place} (value)"))
+
+    def decimal(self, place: str) -> FieldType:
+        precision, scale = 10, 0
+        if self.takes("("):
+            precision = self.number(place)
+            if self.takes(","):
+                scale = self.number(place)
+            self.take(")")
+        if not 1 <= precision <= _MAX_PRECISION:
+            self.problems.append(f"field '{place}': a decimal's precision is 1 to {_MAX_PRECISION}")
+        if scale > precision:
+            self.problems.append(f"field '{place}': scale {scale} exceeds precision {precision}")
+        return FieldType("decimal", precision=precision, scale=scale)
+
+    def number(self, place: str) -> int:
+        token = self.take()
+        if not token.isdigit():
+            raise _Syntax(f"field '{place}': '{token}' is no whole number")
+        return int(token)
+
+    def skip_arguments(self) -> None:
+        opened = 0
+        while (token := self.peek()) and (opened or token in {"(", "<"}):
+            self.take()
+            opened += (token in {"(", "<"}) - (token in {")", ">"})
+            if not opened:
+                break
+
+
+@lru_cache(maxsize=256)
+def parse_schema(ddl: str) -> tuple[Field, ...]:
+    """Read a payload's schema, such as ``event_id STRING, value DECIMAL(18,2)``.
+
+    Returns:
+        The fields in order; at least one.
+
+    Raises:
+        Problems: Everything wrong with the schema, or the place where reading stopped.
+    """
+    reader = _Reader(ddl)
+    fields: tuple[Field, ...] = ()
+    try:
+        reader.split()
+        fields = reader.fields("")
+    except _Syntax as error:
+        reader.problems.append(str(error))
+    if reader.problems:
+        raise Problems(reader.problems)
+    return fields

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from tidelake.columns import VALUE as _VALUE
 from tidelake.columns import try_eval
-from tidelake.config.detections import (
+from tidelake.config.gold import (
     HOUR,
     LAST_PLACE,
     TOTAL,

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidelake.columns import instant
-from tidelake.config.detections import LAST_PLACE, TOTAL, VALUES, Detection
+from tidelake.config.gold import LAST_PLACE, TOTAL, VALUES, Detection
 from tidelake.gold.detections import (
     EVIDENCE,
     FOUND,

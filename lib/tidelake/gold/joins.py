@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from tidelake.columns import VALUE, equal, holds, try_eval
 from tidelake.config import Join
-from tidelake.config.joins import LeftSide, RightSide
+from tidelake.config.gold import LeftSide, RightSide
 
 LEFT, LEFT_TIME = "_left", "_left_time"
 RIGHT, RIGHT_TIME = "_right", "_right_time"

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tidelake.config.addresses import Address
+from tidelake.config.source import Address
 from tidelake.generators import Summary, generate
 from tidelake.kafka.produce import produce
 

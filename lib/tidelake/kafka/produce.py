@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import Any
 
-from tidelake.config.addresses import Address
+from tidelake.config.source import Address
 from tidelake.errors import MachineError, TidelakeError
 from tidelake.kafka.reach import refuse_unreachable
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tidelake.config.addresses import Address
+from tidelake.config.source import Address
 from tidelake.errors import SourceError
 from tidelake.kafka.produce import library
 from tidelake.kafka.reach import refuse_unreachable

@@ -14,9 +14,8 @@ from datetime import UTC, date, datetime, time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tidelake.config.bounds import as_bound, from_now, is_parameter
-from tidelake.config.expectations import Expectation, Suite
-from tidelake.config.signatures import SIGNATURES
+from tidelake.config.arguments import as_bound, from_now, is_parameter
+from tidelake.config.expectations import SIGNATURES, Expectation, Suite
 from tidelake.delta.access import load
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import MachineError, UsageError

@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql import functions as F
 
-from tidelake.config.ops_tables import BOOKS_COLUMNS
+from tidelake.config.standard import BOOKS_COLUMNS
 from tidelake.delta.access import load
 from tidelake.delta.append import append, ensure_table
 from tidelake.delta.generations import CREATION, FIRST_GENERATION

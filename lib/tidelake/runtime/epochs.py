@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql import functions as F
 
-from tidelake.config.ops_tables import EPOCHS_COLUMNS
+from tidelake.config.standard import EPOCHS_COLUMNS
 from tidelake.delta.append import append, ensure_final_view, ensure_table
 from tidelake.delta.boundaries import find_boundary
 from tidelake.delta.compaction import compact, is_due

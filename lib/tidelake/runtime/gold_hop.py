@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from tidelake.config.meanings import meaning_of
-from tidelake.config.sizes import bytes_of
+from tidelake.config.model import bytes_of
 from tidelake.delta.append import ensure_table
 from tidelake.delta.compaction import CONFLICTS, has_vectors, relieve
 from tidelake.delta.generations import Fence

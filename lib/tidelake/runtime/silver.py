@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 
 from tidelake.bronze import as_never_requeued
-from tidelake.config.sizes import bytes_of
+from tidelake.config.model import bytes_of
 from tidelake.delta.access import follow, load
 from tidelake.delta.append import append
 from tidelake.delta.evolution import types_of

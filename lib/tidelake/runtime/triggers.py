@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidelake.config import parse_duration
-from tidelake.config.triggers import INTERVAL
+from tidelake.config.environment import INTERVAL
 from tidelake.errors import UsageError
 
 AVAILABLE_NOW = "available-now"

@@ -5,26 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any
 
-from tidelake.config.addresses import Address
 from tidelake.config.expressions import expression_problems
 from tidelake.config.model import suggestion
 from tidelake.config.names import BRONZE_COLUMNS
+from tidelake.config.source import Address
 from tidelake.config.types import Field
 from tidelake.errors import UsageError
-from tidelake.scaffold.arrival import Lateness, lateness_of
-from tidelake.scaffold.choices import (
+from tidelake.scaffold.guesses import (
     Choice,
+    FirstTable,
+    Lateness,
     event_ids,
     event_times,
+    first_table,
+    gold_keys,
     identities,
     in_future,
     instants,
+    lateness_of,
+    rules_of,
 )
-from tidelake.scaffold.columns import Column, Payload
-from tidelake.scaffold.gold import FirstTable, first_table, gold_keys
-from tidelake.scaffold.rules import Rule, rules_of
-from tidelake.scaffold.sample import Sample, first_sound
+from tidelake.scaffold.payload import Column, Payload
+from tidelake.scaffold.sample import Sample
 
 NO_KEY = "none"
 _SAMPLE_LINES = 20
@@ -76,7 +81,7 @@ class Draft:
     time: Choice
     lateness: Lateness
     table: FirstTable
-    rules: tuple[Rule, ...]
+    rules: tuple[dict[str, Any], ...]
     examples: tuple[bytes, ...]
     records: int
     notes: tuple[str, ...]
@@ -91,11 +96,9 @@ def draft_of(
         UsageError: A wish names a field that the sample does not hold, or is no SQL.
     """
     count = len(sample.records)
-    chosen_id = _chosen(wishes.id, event_ids(sample, payload), payload, "--id")
-    from_topic = isinstance(source, Address)
-    chosen_time = _chosen(
-        wishes.time, event_times(payload, from_topic=from_topic), payload, "--time"
-    )
+    chosen_id = _choice(wishes.id, payload, event_ids(sample, payload), "--id")
+    ranked = event_times(payload, from_topic=isinstance(source, Address))
+    chosen_time = _choice(wishes.time, payload, ranked, "--time")
     times = instants(chosen_time, count)
     lateness = lateness_of(times, [record.partition for record in sample.records])
     if wishes.delay not in (None, lateness.delay):
@@ -116,36 +119,27 @@ def draft_of(
         lateness=lateness,
         table=table if key is guessed else replace(table, why="as asked"),
         rules=tuple(rules_of([c for c in columns if c.path not in known])),
-        examples=tuple(first_sound(sample, _accepted(ids, times, chosen_time), _SAMPLE_LINES)),
+        examples=tuple(islice(_examples(sample, ids, times, chosen_time), _SAMPLE_LINES)),
         records=count,
         notes=tuple(_notes(sample, payload, columns, times, chosen_time)),
     )
 
 
-def choice_of(wish: str, payload: Payload, ranked: Sequence[Choice], option: str) -> Choice:
-    """Turn a wish, a field's name or SQL, into a choice.
-
-    Raises:
-        UsageError: It names nothing that the sample holds, or is no SQL.
-    """
+def _choice(wish: str | None, payload: Payload, ranked: Sequence[Choice], option: str) -> Choice:
+    """Turn a wish, a field's name or SQL, into a choice; without one take the best."""
+    if wish is None:
+        return ranked[0]
     column = payload.column(wish)
-    if column is not None:
-        of_column = next((one for one in ranked if one.column is column), None)
-        if of_column is not None:
-            return of_column
-        return Choice(column.field, "as asked", column)
     for one in ranked:
-        if one.sql == wish:
+        if (one.sql == wish) if column is None else (one.column is column):
             return one
+    if column is not None:
+        return Choice(column.field, "as asked", column)
     known = [*(field.name for field in payload.fields), *BRONZE_COLUMNS]
     problems = expression_problems(wish, known)
     if problems:
         raise UsageError(f"{option} '{wish}' {'; '.join(problems)}")
     return Choice(wish, "as asked")
-
-
-def _chosen(wish: str | None, ranked: list[Choice], payload: Payload, option: str) -> Choice:
-    return ranked[0] if wish is None else choice_of(wish, payload, ranked, option)
 
 
 def _columns(payload: Payload, id_: Choice, time: Choice) -> tuple[Column, ...]:
@@ -179,19 +173,19 @@ def _key(
     )
 
 
-def _accepted(
-    ids: Sequence[str | None] | None, times: Sequence[datetime | None], time: Choice
-) -> list[bool]:
-    """Tell which records become rows of silver: the first of each id, with a time that is past."""
+def _examples(
+    sample: Sample, ids: Sequence[str | None] | None, times: Sequence[datetime | None], time: Choice
+) -> Iterator[bytes]:
+    """Give the payloads of one line that become rows of silver: of a new id, in the past."""
     seen: set[str] = set()
-    wanted = []
-    for at, instant in enumerate(times):
+    for at, (record, instant) in enumerate(zip(sample.records, times, strict=True)):
         one = str(at) if ids is None else ids[at]
+        if one is None or one in seen:
+            continue
+        seen.add(one)
         timed = time.column is None or (instant is not None and not in_future([instant]))
-        wanted.append(one is not None and one not in seen and timed)
-        if one is not None:
-            seen.add(one)
-    return wanted
+        if timed and b"\n" not in record.payload:
+            yield record.payload
 
 
 def _notes(
@@ -209,10 +203,10 @@ def _notes(
         if column.name != plain:
             yield f"{column.shown} is called {column.name}"
     if sample.broken:
-        first = sample.broken[0]
+        first, why = sample.broken[0]
         yield (
             f"{len(sample.broken):,} of {len(sample.broken) + len(sample.records):,} records will "
-            f"be quarantined, as not one JSON object; the first: {first.place}: {first.why}"
+            f"be quarantined, as not one JSON object; the first: {first.place}: {why}"
         )
     ahead = in_future(times)
     if ahead:

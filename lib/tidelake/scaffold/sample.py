@@ -6,7 +6,7 @@ import bz2
 import gzip
 import json
 import lzma
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import islice
@@ -43,27 +43,18 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Broken:
-    """A record that is not one JSON object, and why."""
-
-    place: str
-    why: str
-    payload: bytes
-
-
-@dataclass(frozen=True)
 class Sample:
     """Records in the order of their arrival, those that are JSON objects with their content.
 
     Attributes:
         records: The sound ones.
         values: The content of each; numbers with a point are ``Decimal``, digit by digit.
-        broken: The others.
+        broken: The others, each with why it is no JSON object.
     """
 
     records: tuple[Record, ...]
     values: tuple[dict[str, Any], ...]
-    broken: tuple[Broken, ...]
+    broken: tuple[tuple[Record, str], ...]
 
 
 def sample_of(records: Iterable[Record]) -> Sample:
@@ -74,20 +65,20 @@ def sample_of(records: Iterable[Record]) -> Sample:
     """
     sound: list[Record] = []
     values: list[dict[str, Any]] = []
-    broken: list[Broken] = []
+    broken: list[tuple[Record, str]] = []
     for record in records:
         read = _read(record.payload)
         if isinstance(read, str):
-            broken.append(Broken(record.place, read, record.payload))
+            broken.append((record, read))
         else:
             sound.append(record)
             values.append(read)
     if not sound and not broken:
         raise SourceError("the sample holds no record: every line is empty.")
     if len(broken) >= max(len(sound), 1):
-        first = broken[0]
+        first, why = broken[0]
         raise SourceError(
-            f"{first.place}: {first.why} ({len(broken):,} of {len(sound) + len(broken):,} records "
+            f"{first.place}: {why} ({len(broken):,} of {len(sound) + len(broken):,} records "
             f"are not one JSON object). {_remedy(first.payload)}"
         )
     return Sample(tuple(sound), tuple(values), tuple(broken))
@@ -196,13 +187,3 @@ def _remedy(payload: bytes) -> str:
     if "," in text and "{" not in text:
         return "This looks like CSV; write one JSON object a line first."
     return "A source is JSON, one object a line."
-
-
-def first_sound(sample: Sample, wanted: Sequence[bool], count: int) -> list[bytes]:
-    """Give the first payloads that are wanted and fit on a line, as they are."""
-    chosen = (
-        record.payload
-        for record, fits in zip(sample.records, wanted, strict=True)
-        if fits and b"\n" not in record.payload
-    )
-    return list(islice(chosen, count))

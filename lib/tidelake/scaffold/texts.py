@@ -1,28 +1,37 @@
-"""The files of a draft as text: pipeline, expectations, test. Each says what may be changed."""
+"""The files of a draft: pipeline, expectations, test, sample. None that is there is touched."""
 
 from __future__ import annotations
 
+import os
+import tempfile
 import textwrap
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import TypeAdapter, ValidationError
 
-from tidelake.config.addresses import Address
+from tidelake.config import Environment, load_pipeline
+from tidelake.config.model import written
+from tidelake.config.names import TableName
+from tidelake.config.source import Address
 from tidelake.config.types import Field, quoted
-from tidelake.scaffold.arrival import written
-from tidelake.scaffold.columns import Column
+from tidelake.errors import ConfigError, UsageError
 from tidelake.scaffold.draft import Draft
-from tidelake.scaffold.gold import FirstTable
+from tidelake.scaffold.guesses import FirstTable
+from tidelake.scaffold.payload import Column
 
 _WIDTH = 96
 
 
 def pipeline_text(draft: Draft) -> str:
     """Write the pipeline file."""
+    source = draft.source
+    origin = f"the topic {source.topic}" if isinstance(source, Address) else source
     lines = [
         *_comment(
-            f"{draft.name}, from {draft.records:,} records of {_origin(draft)} by tidelake init. "
+            f"{draft.name}, from {draft.records:,} records of {origin} by tidelake init. "
             "The file is yours now: change it, look with `tidelake check "
             f"{draft.name}` whether the stored tables go along, and run.",
             0,
@@ -79,10 +88,10 @@ def suite_text(draft: Draft) -> str:
         "expectations:",
     ]
     for rule in draft.rules:
-        lines.append(f"  - type: {rule.type}")
-        lines += _wrapped("    kwargs: ", {"column": rule.column, **rule.arguments})
-        if rule.severity != "critical":
-            lines.append(f"    severity: {rule.severity}")
+        lines.append(f"  - type: {rule['type']}")
+        lines += _wrapped("    kwargs: ", rule["kwargs"])
+        if "severity" in rule:
+            lines.append(f"    severity: {rule['severity']}")
     table = draft.table
     lines += [
         "gold:",
@@ -144,17 +153,6 @@ def test_nothing_is_lost(played: Played) -> None:
 def test_gold_counts_every_accepted_event(played: Played) -> None:
     assert played.ask("SELECT sum({counted}) FROM gold.{draft.table.name}") == [({count},)]
 '''
-
-
-def sample_bytes(draft: Draft) -> bytes:
-    """Write the sample that the test reads, each payload as it was."""
-    return b"".join(payload + b"\n" for payload in draft.examples)
-
-
-def _origin(draft: Draft) -> str:
-    if isinstance(draft.source, Address):
-        return f"the topic {draft.source.topic}"
-    return draft.source
 
 
 def _source(source: str | Address) -> Iterator[str]:
@@ -222,3 +220,92 @@ def _wrapped(lead: str, value: dict[str, Any]) -> list[str]:
     )
     first, *others = text.rstrip("\n").splitlines()
     return [lead + first, *(" " * len(lead) + other.strip() for other in others)]
+
+
+_IGNORED = ("/lakehouse/", "/spark-warehouse/")
+_FLAGS = {"event.id": "--id", "event.time": "--time", "gold[0].keys[0]": "--key"}
+
+
+def files_for(folder: Path, name: str) -> dict[str, Path]:
+    """Say where the files of a new pipeline go; none of them is there yet.
+
+    Raises:
+        UsageError: The name cannot be a pipeline's, the folder is none, or a file is there.
+    """
+    try:
+        TypeAdapter(TableName).validate_python(name)
+    except ValidationError as error:
+        raise UsageError(str(error.errors()[0]["ctx"]["error"])) from error
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"--to {folder} is a file, not a folder.")
+    files = {
+        "pipeline": folder / "conf" / "pipelines" / f"{name}.yml",
+        "suite": folder / "conf" / "expectations" / f"{name}.yml",
+        "test": folder / "tests" / f"test_{name}.py",
+        "sample": folder / "tests" / f"{name}.sample.jsonl",
+    }
+    there = [path for path in files.values() if path.exists()]
+    if there:
+        raise UsageError(
+            f"nothing was written, {'this is' if len(there) == 1 else 'these are'} there already: "
+            f"{', '.join(map(str, there))}. Choose another NAME or another folder with --to."
+        )
+    return files
+
+
+def write(files: dict[str, Path], draft: Draft, environment: Environment) -> list[Path]:
+    """Write the files, once the definition has passed the checks that each command makes.
+
+    Returns:
+        What was written or, of ``.gitignore``, added to.
+
+    Raises:
+        UsageError: What was asked for makes no sound definition; nothing was written.
+    """
+    content = {"pipeline": pipeline_text(draft).encode(), "suite": suite_text(draft).encode()}
+    _refuse_unsound(draft.name, content, environment)
+    if draft.examples:
+        # Without a line the test would say nothing.
+        content["test"] = test_text(draft).encode()
+        content["sample"] = b"".join(payload + b"\n" for payload in draft.examples)
+    for what, data in content.items():
+        files[what].parent.mkdir(parents=True, exist_ok=True)
+        with files[what].open("xb") as stream:
+            stream.write(data)
+    ignore = files["pipeline"].parents[2] / ".gitignore"
+    return [*(files[what] for what in content), *([ignore] if _ignore(ignore) else [])]
+
+
+def source_in(folder: Path, source: Path) -> str:
+    """Write a source's path as commands that are called in the folder find it."""
+    whole = Path(os.path.abspath(source))
+    home = Path(os.path.abspath(folder))
+    return str(whole.relative_to(home)) if whole.is_relative_to(home) else str(whole)
+
+
+def _refuse_unsound(name: str, content: dict[str, bytes], environment: Environment) -> None:
+    """Load the definition from a temporary folder."""
+    with tempfile.TemporaryDirectory() as temporary:
+        trial = files_for(Path(temporary), name)
+        for what, data in content.items():
+            trial[what].parent.mkdir(parents=True)
+            trial[what].write_bytes(data)
+        try:
+            load_pipeline(str(trial["pipeline"]), environment)
+        except ConfigError as error:
+            told = "\n".join(
+                f"  - {_FLAGS.get(one.path, one.path)}: {one.message}" for one in error.violations
+            )
+            raise UsageError(
+                f"nothing was written, this would be no sound definition:\n{told}"
+            ) from error
+
+
+def _ignore(file: Path) -> bool:
+    """Keep the tables out of git; tell whether a line was missing."""
+    there = file.read_text(encoding="utf-8") if file.exists() else ""
+    missing = [line for line in _IGNORED if line not in there.splitlines()]
+    if missing:
+        gap = "" if not there or there.endswith("\n") else "\n"
+        file.write_text(there + gap + "\n".join(missing) + "\n", encoding="utf-8")
+    return bool(missing)

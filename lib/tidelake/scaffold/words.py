@@ -5,128 +5,43 @@ from __future__ import annotations
 import re
 
 _PARTS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
-_MONEY = frozenset(
-    [
-        "amount",
-        "balance",
-        "cost",
-        "discount",
-        "fare",
-        "fee",
-        "income",
-        "paid",
-        "payment",
-        "price",
-        "refund",
-        "revenue",
-        "salary",
-        "subtotal",
-        "tax",
-        "tip",
-        "total",
-        "turnover",
-    ]
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_MONEY = _words(
+    """
+    amount balance cost discount fare fee income paid payment price refund revenue salary subtotal
+    tax tip total turnover
+    """
 )
 # Such a name counts or rates: of `total_items` and `tax_rate` none is money.
-_NOT_MONEY = frozenset(
-    [
-        "cents",
-        "cnt",
-        "code",
-        "count",
-        "days",
-        "duration",
-        "hours",
-        "id",
-        "items",
-        "minor",
-        "minutes",
-        "ms",
-        "number",
-        "pct",
-        "percent",
-        "percentage",
-        "qty",
-        "quantity",
-        "rate",
-        "ratio",
-        "seconds",
-        "type",
-        "users",
-    ]
+_NOT_MONEY = _words(
+    """
+    cents cnt code count days duration hours id items minor minutes ms number pct percent
+    percentage qty quantity rate ratio seconds type users
+    """
 )
-_CURRENCY = frozenset(
-    ["eur", "usd", "gbp", "chf", "jpy", "sek", "nok", "dkk", "pln", "czk", "inr", "cny"]
+_CURRENCY = _words("chf cny czk dkk eur gbp inr jpy nok pln sek usd")
+_KINDS = _words(
+    """
+    action category channel class country currency event kind level method operation platform
+    region severity source state status type
+    """
 )
-_KINDS = frozenset(
-    [
-        "action",
-        "category",
-        "channel",
-        "class",
-        "country",
-        "currency",
-        "event",
-        "kind",
-        "level",
-        "method",
-        "operation",
-        "platform",
-        "region",
-        "severity",
-        "source",
-        "state",
-        "status",
-        "type",
-    ]
-)
-_OWNERS = frozenset(
-    [
-        "account",
-        "client",
-        "customer",
-        "device",
-        "host",
-        "machine",
-        "member",
-        "node",
-        "owner",
-        "parent",
-        "player",
-        "product",
-        "sensor",
-        "session",
-        "shop",
-        "sku",
-        "station",
-        "store",
-        "subject",
-        "tenant",
-        "user",
-        "vehicle",
-        "visitor",
-    ]
+_OWNERS = _words(
+    """
+    account client customer device host machine member node owner parent player product sensor
+    session shop sku station store subject tenant user vehicle visitor
+    """
 )
 # Such a thing says one thing at a time; a person or an address may say two in a second.
-_DEVICES = frozenset(
-    [
-        "device",
-        "machine",
-        "meter",
-        "node",
-        "plant",
-        "probe",
-        "sensor",
-        "station",
-        "turbine",
-        "vehicle",
-    ]
-)
-_COORDINATES = frozenset(["lat", "latitude", "lon", "lng", "long", "longitude"])
-_IDS = frozenset(["id", "uuid", "guid", "uid", "key"])
-_TIMES = frozenset(
-    ["at", "time", "timestamp", "ts", "date", "datetime", "when", "occurred", "created", "logged"]
-)
+_DEVICES = _words("device machine meter node plant probe sensor station turbine vehicle")
+_COORDINATES = _words("lat latitude lng lon long longitude")
+_IDS = _words("guid id key uid uuid")
+_TIMES = _words("at created date datetime logged occurred time timestamp ts when")
 
 
 def words_of(name: str) -> tuple[str, ...]:

@@ -23,8 +23,8 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Observation, Window
 from pyspark.sql import functions as F
 
-from tidelake.config.event import Dedup
 from tidelake.config.names import ID_HASH
+from tidelake.config.pipeline import Dedup
 from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, ROW, STAGE
 from tidelake.silver.driver_dedup import (
     CONFLICT,

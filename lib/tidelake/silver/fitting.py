@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tidelake.config.bounds import as_bound
+from tidelake.config.arguments import as_bound
 from tidelake.config.expectations import Expectation
 from tidelake.config.expressions import expression_problems
 

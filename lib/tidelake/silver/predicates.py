@@ -17,8 +17,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from tidelake.config.bounds import as_bound
-from tidelake.config.patterns import MOST_LETTERS, may_overflow
+from tidelake.config.arguments import as_bound
+from tidelake.config.expressions import MOST_LETTERS, may_overflow
 from tidelake.silver.fitting import kind_of
 
 Kwargs = Mapping[str, Any]

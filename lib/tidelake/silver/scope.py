@@ -12,8 +12,8 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from tidelake.config.event import Dedup
 from tidelake.config.names import ID_HASH
+from tidelake.config.pipeline import Dedup
 from tidelake.instants import back, from_micros
 from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, REQUEUED_AT, ROW, STAGE, hash_of_id
 

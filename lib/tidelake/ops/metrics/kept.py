@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from tidelake.config.ops_tables import PROGRESS_COLUMNS
+from tidelake.config.standard import PROGRESS_COLUMNS
 from tidelake.delta.tables import Lake
 from tidelake.errors import UsageError
 from tidelake.ops.metrics.measured import Measured

@@ -10,7 +10,7 @@ from typing import Any
 
 from pyspark.sql import functions as F
 
-from tidelake.config.ops_tables import PROGRESS_COLUMNS
+from tidelake.config.standard import PROGRESS_COLUMNS
 from tidelake.delta.append import append, ensure_table
 from tidelake.delta.compaction import compact, is_due
 from tidelake.delta.generations import CREATION, FIRST_GENERATION

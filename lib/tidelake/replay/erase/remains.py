@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
-from tidelake.config.durations import parse_duration
+from tidelake.config.model import parse_duration
 from tidelake.delta.access import detail, load
 from tidelake.delta.log import Commit, last_commit
 from tidelake.delta.notes import SilverNote, positions

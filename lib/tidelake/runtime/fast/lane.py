@@ -15,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tidelake.config import Detection, FilesSource, KafkaSource
-from tidelake.config.detections import FastLane
+from tidelake.config.gold import FastLane
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.folders import Folder, remove_tree
 from tidelake.gold.fast import to_fast_alerts

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tidelake.config import Detection
-from tidelake.config.detections import FastLane
+from tidelake.config.gold import FastLane
 from tidelake.delta.access import load
 from tidelake.delta.append import append
 from tidelake.delta.log import last_commit

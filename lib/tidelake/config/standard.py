@@ -1,8 +1,60 @@
-"""What the tables and columns mean that are the same for every pipeline: the only such place."""
+"""The columns that are the same for every pipeline: their types, and what they mean."""
 
 from __future__ import annotations
 
+import re
+
 from tidelake.config.names import IS_DELETE, SEQUENCE
+
+
+def _columns(ddl: str) -> dict[str, str]:
+    """Read ``name type, name type``; a comma inside a type is never before ``name type``."""
+    parts = re.split(r",\s+(?=\w+ )", ddl.strip())
+    return {name: kind for name, _, kind in (part.partition(" ") for part in parts)}
+
+
+# Bronze's, silver's and gold's own columns, and those of the side tables.
+STANDARD = _columns(
+    """
+    record_id STRING, key BINARY, payload BINARY, headers ARRAY<STRUCT<key: STRING, value: BINARY>>,
+    source STRING, source_timestamp TIMESTAMP, ingested_at TIMESTAMP, ingest_date DATE,
+    event_id STRING, event_time TIMESTAMP, event_date DATE, is_late BOOLEAN, watermark TIMESTAMP,
+    lateness_seconds DOUBLE, reasons ARRAY<STRING>, stage STRING, window_start TIMESTAMP,
+    window_end TIMESTAMP, session_id STRING, session_start TIMESTAMP, session_end TIMESTAMP,
+    rule STRING, evidence STRING, valid_from TIMESTAMP, valid_to TIMESTAMP, is_current BOOLEAN
+    """
+)
+BOOKS_COLUMNS = _columns(
+    """
+    pipeline string, table_name string, hop string, generation string, batch bigint, version bigint,
+    committed_at timestamp, rows bigint, watermark timestamp, taken map<string, bigint>,
+    counts array<struct<fate: string, stage: string, origin: string, rows: bigint, fingerprint: bigint>>,
+    note string
+    """  # noqa: E501  a type is a line
+)
+# `final` is by gold table: up to when rows are final.
+EPOCHS_COLUMNS = _columns(
+    """
+    pipeline string, epoch bigint, closed_at timestamp, watermark timestamp, generation string,
+    batch bigint, versions map<string, bigint>, final map<string, timestamp>
+    """
+)
+PROGRESS_COLUMNS = _columns(
+    """
+    pipeline string, hop string, generation string, batch bigint, run string, started_at timestamp,
+    ended_at timestamp, seconds double, interval_seconds double, rows bigint,
+    input_rows_per_second double, processed_rows_per_second double, phases map<string, bigint>,
+    checkpoint_seconds double, state_rows bigint, state_bytes bigint, waiting bigint,
+    lag_seconds double, watermark timestamp, event_time_lag_seconds double,
+    watermark_age_seconds double, fates map<string, bigint>, limit bigint, error_class string,
+    error string
+    """
+)
+OPS_TABLES = {
+    "ops.books": BOOKS_COLUMNS,
+    "ops.epochs": EPOCHS_COLUMNS,
+    "ops.progress": PROGRESS_COLUMNS,
+}
 
 # By layer and side table, or by name.
 TABLES = {

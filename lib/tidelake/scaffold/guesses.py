@@ -1,0 +1,443 @@
+"""What a sample suggests, each guess with its reason: id, time, lateness, gold table, rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from itertools import product
+from typing import Any
+
+from tidelake.config.names import GOLD_RESERVED
+from tidelake.scaffold.payload import Column, Payload, sql_name
+from tidelake.scaffold.sample import Sample
+from tidelake.scaffold.words import (
+    id_rank,
+    is_coordinate,
+    is_device,
+    is_id,
+    is_kind,
+    is_money,
+    is_owner,
+    time_rank,
+    words_of,
+)
+
+_STEPS = tuple(
+    timedelta(**{unit: number})
+    for unit, numbers in (
+        ("minutes", (1, 2, 5, 10, 15, 30)), ("hours", (1, 2, 6, 12)), ("days", (1, 2, 7, 14, 30))
+    )
+    for number in numbers
+)  # fmt: skip
+_MOST_ON_TIME = 0.99
+_DEFAULT_DELAY, _A_DAY = timedelta(minutes=10), timedelta(days=1)
+_FEW_TIMES = 20
+
+
+@dataclass(frozen=True)
+class Lateness:
+    """How long to wait for events.
+
+    Attributes:
+        delay: How far the watermark trails the largest event time.
+        allowed: How far behind the watermark an event still changes gold.
+        why: For people.
+    """
+
+    delay: timedelta
+    allowed: timedelta
+    why: str
+
+
+def lateness_of(times: Sequence[datetime | None], partitions: Sequence[str]) -> Lateness:
+    """Measure by how much events come after later ones.
+
+    Args:
+        times: Event times in the order of arrival.
+        partitions: The source's partition of each; order means something within one only.
+    """
+    newest: dict[str, datetime] = {}
+    behind = []
+    for instant, partition in zip(times, partitions, strict=True):
+        if instant is None:
+            continue
+        latest = newest.setdefault(partition, instant)
+        behind.append(max(latest - instant, timedelta(0)))
+        newest[partition] = max(latest, instant)
+    if len(behind) < _FEW_TIMES:
+        return Lateness(_DEFAULT_DELAY, _A_DAY, "too few times in the sample to tell; the default")
+    behind.sort()
+    usual, most = behind[int(len(behind) * _MOST_ON_TIME) - 1], behind[-1]
+    delay = step_above(usual)
+    allowed = max(_A_DAY, step_above(max(most - delay, timedelta(0))))
+    if not most:
+        return Lateness(delay, allowed, "the sample is in order")
+    return Lateness(
+        delay,
+        allowed,
+        f"99 of 100 records come at most {_rough(usual)} after a later one, all at most "
+        f"{_rough(most)}",
+    )
+
+
+def step_above(length: timedelta) -> timedelta:
+    """Round up to a length that people would write."""
+    return next((step for step in _STEPS if step >= length), timedelta(days=length.days + 1))
+
+
+def _rough(length: timedelta) -> str:
+    """Say a length roughly."""
+    seconds = length.total_seconds()
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.3g} s"
+
+
+# Fewer records tell nothing about which values repeat.
+_FEW = 2
+# An id of the sender's may be given twice by mistake; those events end up in quarantine.
+_UNIQUE = 0.99
+_LONG_ID = 16
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen, and why.
+
+    Attributes:
+        sql: Over the payload and bronze's columns.
+        why: For people.
+        column: The column that it is; None for more than a column, or none of the payload's.
+    """
+
+    sql: str
+    why: str
+    column: Column | None = None
+
+
+def event_ids(sample: Sample, payload: Payload) -> list[Choice]:
+    """Rank what could tell events apart, the best first; a record's own place is the last resort.
+
+    Copies of a record do not count against an id: it is there to find them.
+    """
+    distinct = _distinct(sample)
+    ranked = []
+    for position, column in enumerate(payload.columns):
+        if not column.is_scalar or column.type.kind in ("boolean", "double", "float", "date"):
+            continue
+        found = _uniqueness(column, distinct)
+        name = column.path[-1]
+        rank = id_rank(name)
+        if found is None or not (rank or _looks_random(column)):
+            continue
+        if column.clock is not None and column.clock.has_time:
+            continue
+        # An owner's id may be unique in a small sample by chance.
+        share, why = found
+        if rank == 1 and len(distinct) < 50 and len(payload.columns) > 1:
+            rank = 0
+        score = (rank, share, _looks_random(column), -len(column.path), -position)
+        if rank or _looks_random(column):
+            ranked.append((score, Choice(column.field, why, column)))
+    ranked.sort(key=lambda one: one[0], reverse=True)
+    of_payload = [*[choice for _, choice in ranked], *_pairs(payload, distinct)]
+    why = "each record's place serves, so a copy that is sent again counts as an event of its own"
+    if not of_payload:
+        why = f"no field tells events apart; {why}"
+    return [*of_payload, Choice("record_id", why)]
+
+
+def event_times(payload: Payload, *, from_topic: bool) -> list[Choice]:
+    """Rank what could tell when an event was, the best first."""
+    ranked = []
+    for position, column in enumerate(payload.columns):
+        clock = column.clock
+        if clock is None:
+            continue
+        rank = time_rank(column.path[-1])
+        missing = sum(value is None for value in column.values)
+        whole = missing == 0
+        words = clock.words if clock.has_time else "a date without a time of day"
+        why = words + (f", missing in {missing:,}" if missing else ", always there")
+        score = (whole, clock.has_time, rank, -len(column.path), -position)
+        ranked.append((score, Choice(clock.sql.format(column.field), why, column)))
+    ranked.sort(key=lambda one: one[0], reverse=True)
+    what = "the record's timestamp in the topic" if from_topic else "the file's last change"
+    why = f"{what} serves" if ranked else f"no field tells the time; {what} serves"
+    return [*[choice for _, choice in ranked], Choice("source_timestamp", why)]
+
+
+def instants(choice: Choice, count: int) -> list[datetime | None]:
+    """Give the event time of each record of the sample, None where it cannot be told."""
+    column = choice.column
+    if column is None or column.clock is None:
+        return [None] * count
+    return [None if v is None else column.clock.read(v) for v in column.values]
+
+
+def identities(choice: Choice, payload: Payload, count: int) -> list[str | None] | None:
+    """Give the id of each record of the sample; None where only Spark could tell."""
+    if choice.column is not None:
+        return [None if value is None else str(value) for value in choice.column.values]
+    pair = next((p for p in _device_times(payload) if _pair_sql(*p) == choice.sql), None)
+    if pair is not None:
+        values = zip(pair[0].values, pair[1].values, strict=True)
+        return [None if a is None or b is None else f"{a}|{b}" for a, b in values]
+    return [str(at) for at in range(count)] if choice.sql == "record_id" else None
+
+
+def in_future(found: Sequence[datetime | None], now: datetime | None = None) -> int:
+    """Count the instants that lie ahead."""
+    this = now or datetime.now(UTC)
+    return sum(one is not None and one > this for one in found)
+
+
+def _distinct(sample: Sample) -> list[int]:
+    """Give the first position of each payload; copies are left out."""
+    first: dict[bytes, int] = {}
+    for at, record in enumerate(sample.records):
+        first.setdefault(record.payload.strip(), at)
+    return list(first.values())
+
+
+def _uniqueness(column: Column, distinct: Sequence[int]) -> tuple[float, str] | None:
+    """Give the share of values that are one of a kind, with words for it; None where too few."""
+    values = [column.values[at] for at in distinct]
+    missing = sum(value is None for value in values)
+    different = len({str(value) for value in values if value is not None})
+    share = different / len(values)
+    if share < _UNIQUE or len(values) < _FEW:
+        return None
+    why = f"{different:,} values in {len(values):,} different records"
+    if missing:
+        why += f"; missing in {missing:,}, which go to quarantine"
+    if different + missing < len(values):
+        why += f"; {len(values) - missing - different:,} given twice, which go to quarantine"
+    return share, why
+
+
+def _looks_random(column: Column) -> bool:
+    texts = [value for value in column.values if isinstance(value, str)]
+    return bool(texts) and all(
+        len(text) >= _LONG_ID and " " not in text and any(c.isdigit() for c in text)
+        for text in texts
+    )
+
+
+def _pairs(payload: Payload, distinct: Sequence[int]) -> Iterator[Choice]:
+    """Try which device spoke together with when it did."""
+    if len(distinct) < _FEW:
+        return
+    for device, time in _device_times(payload):
+        pairs = [(device.values[at], time.values[at]) for at in distinct]
+        sound = all(a is not None and b is not None for a, b in pairs)
+        if sound and len(set(pairs)) == len(pairs):
+            why = (
+                f"no single field is unique; {device.shown} and {time.shown} together are, in "
+                f"{len(pairs):,} different records"
+            )
+            yield Choice(_pair_sql(device, time), why)
+
+
+def _device_times(payload: Payload) -> Iterator[tuple[Column, Column]]:
+    devices = [c for c in payload.columns if c.is_scalar and is_device(c.path[-1])]
+    times = [c for c in payload.columns if c.clock is not None and c.clock.has_time]
+    yield from product(devices, times)
+
+
+def _pair_sql(device: Column, time: Column) -> str:
+    return f"concat_ws('|', {device.field}, {time.field})"
+
+
+_MOST_KINDS, _MOST_MEASURES = 50, 2
+# Windows that people read, and the span of a sample up to which each is the one.
+_SIZES = (
+    (timedelta(hours=3), timedelta(minutes=1), "1m"),
+    (timedelta(days=3), timedelta(hours=1), "1h"),
+)
+_DAY = (_A_DAY, "1d")
+
+
+@dataclass(frozen=True)
+class FirstTable:
+    """The first gold table.
+
+    Attributes:
+        name: Its name.
+        key: Silver's column that it groups by; None for none.
+        size: Of its windows.
+        measures: Column to aggregate and SQL, in order.
+        why: For people.
+    """
+
+    name: str
+    key: str | None
+    size: timedelta
+    measures: tuple[tuple[str, str, str], ...]
+    why: str
+
+
+def gold_keys(columns: Sequence[Column], left_out: Sequence[Column | None]) -> list[Column]:
+    """Rank the columns that sort events into few kinds, the best first."""
+    ranked = []
+    for position, column in enumerate(columns):
+        if any(column is other for other in left_out) or column.name.lower() in GOLD_RESERVED:
+            continue
+        kinds = kinds_of(column)
+        if kinds is None:
+            continue
+        kind, text = is_kind(column.path[-1]), column.type.kind == "string"
+        owner = is_owner(column.path[-1])
+        ranked.append(((kind, -len(column.path), text, owner, -len(kinds), -position), column))
+    ranked.sort(key=lambda one: one[0], reverse=True)
+    return [column for _, column in ranked]
+
+
+def kinds_of(column: Column) -> list[str] | None:
+    """List the few values of a column that has few, most of them seen often."""
+    if column.type.kind not in ("string", "boolean", "bigint") or column.clock is not None:
+        return None
+    said = [value for value in column.values if value is not None]
+    if column.type.kind == "string" and not all(isinstance(value, str) for value in said):
+        return None
+    held = [str(value) for value in said]
+    kinds = sorted(set(held))
+    enough = len(held) >= max(0.8 * len(column.values), 1)
+    whole = column.type.kind == "bigint" and not is_kind(column.path[-1])
+    most = min(_MOST_KINDS, max(len(held) // 4, 3))
+    if not enough or whole or not 1 < len(kinds) <= most:
+        return None
+    return kinds
+
+
+def first_table(
+    pipeline: str,
+    columns: Sequence[Column],
+    *,
+    key: Column | None,
+    times: Sequence[datetime | None],
+    size: timedelta | None,
+) -> FirstTable:
+    """Define the first gold table.
+
+    Args:
+        pipeline: The pipeline's name.
+        columns: Silver's.
+        key: What it groups by.
+        times: Event times of the sample: their span says how long a window is.
+        size: A window's length where somebody chose it.
+    """
+    known = [one for one in times if one is not None]
+    span = max(known) - min(known) if known else timedelta(0)
+    guessed, short = next(((s, w) for most, s, w in _SIZES if span <= most), _DAY)
+    if size is not None and size != guessed:
+        guessed, short = size, _short(size)
+    taken = {*GOLD_RESERVED, *([key.name.lower()] if key else [])}
+    count = next(name for name in ("events", "records") if name not in taken)
+    measures = [(count, "count", "*"), *_measures(columns, key, taken | {count})]
+    by = f"_by_{key.name.lower()}" if key else ""
+    why = f"{len(kinds_of(key) or ())} values in the sample" if key else "no field has few values"
+    return FirstTable(
+        f"{pipeline}{by}"[:58].rstrip("_").replace("__", "_") + f"_{short}",
+        key.name if key else None,
+        guessed,
+        tuple(measures),
+        why,
+    )
+
+
+def _measures(
+    columns: Sequence[Column], key: Column | None, taken: set[str]
+) -> list[tuple[str, str, str]]:
+    found: list[tuple[str, str, str]] = []
+    numbers = [c for c in columns if c.clock is None and c is not key]
+    sums = [c for c in numbers if c.type.kind == "decimal" and is_money(c.path[-1])]
+    means = [c for c in numbers if c.type.kind == "double" and not is_coordinate(c.path[-1])]
+    owners = [
+        c for c in numbers
+        if c.is_scalar and is_owner(c.path[-1]) and (is_id(c.path[-1]) or c.type.kind == "string")
+    ]  # fmt: skip
+    for prefix, aggregate, some in (
+        ("total", "sum", sums[:_MOST_MEASURES]),
+        ("mean", "avg", means[:_MOST_MEASURES]),
+        ("different", "approx_count_distinct", owners[:1]),
+    ):
+        for column in some:
+            name = f"{prefix}_{column.name.lower()}".replace("total_total", "total")[:62]
+            if name not in taken:
+                taken.add(name)
+                found.append((name, aggregate, sql_name(column.name)))
+    return found
+
+
+def _short(size: timedelta) -> str:
+    seconds = int(size.total_seconds())
+    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds % length == 0 and seconds:
+            return f"{seconds // length}{unit}"
+    return f"{seconds}s"
+
+
+_RANGES = (
+    ({"lat", "latitude"}, -90, 90),
+    ({"lon", "lng", "long", "longitude"}, -180, 180),
+    ({"percent", "percentage", "pct"}, 0, 100),
+    ({"port"}, 0, 65_535),
+)
+_NOT_NEGATIVE = frozenset(
+    [
+        *("age", "bytes", "count", "duration", "elapsed", "height", "items", "latency", "length"),
+        *("ms", "qty", "quantity", "seconds", "size", "speed", "weight", "width"),
+    ]
+)
+_PLAIN = frozenset(["string", "boolean", "bigint", "double", "decimal"])
+
+
+def rules_of(columns: Sequence[Column]) -> list[dict[str, Any]]:
+    """Give expectations over silver as a suite has them; all but the id and the time warn only."""
+    rules: list[dict[str, Any]] = [
+        {"type": f"expect_column_values_to_{what}", "kwargs": {"column": name}}
+        for what, name in (
+            ("not_be_null", "event_id"),
+            ("not_be_null", "event_time"),
+            ("be_unique", "event_id"),
+        )
+    ]
+    for column in columns:
+        for what, arguments in _met(column):
+            kind, kwargs = f"expect_column_values_to_{what}", {"column": column.name, **arguments}
+            rules.append({"type": kind, "kwargs": kwargs, "severity": "warning"})
+    return rules
+
+
+def _met(column: Column) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Tell what the sample's values of a column meet."""
+    if column.clock is None and column.type.kind not in _PLAIN:
+        return
+    if all(value is not None for value in column.values):
+        yield "not_be_null", {}
+    kinds = kinds_of(column)
+    if kinds is not None and column.type.kind == "string":
+        yield "be_in_set", {"value_set": kinds}
+    bounds = _bounds(column)
+    if bounds:
+        yield "be_between", bounds
+
+
+def _bounds(column: Column) -> dict[str, int]:
+    if column.clock is not None or column.type.kind not in ("bigint", "double", "decimal"):
+        return {}
+    held = [
+        Decimal(value)
+        for value in column.values
+        if isinstance(value, int | Decimal) and not isinstance(value, bool)
+    ]
+    words = set(words_of(column.path[-1]))
+    for names, low, high in _RANGES:
+        if words & names and held and low <= min(held) and max(held) <= high:
+            return {"min_value": low, "max_value": high}
+    counted = is_money(column.path[-1]) or bool(words & _NOT_NEGATIVE)
+    return {"min_value": 0} if counted and held and min(held) >= 0 else {}

@@ -1,0 +1,438 @@
+"""What a sample's payloads become: types, how fields tell time, the schema, silver's columns.
+
+In doubt a type is the wider one: a value that does not fit exactly is quarantined later, and a
+text can still be read by an expression.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from tidelake.config.expressions import columns_in, expression_problems
+from tidelake.config.names import SILVER_RESERVED, is_column_name
+from tidelake.config.types import Field, FieldType, quoted
+from tidelake.errors import SourceError
+from tidelake.instants import DATE, LOCAL, TO_THE_MINUTE, ZONED
+from tidelake.scaffold.words import is_money, is_time
+
+STRING = FieldType("string")
+_BIGINT_END = 1 << 63
+# An object with more names than this, or hardly one of them in each record, is a map.
+_NAMES = 60
+_RARE_NAMES, _RARE = 20, 0.2
+_MONEY_DIGITS, _MONEY_SCALE = 18, 4
+_MOST_DIGITS = 38
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a field holds.
+
+    Attributes:
+        type: Its type in the payload's schema.
+        notes: What a reader should know of the choice; empty where it is plain.
+    """
+
+    type: FieldType
+    notes: tuple[str, ...] = ()
+
+
+def shape_of(name: str, values: Iterable[object]) -> Shape:
+    """Infer a field's type.
+
+    Args:
+        name: The field's; an amount of money is told by it.
+        values: As JSON has them, nulls included; numbers with a point are ``Decimal``.
+    """
+    held = [value for value in values if value is not None]
+    if not held:
+        return Shape(STRING, ("always null in the sample",))
+    kinds = {_kind(value) for value in held}
+    if kinds <= {"whole", "fraction"}:
+        return _number(name, [Decimal(value) for value in held if isinstance(value, int | Decimal)])
+    if len(kinds) > 1:
+        return Shape(STRING, (f"mixed in the sample: {', '.join(sorted(kinds))}",))
+    if kinds == {"object"}:
+        return _object([value for value in held if isinstance(value, dict)])
+    if kinds == {"array"}:
+        items = [item for value in held if isinstance(value, list) for item in value]
+        inner = shape_of(name, items)
+        notes = inner.notes if items else ("always empty in the sample",)
+        return Shape(FieldType("array", element=inner.type), notes)
+    return _text(held) if kinds == {"text"} else Shape(FieldType("boolean"))
+
+
+def fields_of(values: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, Shape], ...]:
+    """Infer the fields of objects, in the order in which they first appear."""
+    names = dict.fromkeys(name for value in values for name in value)
+    return tuple((name, shape_of(name, [value.get(name) for value in values])) for name in names)
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    kinds: tuple[tuple[type, str], ...] = (
+        (str, "text"), (int, "whole"), (Decimal, "fraction"), (dict, "object"), (list, "array")
+    )  # fmt: skip
+    return next(name for kind, name in kinds if isinstance(value, kind))
+
+
+def _text(held: Sequence[object]) -> Shape:
+    clock = clock_of(held)
+    if clock is None or clock.type not in (TIMESTAMP, DATE_TYPE):
+        return Shape(STRING)
+    return Shape(clock.type, (clock.note,) if clock.note else ())
+
+
+def _number(name: str, held: Sequence[Decimal]) -> Shape:
+    # 1e2 has no digit after the point, and 2.50 two: what was written counts.
+    scales = [max(-int(one.as_tuple().exponent), 0) for one in held]
+    scale = max(scales)
+    digits = max(len(str(abs(int(one)))) for one in held)
+    exponent = any(int(one.as_tuple().exponent) > 0 for one in held)
+    if is_money(name) and scale <= _MONEY_SCALE and digits + max(scale, 2) <= _MONEY_DIGITS:
+        return Shape(FieldType("decimal", precision=_MONEY_DIGITS, scale=max(scale, 2)))
+    if scale or exponent:
+        return Shape(FieldType("double"))
+    if all(-_BIGINT_END <= one < _BIGINT_END for one in held):
+        return Shape(FieldType("bigint"))
+    if digits <= _MOST_DIGITS:
+        return Shape(FieldType("decimal", precision=_MOST_DIGITS, scale=0))
+    return Shape(STRING, (f"numbers of {digits} digits",))
+
+
+def _object(held: Sequence[dict[str, Any]]) -> Shape:
+    names = {name for value in held for name in value}
+    if not names:
+        empty = FieldType("map", key=STRING, value=STRING)
+        return Shape(empty, ("always empty in the sample",))
+    filled = sum(len(value) for value in held) / (len(names) * len(held))
+    folded = {name.lower() for name in names if name.strip() and name.isprintable()}
+    if (
+        len(names) > _NAMES
+        or (len(names) > _RARE_NAMES and filled < _RARE)
+        or len(folded) < len(names)
+    ):
+        inner = shape_of("", [item for value in held for item in value.values()])
+        note = f"{len(names)} names in the sample, so a map"
+        return Shape(FieldType("map", key=STRING, value=inner.type), (note, *inner.notes))
+    read = fields_of(held)
+    notes = tuple(f"{name}: {note}" for name, shape in read for note in shape.notes)
+    return Shape(
+        FieldType("struct", fields=tuple(Field(name, shape.type) for name, shape in read)), notes
+    )
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# What lies outside these years is a number and no time.
+_FIRST, _END = 946_684_800, 4_102_444_800
+TIMESTAMP, DATE_TYPE = FieldType("timestamp"), FieldType("date")
+_NO_ZONE = "without a zone, read as UTC"
+# Spark keeps microseconds.
+_SECONDS = FieldType("decimal", precision=20, scale=6)
+
+
+@dataclass(frozen=True)
+class Clock:
+    """How a field tells time.
+
+    Attributes:
+        type: The field's type in the payload's schema.
+        sql: What makes a timestamp of it, with ``{0}`` for the field; ``{0}`` alone where it is
+            one already.
+        words: For people.
+        read: Gives the instant of a value; None where it tells none.
+        note: What the sample leaves open; empty where nothing.
+        has_time: Whether it knows more than the date.
+    """
+
+    type: FieldType
+    sql: str
+    words: str
+    read: Callable[[object], datetime | None]
+    note: str = ""
+    has_time: bool = True
+
+
+def clock_of(values: Iterable[object]) -> Clock | None:
+    """Find the one way in which all values of a field, as JSON has them, tell time.
+
+    Nulls do not count; None where there is no such way, or no value.
+    """
+    held = [value for value in values if value is not None]
+    if not held:
+        return None
+    return next((one for one in _clocks(held) if all(one.read(v) for v in held)), None)
+
+
+def _clocks(held: Sequence[object]) -> Iterator[Clock]:
+    first = held[0]
+    if isinstance(first, str):
+        yield _iso([value for value in held if isinstance(value, str)])
+        yield from _patterns(held)
+        yield from _epochs("try_cast({0} AS BIGINT)", STRING, _whole_text)
+    elif isinstance(first, int | Decimal) and not isinstance(first, bool):
+        yield from _epochs("{0}", FieldType("bigint"), _whole)
+        words = "epoch seconds with a fraction"
+        yield Clock(_SECONDS, "timestamp_seconds({0})", words, _read_seconds)
+
+
+def _iso(texts: Sequence[str]) -> Clock:
+    if all(re.fullmatch(DATE, text) for text in texts):
+        sql = "CAST({0} AS TIMESTAMP)"
+        return Clock(DATE_TYPE, sql, "a date", _read_iso, has_time=False)
+    zoned = all(re.search(r"(?:Z|[+-][0-9]{2}:?[0-9]{2})$", text) for text in texts)
+    return Clock(TIMESTAMP, "{0}", "ISO 8601", _read_iso, "" if zoned else _NO_ZONE)
+
+
+def _read_iso(value: object) -> datetime | None:
+    if not isinstance(value, str) or not any(
+        re.match(one, value) for one in (ZONED, LOCAL, TO_THE_MINUTE)
+    ):
+        return None
+    try:
+        found = datetime.fromisoformat(value)
+    except ValueError:
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+# Python's pattern, Spark's, and what to call it. Day before month, as most of the world writes it,
+# comes first; where the sample leaves that open, the note says so.
+_PATTERNS = (
+    ("%d/%b/%Y:%H:%M:%S %z", "dd/MMM/yyyy:HH:mm:ss Z", "a web server's log"),
+    ("%Y-%m-%d %H:%M:%S UTC", "yyyy-MM-dd HH:mm:ss 'UTC'", "UTC in words"),
+    ("%Y-%m-%d %H:%M:%S,%f", "yyyy-MM-dd HH:mm:ss,SSS", "a comma before the milliseconds"),
+    ("%Y/%m/%d %H:%M:%S", "yyyy/MM/dd HH:mm:ss", "slashes"),
+    ("%Y%m%dT%H%M%SZ", "yyyyMMdd'T'HHmmss'Z'", "digits without separators"),
+    ("%d.%m.%Y %H:%M:%S", "dd.MM.yyyy HH:mm:ss", "day first"),
+    ("%d/%m/%Y %H:%M:%S", "dd/MM/yyyy HH:mm:ss", "day first"),
+    ("%m/%d/%Y %H:%M:%S", "MM/dd/yyyy HH:mm:ss", "month first"),
+)
+_DAY_FIRST, _MONTH_FIRST = _PATTERNS[6][0], _PATTERNS[7][0]
+
+
+def _patterns(held: Sequence[object]) -> Iterator[Clock]:
+    for python, spark, words in _PATTERNS:
+        note = "" if python.endswith(("z", "UTC", "Z")) else _NO_ZONE
+        if python == _DAY_FIRST and all(_reader(_MONTH_FIRST)(value) for value in held):
+            note += "; day or month first? taken as day first"
+        quoted_pattern = spark.replace("'", "''")
+        sql = f"try_to_timestamp({{0}}, '{quoted_pattern}')"
+        yield Clock(STRING, sql, f"{spark} ({words})", _reader(python), note)
+
+
+def _reader(pattern: str) -> Callable[[object], datetime | None]:
+    def read(value: object) -> datetime | None:
+        try:
+            found = datetime.strptime(str(value), pattern)
+        except ValueError:
+            return None
+        # Spark's patterns want every digit, Python's take 5 for 05.
+        if not found.strftime(pattern).startswith(str(value)):
+            return None
+        return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+    return read
+
+
+_UNITS = (
+    (1, "timestamp_seconds({})", "epoch seconds"),
+    (1_000, "timestamp_millis({})", "epoch milliseconds"),
+    (1_000_000, "timestamp_micros({})", "epoch microseconds"),
+    (1_000_000_000, "timestamp_micros({} div 1000)", "epoch nanoseconds"),
+)
+
+
+def _epochs(field: str, kind: FieldType, number: Callable[[object], int | None]) -> Iterator[Clock]:
+    for scale, sql, words in _UNITS:
+
+        def read(value: object, scale: int = scale) -> datetime | None:
+            whole = number(value)
+            if whole is None or not _FIRST * scale <= whole < _END * scale:
+                return None
+            return _EPOCH + timedelta(microseconds=whole * 1_000_000 // scale)
+
+        yield Clock(kind, sql.format(field), words, read)
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _whole_text(value: object) -> int | None:
+    return int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{10,19}", value) else None
+
+
+def _read_seconds(value: object) -> datetime | None:
+    if isinstance(value, bool) or not isinstance(value, int | Decimal):
+        return None
+    exact = Decimal(value)
+    exponent = exact.as_tuple().exponent
+    if not isinstance(exponent, int) or exponent < -6 or not _FIRST <= exact < _END:
+        return None
+    return _EPOCH + timedelta(microseconds=int(exact * 1_000_000))
+
+
+_DEEPEST = 4
+_NOT_A_COLUMN = re.compile(r"[^A-Za-z0-9_]+")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of silver.
+
+    Attributes:
+        name: In silver.
+        path: The field's, from the payload's top.
+        sql: Gives the column's value, over the payload.
+        type: The field's, before ``sql``.
+        values: The field's in each record of the sample, None where it lacks it.
+        clock: How it tells time; None where it does not.
+        notes: What a reader should know.
+    """
+
+    name: str
+    path: tuple[str, ...]
+    sql: str
+    type: FieldType
+    values: tuple[object, ...]
+    clock: Clock | None
+    notes: tuple[str, ...]
+
+    @property
+    def is_scalar(self) -> bool:
+        """Tell whether a value of it stands for itself, as a key or an id must."""
+        return self.type.kind not in ("array", "map", "struct")
+
+    @property
+    def field(self) -> str:
+        """The field as SQL over the payload, whatever ``sql`` makes of it."""
+        return sql_name(*self.path)
+
+    @property
+    def shown(self) -> str:
+        """The field as people name it."""
+        return ".".join(self.path)
+
+
+@dataclass(frozen=True)
+class Payload:
+    """What the payloads of a sample hold.
+
+    Attributes:
+        fields: The schema.
+        columns: Silver's, in the same order; a struct's fields are columns of their own.
+        notes: On fields that are left out.
+    """
+
+    fields: tuple[Field, ...]
+    columns: tuple[Column, ...]
+    notes: tuple[str, ...]
+
+    def column(self, name: str) -> Column | None:
+        """Find a column by its name, or by its field's."""
+        wanted = name.strip().replace("`", "").lower()
+        for column in self.columns:
+            if wanted in (column.name.lower(), column.shown.lower()):
+                return column
+        return None
+
+
+def payload_of(values: Sequence[Mapping[str, Any]]) -> Payload:
+    """Infer schema and columns from the objects of a sample.
+
+    Raises:
+        SourceError: No field can stand in a schema.
+    """
+    fields: list[Field] = []
+    columns: list[Column] = []
+    notes: list[str] = []
+    seen: set[str] = set()
+    for name, shape in fields_of(values):
+        why = None
+        if not name.strip() or not name.isprintable():
+            why = "no name that can be written"
+        elif name.startswith("_"):
+            why = "names beginning with _ are the system's own"
+        elif name.lower() in seen:
+            why = "another field has the name, in another case"
+        if why:
+            notes.append(f"{name!r} is left out: {why}")
+            continue
+        seen.add(name.lower())
+        held = [value.get(name) for value in values]
+        found = [_with_clock(one) for one in _leaves((name,), shape, held)]
+        columns += found
+        # An epoch with a fraction is no DOUBLE: its clock knows the exact type.
+        kind = shape.type
+        if len(found) == 1 and found[0].path == (name,):
+            kind = found[0].type
+        fields.append(Field(name, kind))
+    if not fields:
+        raise SourceError(f"the sample holds no field to make columns of. {'. '.join(notes)}")
+    return Payload(tuple(fields), _named(columns), tuple(notes))
+
+
+def _leaves(path: tuple[str, ...], shape: Shape, held: list[Any]) -> Iterator[Column]:
+    inner = shape.type
+    if inner.kind != "struct" or len(path) >= _DEEPEST:
+        yield Column("", path, "", inner, tuple(held), None, shape.notes)
+        return
+    for field in inner.fields:
+        below = [one.get(field.name) if isinstance(one, dict) else None for one in held]
+        prefix = f"{field.name}: "
+        notes = tuple(n.removeprefix(prefix) for n in shape.notes if n.startswith(prefix))
+        yield from _leaves((*path, field.name), Shape(field.type, notes), below)
+
+
+def _with_clock(column: Column) -> Column:
+    """Find out how a column tells time; a number needs a name that says so, too."""
+    clock = clock_of(column.values) if column.is_scalar else None
+    name = column.path[-1]
+    if clock is None or (clock.sql != "{0}" and clock.has_time and not is_time(name)):
+        return replace(column, sql=column.field)
+    if clock.type.kind == "decimal" and len(column.path) > 1:
+        # A struct's own type holds the field.
+        clock = replace(
+            clock, sql="timestamp_seconds(CAST({0} AS DECIMAL(20,6)))", type=column.type
+        )
+    sql = clock.sql if clock.has_time else "{0}"
+    notes = (*column.notes, *(() if sql == "{0}" else (clock.words,)))
+    if clock.note and clock.note not in notes:
+        notes = (*notes, clock.note)
+    return replace(column, sql=sql.format(column.field), type=clock.type, clock=clock, notes=notes)
+
+
+def _named(columns: Sequence[Column]) -> tuple[Column, ...]:
+    """Give each column a name that silver can bear and no other has."""
+    silvers = {name.lower() for name in SILVER_RESERVED} - {"event_id", "event_time"}
+    taken = set(silvers)
+    named = []
+    for column in columns:
+        plain = _NOT_A_COLUMN.sub("_", "_".join(column.path)).strip("_") or "field"
+        if not plain[0].isalpha():
+            plain = f"field_{plain}"
+        plain = plain[:60]
+        name = f"payload_{plain}"[:60] if plain.lower() in silvers else plain
+        number = 2
+        while name.lower() in taken or not is_column_name(name):
+            name = f"{plain[:56]}_{number}"
+            number += 1
+        taken.add(name.lower())
+        named.append(replace(column, name=name))
+    return tuple(named)
+
+
+def sql_name(*path: str) -> str:
+    """Write a field as SQL: bare where SQL then reads the same, else in backquotes."""
+    bare = ".".join(path)
+    plain = all(re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) for name in path)
+    if plain and not expression_problems(bare, path[:1]) and columns_in(bare) == {path[0].lower()}:
+        return bare
+    return ".".join(map(quoted, path))
