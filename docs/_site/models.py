@@ -117,10 +117,10 @@ _TOGETHER: dict[Any, Callable[[tuple[Any, ...]], str]] = {
 }
 # By the name of the function that checks it: types that YAML writes as text.
 _SPECIAL = {
-    "_checked": "size, such as `256m`",
+    "_a_size": "size, such as `256m`",
     "_table_name": "name",
     "_column_name": "column",
-    "_items": "map of measures",
+    "_measures": "map of measures",
     "_readable": "fields in Spark's DDL",
     "_a_reference": "reference to a secret",
 }

@@ -34,13 +34,12 @@ _FROM_NOW = re.compile(r"\s*now\s*(?:([+-])\s*(.+))?")
 _HOW = "write a number, a date '2026-01-31' or a time '2026-01-31T09:30:00Z'"
 # Classes of characters, which Java's patterns have and Python's lack.
 _JAVA_CLASS = re.compile(
-    r"\\[hHR]|\\[pP]\{(?:[CLMNPSZ][a-z]?|Is\w+"
+    r"\\[hHRez]|\\[pP]\{(?:[CLMNPSZ][a-z]?|Is\w+"
     r"|Alpha|Digit|Alnum|Upper|Lower|Punct|Space|XDigit|ASCII)\}"
 )
-# What Python's patterns have and Java's read differently or refuse.
-_NOT_JAVA = re.compile(
-    r"\\[0pPQEUNLG]|\[[^\]]*\\b|\(\?[P#]|\(\?[a-z-]*[^ims:)=!<>-]|\[\^?\]|\[[^\]]*(?:\[|&&)|\{(?!\d)"
-)
+# What Java reads differently from Python or refuses: anywhere, and outside of [classes].
+_NOT_JAVA = re.compile(r"\\[0pPQEUNLG]|\[\^?\]|\[[^\]]*(?:\\b|\[|&&)")
+_NOT_JAVA_OUTSIDE = re.compile(r"\(\?[P#]|\(\?[a-z-]*[^ims:)=!<>-]|\{(?!\d)")
 
 
 def as_bound(value: object) -> Bound:
@@ -243,7 +242,8 @@ def _regex(pattern: Any) -> str | None:
     if not pattern:
         return "is empty, and so matches everything"
     without_classes = _JAVA_CLASS.sub(r"\\w", pattern)
-    refused = _NOT_JAVA.search(re.sub(r"\\[^0bpPQEUNLG]", "", without_classes, flags=re.DOTALL))
+    bare = re.sub(r"\\[^0bpPQEUNLG]", "x", without_classes, flags=re.DOTALL)
+    refused = _NOT_JAVA.search(bare) or _NOT_JAVA_OUTSIDE.search(re.sub(r"\[[^\]]*\]", "x", bare))
     if refused:
         return f"holds {refused[0]}, which Java's regular expressions read differently or refuse"
     try:

@@ -112,23 +112,15 @@ _Told = tuple[str, Types, Sequence[str], str, str]
 
 
 def _gold(pipeline: Pipeline, silver: Types) -> Iterator[_Told]:
-    for name in pipeline.gold_names if pipeline.dimension else ():
-        own = {one: silver[one] for one in pipeline.defined_columns if not one.startswith("_")}
-        is_history = name.endswith("__history")
-        bounds = ("valid_from", "valid_to", "is_current") if is_history else ()
-        some = " WHERE NOT is_current" if is_history else ""
-        types = own | {column: STANDARD[column] for column in bounds}
-        keys = (*pipeline.dimension.key, *bounds[:1])
-        yield name, types, keys, f"SELECT * FROM {name}{some} LIMIT 10", ""
+    if pipeline.dimension is not None:
+        yield from _dimension(pipeline, pipeline.dimension.key, silver)
     for gold in pipeline.gold:
         yield _windowed(gold, silver)
     for join in pipeline.joins:
         name = f"gold.{join.name}"
-        own = join.right.pipeline == pipeline.name
+        of_right = silver if join.right.pipeline == pipeline.name else {}
         types = {one: type_of(sql, silver) for one, sql in join.left.columns.items()}
-        types |= {
-            one: type_of(sql, silver) if own else None for one, sql in join.right.columns.items()
-        }
+        types |= {one: type_of(sql, of_right) for one, sql in join.right.columns.items()}
         right = next(iter(join.right.columns))
         example = f"SELECT count(*) AS events, count({right}) AS matched FROM {name}"
         yield name, types, (), example, f"a match up to {written(join.within)} after"
@@ -142,6 +134,16 @@ def _gold(pipeline: Pipeline, silver: Types) -> Iterator[_Told]:
         types |= {one: type_of(sql, silver) for one, sql in detection.columns.items()}
         example = f"SELECT rule, count(*) AS alerts FROM {name} GROUP BY rule ORDER BY rule"
         yield name, types, ("event_id", "rule"), example, ""
+
+
+def _dimension(pipeline: Pipeline, key: Sequence[str], silver: Types) -> Iterator[_Told]:
+    own = {name: silver[name] for name in pipeline.defined_columns if not name.startswith("_")}
+    for table in pipeline.gold_names:
+        is_history = table.endswith("__history")
+        bounds = ("valid_from", "valid_to", "is_current") if is_history else ()
+        some = " WHERE NOT is_current" if is_history else ""
+        example = f"SELECT * FROM {table}{some} LIMIT 10"
+        yield table, own | _standard(bounds), (*key, *bounds[:1]), example, ""
 
 
 def _windowed(gold: GoldTable, silver: Types) -> _Told:

@@ -80,6 +80,7 @@ def _a_reference(text: str) -> str:
     return text
 
 
+Compatibility = Literal["backward", "forward", "full", "none"]
 SecretReference = Annotated[str, AfterValidator(_a_reference)]
 
 
@@ -95,7 +96,7 @@ class Registry(Model):
 
     url: Text
     subject: Text
-    compatibility: Literal["backward", "forward", "full", "none"] = "backward"
+    compatibility: Compatibility = "backward"
     credentials: SecretReference | None = None
 
 
