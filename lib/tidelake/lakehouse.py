@@ -14,10 +14,9 @@ import pandas as pd
 from tidelake.config import Environment, Pipeline, load_environment, load_pipeline
 from tidelake.delta.tables import Lake, lake_of
 from tidelake.errors import UsageError
-from tidelake.ops.epochs import ask_at_epoch
 from tidelake.ops.ledger import read_ledger
-from tidelake.ops.listing import list_late, list_quarantine
-from tidelake.ops.query import Answer, ask_for_user
+from tidelake.ops.query import Answer, ask_at_epoch, ask_for_user
+from tidelake.ops.side import list_late, list_quarantine
 from tidelake.replay.fate import Fate, fates_of_event, fates_of_record
 
 if TYPE_CHECKING:

@@ -31,10 +31,9 @@ from tidelake.delta.store import folder_store
 from tidelake.delta.tables import LAYERS, Table
 from tidelake.ops.books import history
 from tidelake.ops.doctor_catalog import examine_catalog
-from tidelake.ops.epochs import ask_at_epoch
 from tidelake.ops.ledger import read_ledger
-from tidelake.ops.listing import list_late, list_quarantine
-from tidelake.ops.query import ask, ask_for_user
+from tidelake.ops.query import ask, ask_at_epoch, ask_for_user
+from tidelake.ops.side import list_late, list_quarantine
 from tidelake.ops.status import read_status
 from tidelake.replay.compatibility import payload_drift
 from tidelake.replay.late import apply_late

@@ -17,9 +17,9 @@ from tidelake.delta.compaction import clustering_of
 from tidelake.delta.locks import hold_hops
 from tidelake.delta.log import last_commit
 from tidelake.errors import RefusedError
-from tidelake.ops.epochs import ask_at_epoch
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.maintenance.upkeep import Plan, plan_upkeep, upkeep
+from tidelake.ops.query import ask_at_epoch
 from tidelake.replay.verify import verify
 
 _GOLD: list[dict[str, Any]] = [

@@ -16,7 +16,7 @@ from tests.fates import assert_books, assert_fates
 from tests.running import START, click, read, versions
 from tests.worlds import TO_SILVER, World, world
 from tidelake.ops.ledger import read_ledger
-from tidelake.ops.listing import list_late, list_quarantine
+from tidelake.ops.side import list_late, list_quarantine
 from tidelake.replay.late import apply_late
 from tidelake.replay.quarantine import Choice, discard_quarantine, replay_quarantine
 

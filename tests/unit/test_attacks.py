@@ -13,9 +13,8 @@ from tidelake.cli.prompt.conversation import Conversation
 from tidelake.cli.prompt.terminal import answer_all
 from tidelake.delta.tables import Lake
 from tidelake.errors import UsageError
-from tidelake.ops.query import ask_for_user, write_for_user
+from tidelake.ops.query import AnswerFile, ask_for_user, write_for_user
 from tidelake.ops.statements import SPARK, refuse_beside_tables, tables_in
-from tidelake.ops.target import Target
 
 _NOTE = {"generation": "g1", "batch": 0, "hop": "gold"}
 
@@ -53,7 +52,7 @@ def test_an_answer_that_goes_to_a_file_is_no_way_around(scene: Scene) -> None:
     on_files = [one for steps in SQL for one in steps if "{out}" in one or "{secret}" in one]
     for statement in on_files[::2]:
         with pytest.raises(UsageError):
-            write_for_user(scene.lake, scene.fill(statement), Target(scene.folder / "a.csv"))
+            write_for_user(scene.lake, scene.fill(statement), AnswerFile(scene.folder / "a.csv"))
 
 
 def test_the_prompt_refuses_what_the_command_refuses(scene: Scene) -> None:

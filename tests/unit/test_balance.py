@@ -33,7 +33,7 @@ from tidelake.fingerprints import (
     fingerprint,
 )
 from tidelake.ops.balance import Batch, Mark, Tally, batch_of, problems_of, tally
-from tidelake.ops.side import Closed
+from tidelake.ops.side import ClosedBatch
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
 A, B, C, D, E = "f:a", "f:b", "f:c", "f:d", "f:e"
@@ -315,7 +315,7 @@ def test_a_table_is_tallied_by_the_batch_that_wrote_each_row_and_open_ones_are_l
     sql = f"SELECT * FROM (VALUES {rows}) AS t(record_id, _generation, _batch)"
     write_rows(lake.silver("shop"), sql, note={})
 
-    found = tally(lake, lake.silver("shop"), Closed("g1", 1))
+    found = tally(lake, lake.silver("shop"), ClosedBatch("g1", 1))
     assert found.batches == {
         ("g1", 0): mark(A),
         ("g1", 1): mark(B, C),
@@ -346,7 +346,7 @@ def test_spark_duckdb_and_python_agree_on_the_fingerprint_of_strange_ids(
         row["n"]: Fingerprint.of(*row["mark"])
         for row in rows.groupBy("n").agg(fingerprint().alias("mark")).collect()
     }
-    found = tally(lake, lake.silver("shop"), Closed("g1", len(STRANGE)))
+    found = tally(lake, lake.silver("shop"), ClosedBatch("g1", len(STRANGE)))
 
     assert by_id == {n: mark(one).fingerprint for n, one in enumerate(STRANGE)}
     assert {number: told.fingerprint for (_, number), told in found.batches.items()} == by_id
@@ -365,7 +365,7 @@ def test_sums_past_64_bits_fail_nowhere_and_are_the_same_everywhere(
     rows.coalesce(1).write.format("delta").save(str(lake.silver("shop").path))
     found = rows.agg(fingerprint().alias("mark")).collect()[0]["mark"]
     in_sql = rows.selectExpr(IN_SPARK[DUCKDB_XOR], IN_SPARK[DUCKDB_SUM]).collect()[0]
-    stored = tally(lake, lake.silver("shop"), Closed("g1", 0)).batches["g1", 0]
+    stored = tally(lake, lake.silver("shop"), ClosedBatch("g1", 0)).batches["g1", 0]
     assert Fingerprint.of(*found) == Fingerprint.of(*in_sql) == stored.fingerprint
     assert stored == mark(*ids)
     # Every id is there twice, so that nothing of them is left in the exclusive or.

@@ -15,8 +15,7 @@ from tidelake.cli import app
 from tidelake.cli.failures import run_command
 from tidelake.delta.tables import Lake
 from tidelake.errors import TidelakeError, UsageError
-from tidelake.ops.query import write_for_user
-from tidelake.ops.target import Target
+from tidelake.ops.query import AnswerFile, write_for_user
 
 _TOTALS = """
     SELECT * FROM (VALUES ('u1', TIMESTAMPTZ '2024-01-01 12:00:00+02:00', 1.50::DECIMAL(18,2)),
@@ -41,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_csv_holds_a_header_and_instants_in_utc(lake: Lake, folder: Path) -> None:
-    assert write_for_user(lake, ALL, Target(folder / "a.csv")) == 2
+    assert write_for_user(lake, ALL, AnswerFile(folder / "a.csv")) == 2
 
     assert (folder / "a.csv").read_text() == (
         "user_id,seen_at,total\nu1,2024-01-01 10:00:00+00,1.50\nu2,,\n"
@@ -50,7 +49,7 @@ def test_csv_holds_a_header_and_instants_in_utc(lake: Lake, folder: Path) -> Non
 
 
 def test_parquet_keeps_types(lake: Lake, folder: Path) -> None:
-    write_for_user(lake, ALL, Target(folder / "a.parquet"))
+    write_for_user(lake, ALL, AnswerFile(folder / "a.parquet"))
 
     with duckdb.connect() as connection:
         found = connection.read_parquet(str(folder / "a.parquet"))
@@ -60,7 +59,7 @@ def test_parquet_keeps_types(lake: Lake, folder: Path) -> None:
 
 
 def test_json_is_a_row_a_line(lake: Lake, folder: Path) -> None:
-    write_for_user(lake, ALL, Target(folder / "a.json"))
+    write_for_user(lake, ALL, AnswerFile(folder / "a.json"))
 
     lines = (folder / "a.json").read_text().splitlines()
     assert [json.loads(line)["user_id"] for line in lines] == ["u1", "u2"]
@@ -85,7 +84,7 @@ def test_a_statement_that_fails_leaves_no_file_and_reaches_none(
 
     statement = sql.replace("{secret}", str(secret).replace("'", "''"))
     with pytest.raises(UsageError):
-        write_for_user(lake, statement, Target(folder / "a.csv"))
+        write_for_user(lake, statement, AnswerFile(folder / "a.csv"))
 
     assert [file.name for file in folder.iterdir()] == ["secret.csv"]
     assert secret.read_text() == "password\nhunter2\n"
@@ -96,16 +95,16 @@ def test_a_file_that_is_there_stays_unless_it_is_to_be_replaced(lake: Lake, fold
     file.write_text("mine")
 
     with pytest.raises(UsageError, match="exists already"):
-        Target(file)
+        AnswerFile(file)
     with pytest.raises(UsageError):
-        write_for_user(lake, "SELECT nope", Target(file, overwrite=True))
+        write_for_user(lake, "SELECT nope", AnswerFile(file, overwrite=True))
     assert file.read_text() == "mine"
-    write_for_user(lake, "SELECT 1 AS n", Target(file, overwrite=True))
+    write_for_user(lake, "SELECT 1 AS n", AnswerFile(file, overwrite=True))
     assert file.read_text() == "n\n1\n"
 
 
 def test_a_folder_that_cannot_be_written_is_named(lake: Lake, folder: Path) -> None:
-    target = Target(folder / "a.csv")
+    target = AnswerFile(folder / "a.csv")
     folder.rmdir()
 
     with pytest.raises(TidelakeError, match=r"a\.csv: ") as failed:
@@ -122,7 +121,7 @@ def test_a_place_where_nothing_can_be_written_is_refused(
 ) -> None:
     (folder / "b.csv").mkdir()
     with pytest.raises(UsageError, match=words):
-        Target(folder / name)
+        AnswerFile(folder / name)
 
 
 def test_the_command_writes_a_file_and_says_how_many(

@@ -22,9 +22,7 @@ from tidelake.errors import UsageError
 from tidelake.ops import ledger as ledger_module
 from tidelake.ops.alerts import alerts_of
 from tidelake.ops.balance import Batch
-from tidelake.ops.ledger import Ledger, read_ledger
-from tidelake.ops.lines import books_by
-from tidelake.ops.terms import SourceBooks
+from tidelake.ops.ledger import Ledger, SourceBooks, books_by, read_ledger
 
 CONTRACT = [
     "pipeline",

@@ -115,8 +115,10 @@ def ledger(
     env: str | None,
 ) -> None:
     """Add up the books; exit 3 when they do not balance."""
-    from tidelake.ops.ledger import read_ledger  # noqa: PLC0415
-    from tidelake.ops.lines import books_by  # noqa: PLC0415
+    from tidelake.ops.ledger import (
+        books_by,
+        read_ledger,
+    )
 
     where = place(root, env)
     books = read_ledger(where.lake, where.pipeline(pipeline))

@@ -77,8 +77,7 @@ def _converse(lake: Lake, *, consistent: bool, json_: bool) -> int:
 
 
 def _show(lake: Lake, query: str, *, consistent: bool, json_: bool) -> None:
-    from tidelake.ops.epochs import ask_at_epoch  # noqa: PLC0415
-    from tidelake.ops.query import ask_for_user  # noqa: PLC0415
+    from tidelake.ops.query import ask_at_epoch, ask_for_user  # noqa: PLC0415
 
     if consistent:
         answer, epoch = ask_at_epoch(lake, query)
@@ -94,11 +93,9 @@ def _show(lake: Lake, query: str, *, consistent: bool, json_: bool) -> None:
 
 
 def _write(lake: Lake, query: str, file: Path, *, overwrite: bool, consistent: bool) -> None:
-    from tidelake.ops.epochs import write_at_epoch  # noqa: PLC0415
-    from tidelake.ops.query import write_for_user  # noqa: PLC0415
-    from tidelake.ops.target import Target  # noqa: PLC0415
+    from tidelake.ops.query import AnswerFile, write_at_epoch, write_for_user  # noqa: PLC0415
 
-    target = Target(file, overwrite)
+    target = AnswerFile(file, overwrite)
     if consistent:
         rows, epoch = write_at_epoch(lake, query, target)
         if epoch:

@@ -16,8 +16,7 @@ from tidelake.typed import Typed
 if TYPE_CHECKING:
     # Spark comes with them, and not every command needs it.
     from tidelake.ops.lag import SourceLag
-    from tidelake.ops.ledger import Ledger
-    from tidelake.ops.lines import BooksLine
+    from tidelake.ops.ledger import BooksLine, Ledger
     from tidelake.ops.query import Answer
     from tidelake.ops.status import Status
 
@@ -38,7 +37,7 @@ def show_ledger(books: Ledger, typed: Typed, pipeline: str) -> None:
     stages = ", ".join(f"{stage} {rows:,}" for stage, rows in books.stages.items())
     given_up = f"; {books.discarded:,} of them discarded" if books.discarded else ""
     held = "records that the source held"
-    if books.topics is not None:
+    if books.topics:
         offsets = told["source_offsets"]
         held += f", at {offsets['offered']:,} offsets ({offsets['without_record']:,} without one)"
     rows = [

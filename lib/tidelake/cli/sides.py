@@ -30,7 +30,7 @@ def late() -> None:
 @placed
 def late_list(pipeline: str, json_: bool, root: str | None, env: str | None) -> None:
     """List late rows by event date."""
-    from tidelake.ops.listing import list_late  # noqa: PLC0415
+    from tidelake.ops.side import list_late  # noqa: PLC0415
 
     where = place(root, env)
     days = list_late(where.lake, where.pipeline(pipeline))
@@ -102,7 +102,7 @@ def quarantine_list(
     env: str | None,
 ) -> None:
     """List quarantined rows by reason, with an example and the trend over the last batches."""
-    from tidelake.ops.listing import list_quarantine  # noqa: PLC0415
+    from tidelake.ops.side import list_quarantine  # noqa: PLC0415
 
     where = place(root, env)
     groups = list_quarantine(where.lake, where.pipeline(pipeline), stage=stage, rule=rule)

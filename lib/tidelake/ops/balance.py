@@ -1,20 +1,25 @@
-"""Hold the books against themselves and against the tables, batch by batch."""
+"""Compare what commits say of their batches with each other and with the tables' rows.
+
+Of topics, the offsets that bronze's batches read are compared with the rows that bronze holds.
+Offsets are more than records: the marker that ends a transaction has one, and so have records that
+were aborted or compacted away. So a missing row is no loss where only offsets tell. What is known:
+how many records each batch read of a partition, from where, and up to where.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
-from tidelake.delta.log import Commit, repeated
+from tidelake.delta.log import ERASED, Commit, repeated
 from tidelake.delta.notes import (
     FRESH,
     RECORDS,
     Deduction,
     FateCount,
     SilverNote,
-    add_up,
     arrivals_in,
     deductions_in,
     fingerprint_of,
@@ -30,7 +35,7 @@ from tidelake.fingerprints import (
     ids_in,
 )
 from tidelake.ops.query import ask
-from tidelake.ops.side import Closed, in_closed_batch
+from tidelake.ops.side import ClosedBatch, in_closed_batch
 
 _Key = tuple[str, int]
 _COUNTED = f"count(*), {DUCKDB_XOR}, {DUCKDB_SUM}"
@@ -58,27 +63,27 @@ class Tally:
 
     @property
     def rows(self) -> int:
-        """All rows."""
+        """The rows of all batches."""
         return sum(mark.rows for mark in self.batches.values())
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """Of all record ids."""
+        """The fingerprint of all record ids."""
         return combined(mark.fingerprint for mark in self.batches.values())
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One closed batch of silver.
+    """One committed batch of silver.
 
     Attributes:
-        number: Its number.
-        generation: Its generation.
-        closed_at: When (UTC).
+        number: Its number in its generation.
+        generation: The generation.
+        closed_at: When it was committed (UTC).
         taken: Rows taken from bronze, by Delta's statistics.
         returned: Rows taken from the requeue.
         counts: Its rows by fate, stage and origin.
-        watermark: After it.
+        watermark: The watermark after it.
         erased: What an erasure took out of earlier batches, where it began a generation.
     """
 
@@ -90,25 +95,6 @@ class Batch:
     counts: tuple[FateCount, ...]
     watermark: datetime | None
     erased: tuple[Deduction, ...] = ()
-
-    @property
-    def fates(self) -> Counter[str]:
-        """Rows by fate."""
-        return add_up(self.counts)
-
-    @property
-    def conflicts(self) -> int:
-        """Rows in quarantine because another payload had their id."""
-        return sum(c.rows for c in self.counts if c.stage == "conflicting_duplicate")
-
-    @property
-    def key(self) -> _Key:
-        """What tells it apart."""
-        return self.generation, self.number
-
-    def of(self, *, fresh: bool) -> int:
-        """Count the rows that came straight from bronze, or those that came back."""
-        return sum(c.rows for c in self.counts if (c.origin == FRESH) is fresh)
 
 
 def batch_of(commit: Commit) -> Batch:
@@ -126,7 +112,7 @@ def batch_of(commit: Commit) -> Batch:
     )
 
 
-def tally(lake: Lake, table: Table, closed: Closed | None) -> Tally:
+def tally(lake: Lake, table: Table, closed: ClosedBatch | None) -> Tally:
     """Count a table's rows by the batch that wrote them.
 
     Args:
@@ -153,14 +139,7 @@ def tally(lake: Lake, table: Table, closed: Closed | None) -> Tally:
 def repetitions(
     lake: Lake, bronze: Table, tallied: Tally, closing: Mapping[str, Sequence[Commit]]
 ) -> Iterator[str]:
-    """Say which batches were committed more than once, and how many records bronze has twice.
-
-    Args:
-        lake: Where the tables are.
-        bronze: The table.
-        tallied: Its rows.
-        closing: The commits of bronze and silver, by layer.
-    """
+    """Say which batches of a layer were committed twice, and how many records bronze has twice."""
     for layer, commits in closing.items():
         for (generation, batch), versions in repeated(commits).items():
             yield (
@@ -196,7 +175,12 @@ def problems_of(
     """
     yield from _bronze_problems(taken, tables["bronze"])
     erased = [one for batch in batches for one in batch.erased]
-    lost = _by_batch(erased)
+    # What erasures took out of each batch, by its fate.
+    lost: dict[tuple[_Key, str], Mark] = {}
+    for one in erased:
+        key = (one.generation, one.batch), one.fate
+        before = lost.get(key, Mark())
+        lost[key] = Mark(before.rows + one.rows, before.fingerprint.plus(one.ids))
     for batch in batches:
         yield from _batch_problems(batch, tables, lost)
     bronze = tables["bronze"]
@@ -237,35 +221,113 @@ def _bronze_problems(taken: Sequence[Commit], bronze: Tally) -> Iterator[str]:
         yield "bronze: it holds as many rows as its commits wrote, but not the same ones"
 
 
-def _by_batch(erased: Sequence[Deduction]) -> dict[tuple[_Key, str], Mark]:
-    """Add up what erasures took out of each batch, by its fate."""
-    found: dict[tuple[_Key, str], Mark] = {}
-    for one in erased:
-        key = (one.generation, one.batch), one.fate
-        before = found.get(key, Mark())
-        found[key] = Mark(before.rows + one.rows, before.fingerprint.plus(one.ids))
-    return found
-
-
 def _batch_problems(
     batch: Batch, tables: Mapping[str, Tally], lost: Mapping[tuple[_Key, str], Mark]
 ) -> Iterator[str]:
-    place = f"silver, batch {batch.number}"
-    for source, rows, given in (
-        ("bronze", batch.taken, batch.of(fresh=True)),
-        ("the requeue", batch.returned, batch.of(fresh=False)),
-    ):
+    place, key = f"silver, batch {batch.number}", (batch.generation, batch.number)
+    for source, rows in (("bronze", batch.taken), ("the requeue", batch.returned)):
+        is_fresh = source == FRESH
+        given = sum(c.rows for c in batch.counts if (c.origin == FRESH) is is_fresh)
         if rows != given:
             yield f"{place}: it took {rows:,} rows from {source} and gave {given:,} fates"
     for fate in ("silver", "quarantined", "late"):
         counts = [count for count in batch.counts if count.fate == fate]
-        gone = lost.get((batch.key, fate), Mark())
+        gone = lost.get((key, fate), Mark())
         booked = Mark(
             sum(count.rows for count in counts) - gone.rows,
             fingerprint_of(counts).minus(gone.fingerprint),
         )
-        held = tables[fate].batches.get(batch.key, Mark())
+        held = tables[fate].batches.get(key, Mark())
         if booked.rows != held.rows:
             yield f"{place}: {booked.rows:,} rows are booked as {fate}, {held.rows:,} are there"
         elif not booked.fingerprint.agrees(held.fingerprint):
             yield f"{place}: its rows booked as {fate} are not those that are there"
+
+
+@dataclass
+class _Partition:
+    """What bronze's commits say of one partition: None for what a commit does not say."""
+
+    name: str
+    first: int | None
+    end: int
+    read: int | None = 0
+    problems: list[str] = field(default_factory=list)
+
+    def add(self, batch: int, begins: int | None, end: int, read: int | None) -> None:
+        told = f"bronze, batch {batch}: it read partition {self.name} from offset {begins} on, and"
+        if begins is not None and begins > self.end:
+            gone = _span(self.end, begins)
+            self.problems.append(f"{told} {gone} before that were never read")
+        elif begins is not None and begins < self.end:
+            self.problems.append(f"{told} {_span(begins, self.end)} had been read before")
+        self.end = max(self.end, end)
+        self.read = None if read is None or self.read is None else self.read + read
+
+
+def topic_offsets(
+    lake: Lake, bronze: Table, taken: Sequence[Commit]
+) -> tuple[dict[str, int], list[str]]:
+    """Add up the offsets that batches read of topics.
+
+    Args:
+        lake: Where the tables are.
+        bronze: The table.
+        taken: Its commits, newest first.
+
+    Returns:
+        ``offered``, the offsets between where the batches began and where they ended, and
+        ``taken``, the rows that bronze holds of them: nothing where bronze was not filled from
+        Kafka. And what does not add up, by partition.
+    """
+    partitions = _partitions(taken)
+    if not partitions:
+        return {}, []
+    # Rows that were erased are known by their arrivals, not by their partitions.
+    erased = any(ERASED in commit.note for commit in taken)
+    topic, number, offset = (f"split_part(record_id, ':', {part})" for part in (1, 2, 3))
+    at = f"CAST({offset} AS BIGINT)"
+    columns = f"{topic}, {number}, count(*), min({at}), max({at})"
+    found = ask(lake, f"SELECT {columns} FROM {bronze.name} GROUP BY 1, 2").rows
+    held = {(name, part): tuple(map(int, numbers)) for name, part, *numbers in found}
+    problems: list[str] = []
+    offered = 0
+    for key, one in partitions.items():
+        rows, least, most = held.get(key, (0, 0, -1))
+        first = one.first
+        if first is None:
+            first = least if rows else one.end
+        offered += one.end - first
+        problems += one.problems
+        counted = f"bronze holds {rows:,} rows of partition {one.name}"
+        if one.read is not None and rows != one.read and not erased:
+            problems.append(f"{counted}, {one.read:,} records were read")
+        if rows and (least < first or most >= one.end):
+            told = f"bronze holds offsets {_span(least, most + 1)} of partition {one.name}"
+            problems.append(f"{told}, its batches read {_span(first, one.end)}")
+        if rows > one.end - first:
+            problems.append(f"{counted}, its batches read {one.end - first:,} offsets")
+    return {"offered": offered, "taken": sum(rows for rows, *_ in held.values())}, problems
+
+
+def _partitions(taken: Sequence[Commit]) -> dict[tuple[str, str], _Partition]:
+    found: dict[tuple[str, str], _Partition] = {}
+    for commit in reversed(taken):
+        # The commit that takes rows out carries the metadata of the last batch.
+        if commit.batch < 0 or ERASED in commit.note:
+            continue
+        begins, read = commit.note.get("from"), commit.note.get("read")
+        for topic, ends in commit.note.get("offsets", {}).items():
+            for number, end in ends.items():
+                # A partition that is new begins with its first offset.
+                start = None if begins is None else begins.get(topic, {}).get(number, 0)
+                records = None if read is None else read.get(topic, {}).get(number, 0)
+                name = f"{number} of {topic}"
+                before = start if start is not None else end
+                one = found.setdefault((topic, number), _Partition(name, start, before))
+                one.add(commit.batch, start, end, records)
+    return found
+
+
+def _span(first: int, end: int) -> str:
+    return str(first) if end - first == 1 else f"{first} to {end - 1}"

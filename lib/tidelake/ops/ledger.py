@@ -1,4 +1,4 @@
-"""Add up the books: what the source offered, what bronze holds, and the fate of each row.
+"""Add up the ledger: what the source offered, what bronze holds, and the fate of each row.
 
 Every term is counted by itself: by the commit that wrote it, by Delta's statistics, and in the
 tables; none is derived from another.
@@ -6,16 +6,19 @@ tables; none is derived from another.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any, Literal
 
-from tidelake.config import Pipeline
-from tidelake.delta.log import newest_version
-from tidelake.delta.notes import add_up, arrivals_in, erased_rows, position
+from tidelake.config import FilesSource, GlobalWindow, GoldTable, Pipeline, TumblingWindow
+from tidelake.delta.log import Commit, newest_version
+from tidelake.delta.notes import FATES, add_up, arrivals_in, erased_rows, position
 from tidelake.delta.positions import rows_between
 from tidelake.delta.tables import Lake
+from tidelake.errors import SourceError
 from tidelake.ops.balance import (
     Batch,
     Tally,
@@ -23,25 +26,44 @@ from tidelake.ops.balance import (
     problems_of,
     repetitions,
     tally,
+    topic_offsets,
 )
 from tidelake.ops.books import history, require_tables
-from tidelake.ops.side import closed_batch
-from tidelake.ops.terms import (
-    GoldBooks,
-    SourceBooks,
-    gold_books,
-    quarantined_by,
-    side_rows,
-    source_books,
-)
-from tidelake.ops.topic_books import TopicBooks, topic_books
+from tidelake.ops.query import ask
+from tidelake.ops.side import closed_batch, quarantined_by, side_rows
+from tidelake.runtime.landing import list_files, taken_files
 
 _TRIES = 3
 
 
 @dataclass(frozen=True)
+class SourceBooks:
+    """Files of a files source in its folder now, those gone since included, and those taken.
+
+    Attributes:
+        offered: Files in the folder.
+        taken: Files that bronze's commits name.
+        bytes_offered: Bytes of the first.
+        bytes_taken: Bytes of the second.
+    """
+
+    offered: int = 0
+    taken: int = 0
+    bytes_offered: int = 0
+    bytes_taken: int = 0
+
+
+@dataclass(frozen=True)
+class GoldBooks:
+    """Rows of silver that a gold table's batches found eligible, and the sum of its counts."""
+
+    expected: int
+    counted: int
+
+
+@dataclass(frozen=True)
 class Ledger:
-    """The books of one pipeline.
+    """The ledger of one pipeline.
 
     Attributes:
         pipeline: Its name.
@@ -52,13 +74,13 @@ class Ledger:
         fates: Rows by their fate as it now is.
         stages: Rows of quarantine by stage.
         reasons: The same by reason; a row may have several.
-        discarded: Rows of quarantine that somebody gave up; they stay there.
-        requeued: Rows sent again that silver has not taken yet.
+        discarded: Rows of quarantine that somebody discarded; they stay there.
+        requeued: Requeued rows that silver has not taken yet.
         pending: Rows of bronze that silver has not taken yet.
         gold: By table.
         batches: Silver's batches, oldest first.
         problems: What does not add up; the first is the earliest.
-        topics: What was read of topics; None where the source is another.
+        topics: Offsets of topics, ``offered`` and ``taken``; empty where the source is another.
     """
 
     pipeline: str
@@ -75,7 +97,7 @@ class Ledger:
     gold: Mapping[str, GoldBooks]
     batches: tuple[Batch, ...]
     problems: tuple[str, ...]
-    topics: TopicBooks | None = None
+    topics: Mapping[str, int]
 
     @property
     def balanced(self) -> bool:
@@ -84,50 +106,85 @@ class Ledger:
 
     def to_json(self) -> dict[str, Any]:
         """Give the contract's terms, with what they rest on beside them."""
-        source, topics = self.source, self.topics
-        offsets = (
-            {
-                "offered": topics.offered,
-                "taken": topics.taken,
-                "without_record": topics.offered - self.records,
-            }
-            if topics
-            else {}
-        )
-        return {
+        told = {
             "pipeline": self.pipeline,
             "source": self.records,
             "bronze": self.bronze,
             "erased": self.erased,
-            "silver": self.fates["silver"],
-            "duplicates": self.fates["duplicate"],
-            "quarantined": self.fates["quarantined"],
-            "late": self.fates["late"],
-            "filtered": self.fates["filtered"],
+            **_fates_to_json(self.fates),
             "pending": self.pending,
             "requeued": self.requeued,
             "balanced": self.balanced,
             "problems": list(self.problems),
-            "gold": {
-                name: {"expected": books.expected, "counted": books.counted}
-                for name, books in self.gold.items()
-            },
+            "gold": {name: asdict(books) for name, books in self.gold.items()},
             "conflicts": self.stages.get("conflicting_duplicate", 0),
             "discarded": self.discarded,
             "quarantined_by_stage": dict(self.stages),
             "quarantined_by_reason": dict(self.reasons),
-            "source_files": {
-                "offered": source.files_offered,
-                "taken": source.files_taken,
-                "bytes_offered": source.bytes_offered,
-                "bytes_taken": source.bytes_taken,
-            },
-            **({"source_offsets": offsets} if offsets else {}),
+            "source_files": asdict(self.source),
+        }
+        if self.topics:
+            without_record = self.topics["offered"] - self.records
+            told["source_offsets"] = {**self.topics, "without_record": without_record}
+        return told
+
+
+@dataclass(frozen=True)
+class BooksLine:
+    """The ledger of a batch, or of all batches that were committed on one day (UTC).
+
+    Attributes:
+        name: ``batch 3``, or the day.
+        taken: Rows taken from bronze.
+        returned: Rows taken from the requeue.
+        fates: Rows by fate.
+        conflicts: Rows in quarantine because another payload had their id.
+        closed_at: When the last batch was committed.
+    """
+
+    name: str
+    taken: int
+    returned: int
+    fates: Counter[str]
+    conflicts: int
+    closed_at: datetime
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the terms by the names that the whole ledger has for them."""
+        return {
+            "name": self.name,
+            "taken": self.taken,
+            "returned": self.returned,
+            **_fates_to_json(self.fates),
+            "conflicts": self.conflicts,
+            "closed_at": self.closed_at.isoformat(),
         }
 
 
+def _fates_to_json(fates: Counter[str]) -> dict[str, int]:
+    return {"duplicates" if fate == "duplicate" else fate: fates[fate] for fate in FATES}
+
+
+def books_by(batches: Sequence[Batch], by: Literal["batch", "day"]) -> list[BooksLine]:
+    """Roll silver's batches up, oldest first: one line a batch, or one a day."""
+    lines: dict[str, BooksLine] = {}
+    for batch in batches:
+        name = f"batch {batch.number}" if by == "batch" else f"{batch.closed_at:%Y-%m-%d}"
+        before = lines.get(name, BooksLine(name, 0, 0, Counter(), 0, batch.closed_at))
+        conflicts = sum(c.rows for c in batch.counts if c.stage == "conflicting_duplicate")
+        lines[name] = BooksLine(
+            name,
+            before.taken + batch.taken,
+            before.returned + batch.returned,
+            before.fates + add_up(batch.counts),
+            before.conflicts + conflicts,
+            batch.closed_at,
+        )
+    return list(lines.values())
+
+
 def read_ledger(lake: Lake, pipeline: Pipeline) -> Ledger:
-    """Read a pipeline's books and hold them against its tables.
+    """Read a pipeline's ledger and compare it with its tables.
 
     Raises:
         UsageError: The pipeline has not run under this root.
@@ -136,25 +193,28 @@ def read_ledger(lake: Lake, pipeline: Pipeline) -> Ledger:
     for _ in range(_TRIES):
         before = _versions(lake, pipeline)
         ledger = _read(lake, pipeline)
-        # Books that were read while a run was writing may disagree by what came in between.
+        # What was read while a run was writing may disagree by what came in between.
         if ledger.balanced or _versions(lake, pipeline) == before:
             break
     return ledger
 
 
+def _versions(lake: Lake, pipeline: Pipeline) -> list[int]:
+    name = pipeline.name
+    tables = [lake.bronze(name), lake.requeue(name), lake.silver(name)]
+    return [newest_version(t) for t in [*tables, *map(lake.table, pipeline.gold_names)]]
+
+
 def _read(lake: Lake, pipeline: Pipeline) -> Ledger:
     name = pipeline.name
+    bronze, requeue = lake.bronze(name), lake.requeue(name)
     # Silver's notes before bronze's: what comes into bronze meanwhile is pending.
     closing = history(lake, lake.silver(name))
     batches = tuple(batch_of(commit) for commit in reversed(closing) if commit.batch >= 0)
-    taken = history(lake, lake.bronze(name))
+    taken = history(lake, bronze)
     last = closing[0] if closing else None
-    pending = rows_between(lake.bronze(name), position(last, "bronze"))
-    requeued = (
-        rows_between(lake.requeue(name), position(last, "requeue"))
-        if lake.requeue(name).exists
-        else 0
-    )
+    pending = rows_between(bronze, position(last, "bronze"))
+    requeued = rows_between(requeue, position(last, "requeue")) if requeue.exists else 0
     tables = _tallies(lake, name)
     sides = side_rows(lake, name)
     booked = add_up(count for batch in batches for count in batch.counts)
@@ -166,12 +226,12 @@ def _read(lake: Lake, pipeline: Pipeline) -> Ledger:
         late=sides["late"],
         filtered=booked["filtered"] - erased_rows(erased, "filtered"),
     )
-    gold = gold_books(lake, pipeline)
-    topics = topic_books(lake, lake.bronze(name), taken)
+    gold = _gold_books(lake, pipeline)
+    topics, topic_problems = topic_offsets(lake, bronze, taken)
     return Ledger(
         pipeline=name,
         records=sum(int(commit.note.get("records", 0)) for commit in taken),
-        source=source_books(taken, pipeline),
+        source=_source_books(taken, pipeline),
         bronze=tables["bronze"].rows,
         erased=sum(one.rows for one in arrivals_in(taken)),
         fates=fates,
@@ -184,10 +244,8 @@ def _read(lake: Lake, pipeline: Pipeline) -> Ledger:
         batches=batches,
         problems=(
             *_open_erasure(lake, name),
-            *repetitions(
-                lake, lake.bronze(name), tables["bronze"], {"bronze": taken, "silver": closing}
-            ),
-            *(topics.problems if topics else ()),
+            *repetitions(lake, bronze, tables["bronze"], {"bronze": taken, "silver": closing}),
+            *topic_problems,
             *problems_of(batches, taken, tables, fates, pending=pending, requeued=requeued),
             *(
                 f"gold.{table}: {books.expected:,} events were merged, it counts {books.counted:,}"
@@ -200,18 +258,12 @@ def _read(lake: Lake, pipeline: Pipeline) -> Ledger:
 
 
 def _open_erasure(lake: Lake, name: str) -> Iterator[str]:
-    """Say why the books may not add up: an erasure has begun and not ended."""
+    """Say why the ledger may not add up: an erasure has begun and not ended."""
     if lake.erasure(name).exists():
         yield (
             "an erasure was interrupted; go on with it: "
             f"tidelake erase {name} --subject COLUMN=VALUE"
         )
-
-
-def _versions(lake: Lake, pipeline: Pipeline) -> list[int]:
-    name = pipeline.name
-    tables = [lake.bronze(name), lake.requeue(name), lake.silver(name)]
-    return [newest_version(t) for t in [*tables, *map(lake.table, pipeline.gold_names)]]
 
 
 def _tallies(lake: Lake, name: str) -> dict[str, Tally]:
@@ -222,3 +274,35 @@ def _tallies(lake: Lake, name: str) -> dict[str, Tally]:
         "quarantined": tally(lake, lake.quarantine(name), closed),
         "late": tally(lake, lake.late(name), closed),
     }
+
+
+def _source_books(taken: Sequence[Commit], pipeline: Pipeline) -> SourceBooks:
+    if not isinstance(pipeline.source, FilesSource):
+        return SourceBooks()
+    sizes = {path: file.size for path, file in taken_files(taken).items()}
+    offered = dict(sizes)
+    # Files may have been archived since they were taken.
+    with contextlib.suppress(SourceError):
+        offered |= {path: file.size for path, file in list_files(pipeline.source.path).items()}
+    return SourceBooks(len(offered), len(sizes), sum(offered.values()), sum(sizes.values()))
+
+
+def _gold_books(lake: Lake, pipeline: Pipeline) -> dict[str, GoldBooks]:
+    books = {}
+    for gold in pipeline.aggregates:
+        counter = _counter(gold)
+        table = lake.gold(gold.name)
+        if counter is None or not table.exists:
+            continue
+        expected = sum(int(commit.note.get("eligible", 0)) for commit in history(lake, table))
+        counted = ask(lake, f'SELECT sum("{counter}") FROM {table.name}').rows[0][0]
+        books[gold.name] = GoldBooks(expected, int(counted or 0))
+    return books
+
+
+def _counter(gold: GoldTable) -> str | None:
+    """Name the measure that counts every event once, if the table has one."""
+    if not isinstance(gold.window, TumblingWindow | GlobalWindow):
+        return None
+    names = [m.name for m in gold.measures if m.aggregate == "count" and m.expression == "*"]
+    return names[0] if names else None

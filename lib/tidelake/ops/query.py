@@ -1,26 +1,41 @@
-"""Answer SQL on any table by its logical name, with DuckDB on the Delta tables."""
+"""Answer SQL on any table by its logical name: with DuckDB on the Delta tables, else with Spark.
+
+A statement reads the tables as they are, in given versions, or as an epoch had them, so that all
+of them agree.
+"""
 
 from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import duckdb
 from duckdb_extensions import import_extension
+from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import BinaryType, TimestampType
+from sqlglot import exp, parse_one, transpile
 
 from tidelake.delta.log import last_commit
 from tidelake.delta.notes import Final
-from tidelake.delta.store import Catalog
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import MachineError, NotBuiltError, TidelakeError, UsageError
+from tidelake.fingerprints import IN_SPARK
+from tidelake.foreign import kind_of
+from tidelake.instants import from_micros
 from tidelake.object_store import duckdb_secret
 from tidelake.ops.statements import DUCKDB, SPARK, known, refuse_beside_tables, tables_in
-from tidelake.ops.target import Target
+
+_T = TypeVar("_T")
+# DuckDB's COPY options for each ending of a file. A line of JSON is a row.
+_FORMATS = {".csv": "FORMAT csv, HEADER", ".parquet": "FORMAT parquet", ".json": "FORMAT json"}
 
 
 @dataclass(frozen=True)
@@ -41,6 +56,45 @@ class Answer:
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
 
+@dataclass(frozen=True)
+class AnswerFile:
+    """The file that an answer is written to: whole or not at all, never over another unasked."""
+
+    file: Path
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse a file that cannot be written, before anything is read.
+
+        Raises:
+            UsageError: Says what to do instead.
+        """
+        if self.file.suffix.lower() not in _FORMATS:
+            raise UsageError(
+                f"{self.file} ends in none of {', '.join(_FORMATS)}, which say how to write it."
+            )
+        if not self.file.parent.is_dir():
+            raise UsageError(f"the folder {self.file.parent} does not exist.")
+        if self.file.is_dir():
+            raise UsageError(f"{self.file} is a folder.")
+        if self.file.exists() and not self.overwrite:
+            raise UsageError(f"{self.file} exists already. Replace it with --overwrite.")
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """Versions that belong together, by the table's logical name."""
+
+    pipeline: str
+    number: int
+    closed_at: datetime
+    versions: dict[str, int]
+
+    def __str__(self) -> str:
+        """Name it for people."""
+        return f"epoch {self.number} of {self.pipeline}, closed {self.closed_at:%Y-%m-%d %H:%M:%S}Z"
+
+
 def ask(lake: Lake, sql: str) -> Answer:
     """Run one SELECT of our own, in DuckDB's words.
 
@@ -49,16 +103,15 @@ def ask(lake: Lake, sql: str) -> Answer:
     """
     wanted = tables_in(sql, lake)
     if lake.catalog is not None:
-        return _ask_catalog(lake.catalog, sql, wanted, {}, dialect=DUCKDB)
+        return _ask_spark(lake, sql, wanted, {}, dialect=DUCKDB)
     # A catalog of its own keeps the views of one question from another's.
     catalog = f"asked_{next(_numbers)}"
     with _instance().cursor() as connection:
-        _reach(connection, lake)
-        connection.execute("SET TimeZone = 'UTC'")
+        _prepare(connection, lake)
         connection.execute(f"ATTACH ':memory:' AS {catalog}")
         try:
             connection.execute(f"USE {catalog}")
-            _name(connection, wanted, {})
+            _create_views(connection, wanted, {})
             return _answer(connection, sql, lake)
         finally:
             connection.execute("USE memory")
@@ -81,24 +134,15 @@ def ask_for_user(lake: Lake, sql: str, versions: Mapping[str, int] | None = None
     if lake.catalog is not None:
         wanted = tables_in(sql, lake, dialect=SPARK)
         refuse_beside_tables(sql, lake, wanted, dialect=SPARK)
-        return _ask_catalog(lake.catalog, sql, wanted, versions or {}, dialect=SPARK)
+        return _ask_spark(lake, sql, wanted, versions or {}, dialect=SPARK)
     with _for_user(lake, sql, versions or {}) as connection:
         return _answer(connection, sql, lake)
 
 
 def write_for_user(
-    lake: Lake, sql: str, target: Target, versions: Mapping[str, int] | None = None
+    lake: Lake, sql: str, target: AnswerFile, versions: Mapping[str, int] | None = None
 ) -> int:
-    """Write what one SELECT of the user's answers into a file, row by row, whole or not at all.
-
-    Args:
-        lake: Where the tables are.
-        sql: The statement.
-        target: The file; a statement reaches no other.
-        versions: As for :func:`ask_for_user`.
-
-    Returns:
-        How many rows.
+    """Write what :func:`ask_for_user` would answer into a file, and count the rows.
 
     Raises:
         UsageError: What :func:`ask_for_user` refuses.
@@ -107,29 +151,112 @@ def write_for_user(
     """
     if lake.catalog is not None:
         raise NotBuiltError("Writing an answer from a catalog into a file", "Ask Databricks SQL.")
-    with (
-        target.whole() as part,
-        _for_user(lake, sql, versions or {}, writes=part) as connection,
-    ):
-        try:
-            connection.sql(sql).create_view("answer")
-        except duckdb.Error as error:
-            raise _not_understood(error, lake) from error
-        path = str(part).replace("'", "''")
-        try:
-            done = connection.execute(f"COPY (SELECT * FROM answer) TO '{path}' ({target.options})")
-            return int((done.fetchone() or (0,))[0])
-        except duckdb.Error as error:
-            if str(part) in str(error):
-                raise TidelakeError(f"{target.file}: {_plain(error)}") from error
-            raise _not_understood(error, lake) from error
+    part = target.file.with_name(f".{target.file.name}.part").absolute()
+    try:
+        with _for_user(lake, sql, versions or {}, writes=part) as connection:
+            rows = _copy(connection, lake, sql, target.file, part)
+        part.replace(target.file)
+    finally:
+        part.unlink(missing_ok=True)
+    return rows
+
+
+def _copy(
+    connection: duckdb.DuckDBPyConnection, lake: Lake, sql: str, file: Path, part: Path
+) -> int:
+    path, options = str(part).replace("'", "''"), _FORMATS[file.suffix.lower()]
+    try:
+        connection.sql(sql).create_view("answer")
+        done = connection.execute(f"COPY (SELECT * FROM answer) TO '{path}' ({options})")
+        return int((done.fetchone() or (0,))[0])
+    except duckdb.Error as error:
+        if str(part) in str(error):
+            raise TidelakeError(f"{file}: {_first_line(error)}") from error
+        raise _not_understood(error, lake) from error
+
+
+def ask_at_epoch(lake: Lake, sql: str) -> tuple[Answer, Epoch | None]:
+    """Run one SELECT of the user's on the newest epoch that holds all tables that it names.
+
+    Returns:
+        The answer, and the epoch; None where the statement names no table.
+
+    Raises:
+        UsageError: No epoch holds them together, or its versions are gone; and what
+            :func:`ask_for_user` refuses.
+    """
+    return _at_epoch(lake, sql, lambda versions: ask_for_user(lake, sql, versions))
+
+
+def write_at_epoch(lake: Lake, sql: str, target: AnswerFile) -> tuple[int, Epoch | None]:
+    """Write the answer of :func:`ask_at_epoch` into a file, and count the rows."""
+    return _at_epoch(lake, sql, lambda versions: write_for_user(lake, sql, target, versions))
+
+
+def _at_epoch(
+    lake: Lake, sql: str, read: Callable[[Mapping[str, int]], _T]
+) -> tuple[_T, Epoch | None]:
+    dialect = DUCKDB if lake.catalog is None else SPARK
+    names = {table.name for table in tables_in(sql, lake, dialect=dialect).values()}
+    if not names:
+        return read({}), None
+    epoch = _epoch_of(lake, names)
+    try:
+        return read(epoch.versions), epoch
+    except UsageError as error:
+        # The statement itself reaches no other file.
+        if not isinstance(error.__cause__, duckdb.IOException):
+            raise
+        pinned = ", ".join(f"version {epoch.versions[name]} of {name}" for name in sorted(names))
+        raise UsageError(
+            f"{epoch} can no longer be read ({pinned}): a file is gone, by VACUUM for example. "
+            f"Close a new epoch with: tidelake run {epoch.pipeline}\n"
+            f"DuckDB says: {str(error).splitlines()[0]}"
+        ) from error
+
+
+def _epoch_of(lake: Lake, names: Collection[str]) -> Epoch:
+    """Find the newest epoch that holds tables together; a UsageError where there is none."""
+    # Theirs is the history of the others; they stand at no boundary.
+    unpinned = sorted(name for name in names if name.startswith("ops."))
+    if unpinned:
+        raise UsageError(
+            f"{', '.join(unpinned)} belongs to no epoch; ask for it without --consistent."
+        )
+    found = _newest_epoch(lake, names)
+    if found is not None:
+        return found
+    alone = [name for name in sorted(names) if _newest_epoch(lake, [name]) is None]
+    commits = [last_commit(lake.table(name)) for name in alone or names]
+    pipelines = {str(one.note.get("pipeline", "NAME")) if one else "NAME" for one in commits}
+    runs = " and ".join(f"tidelake run {pipeline}" for pipeline in sorted(pipelines))
+    if alone:
+        raise UsageError(f"no epoch holds {', '.join(alone)} yet. Close one with: {runs}")
+    raise UsageError(
+        f"{', '.join(sorted(names))} never stood together: an epoch holds the tables of one "
+        "pipeline and what they were made of. Ask for them apart, or without --consistent; "
+        f"tables of one pipeline stand together after: {runs}"
+    )
+
+
+def _newest_epoch(lake: Lake, names: Collection[str]) -> Epoch | None:
+    if not lake.epochs().exists:
+        return None
+    # The names are checked ones, of tables that exist.
+    wanted = " AND ".join(f"versions['{name}'] IS NOT NULL" for name in names)
+    found = ask(
+        lake,
+        f"SELECT pipeline, epoch, closed_at, versions FROM {lake.epochs().name} "
+        f"WHERE {wanted} ORDER BY closed_at DESC LIMIT 1",
+    )
+    return next((Epoch(*row) for row in found.rows), None)
 
 
 @contextmanager
 def _for_user(
     lake: Lake, sql: str, versions: Mapping[str, int], *, writes: Path | None = None
 ) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open a database that holds the tables of a statement and reaches nothing else.
+    """Open a database that holds the tables of a user's statement and reaches nothing else.
 
     Args:
         lake: Where the tables are.
@@ -141,34 +268,14 @@ def _for_user(
     refuse_beside_tables(sql, lake, wanted)
     with duckdb.connect() as connection:
         import_extension("delta", con=connection)
-        _reach(connection, lake)
-        connection.execute("SET TimeZone = 'UTC'")
-        _name(connection, wanted, versions)
+        _prepare(connection, lake)
+        _create_views(connection, wanted, versions)
         folders = [f"{table.path}/" for table in wanted.values()]
         connection.execute("SET allowed_directories = $1", [folders])
         connection.execute("SET allowed_paths = $1", [[str(writes)] if writes else []])
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
         yield connection
-
-
-def _ask_catalog(
-    catalog: Catalog,
-    sql: str,
-    wanted: Mapping[str, Table],
-    versions: Mapping[str, int],
-    *,
-    dialect: str,
-) -> Answer:
-    from tidelake.ops.asking import ask_catalog  # noqa: PLC0415  imports Spark
-
-    kept = {
-        view: _final_condition(view, table, versions.get(table.name))
-        for view, table in wanted.items()
-        if view != table.name
-    }
-    columns, rows = ask_catalog(catalog, sql, wanted, dialect=dialect, versions=versions, kept=kept)
-    return Answer(columns, rows)
 
 
 _numbers = itertools.count()
@@ -184,11 +291,12 @@ def _instance() -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def _reach(connection: duckdb.DuckDBPyConnection, lake: Lake) -> None:
-    """Let a connection read the lake where it lies on a store; keys stay in memory.
+def _prepare(connection: duckdb.DuckDBPyConnection, lake: Lake) -> None:
+    """Set UTC, and let a connection read the lake where it lies on a store.
 
-    They are told anew each time: those of a role change every few hours.
+    Keys stay in memory and are set anew each time: those of a role change every few hours.
     """
+    connection.execute("SET TimeZone = 'UTC'")
     if not lake.is_on_object_store:
         return
     try:
@@ -201,34 +309,32 @@ def _reach(connection: duckdb.DuckDBPyConnection, lake: Lake) -> None:
     connection.execute(*duckdb_secret())
 
 
-def _name(
+def _create_views(
     connection: duckdb.DuckDBPyConnection, tables: Mapping[str, Table], versions: Mapping[str, int]
 ) -> None:
-    """Give tables their logical names in a connection.
-
-    Raises:
-        UsageError: A table cannot be read in its version, or has no final rows.
-    """
+    """Give tables their logical names; a UsageError for one that cannot be read in its version."""
     for view, table in tables.items():
         layer, name = view.split(".")
         connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{layer}"')
         path = str(table.path).replace("'", "''")
         version = versions.get(table.name)
         pin = "" if version is None else f", version = {version}"
-        kept = _final_condition(view, table, version) if view != table.name else "true"
+        kept = _final_condition(view, table, version)
         scan = f"SELECT * FROM delta_scan('{path}'{pin}) WHERE {kept}"
         try:
             connection.execute(f'CREATE VIEW "{layer}"."{name}" AS {scan}')
         except duckdb.Error as error:
-            raise UsageError(f"{table.name} cannot be read: {_plain(error)}") from error
+            raise UsageError(f"{table.name} cannot be read: {_first_line(error)}") from error
 
 
 def _final_condition(view: str, table: Table, version: int | None) -> str:
-    """Cut a gold table to the rows that are final in a version of it.
+    """Cut a gold table's view ``__final`` to the rows that are final in a version of the table.
 
     Raises:
         UsageError: The table has no windows that end.
     """
+    if view == table.name:
+        return "true"
     final = Final.of(last_commit(table, up_to=version))
     if final is None:
         raise UsageError(
@@ -248,8 +354,62 @@ def _answer(connection: duckdb.DuckDBPyConnection, sql: str, lake: Lake) -> Answ
 
 
 def _not_understood(error: duckdb.Error, lake: Lake) -> UsageError:
-    return UsageError(f"{_plain(error)}\n{known(lake)}")
+    return UsageError(f"{_first_line(error)}\n{known(lake)}")
 
 
-def _plain(error: duckdb.Error) -> str:
+def _first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0]
+
+
+def _ask_spark(
+    lake: Lake, sql: str, tables: Mapping[str, Table], versions: Mapping[str, int], *, dialect: str
+) -> Answer:
+    """Run one SELECT on the tables of a catalog, with Spark.
+
+    Raises:
+        UsageError: Spark does not understand the statement.
+    """
+    assert lake.catalog is not None
+    for ours, theirs in IN_SPARK.items():
+        sql = sql.replace(ours, theirs)
+    conditions = {
+        view: _final_condition(view, table, versions.get(table.name))
+        for view, table in tables.items()
+    }
+    statement = parse_one(sql, dialect=dialect)
+    for found in list(statement.find_all(exp.Table)):
+        name = f"{found.db}.{found.name}".lower()
+        if name in tables:
+            version = versions.get(tables[name].name)
+            pin = "" if version is None else f" VERSION AS OF {version}"
+            kept = transpile(conditions[name], read=DUCKDB, write=SPARK)[0]
+            scan = parse_one(f"SELECT * FROM {tables[name].sql}{pin} WHERE {kept}", dialect=SPARK)
+            assert isinstance(scan, exp.Select)
+            found.replace(scan.subquery(found.alias_or_name))
+    try:
+        rows = lake.catalog.session().sql(statement.sql(dialect=SPARK))
+        return Answer(tuple(rows.columns), _collected(rows))
+    except (AnalysisException, ParseException) as error:
+        raise UsageError(_first_line(error)) from error
+    except PySparkException as error:
+        raise UsageError(kind_of(error)) from error
+
+
+def _collected(rows: DataFrame) -> tuple[tuple[Any, ...], ...]:
+    """Collect rows; their columns may share a name, and instants come without a zone otherwise."""
+    kinds = [field.dataType for field in rows.schema.fields]
+    numbered = rows.toDF(*[f"_{number}" for number in range(len(kinds))])
+    columns = [
+        F.unix_micros(name) if isinstance(kind, TimestampType) else F.col(name)
+        for name, kind in zip(numbered.columns, kinds, strict=True)
+    ]
+
+    def plain(value: Any, kind: object) -> Any:
+        if isinstance(kind, TimestampType):
+            return from_micros(value)
+        return bytes(value) if isinstance(kind, BinaryType) and value is not None else value
+
+    return tuple(
+        tuple(plain(value, kind) for value, kind in zip(row, kinds, strict=True))
+        for row in numbered.select(*columns).collect()
+    )

@@ -1,32 +1,93 @@
-"""Tell which rows of quarantine and late are still there: not sent again since they came in.
+"""Read quarantine and late: which rows are still there, counted and listed, without Spark.
 
-A side table only grows. A row that is sent into silver once more stays where it is, and its row
-in the requeue marks it; if it fails again, a new row with the new reasons takes its place.
+A side table only grows. A requeued row stays where it is, and its row in the requeue marks it; if
+it fails again, a new row with the new reasons takes its place.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import date, datetime
 
+from tidelake.config import Pipeline
 from tidelake.delta.log import last_commit
 from tidelake.delta.tables import Lake, Table
+from tidelake.ops.books import require_tables
+from tidelake.ops.query import ask
+
+# How many of the newest batches the trend shows.
+_TREND = 8
 
 
 @dataclass(frozen=True)
-class Closed:
-    """The last batch that silver closed: rows of a later one may still be written again."""
+class ClosedBatch:
+    """The last batch that silver committed: rows of a later one may still be written again."""
 
     generation: str
     batch: int
 
 
-def closed_batch(lake: Lake, pipeline: str) -> Closed:
-    """Find silver's last closed batch."""
+@dataclass(frozen=True)
+class LateDay:
+    """The late rows of one event date.
+
+    Attributes:
+        event_date: The date.
+        rows: All of them.
+        waiting: Those not applied.
+        least_seconds: The least lateness; then the median and the most.
+        watermark: The newest watermark that made one of them late (UTC).
+    """
+
+    event_date: date
+    rows: int
+    waiting: int
+    least_seconds: float
+    median_seconds: float
+    most_seconds: float
+    watermark: datetime
+
+
+@dataclass(frozen=True)
+class ReasonGroup:
+    """Quarantined rows that are still there, by one of their reasons.
+
+    Attributes:
+        stage: Where they failed.
+        reason: Why; a row with several reasons is in several groups.
+        rows: How many.
+        discarded: Those that somebody discarded.
+        attempts: How often rows of it were requeued and came back.
+        first: Arrival of the first (UTC).
+        last: Arrival of the last.
+        trend: Rows in each of silver's newest batches, oldest first.
+        example: The payload of the newest.
+    """
+
+    stage: str
+    reason: str
+    rows: int
+    discarded: int
+    attempts: int
+    first: datetime
+    last: datetime
+    trend: tuple[int, ...]
+    example: bytes
+
+
+def closed_batch(lake: Lake, pipeline: str) -> ClosedBatch:
+    """Find silver's last committed batch."""
     last = last_commit(lake.silver(pipeline))
-    return Closed("", -1) if last is None else Closed(last.generation, last.batch)
+    return ClosedBatch("", -1) if last is None else ClosedBatch(last.generation, last.batch)
 
 
-def still_there(side: Table, requeue: Table, closed: Closed) -> str:
+def in_closed_batch(closed: ClosedBatch) -> str:
+    """Write the condition that leaves out an uncommitted batch's rows of ``q``."""
+    # A generation's name comes from our own notes: a letter and digits.
+    return f"NOT (q._generation = '{closed.generation}' AND q._batch > {closed.batch})"
+
+
+def still_there(side: Table, requeue: Table, closed: ClosedBatch) -> str:
     """Write the query for a side table's rows that count; for Spark and for DuckDB alike."""
     return (
         f"SELECT q.* FROM {side.name} q WHERE {in_closed_batch(closed)} AND NOT EXISTS ("
@@ -35,17 +96,107 @@ def still_there(side: Table, requeue: Table, closed: Closed) -> str:
     )
 
 
-def in_closed_batch(closed: Closed) -> str:
-    """Write the condition that leaves out an open batch's rows of ``q``."""
-    # A generation's name comes from our own notes: a letter and digits.
-    return f"NOT (q._generation = '{closed.generation}' AND q._batch > {closed.batch})"
-
-
 def unless_discarded(query: str, discarded: Table) -> str:
-    """Leave out of a query the rows that somebody gave up."""
+    """Leave out of a query the rows that somebody discarded."""
     if not discarded.exists:
         return query
     return (
         f"SELECT w.* FROM ({query}) w WHERE NOT EXISTS "
         f"(SELECT 1 FROM {discarded.name} d WHERE d.record_id = w.record_id)"
     )
+
+
+def side_rows(lake: Lake, name: str) -> dict[str, int]:
+    """Count the side tables' rows that are still there."""
+    if not lake.silver(name).exists:
+        return {"quarantined": 0, "late": 0, "discarded": 0}
+    closed, requeue = closed_batch(lake, name), lake.requeue(name)
+    there = still_there(lake.quarantine(name), requeue, closed)
+    queries = (
+        there,
+        unless_discarded(there, lake.discarded(name)),
+        still_there(lake.late(name), requeue, closed),
+    )
+    quarantined, kept, late = (
+        int(ask(lake, f"SELECT count(*) FROM ({query})").rows[0][0] or 0) for query in queries
+    )
+    return {"quarantined": quarantined, "late": late, "discarded": quarantined - kept}
+
+
+def quarantined_by(lake: Lake, name: str, expression: str) -> dict[str, int]:
+    """Count quarantine's rows that are still there, by an expression of ours over its columns."""
+    if not lake.silver(name).exists:
+        return {}
+    there = still_there(lake.quarantine(name), lake.requeue(name), closed_batch(lake, name))
+    rows = ask(
+        lake,
+        f"SELECT what, count(*) FROM (SELECT {expression} AS what FROM ({there})) "
+        "GROUP BY 1 ORDER BY 2 DESC, 1",
+    ).rows
+    return {str(what): int(count) for what, count in rows}
+
+
+def list_late(lake: Lake, pipeline: Pipeline) -> list[LateDay]:
+    """List a pipeline's late rows by event date.
+
+    Raises:
+        UsageError: It has not run under this root.
+    """
+    require_tables(lake, pipeline.name)
+    late = lake.late(pipeline.name)
+    if not late.exists:
+        return []
+    closed = closed_batch(lake, pipeline.name)
+    there = still_there(late, lake.requeue(pipeline.name), closed)
+    rows = ask(
+        lake,
+        "SELECT l.event_date, count(*), count(w.record_id), min(l.lateness_seconds), "
+        "median(l.lateness_seconds), max(l.lateness_seconds), max(l.watermark) "
+        f"FROM (SELECT q.* FROM {late.name} q WHERE {in_closed_batch(closed)}) l "
+        f"LEFT JOIN ({there}) w "
+        "ON w.record_id = l.record_id AND w._batch = l._batch GROUP BY 1 ORDER BY 1",
+    ).rows
+    return [LateDay(*row) for row in rows]
+
+
+def list_quarantine(
+    lake: Lake, pipeline: Pipeline, *, stage: str | None = None, rule: str | None = None
+) -> list[ReasonGroup]:
+    """List a pipeline's quarantined rows by stage and reason, the most frequent first.
+
+    Args:
+        lake: Where the tables are.
+        pipeline: Whose.
+        stage: Only those that failed there.
+        rule: Only reasons that hold this text.
+
+    Raises:
+        UsageError: It has not run under this root.
+    """
+    require_tables(lake, pipeline.name)
+    name = pipeline.name
+    quarantine, requeue, discarded = lake.quarantine(name), lake.requeue(name), lake.discarded(name)
+    if not quarantine.exists:
+        return []
+    closed = closed_batch(lake, name)
+    given_up = (
+        f"EXISTS (SELECT 1 FROM {discarded.name} d WHERE d.record_id = q.record_id)"
+        if discarded.exists
+        else "FALSE"
+    )
+    newest = range(closed.batch - _TREND + 1, closed.batch + 1)
+    rows = ask(
+        lake,
+        "SELECT stage, reason, count(*), count_if(given_up), sum(attempts), min(ingested_at), "
+        "max(ingested_at), arg_max(payload, ingested_at), "
+        + ", ".join(f"count_if(_batch = {batch})" for batch in newest)
+        + f" FROM (SELECT q.*, unnest(q.reasons) AS reason, {given_up} AS given_up, "
+        f"(SELECT count(*) FROM {requeue.name} r WHERE r.record_id = q.record_id) AS attempts "
+        f"FROM ({still_there(quarantine, requeue, closed)}) q) "
+        "GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2",
+    ).rows
+    groups = [
+        ReasonGroup(s, why, n, gone, int(tries), first, last, tuple(trend), bytes(payload or b""))
+        for s, why, n, gone, tries, first, last, payload, *trend in rows
+    ]
+    return [g for g in groups if stage in (None, g.stage) and (rule is None or rule in g.reason)]

@@ -17,7 +17,7 @@ from tidelake.errors import UsageError
 from tidelake.typed import first_command
 
 DUCKDB, SPARK = "duckdb", "databricks"
-_FINAL = "__final"
+_FINAL, _INFORMATION = "__final", "information_schema"
 # Functions of Spark that call into the JVM or another service, or read a file or a secret that an
 # argument names.
 SPARK_REFUSED = frozenset(
@@ -38,18 +38,8 @@ _DUCKDB_ROWS = frozenset(
 _ONE_SELECT = "`tidelake sql` takes one SELECT; tables change only through `run`."
 
 
-def dialect_of(lake: Lake) -> str:
-    """Name the dialect in which users ask."""
-    return DUCKDB if lake.catalog is None else SPARK
-
-
 def tables_in(sql: str, lake: Lake, *, dialect: str = DUCKDB) -> dict[str, Table]:
     """Find the tables that a statement names, by the names that it uses.
-
-    Args:
-        sql: The statement.
-        lake: Where the tables are.
-        dialect: The statement's.
 
     Raises:
         UsageError: It is not exactly one query, or names a table that does not exist.
@@ -58,13 +48,17 @@ def tables_in(sql: str, lake: Lake, *, dialect: str = DUCKDB) -> dict[str, Table
     named = {
         f"{found.db}.{found.name}".lower()
         for found in statement.find_all(exp.Table)
-        if found.db and found.name and not _is_information("", found.db)
+        if found.db and found.name and found.db.lower() != _INFORMATION
     }
-    meant = {name: _meant(name, lake) for name in sorted(named)}
-    unknown = [name for name, table in meant.items() if table is None]
-    if unknown:
+    tables = {}
+    for name in sorted(named):
+        with contextlib.suppress(UsageError):
+            table = lake.table(name.removesuffix(_FINAL) if name.startswith("gold.") else name)
+            if table.exists:
+                tables[name] = table
+    if unknown := sorted(named - tables.keys()):
         raise _unknown(unknown, lake)
-    return {name: table for name, table in meant.items() if table is not None}
+    return tables
 
 
 def refuse_beside_tables(
@@ -79,7 +73,7 @@ def refuse_beside_tables(
         sql: The statement.
         lake: Where the tables are.
         tables: Those that it may read, by the names that it uses.
-        dialect: The statement's. DuckDB's own parser judges the one in its words.
+        dialect: The statement's.
 
     Raises:
         UsageError: Names the function or table.
@@ -115,7 +109,8 @@ def _refuse_in_duckdb(sql: str, lake: Lake, tables: Collection[str]) -> None:
         if kind == "BASE_TABLE":
             parts = (node["catalog_name"], node["schema_name"], node["table_name"])
             name = ".".join(part for part in parts if part)
-            if name.lower() not in {*inner, *tables} and not _is_information(*parts[:2]):
+            is_information = not parts[0] and parts[1].lower() == _INFORMATION
+            if name.lower() not in {*inner, *tables} and not is_information:
                 raise _unknown([name], lake)
         elif kind == "TABLE_FUNCTION":
             _refuse_function(node["function"]["function_name"], lake, allowed=_DUCKDB_ROWS)
@@ -173,20 +168,8 @@ def _refuse_function(
         )
 
 
-def _is_information(catalog: str, schema: str) -> bool:
-    return not catalog and schema.lower() == "information_schema"
-
-
 def _unknown(names: Collection[str], lake: Lake) -> UsageError:
     return UsageError(f"there is no table {', '.join(names)}.\n{known(lake)}")
-
-
-def _meant(name: str, lake: Lake) -> Table | None:
-    """Find the table behind a name; None where there is none."""
-    with contextlib.suppress(UsageError):
-        table = lake.table(name.removesuffix(_FINAL) if name.startswith("gold.") else name)
-        return table if table.exists else None
-    return None
 
 
 def known(lake: Lake) -> str:

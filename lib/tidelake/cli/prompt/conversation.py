@@ -9,9 +9,14 @@ from pathlib import Path
 from tidelake.cli.prompt.catalogue import Catalogue
 from tidelake.cli.prompt.layout import FORMATS, Format, laid_out
 from tidelake.errors import UsageError
-from tidelake.ops.epochs import ask_at_epoch, write_at_epoch
-from tidelake.ops.query import Answer, ask_for_user, write_for_user
-from tidelake.ops.target import Target
+from tidelake.ops.query import (
+    Answer,
+    AnswerFile,
+    ask_at_epoch,
+    ask_for_user,
+    write_at_epoch,
+    write_for_user,
+)
 
 HELP = (
     (".tables", "list the tables"),
@@ -45,7 +50,7 @@ class Conversation:
     width: Callable[[], int]
     consistent: bool = False
     format: Format = "table"
-    target: Target | None = None
+    target: AnswerFile | None = None
     ended: bool = field(default=False, init=False)
 
     def answer(self, statement: str) -> None:
@@ -70,7 +75,7 @@ class Conversation:
             self.say(f"Read in {epoch}")
         return answer
 
-    def _write(self, statement: str, target: Target) -> None:
+    def _write(self, statement: str, target: AnswerFile) -> None:
         lake = self.catalogue.lake
         if self.consistent:
             rows, epoch = write_at_epoch(lake, statement, target)
@@ -100,7 +105,7 @@ class Conversation:
             case [".format", how] if how in FORMATS:
                 self.format = how
             case [".output", file]:
-                self.target = Target(Path(file).expanduser())
+                self.target = AnswerFile(Path(file).expanduser())
                 self.say(f"The next answer goes to {file}")
             case [".help"]:
                 self._list(("command", "does"), HELP)

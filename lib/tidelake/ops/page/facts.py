@@ -10,11 +10,10 @@ from datetime import datetime
 from tidelake.config import Pipeline
 from tidelake.delta.tables import HOPS, Lake
 from tidelake.ops.alerts import Alert
-from tidelake.ops.ledger import Ledger
-from tidelake.ops.lines import BooksLine, books_by
-from tidelake.ops.listing import Group, LateDay, list_late, list_quarantine
+from tidelake.ops.ledger import BooksLine, Ledger, books_by
 from tidelake.ops.page.flow import Flow
 from tidelake.ops.page.plots import Plot
+from tidelake.ops.side import LateDay, ReasonGroup, list_late, list_quarantine
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ class Sides:
         late: By event date.
     """
 
-    quarantine: tuple[Group, ...]
+    quarantine: tuple[ReasonGroup, ...]
     late: tuple[LateDay, ...]
 
     @property

@@ -14,7 +14,7 @@ from tidelake.delta.log import Commit, newest_version
 from tidelake.delta.notes import positions
 from tidelake.delta.tables import Table
 from tidelake.ops.books import history
-from tidelake.ops.side import Closed, still_there
+from tidelake.ops.side import ClosedBatch, still_there
 from tidelake.replay.views import query_over
 from tidelake.runtime.gold_inputs import up_to
 from tidelake.runtime.hop import Run
@@ -76,7 +76,7 @@ def read_inputs(run: Run) -> SilverInputs:
     until = {key: positions(last).get(key, (0, -1)) for key in inputs}
     read = up_to(spark, inputs, until)
     requeued = read("requeue")
-    closed = Closed(last.generation, last.batch)
+    closed = ClosedBatch(last.generation, last.batch)
 
     def side(table: Table) -> DataFrame:
         stored = load(spark, table)
