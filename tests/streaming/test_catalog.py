@@ -30,7 +30,7 @@ from tidelake.delta.positions import (
 from tidelake.delta.store import folder_store
 from tidelake.delta.tables import LAYERS, Table
 from tidelake.ops.books import history
-from tidelake.ops.doctor_catalog import examine_catalog
+from tidelake.ops.doctor import examine_lake
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.query import ask, ask_at_epoch, ask_for_user
 from tidelake.ops.side import list_late, list_quarantine
@@ -249,14 +249,14 @@ def test_a_table_that_was_made_without_its_first_note_gets_it(pair: Pair) -> Non
 def test_the_doctor_tries_each_schema_and_the_volume(pair: Pair) -> None:
     lake, spark = pair.named.lake, pair.named.spark
     assert lake.catalog is not None
-    findings = {one.what: one for one in examine_catalog(lake, lake.catalog)}
+    findings = {one.what: one for one in examine_lake(lake)}
     assert all(one.well for one in findings.values()), findings
     assert {"Spark", "Catalog", "Volume", *[f"Schema {layer}" for layer in LAYERS]} < set(findings)
     spark.sql("ALTER SCHEMA dim SET LOCATION '/proc/nowhere'")
     lost = replace(lake, root=lake.root / "nowhere")
-    remedies = {one.what: one.remedy for one in examine_catalog(lost, lake.catalog)}
+    remedies = {one.what: one.remedy for one in examine_lake(lost)}
     assert "grant USE SCHEMA, CREATE TABLE" in remedies["Schema dim"]
     assert "WRITE VOLUME" in remedies["Volume"]
     spark.sql("DROP SCHEMA dim")
-    missing = {one.what: one.remedy for one in examine_catalog(lake, lake.catalog)}
+    missing = {one.what: one.remedy for one in examine_lake(lake)}
     assert missing["Schema dim"] == "CREATE SCHEMA `spark_catalog`.`dim`"

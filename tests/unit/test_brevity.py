@@ -10,7 +10,7 @@ import pytest
 from tests.unit.handmade import NEW_YEAR, write_commit
 from tidelake.config import KafkaSource, Pipeline, load_environment, load_pipeline
 from tidelake.delta.tables import Lake
-from tidelake.ops.brevity import little_waits
+from tidelake.ops.status import little_waits
 from tidelake.spark.session import _settings
 
 _MEGABYTE = 1 << 20

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tidelake.delta.tables import Lake
 from tidelake.errors import JarError
 from tidelake.ops import doctor
 from tidelake.ops.doctor import Finding
@@ -44,7 +45,7 @@ def test_a_finding_is_well_when_nothing_is_to_be_done() -> None:
 
 
 def test_every_check_runs_and_names_a_different_thing(tmp_path: Path) -> None:
-    findings = doctor.examine(tmp_path)
+    findings = doctor.examine_lake(Lake(tmp_path))
 
     assert [f.what for f in findings] == [
         "Python",

@@ -115,10 +115,7 @@ def ledger(
     env: str | None,
 ) -> None:
     """Add up the books; exit 3 when they do not balance."""
-    from tidelake.ops.ledger import (
-        books_by,
-        read_ledger,
-    )
+    from tidelake.ops.ledger import books_by, read_ledger  # noqa: PLC0415
 
     where = place(root, env)
     books = read_ledger(where.lake, where.pipeline(pipeline))

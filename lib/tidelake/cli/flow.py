@@ -50,8 +50,8 @@ def run_pipeline(
     """
     # Spark takes seconds to load and to start: what can fail without it fails first.
     from tidelake.delta.locks import hold_hops  # noqa: PLC0415
-    from tidelake.ops.brevity import little_waits  # noqa: PLC0415
     from tidelake.ops.observing import refuse_unready  # noqa: PLC0415
+    from tidelake.ops.status import little_waits  # noqa: PLC0415
     from tidelake.runtime.triggers import parse_trigger  # noqa: PLC0415
 
     when = parse_trigger(trigger)

@@ -1,4 +1,8 @@
-"""Check what Tidelake needs of a machine; each failing line says the remedy."""
+"""Check what Tidelake needs of a machine, or of a catalog; each failing line says the remedy.
+
+Rights in a catalog are not read but tried: what may be granted, inherited or owned has many ways,
+and a table that was made and dropped is proof.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +12,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from tidelake.delta.locks import lease
-from tidelake.delta.tables import Lake
-from tidelake.errors import JarError, TidelakeError
+from tidelake.delta.store import Catalog
+from tidelake.delta.tables import LAYERS, Lake
+from tidelake.errors import JarError, MachineError, TidelakeError
 from tidelake.folders import Folder
 from tidelake.spark.jars import cache_dir, jars_for, sha256_of
 
@@ -27,13 +33,7 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found.
-
-    Attributes:
-        what: What was checked.
-        found: What is there.
-        remedy: What to do; empty when all is well.
-    """
+    """What was checked, what is there, and what to do; empty when all is well."""
 
     what: str
     found: str
@@ -47,29 +47,17 @@ class Finding:
 
 def examine_lake(lake: Lake) -> list[Finding]:
     """Check the machine, or in a catalog what only the catalog can lack."""
-    if lake.catalog is None:
-        return examine(lake.root)
-    from tidelake.ops.doctor_catalog import examine_catalog  # noqa: PLC0415  imports Spark
-
-    return examine_catalog(lake, lake.catalog)
-
-
-def examine(root: Folder) -> list[Finding]:
-    """Run every check of a machine.
-
-    Args:
-        root: Where its tables are.
-    """
-    checks: list[Callable[[], Finding]] = [
-        check_python,
-        check_java,
-        check_spark,
-        check_memory,
-        lambda: check_disk(root),
-        lambda: check_jars(root),
-        lambda: check_root(root),
+    if lake.catalog is not None:
+        return [check_python(), *_check_catalog(lake.catalog), check_volume(Path(str(lake.root)))]
+    return [
+        check_python(),
+        check_java(),
+        check_spark(),
+        check_memory(),
+        check_disk(lake.root),
+        check_jars(lake.root),
+        check_root(lake.root),
     ]
-    return [check() for check in checks]
 
 
 def check_python() -> Finding:
@@ -111,7 +99,7 @@ def check_spark() -> Finding:
 
 
 def check_memory() -> Finding:
-    """Want room for the driver."""
+    """Want memory for the driver."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / _GIB
     remedy = f"at least {_LEAST_MEMORY_GIB} GiB; lower spark.driver.memory in the environment file"
     return Finding("Memory", f"{total:.1f} GiB", "" if total >= _LEAST_MEMORY_GIB else remedy)
@@ -140,19 +128,20 @@ def check_jars(root: Folder | None = None) -> Finding:
         return Finding("Jars", found, "run `tidelake doctor --fetch`")
     wrong = [jar for jar in jars if sha256_of(folder / jar.file_name) != jar.sha256]
     if wrong:
-        names = ", ".join(jar.file_name for jar in wrong)
-        return Finding(
-            "Jars",
-            f"wrong hash: {names}",
-            f"delete them from {folder}, run `tidelake doctor --fetch`",
-        )
+        found = f"wrong hash: {', '.join(jar.file_name for jar in wrong)}"
+        return Finding("Jars", found, f"delete them from {folder}, run `tidelake doctor --fetch`")
     return Finding("Jars", f"{len(jars)} verified in {folder}")
 
 
 def check_root(root: Folder) -> Finding:
-    """Want to write under the root."""
+    """Want to write under the root, and of a store conditions that keep a second writer out."""
     if not isinstance(root, Path):
-        return _check_store(root)
+        try:
+            with lease(root / "checkpoints" / ".doctor.lock", "doctor", waits=True):
+                pass
+        except TidelakeError as error:
+            return Finding("Root", str(root), str(error))
+        return Finding("Root", f"{root} is writable, and keeps conditional writes")
     place = next(path for path in (root, *root.parents) if path.exists())
     try:
         with tempfile.TemporaryFile(dir=place):
@@ -162,11 +151,56 @@ def check_root(root: Folder) -> Finding:
     return Finding("Root", f"{root} is writable")
 
 
-def _check_store(root: Folder) -> Finding:
-    """Want to write there, under the conditions that keep a second writer out."""
+def check_volume(folder: Path) -> Finding:
+    """Want to write on a catalog's volume."""
+    remedy = (
+        "create the volume, or name another under `volume` of the environment, and grant READ "
+        "VOLUME and WRITE VOLUME on it"
+    )
+    if not folder.is_dir():
+        return Finding("Volume", f"{folder} is not there", remedy)
     try:
-        with lease(root / "checkpoints" / ".doctor.lock", "doctor", waits=True):
-            pass
-    except TidelakeError as error:
-        return Finding("Root", str(root), str(error))
-    return Finding("Root", f"{root} is writable, and keeps conditional writes")
+        with tempfile.NamedTemporaryFile(dir=folder) as probe:
+            probe.write(b"tidelake")
+    except OSError as error:
+        return Finding("Volume", f"{folder}: {error.strerror}", remedy)
+    return Finding("Volume", f"{folder} is writable")
+
+
+def _check_catalog(catalog: Catalog) -> Iterator[Finding]:
+    from tidelake.runtime.failures import FOREIGN  # noqa: PLC0415  imports Spark
+
+    try:
+        session = catalog.session()
+    except MachineError as error:
+        yield Finding("Spark", "no session", str(error))
+        return
+    yield Finding("Spark", f"version {session.version}")
+    try:
+        there = catalog.layers()
+    except FOREIGN as error:
+        remedy = f"create catalog {catalog.name} or name another, and grant USE CATALOG on it"
+        yield Finding("Catalog", _first_line(error), remedy)
+        return
+    yield Finding("Catalog", f"{catalog.name} is there")
+    for layer in LAYERS:
+        what, name = f"Schema {layer}", catalog.schema(layer)
+        if layer not in there:
+            yield Finding(what, "is not there", f"CREATE SCHEMA {name}")
+            continue
+        probe = f"{name}.`tidelake_doctor_{uuid.uuid4().hex[:12]}`"
+        try:
+            session.sql(f"CREATE TABLE {probe} (probe INT) USING DELTA")
+            session.sql(f"DROP TABLE {probe}")
+        except FOREIGN as error:
+            remedy = f"grant USE SCHEMA, CREATE TABLE, SELECT and MODIFY on schema {name}"
+            yield Finding(what, _first_line(error), remedy)
+        else:
+            yield Finding(what, "is writable")
+
+
+def _first_line(error: Exception) -> str:
+    """Give the line that says what is wrong; Py4J's own comes before it."""
+    lines = str(error).strip().splitlines()
+    told = [line for line in lines if not line.startswith("An error occurred while calling")]
+    return (told or lines)[0].removeprefix(": ")[:200]

@@ -10,6 +10,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime, time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,23 +18,60 @@ from typing import TYPE_CHECKING, Any
 from tidelake.config.arguments import as_bound, from_now, is_parameter
 from tidelake.config.expectations import SIGNATURES, Expectation, Suite
 from tidelake.delta.access import load
-from tidelake.delta.tables import Lake, Table
+from tidelake.delta.tables import Lake
 from tidelake.errors import MachineError, UsageError
 from tidelake.foreign import kind_of_text
-from tidelake.ops.gate_report import (
-    GateReport,
-    GateResult,
-    exception_text,
-    observed_text,
-)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["GateReport", "GateResult", "as_gx", "import_gx", "judge_tables"]
-
 _SITE = "tidelake"
 _RESULT = {"result_format": "BASIC", "partial_unexpected_count": 5}
+_LONGEST = 120
+
+
+@dataclass(frozen=True)
+class GateResult:
+    """What came of one expectation.
+
+    Attributes:
+        table: Logical name, such as ``silver.clickstream``.
+        type: The expectation's type.
+        text: The expectation with its columns and arguments.
+        severity: ``critical`` or ``warning``.
+        passed: Whether the table is as expected.
+        observed: What was found, in a few words; or why it could not be judged.
+        unexpected: Number of rows that are not as expected; None where rows are not counted.
+    """
+
+    table: str
+    type: str
+    text: str
+    severity: str
+    passed: bool
+    observed: str
+    unexpected: int | None
+
+
+@dataclass(frozen=True)
+class GateReport:
+    """The results in the order of the suite, silver's first, and the page of Data Docs to open."""
+
+    results: tuple[GateResult, ...]
+    docs: Path
+
+    @property
+    def passed(self) -> bool:
+        """Tell whether no critical expectation failed."""
+        return all(result.passed or result.severity == "warning" for result in self.results)
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the report in types that JSON has."""
+        return {
+            "passed": self.passed,
+            "docs": str(self.docs),
+            "results": [asdict(result) for result in self.results],
+        }
 
 
 def judge_tables(
@@ -45,7 +83,7 @@ def judge_tables(
     docs: Path,
     now: datetime,
 ) -> GateReport:
-    """Hold a pipeline's silver and gold tables against a suite.
+    """Validate a pipeline's silver and gold tables with a suite.
 
     Args:
         spark: A session in UTC.
@@ -54,9 +92,6 @@ def judge_tables(
         suite: What is expected.
         docs: The folder for Data Docs; pages of earlier runs stay in it.
         now: What ``now`` stands for in the suite, with a time zone.
-
-    Returns:
-        The verdict, and where Data Docs begin.
 
     Raises:
         UsageError: A table does not exist yet.
@@ -74,7 +109,7 @@ def judge_tables(
         results = [
             result
             for table, expectations in wanted
-            for result in _judge(context, spark, table, expectations, now)
+            for result in _judge(context, table.name, load(spark, table), expectations, now)
         ]
         context.build_data_docs(site_names=[_SITE])
     return GateReport(tuple(results), docs / "index.html")
@@ -137,50 +172,40 @@ def _quietly() -> Iterator[None]:
 
 
 def _judge(
-    context: Any,
-    spark: SparkSession,
-    table: Table,
-    expectations: Sequence[Expectation],
-    now: datetime,
+    context: Any, name: str, frame: DataFrame, expectations: Sequence[Expectation], now: datetime
 ) -> Iterator[GateResult]:
-    frame = load(spark, table)
     found: Mapping[int, Any] = {}
     failure = "Great Expectations gave no result"
+    types = dict(frame.dtypes)
     try:
-        found = _validate(context, table.name, frame, expectations, now)
+        # Added one by one, those equal but for a default that is written out would become one.
+        judges = [as_gx(expectation, types, now) for expectation in expectations]
+        found = _validate(context, name, frame, judges, now)
     except Exception as error:  # whatever it is, nothing was judged, and that must not pass
         failure = kind_of_text(str(error)) or type(error).__name__
-    types = dict(frame.dtypes)
     for index, expectation in enumerate(expectations):
         result: Any = found.get(index)
-        raised = failure if result is None else exception_text(result)
+        raised = failure if result is None else _exception_text(result)
         outcome = result.result if raised is None else {}
         yield GateResult(
-            table=table.name,
+            table=name,
             type=expectation.type,
             text=expectation.text,
             severity=expectation.severity,
             passed=raised is None and bool(result.success),
-            observed=raised or observed_text(outcome, expectation, types),
+            observed=raised or _observed_text(outcome, expectation, types),
             unexpected=outcome.get("unexpected_count"),
         )
 
 
 def _validate(
-    context: Any,
-    name: str,
-    frame: DataFrame,
-    expectations: Sequence[Expectation],
-    now: datetime,
+    context: Any, name: str, frame: DataFrame, judges: list[Any], now: datetime
 ) -> dict[int, Any]:
-    """Run one validation; its results by the number of the expectation."""
+    """Run one validation and return its results by the number of the expectation."""
     gx = import_gx()
     source = context.data_sources.add_spark(name, persist=False)
     asset = source.add_dataframe_asset(name)
     batch = asset.add_batch_definition_whole_dataframe(name)
-    types = dict(frame.dtypes)
-    # Added one by one, those equal but for a default that is written out would become one.
-    judges = [as_gx(expectation, types, now) for expectation in expectations]
     suite = context.suites.add(gx.ExpectationSuite(name=name, expectations=judges))
     numbers = {each.id: index for index, each in enumerate(suite.expectations)}
     definition = context.validation_definitions.add(
@@ -194,14 +219,44 @@ def _validate(
     return {numbers[result.expectation_config.id]: result for result in run.results}
 
 
-def as_gx(expectation: Expectation, types: dict[str, str], now: datetime) -> Any:
-    """Make Great Expectations' own object of an expectation.
+def _exception_text(result: Any) -> str | None:
+    """Give the first line of what Great Expectations raised on an expectation, if it did."""
+    info = result.exception_info or {}
+    parts = [info] if "raised_exception" in info else list(info.values())
+    messages = [part["exception_message"] for part in parts if part["raised_exception"]]
+    if not messages:
+        return None
+    return kind_of_text(next((str(message) for message in messages if message), "")) or "raised"
 
-    Args:
-        expectation: What is expected.
-        types: Name of each column to its type, as Spark's simple string.
-        now: What ``now`` stands for.
-    """
+
+def _observed_text(
+    result: Mapping[str, Any], expectation: Expectation, types: Mapping[str, str]
+) -> str:
+    """Put a result in the format BASIC into a few words; instants in UTC."""
+    count = result.get("unexpected_count")
+    if count is not None:
+        unlike = [
+            value for value in result.get("partial_unexpected_list") or () if value is not None
+        ]
+        examples = ", ".join(str(value) for value in unlike)
+        total = result.get("element_count")
+        text = f"{count} unlike" if total is None else f"{count} of {total} rows"
+        return _cut(f"{text}: {examples}" if count and examples else text)
+    value = result.get("observed_value")
+    of_instants = any(types.get(name) == "timestamp" for name in expectation.columns)
+    if isinstance(value, datetime) and value.tzinfo is None and of_instants:
+        value = value.astimezone(UTC)
+    if isinstance(value, date | datetime):
+        return value.isoformat()
+    return _cut("nothing" if value is None else str(value))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+def as_gx(expectation: Expectation, types: dict[str, str], now: datetime) -> Any:
+    """Make Great Expectations' own object of an expectation, given the columns' simple types."""
     from great_expectations.expectations.expectation_configuration import (  # noqa: PLC0415
         ExpectationConfiguration,
     )

@@ -1,25 +1,32 @@
-"""Tell how far each hop has come and how far it lags behind."""
+"""Report how far each hop of a pipeline has come, and what waits for it."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tidelake.config import FilesSource, Pipeline
+from tidelake.config import FilesSource, KafkaSource, Pipeline
 from tidelake.delta.log import Commit, last_commit
 from tidelake.delta.notes import SilverNote, position
-from tidelake.delta.positions import rows_between
+from tidelake.delta.positions import bytes_between, rows_between
 from tidelake.delta.tables import Lake, Table
-from tidelake.errors import SourceError
+from tidelake.errors import SourceError, TidelakeError
 from tidelake.instants import to_json
+from tidelake.kafka.ends import ends_of
+from tidelake.kafka.lag import behind
 from tidelake.ops.books import history, require_tables
-from tidelake.ops.lag import SourceLag
-from tidelake.ops.topics import source_lag
+from tidelake.ops.lag import Check, SourceLag, lag_of
 from tidelake.runtime.landing import list_files, taken_files
 from tidelake.silver.watermark import held_back_by
+from tidelake.spark.tuning import BRIEF_RUN_BYTES
+
+# How long a backlog may last where the pipeline file does not say.
+_LAG_SECONDS = 300.0
+# A file may be written for a while before it lands, and clocks differ.
+_BEFORE_LANDING = timedelta(hours=1)
 
 
 @dataclass(frozen=True)
@@ -29,11 +36,11 @@ class HopStatus:
     Attributes:
         hop: Its name.
         generation: The generation of its tables; None before the first run.
-        batch: The last closed batch, -1 for none.
+        batch: The last committed batch, -1 for none.
         rows: Rows taken in so far.
         waiting: What it has still to take: rows, for bronze files or records of Kafka; None where
             unknown.
-        last_commit: When the last batch was closed (UTC).
+        last_commit: When the last batch was committed (UTC).
     """
 
     hop: str
@@ -46,7 +53,7 @@ class HopStatus:
 
 @dataclass(frozen=True)
 class DedupStatus:
-    """What silver's last batch looked through to find copies.
+    """What silver's last batch searched for copies.
 
     Attributes:
         searched: Accepted ids within its reach: the state, bounded by the TTL.
@@ -127,15 +134,21 @@ def read_status(lake: Lake, pipeline: Pipeline, *, now: datetime | None = None) 
     bronze, silver = lake.bronze(name), lake.silver(name)
     golds = [lake.table(name) for name in pipeline.gold_names]
     # The gold table that is furthest behind stands for the hop.
-    slowest = min(golds, key=_batch, default=None)
+    slowest = min(golds, key=batch_reached, default=None)
     closed = last_commit(silver)
     note = SilverNote.of(closed)
     notes = [SilverNote.of(commit) for commit in history(lake, silver)]
     warnings: Counter[str] = Counter()
+    dimensions: dict[str, DimensionStatus] = {}
     for one in notes:
         warnings.update(one.warnings)
+        for use in one.dimensions:
+            newest = dimensions.get(use.table, DimensionStatus(use.table, use.version, 0))
+            unmatched = newest.unmatched + use.unmatched
+            dimensions[use.table] = replace(newest, unmatched=unmatched)
     arrived = history(lake, bronze)
-    lag = source_lag(pipeline, arrived, now=now or datetime.now(UTC))
+    now = now or datetime.now(UTC)
+    lag = source_lag(pipeline, arrived, now=now)
     waiting = _files(pipeline, arrived) if lag is None else lag.lag
     hops = [
         _hop("bronze", bronze, sum(commit.brought for commit in arrived), waiting),
@@ -151,40 +164,28 @@ def read_status(lake: Lake, pipeline: Pipeline, *, now: datetime | None = None) 
         waiting = rows_between(silver, position(last_commit(slowest), "silver"))
         hops.append(_hop("gold", slowest, taken, waiting))
     slow, idle = held_back_by(note.partitions, idle_after=pipeline.watermark.idle_after)
+    trails = None if note.watermark is None else (now - note.watermark).total_seconds()
+    failed = {
+        table.name: sum(int(commit.note.get("failed", 0)) for commit in history(lake, table))
+        for table in golds
+    }
     return Status(
         pipeline=name,
         watermark=note.watermark,
-        event_time_lag_seconds=_lag(note.watermark, now),
+        event_time_lag_seconds=trails,
         held_back_by=slow,
         idle=idle,
         source=lag,
         dedup=DedupStatus(note.searched, note.seconds, note.prefiltered),
         warnings=dict(warnings),
-        dimensions=_dimensions(notes),
-        failed={table.name: rows for table in golds if (rows := _failed(lake, table))},
+        dimensions=tuple(dimensions.values()),
+        failed={name: rows for name, rows in failed.items() if rows},
         hops=tuple(hops),
     )
 
 
-def _dimensions(newest_first: Sequence[SilverNote]) -> tuple[DimensionStatus, ...]:
-    newest: dict[str, int] = {}
-    unmatched: Counter[str] = Counter()
-    for note in newest_first:
-        for use in note.dimensions:
-            newest.setdefault(use.table, use.version)
-            unmatched[use.table] += use.unmatched
-    return tuple(DimensionStatus(name, newest[name], unmatched[name]) for name in newest)
-
-
-def _failed(lake: Lake, table: Table) -> int:
-    return sum(int(commit.note.get("failed", 0)) for commit in history(lake, table))
-
-
-def _lag(watermark: datetime | None, now: datetime | None) -> float | None:
-    return None if watermark is None else ((now or datetime.now(UTC)) - watermark).total_seconds()
-
-
-def _batch(table: Table) -> int:
+def batch_reached(table: Table) -> int:
+    """Read the number of a table's last committed batch; -1 for none."""
     last = last_commit(table)
     return -1 if last is None else last.batch
 
@@ -197,12 +198,11 @@ def _files(pipeline: Pipeline, arrived: Sequence[Commit]) -> int | None:
     except SourceError:
         # The status of the tables is of use even where the landing folder is gone.
         return None
-    taken = taken_files(arrived)
-    return len(offered.keys() - taken.keys())
+    return len(offered.keys() - taken_files(arrived).keys())
 
 
 def _hop(hop: str, table: Table, rows: int, waiting: int | None) -> HopStatus:
-    last: Commit | None = last_commit(table)
+    last = last_commit(table)
     return HopStatus(
         hop=hop,
         generation=None if last is None else last.generation,
@@ -211,3 +211,63 @@ def _hop(hop: str, table: Table, rows: int, waiting: int | None) -> HopStatus:
         waiting=waiting,
         last_commit=None if last is None else last.written_at,
     )
+
+
+def source_lag(
+    pipeline: Pipeline, newest_first: Sequence[Commit], *, now: datetime
+) -> SourceLag | None:
+    """Ask the broker how far bronze lags behind its topics; None where it was not filled from them.
+
+    The commits say where the records came from: the run may have been given another source than
+    the pipeline file has. Where the broker does not answer, what they say of the lag still counts.
+
+    Args:
+        pipeline: The definition.
+        newest_first: Bronze's commits.
+        now: The moment, in UTC.
+    """
+    noted = next((commit.note for commit in newest_first if commit.note.get("behind")), None)
+    if noted is None:
+        return None
+    source = pipeline.source
+    if not isinstance(source, KafkaSource):
+        source = KafkaSource(kind="kafka", bootstrap=noted["bootstrap"])
+    asked, not_asked = None, ""
+    try:
+        ends = ends_of(source, noted["offsets"])
+        asked = Check(datetime.now(UTC), noted["offsets"], behind(noted["offsets"], ends))
+    except TidelakeError as error:
+        not_asked = str(error)
+    return lag_of(
+        newest_first,
+        asked,
+        not_asked=not_asked,
+        min_partitions=source.min_partitions or 0,
+        seconds=pipeline.alerts.lag_seconds or _LAG_SECONDS,
+        now=now,
+    )
+
+
+def little_waits(lake: Lake, pipeline: Pipeline) -> bool:
+    """Tell before Spark starts whether few bytes wait for the hops; False where that is unknown.
+
+    A hint: files of the last hour may have been taken already, and older ones copied in late.
+    """
+    if lake.catalog is not None or not isinstance(pipeline.source, FilesSource):
+        return False
+    bronze, silver = lake.bronze(pipeline.name), lake.silver(pipeline.name)
+    last = last_commit(bronze)
+    since = None if last is None else (last.written_at - _BEFORE_LANDING).timestamp() * 1000
+    try:
+        offered = list_files(pipeline.source.path).values()
+    except SourceError:
+        return False
+    landed = sum(file.size for file in offered if since is None or file.modified >= since)
+    if landed > BRIEF_RUN_BYTES:
+        return False
+    for_silver = bytes_between(bronze, position(last_commit(silver), "bronze"))
+    golds = (lake.table(name) for name in pipeline.gold_names)
+    for_gold = max(
+        (bytes_between(silver, position(last_commit(one), "silver")) for one in golds), default=0
+    )
+    return landed + for_silver + for_gold <= BRIEF_RUN_BYTES

@@ -13,7 +13,7 @@ from tidelake.ops.alerts.alert import Alert
 from tidelake.ops.alerts.sight import Sight, lasting
 from tidelake.ops.backlogs import Backlog, landing_backlog, table_backlog
 from tidelake.ops.books import history
-from tidelake.ops.topics import source_lag
+from tidelake.ops.status import source_lag
 
 
 def backlogs(seen: Sight) -> tuple[Backlog, ...]:
