@@ -1,4 +1,4 @@
-"""Let sessions of the Thrift server read the lake's tables, and nothing else.
+"""Let clients of the Thrift server read the lake's tables, and nothing else.
 
 Spark has no switch for that. But each statement of a client goes through its session's parser, and
 a parser can be put in front of Spark's own, even one in Python. This one analyses the statement
@@ -6,22 +6,22 @@ and judges the analysed plan: every node and every relation in it must be an all
 then runs the plan that was judged.
 
 Three things are settled elsewhere, because analysis itself would already act on them: the settings
-in :data:`LOCKED`, the functions in
-:data:`~tidelake.ops.statements.SPARK_REFUSED` and the settings that a connection brings
-along (:mod:`~tidelake.ops.serving.connections`).
+in :data:`LOCKED`, the functions in :data:`~tidelake.ops.statements.SPARK_REFUSED`, and the settings
+that a connection brings along. The Thrift server puts those into the session, Hive and the JVM
+before any statement is parsed, so the requests of clients go through :class:`_Requests` first.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from pyspark.errors.exceptions.captured import AnalysisException, CapturedException
 from pyspark.sql import SparkSession
 
 from tidelake.ops.statements import SPARK_REFUSED
-from tidelake.spark.internals import JavaError, inject_parser, java_cause
+from tidelake.spark.internals import JavaError, inject_parser, java_cause, jvm_of
 
 # Settings that a client may read and change; their values are numbers, switches or checked by
 # Spark. Every other key also becomes one of Hadoop's, which name classes, hosts and folders.
@@ -47,6 +47,13 @@ LOCKED = {
     "spark.sql.variable.substitute": "false",
     "spark.sql.hive.thriftServer.singleSession": "false",
 }
+AUTHENTICATION = "spark.hadoop.hive.server2.authentication"
+# With it nobody gets in: there is no class that could check a password.
+CLOSED = "CUSTOM"
+# What Hive's driver always sends: the database to begin in, and how many rows a fetch takes.
+_ALWAYS = frozenset(
+    {"use:database", "set:hiveconf:hive.server2.thrift.resultset.default.fetch.size"}
+)
 _QUERIES = """
     Aggregate AsOfJoin CTERelationDef CTERelationRef Deduplicate Distinct DomainJoin
     EmptyRelation Except Expand Filter Generate GlobalLimit Intersect Join LateralJoin
@@ -87,16 +94,11 @@ class _Refused(Exception):
 class _Unresolved(Exception):
     """A plan that Spark cannot analyse: it names a table that does not exist, for example."""
 
-    def __init__(self, plan: Any) -> None:
-        super().__init__()
-        self.plan = plan
-
 
 def only_reading(spark: SparkSession) -> None:
     """Put a guard in front of each session that begins from now on; ``spark`` itself may write.
 
-    Args:
-        spark: The session that clients' sessions are made from, started with :data:`LOCKED`.
+    ``spark`` is started with :data:`LOCKED`, and clients' sessions are made from it.
     """
     jvm = inject_parser(spark, _Guards)
     analysis = jvm.org.apache.spark.sql.catalyst.analysis
@@ -179,17 +181,12 @@ class _Guard:
             # A parser may not throw what analysis throws. This command analyses the plan again
             # and fails as the statement would; it never runs the plan.
             commands = self._jvm.org.apache.spark.sql.execution.command
-            return commands.DescribeQueryCommand("", error.plan)
+            return commands.DescribeQueryCommand("", *error.args)
         finally:
             self._analyses.running = False
 
     def _judged(self, plan: Any) -> Any:
-        """Analyse a plan and return it.
-
-        Raises:
-            _Refused: It does something else than reading the lake's tables.
-            _Unresolved: Spark cannot analyse it.
-        """
+        """Analyse a plan and return it; raise _Refused or _Unresolved."""
         kind = _kind(plan)
         # Before analysis, which already runs some of these (EXECUTE IMMEDIATE, CALL).
         _refuse_unless(kind in _ALLOWED, kind)
@@ -212,11 +209,7 @@ class _Guard:
 
 
 def _judge(node: Any) -> None:
-    """Refuse a node of an analysed plan that is not allowed, or reads another place than a table.
-
-    Raises:
-        _Refused: Names the node or the setting.
-    """
+    """Refuse a node of an analysed plan that is not allowed, or that reads no table."""
     kind = _kind(node)
     _refuse_unless(kind in _ALLOWED, kind)
     if kind == "LogicalRelation":
@@ -257,3 +250,86 @@ def _items(sequence: Any) -> Iterator[Any]:
     each = sequence.iterator()
     while each.hasNext():
         yield each.next()
+
+
+def open_for_clients(spark: SparkSession, server: Any, *, anybody: bool) -> None:
+    """Let clients of a server connect, with no other settings than the allowed ones.
+
+    The server listens from its start on, before its requests can be put through anything. Until
+    this function is called, :data:`CLOSED` keeps everybody out.
+
+    Args:
+        spark: The server's session.
+        server: Spark's ``HiveThriftServer2``.
+        anybody: Whether it was started with :data:`CLOSED` and now asks for no password. Else the
+            environment has an authentication of its own, which stays.
+    """
+    jvm = jvm_of(spark)
+    assert jvm is not None
+    services = list(server.getServices())
+    service = next(one for one in services if one.getName() == "ThriftBinaryCLIService")
+    listener = _field(service.getClass(), "server").get(service)
+    kind = listener.getClass().getSuperclass()
+    auth = jvm.org.apache.hive.service.auth
+    processor = auth.TSetIpAddressProcessor(_Requests(jvm, service))
+    _field(kind, "processorFactory_").set(
+        listener, jvm.org.apache.thrift.TProcessorFactory(processor)
+    )
+    if anybody:
+        unasked = auth.PlainSaslHelper.getPlainTransportFactory("NONE")
+        for direction in ("inputTransportFactory_", "outputTransportFactory_"):
+            _field(kind, direction).set(listener, unasked)
+
+
+def allowed_settings(brought: Mapping[str, str]) -> dict[str, str]:
+    """Choose from what a client sent with its connection the settings that it may begin with.
+
+    Hive's driver puts the settings of an address under ``set:hiveconf:`` and ``set:hivevar:``: they
+    become the session's. Under other prefixes Hive keeps properties of the JVM and
+    settings of a metastore, which all sessions share.
+    """
+    of_session = {
+        f"set:{kind}:{setting}" for kind in ("hiveconf", "hivevar") for setting in SETTINGS
+    }
+    return {
+        key: value
+        for key, value in brought.items()
+        # Hive would replace a reference to the server's environment by what it refers to.
+        if key in _ALWAYS | of_session and "${" not in value
+    }
+
+
+def _field(kind: Any, name: str) -> Any:
+    """Find a field of a class that has no method to set it."""
+    found = kind.getDeclaredField(name)
+    found.setAccessible(True)
+    return found
+
+
+class _Requests:
+    """Answers clients' requests as the Thrift server does, without the settings in them."""
+
+    def __init__(self, jvm: Any, service: Any) -> None:
+        self._jvm = jvm
+        self._service = service
+
+    def __getattr__(self, name: str) -> Any:
+        """Hand every other request to the service."""
+        return getattr(self._service, name)
+
+    def OpenSession(self, request: Any) -> Any:
+        kept = self._jvm.java.util.HashMap()
+        for key, value in allowed_settings(request.getConfiguration() or {}).items():
+            kept.put(key, value)
+        request.setConfiguration(kept)
+        return self._service.OpenSession(request)
+
+    def ExecuteStatement(self, request: Any) -> Any:
+        request.unsetConfOverlay()
+        return self._service.ExecuteStatement(request)
+
+    def toString(self) -> str:
+        return "requests without settings"
+
+    class Java:
+        implements: ClassVar[list[str]] = ["org.apache.hive.service.rpc.thrift.TCLIService$Iface"]

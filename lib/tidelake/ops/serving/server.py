@@ -1,4 +1,4 @@
-"""Start the Thrift server and end it."""
+"""Run the Thrift server, and give its catalog the tables of a lake by their logical names."""
 
 from __future__ import annotations
 
@@ -6,21 +6,77 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from datetime import datetime
 
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from tidelake.config import Environment
-from tidelake.delta.tables import Lake
+from tidelake.config.types import quoted
+from tidelake.delta.log import last_commit
+from tidelake.delta.notes import Final
+from tidelake.delta.tables import Lake, Table
 from tidelake.errors import MachineError, NotBuiltError, UsageError
-from tidelake.ops.serving.connections import AUTHENTICATION, CLOSED, open_for_clients
-from tidelake.ops.serving.guard import LOCKED, only_reading
-from tidelake.ops.serving.registered import Registered
+from tidelake.ops.serving.guard import (
+    AUTHENTICATION,
+    CLOSED,
+    LOCKED,
+    only_reading,
+    open_for_clients,
+)
 from tidelake.spark.internals import BridgeError, start_thrift_server
 from tidelake.spark.session import build_session, kept_log, session_jars, spark_log
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+_LAYERS = ("bronze", "silver", "gold", "dim", "ops")
+
+
+@dataclass
+class Registered:
+    """The tables that the server's catalog has, and up to when their final rows go.
+
+    The catalog is in memory and knows where tables lie; Delta's log says the rest, so that new
+    rows and new columns are seen at once. What :meth:`refresh` brings are tables that were not
+    there before, and the bounds of the views of final rows.
+    """
+
+    spark: SparkSession
+    lake: Lake
+    tables: set[str] = field(default_factory=set)
+    _bounds: dict[str, datetime | None] = field(default_factory=dict)
+
+    def refresh(self) -> list[str]:
+        """Register what came since; give the names that are new."""
+        if not self.tables:
+            for layer in _LAYERS:
+                self.spark.sql(f"CREATE SCHEMA IF NOT EXISTS {layer}")
+        found = []
+        for table in self.lake.existing():
+            if table.name not in self.tables:
+                path = str(table.path).replace("\\", "\\\\").replace("'", "\\'")
+                self.spark.sql(f"CREATE TABLE {table.name} USING DELTA LOCATION '{path}'")
+                self.tables.add(table.name)
+                found.append(table.name)
+            if table.name.startswith("gold.") and self._follow_final(table):
+                found.append(f"{table.name}__final")
+        return found
+
+    def _follow_final(self, table: Table) -> bool:
+        """Cut the view of a table's final rows where its newest commit says; True for a new one."""
+        final = Final.of(last_commit(table))
+        known = table.name in self._bounds
+        if final is None or (known and self._bounds[table.name] == final.until):
+            return False
+        self._bounds[table.name] = final.until
+        kept = (
+            "false"
+            if final.until is None
+            else f"{quoted(final.column)} <= TIMESTAMP'{final.until.isoformat()}'"
+        )
+        self.spark.sql(
+            f"CREATE OR REPLACE VIEW {table.name}__final AS SELECT * FROM {table.name} WHERE {kept}"
+        )
+        return not known
 
 
 @contextmanager
@@ -56,11 +112,7 @@ def serving(environment: Environment, lake: Lake, *, host: str, port: int) -> It
 
 
 def refuse_taken(host: str, port: int) -> None:
-    """Find out now, and not after Spark's start, that nobody can listen there.
-
-    Raises:
-        UsageError: Says why.
-    """
+    """Raise a UsageError now, and not after Spark's start, if nobody can listen there."""
     try:
         with socket.create_server((host, port)):
             pass
@@ -74,7 +126,12 @@ def refuse_taken(host: str, port: int) -> None:
 def _started(environment: Environment, host: str, port: int) -> Iterator[SparkSession]:
     settings = {
         AUTHENTICATION: CLOSED,
-        **{key: value for key, value in environment.spark.items() if not _names_catalog(key)},
+        # Not those that give the session a catalog beside the lake's.
+        **{
+            key: value
+            for key, value in environment.spark.items()
+            if not key.startswith("spark.sql.catalog.") and key != "spark.sql.defaultCatalog"
+        },
         **LOCKED,
         "spark.hadoop.hive.server2.transport.mode": "binary",
         # Clients' threads see the jars of the JVM's start alone.
@@ -91,11 +148,6 @@ def _started(environment: Environment, host: str, port: int) -> Iterator[SparkSe
         # Told to stop together with us, the JVM may be gone already.
         with suppress(BridgeError, OSError):
             spark.stop()
-
-
-def _names_catalog(key: str) -> bool:
-    """Tell whether a setting gives the session a catalog beside the lake's."""
-    return key.startswith("spark.sql.catalog.") or key == "spark.sql.defaultCatalog"
 
 
 @contextmanager
