@@ -33,6 +33,7 @@ from tidelake.fingerprints import (
     fingerprint,
 )
 from tidelake.ops.balance import Batch, Mark, Tally, batch_of, problems_of, tally
+from tidelake.ops.ledger import books_by
 from tidelake.ops.side import ClosedBatch
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
@@ -292,9 +293,11 @@ def test_a_batch_is_read_from_silvers_commit() -> None:
     }
     found = batch_of(Commit(4, NOON, 2, note))
 
-    assert (found.key, found.taken, found.returned) == (("g2", 3), 3, 4)
-    assert (found.of(fresh=True), found.of(fresh=False), found.conflicts) == (3, 4, 1)
-    assert (found.fates["silver"], found.fates["quarantined"]) == (2, 5)
+    assert (found.generation, found.number, found.taken, found.returned) == ("g2", 3, 3, 4)
+    fresh = sum(count.rows for count in found.counts if count.origin == "bronze")
+    (line,) = books_by([found], "batch")
+    assert (fresh, line.fates.total() - fresh, line.conflicts) == (3, 4, 1)
+    assert (line.fates["silver"], line.fates["quarantined"]) == (2, 5)
     assert (found.watermark, found.closed_at) == (NOON, NOON)
 
 

@@ -12,9 +12,8 @@ import pytest
 from tests.shops import BATCH_ROWS, Shop
 from tidelake.ops.alerts import Alert
 from tidelake.ops.ledger import read_ledger
-from tidelake.ops.page.facts import Books, Facts, read_sides
-from tidelake.ops.page.flow import read_flow
-from tidelake.ops.page.verdict import verdict_of
+from tidelake.ops.page.facts import Books, Facts, read_flow, read_sides
+from tidelake.ops.page.rendering import verdict_of
 
 NOW = datetime(2026, 3, 1, 1, tzinfo=UTC)
 WARNING = Alert("stale", "shop", None, "warning", "no batch", None, "tidelake status shop")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.shops import ACCEPTED, DEFINITION, Shop
-from tidelake.ops.page.plots import POINTS, Plot, read_plots
+from tidelake.ops.page.facts import POINTS, Plot, read_plots
 
 BATCHES = 30
 

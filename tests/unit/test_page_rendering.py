@@ -12,8 +12,7 @@ from tests.shops import Shop
 from tidelake.ops.advice import Advice
 from tidelake.ops.lag import PartitionLag, SourceLag
 from tidelake.ops.metrics.measured import Measured
-from tidelake.ops.page.facts import Facts
-from tidelake.ops.page.flow import Flow, HopFacts, read_flow
+from tidelake.ops.page.facts import Facts, Flow, HopFacts, read_flow
 from tidelake.ops.page.rendering import Renderer
 from tidelake.ops.status import DimensionStatus
 from tidelake.typed import Typed

@@ -1,5 +1,4 @@
-"""The live page: what it shows, how that is drawn, and the server that hands it out.
+"""The live page: ``facts`` reads the tables, ``rendering`` writes HTML.
 
-``facts`` reads the tables, ``drawing`` turns numbers into coordinates, ``rendering`` writes HTML,
 ``desk`` decides when to read again, ``server`` answers.
 """

@@ -1,30 +1,33 @@
 """Keep what the page shows up to date, and rest while nobody looks or nothing changed.
 
-One thread reads. Somebody who looks wakes it; then it feels the pulse of that pipeline, and reads
-the parts whose pulse changed, quick ones first. It rests in proportion to what that cost: a look
-takes a fiftieth of the time at most, reading a part a fifth.
+One thread reads. Somebody who looks wakes it; then it takes the pulse of that pipeline, without
+reading a table or parsing a commit, and reads the parts whose pulse changed, quick ones first. It
+rests in proportion to what that cost: a look takes a fiftieth of the time at most, reading a part
+a fifth.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from tidelake.config import Pipeline
-from tidelake.delta.tables import Lake
-from tidelake.errors import TidelakeError
+from tidelake.config import FilesSource, Pipeline
+from tidelake.delta.locks import writer
+from tidelake.delta.log import newest_version
+from tidelake.delta.tables import HOPS, Lake
+from tidelake.errors import SourceError, TidelakeError
+from tidelake.folders import Folder, list_folder, matching
 from tidelake.foreign import kind_of
 from tidelake.ops.alerts import alerts_of
 from tidelake.ops.ledger import read_ledger
-from tidelake.ops.page.facts import Books, Facts, read_sides
-from tidelake.ops.page.flow import read_flow
-from tidelake.ops.page.plots import read_plots
-from tidelake.ops.page.pulse import Pulse, pulse_of
+from tidelake.ops.page.facts import Books, Facts, read_flow, read_plots, read_sides
+from tidelake.runtime.landing import list_files
 from tidelake.typed import Typed
 
 Load = Callable[[str], Pipeline]
@@ -35,6 +38,18 @@ _LOOK, _LOOK_REST, _READ_REST = 2.0, 50, 5
 _AGES, _AGES_REST = 30.0, 100
 # For how long somebody who looked once is taken to look still.
 _WATCHED = 10.0
+
+
+class Pulse(NamedTuple):
+    """What tells whether anything changed.
+
+    Attributes:
+        versions: The newest version of each table, by listing its log; -1 where there is none.
+        beside: The rest: files on offer, checkpoints, who writes, what was interrupted.
+    """
+
+    versions: tuple[int, ...]
+    beside: tuple[object, ...]
 
 
 @dataclass
@@ -158,8 +173,8 @@ class Desk:
         self._publish(name, is_news=is_news, pipeline=pipeline, has_run=has_run)
         self._mend(name, "pulse")
         if has_run:
-            for part, read in self._readers(pipeline).items():
-                self._read(name, part, pulse, read)
+            for part in ("flow", "alerts", "sides", "plots", "books"):
+                self._refresh(name, part, pulse, pipeline)
 
     def _definition(self, name: str, watch: _Watch) -> Pipeline | None:
         """Give the definition; read anew when its file changed."""
@@ -176,19 +191,7 @@ class Desk:
         self._mend(name, "definition")
         return found
 
-    def _readers(self, pipeline: Pipeline) -> Mapping[str, Callable[[], Any]]:
-        lake, typed = self._lake, Typed(called=self._called[pipeline.name])
-        return {
-            "flow": lambda: read_flow(lake, pipeline, now=datetime.now(UTC)),
-            "alerts": lambda: alerts_of(
-                lake, pipeline, now=datetime.now(UTC), counts=False, typed=typed
-            ),
-            "sides": lambda: read_sides(lake, pipeline),
-            "plots": lambda: read_plots(lake, pipeline),
-            "books": lambda: Books.of(read_ledger(lake, pipeline)),
-        }
-
-    def _read(self, name: str, part: str, pulse: Pulse, read: Callable[[], Any]) -> None:
+    def _refresh(self, name: str, part: str, pulse: Pulse, pipeline: Pipeline) -> None:
         """Read one part, if it is another than it was and may be read again."""
         ages = part in ("flow", "alerts")
         key: object = pulse if ages else pulse.versions
@@ -198,7 +201,7 @@ class Desk:
         if began < known.rests_until or (known.key == key and not is_old):
             return
         try:
-            found = read()
+            found = self._read(part, pipeline)
         except Exception as error:
             # As above: of a damaged table anything may come.
             self._broken(name, part, f"{part} cannot be read: {_told(error)}")
@@ -210,6 +213,19 @@ class Desk:
         known.key, cost = key, ended - began
         known.rests_until = ended + _READ_REST * cost
         known.ages_at = ended + max(_AGES, _AGES_REST * cost)
+
+    def _read(self, part: str, pipeline: Pipeline) -> object:
+        if part == "flow":
+            return read_flow(self._lake, pipeline, now=datetime.now(UTC))
+        if part == "alerts":
+            typed = Typed(called=self._called[pipeline.name])
+            now = datetime.now(UTC)
+            return alerts_of(self._lake, pipeline, now=now, counts=False, typed=typed)
+        if part == "sides":
+            return read_sides(self._lake, pipeline)
+        if part == "plots":
+            return read_plots(self._lake, pipeline)
+        return Books.of(read_ledger(self._lake, pipeline))
 
     def _broken(self, name: str, part: str, why: str) -> None:
         others = [one for one in self._facts[name].broken if one[0] != part]
@@ -242,3 +258,49 @@ def _is_seen(facts: Facts, since: float) -> bool:
 
 def _stamp(file: str) -> tuple[str, int]:
     return file, Path(file).stat().st_mtime_ns
+
+
+def pulse_of(lake: Lake, pipeline: Pipeline) -> Pulse:
+    """Take a pipeline's pulse."""
+    name = pipeline.name
+    tables = (
+        *(lake.bronze(name), lake.requeue(name), lake.silver(name)),
+        *(lake.quarantine(name), lake.late(name), lake.discarded(name)),
+        *(lake.table(gold) for gold in pipeline.gold_names),
+        lake.progress(),
+    )
+    return Pulse(
+        tuple(newest_version(table) for table in tables),
+        (
+            _offered(pipeline),
+            tuple(writer(lake, name, hop) for hop in HOPS),
+            lake.swap(name).exists(),
+            lake.erasure(name).exists(),
+            *(mark for hop in HOPS for mark in _checkpoint(lake.checkpoints(name, hop))),
+        ),
+    )
+
+
+def _offered(pipeline: Pipeline) -> tuple[int, int, int]:
+    """Tell how many files are on offer, how large they are and when the last of them changed."""
+    if not isinstance(pipeline.source, FilesSource):
+        return (0, 0, 0)
+    try:
+        files = list_files(pipeline.source.path).values()
+    except SourceError:
+        return (-1, 0, 0)
+    return len(files), sum(file.size for file in files), max(file.modified for file in files)
+
+
+def _checkpoint(folder: Folder) -> Iterator[tuple[str, object]]:
+    """Name each generation's logs and when a file last came or went there."""
+    for log in matching(folder, "*/*"):
+        # Files come and go under a run.
+        with contextlib.suppress(FileNotFoundError):
+            # Folders of a store have no time of their own; the names in them have to do.
+            yield (
+                f"{log.parent.name}/{log.name}",
+                log.stat().st_mtime_ns
+                if isinstance(log, Path)
+                else sorted(file.name for file in list_folder(log)),
+            )

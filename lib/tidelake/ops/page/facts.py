@@ -1,29 +1,170 @@
-"""All that the page shows of a pipeline; each part may be missing while it is read."""
+"""Read all that the page shows of a pipeline; each part may be missing while it is read.
+
+The parts are the flow (what each hop took, how fast, what waits for it and who writes it), the
+alerts, the side tables, a plot of each gold table, and the ledger.
+"""
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from itertools import islice
 
-from tidelake.config import Pipeline
-from tidelake.delta.tables import HOPS, Lake
+from tidelake.config import (
+    DeltaSource,
+    FilesSource,
+    GlobalWindow,
+    GoldTable,
+    HoppingWindow,
+    KafkaSource,
+    Measure,
+    Pipeline,
+    SessionWindow,
+)
+from tidelake.delta.locks import writer
+from tidelake.delta.log import Commit, commits, last_commit
+from tidelake.delta.notes import SilverNote, position
+from tidelake.delta.positions import rows_between
+from tidelake.delta.tables import HOPS, Lake, Table
+from tidelake.errors import TidelakeError
 from tidelake.ops.alerts import Alert
 from tidelake.ops.ledger import BooksLine, Ledger, books_by
-from tidelake.ops.page.flow import Flow
-from tidelake.ops.page.plots import Plot
+from tidelake.ops.metrics.kept import kept_since
+from tidelake.ops.metrics.measured import Measured
+from tidelake.ops.query import ask
 from tidelake.ops.side import LateDay, ReasonGroup, list_late, list_quarantine
+from tidelake.ops.status import HopStatus, Status, batch_reached, read_status
+from tidelake.runtime.targets import Target, targets_of
+
+# How many batches the trend of a hop shows.
+_LATELY = 30
+# How far back what a run measured is looked for.
+_MEASURED_WITHIN = timedelta(days=7)
+# Batches that lie farther apart are not of one stretch of work.
+_PAUSE = timedelta(minutes=5)
+# A plot has no more points than a phone has room for.
+POINTS, BARS = 60, 10
+# One row of a far past or future would press all others into one point.
+_SPAN = timedelta(days=14)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SECONDS = (1, 5, 10, 30, 60, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
+_STEPS = tuple(timedelta(seconds=seconds) for seconds in _SECONDS)
+# How the windows of a step become one value; the other aggregates have no such way.
+_ROLLED = {"count": "sum", "count_if": "sum", "sum": "sum", "min": "min", "max": "max"}
+_KINDS = {
+    "tumbling": "tumbling windows",
+    "hopping": "hopping windows",
+    "session": "sessions",
+    "global": "totals",
+}
+# The label of a row, and what the rows are, by the kind of a table without windows.
+_UNWINDOWED = {
+    "alerts": ("rule", "alerts"),
+    "join": (
+        "CASE WHEN _right_time IS NULL THEN 'no match yet' ELSE 'matched' END",
+        "left events",
+    ),
+    "versions": ("CASE WHEN is_current THEN 'current' ELSE 'past' END", "versions"),
+    "dimension": ("'keys'", "current rows"),
+}
+
+
+@dataclass(frozen=True)
+class HopFacts:
+    """One arrow of the flow.
+
+    Attributes:
+        status: Where it stands.
+        sizes: Rows that its newest batches took, oldest first.
+        rows_per_second: Over those of them that came without a pause, the time between them
+            included; None for one batch.
+        process: Who writes it on this machine; None for nobody.
+        measured: Its newest batch as a run measured it; None where no run keeps that.
+        error: What stopped its last run; empty where nothing did.
+        failed_at: When that was (UTC).
+    """
+
+    status: HopStatus
+    sizes: tuple[int, ...]
+    rows_per_second: float | None
+    process: int | None
+    measured: Measured | None
+    error: str
+    failed_at: datetime | None
+
+
+@dataclass(frozen=True)
+class GoldHead:
+    """The last batch of a table that gold fills, -1 for none, and when it was committed (UTC)."""
+
+    table: str
+    batch: int
+    closed_at: datetime | None
+
+
+@dataclass(frozen=True)
+class Flow:
+    """A pipeline from its source to gold.
+
+    Attributes:
+        source: What it reads, in words.
+        status: All that ``tidelake status`` tells.
+        hops: In the order of the flow; gold is missing where the definition has no gold.
+        golds: In the order of the definition.
+        requeued: Rows sent again that silver has not taken yet.
+    """
+
+    source: str
+    status: Status
+    hops: tuple[HopFacts, ...]
+    golds: tuple[GoldHead, ...]
+    requeued: int
+
+    @property
+    def runs(self) -> bool:
+        """Tell whether a process of this machine writes any hop."""
+        return any(hop.process is not None for hop in self.hops)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A value of a plot, None where unknown; under its key, or at the begin of a step (UTC)."""
+
+    label: str
+    value: float | None
+    at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Plot:
+    """What a plot of a gold table shows.
+
+    Attributes:
+        table: The table's logical name.
+        kind: What it holds, in words.
+        rows: How many rows it has.
+        title: What is shown, in words.
+        bars: The values: of a line in the order of time, else the largest first.
+        step: Of a line, the time from one value to the next; None for bars.
+        missing: Why nothing is shown; empty where something is.
+    """
+
+    table: str
+    kind: str
+    rows: int = 0
+    title: str = ""
+    bars: tuple[Bar, ...] = ()
+    step: timedelta | None = None
+    missing: str = ""
 
 
 @dataclass(frozen=True)
 class Sides:
-    """What lies beside silver.
-
-    Attributes:
-        quarantine: By stage and reason, the most frequent first.
-        late: By event date.
-    """
+    """Quarantine by stage and reason, the most frequent first; late rows by event date."""
 
     quarantine: tuple[ReasonGroup, ...]
     late: tuple[LateDay, ...]
@@ -36,13 +177,7 @@ class Sides:
 
 @dataclass(frozen=True)
 class Books:
-    """The ledger and its lines.
-
-    Attributes:
-        ledger: The whole.
-        batches: A line a batch, oldest first.
-        days: A line a day, oldest first.
-    """
+    """The ledger, a line of it for each batch, and one for each day; oldest first."""
 
     ledger: Ledger
     batches: tuple[BooksLine, ...]
@@ -50,7 +185,7 @@ class Books:
 
     @staticmethod
     def of(ledger: Ledger) -> Books:
-        """Roll a ledger's batches up."""
+        """Roll a ledger up."""
         batches = ledger.batches
         return Books(ledger, tuple(books_by(batches, "batch")), tuple(books_by(batches, "day")))
 
@@ -127,3 +262,217 @@ class Facts:
 def read_sides(lake: Lake, pipeline: Pipeline) -> Sides:
     """Read what lies in quarantine and late."""
     return Sides(tuple(list_quarantine(lake, pipeline)), tuple(list_late(lake, pipeline)))
+
+
+def read_flow(lake: Lake, pipeline: Pipeline, *, now: datetime) -> Flow:
+    """Read the flow of a pipeline that has run, from its tables' logs.
+
+    Raises:
+        UsageError: It has not run under this root.
+    """
+    status = read_status(lake, pipeline, now=now)
+    name = pipeline.name
+    golds = [lake.table(one) for one in pipeline.gold_names]
+    # The gold table that is furthest behind stands for the hop.
+    slowest = min(golds, key=batch_reached, default=None)
+    tables: dict[str, tuple[Table | None, Callable[[Commit], int]]] = {
+        "bronze": (lake.bronze(name), lambda commit: commit.brought),
+        "silver": (lake.silver(name), lambda commit: SilverNote.of(commit).total().total()),
+        "gold": (slowest, lambda commit: int(commit.note.get("rows", 0))),
+    }
+    writers = {str(hop): writer(lake, name, hop) for hop in HOPS}
+    measured = {one.hop: one for one in kept_since(lake, name, now - _MEASURED_WITHIN)}
+    requeue = lake.requeue(name)
+    reached = position(last_commit(lake.silver(name)), "requeue")
+    return Flow(
+        source=_source_of(pipeline),
+        status=status,
+        hops=tuple(
+            _hop(one, *tables[one.hop], writers[one.hop], measured.get(one.hop))
+            for one in status.hops
+        ),
+        golds=tuple(_head(table) for table in golds),
+        requeued=rows_between(requeue, reached) if requeue.exists else 0,
+    )
+
+
+def _source_of(pipeline: Pipeline) -> str:
+    source = pipeline.source
+    if isinstance(source, FilesSource | DeltaSource):
+        return source.path
+    if isinstance(source, KafkaSource):
+        return f"topic {source.topic}" if source.topic else f"topics like {source.pattern}"
+    return source.kind
+
+
+def _hop(
+    status: HopStatus,
+    table: Table | None,
+    taken: Callable[[Commit], int],
+    process: int | None,
+    measured: Measured | None,
+) -> HopFacts:
+    newest = list(islice(commits(table), _LATELY)) if table else []
+    closed = [commit for commit in reversed(newest) if commit.batch >= 0]
+    sizes = tuple(taken(commit) for commit in closed)
+    failed = measured if measured is not None and measured.error_class else None
+    return HopFacts(
+        status=status,
+        sizes=sizes,
+        rows_per_second=_rate(closed, sizes),
+        process=process,
+        measured=measured,
+        error=f"{failed.error_class}: {failed.error}" if failed else "",
+        failed_at=failed.ended_at if failed else None,
+    )
+
+
+def _rate(oldest_first: Sequence[Commit], sizes: Sequence[int]) -> float | None:
+    """Compute the pace since the last pause: earlier runs say nothing of this one."""
+    first = len(oldest_first) - 1
+    while first > 0:
+        gap = oldest_first[first].written_at - oldest_first[first - 1].written_at
+        if gap > _PAUSE:
+            break
+        first -= 1
+    if first >= len(oldest_first) - 1:
+        return None
+    length = oldest_first[-1].written_at - oldest_first[first].written_at
+    # What the first of them took came before it was closed.
+    return sum(sizes[first + 1 :]) / max(length.total_seconds(), 1e-3)
+
+
+def _head(table: Table) -> GoldHead:
+    last = last_commit(table)
+    return GoldHead(table.name, batch_reached(table), None if last is None else last.written_at)
+
+
+def read_plots(lake: Lake, pipeline: Pipeline) -> tuple[Plot, ...]:
+    """Read the plots of all tables that a pipeline's gold hop fills, in the definition's order.
+
+    A table that cannot be read says so in its plot and takes nothing from the others.
+    """
+    windows = {lake.gold(gold.name): gold for gold in pipeline.aggregates}
+    return tuple(
+        _plot(lake, target, windows.get(target.table)) for target in targets_of(lake, pipeline)
+    )
+
+
+def _plot(lake: Lake, target: Target, gold: GoldTable | None) -> Plot:
+    name = target.table.name
+    blank = Plot(name, _kind(target, gold))
+    if not target.table.exists:
+        return replace(blank, missing="not there yet")
+    try:
+        rows = int(ask(lake, f"SELECT count(*) FROM {name}").rows[0][0])
+        if not rows:
+            return replace(blank, missing="no rows yet")
+        return replace(_shown(lake, blank, gold), rows=rows)
+    except TidelakeError as error:
+        return replace(blank, missing=str(error).splitlines()[0])
+
+
+def _kind(target: Target, gold: GoldTable | None) -> str:
+    if gold is not None:
+        return _KINDS[gold.window.kind]
+    if target.table.name.startswith("dim."):
+        return "versions" if target.table.name.endswith("__history") else "dimension"
+    return "alerts" if "rule" in target.identity else "join"
+
+
+def _shown(lake: Lake, blank: Plot, gold: GoldTable | None) -> Plot:
+    if gold is None:
+        label, told = _UNWINDOWED[blank.kind]
+        return _bars(lake, blank, label, "count(*)", told)
+    window = gold.window
+    if isinstance(window, SessionWindow):
+        return _line(lake, blank, "session_start", "count(*)", "sessions begun", timedelta(0))
+    measure = _telling(gold)
+    # The loader lets only letters, digits and underscores through.
+    column = f'"{measure.name}"'
+    if isinstance(window, GlobalWindow):
+        key = ", ".join(f'"{one}"' for one in gold.keys) or "'all'"
+        return _bars(lake, blank, f"concat_ws(' · ', {key})", f"max({column})", measure.name)
+    value = f"{_ROLLED.get(measure.aggregate, 'avg')}({column})"
+    kept = "true"
+    if isinstance(window, HoppingWindow):
+        # Windows that overlap would count an event several times: those side by side are enough.
+        size, offset = (one // timedelta(microseconds=1) for one in (window.size, window.offset))
+        kept = f"(epoch_us(window_start) - {offset}) % {size} = 0"
+    return _line(lake, blank, "window_start", value, measure.name, window.size, kept=kept)
+
+
+def _telling(gold: GoldTable) -> Measure:
+    """Choose the measure that tells most: a count, then a sum, then whatever comes first."""
+    for wanted in ("count", "sum", "count_if"):
+        for measure in gold.measures:
+            if measure.aggregate == wanted:
+                return measure
+    return gold.measures[0]
+
+
+def _bars(lake: Lake, blank: Plot, label: str, value: str, told: str) -> Plot:
+    found = ask(
+        lake,
+        f"SELECT CAST({label} AS VARCHAR), CAST({value} AS DOUBLE) FROM {blank.table} "
+        f"GROUP BY 1 ORDER BY 2 DESC NULLS LAST, 1 LIMIT {BARS}",
+    ).rows
+    bars = tuple(Bar(str(name), _number(much)) for name, much in found)
+    top = f"the {BARS} largest" if len(bars) == BARS else "all"
+    return replace(blank, title=f"{told}, {top}", bars=bars)
+
+
+def _line(
+    lake: Lake,
+    blank: Plot,
+    column: str,
+    value: str,
+    told: str,
+    least: timedelta,
+    *,
+    kept: str = "true",
+) -> Plot:
+    """Read one value a step of time.
+
+    Args:
+        lake: Where the tables are.
+        blank: The plot so far.
+        column: The instant of a row.
+        value: SQL that makes one value of a step's rows.
+        told: The title: what the value is.
+        least: The shortest step: a window's size.
+        kept: SQL condition on the rows.
+    """
+    ends = f"SELECT min({column}), max({column}) FROM {blank.table} WHERE {kept}"
+    first, last = ask(lake, ends).rows[0]
+    if last is None:
+        return replace(blank, missing="no rows yet")
+    first = max(first, last - _SPAN)
+    step = _step(last - first, least)
+    micros = step // timedelta(microseconds=1)
+    begin = _EPOCH + (first - _EPOCH) // step * step
+    found = ask(
+        lake,
+        f"SELECT epoch_us({column}) // {micros}, CAST({value} AS DOUBLE) FROM {blank.table} "
+        f"WHERE {column} >= TIMESTAMPTZ '{begin.isoformat()}' AND {kept} GROUP BY 1",
+    ).rows
+    values = {_EPOCH + int(number) * step: _number(much) for number, much in found}
+    # Nothing came in a step without a row; a least or a mean of nothing is not zero.
+    nothing = 0.0 if value.startswith(("sum(", "count(")) else None
+    steps = (begin + number * step for number in range((last - begin) // step + 1))
+    bars = tuple(Bar("", values.get(at, nothing), at) for at in steps)
+    return replace(blank, title=told, bars=bars, step=step)
+
+
+def _step(span: timedelta, least: timedelta) -> timedelta:
+    """Choose a step that people count in, and that leaves no more points than a plot has."""
+    for step in _STEPS:
+        is_whole = not least or (step >= least and not step % least)
+        if is_whole and span < step * (POINTS - 1):
+            return step
+    least = least or _STEPS[-1]
+    return max(1, math.ceil(span / (least * (POINTS - 1)))) * least
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else float(value)

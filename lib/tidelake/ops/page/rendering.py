@@ -1,4 +1,8 @@
-"""Write the page as HTML; everything that comes from a table is escaped."""
+"""Write the page as HTML; everything that comes from a table is escaped.
+
+Drawings are SVG, 1000 wide and 100 high whatever room they get: the page stretches them. Values
+are written the way people read them, all in UTC.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,16 @@ import functools
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, datetime, timedelta
 from importlib.resources import files
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tidelake.folders import Folder
+from tidelake.ops.alerts import Alert
 from tidelake.ops.alerts.sight import lasting
-from tidelake.ops.page import drawing, words
 from tidelake.ops.page.facts import Facts
-from tidelake.ops.page.verdict import verdict_of
 from tidelake.typed import Typed, first_command
 from tidelake.visible import visible
 
@@ -24,17 +28,22 @@ _STATIC = {
     "page.js": "text/javascript; charset=utf-8",
     "icon.svg": "image/svg+xml",
 }
+# Of a payload or an error: what lies beyond it is in the table.
+_LONGEST, _GLANCE = 4000, 160
+_BIG = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k"))
+WIDTH, HEIGHT = 1000.0, 100.0
+# What is there must be seen, however small it is beside the others.
+_LEAST = 2.0
+# Of a column's room: what lies between two of them.
+_GAP = 0.2
+# Fewer values are drawn at the end of the room: two blocks would look like more than they are.
+_SLOTS = 12
+State = Literal["well", "warning", "critical", "unknown", "new"]
 
 
 @dataclass(frozen=True)
 class Document:
-    """What is sent.
-
-    Attributes:
-        body: Its bytes.
-        kind: Its media type.
-        tag: Changes with the body.
-    """
+    """What is sent: its bytes, its media type, and a tag that changes with the bytes."""
 
     body: bytes
     kind: str
@@ -45,6 +54,39 @@ class Document:
         """Encode a text."""
         body = text.encode("utf-8", errors="replace")
         return Document(body, kind, f'"{hashlib.sha256(body).hexdigest()[:24]}"')
+
+
+class Verdict(NamedTuple):
+    """The first line of the page: a word that colours it, a sentence, and alerts, worst first."""
+
+    state: State
+    text: str
+    alerts: tuple[Alert, ...]
+
+
+class Box(NamedTuple):
+    """A rectangle; ``y`` grows downwards."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+class Line(NamedTuple):
+    """A line over time, and the area under it.
+
+    Attributes:
+        stroke: The path of the line, with a gap where no value is known.
+        area: The closed path of what lies under it.
+        bottom: The value at the lower edge.
+        top: The value at the upper edge.
+    """
+
+    stroke: str
+    area: str
+    bottom: float
+    top: float
 
 
 @functools.cache
@@ -61,13 +103,7 @@ class Renderer:
     """Writes pages for one place."""
 
     def __init__(self, names: Sequence[str], root: Folder, typed: Typed) -> None:
-        """Load the templates.
-
-        Args:
-            names: All pipelines, for the navigation.
-            root: Where the tables are.
-            typed: Completes commands.
-        """
+        """Load the templates; the navigation has all names, ``typed`` completes commands."""
         self._environment = Environment(
             loader=PackageLoader("tidelake.ops.page"),
             autoescape=True,
@@ -76,18 +112,10 @@ class Renderer:
             lstrip_blocks=True,
             finalize=_shown,
         )
-        self._environment.filters.update(
-            number=words.number,
-            brief=words.brief,
-            lasting=lasting,
-            instant=words.instant,
-            per=words.per,
-            plain=words.plain,
-            glance=words.glance,
-            some=words.some,
-        )
+        filters = (number, brief, lasting, instant, per, plain, glance, some)
+        drawings = (columns, shares, lengths, line)
+        self._environment.filters |= {one.__name__: one for one in (*filters, *drawings)}
         self._environment.globals.update(
-            draw=drawing,
             typed=typed,
             names=tuple(names),
             root=str(root),
@@ -118,3 +146,147 @@ class Renderer:
 def _shown(value: Any) -> Any:
     """Escape what a browser would obey in a text; markup is ours."""
     return visible(value, lines=True) if type(value) is str else value
+
+
+def verdict_of(all_facts: Sequence[Facts]) -> Verdict:
+    """Judge some pipelines together."""
+    found = [alert for facts in all_facts for alert in facts.open]
+    alerts = tuple(sorted(found, key=lambda alert: alert.severity != "critical"))
+    critical = sum(alert.severity == "critical" for alert in alerts)
+    warnings = len(alerts) - critical
+    if critical:
+        more = f", and {warnings} to look at today" if warnings else ""
+        verb = "is" if critical == 1 else "are"
+        return Verdict("critical", f"{some(critical, 'thing')} {verb} wrong{more}", alerts)
+    if warnings:
+        return Verdict("warning", f"{some(warnings, 'thing')} to look at today", alerts)
+    if any(facts.looked_at is None for facts in all_facts):
+        return Verdict("unknown", "The tables are being read", alerts)
+    if not any(facts.has_run for facts in all_facts):
+        return Verdict("new", "Nothing has run here yet", alerts)
+    if not all(facts.whole for facts in all_facts):
+        return Verdict("unknown", "Nothing wrong so far; not all is read yet", alerts)
+    return Verdict("well", "All is well", alerts)
+
+
+def number(value: float | None) -> str:
+    """Write a number with its thousands apart; of large fractions no more than can be read."""
+    if value is None:
+        return "-"
+    if float(value).is_integer():
+        return f"{int(value):,}"
+    return f"{value:,.1f}" if abs(value) >= 10 else f"{value:,.2f}"
+
+
+def brief(value: float | None) -> str:
+    """Write a number in five characters or so."""
+    for size, unit in _BIG:
+        if value is not None and abs(value) >= size:
+            return f"{value / (size if size != 1e4 else 1e3):.3g}{unit}"
+    return number(value if value is None or abs(value) < 100 else round(value))
+
+
+def per(step: timedelta) -> str:
+    """Write how far two values of a plot lie apart: ``minute``, ``15 minutes``."""
+    seconds = round(step.total_seconds())
+    for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1)):
+        if seconds >= length and not seconds % length:
+            return unit if seconds == length else f"{seconds // length} {unit}s"
+    return f"{step.total_seconds():g} seconds"
+
+
+def instant(value: datetime | date) -> str:
+    """Write an instant, to the second."""
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%d %H:%M:%S}Z"
+    return f"{value:%Y-%m-%d}"
+
+
+def plain(payload: bytes | str) -> str:
+    """Write a payload as text, whatever bytes it is of; a long one is cut and says so."""
+    text = payload if isinstance(payload, str) else payload.decode(errors="backslashreplace")
+    if len(text) <= _LONGEST:
+        return text
+    return f"{text[:_LONGEST]}… ({len(text):,} characters)"
+
+
+def glance(payload: bytes | str) -> str:
+    """Write as much of a payload as fits a line or two."""
+    text = " ".join(plain(payload).split())
+    return text if len(text) <= _GLANCE else f"{text[:_GLANCE]}…"
+
+
+def some(count: int, thing: str) -> str:
+    """Write how many of a thing there are."""
+    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
+
+
+def columns(values: Sequence[float], *, top: float | None = None) -> tuple[Box, ...]:
+    """Draw a column a value, side by side, the newest at the right edge; none below zero.
+
+    Args:
+        values: The oldest first.
+        top: The value that is as high as the drawing; by default the largest.
+    """
+    slots = max(len(values), _SLOTS)
+    room, top = WIDTH / slots, max([*values, 0.0]) if top is None else top
+    boxes = []
+    for number, value in enumerate(values, start=slots - len(values)):
+        height = max(HEIGHT * value / top, _LEAST) if value > 0 else 0.0
+        x, y = room * (number + _GAP / 2), HEIGHT - height
+        boxes.append(Box(_round(x), _round(y), _round(room * (1 - _GAP)), _round(height)))
+    return tuple(boxes)
+
+
+def shares(values: Sequence[float]) -> tuple[Box, ...]:
+    """Draw parts of a whole, end to end; each part that is more than nothing is to be seen."""
+    total = sum(values)
+    widths = [max(WIDTH * value / total, 2 * _LEAST) if value > 0 else 0.0 for value in values]
+    scale = WIDTH / sum(widths) if any(widths) else 0.0
+    boxes, x = [], 0.0
+    for width in widths:
+        boxes.append(Box(_round(x), 0.0, _round(width * scale), HEIGHT))
+        x += width * scale
+    return tuple(boxes)
+
+
+def lengths(values: Sequence[float | None]) -> tuple[float, ...]:
+    """Give the length of a bar a value, the longest as wide as the drawing."""
+    top = max((abs(value) for value in values if value is not None), default=0.0)
+    return tuple(
+        _round(max(WIDTH * abs(value) / top, 2 * _LEAST)) if value and top else 0.0
+        for value in values
+    )
+
+
+def line(values: Sequence[float | None]) -> Line:
+    """Draw a line through values that lie equally far apart; zero is always in sight."""
+    known = [value for value in values if value is not None]
+    top, bottom = max([*known, 0.0]), min([*known, 0.0])
+    scale = (HEIGHT - _LEAST) / (top - bottom) if top > bottom else 0.0
+    step = WIDTH / max(len(values) - 1, 1)
+    runs: list[list[tuple[float, float]]] = [[]]
+    for number, value in enumerate(values):
+        if value is None:
+            runs.append([])
+        else:
+            runs[-1].append((_round(number * step), _round(HEIGHT - (value - bottom) * scale)))
+    # A value that stands alone would be a line without length.
+    drawn = [run if len(run) > 1 else [*run, (run[0][0] + 4, run[0][1])] for run in runs if run]
+    zero = _round(HEIGHT + bottom * scale)
+    return Line(
+        " ".join(_path(run) for run in drawn),
+        " ".join(
+            f"{_path(run)} L{run[-1][0]:g} {zero:g} L{run[0][0]:g} {zero:g} Z" for run in drawn
+        ),
+        bottom,
+        top,
+    )
+
+
+def _path(points: Sequence[tuple[float, float]]) -> str:
+    return "M" + " L".join(f"{x:g} {y:g}" for x, y in points)
+
+
+def _round(number: float) -> float:
+    return round(number, 1)
