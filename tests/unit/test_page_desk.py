@@ -69,7 +69,7 @@ def test_the_first_look_reads_every_part(shop: Shop, clock: Clock) -> None:
 
     (facts,) = desk.look(["shop"], patience=0)
     assert facts.whole
-    assert facts.books is not None and facts.books.ledger.balanced
+    assert facts.books is not None and facts.books.balanced
     assert facts.plots is not None and len(facts.plots) == 3
 
 
@@ -108,7 +108,7 @@ def test_a_commit_lets_every_part_be_read_again(
         "read_ledger",
     }
     facts = desk.look(["shop"], patience=0)[0]
-    assert facts.books is not None and facts.books.ledger.bronze == 30
+    assert facts.books is not None and facts.books.bronze == 30
 
 
 def test_a_file_that_lands_changes_what_waits_and_reads_no_table(

@@ -12,7 +12,7 @@ import pytest
 from tests.shops import BATCH_ROWS, Shop
 from tidelake.ops.alerts import Alert
 from tidelake.ops.ledger import read_ledger
-from tidelake.ops.page.facts import Books, Facts, read_flow, read_sides
+from tidelake.ops.page.facts import Facts, read_flow, read_sides
 from tidelake.ops.page.rendering import verdict_of
 
 NOW = datetime(2026, 3, 1, 1, tzinfo=UTC)
@@ -37,7 +37,7 @@ def facts_of(shop: Shop, *alerts: Alert) -> Facts:
         flow=read_flow(lake, pipeline, now=NOW),
         alerts=alerts,
         sides=read_sides(lake, pipeline),
-        books=Books.of(read_ledger(lake, pipeline)),
+        books=read_ledger(lake, pipeline),
     )
 
 

@@ -26,11 +26,10 @@ from tidelake.folders import Folder, list_folder, matching
 from tidelake.foreign import kind_of
 from tidelake.ops.alerts import alerts_of
 from tidelake.ops.ledger import read_ledger
-from tidelake.ops.page.facts import Books, Facts, read_flow, read_plots, read_sides
+from tidelake.ops.page.facts import Facts, read_flow, read_plots, read_sides
 from tidelake.runtime.landing import list_files
 from tidelake.typed import Typed
 
-Load = Callable[[str], Pipeline]
 # Seconds between two looks at the least, and how many times its own cost each rests.
 _LOOK, _LOOK_REST, _READ_REST = 2.0, 50, 5
 # Time alone changes what waits for how long, and what a broker holds: seconds between two such
@@ -41,11 +40,9 @@ _WATCHED = 10.0
 
 
 class Pulse(NamedTuple):
-    """What tells whether anything changed.
+    """The newest version of each table, -1 for none, and what else tells whether anything changed.
 
-    Attributes:
-        versions: The newest version of each table, by listing its log; -1 where there is none.
-        beside: The rest: files on offer, checkpoints, who writes, what was interrupted.
+    Which is: files on offer, checkpoints, who writes, what was interrupted.
     """
 
     versions: tuple[int, ...]
@@ -78,7 +75,7 @@ class Desk:
         self,
         lake: Lake,
         called: Mapping[str, str],
-        load: Load,
+        load: Callable[[str], Pipeline],
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -120,11 +117,9 @@ class Desk:
             self._thread.join()
 
     def look(self, names: Sequence[str], *, patience: float) -> tuple[Facts, ...]:
-        """Give what is known, and let it be brought up to date.
+        """Give what is known of pipelines, and let it be brought up to date.
 
-        Args:
-            names: Which pipelines.
-            patience: Seconds to wait for a first answer, and for one after a pause.
+        ``patience`` is for how many seconds to wait for a first answer, and for one after a pause.
         """
         now = self._clock()
         fresh = datetime.now(UTC).timestamp() - _WATCHED
@@ -141,16 +136,13 @@ class Desk:
         while not self._stopped:
             self._asked.wait()
             self._asked.clear()
-            for name in self._watched():
-                if not self._stopped:
+            now = self._clock()
+            for name, watch in self._watches.items():
+                if now - watch.asked_at < _WATCHED and not self._stopped:
                     self.bring_up_to_date(name)
 
-    def _watched(self) -> list[str]:
-        now = self._clock()
-        return [name for name, one in self._watches.items() if now - one.asked_at < _WATCHED]
-
     def bring_up_to_date(self, name: str) -> None:
-        """Feel a pipeline's pulse, if it is time, and read what changed."""
+        """Take a pipeline's pulse, if it is time, and read what changed."""
         watch, began = self._watches[name], self._clock()
         if began < watch.looks_at:
             return
@@ -162,7 +154,7 @@ class Desk:
             pulse = pulse_of(self._lake, pipeline)
         except Exception as error:
             # Whatever it was: a thread that ended would leave a page that looks well.
-            self._broken(name, "pulse", f"the tables cannot be looked at: {_told(error)}")
+            self._report(name, "pulse", f"the tables cannot be looked at: {_told(error)}")
             watch.looks_at = began + _LOOK
             return
         ended = self._clock()
@@ -171,7 +163,7 @@ class Desk:
         before = self._facts[name]
         is_news = (before.has_run, before.pipeline) != (has_run, pipeline) or not before.looked_at
         self._publish(name, is_news=is_news, pipeline=pipeline, has_run=has_run)
-        self._mend(name, "pulse")
+        self._report(name, "pulse")
         if has_run:
             for part in ("flow", "alerts", "sides", "plots", "books"):
                 self._refresh(name, part, pulse, pipeline)
@@ -185,10 +177,10 @@ class Desk:
             found = self._load(self._called[name])
             watch.file = _stamp(found.file)
         except (TidelakeError, OSError) as error:
-            self._broken(name, "definition", str(error))
+            self._report(name, "definition", str(error))
             return None
         watch.parts.clear()
-        self._mend(name, "definition")
+        self._report(name, "definition")
         return found
 
     def _refresh(self, name: str, part: str, pulse: Pulse, pipeline: Pipeline) -> None:
@@ -204,10 +196,10 @@ class Desk:
             found = self._read(part, pipeline)
         except Exception as error:
             # As above: of a damaged table anything may come.
-            self._broken(name, part, f"{part} cannot be read: {_told(error)}")
+            self._report(name, part, f"{part} cannot be read: {_told(error)}")
         else:
             is_news = getattr(self._facts[name], part) != found
-            self._mend(name, part)
+            self._report(name, part)
             self._publish(name, is_news=is_news, **{part: found})
         ended = self._clock()
         known.key, cost = key, ended - began
@@ -225,17 +217,16 @@ class Desk:
             return read_sides(self._lake, pipeline)
         if part == "plots":
             return read_plots(self._lake, pipeline)
-        return Books.of(read_ledger(self._lake, pipeline))
+        return read_ledger(self._lake, pipeline)
 
-    def _broken(self, name: str, part: str, why: str) -> None:
-        others = [one for one in self._facts[name].broken if one[0] != part]
-        broken = (*others, (part, why))
-        self._publish(name, is_news=broken != self._facts[name].broken, broken=broken)
-
-    def _mend(self, name: str, part: str) -> None:
-        left = tuple(one for one in self._facts[name].broken if one[0] != part)
-        if left != self._facts[name].broken:
-            self._publish(name, is_news=True, broken=left)
+    def _report(self, name: str, part: str, why: str = "") -> None:
+        """Note why a part cannot be read, or nothing where it can."""
+        before = self._facts[name].broken
+        broken = tuple(one for one in before if one[0] != part)
+        if why:
+            broken = (*broken, (part, why))
+        if why or broken != before:
+            self._publish(name, is_news=broken != before, broken=broken)
 
     def _publish(self, name: str, *, is_news: bool, **known: Any) -> None:
         with self._changed:

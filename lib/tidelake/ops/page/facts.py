@@ -32,7 +32,7 @@ from tidelake.delta.positions import rows_between
 from tidelake.delta.tables import HOPS, Lake, Table
 from tidelake.errors import TidelakeError
 from tidelake.ops.alerts import Alert
-from tidelake.ops.ledger import BooksLine, Ledger, books_by
+from tidelake.ops.ledger import Ledger
 from tidelake.ops.metrics.kept import kept_since
 from tidelake.ops.metrics.measured import Measured
 from tidelake.ops.query import ask
@@ -64,10 +64,7 @@ _KINDS = {
 # The label of a row, and what the rows are, by the kind of a table without windows.
 _UNWINDOWED = {
     "alerts": ("rule", "alerts"),
-    "join": (
-        "CASE WHEN _right_time IS NULL THEN 'no match yet' ELSE 'matched' END",
-        "left events",
-    ),
+    "join": ("CASE WHEN _right_time IS NULL THEN 'no match yet' ELSE 'matched' END", "left events"),
     "versions": ("CASE WHEN is_current THEN 'current' ELSE 'past' END", "versions"),
     "dimension": ("'keys'", "current rows"),
 }
@@ -78,14 +75,12 @@ class HopFacts:
     """One arrow of the flow.
 
     Attributes:
-        status: Where it stands.
+        status: What ``tidelake status`` tells of it.
         sizes: Rows that its newest batches took, oldest first.
         rows_per_second: Over those of them that came without a pause, the time between them
             included; None for one batch.
         process: Who writes it on this machine; None for nobody.
         measured: Its newest batch as a run measured it; None where no run keeps that.
-        error: What stopped its last run; empty where nothing did.
-        failed_at: When that was (UTC).
     """
 
     status: HopStatus
@@ -93,8 +88,6 @@ class HopFacts:
     rows_per_second: float | None
     process: int | None
     measured: Measured | None
-    error: str
-    failed_at: datetime | None
 
 
 @dataclass(frozen=True)
@@ -110,12 +103,7 @@ class GoldHead:
 class Flow:
     """A pipeline from its source to gold.
 
-    Attributes:
-        source: What it reads, in words.
-        status: All that ``tidelake status`` tells.
-        hops: In the order of the flow; gold is missing where the definition has no gold.
-        golds: In the order of the definition.
-        requeued: Rows sent again that silver has not taken yet.
+    Gold is missing in ``hops`` where the definition has none; ``requeued`` rows wait for silver.
     """
 
     source: str
@@ -146,7 +134,7 @@ class Plot:
     Attributes:
         table: The table's logical name.
         kind: What it holds, in words.
-        rows: How many rows it has.
+        rows: How many rows the table has.
         title: What is shown, in words.
         bars: The values: of a line in the order of time, else the largest first.
         step: Of a line, the time from one value to the next; None for bars.
@@ -176,35 +164,16 @@ class Sides:
 
 
 @dataclass(frozen=True)
-class Books:
-    """The ledger, a line of it for each batch, and one for each day; oldest first."""
-
-    ledger: Ledger
-    batches: tuple[BooksLine, ...]
-    days: tuple[BooksLine, ...]
-
-    @staticmethod
-    def of(ledger: Ledger) -> Books:
-        """Roll a ledger up."""
-        batches = ledger.batches
-        return Books(ledger, tuple(books_by(batches, "batch")), tuple(books_by(batches, "day")))
-
-
-@dataclass(frozen=True)
 class Facts:
     """What is known of a pipeline.
 
     Attributes:
-        name: The pipeline's name.
+        name: Its name.
         pipeline: Its definition; None where it cannot be read.
         broken: Why parts cannot be read, by part; ``definition`` for all of them.
         looked_at: When its tables were last asked whether they changed (UTC); None: not yet.
         has_run: Whether it has tables under the root.
-        flow: Its hops.
-        alerts: What is open; the books have no part in these.
-        sides: Quarantine and late.
-        plots: Its gold tables.
-        books: Its ledger.
+        alerts: What is open in its tables; that its books do not balance is no part of these.
         serial: Grows with each change, so that two states can be told apart.
         called: What it was called by; empty for its name.
     """
@@ -218,7 +187,7 @@ class Facts:
     alerts: tuple[Alert, ...] | None = None
     sides: Sides | None = None
     plots: tuple[Plot, ...] | None = None
-    books: Books | None = None
+    books: Ledger | None = None
     serial: int = 0
     called: str = ""
 
@@ -247,7 +216,7 @@ class Facts:
         ]
 
     def _unbalanced(self) -> list[Alert]:
-        problems = self.books.ledger.problems if self.books else ()
+        problems = self.books.problems if self.books else ()
         if not problems:
             return []
         more = f"; and {len(problems) - 1} more" if len(problems) > 1 else ""
@@ -291,7 +260,10 @@ def read_flow(lake: Lake, pipeline: Pipeline, *, now: datetime) -> Flow:
             _hop(one, *tables[one.hop], writers[one.hop], measured.get(one.hop))
             for one in status.hops
         ),
-        golds=tuple(_head(table) for table in golds),
+        golds=tuple(
+            GoldHead(table.name, batch_reached(table), last.written_at if last else None)
+            for table, last in ((table, last_commit(table)) for table in golds)
+        ),
         requeued=rows_between(requeue, reached) if requeue.exists else 0,
     )
 
@@ -315,36 +287,19 @@ def _hop(
     newest = list(islice(commits(table), _LATELY)) if table else []
     closed = [commit for commit in reversed(newest) if commit.batch >= 0]
     sizes = tuple(taken(commit) for commit in closed)
-    failed = measured if measured is not None and measured.error_class else None
-    return HopFacts(
-        status=status,
-        sizes=sizes,
-        rows_per_second=_rate(closed, sizes),
-        process=process,
-        measured=measured,
-        error=f"{failed.error_class}: {failed.error}" if failed else "",
-        failed_at=failed.ended_at if failed else None,
-    )
+    return HopFacts(status, sizes, _rate(closed, sizes), process, measured)
 
 
 def _rate(oldest_first: Sequence[Commit], sizes: Sequence[int]) -> float | None:
     """Compute the pace since the last pause: earlier runs say nothing of this one."""
-    first = len(oldest_first) - 1
-    while first > 0:
-        gap = oldest_first[first].written_at - oldest_first[first - 1].written_at
-        if gap > _PAUSE:
-            break
-        first -= 1
-    if first >= len(oldest_first) - 1:
+    times = [commit.written_at for commit in oldest_first]
+    pauses = [after for after in range(1, len(times)) if times[after] - times[after - 1] > _PAUSE]
+    first = max(pauses, default=0)
+    if first >= len(times) - 1:
         return None
-    length = oldest_first[-1].written_at - oldest_first[first].written_at
+    length = times[-1] - times[first]
     # What the first of them took came before it was closed.
     return sum(sizes[first + 1 :]) / max(length.total_seconds(), 1e-3)
-
-
-def _head(table: Table) -> GoldHead:
-    last = last_commit(table)
-    return GoldHead(table.name, batch_reached(table), None if last is None else last.written_at)
 
 
 def read_plots(lake: Lake, pipeline: Pipeline) -> tuple[Plot, ...]:
@@ -386,7 +341,8 @@ def _shown(lake: Lake, blank: Plot, gold: GoldTable | None) -> Plot:
         return _bars(lake, blank, label, "count(*)", told)
     window = gold.window
     if isinstance(window, SessionWindow):
-        return _line(lake, blank, "session_start", "count(*)", "sessions begun", timedelta(0))
+        blank = replace(blank, title="sessions begun")
+        return _line(lake, blank, "session_start", "count(*)", timedelta(0))
     measure = _telling(gold)
     # The loader lets only letters, digits and underscores through.
     column = f'"{measure.name}"'
@@ -399,16 +355,15 @@ def _shown(lake: Lake, blank: Plot, gold: GoldTable | None) -> Plot:
         # Windows that overlap would count an event several times: those side by side are enough.
         size, offset = (one // timedelta(microseconds=1) for one in (window.size, window.offset))
         kept = f"(epoch_us(window_start) - {offset}) % {size} = 0"
-    return _line(lake, blank, "window_start", value, measure.name, window.size, kept=kept)
+    blank = replace(blank, title=measure.name)
+    return _line(lake, blank, "window_start", value, window.size, kept=kept)
 
 
 def _telling(gold: GoldTable) -> Measure:
     """Choose the measure that tells most: a count, then a sum, then whatever comes first."""
-    for wanted in ("count", "sum", "count_if"):
-        for measure in gold.measures:
-            if measure.aggregate == wanted:
-                return measure
-    return gold.measures[0]
+    best = ("count", "sum", "count_if")
+    rank = {aggregate: number for number, aggregate in enumerate(best)}
+    return min(gold.measures, key=lambda measure: rank.get(measure.aggregate, len(best)))
 
 
 def _bars(lake: Lake, blank: Plot, label: str, value: str, told: str) -> Plot:
@@ -423,14 +378,7 @@ def _bars(lake: Lake, blank: Plot, label: str, value: str, told: str) -> Plot:
 
 
 def _line(
-    lake: Lake,
-    blank: Plot,
-    column: str,
-    value: str,
-    told: str,
-    least: timedelta,
-    *,
-    kept: str = "true",
+    lake: Lake, blank: Plot, column: str, value: str, least: timedelta, *, kept: str = "true"
 ) -> Plot:
     """Read one value a step of time.
 
@@ -439,14 +387,13 @@ def _line(
         blank: The plot so far.
         column: The instant of a row.
         value: SQL that makes one value of a step's rows.
-        told: The title: what the value is.
         least: The shortest step: a window's size.
         kept: SQL condition on the rows.
     """
     ends = f"SELECT min({column}), max({column}) FROM {blank.table} WHERE {kept}"
     first, last = ask(lake, ends).rows[0]
     if last is None:
-        return replace(blank, missing="no rows yet")
+        return replace(blank, title="", missing="no rows yet")
     first = max(first, last - _SPAN)
     step = _step(last - first, least)
     micros = step // timedelta(microseconds=1)
@@ -461,7 +408,7 @@ def _line(
     nothing = 0.0 if value.startswith(("sum(", "count(")) else None
     steps = (begin + number * step for number in range((last - begin) // step + 1))
     bars = tuple(Bar("", values.get(at, nothing), at) for at in steps)
-    return replace(blank, title=told, bars=bars, step=step)
+    return replace(blank, bars=bars, step=step)
 
 
 def _step(span: timedelta, least: timedelta) -> timedelta:

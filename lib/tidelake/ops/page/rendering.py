@@ -19,6 +19,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from tidelake.folders import Folder
 from tidelake.ops.alerts import Alert
 from tidelake.ops.alerts.sight import lasting
+from tidelake.ops.ledger import books_by
 from tidelake.ops.page.facts import Facts
 from tidelake.typed import Typed, first_command
 from tidelake.visible import visible
@@ -120,6 +121,7 @@ class Renderer:
             names=tuple(names),
             root=str(root),
             verdict_of=verdict_of,
+            books_by=books_by,
             first_command=first_command,
         )
 
