@@ -29,14 +29,9 @@ class ClosedBatch:
 
 @dataclass(frozen=True)
 class LateDay:
-    """The late rows of one event date.
+    """The late rows of one event date, those not applied, how late, and the newest watermark.
 
-    Attributes:
-        event_date: The date.
-        rows: All of them.
-        waiting: Those not applied.
-        least_seconds: The least lateness; then the median and the most.
-        watermark: The newest watermark that made one of them late (UTC).
+    That is of the watermarks that made a row late (UTC).
     """
 
     event_date: date
@@ -58,8 +53,7 @@ class ReasonGroup:
         rows: How many.
         discarded: Those that somebody discarded.
         attempts: How often rows of it were requeued and came back.
-        first: Arrival of the first (UTC).
-        last: Arrival of the last.
+        first: Arrival of the first (UTC); then of the last.
         trend: Rows in each of silver's newest batches, oldest first.
         example: The payload of the newest.
     """

@@ -38,8 +38,7 @@ class HopStatus:
         generation: The generation of its tables; None before the first run.
         batch: The last committed batch, -1 for none.
         rows: Rows taken in so far.
-        waiting: What it has still to take: rows, for bronze files or records of Kafka; None where
-            unknown.
+        waiting: Rows that it has still to take, for bronze files or records; None where unknown.
         last_commit: When the last batch was committed (UTC).
     """
 
@@ -68,13 +67,7 @@ class DedupStatus:
 
 @dataclass(frozen=True)
 class DimensionStatus:
-    """What silver found in a dimension.
-
-    Attributes:
-        table: Its table.
-        version: The version that the last batch looked into; -1 where it was not there yet.
-        unmatched: Rows of silver that found nothing, of all batches.
-    """
+    """The version of a dimension that silver used last, -1 for none, and rows without a match."""
 
     table: str
     version: int
@@ -83,7 +76,7 @@ class DimensionStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """All hops of a pipeline.
+    """How far a pipeline has come.
 
     Attributes:
         pipeline: Its name.
@@ -91,12 +84,11 @@ class Status:
         event_time_lag_seconds: How far the watermark trails the present.
         held_back_by: The source partition that the watermark waits for.
         idle: Partitions that it does not wait for.
-        dedup: What deduplication looked through.
+        dedup: What deduplication searched.
         source: How far bronze lags behind Kafka; None for other sources.
         warnings: Silver's rows by the rule of severity ``warning`` that they fail.
         dimensions: What silver looked up.
-        failed: Events on which an expression of a gold table failed, by table; they contribute
-            null there.
+        failed: Events by the gold table in which an expression failed on them and gave null.
         hops: In the order of the flow.
     """
 
@@ -150,15 +142,9 @@ def read_status(lake: Lake, pipeline: Pipeline, *, now: datetime | None = None) 
     now = now or datetime.now(UTC)
     lag = source_lag(pipeline, arrived, now=now)
     waiting = _files(pipeline, arrived) if lag is None else lag.lag
-    hops = [
-        _hop("bronze", bronze, sum(commit.brought for commit in arrived), waiting),
-        _hop(
-            "silver",
-            silver,
-            sum(one.total().total() for one in notes),
-            rows_between(bronze, position(closed, "bronze")),
-        ),
-    ]
+    hops = [_hop("bronze", bronze, sum(commit.brought for commit in arrived), waiting)]
+    taken = sum(one.total().total() for one in notes)
+    hops.append(_hop("silver", silver, taken, rows_between(bronze, position(closed, "bronze"))))
     if slowest is not None:
         taken = sum(int(commit.note.get("rows", 0)) for commit in history(lake, slowest))
         waiting = rows_between(silver, position(last_commit(slowest), "silver"))

@@ -6,6 +6,7 @@ import ipaddress
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar
@@ -13,7 +14,6 @@ from urllib.parse import unquote, urlsplit
 
 from tidelake.errors import UsageError
 from tidelake.ops.page.desk import Desk
-from tidelake.ops.page.facts import Facts
 from tidelake.ops.page.rendering import Document, Renderer, static
 
 # A name or an IPv4 address, or an IPv6 address in brackets, and perhaps a port.
@@ -43,13 +43,7 @@ class PageServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, host: str, port: int, desk: Desk, renderer: Renderer) -> None:
-        """Bind; nothing is answered before ``serve_forever``.
-
-        Args:
-            host: The address to bind to.
-            port: The port; 0 for any that is free.
-            desk: Knows the facts.
-            renderer: Writes them.
+        """Bind, 0 being any port that is free; nothing is answered before ``serve_forever``.
 
         Raises:
             UsageError: The address is none of this machine's, or the port is taken.
@@ -81,13 +75,10 @@ class PageServer(ThreadingHTTPServer):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
     def knows(self, host: str) -> bool:
-        """Tell whether a request means this server.
+        """Tell whether a request's host, as :func:`host_in` found it, means this server.
 
         A page elsewhere may let its own name point here, and would then read what is shown
         (DNS rebinding). So a name must be the one that was bound to; an address cannot be forged.
-
-        Args:
-            host: What :func:`host_in` found.
         """
         if host in ("localhost", self.host.lower()):
             return True
@@ -115,12 +106,10 @@ class PageServer(ThreadingHTTPServer):
         # A state is written once, however often it is asked for.
         known = self._kept.get(names)
         if known is None or known[0] != state:
-            known = state, self._written(facts, is_overview=is_overview)
-            self._kept[names] = known
+            renderer = self.renderer
+            page = renderer.overview(facts) if is_overview else renderer.pipeline(facts[0])
+            known = self._kept[names] = state, page
         return known[1]
-
-    def _written(self, facts: tuple[Facts, ...], *, is_overview: bool) -> Document:
-        return self.renderer.overview(facts) if is_overview else self.renderer.pipeline(facts[0])
 
 
 def is_loopback(host: str) -> bool:
@@ -132,11 +121,7 @@ def is_loopback(host: str) -> bool:
 
 
 def host_in(headers: Sequence[str]) -> str | None:
-    """Find the host that a request is for; None if its ``Host`` headers name none or several.
-
-    Args:
-        headers: The values of all of them.
-    """
+    """Find the host that a request is for; None if its ``Host`` headers name none or several."""
     found = _HOST.fullmatch(headers[0].strip()) if len(headers) == 1 else None
     if found is None or int(found["port"] or 0) > _MAX_PORT:
         return None
@@ -166,7 +151,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(sends=False)
 
     def _answer(self, *, sends: bool) -> None:
-        host, path = host_in(self.headers.get_all("Host", [])), _path_of(self.path)
+        host, path = host_in(self.headers.get_all("Host", [])), None
+        with suppress(ValueError):
+            path = urlsplit(self.path).path
         if host is None or path is None:
             malformed = "The Host header" if host is None else "The address"
             self._send(HTTPStatus.BAD_REQUEST, _told(f"{malformed} is malformed."), sends=sends)
@@ -196,14 +183,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing: a page that asks every two seconds would fill the terminal."""
-
-
-def _path_of(target: str) -> str | None:
-    """Find the path in what a request asks for; None if it is malformed."""
-    try:
-        return urlsplit(target).path
-    except ValueError:
-        return None
 
 
 def _told(text: str) -> Document:
