@@ -1,22 +1,20 @@
-"""Read a table's commit notes beyond the log's retention: what each run copied to ``ops.books``."""
+"""What every report begins with: that a pipeline has run, its tables' commits, its landed files."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Mapping
 
+from tidelake.config import FilesSource, Pipeline
 from tidelake.delta.log import REBUILT, Commit, commits, oldest_version
 from tidelake.delta.tables import Lake, Table
-from tidelake.errors import UsageError
+from tidelake.errors import SourceError, UsageError
 from tidelake.ops.query import ask
+from tidelake.runtime.landing import LandedFile, list_files
 
 
 def require_tables(lake: Lake, pipeline: str) -> None:
-    """Want a pipeline that has run.
-
-    Raises:
-        UsageError: It has no tables under this root.
-    """
+    """Raise a UsageError for a pipeline that has not run, having no tables under this root."""
     if not lake.bronze(pipeline).exists:
         raise UsageError(
             f"{pipeline} has no tables {lake.place}. Fill them with: tidelake run {pipeline}"
@@ -26,7 +24,8 @@ def require_tables(lake: Lake, pipeline: str) -> None:
 def history(lake: Lake, table: Table) -> list[Commit]:
     """List our commits of a table, newest first.
 
-    The log has the newest; what it no longer has comes from the books.
+    The log has the newest; what is beyond its retention comes from ``ops.books``, to which each
+    run copies the metadata of commits.
     """
     logged = list(commits(table))
     oldest = oldest_version(table)
@@ -38,16 +37,20 @@ def history(lake: Lake, table: Table) -> list[Commit]:
         f"SELECT version, committed_at, rows, note FROM {lake.books().name} "
         f"WHERE table_name = '{table.name}' AND version < {oldest} ORDER BY version DESC",
     )
-    return logged + _since_rebuilt([_commit(row) for row in kept.rows])
+    for version, committed_at, rows, note in kept.rows:
+        logged.append(Commit(version, committed_at, rows, json.loads(note)))
+        # What came before the table was rebuilt is no longer in it.
+        if logged[-1].note.get(REBUILT):
+            break
+    return logged
 
 
-def _since_rebuilt(newest_first: list[Commit]) -> list[Commit]:
-    for number, commit in enumerate(newest_first):
-        if commit.note.get(REBUILT):
-            return newest_first[: number + 1]
-    return newest_first
-
-
-def _commit(row: tuple[Any, ...]) -> Commit:
-    version, committed_at, rows, note = row
-    return Commit(version, committed_at, rows, json.loads(note))
+def offered_files(pipeline: Pipeline) -> Mapping[str, LandedFile] | None:
+    """List the landing folder; None where it cannot be listed, and for other sources."""
+    if not isinstance(pipeline.source, FilesSource):
+        return None
+    try:
+        return list_files(pipeline.source.path)
+    except SourceError:
+        # Reports on the tables are of use even where the landing folder is gone.
+        return None

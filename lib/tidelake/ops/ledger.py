@@ -6,7 +6,6 @@ tables; none is derived from another.
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,7 +17,6 @@ from tidelake.delta.log import Commit, newest_version
 from tidelake.delta.notes import FATES, add_up, arrivals_in, erased_rows, position
 from tidelake.delta.positions import rows_between
 from tidelake.delta.tables import Lake
-from tidelake.errors import SourceError
 from tidelake.ops.balance import (
     Batch,
     Tally,
@@ -28,10 +26,10 @@ from tidelake.ops.balance import (
     tally,
     topic_offsets,
 )
-from tidelake.ops.books import history, require_tables
+from tidelake.ops.books import history, offered_files, require_tables
 from tidelake.ops.query import ask
 from tidelake.ops.side import closed_batch, quarantined_by, side_rows
-from tidelake.runtime.landing import list_files, taken_files
+from tidelake.runtime.landing import taken_files
 
 _TRIES = 3
 
@@ -280,10 +278,9 @@ def _source_books(taken: Sequence[Commit], pipeline: Pipeline) -> SourceBooks:
     if not isinstance(pipeline.source, FilesSource):
         return SourceBooks()
     sizes = {path: file.size for path, file in taken_files(taken).items()}
-    offered = dict(sizes)
     # Files may have been archived since they were taken.
-    with contextlib.suppress(SourceError):
-        offered |= {path: file.size for path, file in list_files(pipeline.source.path).items()}
+    listed = offered_files(pipeline) or {}
+    offered = sizes | {path: file.size for path, file in listed.items()}
     return SourceBooks(len(offered), len(sizes), sum(offered.values()), sum(sizes.values()))
 
 

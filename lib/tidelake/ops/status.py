@@ -8,18 +8,18 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tidelake.config import FilesSource, KafkaSource, Pipeline
+from tidelake.config import KafkaSource, Pipeline
 from tidelake.delta.log import Commit, last_commit
 from tidelake.delta.notes import SilverNote, position
 from tidelake.delta.positions import bytes_between, rows_between
 from tidelake.delta.tables import Lake, Table
-from tidelake.errors import SourceError, TidelakeError
+from tidelake.errors import TidelakeError
 from tidelake.instants import to_json
 from tidelake.kafka.ends import ends_of
 from tidelake.kafka.lag import behind
-from tidelake.ops.books import history, require_tables
+from tidelake.ops.books import history, offered_files, require_tables
 from tidelake.ops.lag import Check, SourceLag, lag_of
-from tidelake.runtime.landing import list_files, taken_files
+from tidelake.runtime.landing import taken_files
 from tidelake.silver.watermark import held_back_by
 from tidelake.spark.tuning import BRIEF_RUN_BYTES
 
@@ -141,7 +141,11 @@ def read_status(lake: Lake, pipeline: Pipeline, *, now: datetime | None = None) 
     arrived = history(lake, bronze)
     now = now or datetime.now(UTC)
     lag = source_lag(pipeline, arrived, now=now)
-    waiting = _files(pipeline, arrived) if lag is None else lag.lag
+    if lag is not None:
+        waiting: int | None = lag.lag
+    else:
+        offered = offered_files(pipeline)
+        waiting = None if offered is None else len(offered.keys() - taken_files(arrived).keys())
     hops = [_hop("bronze", bronze, sum(commit.brought for commit in arrived), waiting)]
     taken = sum(one.total().total() for one in notes)
     hops.append(_hop("silver", silver, taken, rows_between(bronze, position(closed, "bronze"))))
@@ -174,17 +178,6 @@ def batch_reached(table: Table) -> int:
     """Read the number of a table's last committed batch; -1 for none."""
     last = last_commit(table)
     return -1 if last is None else last.batch
-
-
-def _files(pipeline: Pipeline, arrived: Sequence[Commit]) -> int | None:
-    if not isinstance(pipeline.source, FilesSource):
-        return None
-    try:
-        offered = list_files(pipeline.source.path)
-    except SourceError:
-        # The status of the tables is of use even where the landing folder is gone.
-        return None
-    return len(offered.keys() - taken_files(arrived).keys())
 
 
 def _hop(hop: str, table: Table, rows: int, waiting: int | None) -> HopStatus:
@@ -239,16 +232,13 @@ def little_waits(lake: Lake, pipeline: Pipeline) -> bool:
 
     A hint: files of the last hour may have been taken already, and older ones copied in late.
     """
-    if lake.catalog is not None or not isinstance(pipeline.source, FilesSource):
+    offered = offered_files(pipeline)
+    if lake.catalog is not None or offered is None:
         return False
     bronze, silver = lake.bronze(pipeline.name), lake.silver(pipeline.name)
     last = last_commit(bronze)
     since = None if last is None else (last.written_at - _BEFORE_LANDING).timestamp() * 1000
-    try:
-        offered = list_files(pipeline.source.path).values()
-    except SourceError:
-        return False
-    landed = sum(file.size for file in offered if since is None or file.modified >= since)
+    landed = sum(f.size for f in offered.values() if since is None or f.modified >= since)
     if landed > BRIEF_RUN_BYTES:
         return False
     for_silver = bytes_between(bronze, position(last_commit(silver), "bronze"))

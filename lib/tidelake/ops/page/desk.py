@@ -17,17 +17,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tidelake.config import FilesSource, Pipeline
+from tidelake.config import Pipeline
 from tidelake.delta.locks import writer
 from tidelake.delta.log import newest_version
 from tidelake.delta.tables import HOPS, Lake
-from tidelake.errors import SourceError, TidelakeError
+from tidelake.errors import TidelakeError
 from tidelake.folders import Folder, list_folder, matching
 from tidelake.foreign import kind_of
 from tidelake.ops.alerts import alerts_of
+from tidelake.ops.books import offered_files
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.page.facts import Facts, read_flow, read_plots, read_sides
-from tidelake.runtime.landing import list_files
 from tidelake.typed import Typed
 
 # Seconds between two looks at the least, and how many times its own cost each rests.
@@ -260,27 +260,17 @@ def pulse_of(lake: Lake, pipeline: Pipeline) -> Pulse:
         *(lake.table(gold) for gold in pipeline.gold_names),
         lake.progress(),
     )
+    files = (offered_files(pipeline) or {}).values()
     return Pulse(
         tuple(newest_version(table) for table in tables),
         (
-            _offered(pipeline),
+            (len(files), sum(f.size for f in files), max((f.modified for f in files), default=0)),
             tuple(writer(lake, name, hop) for hop in HOPS),
             lake.swap(name).exists(),
             lake.erasure(name).exists(),
             *(mark for hop in HOPS for mark in _checkpoint(lake.checkpoints(name, hop))),
         ),
     )
-
-
-def _offered(pipeline: Pipeline) -> tuple[int, int, int]:
-    """Tell how many files are on offer, how large they are and when the last of them changed."""
-    if not isinstance(pipeline.source, FilesSource):
-        return (0, 0, 0)
-    try:
-        files = list_files(pipeline.source.path).values()
-    except SourceError:
-        return (-1, 0, 0)
-    return len(files), sum(file.size for file in files), max(file.modified for file in files)
 
 
 def _checkpoint(folder: Folder) -> Iterator[tuple[str, object]]:
