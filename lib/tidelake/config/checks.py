@@ -6,7 +6,6 @@ Each takes the parts that are sound, so that a broken one does not hide what is 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -50,42 +49,30 @@ _STAND_INS: dict[type[BaseModel], dict[str, Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class Parts:
-    """The sound parts of a pipeline file, items of a list by their place in it."""
+def check(raw: Mapping[str, Any]) -> Iterator[Finding]:
+    """Find everything wrong between and inside the sound parts of a file's content.
 
-    name: str | None
-    event: Event | None
-    enrich: dict[int, Enrich]
-    enrich_is_whole: bool
-    gold: dict[int, GoldTable]
-    joins: dict[int, Join]
-    detections: dict[int, Detection]
-    dimension: DimensionSpec | None
-
-    def columns(self) -> dict[str, str | None] | None:
-        """Silver's columns with their types, those of enrichment too; None: they are not known."""
-        if self.event is None or not self.enrich_is_whole:
-            return None
-        added = [column for enrich in self.enrich.values() for column in enrich.columns]
-        own = {name: STANDARD[name] for name in SILVER_RESERVED}
-        return {**own, **event_types(self.event), **dict.fromkeys(added)}
-
-
-def sound_parts(raw: Mapping[str, Any]) -> Parts:
-    """Take what is sound from a file's content; the rest has been reported already."""
-    enrich = _sound_items(Enrich, raw.get("enrich"))
-    written = raw.get("enrich", [])
-    return Parts(
-        name=raw["name"] if isinstance(raw.get("name"), str) else None,
-        event=_sound(Event, raw.get("event")),
-        enrich=enrich,
-        enrich_is_whole=isinstance(written, list) and len(enrich) == len(written),
-        gold=_sound_items(GoldTable, raw.get("gold")),
-        joins=_sound_items(Join, raw.get("joins")),
-        detections=_sound_items(Detection, raw.get("detections")),
-        dimension=_sound(DimensionSpec, raw.get("dimension")),
-    )
+    What is wrong with the others has been reported already.
+    """
+    event = _sound(Event, raw.get("event"))
+    dimension = _sound(DimensionSpec, raw.get("dimension"))
+    enrich, written = _sound_items(Enrich, raw.get("enrich")), raw.get("enrich", [])
+    # Silver's columns with their types; None: they are not known.
+    columns: dict[str, str | None] | None = None
+    if event is not None:
+        yield from _event_findings(event)
+        yield from _enrich_findings(event, enrich)
+        if dimension is not None:
+            yield from _dimension_findings(event, dimension)
+        if isinstance(written, list) and len(enrich) == len(written):
+            columns = {name: STANDARD[name] for name in SILVER_RESERVED} | event_types(event)
+            columns |= {column: None for one in enrich.values() for column in one.columns}
+    for index, table in _sound_items(GoldTable, raw.get("gold")).items():
+        yield from _gold_findings(table, ("gold", index), columns)
+    for index, join in _sound_items(Join, raw.get("joins")).items():
+        yield from _join_findings(join, ("joins", index), columns, raw.get("name"))
+    for index, detection in _sound_items(Detection, raw.get("detections")).items():
+        yield from _detection_findings(detection, ("detections", index), columns)
 
 
 def _sound_items(model: type[_M], raw: object) -> dict[int, _M]:
@@ -119,22 +106,6 @@ def _sound(model: type[_M], raw: object) -> _M | None:
         return model.model_validate(mended)
     except ValidationError:
         return None
-
-
-def check(parts: Parts) -> Iterator[Finding]:
-    """Find everything wrong between and inside the sound parts."""
-    columns = parts.columns()
-    if parts.event is not None:
-        yield from _event_findings(parts.event)
-        yield from _enrich_findings(parts.event, parts.enrich)
-        if parts.dimension is not None:
-            yield from _dimension_findings(parts.event, parts.dimension)
-    for index, table in parts.gold.items():
-        yield from _gold_findings(table, ("gold", index), columns)
-    for index, join in parts.joins.items():
-        yield from _join_findings(join, ("joins", index), columns, parts.name)
-    for index, detection in parts.detections.items():
-        yield from _detection_findings(detection, ("detections", index), columns)
 
 
 def _sql(path: KeyPath, sql: str | None, columns: Columns) -> Iterator[Finding]:
@@ -244,7 +215,7 @@ def _gold_findings(table: GoldTable, path: KeyPath, columns: Columns) -> Iterato
 
 
 def _join_findings(
-    join: Join, path: KeyPath, columns: Columns, pipeline: str | None
+    join: Join, path: KeyPath, columns: Columns, pipeline: object
 ) -> Iterator[Finding]:
     of_right = columns if join.right.pipeline == pipeline else None
     taken: set[str] = set()

@@ -219,7 +219,7 @@ _WORDS = {
     "greater_than": "must be greater than {gt}",
     "greater_than_equal": "must be at least {ge}",
     "less_than_equal": "must be at most {le}",
-    "string_pattern_mismatch": "must look like package.module:function",
+    "path_type": "must be the path of a folder",
 }
 
 

@@ -12,18 +12,34 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PlainValidator, ValidationError
 
 from tidelake.config.document import Document, Finding, findings_of, read_document
-from tidelake.config.model import ByteSize, Model, PositiveDuration
+from tidelake.config.model import ByteSize, Model, PositiveDuration, Text, matching
 from tidelake.config.observing import AlertTargets, Lineage, Metrics
 from tidelake.config.places import find_file
-from tidelake.config.source import SecretReference, Setting, Text
+from tidelake.config.source import SecretReference, Setting
 from tidelake.errors import NotBuiltError
 from tidelake.folders import Folder, folder, problem_of
 
-# Without what a client is told beside it, such as a token: a file is no place for a secret.
-_REMOTE = r"^sc://[^/;\s]+/?$"
 REMOTE_VARIABLE = "SPARK_REMOTE"
 INTERVAL = r"[0-9]+ (milliseconds?|seconds?|minutes?|hours?)"
-Trigger = Annotated[str, Field(pattern=rf"^(available-now|continuous|{INTERVAL})$")]
+Trigger = Annotated[
+    str,
+    matching(
+        rf"available-now|continuous|{INTERVAL}",
+        "must be available-now, continuous or an interval like '10 seconds'",
+    ),
+]
+# Without what a client is told beside it, such as a token: a file is no place for a secret.
+_Remote = Annotated[
+    str,
+    matching(
+        r"sc://[^/;\s]+/?",
+        "must look like sc://host:port; options and tokens go into SPARK_REMOTE",
+    ),
+]
+_Catalog = Annotated[
+    str,
+    matching("[A-Za-z_][A-Za-z0-9_-]*", "must be a catalog's name: letters, digits, _ and -"),
+]
 
 
 def _as_root(value: object) -> object:
@@ -91,10 +107,10 @@ class Environment(Model):
 
     name: Text
     root: Annotated[Folder | None, PlainValidator(_as_root)] = None
-    catalog: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]*$")] | None = None
+    catalog: _Catalog | None = None
     volume: Path | None = None
     master: Text | None = None
-    remote: Annotated[str, Field(pattern=_REMOTE)] | None = None
+    remote: _Remote | None = None
     limits: Limits = Limits()
     locks: Literal["required", "none"] = "required"
     recovery_horizon: PositiveDuration = timedelta(days=7)
@@ -183,7 +199,7 @@ def _validated(raw: dict[str, Any], document: Document, findings: list[Finding])
     try:
         environment = Environment.model_validate(raw)
     except ValidationError as error:
-        findings += [_worded(f) for f in findings_of(error, Environment, raw)]
+        findings += findings_of(error, Environment, raw)
         raise document.error(findings) from error
     if findings:
         raise document.error(findings)
@@ -193,17 +209,3 @@ def _validated(raw: dict[str, Any], document: Document, findings: list[Finding])
             "Write the reference, such as env:NAME, where the secret is used.",
         )
     return environment
-
-
-def _worded(finding: Finding) -> Finding:
-    """Say what a pattern means."""
-    words = {
-        "catalog": "must be a catalog's name: letters, digits, _ and -",
-        "root": "must be the path of a folder",
-        "triggers": "must be available-now, continuous or an interval like '10 seconds'",
-        "remote": "must look like sc://host:port; options and tokens go into SPARK_REMOTE",
-        "volume": "must be the path of a folder",
-    }
-    top = str(finding.path[0]) if finding.path else ""
-    is_pattern = "must look like" in finding.message or "path" in finding.message
-    return Finding(finding.path, words[top]) if top in words and is_pattern else finding

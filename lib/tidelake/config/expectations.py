@@ -17,9 +17,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
 from tidelake.config.arguments import argument_findings, as_bound, is_parameter
 from tidelake.config.document import Finding, KeyPath, findings_of, read_document
-from tidelake.config.model import Model, suggestion, unknown
+from tidelake.config.model import Model, Text, suggestion, unknown
 from tidelake.config.names import TableName
-from tidelake.config.source import Text
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from datetime import timedelta
 from decimal import Decimal
 from math import ceil
 from typing import Annotated, Literal, Self, get_args
 
-from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
 from tidelake.config.expressions import columns_in
 from tidelake.config.model import (
@@ -18,6 +17,7 @@ from tidelake.config.model import (
     Model,
     PositiveDuration,
     PositiveInt,
+    matching,
     suggestion,
 )
 from tidelake.config.names import ColumnName, TableName
@@ -261,14 +261,6 @@ FARTHEST_KM = 20_038
 EVENTS, VALUES, TOTAL, LAST_PLACE = "events", "valued", "total", "last_place"
 
 
-def _topic(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", name):
-        raise ValueError(
-            f"'{name}' is no name for a topic: write letters, digits, dots, dashes and underscores"
-        )
-    return name
-
-
 class UnusualAmount(Model):
     """A value far above the mean of the key's own.
 
@@ -330,7 +322,13 @@ class FastLane(Model):
             sent twice.
     """
 
-    topic: Annotated[str, AfterValidator(_topic)]
+    topic: Annotated[
+        str,
+        matching(
+            r"[A-Za-z0-9._-]{1,249}",
+            "'{0}' is no name for a topic: write letters, digits, dots, dashes and underscores",
+        ),
+    ]
     pipeline: TableName
     refresh: PositiveDuration = timedelta(minutes=5)
     streams: Annotated[int, Field(strict=True, ge=1, le=2)] = 2

@@ -15,7 +15,6 @@ from tidelake.config.checks import (
     comment_findings,
     dimension_findings,
     prefilter_findings,
-    sound_parts,
 )
 from tidelake.config.document import Document, Finding, KeyPath, findings_of, read_document
 from tidelake.config.environment import Environment
@@ -62,7 +61,7 @@ def load_pipeline(
         pipeline = Pipeline.model_validate(raw, context={"file": str(file)})
     except ValidationError as error:
         findings += findings_of(error, Pipeline, raw)
-    findings += check(sound_parts(raw))
+    findings += check(raw)
     findings += _combination_findings(raw)
     findings += source_findings(raw.get("source"), in_prod=environment.name == "prod")
     findings += _duplicate_tables(raw)

@@ -119,9 +119,21 @@ def _sentence(text: str) -> str:
     return joined
 
 
+def matching(pattern: str, message: str) -> AfterValidator:
+    """Check that a whole text matches a pattern; the message may hold the text as ``{0}``."""
+
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(message.format(text))
+        return text
+
+    return AfterValidator(check)
+
+
 PositiveInt = Annotated[int, Field(strict=True, gt=0)]
 Duration = Annotated[timedelta, BeforeValidator(_from_yaml), AfterValidator(_bounded)]
 PositiveDuration = Annotated[Duration, AfterValidator(_positive)]
+Text = Annotated[str, matching(r"(?s).*\S.*", "must not be empty")]
 ByteSize = Annotated[str, AfterValidator(_a_size)]
 Words = Annotated[str, AfterValidator(_sentence)]
 

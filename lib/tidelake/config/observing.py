@@ -9,8 +9,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, model_validator
 
-from tidelake.config.model import Model, PositiveDuration
-from tidelake.config.source import REFERENCE, Text
+from tidelake.config.model import Model, PositiveDuration, Text
+from tidelake.config.source import REFERENCE
 
 _ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})")
 _MOST_PORT = 65_535

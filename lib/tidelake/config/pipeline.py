@@ -13,7 +13,7 @@ from tidelake.config import types
 from tidelake.config.expectations import Expectation, Suite
 from tidelake.config.expressions import DIALECT, Types, type_of
 from tidelake.config.gold import Detection, GoldTable, Join, Measure
-from tidelake.config.model import Documented, Duration, Model, PositiveDuration
+from tidelake.config.model import Documented, Duration, Model, PositiveDuration, Text, matching
 from tidelake.config.names import (
     BRONZE_COLUMNS,
     IS_DELETE,
@@ -22,7 +22,7 @@ from tidelake.config.names import (
     ColumnName,
     TableName,
 )
-from tidelake.config.source import KafkaSource, Registry, Source, Text
+from tidelake.config.source import KafkaSource, Registry, Source
 from tidelake.config.standard import STANDARD
 
 _WHOLE = frozenset(["TINYINT", "SMALLINT", "INT", "BIGINT"])
@@ -202,7 +202,14 @@ class Pipeline(Documented):
     detections: tuple[Detection, ...] = ()
     alerts: Alerts = Alerts()
     transform: (
-        Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$")] | None
+        Annotated[
+            str,
+            matching(
+                r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*",
+                "must look like package.module:function",
+            ),
+        ]
+        | None
     ) = None
     dimension: DimensionSpec | None = None
 

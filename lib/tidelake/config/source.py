@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from tidelake.config.document import Finding
-from tidelake.config.model import ByteSize, Model, PositiveInt, Problems
+from tidelake.config.model import ByteSize, Model, PositiveInt, Problems, Text
 from tidelake.errors import UsageError
 
 Format = Literal["json", "avro"]
@@ -60,13 +60,6 @@ def _only_references(options: dict[str, str]) -> dict[str, str]:
     return options
 
 
-def _not_blank(text: str) -> str:
-    if not text.strip():
-        raise ValueError("must not be empty")
-    return text
-
-
-Text = Annotated[str, AfterValidator(_not_blank)]
 Setting = Annotated[str, BeforeValidator(_as_text)]
 Options = Annotated[dict[str, Setting], AfterValidator(_only_references)]
 
