@@ -17,13 +17,11 @@ Bound = float | date | datetime
 Columns = Collection[str] | None
 
 PARAMETER = "$PARAMETER"
-SPARK_TYPES = (
+_SPARK_TYPES = (
     *("StringType", "BooleanType", "BinaryType", "DateType", "TimestampType", "TimestampNTZType"),
     *("ByteType", "ShortType", "IntegerType", "LongType", "FloatType", "DoubleType", "DecimalType"),
     *("ArrayType", "MapType", "StructType", "NumericType", "IntegralType", "FractionalType"),
 )
-IGNORE_PAIR = ("both_values_are_missing", "either_value_is_missing", "neither")
-IGNORE_RECORD = ("all_values_are_missing", "any_value_is_missing", "never")
 _LONG = 1 << 63
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
@@ -45,8 +43,7 @@ _NOT_JAVA_OUTSIDE = re.compile(r"\(\?[P#]|\(\?[a-z-]*[^ims:)=!<>-]|\{(?!\d)")
 def as_bound(value: object) -> Bound:
     """Read a bound as Great Expectations does: every number as a float, text by its look.
 
-    Args:
-        value: A number or a text. A time without a zone is UTC.
+    A time without a zone is UTC.
 
     Raises:
         ValueError: It is no finite number, date or time.
@@ -99,10 +96,10 @@ def from_now(value: Mapping[str, Any], now: datetime) -> datetime:
 
 
 def argument_findings(kind: str, value: Any, path: KeyPath, columns: Columns) -> Iterator[Finding]:
-    """Find what is wrong with one argument.
+    """Find what is wrong with an argument of a signature's kind.
 
     Args:
-        kind: What it has to be: a kind of the signatures.
+        kind: What it has to be.
         value: What was written.
         path: Where it stands.
         columns: The table's columns; None when they cannot be known.
@@ -192,47 +189,24 @@ def _member(value: Any) -> str | None:
     return None if isinstance(value, str | bool) else _bound(value)
 
 
-def _number(value: Any) -> str | None:
-    return _bound(value) if _sort_of(value) == "number" else "must be a number"
-
-
 def _bound(value: Any) -> str | None:
     if is_parameter(value):
         return f"{PARAMETER} has no place here, only in the bounds of a column's min or max"
-    try:
-        as_bound(value)
-    except ValueError as error:
-        return str(error)
-    return None
+    return _refusal(as_bound, value)
 
 
 def _moment(value: Any) -> str | None:
-    if not is_parameter(value):
-        return _bound(value)
+    if is_parameter(value):
+        return _refusal(lambda one: from_now(one, datetime(2000, 1, 1, tzinfo=UTC)), value)
+    return _bound(value)
+
+
+def _refusal(read: Callable[[Any], object], value: Any) -> str | None:
     try:
-        from_now(value, datetime(2000, 1, 1, tzinfo=UTC))
+        read(value)
     except ValueError as error:
         return str(error)
     return None
-
-
-def _whole(value: Any) -> str | None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _LONG:
-        return "must be a whole number, at least 0"
-    return None
-
-
-def _share(value: Any) -> str | None:
-    is_share = _sort_of(value) == "number" and 0 <= value <= 1
-    return None if is_share else "must be a number from 0 to 1"
-
-
-def _flag(value: Any) -> str | None:
-    return None if isinstance(value, bool) else "must be true or false"
-
-
-def _parser(value: Any) -> str | None:
-    return None if value == "spark" else "must be spark: conditions are SQL"
 
 
 def _regex(pattern: Any) -> str | None:
@@ -255,6 +229,10 @@ def _regex(pattern: Any) -> str | None:
     return None
 
 
+def _must(holds: Callable[[Any], bool], message: str) -> Callable[[Any], str | None]:
+    return lambda value: None if holds(value) else message
+
+
 def _choice(*known: str) -> Callable[[Any], str | None]:
     def check(value: Any) -> str | None:
         if value in known:
@@ -266,20 +244,26 @@ def _choice(*known: str) -> Callable[[Any], str | None]:
 
 _PROBLEMS: dict[str, Callable[[Any], str | None]] = {
     "bound": _bound,
-    "flag": _flag,
-    "ignore_pair": _choice(*IGNORE_PAIR),
-    "ignore_record": _choice(*IGNORE_RECORD),
+    "flag": _must(lambda value: isinstance(value, bool), "must be true or false"),
+    "ignore_pair": _choice("both_values_are_missing", "either_value_is_missing", "neither"),
+    "ignore_record": _choice("all_values_are_missing", "any_value_is_missing", "never"),
     "match_on": _choice("any", "all"),
     "moment": _moment,
-    "number": _number,
-    "parser": _parser,
+    "number": lambda value: _bound(value) if _sort_of(value) == "number" else "must be a number",
+    "parser": _must(lambda value: value == "spark", "must be spark: conditions are SQL"),
     "regex": _regex,
-    "share": _share,
-    "type": _choice(*SPARK_TYPES),
-    "whole": _whole,
+    "share": _must(
+        lambda value: _sort_of(value) == "number" and 0 <= value <= 1,
+        "must be a number from 0 to 1",
+    ),
+    "type": _choice(*_SPARK_TYPES),
+    "whole": _must(
+        lambda value: type(value) is int and 0 <= value < _LONG,
+        "must be a whole number, at least 0",
+    ),
 }
 _LISTS: dict[str, Callable[[Any], str | None]] = {
     "regexes": _regex,
-    "types": _choice(*SPARK_TYPES),
+    "types": _choice(*_SPARK_TYPES),
     "values": _member,
 }

@@ -36,10 +36,9 @@ def _places() -> tuple[Path, ...]:
 
 
 def conf_file(name: str) -> Path:
-    """Find a file that every conf folder needs and few have reason to change, such as a lock.
+    """Find a file such as a lock: the own conf folder's, else the one that came with Tidelake.
 
-    The own conf folder's wins; where it has none, the one that came with Tidelake holds. Where
-    there is none at all, the path at which it was looked for last.
+    Where there is none at all, give the path at which it was looked for last.
     """
     files = [place / name for place in _places()]
     return next((file for file in files if file.is_file()), files[-1])
@@ -66,40 +65,28 @@ def usual_pipeline() -> str:
 
 
 def _names(folder: Path) -> list[str]:
-    if not folder.is_dir():
-        return []
-    return sorted({file.stem for file in folder.iterdir() if file.suffix in SUFFIXES})
+    files = folder.iterdir() if folder.is_dir() else ()
+    return sorted({file.stem for file in files if file.suffix in SUFFIXES})
 
 
 def find_file(name: str, kind: str) -> Path:
-    """Find the file of a name.
+    """Find the file of a bare name, such as ``clickstream``, of a ``pipeline`` or ``environment``.
 
-    Args:
-        name: A bare name, such as ``clickstream``.
-        kind: What it names, one word: ``pipeline``, ``environment``.
+    An own conf folder need not repeat the environments that come with Tidelake. Its pipelines are
+    all there are: a name that is misspelt must not find one of Tidelake's.
 
     Raises:
         UsageError: There is no such file; the known names are listed.
     """
-    folder = conf_dir() / f"{kind}s"
-    for place in _folders(kind):
+    own = conf_dir() / f"{kind}s"
+    others = [place / f"{kind}s" for place in _places()] if kind == "environment" else []
+    folders = list(dict.fromkeys([own, *others]))
+    for folder in folders:
         for suffix in SUFFIXES:
-            if name and os.sep not in name and (place / f"{name}{suffix}").is_file():
-                return place / f"{name}{suffix}"
-    known = sorted({name for place in _folders(kind) for name in _names(place)})
+            if name and os.sep not in name and (folder / f"{name}{suffix}").is_file():
+                return folder / f"{name}{suffix}"
+    known = sorted({name for folder in folders for name in _names(folder)})
     raise UsageError(
         f"there is no {kind} '{name}'{suggestion(name, known)} "
-        f"(known in {folder}: {', '.join(known) or 'none'})"
+        f"(known in {own}: {', '.join(known) or 'none'})"
     )
-
-
-def _folders(kind: str) -> list[Path]:
-    """Name the folders in which a kind of file may lie, the first wins.
-
-    An own conf folder need not repeat the environments that come with Tidelake. Its pipelines are
-    all there are: a name that is misspelt must not find one of Tidelake's.
-    """
-    own = conf_dir() / f"{kind}s"
-    if kind != "environment":
-        return [own]
-    return list(dict.fromkeys([own, *(place / f"{kind}s" for place in _places())]))

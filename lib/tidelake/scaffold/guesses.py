@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import product
-from typing import Any
+from typing import Any, TypeVar
 
 from tidelake.config.names import GOLD_RESERVED
 from tidelake.scaffold.payload import Column, Payload, sql_name
@@ -38,13 +38,7 @@ _FEW_TIMES = 20
 
 @dataclass(frozen=True)
 class Lateness:
-    """How long to wait for events.
-
-    Attributes:
-        delay: How far the watermark trails the largest event time.
-        allowed: How far behind the watermark an event still changes gold.
-        why: For people.
-    """
+    """How long to wait for events: the watermark's delay, the allowed lateness, and why."""
 
     delay: timedelta
     allowed: timedelta
@@ -52,11 +46,11 @@ class Lateness:
 
 
 def lateness_of(times: Sequence[datetime | None], partitions: Sequence[str]) -> Lateness:
-    """Measure by how much events come after later ones.
+    """Measure by how much events come after later ones of their source partition.
 
     Args:
         times: Event times in the order of arrival.
-        partitions: The source's partition of each; order means something within one only.
+        partitions: The partition of each.
     """
     newest: dict[str, datetime] = {}
     behind = []
@@ -101,17 +95,13 @@ _FEW = 2
 # An id of the sender's may be given twice by mistake; those events end up in quarantine.
 _UNIQUE = 0.99
 _LONG_ID = 16
+_FEW_OWNERS = 50
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What was chosen, and why.
-
-    Attributes:
-        sql: Over the payload and bronze's columns.
-        why: For people.
-        column: The column that it is; None for more than a column, or none of the payload's.
-    """
+    """SQL over the payload and bronze's columns, and why; a column where it is just that."""
 
     sql: str
     why: str
@@ -126,28 +116,28 @@ def event_ids(sample: Sample, payload: Payload) -> list[Choice]:
     distinct = _distinct(sample)
     ranked = []
     for position, column in enumerate(payload.columns):
-        if not column.is_scalar or column.type.kind in ("boolean", "double", "float", "date"):
-            continue
+        is_time = column.clock is not None and column.clock.has_time
+        kinds = ("boolean", "double", "float", "date")
         found = _uniqueness(column, distinct)
-        name = column.path[-1]
-        rank = id_rank(name)
-        if found is None or not (rank or _looks_random(column)):
+        if not column.is_scalar or column.type.kind in kinds or is_time or found is None:
             continue
-        if column.clock is not None and column.clock.has_time:
-            continue
-        # An owner's id may be unique in a small sample by chance.
         share, why = found
-        if rank == 1 and len(distinct) < 50 and len(payload.columns) > 1:
+        rank, is_random = id_rank(column.path[-1]), _looks_random(column)
+        # An owner's id may be unique in a small sample by chance.
+        if rank == 1 and len(distinct) < _FEW_OWNERS and len(payload.columns) > 1:
             rank = 0
-        score = (rank, share, _looks_random(column), -len(column.path), -position)
-        if rank or _looks_random(column):
+        if rank or is_random:
+            score = (rank, share, is_random, -len(column.path), -position)
             ranked.append((score, Choice(column.field, why, column)))
-    ranked.sort(key=lambda one: one[0], reverse=True)
-    of_payload = [*[choice for _, choice in ranked], *_pairs(payload, distinct)]
+    of_payload = [*_best_first(ranked), *_pairs(payload, distinct)]
     why = "each record's place serves, so a copy that is sent again counts as an event of its own"
     if not of_payload:
         why = f"no field tells events apart; {why}"
     return [*of_payload, Choice("record_id", why)]
+
+
+def _best_first(ranked: list[tuple[Any, _T]]) -> list[_T]:
+    return [one for _, one in sorted(ranked, key=lambda pair: pair[0], reverse=True)]
 
 
 def event_times(payload: Payload, *, from_topic: bool) -> list[Choice]:
@@ -157,17 +147,15 @@ def event_times(payload: Payload, *, from_topic: bool) -> list[Choice]:
         clock = column.clock
         if clock is None:
             continue
-        rank = time_rank(column.path[-1])
         missing = sum(value is None for value in column.values)
-        whole = missing == 0
         words = clock.words if clock.has_time else "a date without a time of day"
         why = words + (f", missing in {missing:,}" if missing else ", always there")
-        score = (whole, clock.has_time, rank, -len(column.path), -position)
+        rank = time_rank(column.path[-1])
+        score = (not missing, clock.has_time, rank, -len(column.path), -position)
         ranked.append((score, Choice(clock.sql.format(column.field), why, column)))
-    ranked.sort(key=lambda one: one[0], reverse=True)
     what = "the record's timestamp in the topic" if from_topic else "the file's last change"
     why = f"{what} serves" if ranked else f"no field tells the time; {what} serves"
-    return [*[choice for _, choice in ranked], Choice("source_timestamp", why)]
+    return [*_best_first(ranked), Choice("source_timestamp", why)]
 
 
 def instants(choice: Choice, count: int) -> list[datetime | None]:
@@ -263,15 +251,7 @@ _DAY = (_A_DAY, "1d")
 
 @dataclass(frozen=True)
 class FirstTable:
-    """The first gold table.
-
-    Attributes:
-        name: Its name.
-        key: Silver's column that it groups by; None for none.
-        size: Of its windows.
-        measures: Column to aggregate and SQL, in order.
-        why: For people.
-    """
+    """The first gold table; measures are a column, an aggregate and SQL."""
 
     name: str
     key: str | None
@@ -292,8 +272,7 @@ def gold_keys(columns: Sequence[Column], left_out: Sequence[Column | None]) -> l
         kind, text = is_kind(column.path[-1]), column.type.kind == "string"
         owner = is_owner(column.path[-1])
         ranked.append(((kind, -len(column.path), text, owner, -len(kinds), -position), column))
-    ranked.sort(key=lambda one: one[0], reverse=True)
-    return [column for _, column in ranked]
+    return _best_first(ranked)
 
 
 def kinds_of(column: Column) -> list[str] | None:

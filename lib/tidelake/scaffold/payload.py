@@ -31,23 +31,16 @@ _MOST_DIGITS = 38
 
 @dataclass(frozen=True)
 class Shape:
-    """What a field holds.
-
-    Attributes:
-        type: Its type in the payload's schema.
-        notes: What a reader should know of the choice; empty where it is plain.
-    """
+    """A field's type in the payload's schema, and what a reader should know of the choice."""
 
     type: FieldType
     notes: tuple[str, ...] = ()
 
 
 def shape_of(name: str, values: Iterable[object]) -> Shape:
-    """Infer a field's type.
+    """Infer a field's type from its name, which tells of money, and its values in JSON.
 
-    Args:
-        name: The field's; an amount of money is told by it.
-        values: As JSON has them, nulls included; numbers with a point are ``Decimal``.
+    Nulls are among them; numbers with a point are ``Decimal``.
     """
     held = [value for value in values if value is not None]
     if not held:
@@ -323,12 +316,9 @@ class Column:
 
 @dataclass(frozen=True)
 class Payload:
-    """What the payloads of a sample hold.
+    """The schema of a sample's payloads and silver's columns, with notes on what is left out.
 
-    Attributes:
-        fields: The schema.
-        columns: Silver's, in the same order; a struct's fields are columns of their own.
-        notes: On fields that are left out.
+    A struct's fields are columns of their own.
     """
 
     fields: tuple[Field, ...]

@@ -29,13 +29,7 @@ _LONGEST = 16 << 20
 
 @dataclass(frozen=True)
 class Record:
-    """One record as the source holds it.
-
-    Attributes:
-        place: Where it was found, for people: ``events/a.jsonl line 3``.
-        partition: The source's partition; one for all files.
-        payload: Its very bytes.
-    """
+    """One record: its place for people, its source partition (one for all files), its bytes."""
 
     place: str
     partition: str
@@ -44,10 +38,10 @@ class Record:
 
 @dataclass(frozen=True)
 class Sample:
-    """Records in the order of their arrival, those that are JSON objects with their content.
+    """Records in the order of their arrival.
 
     Attributes:
-        records: The sound ones.
+        records: Those that are JSON objects.
         values: The content of each; numbers with a point are ``Decimal``, digit by digit.
         broken: The others, each with why it is no JSON object.
     """
@@ -111,24 +105,20 @@ def _files(path: Path) -> list[Path]:
             "kafka://HOST:PORT/TOPIC."
         )
     try:
-        found = [path] if path.is_file() else sorted(_walk(path), key=_age)
+        by_age = sorted((file.stat().st_mtime_ns, str(file), file) for file in _walk(path))
     except OSError as error:
         raise SourceError(f"{error.filename} cannot be read: {error.strerror}") from error
-    step = max(len(found) / _FILES, 1)
-    return [found[int(at * step)] for at in range(min(len(found), _FILES))]
+    step = max(len(by_age) / _FILES, 1)
+    return [by_age[int(at * step)][2] for at in range(min(len(by_age), _FILES))]
 
 
-def _walk(folder: Path) -> Iterator[Path]:
-    for entry in folder.iterdir():
+def _walk(path: Path) -> Iterator[Path]:
+    if not path.is_dir():
+        yield path
+        return
+    for entry in path.iterdir():
         if not entry.name.startswith((".", "_")):
-            if entry.is_dir():
-                yield from _walk(entry)
-            else:
-                yield entry
-
-
-def _age(file: Path) -> tuple[int, str]:
-    return file.stat().st_mtime_ns, str(file)
+            yield from _walk(entry)
 
 
 def _lines(file: Path) -> Iterator[Record]:
