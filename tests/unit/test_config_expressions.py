@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
-from tidelake.config import functions
+from tidelake.config import expressions as functions
 from tidelake.config.expressions import expression_problems, never_fails
 
 COLUMNS = ("user_id", "action", "value", "xs", "payload", "headers")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from jinja2 import Environment, PackageLoader
+
 from tidelake.config.expressions import Types, type_of
 from tidelake.config.gold import GoldTable, HoppingWindow, SessionWindow, TumblingWindow
 from tidelake.config.meanings import Meaning, meaning_of, standard_meaning
@@ -13,11 +15,6 @@ from tidelake.config.names import BRONZE_COLUMNS, SILVER_RESERVED
 from tidelake.config.pipeline import Pipeline, gold_types, silver_types
 from tidelake.config.standard import OPS_TABLES, STANDARD
 
-_HEAD = """\
-# Data dictionary
-
-Every table of these pipelines, as their files define it: what a row is, what each column means, and a query to begin with (`tidelake sql "…"`). Columns that begin with `_` are the system's own. Instants are UTC. This page is written by `tidelake dictionary`.
-"""  # noqa: E501  a paragraph is a line
 # No pipeline can have this name.
 SHARED = "All pipelines"
 _LATE = ("payload", "watermark", "lateness_seconds")
@@ -191,35 +188,10 @@ def _standard(names: Iterable[str]) -> dict[str, str | None]:
 
 def to_markdown(pipelines: Iterable[Pipeline], *, with_shared: bool) -> str:
     """Write a page: a section a pipeline, a part a table; last, where wanted, the shared tables."""
-    lines = [_HEAD]
-    for pipeline in pipelines:
-        lines.append(f"## {pipeline.name}\n")
-        if pipeline.description:
-            lines.append(f"{pipeline.description}\n")
-        for entry in entries_of(pipeline):
-            lines += _part(entry)
+    sections = [(one.name, one.description, entries_of(one)) for one in pipelines]
     if with_shared:
-        lines.append(f"## {SHARED}\n\nTables that all pipelines write to.\n")
-        for entry in shared_entries():
-            lines += _part(entry)
-    return "\n".join(lines)
-
-
-def _part(entry: TableEntry) -> Iterator[str]:
-    yield f"### {entry.table}\n"
-    told = [entry.description]
-    if entry.keys:
-        *most, last = (f"`{name}`" for name in entry.keys)
-        listed = f"{', '.join(most)} and {last}" if most else last
-        told.append(f"Rows are told apart by {listed}.")
-    if entry.window:
-        told.append(f"Time: {entry.window}.")
-    yield " ".join(told) + "\n"
-    yield "| column | type | meaning |\n|---|---|---|"
-    for column in entry.columns:
-        kind = column.type or ""
-        # A type in angle brackets would be taken for HTML.
-        kind = f"`{kind}`" if "<" in kind else kind
-        meaning = column.meaning.replace("|", "\\|")
-        yield f"| `{column.name}` | {kind} | {meaning} |"
-    yield f"\n```sql\n{entry.example}\n```\n"
+        sections.append((SHARED, "Tables that all pipelines write to.", shared_entries()))
+    templates = Environment(
+        loader=PackageLoader("tidelake.config"), trim_blocks=True, keep_trailing_newline=True
+    )
+    return templates.get_template("dictionary.md.j2").render(sections=sections).rstrip() + "\n"
