@@ -23,7 +23,7 @@ from tidelake.config.gold import (
     Window,
 )
 from tidelake.config.loading import load_pipeline
-from tidelake.config.model import Duration, PositiveDuration, parse_duration
+from tidelake.config.model import parse_duration
 from tidelake.config.observing import AlertTargets, Lineage, Metrics
 from tidelake.config.pipeline import (
     Alerts,
@@ -32,7 +32,6 @@ from tidelake.config.pipeline import (
     Enrich,
     Event,
     Pipeline,
-    Quality,
     Watermark,
     unbuilt_features,
 )
@@ -55,7 +54,6 @@ __all__ = [
     "DeltaSource",
     "Detection",
     "DimensionSpec",
-    "Duration",
     "Enrich",
     "Environment",
     "Event",
@@ -74,8 +72,6 @@ __all__ = [
     "Measure",
     "Metrics",
     "Pipeline",
-    "PositiveDuration",
-    "Quality",
     "RateSource",
     "Registry",
     "RightSide",

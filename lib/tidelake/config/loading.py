@@ -58,7 +58,7 @@ def load_pipeline(
     raw: dict[str, Any] = _interpolated(document.content, (), environment, findings)
     pipeline = None
     try:
-        pipeline = Pipeline.model_validate(raw, context={"file": str(file)})
+        pipeline = Pipeline.model_validate(raw)
     except ValidationError as error:
         findings += findings_of(error, Pipeline, raw)
     findings += check(raw)
@@ -66,7 +66,8 @@ def load_pipeline(
     findings += source_findings(raw.get("source"), in_prod=environment.name == "prod")
     findings += _duplicate_tables(raw)
     dimensions: dict[str, Pipeline] = {}
-    suite_file = avro = None
+    suite_file: Path | None = None
+    avro: str | None = None
     if pipeline is not None:
         findings += comment_findings(pipeline)
         if not findings:
@@ -85,7 +86,7 @@ def load_pipeline(
         # Rules judge rows before dimensions are looked up.
         columns = (*SILVER_RESERVED, *selected_columns(pipeline.event))
         suite = load_suite(suite_file, columns=columns, gold=gold)
-    return pipeline.completed(dimensions=dimensions, suite=suite, avro_schema=avro)
+    return pipeline.completed(file=file, dimensions=dimensions, suite=suite, avro_schema=avro)
 
 
 def _dimensions(

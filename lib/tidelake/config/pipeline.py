@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, PrivateAttr
 from sqlglot import exp
@@ -35,6 +36,12 @@ _FIXED = {
 }
 
 Seconds = Annotated[float, Field(strict=True, gt=0)]
+_FunctionPath = Annotated[
+    str,
+    matching(
+        r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", "must look like package.module:function"
+    ),
+]
 Rate = Annotated[float, Field(strict=True, ge=0, le=1)]
 
 
@@ -201,39 +208,27 @@ class Pipeline(Documented):
     joins: tuple[Join, ...] = ()
     detections: tuple[Detection, ...] = ()
     alerts: Alerts = Alerts()
-    transform: (
-        Annotated[
-            str,
-            matching(
-                r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*",
-                "must look like package.module:function",
-            ),
-        ]
-        | None
-    ) = None
+    transform: _FunctionPath | None = None
     dimension: DimensionSpec | None = None
 
-    _file: str = PrivateAttr(default="")
-    _expectations: Suite | None = PrivateAttr(default=None)
+    _file: str = ""
+    _suite: Suite | None = None
     _dimensions: dict[str, Pipeline] = PrivateAttr(default_factory=dict)
-    _avro_schema: str | None = PrivateAttr(default=None)
-
-    def model_post_init(self, context: Any, /) -> None:
-        """Take the file's path from the loader; it is no key of the file."""
-        if isinstance(context, dict):
-            self._file = str(context.get("file", ""))
+    _avro_schema: str | None = None
 
     def completed(
         self,
         *,
+        file: Path,
         dimensions: Mapping[str, Pipeline],
         suite: Suite | None,
         avro_schema: str | None,
     ) -> Pipeline:
-        """Add the content of the files that the pipeline names."""
+        """Add the file's path and the content of the files that the pipeline names."""
         pipeline = self.model_copy()
+        pipeline._file = str(file)
         pipeline._dimensions = dict(dimensions)
-        pipeline._expectations = suite
+        pipeline._suite = suite
         pipeline._avro_schema = avro_schema
         return pipeline
 
@@ -260,12 +255,12 @@ class Pipeline(Documented):
     @property
     def suite(self) -> Suite | None:
         """The content of ``quality.suite``."""
-        return self._expectations
+        return self._suite
 
     @property
     def rules(self) -> tuple[Expectation, ...]:
         """The suite's expectations that judge each row by itself."""
-        return self._expectations.row_level if self._expectations else ()
+        return self._suite.row_level if self._suite else ()
 
     @property
     def file(self) -> str:
