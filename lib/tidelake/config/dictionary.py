@@ -93,12 +93,7 @@ def shared_entries() -> list[TableEntry]:
 
 
 def _entry(
-    table: str,
-    meaning: Meaning,
-    types: Types,
-    keys: Sequence[str],
-    example: str,
-    window: str = "",
+    table: str, meaning: Meaning, types: Types, keys: Sequence[str], example: str, window: str = ""
 ) -> TableEntry:
     columns = tuple(ColumnEntry(name, kind, meaning.of(name) or "") for name, kind in types.items())
     return TableEntry(table, meaning.description, tuple(keys), window, columns, example)

@@ -32,13 +32,11 @@ Trigger = Annotated[
 _Remote = Annotated[
     str,
     matching(
-        r"sc://[^/;\s]+/?",
-        "must look like sc://host:port; options and tokens go into SPARK_REMOTE",
+        r"sc://[^/;\s]+/?", "must look like sc://host:port; options and tokens go into SPARK_REMOTE"
     ),
 ]
 _Catalog = Annotated[
-    str,
-    matching("[A-Za-z_][A-Za-z0-9_-]*", "must be a catalog's name: letters, digits, _ and -"),
+    str, matching("[A-Za-z_][A-Za-z0-9_-]*", "must be a catalog's name: letters, digits, _ and -")
 ]
 
 

@@ -309,10 +309,7 @@ class Suite(Model):
 
 
 def load_suite(
-    path: Path,
-    *,
-    columns: Collection[str] | None,
-    gold: Mapping[str, Collection[str]] | None,
+    path: Path, *, columns: Collection[str] | None, gold: Mapping[str, Collection[str]] | None
 ) -> Suite:
     """Read a suite and check it against what is known of the tables.
 

@@ -10,12 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tidelake.config.checks import (
-    check,
-    comment_findings,
-    dimension_findings,
-    prefilter_findings,
-)
+from tidelake.config.checks import check, comment_findings, dimension_findings, prefilter_findings
 from tidelake.config.document import Document, Finding, KeyPath, findings_of, read_document
 from tidelake.config.environment import Environment
 from tidelake.config.expectations import load_suite

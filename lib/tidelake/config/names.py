@@ -17,23 +17,10 @@ BRONZE_COLUMNS = (
     "ingested_at",
     "ingest_date",
 )
-SILVER_RESERVED = (
-    "event_id",
-    "event_time",
-    "is_late",
-    "record_id",
-    "ingested_at",
-    "event_date",
-)
+SILVER_RESERVED = ("event_id", "event_time", "is_late", "record_id", "ingested_at", "event_date")
 # What a table of alerts fills itself.
 DETECTION_RESERVED = ("rule", "event_id", "event_time", "evidence", "sent_at")
-GOLD_RESERVED = (
-    "window_start",
-    "window_end",
-    "session_id",
-    "session_start",
-    "session_end",
-)
+GOLD_RESERVED = ("window_start", "window_end", "session_id", "session_start", "session_end")
 
 # A hash of the event's id, in silver and late; tables of earlier versions lack it.
 ID_HASH = "_id_hash"

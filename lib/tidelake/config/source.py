@@ -46,22 +46,7 @@ def _as_text(value: object) -> object:
     return str(value) if isinstance(value, int | float) else value
 
 
-def _only_references(options: dict[str, str]) -> dict[str, str]:
-    # The value itself is kept out of the message: it may be the secret.
-    problems = [
-        f"option {name} holds a secret: write a reference such as env:NAME or "
-        "secret:SCOPE/KEY, never the value"
-        for name, value in options.items()
-        if (_SENSITIVE.search(name) or value.startswith("secret:"))
-        and not REFERENCE.fullmatch(value)
-    ]
-    if problems:
-        raise Problems(problems)
-    return options
-
-
 Setting = Annotated[str, BeforeValidator(_as_text)]
-Options = Annotated[dict[str, Setting], AfterValidator(_only_references)]
 
 
 def _a_reference(text: str) -> str:
@@ -115,14 +100,20 @@ class FilesSource(Model):
     registry: Registry | None = None
 
 
-def _not_ours(options: dict[str, str]) -> dict[str, str]:
+def _client_options(options: dict[str, str]) -> dict[str, str]:
+    # The value itself is kept out of the message: it may be the secret.
     problems = [
-        f"option {name} is set by Tidelake{_OURS[name]}" for name in options if name in _OURS
-    ]
-    problems += [
-        f"option {name} is no setting of a Kafka client: those begin with kafka."
+        f"option {name} holds a secret: write a reference such as env:NAME or "
+        "secret:SCOPE/KEY, never the value"
+        for name, value in options.items()
+        if (_SENSITIVE.search(name) or value.startswith("secret:"))
+        and not REFERENCE.fullmatch(value)
+    ] or [
+        f"option {name} is set by Tidelake{_OURS[name]}"
+        if name in _OURS
+        else f"option {name} is no setting of a Kafka client: those begin with kafka."
         for name in options
-        if name not in _OURS and not name.startswith("kafka.")
+        if name in _OURS or not name.startswith("kafka.")
     ]
     if problems:
         raise Problems(problems)
@@ -163,7 +154,9 @@ class KafkaSource(Model):
     topic: Text | None = None
     pattern: Text | None = None
     starting: Annotated[str, AfterValidator(_beginning)] = "earliest"
-    options: Annotated[Options, AfterValidator(_not_ours)] = Field(default_factory=dict)
+    options: Annotated[dict[str, Setting], AfterValidator(_client_options)] = Field(
+        default_factory=dict
+    )
     format: Format = "json"
     registry: Registry | None = None
     schema_file: Text | None = Field(default=None, alias="schema")

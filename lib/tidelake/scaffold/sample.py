@@ -17,11 +17,7 @@ from tidelake.errors import SourceError
 
 # A folder may hold a million files; so many, evenly spread over their times, tell enough.
 _FILES = 50
-_OPENERS: dict[str, Callable[..., IO[Any]]] = {
-    ".gz": gzip.open,
-    ".bz2": bz2.open,
-    ".xz": lzma.open,
-}
+_OPENERS: dict[str, Callable[..., IO[Any]]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 _UNREADABLE = frozenset({".zst", ".lz4", ".snappy", ".deflate", ".parquet", ".avro", ".orc"})
 # A record longer than this is no record of a stream, and would fill the memory.
 _LONGEST = 16 << 20
