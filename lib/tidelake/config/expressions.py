@@ -33,6 +33,12 @@ _OF_ONE_TYPE = (
     *(exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.NullSafeNEQ, exp.In, exp.Nullif),
     *(exp.Case, exp.If, exp.Coalesce, exp.Nvl2, exp.DecodeCase),
 )
+_OUT_OF_PLACE: tuple[tuple[type[exp.Expr] | tuple[type[exp.Expr], ...], str], ...] = (
+    (exp.Window, "holds a window function (OVER); only the row itself can be used"),
+    (exp.Star, "holds *; name the columns"),
+    (exp.Distinct, "holds DISTINCT, which only an aggregate can do (approx_count_distinct)"),
+    ((exp.Placeholder, exp.Parameter), "holds a parameter marker; nothing would fill it"),
+)
 DIALECT = "databricks"
 
 Types = Mapping[str, str | None]
@@ -97,14 +103,7 @@ def _kind_problems(root: exp.Expr) -> Iterator[str]:
     if root.find(exp.Query):
         yield "holds a subquery; only the row itself can be used"
     for node in root.walk():
-        if isinstance(node, exp.Window):
-            yield "holds a window function (OVER); only the row itself can be used"
-        elif isinstance(node, exp.Star):
-            yield "holds *; name the columns"
-        elif isinstance(node, exp.Distinct):
-            yield "holds DISTINCT, which only an aggregate can do (approx_count_distinct)"
-        elif isinstance(node, exp.Placeholder | exp.Parameter):
-            yield "holds a parameter marker; nothing would fill it"
+        yield from (problem for kind, problem in _OUT_OF_PLACE if isinstance(node, kind))
 
 
 def _function_problems(sql: str, root: exp.Expr, columns: Collection[str] | None) -> Iterator[str]:
@@ -228,9 +227,8 @@ def _column_problems(root: exp.Expr, columns: Collection[str]) -> Iterator[str]:
     for column in root.find_all(exp.Column):
         # `a.b` reaches into the struct `a`: the outermost part is the column.
         name = column.parts[0].name
-        if name.lower() in known or name.lower() in BARE:
-            continue
-        yield unknown("column", name, columns)
+        if name.lower() not in known and name.lower() not in BARE:
+            yield unknown("column", name, columns)
 
 
 def columns_in(sql: str) -> set[str]:
