@@ -47,10 +47,6 @@ _COLUMN = {"column": "column"}
 _SET = {**_COLUMN, "value_set": "values"}
 
 
-def _between(kind: str) -> dict[str, str]:
-    return {"min_value": kind, "max_value": kind, "strict_min": "flag", "strict_max": "flag"}
-
-
 def _column(**required: str) -> Signature:
     return Signature({**_COLUMN, **required}, _ROW)
 
@@ -66,7 +62,8 @@ def _record(**required: str) -> Signature:
 
 
 def _range(kind: str, options: dict[str, str] = _WHERE, of: dict[str, str] = _COLUMN) -> Signature:
-    return Signature(of, {**_between(kind), **options}, needs_bound=True)
+    bounds = {"min_value": kind, "max_value": kind, "strict_min": "flag", "strict_max": "flag"}
+    return Signature(of, {**bounds, **options}, needs_bound=True)
 
 
 # What can be said of one row by itself: judged while silver is written, and by the gate.

@@ -36,13 +36,13 @@ _FIXED = {
 }
 
 Seconds = Annotated[float, Field(strict=True, gt=0)]
+Rate = Annotated[float, Field(strict=True, ge=0, le=1)]
 _FunctionPath = Annotated[
     str,
     matching(
         r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", "must look like package.module:function"
     ),
 ]
-Rate = Annotated[float, Field(strict=True, ge=0, le=1)]
 
 
 def _readable(ddl: str) -> str:
