@@ -65,7 +65,7 @@ def check(raw: Mapping[str, Any]) -> Iterator[Finding]:
         if dimension is not None:
             yield from _dimension_findings(event, dimension)
         if isinstance(written, list) and len(enrich) == len(written):
-            columns = {name: STANDARD[name] for name in SILVER_RESERVED} | event_types(event)
+            columns = {**{name: STANDARD[name] for name in SILVER_RESERVED}, **event_types(event)}
             columns |= {column: None for one in enrich.values() for column in one.columns}
     for index, table in _sound_items(GoldTable, raw.get("gold")).items():
         yield from _gold_findings(table, ("gold", index), columns)
