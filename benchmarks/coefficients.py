@@ -24,7 +24,6 @@ from benchmarks.clicks import TWO, definition, land
 from benchmarks.measuring import machine, say
 from benchmarks.runner import REPORTS
 from tidelake.config import Limits, load_environment, load_pipeline
-from tidelake.delta.log import entries
 from tidelake.delta.tables import HOPS, Hop, Lake, Table
 from tidelake.ops.metrics.listener import Trigger, TriggerListener
 from tidelake.ops.query import ask
@@ -178,7 +177,7 @@ def _stored(lake: Lake, layer: Hop) -> dict[str, Any]:
     """Sum up what the commits of a layer brought: rows, bytes, files."""
     names = {"bronze": [lake.bronze(_NAME)], "silver": [lake.silver(_NAME)]}
     tables: list[Table] = names.get(layer) or [lake.gold(name) for name in TWO]
-    added = [entry.added() for table in tables for entry in entries(table) if entry.added()]
+    added = [entry.added() for table in tables for entry in table.store.entries() if entry.added()]
     rows = sum(one.rows for commit in added for one in commit)
     return {
         "rows": rows,

@@ -24,8 +24,8 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from benchmarks.visits import MINUTES, NAME, opened, version_of
-from tidelake.delta.compaction import compact, is_due
 from tidelake.delta.log import encode, last_commit, newest_version, table_id
+from tidelake.delta.merge import compact, is_due
 from tidelake.delta.notes import SilverNote, positions
 from tidelake.delta.tables import Hop, Table
 from tidelake.instants import to_json

@@ -14,8 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks import executions
 from tidelake.runtime.hop import HopQuery
-from tidelake.runtime.pace import Pace
-from tidelake.runtime.triggers import CONTINUOUS, parse_trigger
+from tidelake.runtime.triggers import CONTINUOUS, Pace, parse_trigger
 
 GOES_ON = parse_trigger(CONTINUOUS)
 _PATIENCE = 300.0

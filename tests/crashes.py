@@ -15,7 +15,7 @@ from tidelake.errors import LeaseLostError
 from tidelake.folders import Folder
 from tidelake.runtime import lanes, silver
 from tidelake.runtime.gold_hop import GoldHop
-from tidelake.runtime.targets import Target
+from tidelake.runtime.gold_target import Target
 
 
 @contextmanager

@@ -14,10 +14,10 @@ from pyspark.sql import functions as F
 from benchmarks.peers.definition import run_in
 from benchmarks.peers.events import START
 from tidelake.delta.append import append, ensure_table
-from tidelake.delta.compaction import relieve
+from tidelake.delta.merge import relieve
+from tidelake.runtime.gold_target import OWN, Inputs, Target, stamped
 from tidelake.runtime.held import Held
-from tidelake.runtime.targets import OWN, Inputs, stamped, targets_of
-from tidelake.runtime.targets.target import Target
+from tidelake.runtime.targets import targets_of
 from tidelake.spark.engine import fitted, with_settings
 
 # Spark's own times of 96 bits have no statistics, and few readers like them.

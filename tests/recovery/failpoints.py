@@ -23,9 +23,9 @@ import pytest
 from tidelake import cli
 from tidelake.delta.store import FolderStore
 from tidelake.delta.tables import Table
-from tidelake.runtime import books, epochs, gold_hop, hop, lanes, pipeline, schemas, silver
+from tidelake.runtime import books, gold_hop, hop, lanes, pipeline, schemas, silver
 from tidelake.runtime import bronze_hop as bronze
-from tidelake.runtime.targets import Target
+from tidelake.runtime.gold_target import Target
 from tidelake.spark import tuning
 
 _KILLED = 137
@@ -103,10 +103,10 @@ POINTS: dict[str, Point] = {
         *_around("gold/close", Target, "close_unchanged"),
         Point("gold/batch/after", gold_hop.GoldHop, "write"),
         Point("books/copy/before", pipeline, "copy_books"),
-        *_around("books/create", books, "ensure_table"),
+        *_around("books/create", books, "ensure_table", r"^ops\.books$"),
         *_saved("books/append", r"^ops\.books$"),
         Point("epochs/close/before", pipeline, "close_epoch"),
-        *_around("epochs/create", epochs, "ensure_table"),
+        *_around("epochs/create", books, "ensure_table", r"^ops\.epochs$"),
         *_saved("epochs/append", r"^ops\.epochs$"),
     ]
 }

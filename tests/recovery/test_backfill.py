@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.running import START, click, read, versions
 from tests.worlds import World, world
-from tidelake.delta.compaction import compact
 from tidelake.delta.log import last_commit
+from tidelake.delta.merge import compact
 from tidelake.delta.tables import Table
 from tidelake.errors import GenerationError, RefusedError, UsageError
 from tidelake.ops.ledger import read_ledger

@@ -16,10 +16,9 @@ from tests.catalogs import a_catalog, looking
 from tests.running import START, click
 from tests.worlds import World, define, world
 from tidelake.config import Environment
-from tidelake.delta.access import create, follow, load
+from tidelake.delta.access import follow, load
 from tidelake.delta.append import append, ensure_table
-from tidelake.delta.generations import CREATION
-from tidelake.delta.log import last_commit, newest_version, oldest_version
+from tidelake.delta.log import CREATION, last_commit, newest_version, oldest_version
 from tidelake.delta.positions import (
     BEGINNING,
     bytes_between,
@@ -27,7 +26,7 @@ from tidelake.delta.positions import (
     rows_between,
     version_at,
 )
-from tidelake.delta.store import folder_store
+from tidelake.delta.store import FolderStore
 from tidelake.delta.tables import LAYERS, Table
 from tidelake.ops.books import history
 from tidelake.ops.doctor import examine_lake
@@ -38,7 +37,7 @@ from tidelake.ops.status import read_status
 from tidelake.replay.compatibility import payload_drift
 from tidelake.replay.late import apply_late
 from tidelake.replay.verify import verify
-from tidelake.runtime.offsets import planned_positions
+from tidelake.runtime.checkpoints import planned_positions
 
 _AFTER = timedelta(days=4)
 _SESSIONS = {
@@ -142,7 +141,7 @@ def test_the_history_tells_what_the_log_files_tell(pair: Pair) -> None:
     named = pair.named
     for table in named.lake.existing():
         detail = named.spark.sql(f"DESCRIBE DETAIL {table.sql}").collect()[0]
-        filed = Table(table.name, folder_store(Path(detail["location"].removeprefix("file:"))))
+        filed = Table(table.name, FolderStore(Path(detail["location"].removeprefix("file:"))))
         told, size = _all_of(table, named), bytes_between(table, BEGINNING)
         with looking():
             assert told == _all_of(filed, named), table.name
@@ -238,7 +237,7 @@ def test_a_table_that_was_made_without_its_first_note_gets_it(pair: Pair) -> Non
     named, table = pair.named, pair.named.lake.table("bronze.cut")
     note = {"pipeline": "cut", "hop": "bronze", "generation": "g1", "batch": CREATION}
     rows = named.spark.range(0)
-    create(rows, table, {})
+    table.store.create(named.spark, rows.schema, {})
     assert last_commit(table) is None
     for _ in range(2):
         ensure_table(named.spark, table, rows.schema, note)

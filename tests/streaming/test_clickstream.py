@@ -13,7 +13,7 @@ from tests.comparing import assert_gold_equals_oracle
 from tests.oracles import clickstream as oracle
 from tests.running import clickstream, place_of, read, run, versions
 from tidelake.config import Environment, Limits, Pipeline, load_environment
-from tidelake.delta.compaction import compact
+from tidelake.delta.merge import compact
 from tidelake.delta.tables import Lake
 from tidelake.generators import generate
 from tidelake.ops.ledger import read_ledger

@@ -22,9 +22,7 @@ from tests.worlds import TO_SILVER
 from tidelake.cli.fast import fast_lane
 from tidelake.config import Environment, load_environment, load_pipeline
 from tidelake.errors import UsageError
-from tidelake.runtime.fast.knowledge import Knowledge
-from tidelake.runtime.fast.lane import Lane
-from tidelake.runtime.fast.reconcile import reconcile
+from tidelake.runtime.fast_lane import Knowledge, Lane, reconcile
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
 

@@ -15,10 +15,10 @@ from tests.crashes import after_merges
 from tests.following import GOLD, JOINS, assert_gold_follows
 from tests.running import click, read, versions
 from tests.worlds import TO_SILVER, World, world
-from tidelake.delta import compaction
 from tidelake.delta.log import commits
+from tidelake.delta.merge import CONFLICTS
 from tidelake.ops.ledger import read_ledger
-from tidelake.runtime.targets import aggregated
+from tidelake.runtime import targets
 from tidelake.spark import tuning
 
 _TABLES = [f"gold.{table['name']}" for table in (*GOLD, *JOINS)]
@@ -91,7 +91,7 @@ def _rewritten_meanwhile(partials: DataFrame, folder: Path) -> DataFrame:
 def test_a_merge_that_a_compaction_gets_in_the_way_of_is_tried_again(
     waiting: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = aggregated.merge_partials
+    real = targets.merge_partials
     failed: list[str] = []
 
     def merge(partials: DataFrame, target: Any, *rest: Any, **options: Any) -> None:
@@ -99,11 +99,11 @@ def test_a_merge_that_a_compaction_gets_in_the_way_of_is_tried_again(
             partials = _rewritten_meanwhile(partials, target.path)
         try:
             real(partials, target, *rest, **options)
-        except compaction.CONFLICTS as error:
+        except CONFLICTS as error:
             failed.append(type(error).__name__)
             raise
 
-    monkeypatch.setattr(aggregated, "merge_partials", merge)
+    monkeypatch.setattr(targets, "merge_partials", merge)
     waiting.run(hops=["gold"])
     assert len(failed) == 1
     assert_gold_follows(waiting)

@@ -24,7 +24,7 @@ from tidelake.kafka.broker import kill
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.status import read_status
 from tidelake.replay.repair import repair
-from tidelake.runtime import pace
+from tidelake.runtime import triggers
 from tidelake.runtime.bronze_hop import BronzeHop
 
 _BRONZE: tuple[Hop, ...] = ("bronze",)
@@ -197,7 +197,7 @@ def test_a_limit_that_changes_while_a_run_goes_on_loses_and_doubles_nothing(
     clicks = replace(clicks, environment=small)
     # Each hop learns once, from its second batch.
     lower = {8: 4, 8 << 10: 4 << 10}
-    monkeypatch.setattr(pace, "next_limit", lambda *_, limit, **__: lower.get(limit, limit))
+    monkeypatch.setattr(triggers, "next_limit", lambda *_, limit, **__: lower.get(limit, limit))
     lines: list[str] = []
     until_decided(clicks, 20, lines)
     notes = [commit.note for commit in commits(clicks.lake.bronze("clicks"))][-2::-1]
@@ -241,7 +241,7 @@ def test_a_topic_made_anew_during_a_run_stops_it_before_its_records_are_taken(
     # Grown past the old end, so that offsets alone tell nothing.
     kafka.send(topic, _clicks(100, 9))
     with pytest.raises(LostError, match="was deleted and made anew"):
-        running._offsets(0)
+        running._offsets(0, [])
 
 
 def test_a_new_pipeline_is_inferred_from_the_first_records_of_a_topic(

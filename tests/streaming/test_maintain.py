@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession
 
 from tests.running import click, read
 from tests.worlds import TO_SILVER, World, world
-from tidelake.delta.compaction import clustering_of
 from tidelake.delta.locks import hold_hops
 from tidelake.delta.log import last_commit
+from tidelake.delta.merge import clustering_of
 from tidelake.errors import RefusedError
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.maintenance.upkeep import Plan, plan_upkeep, upkeep

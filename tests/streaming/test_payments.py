@@ -26,8 +26,7 @@ from tidelake.replay.verify.gold import judge_target
 from tidelake.runtime.hop import Run
 from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.progress import Progress
-from tidelake.runtime.targets import targets_of
-from tidelake.runtime.targets.detected import Detected
+from tidelake.runtime.targets import Detected, targets_of
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 
 _CARDS = int(os.environ.get("TIDELAKE_GOLD_EXAMPLES", "60"))

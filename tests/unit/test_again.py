@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidelake.runtime.again import has_grown
+from tidelake.runtime.hop import has_grown
 
 
 @pytest.mark.parametrize(

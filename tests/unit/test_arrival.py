@@ -7,7 +7,7 @@ from pathlib import Path
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
-from tidelake.runtime.arrival import in_order
+from tidelake.runtime.bronze_hop import in_order
 from tidelake.runtime.landing import LandedFile
 
 

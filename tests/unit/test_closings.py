@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.unit.handmade import write_commit
 from tidelake.delta.tables import Lake
-from tidelake.runtime.closings import Closings
+from tidelake.runtime.hop import Closings
 from tidelake.runtime.progress import Progress
 
 
@@ -22,8 +22,8 @@ def test_each_batch_is_told_once_with_what_its_hop_wrote_down(tmp_path: Path) ->
     write_commit(silver, 0, note=_note(-1))
     write_commit(silver, 1, note=_note(0, counts=[["silver", None, "fresh", 9, 1]]))
     write_commit(gold, 0, note=_note(-1))
-    of_silver = Closings("silver", [silver], say)
-    of_gold = Closings("gold", [lake.gold("hours"), gold], say)
+    of_silver = Closings("silver", silver, say)
+    of_gold = Closings("gold", gold, say)
     of_silver.look()
     assert lines == []
 
@@ -45,7 +45,7 @@ def test_each_batch_is_told_once_with_what_its_hop_wrote_down(tmp_path: Path) ->
 
 def test_a_batch_of_bronze_is_told_by_its_records(tmp_path: Path) -> None:
     bronze, lines = Lake(tmp_path).bronze("shop"), []
-    closings = Closings("bronze", [bronze], Progress(lines.append))
+    closings = Closings("bronze", bronze, Progress(lines.append))
     write_commit(bronze, 0, note=_note(-1))
     write_commit(bronze, 1, note=_note(0, records=500))
     closings.look()

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from tests.pipelines import bronze, shop
 from tidelake.columns import VALUE, equal, instant, try_eval
-from tidelake.runtime.targets.target import literal
+from tidelake.runtime.gold_target import literal
 from tidelake.silver.classify import REASONS, SELECTED, STAGE, Judging, classify
 
 DDL = "row string, s string, n int, l array<int>, `odd name` int"

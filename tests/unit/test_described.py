@@ -13,16 +13,16 @@ from tests.pipelines import shop
 from tidelake.config import Environment
 from tidelake.delta.store import Catalog, CatalogStore
 from tidelake.delta.tables import Lake
+from tidelake.runtime.hop import Run, description
 from tidelake.runtime.progress import Progress
-from tidelake.runtime.run import Described, Run
 
 
 def _sent(lake: Lake, folder: Path, **changes: Any) -> Run:
     environment = Environment(name="x", root=folder)
     nothing = cast(Any, None)
     run = Run(nothing, shop(folder), lake, environment, Progress(print), **changes)
-    described = pickle.loads(pickle.dumps(Described.of(run)))
-    found = described.run(cast(Any, "another session"))
+    described = pickle.loads(pickle.dumps(description(run)))
+    found = described(cast(Any, "another session"))
     assert isinstance(found, Run)
     assert (found.pipeline, found.environment) == (run.pipeline, run.environment)
     return found

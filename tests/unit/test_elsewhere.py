@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+import tidelake
 from tidelake.errors import (
     GenerationError,
     LostError,
@@ -16,8 +17,8 @@ from tidelake.errors import (
     SourceChangedError,
     TidelakeError,
 )
-from tidelake.runtime.again import InputGrewError
-from tidelake.runtime.elsewhere import CarriedError, Elsewhere, carried
+from tidelake.runtime.hop import CarriedError, carried, take_elsewhere
+from tidelake.runtime.progress import InputGrewError
 
 
 class _Rows:
@@ -51,8 +52,8 @@ def _build(name: str, spark: SparkSession) -> _Worker:
     return _Worker(_ERRORS[name])
 
 
-def _text_of(name: str, **changes: Any) -> str:
-    sent = pickle.loads(pickle.dumps(Elsewhere(partial(_build, name), **changes)))
+def _text_of(name: str, version: str = tidelake.__version__) -> str:
+    sent = pickle.loads(pickle.dumps(partial(take_elsewhere, partial(_build, name), version)))
     with pytest.raises(CarriedError) as caught:
         sent(cast(DataFrame, _Rows()), 3)
     return f"[FOREACH_BATCH_USER_FUNCTION_ERROR] …\nCarriedError: {caught.value}\n  at x.y(Z.java)"

@@ -10,8 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructType
 
-from tidelake.delta.append import append, ensure_table
-from tidelake.delta.evolution import Difference, Freedom, differences
+from tidelake.delta.append import Difference, Freedom, append, differences, ensure_table
 from tidelake.delta.log import last_commit, newest_version
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import SchemaChangedError

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.handmade import write_batches, write_checkpoint, write_commit
-from tidelake.delta.generations import Fence, open_generation
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import GenerationError
+from tidelake.runtime.checkpoints import Fence, open_generation
 
 REPAIR = r"tidelake repair shop --hop gold$"
 FENCE = Fence("shop", "gold", "g1")

@@ -8,9 +8,9 @@ from pyspark.sql import SparkSession
 
 from tests.oracles.gold import files_until
 from tidelake.delta.positions import Position
-from tidelake.delta.store import folder_store
+from tidelake.delta.store import FolderStore
 from tidelake.delta.tables import Table
-from tidelake.runtime.gold_inputs import up_to
+from tidelake.runtime.gold_target import up_to
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,7 @@ def table(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Tabl
     for first, files in ((0, 3), (30, 2)):
         rows = spark.range(first, first + 30).selectExpr("id", "'x' AS _payload_hash")
         rows.repartition(files).write.format("delta").mode("append").save(str(path))
-    return Table("silver.counted", folder_store(path))
+    return Table("silver.counted", FolderStore(path))
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelake.runtime.limits import PATIENCE, Load, next_limit
-from tidelake.runtime.pace import Pace
+from tidelake.runtime.triggers import PATIENCE, Load, Pace, next_limit
 
 _BATCHES = 150
 

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from tidelake.delta import history as log_history
-from tidelake.delta.history import HistoryEntry, commits_of
+from tidelake.delta import store as stores
 from tidelake.delta.log import Info, commits, encode, last_commit, newest_version
 from tidelake.delta.positions import bytes_between, rewritten_after, rows_between, version_at
-from tidelake.delta.store import Catalog, CatalogStore
+from tidelake.delta.store import Catalog, CatalogStore, HistoryEntry
 from tidelake.delta.tables import Table
 
 START = datetime(2026, 1, 5, tzinfo=UTC)
@@ -51,8 +50,7 @@ def table_of(history: History, monkeypatch: pytest.MonkeyPatch) -> Table:
     def session() -> Any:
         raise AssertionError("Spark was asked")
 
-    monkeypatch.setattr(log_history, "_asked", history.ask)
-    monkeypatch.setattr(log_history, "_known", {})
+    monkeypatch.setattr(stores, "_asked", history.ask)
     return Table("bronze.shop", CatalogStore(Catalog("c", session), "bronze", "shop"))
 
 
@@ -164,7 +162,7 @@ def test_a_table_that_is_not_there_has_no_commit(monkeypatch: pytest.MonkeyPatch
 
     assert newest_version(table) == -1
     assert isinstance(table.store, CatalogStore)
-    assert list(commits_of(table.store, None)) == []
+    assert list(table.store.entries()) == []
 
 
 def test_versions_that_are_known_are_not_asked_for_at_all(monkeypatch: pytest.MonkeyPatch) -> None:

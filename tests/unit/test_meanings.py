@@ -13,7 +13,7 @@ from tidelake.config.names import BRONZE_COLUMNS
 from tidelake.config.standard import OPS_TABLES
 from tidelake.delta.notes import definition_note, silver_note
 from tidelake.errors import ConfigError
-from tidelake.runtime.writer_schemas import SCHEMAS_DDL
+from tidelake.runtime.schemas import SCHEMAS_DDL
 
 _COUNTED = {
     "name": "counted",

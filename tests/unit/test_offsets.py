@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.unit.handmade import write_offset
 from tidelake.delta.positions import BEGINNING
-from tidelake.runtime.offsets import planned_positions
+from tidelake.runtime.checkpoints import planned_positions
 
 
 def test_each_input_has_its_own_position_in_the_order_of_the_stream(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.pipelines import bronze, shop
 from tidelake.config import Pipeline
 from tidelake.errors import UsageError
-from tidelake.runtime.avro import reading_problem, refuse_unlimited
+from tidelake.runtime.schemas import reading_problem, refuse_unlimited
 from tidelake.silver import payloads as reading
 from tidelake.silver.avro_schema import problem_of
 from tidelake.silver.payloads import (

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from tidelake.errors import TidelakeError
 from tidelake.folders import listed, place_of
-from tidelake.runtime.places import Block, placed, shifts
+from tidelake.runtime.bronze_hop import Block, placed, shifts
 from tidelake.sources import BLOCK
 
 

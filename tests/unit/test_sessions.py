@@ -15,12 +15,12 @@ from pyspark.sql import functions as F
 
 from tests.pipelines import gold, timed
 from tidelake.config import GoldTable
-from tidelake.delta.store import folder_store
+from tidelake.delta.store import FolderStore
 from tidelake.delta.tables import Table
 from tidelake.gold import GONE
 from tidelake.gold.measures import GoldPlan
 from tidelake.gold.sessions import gap_of, regroup, session_id, to_sessions
-from tidelake.runtime.targets.aggregated import Aggregated
+from tidelake.runtime.targets import Aggregated
 from tidelake.spark import tuning
 
 MEASURES = {
@@ -165,7 +165,7 @@ def test_only_a_key_that_would_keep_a_slot_busy_alone_is_salted(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = Aggregated(
-        Table("gold.counted", folder_store(tmp_path)), "gold[0]", sessions_table(tmp_path)
+        Table("gold.counted", FolderStore(tmp_path)), "gold[0]", sessions_table(tmp_path)
     )
     monkeypatch.setattr(tuning, "SPLIT_EVENTS", 10)
     monkeypatch.setattr(tuning, "SPLIT_COST", 2 * 0.1 * spark.sparkContext.defaultParallelism)

@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.unit.handmade import write_commit, write_offset
-from tidelake.delta.generations import Fence
 from tidelake.delta.log import last_commit
 from tidelake.delta.store import Catalog
 from tidelake.delta.tables import Lake
 from tidelake.errors import GenerationError
-from tidelake.runtime.standing import Standing
+from tidelake.runtime.checkpoints import CheckpointGuard, Fence
 
 
 def test_a_batch_took_the_files_up_to_its_end_and_those_behind_it_wait(tmp_path: Path) -> None:
@@ -34,10 +33,10 @@ def test_a_batch_took_the_files_up_to_its_end_and_those_behind_it_wait(tmp_path:
     note = {"generation": "g1", "batch": 3, "until": until}
     write_commit(silver, 0, note=note)
     fence = Fence("c", "silver", "g1")
-    standing = Standing(fence, checkpoint, (silver,), {"bronze": bronze, "requeue": requeue})
+    standing = CheckpointGuard(fence, checkpoint, (silver,), {"bronze": bronze, "requeue": requeue})
     before = last_commit(silver)
     assert standing.taken(before, 4) == (2_500, 1_500)
-    assert Standing(fence, checkpoint, (silver,), {}).taken(before, 4) is None
+    assert CheckpointGuard(fence, checkpoint, (silver,), {}).taken(before, 4) is None
 
 
 def test_in_a_catalog_no_batch_may_end_inside_a_commit(tmp_path: Path) -> None:
@@ -45,7 +44,9 @@ def test_in_a_catalog_no_batch_may_end_inside_a_commit(tmp_path: Path) -> None:
     catalog = Catalog("c", session=lambda: pytest.fail("Spark was asked"))
     bronze = Lake(tmp_path, catalog=catalog).bronze("c")
     write_offset(tmp_path / "checkpoint", 4, {"reservoirVersion": 2, "index": 0})
-    standing = Standing(Fence("c", "silver", "g1"), tmp_path / "checkpoint", (), {"bronze": bronze})
+    standing = CheckpointGuard(
+        Fence("c", "silver", "g1"), tmp_path / "checkpoint", (), {"bronze": bronze}
+    )
 
     with pytest.raises(GenerationError, match="batch 4 end inside a commit of bronze"):
         standing.planned(4)

@@ -9,14 +9,12 @@ import pytest
 
 from tests.stores import Store
 from tidelake import folders
-from tidelake.delta.generations import CREATION, open_generation
-from tidelake.delta.log import commits, last_commit, newest_version
+from tidelake.delta.log import CREATION, commits, last_commit, newest_version
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import SourceChangedError, SourceError
 from tidelake.folders import Folder, folder, list_folder, matching, remove_tree, write_whole
-from tidelake.runtime.checkpoints import prepare
+from tidelake.runtime.checkpoints import open_generation, prepare, unreadable
 from tidelake.runtime.landing import batch_files, check_landing, list_files, taken_files
-from tidelake.runtime.offsets import unreadable
 
 
 @pytest.fixture(params=["disk", "store"])

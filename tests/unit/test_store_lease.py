@@ -97,12 +97,12 @@ def test_a_process_of_another_machine_is_believed_until_its_time_is_over(
 
 def test_of_two_takers_of_a_dead_holders_lock_one_succeeds(s3: Store, place: Folder) -> None:
     left_behind(s3, place, process=99999999)
-    first, second = (module._Held(f"{place}/.lock", "shop") for _ in range(2))
+    first, second = (module._Lease(f"{place}/.lock", "shop") for _ in range(2))
     seen = first._look()
     assert seen is not None
 
-    assert first._taken(after=seen.tag)
-    assert not second._taken(after=seen.tag)
+    assert first._put({"IfMatch": seen.tag})
+    assert not second._put({"IfMatch": seen.tag})
 
 
 def test_a_holder_that_is_heard_of_is_not_passed_over(

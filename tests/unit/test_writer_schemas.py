@@ -22,8 +22,7 @@ from tidelake.kafka.registry import versions_of
 from tidelake.kafka.resolution import incompatibility
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
-from tidelake.runtime.schemas import check_definition
-from tidelake.runtime.writer_schemas import remembered, schemas_for
+from tidelake.runtime.schemas import check_definition, remembered, schemas_for
 
 SUBJECT = "clicks-value"
 NOON = 1_704_110_400_000_000

@@ -47,7 +47,7 @@ def run(pipeline: str, source: str | None, root: str | None, env: str | None) ->
         ),
         started(_with_slots(where), definition) as context,
     ):
-        from tidelake.runtime.fast.lane import Lane  # noqa: PLC0415
+        from tidelake.runtime.fast_lane import Lane  # noqa: PLC0415
 
         Lane(context, detection, lane).go()
 
@@ -62,8 +62,8 @@ def reconcile(pipeline: str, json_: bool, root: str | None, env: str | None) -> 
     definition = where.pipeline(pipeline)
     detection, lane = fast_lane(definition)
     with started(where, definition) as context:
-        from tidelake.runtime.fast.reconcile import VERDICTS  # noqa: PLC0415
-        from tidelake.runtime.fast.reconcile import reconcile as judge  # noqa: PLC0415
+        from tidelake.runtime.fast_lane import VERDICTS  # noqa: PLC0415
+        from tidelake.runtime.fast_lane import reconcile as judge  # noqa: PLC0415
 
         found = judge(context, detection, lane)
     if json_:

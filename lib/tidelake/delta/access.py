@@ -1,17 +1,12 @@
-"""Read and write tables with Spark: by their folder under a root, by their name in a catalog."""
+"""Read tables with Spark: by their folder under a root, by their name in a catalog."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from tidelake.delta.positions import Position, files_between, rows_between
 from tidelake.delta.store import CatalogStore
 from tidelake.delta.tables import Table
-
-# Of a table whose change feed is read.
-FEED_PROPERTY = "delta.enableChangeDataFeed"
 
 
 def load(spark: SparkSession, table: Table, *, version: int | None = None) -> DataFrame:
@@ -29,11 +24,10 @@ def follow(
 
     Args:
         spark: The session.
-        table: Which.
-        max_bytes: How many compressed bytes a batch takes at most; None for no limit. Not heeded in
-            a catalog.
-        idle: Whether the reader has taken all that there is. A change feed fails at a start behind
-            the newest version; the ordinary stream does not.
+        table: The table.
+        max_bytes: Compressed bytes that a batch takes at most; None for no limit. Not in a catalog.
+        idle: Whether the reader has taken all that there is: a change feed fails at a start behind
+            the newest version.
     """
     reader = spark.readStream.format("delta").option("startingVersion", 0)
     return table.store.follow(reader, max_bytes=max_bytes, idle=idle)
@@ -51,31 +45,10 @@ def properties(spark: SparkSession, table: Table) -> dict[str, str]:
     }
 
 
-def create(rows: DataFrame, table: Table, properties: Mapping[str, str]) -> None:
-    """Make a managed table in a catalog with some rows; its first commit can carry no note.
-
-    Under a root the first rows that are saved make a table.
-    """
-    writer = rows.writeTo(table.sql).using("delta")
-    for key, value in properties.items():
-        writer = writer.tableProperty(key, value)
-    writer.create()
-
-
 def rows_that_came(
     spark: SparkSession, table: Table, after: Position, until: Position
 ) -> DataFrame | None:
-    """Read the rows between two positions of a table that only grows.
-
-    Args:
-        spark: The session.
-        table: Bronze, the requeue or silver.
-        after: Where the reader stood.
-        until: Where it stands now; in a catalog the end of a commit, as ``after`` is.
-
-    Returns:
-        The table's columns; None where no row came in.
-    """
+    """Read the rows between two positions of a growing table; None for no row."""
     if isinstance(table.store, CatalogStore):
         if not rows_between(table, after, until):
             return None

@@ -59,22 +59,11 @@ class _Seen:
 
 @contextmanager
 def lease(file: Folder, what: str, *, waits: bool = False) -> Iterator[Callable[[], None]]:
-    """Hold the lock that a file on a store is.
+    """Hold the lock that an object on a store is, as :func:`hold` does; its check asks the store.
 
-    Yields:
-        A check that raises LeaseLostError unless the lock is still held. It asks the store.
-
-    Args:
-        file: The lock's object.
-        what: What is written under it, for the message.
-        waits: Wait for the other holder; for what takes moments.
-
-    Raises:
-        LockedError: Another process holds it.
-        LeaseLostError: Another took it over, or may have, since this one had not been heard of.
-        MachineError: The store does not know conditional writes.
+    A MachineError where the store does not know conditional writes.
     """
-    held = _Held(str(file), what)
+    held = _Lease(str(file), what)
     with named(what.rstrip(",")):
         held.take(waits=waits)
     renewing = threading.Thread(target=held.keep, name="tidelake-lease", daemon=True)
@@ -88,17 +77,20 @@ def lease(file: Folder, what: str, *, waits: bool = False) -> Iterator[Callable[
     finally:
         held.done.set()
         renewing.join()
-        held.give_back()
+        if not held.lost:
+            with suppress(Exception):
+                held._put({"IfMatch": held.tag}, free=True)
     if held.lost:
         raise held.refusal()
 
 
 @dataclass
-class _Held:
+class _Lease:
     """A lock of ours, and how it is kept."""
 
     place: str
     what: str
+    # Of the content that we wrote last.
     tag: str = ""
     lost: bool = False
     writes: int = 0
@@ -108,13 +100,12 @@ class _Held:
     one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
 
     def take(self, *, waits: bool) -> None:
-        """Write our name into it."""
-        while not self._taken():
+        while not self._put({"IfNoneMatch": "*"}):
             seen = self._look()
             if seen is None:
                 continue
             if seen.is_free:
-                if self._taken(after=seen.tag):
+                if self._put({"IfMatch": seen.tag}):
                     break
                 continue
             if not waits:
@@ -131,10 +122,13 @@ class _Held:
                 f"{self.place}, so two runs could write {self.what} at once. Use one that does."
             )
 
-    def _taken(self, *, after: str | None = None) -> bool:
-        return self._put({"IfNoneMatch": "*"} if after is None else {"IfMatch": after})
+    @property
+    def _object(self) -> dict[str, str]:
+        bucket, _, key = self.place.removeprefix(SCHEME).partition("/")
+        return {"Bucket": bucket, "Key": key}
 
     def _put(self, condition: dict[str, str], **more: Any) -> bool:
+        """Write our name into it, if the condition holds."""
         from botocore.exceptions import ClientError  # noqa: PLC0415
 
         self.writes += 1
@@ -147,11 +141,9 @@ class _Held:
             "write": self.writes,
             **more,
         }
-        bucket, key = _parts(self.place)
         try:
-            answer = client().put_object(
-                Bucket=bucket, Key=key, Body=json.dumps(owner).encode(), **condition
-            )
+            body = json.dumps(owner).encode()
+            answer = client().put_object(**self._object, Body=body, **condition)
         except ClientError as error:
             if str(error.response.get("Error", {}).get("Code")) in _REFUSED:
                 return False
@@ -163,9 +155,8 @@ class _Held:
     def _look(self) -> _Seen | None:
         from botocore.exceptions import ClientError  # noqa: PLC0415
 
-        bucket, key = _parts(self.place)
         try:
-            answer = client().get_object(Bucket=bucket, Key=key)
+            answer = client().get_object(**self._object)
         except ClientError as error:
             if str(error.response.get("Error", {}).get("Code")) in ("NoSuchKey", "404"):
                 return None
@@ -189,11 +180,7 @@ class _Held:
                 return
 
     def check(self) -> None:
-        """Write it anew now, whenever that was done last: this process may have stood still.
-
-        Raises:
-            LeaseLostError: It is not ours any more.
-        """
+        """Write it anew now, whenever that was done last: this process may have stood still."""
         self._renewed()
         if self.lost:
             raise self.refusal()
@@ -209,7 +196,8 @@ class _Held:
                 renewed = self._put({"IfMatch": self.tag})
             # What was refused may be our own write whose answer was lost.
             self.lost = not renewed and (
-                (renewed is False and not self._is_ours()) or _too_long(self.heard)
+                (renewed is False and not self._is_ours())
+                or time.monotonic() - self.heard > LEASE_SECONDS - 2 * _RENEWED_EVERY
             )
             return not self.lost
 
@@ -222,24 +210,9 @@ class _Held:
             return False
         return True
 
-    def give_back(self) -> None:
-        """Say that it is free, if it is still ours."""
-        if not self.lost:
-            with suppress(Exception):
-                self._put({"IfMatch": self.tag}, free=True)
-
     def refusal(self) -> LeaseLostError:
-        """Say that somebody else may hold it now."""
+        """Return the error that somebody else may hold it now."""
         return LeaseLostError(self.what, self.place)
-
-
-def _too_long(heard: float) -> bool:
-    return time.monotonic() - heard > LEASE_SECONDS - 2 * _RENEWED_EVERY
-
-
-def _parts(place: str) -> tuple[str, str]:
-    bucket, _, key = place.removeprefix(SCHEME).partition("/")
-    return bucket, key
 
 
 def _machine() -> str:
@@ -290,11 +263,7 @@ class HopLocks:
     def step(self, what: str) -> None:
         """Begin a step, right before it writes; the one before it is done.
 
-        Args:
-            what: What it does, for people: ``replace silver.shop``.
-
-        Raises:
-            LeaseLostError: A lock is lost, and the step must not begin.
+        ``what`` is for people: ``replace silver.shop``. A LeaseLostError where it must not begin.
         """
         if not self.checks:
             return
@@ -328,64 +297,48 @@ def hold_hops(
     goes_on_with: Work | None = None,
     command: str = "",
 ) -> Iterator[HopLocks]:
-    """Hold the locks of a pipeline's hops.
+    """Hold the locks of a pipeline's hops, as :func:`hold` does.
 
     Args:
         lake: Where the tables are.
-        pipeline: Whose.
+        pipeline: The pipeline's name.
         hops: Which.
-        goes_on_with: What the holder may go on with where it was interrupted.
-        command: See :class:`HopLocks`.
-
-    Raises:
-        LockedError: Another process writes one of them.
-        NoLocksError: The file system has no locks, and the lake needs them.
-        LeaseLostError: One of them was lost; the message says which steps were done.
-        RefusedError: Work on several tables has begun and not ended: they do not agree yet.
+        goes_on_with: What the holder may go on with where it was interrupted. Without, a
+            RefusedError says that several tables do not agree yet.
+        command: See :class:`HopLocks`; a LeaseLostError says which steps were done.
     """
     locks = HopLocks(command)
     try:
-        with _held(lake, pipeline, hops, goes_on_with) as checks:
-            locks.checks += checks
+        with ExitStack() as held:
+            for hop in hops:
+                folder, what = lake.checkpoints(pipeline, hop), f"{pipeline}, hop {hop},"
+                check = held.enter_context(hold(folder, what, optional=not lake.needs_locks))
+                locks.checks.append(check)
+            _refuse_unfinished(lake, pipeline, hops, goes_on_with)
             yield locks
     except LeaseLostError as error:
         raise locks.lost(error) from error
 
 
-@contextmanager
-def _held(
+def _refuse_unfinished(
     lake: Lake, pipeline: str, hops: Sequence[Hop], goes_on_with: Work | None
-) -> Iterator[list[Callable[[], None]]]:
-    with ExitStack() as locks:
-        checks = [
-            locks.enter_context(
-                hold(
-                    lake.checkpoints(pipeline, hop),
-                    f"{pipeline}, hop {hop},",
-                    optional=not lake.needs_locks,
-                )
-            )
-            for hop in hops
-        ]
-        if goes_on_with != "erasure" and lake.erasure(pipeline).exists():
-            raise RefusedError(
-                f"an erasure of {pipeline} was interrupted, and its tables do not agree yet. "
-                "Go on with it, with the same subject: "
-                f"tidelake erase {pipeline} --subject COLUMN=VALUE"
-            )
-        swapped = {"silver", "gold"} & set(hops)
-        if goes_on_with != "swap" and swapped and lake.swap(pipeline).exists():
-            back = f"tidelake backfill rollback {pipeline}"
-            remedy = (
-                f"Go on with it: {back}"
-                if is_put_back(lake, pipeline)
-                else f"Go on with it: tidelake backfill promote {pipeline}, or take it back: {back}"
-            )
-            raise RefusedError(
-                f"a swap of {pipeline}'s tables was interrupted, and they do not agree yet. "
-                f"{remedy}"
-            )
-        yield checks
+) -> None:
+    if goes_on_with != "erasure" and lake.erasure(pipeline).exists():
+        raise RefusedError(
+            f"an erasure of {pipeline} was interrupted, and its tables do not agree yet. "
+            "Go on with it, with the same subject: "
+            f"tidelake erase {pipeline} --subject COLUMN=VALUE"
+        )
+    swapped = {"silver", "gold"} & set(hops)
+    if goes_on_with != "swap" and swapped and lake.swap(pipeline).exists():
+        back = f"tidelake backfill rollback {pipeline}"
+        remedy = f"Go on with it: {back}"
+        if not is_put_back(lake, pipeline):
+            promote = f"tidelake backfill promote {pipeline}"
+            remedy = f"Go on with it: {promote}, or take it back: {back}"
+        raise RefusedError(
+            f"a swap of {pipeline}'s tables was interrupted, and they do not agree yet. {remedy}"
+        )
 
 
 def is_put_back(lake: Lake, pipeline: str) -> bool:
@@ -402,8 +355,9 @@ def hold(
 ) -> Iterator[Callable[[], None]]:
     """Hold a folder's lock; the system frees it when the process ends, however it ends.
 
-    A store has no such locks: there it is an object, and frees itself a while after its holder
-    was last heard of.
+    A store has no such locks: there it is an object, and frees itself a while after its holder was
+    last heard of. Yields a check that raises LeaseLostError where the lock is lost; on a disk it
+    never is.
 
     Args:
         folder: Whose lock.
@@ -412,10 +366,6 @@ def hold(
         optional: Whether the work is done without a lock where the file system has none. The
             tables alone keep writers apart then: each batch asks them which generation and which
             batch is next, and its appends carry transaction ids.
-
-    Yields:
-        A check that raises LeaseLostError where the lock is not held any more; on a disk it always
-        is.
 
     Raises:
         LockedError: Another process holds it.
@@ -445,7 +395,6 @@ def hold(
 
 
 def _lock(file: TextIO, what: str, *, waits: bool) -> None:
-    """Take a file's lock, and write down who has it."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
     except BlockingIOError as error:

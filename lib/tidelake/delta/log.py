@@ -1,9 +1,7 @@
 """Read a table's log, commit by commit: it is the ledger, and each commit carries its metadata.
 
 Under a root the JSON files under ``_delta_log`` are read, without Spark. The folder is listed once:
-commits are numbered without a gap, so the next one has a name to look for. Nobody may touch the
-files of a table in a catalog: there Spark is asked for the table's history
-(:mod:`tidelake.delta.history`), which says how much each commit brought, but not in which files.
+commits are numbered without a gap, so the next one has a name to look for.
 
 Tidelake's commits carry a JSON object under ``tidelake`` in their user metadata. Others, a
 compaction's for example, are passed over.
@@ -26,14 +24,21 @@ from tidelake.folders import Folder, Listed, list_folder
 if TYPE_CHECKING:
     from tidelake.delta.tables import Table
 
+# The session's setting for the metadata of commits that take no option.
+USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+_NOTE = "tidelake"
+# The batch of the commit that makes a table, and the generation that a hop begins with.
+CREATION, FIRST_GENERATION = -1, "g1"
+# In the metadata of a commit that replaced all of a table's rows.
+REBUILT = "rebuilt"
+# In that of a commit that follows an erasure, or that takes rows out by one: what left.
+ERASED = "erased"
+
 
 class Added(NamedTuple):
-    """What came into a table, in one data file or in all of a commit.
+    """What came into a table: rows, by Delta's own statistics, and bytes.
 
-    Attributes:
-        rows: How many, by Delta's own statistics.
-        size: Bytes.
-        path: Of the file, relative to the table; empty where only sums are known.
+    In one data file, with its path relative to the table, or in all of a commit.
     """
 
     rows: int
@@ -43,15 +48,7 @@ class Added(NamedTuple):
 
 @dataclass(frozen=True)
 class Info:
-    """What a commit says of itself.
-
-    Attributes:
-        written_at: When (UTC).
-        operation: Delta's word for what was done.
-        parameters: Of the operation.
-        metrics: What Delta counted.
-        metadata: What the writer wrote into it.
-    """
+    """What a commit says of itself: Delta's operation with its metrics, the writer's metadata."""
 
     written_at: datetime
     operation: str
@@ -95,7 +92,7 @@ class LogFile:
     @cached_property
     def info(self) -> Info:
         """What the commit says of itself."""
-        told: dict[str, Any] = next(self._actions("commitInfo"), {})
+        told: dict[str, Any] = next(self.actions("commitInfo"), {})
         return Info(
             written_at=datetime.fromtimestamp(told.get("timestamp", 0) / 1000, tz=UTC),
             operation=told.get("operation", ""),
@@ -107,40 +104,50 @@ class LogFile:
     def added(self) -> list[Added]:
         """List the data files that it brought."""
         return [
-            Added(_records(add), int(add["size"]), add["path"])
-            for add in self._actions("add")
+            Added(
+                int(json.loads(add["stats"])["numRecords"]) if add.get("stats") else 0,
+                int(add["size"]),
+                add["path"],
+            )
+            for add in self.actions("add")
             if add.get("dataChange")
         ]
 
     def takes_out(self) -> bool:
         """Tell whether it took out a data file for more than to rearrange its rows."""
-        return any(remove.get("dataChange", True) for remove in self._actions("remove"))
+        return any(remove.get("dataChange", True) for remove in self.actions("remove"))
 
     def only_appends(self) -> bool:
         """Tell whether it brought rows and did nothing else, so that what was read stays valid."""
-        others = (any(self._actions(kind)) for kind in ("remove", "metaData", "protocol"))
-        rearranged = any(not add.get("dataChange") for add in self._actions("add"))
+        others = (any(self.actions(kind)) for kind in ("remove", "metaData", "protocol"))
+        rearranged = any(not add.get("dataChange") for add in self.actions("add"))
         return not rearranged and not any(others)
 
-    @property
-    def id(self) -> str | None:
-        """The id of the table, where the commit wrote it."""
-        return next((str(action["id"]) for action in self._actions("metaData")), None)
-
-    def _actions(self, kind: str) -> Iterator[dict[str, Any]]:
+    def actions(self, kind: str) -> Iterator[dict[str, Any]]:
+        """Yield its actions of a kind."""
         for line in self.file.text().splitlines():
             action = json.loads(line).get(kind)
             if action is not None:
                 yield action
 
 
-def files_of(folder: Folder) -> Iterator[LogFile]:
-    """Yield a folder's commit files, newest first; checkpoints and compacted logs are none."""
+def files_of(folder: Folder, newest: dict[Path, int]) -> Iterator[LogFile]:
+    """Yield a table's commit files, newest first; checkpoints and compacted logs are none.
+
+    ``newest`` has the newest version that was seen in each log, so that the folder need not be
+    listed again; it is kept up to date.
+    """
     log = folder / "_delta_log"
     if not isinstance(log, Path):
         yield from _listed(log)
         return
-    version = _newest(log)
+    version = newest.get(log, -1)
+    if version < 0 or not _commit_file(log, version).exists():
+        # Looked at for the first time, or made anew since.
+        version = next((file.version for file in _listed(log)), -1)
+    while version >= 0 and _commit_file(log, version + 1).exists():
+        version += 1
+    newest[log] = version
     while version >= 0 and (file := _commit_file(log, version)).exists():
         yield LogFile(Listed(file))
         version -= 1
@@ -149,34 +156,12 @@ def files_of(folder: Folder) -> Iterator[LogFile]:
         yield from (file for file in _listed(log) if file.version < version)
 
 
-def commits_after(folder: Folder, version: int) -> list[LogFile]:
-    """List the commits of a table in a folder that came after a version, newest first."""
-    return list(takewhile(lambda file: file.version > version, files_of(folder)))
-
-
-def first_id(folder: Folder) -> str | None:
+def created_id(folder: Folder) -> str | None:
     """Give the id with which a table was made; None where the log has its first commit no more."""
-    if isinstance(folder, Path):
-        file = _commit_file(folder / "_delta_log", 0)
-        return LogFile(Listed(file)).id if file.exists() else None
-    *_, first = [None, *files_of(folder)]
-    return None if first is None or first.version else first.id
-
-
-# The newest version that was seen in a log; only where to look from, never what is there.
-_seen: dict[Path, int] = {}
-
-
-def _newest(log: Path) -> int:
-    """Find the newest version; -1 for none."""
-    newest = _seen.get(log, -1)
-    if newest < 0 or not _commit_file(log, newest).exists():
-        # Looked at for the first time, or made anew since.
-        newest = next((file.version for file in _listed(log)), -1)
-    while newest >= 0 and _commit_file(log, newest + 1).exists():
-        newest += 1
-    _seen[log] = newest
-    return newest
+    file = _commit_file(folder / "_delta_log", 0)
+    if not file.exists():
+        return None
+    return next((str(action["id"]) for action in LogFile(Listed(file)).actions("metaData")), None)
 
 
 def _listed(log: Folder) -> Iterator[LogFile]:
@@ -184,38 +169,14 @@ def _listed(log: Folder) -> Iterator[LogFile]:
     return map(LogFile, sorted(found, key=lambda file: file.name, reverse=True))
 
 
-def _commit_file(log: Path, version: int) -> Path:
+def _commit_file(log: Folder, version: int) -> Folder:
     return log / f"{version:020d}.json"
 
 
-def _records(add: dict[str, Any]) -> int:
-    stats = add.get("stats")
-    return int(json.loads(stats)["numRecords"]) if stats else 0
-
-
-def entries(table: Table, *, up_to: int | None = None) -> Iterator[Entry]:
-    """Yield a log's commits, newest first; none where the table does not exist.
-
-    Args:
-        table: Whose log is read.
-        up_to: The newest version that is looked at; None for the newest there is. What is known of
-            older ones of a catalog's need not be asked for again.
-    """
-    return table.store.entries(up_to)
-
-
-def versions(table: Table) -> list[int]:
-    """List the versions whose commits the log has, newest first."""
-    return [entry.version for entry in entries(table)]
-
-
-# The session's setting for the notes of commits that take no option.
-USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
-_NOTE = "tidelake"
-# In the note of a commit that replaced all of a table's rows.
-REBUILT = "rebuilt"
-# In the note of a commit that follows an erasure, or that takes rows out by one: what left.
-ERASED = "erased"
+def commits_after(table: Table, version: int) -> list[LogFile]:
+    """List the commits of a table in a folder that came after a version, newest first."""
+    files = (entry for entry in table.store.entries() if isinstance(entry, LogFile))
+    return list(takewhile(lambda file: file.version > version, files))
 
 
 @dataclass(frozen=True)
@@ -226,8 +187,8 @@ class Commit:
         version: The table's version that it made.
         written_at: When (UTC).
         rows: Rows written, as Delta counted them; None where Delta did not say.
-        copied: Rows that a merge wrote again unchanged, since they lay in files with others.
         note: What we wrote into its metadata.
+        copied: Rows that a merge wrote again unchanged, since they lay in files with others.
     """
 
     version: int
@@ -258,23 +219,17 @@ def encode(note: dict[str, Any]) -> str:
 
 
 def commits(table: Table, *, up_to: int | None = None) -> Iterator[Commit]:
-    """Yield our commits of a table, newest first; nothing where the table does not exist.
+    """Yield our commits of a table, or of one of its versions, newest first; none without a table.
 
     Commits that a RESTORE undid are left out, and those before a rebuild: the table does not hold
     what they say.
-
-    Args:
-        table: Whose log is read.
-        up_to: See the table as this version had it; None for as it is.
     """
     newest: int | None = None
     until: datetime | None = None
-    for entry in entries(table, up_to=up_to):
-        version = entry.version
-        info = entry.info
-        written = info.written_at
+    for entry in table.store.entries(up_to):
+        version, info = entry.version, entry.info
         undone = (newest is not None and version > newest) or (
-            until is not None and written > until
+            until is not None and info.written_at > until
         )
         if undone:
             continue
@@ -282,12 +237,12 @@ def commits(table: Table, *, up_to: int | None = None) -> Iterator[Commit]:
             newest, until = _restored(info)
             continue
         # In the session of a merge, a compaction takes the merge's metadata for its own.
-        mine = info.operation != "OPTIMIZE"
-        note = _note(info.metadata) if mine else None
+        note = None if info.operation == "OPTIMIZE" else _note(info.metadata)
         if note is not None:
             rows = info.metrics.get("numOutputRows")
             copied = int(info.metrics.get("numTargetRowsCopied", 0))
-            yield Commit(version, written, None if rows is None else int(rows), note, copied)
+            written = None if rows is None else int(rows)
+            yield Commit(version, info.written_at, written, note, copied)
             if note.get(REBUILT):
                 return
 
@@ -295,8 +250,7 @@ def commits(table: Table, *, up_to: int | None = None) -> Iterator[Commit]:
 def repeated(commits: Iterable[Commit]) -> dict[tuple[str, int], list[int]]:
     """Find batches that were committed more than once, as by two writers without a lock.
 
-    Returns:
-        The versions by generation and batch, oldest first.
+    Returns the versions by generation and batch, oldest first.
     """
     found: dict[tuple[str, int], set[int]] = {}
     for commit in commits:
@@ -314,20 +268,17 @@ def last_commit(table: Table, *, up_to: int | None = None) -> Commit | None:
 
 def oldest_version(table: Table) -> int:
     """Give the oldest version whose commit the log still has; 0 for all, and for no table."""
-    return min(versions(table), default=0)
+    return min((entry.version for entry in table.store.entries()), default=0)
 
 
 def newest_version(table: Table) -> int:
     """Give the newest version, whoever wrote it; -1 for no table."""
-    return next((entry.version for entry in entries(table)), -1)
+    return next((entry.version for entry in table.store.entries()), -1)
 
 
 def written_at(table: Table, version: int) -> datetime | None:
-    """Tell when a version was written (UTC), whoever wrote it; None where the log has it no more.
-
-    What came before it is then older than the oldest that the log has.
-    """
-    since = list(takewhile(lambda entry: entry.version >= version, entries(table)))
+    """Tell when a version was written (UTC), whoever wrote it; None where the log lacks it."""
+    since = list(takewhile(lambda entry: entry.version >= version, table.store.entries()))
     return since[-1].info.written_at if since else None
 
 
@@ -345,10 +296,8 @@ def _restored(info: Info) -> tuple[int | None, datetime | None]:
 
 
 def _note(text: str | None) -> dict[str, Any] | None:
-    if not text:
-        return None
     try:
-        data = json.loads(text)
+        data = json.loads(text or "null")
     except ValueError:
         return None
     note = data.get(_NOTE) if isinstance(data, dict) else None

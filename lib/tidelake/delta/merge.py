@@ -1,4 +1,4 @@
-"""Merge a batch's aggregates into a gold table, in one commit, so that a retry changes nothing.
+"""Merge a batch into a gold table in one commit, so that a retry changes nothing; compact tables.
 
 Merges are SQL statements, the one way that a session of any kind understands: Delta's Python
 classes need a plugin in a server of Spark Connect. The ON clause holds literal bounds of the batch:
@@ -7,57 +7,46 @@ in a MERGE only conditions on the target alone let Delta skip files.
 The metadata is set in the session. Where that is refused, the merge's commit has none, and whoever
 merges closes the batch by a commit of its own. Until then the batch counts as open: merged once
 more, its rows are there already, and the fence leaves them alone.
+
+Each batch leaves at least one file, and now and then the small ones are put together; files that
+have grown large are left alone. A merge writes a file with a changed row in it anew, and the more
+files were put together, the more rows it copies: a table where that is much gets deletion vectors,
+with which a merge copies nothing, but takes longer on small files.
 """
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+import contextlib
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
+from delta.exceptions import (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+)
 from pyspark.sql import DataFrame, SparkSession
 
 from tidelake.config import GoldTable
 from tidelake.config.types import quoted
-from tidelake.delta.log import USER_METADATA, encode
+from tidelake.delta.access import detail
+from tidelake.delta.log import USER_METADATA, encode, last_commit
 from tidelake.delta.tables import Table
 from tidelake.gold import GONE
 from tidelake.gold.measures import shown_of, states_of
+from tidelake.spark import tuning
 from tidelake.spark.engine import with_settings
-from tidelake.spark.tuning import MERGE_SETTINGS
 
-
-@contextmanager
-def viewed(rows: DataFrame) -> Iterator[str]:
-    """Let a statement name a frame, under a name that no other has."""
-    name = f"tidelake_{uuid.uuid4().hex}"
-    rows.createOrReplaceTempView(name)
-    try:
-        yield name
-    finally:
-        rows.sparkSession.catalog.dropTempView(name)
-
-
-def merge(rows: DataFrame, target: Table, *, on: str, clauses: str) -> None:
-    """Merge rows, ``s``, into a table, ``t``.
-
-    Args:
-        rows: The source.
-        target: The stored table.
-        on: SQL over ``t`` and ``s``.
-        clauses: What becomes of rows that match and of those that do not.
-    """
-    with viewed(rows) as source:
-        text = f"MERGE INTO {target.sql} AS t USING {source} AS s ON {on} {clauses}"
-        rows.sparkSession.sql(text)
-
-
-def assignments(values: Mapping[str, str]) -> str:
-    """Write what an UPDATE sets, SQL by column."""
-    return ", ".join(f"{quoted(name)} = {value}" for name, value in values.items())
-
-
+# What a writer hears whose files somebody else put together meanwhile; they share no base.
+CONFLICTS = (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+)
+# As many as Delta clusters by.
+CLUSTERED_BY = 4
+_VECTORS = "delta.enableDeletionVectors"
 # Changes a row only for a batch that the row has not seen.
 _FENCE = "t._batch < s._batch"
 
@@ -67,14 +56,9 @@ def merge_partials(
 ) -> None:
     """Add a batch's partial aggregates to the windows that the table holds.
 
-    Args:
-        partials: Kept rows, one per window and key, with ``_generation`` and ``_batch``.
-        target: The stored table.
-        gold: Its definition.
-        within: SQL over ``t`` that bounds the windows of the batch by literals; empty: none.
-        note: The commit's note.
+    ``partials`` are kept rows, one per window and key, with ``_generation`` and ``_batch``;
+    ``within`` is SQL over ``t`` that bounds their windows by literals, or empty.
     """
-    spark = partials.sparkSession
     bounds = [name for name in ("window_start", "window_end") if name in partials.columns]
     same = [f"t.{name} <=> s.{name}" for name in (*bounds, *gold.keys)]
     merged = {state.name: state.merge for state in states_of(gold)}
@@ -82,11 +66,12 @@ def merge_partials(
     changed = merged | {shown.name: shown.over(merged) for shown in shown_of(gold)}
     changed |= {"_generation": "s._generation", "_batch": "s._batch"}
     clauses = (
-        f"WHEN MATCHED AND {_FENCE} THEN UPDATE SET {assignments(changed)} "
+        f"WHEN MATCHED AND {_FENCE} THEN UPDATE SET {_assignments(changed)} "
         "WHEN NOT MATCHED THEN INSERT *"
     )
-    with _noted(spark, note):
-        merge(partials, target, on=" AND ".join(filter(None, [*same, within])), clauses=clauses)
+    on = " AND ".join(filter(None, [*same, within]))
+    with _noted(partials.sparkSession, note):
+        target.store.merge(partials, on=on, clauses=clauses)
 
 
 def merge_rows(
@@ -95,15 +80,13 @@ def merge_rows(
     """Replace the rows that a batch changed, delete those that are gone, insert the new ones.
 
     Args:
-        rows: Kept whole rows, with ``_generation`` and ``_batch``; where rows can be gone, with
-            ``_gone``.
+        rows: Kept whole rows, with ``_generation``, ``_batch`` and, where they can be, ``_gone``.
         target: The stored table.
         on: SQL over ``t`` and ``s`` that finds a row's earlier state, bounded by literals over
             ``t`` where rows have a time.
-        note: The commit's note.
+        note: The commit's metadata.
         changed: SQL over ``t`` and ``s``; a row for which it is false stays as it is.
     """
-    spark = rows.sparkSession
     written = {name: f"s.{quoted(name)}" for name in rows.columns if name != GONE}
     there, deleted = "true", ""
     if GONE in rows.columns:
@@ -111,12 +94,12 @@ def merge_rows(
         deleted = f"WHEN MATCHED AND s.{GONE} AND {_FENCE} THEN DELETE "
     clauses = (
         f"{deleted}WHEN MATCHED AND {there} AND {_FENCE} AND ({changed}) "
-        f"THEN UPDATE SET {assignments(written)} "
+        f"THEN UPDATE SET {_assignments(written)} "
         f"WHEN NOT MATCHED AND {there} THEN INSERT ({', '.join(map(quoted, written))}) "
         f"VALUES ({', '.join(written.values())})"
     )
-    with _noted(spark, note):
-        merge(rows, target, on=on, clauses=clauses)
+    with _noted(rows.sparkSession, note):
+        target.store.merge(rows, on=on, clauses=clauses)
 
 
 def delete_records(
@@ -124,17 +107,14 @@ def delete_records(
 ) -> None:
     """Delete rows by their record id, in one commit; none where the table holds none of them.
 
-    Args:
-        records: Kept rows with ``record_id``, each once.
-        target: The stored table.
-        within: SQL over ``t`` that bounds the rows by literals; empty: none.
-        note: The commit's note; None for none.
+    ``records`` are kept rows with ``record_id``, each once; ``within`` is SQL over ``t`` that
+    bounds them by literals, or empty.
     """
     spark = records.sparkSession
     same = " AND ".join(filter(None, ["t.record_id = s.record_id", within]))
-    ids = records.select("record_id")
-    with _noted(spark, note) if note else with_settings(spark, MERGE_SETTINGS):
-        merge(ids, target, on=same, clauses="WHEN MATCHED THEN DELETE")
+    with _noted(spark, note) if note else with_settings(spark, tuning.MERGE_SETTINGS):
+        ids = records.select("record_id")
+        target.store.merge(ids, on=same, clauses="WHEN MATCHED THEN DELETE")
 
 
 def notes_can_ride(spark: SparkSession) -> bool:
@@ -146,4 +126,42 @@ def notes_can_ride(spark: SparkSession) -> bool:
 
 def _noted(spark: SparkSession, note: dict[str, Any]) -> AbstractContextManager[None]:
     """Attach a note to the session's next commits; MERGE takes it from nowhere else."""
-    return with_settings(spark, {USER_METADATA: encode(note), **MERGE_SETTINGS})
+    return with_settings(spark, {USER_METADATA: encode(note), **tuning.MERGE_SETTINGS})
+
+
+def _assignments(values: Mapping[str, str]) -> str:
+    return ", ".join(f"{quoted(name)} = {value}" for name, value in values.items())
+
+
+def is_due(batch: int) -> bool:
+    """Tell whether a batch is one after which tables are compacted."""
+    return (batch + 1) % tuning.COMPACTION_BATCHES == 0
+
+
+def compact(spark: SparkSession, table: Table) -> None:
+    """Compact a table; where somebody else rewrites it at the same moment, leave it to them."""
+    with with_settings(spark, tuning.COMPACTION_SETTINGS), contextlib.suppress(*CONFLICTS):
+        table.store.compact(spark)
+
+
+def cluster(spark: SparkSession, table: Table, columns: Sequence[str]) -> None:
+    """Have compactions sort a table by some columns; a writer beside it would fail once."""
+    if clustering_of(spark, table) != tuple(columns):
+        spark.sql(f"ALTER TABLE {table.sql} CLUSTER BY ({', '.join(map(quoted, columns))})")
+
+
+def clustering_of(spark: SparkSession, table: Table) -> tuple[str, ...]:
+    """Name the columns that compactions sort a table by."""
+    return tuple(detail(spark, table)["clusteringColumns"])
+
+
+def relieve(spark: SparkSession, table: Table) -> None:
+    """Give a table deletion vectors where its last merge copied many rows."""
+    last = last_commit(table)
+    if last is not None and last.copied > tuning.COPIED_ROWS and not has_vectors(spark, table):
+        spark.sql(f"ALTER TABLE {table.sql} SET TBLPROPERTIES ('{_VECTORS}' = 'true')")
+
+
+def has_vectors(spark: SparkSession, table: Table) -> bool:
+    """Tell whether merges into a table copy no rows, so that its files may be large."""
+    return bool(detail(spark, table)["properties"].get(_VECTORS) == "true")

@@ -40,8 +40,8 @@ class FateCount(NamedTuple):
         stage: Where a quarantined row failed.
         origin: ``bronze``, or the reason for which the rows were requeued.
         rows: How many.
-        fingerprint: Of their record ids: the exclusive or.
-        id_sum: Likewise: the sum; None in commits of earlier versions.
+        fingerprint: The exclusive or of their record ids.
+        id_sum: Their sum; None in commits of earlier versions.
     """
 
     fate: str
@@ -63,12 +63,9 @@ class FateCount(NamedTuple):
 
 
 class DimensionUse(NamedTuple):
-    """What a batch found in a dimension.
+    """What a batch found in a version of a dimension's table; -1 where it was not there yet.
 
-    Attributes:
-        table: The dimension's table.
-        version: At which version; -1 where it was not there yet.
-        unmatched: Accepted rows that found nothing, and stay.
+    ``unmatched``: accepted rows that found nothing, and stay.
     """
 
     table: str
@@ -195,7 +192,7 @@ def fingerprint_of(counts: Iterable[FateCount]) -> Fingerprint:
     return combined(count.mark for count in counts)
 
 
-_DEFINITION = "definition"
+_DEFINITION, _FINAL = "definition", "final"
 _DECIDED_BY = "decided_by"
 # What an id, a time and a change of a key are: rows that are stored cannot follow another.
 _IDENTITY = frozenset({"event.id", "event.time", "event.sequence", "event.delete_when"})
@@ -207,14 +204,14 @@ def definition_note(definition: BaseModel) -> dict[str, Any]:
 
 
 def hash_of(definition: BaseModel) -> str:
-    """Tell two definitions apart."""
+    """Hash a definition."""
     return _digest(definition.model_dump_json())
 
 
 def changed_definition(last: Commit | None, definition: BaseModel) -> bool:
     """Tell whether a table was filled under another definition than today's."""
     told = last.note.get(_DEFINITION) if last else None
-    return told is not None and {_DEFINITION: told} != definition_note(definition)
+    return told is not None and told != hash_of(definition)
 
 
 def silver_note(pipeline: Pipeline) -> dict[str, Any]:
@@ -223,14 +220,10 @@ def silver_note(pipeline: Pipeline) -> dict[str, Any]:
 
 
 def decision_note(pipeline: Pipeline, dimensions: Mapping[str, int]) -> dict[str, Any]:
-    """Write the part of a side table's note that names what decided the batch.
+    """Return the part of a side table's metadata that names what decided the batch.
 
-    The whole file counts, gold included: a batch that is retried under any other one is decided
-    again, which costs one batch.
-
-    Args:
-        pipeline: The definition.
-        dimensions: The version of each dimension table that the batch reads.
+    The whole file counts, gold included, and the version of each dimension that the batch reads: a
+    batch that is retried under any other one is decided again, which costs one batch.
     """
     parts = [pipeline.model_dump(mode="json", by_alias=True), _parts(pipeline), dict(dimensions)]
     return {_DECIDED_BY: _short(parts)}
@@ -244,13 +237,10 @@ def is_decided_by(commit: Commit, note: Mapping[str, Any]) -> bool:
     return bool(commit.note.get(_DECIDED_BY) == note[_DECIDED_BY])
 
 
-@dataclass(frozen=True)
-class Changed:
+class Changed(NamedTuple):
     """Parts of silver's definition that are not what its last batch was decided by.
 
-    Attributes:
-        identity: Those that stored rows cannot follow: they are to be decided anew.
-        rules: Those that hold for rows from now on.
+    Stored rows cannot follow ``identity``: they are to be decided anew. ``rules`` hold from now on.
     """
 
     identity: tuple[str, ...] = ()
@@ -292,15 +282,10 @@ RECORDS = "bronze"
 
 
 class Arrival(NamedTuple):
-    """Rows that bronze lost of one arrival.
+    """Rows that bronze lost of one arrival (UTC).
 
-    Attributes:
-        ingested_at: When they had come (UTC).
-        rows: How many.
-        fingerprint: Of their record ids: the exclusive or.
-        contents: Of the whole records, likewise.
-        id_sum: Of the record ids: the sum; None in commits of earlier versions.
-        content_sum: Of the whole records, likewise.
+    Exclusive or and sum of their record ids, and of the whole records; no sums in commits of
+    earlier versions.
     """
 
     ingested_at: datetime
@@ -324,13 +309,9 @@ class Arrival(NamedTuple):
 class Deduction(NamedTuple):
     """Rows that a batch had given a fate and that were erased.
 
-    Attributes:
-        generation: The batch's; empty for fates that leave no row in a table, and for records.
-        batch: Its number; -1 likewise.
-        fate: Which, or :data:`RECORDS`.
-        rows: How many.
-        fingerprint: Of their record ids: the exclusive or; 0 where that is not known.
-        id_sum: Likewise: the sum; None in commits of earlier versions.
+    For fates that leave no row in a table, and for :data:`RECORDS`, the generation is empty and
+    the batch -1. ``fingerprint`` is the exclusive or of their record ids, 0 where that is not
+    known, ``id_sum`` their sum, None in commits of earlier versions.
     """
 
     generation: str
@@ -384,17 +365,9 @@ def erased_rows(deductions: Sequence[Deduction], fate: str) -> int:
     return sum(one.rows for one in deductions if one.fate == fate)
 
 
-_FINAL = "final"
-
-
 @dataclass(frozen=True)
 class Final:
-    """Which rows are final.
-
-    Attributes:
-        column: Where a row's time ends.
-        until: The largest such time that is final (UTC); None while none is.
-    """
+    """Which rows are final: whose column has no later time (UTC) than ``until``."""
 
     column: str
     until: datetime | None
@@ -414,27 +387,17 @@ class Final:
 
 @dataclass(frozen=True)
 class Ends:
-    """How long a gold table's rows may change by events that come in time.
-
-    Attributes:
-        column: Where a row's time ends.
-        after: How long after that an event may still belong to it.
-    """
+    """How long rows may change by events that come in time: so long after their column's time."""
 
     column: str
     after: timedelta = timedelta(0)
 
 
 def settled_until(inputs: Iterable[tuple[Table, Position]]) -> datetime | None:
-    """Give the instant before which no ordinary event comes any more in what a reader has taken.
+    """Return the instant before which no ordinary event comes any more in what a reader has taken.
 
-    Args:
-        inputs: Each table of silver and where the reader stands in it; a batch that was not taken
-            whole does not count.
-
-    Returns:
-        The earliest of the tables' watermarks less their allowed lateness; None where one has
-        none yet.
+    Of each table of silver with the reader's position in it, where a batch that was not taken whole
+    does not count: the earliest watermark less the allowed lateness; None where one has none yet.
     """
     marks = []
     for silver, until in inputs:
@@ -447,11 +410,9 @@ def settled_until(inputs: Iterable[tuple[Table, Position]]) -> datetime | None:
 
 
 def final_note(ends: Ends | None, settled: datetime | None) -> dict[str, Any]:
-    """Write the part of a gold commit's note that says which rows are final.
+    """Return the part of a gold commit's metadata that says which rows are final, if rows ever are.
 
-    Args:
-        ends: When a row of the table ends; None where rows never do.
-        settled: From :func:`settled_until`.
+    ``settled`` comes from :func:`settled_until`.
     """
     if ends is None:
         return {}

@@ -10,10 +10,11 @@ from __future__ import annotations
 import functools
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from tidelake.config import Environment
-from tidelake.delta.store import Catalog, CatalogStore, TableStore, folder_store
+from tidelake.delta.store import Catalog, CatalogStore, FolderStore, TableStore
 from tidelake.errors import UsageError
 from tidelake.folders import Folder, is_stored, matching
 from tidelake.spark.session import build_session
@@ -29,23 +30,14 @@ BESIDE = "__green_"
 
 @dataclass(frozen=True)
 class Table:
-    """A table's logical name, and where it is stored.
-
-    Attributes:
-        name: The logical name.
-        store: Where it is, and what can be done there.
-    """
+    """A table's logical name, and where it is stored."""
 
     name: str
     store: TableStore
 
     @property
     def path(self) -> Folder:
-        """Give the folder; whoever asks has made sure that there is one.
-
-        Raises:
-            TypeError: The table is a name in a catalog: its files are not to be touched.
-        """
+        """The folder; a TypeError for a name in a catalog, whose files are not to be touched."""
         if self.store.folder is None:
             raise TypeError(f"{self.name} lies in a catalog and has no folder of its own")
         return self.store.folder
@@ -76,11 +68,13 @@ class Lake:
         needs_locks: Whether hops are refused where the file system has no locks. Without it, and
             in a catalog, whose volumes may have none, each append of a batch carries a
             transaction id, and Delta refuses the second one.
+        newest: The newest version that was seen in each log of its tables.
     """
 
     root: Folder
     catalog: Catalog | None = field(default=None, kw_only=True)
     needs_locks: bool = field(default=True, kw_only=True)
+    newest: dict[Path, int] = field(default_factory=dict, kw_only=True, compare=False, repr=False)
 
     @property
     def place(self) -> str:
@@ -98,11 +92,7 @@ class Lake:
         return ""
 
     def table(self, name: str) -> Table:
-        """Resolve a logical name such as ``gold.user_sessions``.
-
-        Raises:
-            UsageError: The name is not ``layer.table`` in lower case.
-        """
+        """Resolve a logical name such as ``gold.user_sessions``."""
         if not _LOGICAL.fullmatch(name):
             raise UsageError(
                 f"{name!r} is no table name: write layer.table in lower case, "
@@ -111,7 +101,7 @@ class Lake:
         layer, _, bare = name.partition(".")
         if self.catalog is not None:
             return Table(name, CatalogStore(self.catalog, layer, f"{bare}{self.suffix}"))
-        return Table(name, folder_store(self.root / layer / bare, needs_locks=self.needs_locks))
+        return Table(name, FolderStore(self.root / layer / bare, self.needs_locks, self.newest))
 
     def bronze(self, pipeline: str) -> Table:
         """Every payload as it came."""
@@ -200,10 +190,7 @@ class Lake:
         return self.root / "alerts" / self.bronze(pipeline).bare
 
     def swap(self, pipeline: str) -> Folder:
-        """Give the file that is there while the tables of a backfill are swapped, or put back.
-
-        It holds the backfill's stage, ``promoting`` or ``rolling back``.
-        """
+        """Give the file that holds ``promoting`` or ``rolling back`` while tables are swapped."""
         return self.root / "backfill" / self.bronze(pipeline).bare / "swapping"
 
 

@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from tidelake.config import Pipeline
 from tidelake.delta.access import load
-from tidelake.delta.evolution import Difference, Freedom, differences
+from tidelake.delta.append import Difference, Freedom, differences
 from tidelake.delta.log import last_commit
 from tidelake.delta.notes import changed_definition, changed_parts
 from tidelake.delta.tables import Lake, Table

@@ -8,8 +8,7 @@ from typing import Any
 
 from tidelake.delta.access import load
 from tidelake.delta.append import append
-from tidelake.delta.generations import CREATION
-from tidelake.delta.log import ERASED, REBUILT, Commit, last_commit
+from tidelake.delta.log import CREATION, ERASED, REBUILT, Commit, last_commit
 from tidelake.delta.notes import SilverNote
 from tidelake.delta.positions import BEGINNING, Position
 from tidelake.delta.tables import Hop, Table
@@ -17,7 +16,7 @@ from tidelake.errors import UsageError
 from tidelake.ops.books import history
 from tidelake.replay.beginning import begin, is_generation, offsets_of
 from tidelake.replay.rebuild_gold import FIRST
-from tidelake.runtime.gold_inputs import inputs_of
+from tidelake.runtime.gold_target import inputs_of
 from tidelake.runtime.hop import Run
 
 

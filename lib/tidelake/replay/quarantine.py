@@ -9,8 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tidelake.delta.append import append, ensure_table
-from tidelake.delta.generations import CREATION, FIRST_GENERATION
-from tidelake.delta.log import last_commit
+from tidelake.delta.log import CREATION, FIRST_GENERATION, last_commit
 from tidelake.delta.notes import SilverNote
 from tidelake.fingerprints import fingerprint
 from tidelake.ops.side import closed_batch
@@ -18,9 +17,8 @@ from tidelake.replay.requeue import as_requeued, holding_silver, send, waiting
 from tidelake.runtime.accepted_rows import AcceptedRows
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
-from tidelake.runtime.schemas import from_ddl
+from tidelake.runtime.schemas import from_ddl, schemas_for
 from tidelake.runtime.silver import decide_fates
-from tidelake.runtime.writer_schemas import schemas_for
 from tidelake.silver.classify import STAGE
 from tidelake.silver.route import FATE, QUARANTINED
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from pyspark.sql import DataFrame
 
 from tidelake.delta.access import load
-from tidelake.delta.append import append
-from tidelake.delta.evolution import differences
+from tidelake.delta.append import append, differences
 from tidelake.delta.log import (
     REBUILT,
     Commit,
@@ -20,16 +19,17 @@ from tidelake.delta.log import (
 from tidelake.delta.notes import changed_definition, positions, settled_until
 from tidelake.delta.positions import BEGINNING, Position, rewritten_after
 from tidelake.replay.beginning import begin, offsets_of
-from tidelake.runtime.gold_inputs import inputs_of, up_to
-from tidelake.runtime.hop import Run
-from tidelake.runtime.schemas import GOLD_FREEDOM, target_schema
-from tidelake.runtime.targets import (
+from tidelake.runtime.gold_target import (
     Inputs,
     Target,
     count_contributions,
+    inputs_of,
     stamped,
-    targets_of,
+    up_to,
 )
+from tidelake.runtime.hop import Run
+from tidelake.runtime.schemas import GOLD_FREEDOM, target_schema
+from tidelake.runtime.targets import targets_of
 
 # The number of a rebuilt table's batch: a checkpoint is prepared from the batch before it on.
 FIRST = 1
@@ -92,14 +92,13 @@ def rebuild_gold(
     settled = settled_until((table, until[key]) for key, table in tables.items())
     targets = targets_of(run.lake, run.pipeline)
     counted = count_contributions({key: read(key) for key in tables}, targets)
-    for target, contributed in zip(targets, counted.targets, strict=True):
+    for target, contributed in zip(targets, counted, strict=True):
         note = {
             "pipeline": run.pipeline.name,
             "hop": "gold",
             "generation": generation,
             "batch": FIRST,
             REBUILT: True,
-            "rows": counted.rows,
             **contributed,
             **target.books(until, settled),
         }

@@ -5,8 +5,7 @@ from __future__ import annotations
 from tidelake.bronze import REQUEUE_DDL, as_never_requeued
 from tidelake.delta.access import load
 from tidelake.delta.append import ensure_table
-from tidelake.delta.generations import CREATION
-from tidelake.delta.log import newest_version
+from tidelake.delta.log import CREATION, newest_version
 from tidelake.delta.notes import SilverNote
 from tidelake.delta.positions import Position
 from tidelake.replay.beginning import begin, offsets_of

@@ -28,7 +28,7 @@ from tidelake.replay.going_on import (
 from tidelake.replay.rebuild_gold import rebuild_gold, stands_alike
 from tidelake.replay.rebuild_silver import rebuild_silver
 from tidelake.runtime.checkpoints import file_entry
-from tidelake.runtime.gold_inputs import inputs_of
+from tidelake.runtime.gold_target import inputs_of
 from tidelake.runtime.hop import Run
 from tidelake.runtime.landing import taken_files
 

@@ -278,7 +278,7 @@ class FilesInScope:
         found = self._found
         if found is None or not found.scope.holds(scope):
             return False
-        new = commits_after(self.table.path, found.version)
+        new = commits_after(self.table, found.version)
         # A compaction's files hold what others did, and a new column changes the schema.
         if not all(commit.only_appends() for commit in new):
             return False

@@ -1,28 +1,46 @@
-"""Copy commit notes to ``ops.books``, where they outlive the log."""
+"""Copy commit notes to ``ops.books``, where they outlive the log; close epochs in ``ops.epochs``.
+
+An epoch says which versions of a pipeline's tables belong together. Gold's notes say how far its
+tables went in silver, silver's how far it went in bronze and in the requeue. Where each of these
+positions is the end of a commit, a version of every table holds exactly what the others were made
+of, whatever was written since.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
 
 from pyspark.sql import functions as F
 
-from tidelake.config.standard import BOOKS_COLUMNS
+from tidelake.config.standard import BOOKS_COLUMNS, EPOCHS_COLUMNS
 from tidelake.delta.access import load
-from tidelake.delta.append import append, ensure_table
-from tidelake.delta.generations import CREATION, FIRST_GENERATION
-from tidelake.delta.log import Commit, commits, last_commit, oldest_version
-from tidelake.delta.notes import FateCount
-from tidelake.delta.tables import Hop, Table
+from tidelake.delta.append import append, ensure_final_view, ensure_table
+from tidelake.delta.locks import hold
+from tidelake.delta.log import (
+    CREATION,
+    FIRST_GENERATION,
+    Commit,
+    commits,
+    last_commit,
+    newest_version,
+    oldest_version,
+)
+from tidelake.delta.merge import compact, is_due
+from tidelake.delta.notes import FateCount, Final, SilverNote, positions
+from tidelake.delta.positions import BEGINNING, Position, version_at
+from tidelake.delta.tables import Hop, Lake, Table
+from tidelake.instants import from_json, to_json
+from tidelake.runtime.hop import Run
 from tidelake.runtime.landing import LandedFile
-from tidelake.runtime.run import Run
-from tidelake.runtime.schemas import from_ddl
+from tidelake.runtime.schemas import from_ddl, from_records
 
 _NOTES = 50
-_DDL = ", ".join(f"{name} {kind}" for name, kind in BOOKS_COLUMNS.items())
-_STRUCT = ", ".join(f"{name}: {kind}" for name, kind in BOOKS_COLUMNS.items())
+_BOOKS_DDL = ", ".join(f"{name} {kind}" for name, kind in BOOKS_COLUMNS.items())
 
 
 def copy_books(run: Run, hops: Sequence[Hop]) -> None:
@@ -30,38 +48,37 @@ def copy_books(run: Run, hops: Sequence[Hop]) -> None:
 
     Only hops whose lock this process holds may be copied, so that no commit comes in twice.
     """
-    books = run.lake.books()
+    lake, name, books = run.lake, run.pipeline.name, run.lake.books()
+    of_silver = (lake.requeue, lake.quarantine, lake.discarded, lake.late, lake.silver)
+    of_hop: dict[Hop, list[Table]] = {
+        "bronze": [lake.bronze(name)],
+        "silver": [of(name) for of in of_silver],
+        "gold": [lake.table(name) for name in run.pipeline.gold_names],
+    }
+    # More than one note, since two hops may copy at the same moment.
+    notes = [commit.note["copied"] for commit in islice(commits(books), _NOTES)]
     fresh: list[dict[str, Any]] = []
     copied: dict[str, int] = {}
-    for table in _tables(run, hops):
-        newest = _copied(books, table)
+    for table in [table for hop in hops for table in of_hop[hop] if table.exists]:
+        newest = max((int(note.get(table.name, -1)) for note in notes), default=-1)
         new = [commit for commit in commits(table) if commit.version > newest]
         if new:
             copied[table.name] = new[0].version
             fresh += [_row(table, commit) for commit in reversed(new)]
     if not fresh:
         return
-    schema = from_ddl(run.spark, _DDL)
-    stamp = {"pipeline": run.pipeline.name, "hop": "books", "generation": FIRST_GENERATION}
-    ensure_table(run.spark, books, schema, {**stamp, "batch": CREATION, "copied": {}})
+    stamp = {"pipeline": name, "hop": "books", "generation": FIRST_GENERATION}
+    made = {**stamp, "batch": CREATION, "copied": {}}
+    ensure_table(run.spark, books, from_ddl(run.spark, _BOOKS_DDL), made)
     last = last_commit(books)
     # Carried on, so that a table that rests is not forgotten when the books' own log is cleaned.
     known = last.note["copied"] if last else {}
     note = {**stamp, "batch": last.batch + 1 if last else 0, "copied": {**known, **copied}}
-    # As text, which Spark parses: a list of Python rows would go through a Python worker.
-    text = F.lit(json.dumps(fresh))
-    rows = run.spark.range(1).select(F.inline(F.from_json(text, f"array<struct<{_STRUCT}>>")))
-    append(rows, books, note)
+    append(from_records(run.spark, fresh, _BOOKS_DDL), books, note)
 
 
 def taken_before(run: Run, bronze: Table, paths: Collection[str]) -> dict[str, LandedFile]:
-    """Find files that bronze took in commits which are in ``ops.books`` alone.
-
-    Args:
-        run: What the run works with.
-        bronze: The table; its log has lost its oldest commits, or there is nothing to look up.
-        paths: Of the files to find.
-    """
+    """Find those of some files that bronze took in commits which are in ``ops.books`` alone."""
     oldest = oldest_version(bronze) if paths else 0
     books = run.lake.books()
     if not oldest or not books.exists:
@@ -74,37 +91,10 @@ def taken_before(run: Run, bronze: Table, paths: Collection[str]) -> dict[str, L
     named = notes.select(F.explode(entries).alias("entry")).select(
         "entry", F.get_json_object("entry", "$[0]").alias("path")
     )
-    # As text, which Spark parses: a list of Python rows would go through a Python worker.
-    text = F.lit(json.dumps(sorted(paths)))
-    wanted = run.spark.range(1).select(F.explode(F.from_json(text, "array<string>")).alias("path"))
+    wanted = from_records(run.spark, [{"path": path} for path in sorted(paths)], "path string")
     found = named.join(F.broadcast(wanted), on="path", how="left_semi").select("entry").collect()
     files = (json.loads(row["entry"]) for row in found)
     return {path: LandedFile(path, size, modified) for path, size, modified, _ in files}
-
-
-def _tables(run: Run, hops: Iterable[Hop]) -> list[Table]:
-    lake, name = run.lake, run.pipeline.name
-    of_hop: dict[Hop, list[Table]] = {
-        "bronze": [lake.bronze(name)],
-        "silver": [
-            lake.requeue(name),
-            lake.quarantine(name),
-            lake.discarded(name),
-            lake.late(name),
-            lake.silver(name),
-        ],
-        "gold": [lake.table(name) for name in run.pipeline.gold_names],
-    }
-    return [table for hop in hops for table in of_hop[hop] if table.exists]
-
-
-def _copied(books: Table, table: Table) -> int:
-    """Find the newest version of a table that is in the books already."""
-    if not books.exists:
-        return -1
-    # More than one note, since two hops may copy at the same moment.
-    notes = islice(commits(books), _NOTES)
-    return max((int(commit.note["copied"].get(table.name, -1)) for commit in notes), default=-1)
 
 
 def _row(table: Table, commit: Commit) -> dict[str, Any]:
@@ -123,3 +113,154 @@ def _row(table: Table, commit: Commit) -> dict[str, Any]:
         "counts": [FateCount(*count)._asdict() for count in note.get("counts", [])],
         "note": json.dumps(note, sort_keys=True),
     }
+
+
+_EPOCHS_DDL = ", ".join(f"{name} {kind}" for name, kind in EPOCHS_COLUMNS.items())
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """Where all tables of a pipeline agree: gold's last batch, silver's watermark (UTC)."""
+
+    generation: str
+    batch: int
+    watermark: datetime | None
+    versions: Mapping[str, int]
+
+
+def close_epoch(run: Run) -> None:
+    """Close an epoch where the tables are at a boundary that no epoch has yet.
+
+    Looks into the logs alone; Spark works only where there is something to write.
+    """
+    lake, name = run.lake, run.pipeline.name
+    epochs = lake.epochs()
+    # Hops may run in processes of their own, and each of them closes epochs.
+    with hold(lake.marks("ops"), epochs.name, waits=True, optional=True):
+        closing = [lake.table(table) for table in run.pipeline.gold_names]
+        found = find_boundary(lake, name, closing)
+        last = last_commit(epochs)
+        # Carried on, so that the last epoch of each pipeline outlives the log of this table too.
+        known: dict[str, Any] = last.note["last"] if last else {}
+        before = known.get(name, {"epoch": 0, "versions": {}})
+        if found is None or found.versions == before["versions"]:
+            return
+        stamp = {"pipeline": name, "hop": "epochs", "generation": FIRST_GENERATION}
+        made = {**stamp, "batch": CREATION, "last": {}}
+        ensure_table(run.spark, epochs, from_ddl(run.spark, _EPOCHS_DDL), made, freedom="columns")
+        # Just after the last epoch when the clock went back.
+        then = from_json(last.note.get("closed_at")) if last else None
+        moment = datetime.now(UTC)
+        if then is not None:
+            moment = max(moment, then + timedelta(microseconds=1))
+        closed_at, number = moment.isoformat(), before["epoch"] + 1
+        # Which rows are final in those of the tables whose rows ever are.
+        finals = {
+            table.name: final
+            for table in closing
+            if table.name in found.versions
+            and (final := Final.of(last_commit(table, up_to=found.versions[table.name])))
+        }
+        row = {
+            "pipeline": name,
+            "epoch": number,
+            "closed_at": closed_at,
+            "watermark": to_json(found.watermark),
+            "generation": found.generation,
+            "batch": found.batch,
+            "versions": found.versions,
+            "final": {name: to_json(final.until) for name, final in finals.items()},
+        }
+        batch = last.batch + 1 if last else 0
+        closed = {**known, name: {"epoch": number, "versions": found.versions}}
+        note = {**stamp, "batch": batch, "closed_at": closed_at, "last": closed}
+        append(from_records(run.spark, [row], _EPOCHS_DDL), epochs, note)
+        # Readers open each file.
+        if is_due(batch):
+            compact(run.spark, epochs)
+    # Tables of a backfill have no view: theirs would take the live one's name.
+    if lake.catalog is not None and not lake.suffix:
+        for table in closing:
+            if table.name in finals:
+                column = finals[table.name].column
+                ensure_final_view(run.spark, lake, table, column=column, pipeline=name)
+
+
+def find_boundary(lake: Lake, pipeline: str, closing: Sequence[Table]) -> Boundary | None:
+    """Find the newest boundary of a pipeline, whose gold hop fills the ``closing`` tables.
+
+    Safe while the tables are written: each log is looked at up to one version.
+
+    Returns:
+        That of the newest batch which all of gold's tables hold. None where its position lies
+        within a commit, and where gold has not run.
+    """
+    newest = {table: newest_version(table) for table in closing}
+    heads = [last_commit(table, up_to=version) for table, version in newest.items()]
+    common = min((head.batch for head in heads if head), default=CREATION)
+    newest = {
+        table: _before(table, version, lambda commit: commit.batch <= common)
+        for table, version in newest.items()
+    }
+    notes = [last_commit(table, up_to=version) for table, version in newest.items()]
+    first = notes[0] if notes else None
+    if first is None or any(note is None or _batch_of(note) != _batch_of(first) for note in notes):
+        return None
+    silver = lake.silver(pipeline)
+    read = _versions_at(lake, pipeline, {"silver": BEGINNING, **positions(first)})
+    closed = None if read is None else last_commit(silver, up_to=read[silver])
+    if read is None or closed is None:
+        return None
+    books = SilverNote.of(closed)
+    begun = {"bronze": BEGINNING, "requeue": BEGINNING}
+    decided = _versions_at(lake, pipeline, {**begun, **books.until})
+    if decided is None:
+        return None
+    # Of the side tables the newest without a row of a batch after silver's.
+    sides = {
+        side: _before(side, newest_version(side), lambda one: _order(one) <= _order(closed))
+        for side in (lake.quarantine(pipeline), lake.late(pipeline))
+    }
+    sides[lake.discarded(pipeline)] = newest_version(lake.discarded(pipeline))
+    looked_up = {lake.table(use.table): use.version for use in books.dimensions}
+    found = {**decided, **sides, **read, **looked_up, **newest}
+    versions = {table.name: version for table, version in found.items() if version >= 0}
+    return Boundary(first.generation, first.batch, books.watermark, versions)
+
+
+def _before(table: Table, version: int, holds: Callable[[Commit], bool]) -> int:
+    """Find a table's newest version of whose commits, up to one version, the last one holds."""
+    for commit in commits(table, up_to=version):
+        if holds(commit):
+            break
+        version = commit.version - 1
+    return version
+
+
+def _batch_of(note: Commit) -> tuple[str, int, dict[str, Position]]:
+    return note.generation, note.batch, positions(note)
+
+
+def _order(commit: Commit) -> tuple[int, int]:
+    """Order commits of several generations; a name that is none of ours comes first."""
+    number = commit.generation[1:]
+    return int(number) if number.isdecimal() else 0, commit.batch
+
+
+def _versions_at(
+    lake: Lake, pipeline: str, until: Mapping[str, Position]
+) -> dict[Table, int] | None:
+    """Turn positions into versions; None where one of them is no version."""
+    own = {
+        "bronze": lake.bronze(pipeline),
+        "requeue": lake.requeue(pipeline),
+        "silver": lake.silver(pipeline),
+    }
+    found: dict[Table, int] = {}
+    for key, position in until.items():
+        table = own.get(key) or lake.table(key)
+        version = version_at(table, position) if table.exists else -1
+        if version is None:
+            return None
+        found[table] = version
+    return found

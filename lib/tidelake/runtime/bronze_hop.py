@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
@@ -16,11 +18,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tidelake.bronze import BRONZE_DDL, REQUEUE_DDL, to_bronze
 from tidelake.config import DeltaSource, FilesSource, KafkaSource
 from tidelake.delta.append import append, ensure_table
-from tidelake.delta.generations import Fence
 from tidelake.delta.log import Commit, commits, last_commit
-from tidelake.delta.store import folder_store
+from tidelake.delta.store import FolderStore
 from tidelake.delta.tables import Table
-from tidelake.errors import LostError, SourceError
+from tidelake.errors import LostError, SourceError, TidelakeError
 from tidelake.fingerprints import (
     Fingerprint,
     bronze_marks,
@@ -34,8 +35,8 @@ from tidelake.kafka.lag import behind, between, total
 from tidelake.kafka.reach import Contact, refuse_unreachable
 from tidelake.kafka.source import begun_offsets, differs, planned_offsets
 from tidelake.kafka.topics import look_at, lost, made_anew
-from tidelake.runtime.arrival import in_order
 from tidelake.runtime.books import taken_before
+from tidelake.runtime.checkpoints import Fence
 from tidelake.runtime.failures import FOREIGN
 from tidelake.runtime.hop import HopQuery, Run
 from tidelake.runtime.landing import (
@@ -48,9 +49,17 @@ from tidelake.runtime.landing import (
     logged_files,
     taken_files,
 )
-from tidelake.runtime.places import placed
-from tidelake.runtime.schemas import from_ddl
-from tidelake.sources import SIZE, identify, last_row, read_stream, refuse_more
+from tidelake.runtime.schemas import from_ddl, from_records
+from tidelake.sources import (
+    BLOCK,
+    NUMBER,
+    SIZE,
+    identify,
+    last_row,
+    numbered,
+    read_stream,
+    refuse_more,
+)
 from tidelake.spark.engine import reads_files_whole, slots_of
 from tidelake.spark.session import whole_file_session
 from tidelake.spark.tuning import BRONZE_BYTES_A_FILE
@@ -99,8 +108,8 @@ class BronzeHop(HopQuery):
         took = between(was.get("offsets", {}), now.get("offsets", {}))
         return took, total(now.get("behind", {}))
 
-    def astray(self, closed: Commit) -> str:
-        """Hold Spark's log of the files that it took against those that bronze's commits name."""
+    def offset_mismatch(self, closed: Commit) -> str:
+        """Compare Spark's log of the files that it took with those that bronze's commits name."""
         kind = self.run.pipeline.source.kind
         was = closed.note.get("source", kind)
         if was != kind:
@@ -129,7 +138,7 @@ class BronzeHop(HopQuery):
         if isinstance(source, KafkaSource):
             refuse_unreachable(source.bootstrap)
             self._refuse_lost(source)
-        if isinstance(source, DeltaSource) and not folder_store(folder(source.path)).exists:
+        if isinstance(source, DeltaSource) and not FolderStore(folder(source.path)).exists:
             raise SourceError(f"the source {source.path} is no Delta table.")
         spark = self.run.spark
         requeue = self.run.lake.requeue(self.run.pipeline.name)
@@ -164,7 +173,10 @@ class BronzeHop(HopQuery):
         identified = identify(placed(rows) if cut else rows, source, batch)
         offered = self._offered(identified)
         files = self._files(offered, batch)
-        stamp = self._arrival(before)
+        # The present moment, or the last batch's when the clock went back.
+        stamp, last_stamp = datetime.now(UTC), before.note.get("ingested_at")
+        if last_stamp:
+            stamp = max(stamp, datetime.fromisoformat(last_stamp))
         if files and not cut:
             identified = refuse_more(identified, [row["last"] for row in offered])
         size = sum(file.size for file, _ in files)
@@ -173,25 +185,28 @@ class BronzeHop(HopQuery):
         parts = max(1, min(slots, size // BRONZE_BYTES_A_FILE)) if files else slots
         records = in_order(to_bronze(identified, ingested_at=stamp), files, offered, int(parts))
         count = sum(row["records"] for row in offered)
+        marks = (
+            combined(Fingerprint.of(*row[name]) for row in offered)
+            for name in ("fingerprint", "contents")
+        )
         note = self.note(
             batch,
             source=source.kind,
             ingested_at=stamp.isoformat(),
             records=count,
-            **bronze_marks(
-                *[
-                    combined(Fingerprint.of(*row[name]) for row in offered)
-                    for name in ("fingerprint", "contents")
-                ]
-            ),
+            **bronze_marks(*marks),
             began=begun_at.isoformat(),
             slots=slots,
             files=[[file.path, file.size, file.modified, count] for file, count in files],
-            **self._offsets(batch),
-            **self._read(offered),
+            **self._offsets(batch, offered),
         )
-        with _naming_changes([file for file, _ in files]):
+        try:
             append(records, self.table, note, surely_filled=count > 0)
+        except FOREIGN:
+            # Name the files that changed; of one that is gone, the write's own error tells.
+            with suppress(OSError):
+                check_unchanged([file for file, _ in files])
+            raise
         last = last_commit(self.table)
         written = (last.rows if last else None) or 0
         detail = f"{len(files)} files" if files else ""
@@ -203,18 +218,13 @@ class BronzeHop(HopQuery):
         topics = look_at(self.run.spark, source, reached)
         if last is None or topics is None:
             return
-        ids = last.note.get("topics", {})
-        gone = lost(reached, ids, topics)
+        gone = lost(reached, last.note.get("topics", {}), topics)
         if gone:
             raise LostError(f"{self.run.pipeline.name}, hop bronze: {gone}")
         self._topics.update({name: one.id for name, one in topics.items()})
 
-    def _offsets(self, batch: int) -> dict[str, Any]:
-        """Tell up to where a batch goes in which topics, and how much of them waits now.
-
-        Raises:
-            LostError: A topic was made anew while the run followed it.
-        """
+    def _offsets(self, batch: int, offered: Sequence[Row]) -> dict[str, Any]:
+        """Say up to where a batch goes in which topics, what it read there and how much waits."""
         source = self.run.pipeline.source
         if not isinstance(source, KafkaSource):
             return {}
@@ -224,6 +234,9 @@ class BronzeHop(HopQuery):
             # Spark, which compares offsets alone, goes on where the new topic has grown past them.
             if self._topics.setdefault(name, one.id) != one.id:
                 raise LostError(f"{self.run.pipeline.name}, hop bronze: {made_anew(name)}")
+        read: dict[str, dict[str, int]] = {}
+        for row in offered:
+            read.setdefault(row["source"], {})[row["partition"]] = row["records"]
         return {
             "from": begun_offsets(self.checkpoint, batch),
             "offsets": offsets,
@@ -232,6 +245,7 @@ class BronzeHop(HopQuery):
             "limit": self.limit,
             "behind": behind(offsets, {name: one.ends for name, one in topics.items()}),
             "looked_at": now().isoformat(),
+            "read": read,
         }
 
     def _offered(self, identified: DataFrame) -> list[Row]:
@@ -244,26 +258,25 @@ class BronzeHop(HopQuery):
 
     @cached_property
     def _measured(self) -> list[Column]:
-        """Built once for all batches."""
-        of_files = isinstance(self.run.pipeline.source, FilesSource)
-        return [*_measures(), *(_file_measures() if of_files else [])]
-
-    def _read(self, offered: Sequence[Row]) -> dict[str, Any]:
-        """Tell how many records a batch read of each partition of its topics."""
-        if not isinstance(self.run.pipeline.source, KafkaSource):
-            return {}
-        found: dict[str, dict[str, int]] = {}
-        for row in offered:
-            found.setdefault(row["source"], {})[row["partition"]] = row["records"]
-        return {"read": found}
+        """What is counted of a source's records; built once for all batches."""
+        counted = [
+            F.count("*").alias("records"),
+            # Those of a file end with a line feed each.
+            F.sum(F.length("payload") + 1).alias("bytes"),
+            fingerprint().alias("fingerprint"),
+            contents().alias("contents"),
+        ]
+        if isinstance(self.run.pipeline.source, FilesSource):
+            # The file as it was planned, and its last row.
+            counted += [
+                F.max(SIZE).alias("size"),
+                F.max(F.unix_millis("source_timestamp")).alias("modified"),
+                last_row().alias("last"),
+            ]
+        return counted
 
     def _files(self, offered: Sequence[Row], batch: int) -> list[tuple[LandedFile, int]]:
-        """Compare what was read with the batch's files as they are now.
-
-        Raises:
-            SourceChangedError: A file is not as it was when Spark planned the batch, or its bytes
-                are not those that were read.
-        """
+        """Compare what was read with the batch's files as they are now."""
         if not isinstance(self.run.pipeline.source, FilesSource):
             return []
         read = {place_of(row["source"]): row for row in offered}
@@ -279,45 +292,84 @@ class BronzeHop(HopQuery):
         return files
 
     def _taken_before(self, paths: Collection[str]) -> Mapping[str, LandedFile]:
-        """Find files that were taken in commits which the table's log does not have any more.
-
-        Only paths that Spark has read already are looked up: the others are new.
-        """
+        """Find files of commits that the log lost, among those that Spark has read."""
         return taken_before(self.run, self.table, logged_files(self.checkpoint) & set(paths))
 
-    def _arrival(self, last: Commit) -> datetime:
-        """Take the present moment, or the last batch's when the clock went back."""
-        arrived = datetime.now(UTC)
-        before = last.note.get("ingested_at")
-        return max(arrived, datetime.fromisoformat(before)) if before else arrived
 
+def in_order(
+    records: DataFrame, files: Sequence[tuple[LandedFile, int]], offered: Sequence[Row], parts: int
+) -> DataFrame:
+    """Cut a batch of bronze into parts of equal size, older files in earlier parts.
 
-@contextmanager
-def _naming_changes(files: Collection[LandedFile]) -> Iterator[None]:
-    """Name the files that changed, where a write fails because they did."""
-    try:
-        yield
-    except FOREIGN:
-        # Of a file that is gone, the write's own error tells.
-        with suppress(OSError):
-            check_unchanged(files)
-        raise
-
-
-def _measures() -> list[Column]:
-    """Give what is counted of a source's records; those of a file end with a line feed each."""
-    return [
-        F.count("*").alias("records"),
-        F.sum(F.length("payload") + 1).alias("bytes"),
-        fingerprint().alias("fingerprint"),
-        contents().alias("contents"),
+    Spark reads the largest file first. Silver may take a commit of bronze in several batches, part
+    by part: were they in Spark's order, newer events would move the watermark past older ones.
+    ``files`` are in the order of their arrival, each with its rows; each part becomes one file.
+    """
+    if parts == 1 or len(files) < 2:
+        return records.coalesce(parts)
+    # A file's part follows from the bytes that come before it.
+    whole, before, part_of = max(1, sum(file.size for file, _ in files)), 0, {}
+    for file, _ in files:
+        part_of[file.path] = min(parts - 1, before * parts // whole)
+        before += file.size
+    places = [
+        {"source": row["source"], "_part": part_of[place_of(row["source"])]} for row in offered
     ]
+    frame = from_records(records.sparkSession, places, "source string, _part int")
+    together = records.join(F.broadcast(frame), on="source", how="left")
+    # No row is lost for want of a place.
+    place = F.coalesce("_part", F.lit(parts - 1))
+    return together.repartitionById(parts, place).select(*records.columns)
 
 
-def _file_measures() -> list[Column]:
-    """Give what is known of a file while it is read: as it was planned, and its last row."""
-    return [
-        F.max(SIZE).alias("size"),
-        F.max(F.unix_millis("source_timestamp")).alias("modified"),
-        last_row().alias("last"),
-    ]
+@dataclass(frozen=True)
+class Block:
+    """Rows of a file that one task read, from a byte on, with the numbers of first and last."""
+
+    source: str
+    start: int
+    first: int
+    last: int
+    records: int
+
+
+def placed(rows: DataFrame) -> DataFrame:
+    """Add each row's place in its file, from 0, as ``_position``, where Spark cuts and packs files.
+
+    A micro-batch's rows are read block by block: the rows of a block follow each other in one
+    partition. So a row's place in its file is its place in the block, and what the file's earlier
+    blocks hold. This reads the micro-batch once more, and holds only on the frame that the stream
+    handed over. A later read that finds more rows fails.
+    """
+    counted = numbered(rows)
+    found = counted.groupBy("source", BLOCK).agg(F.min(NUMBER), last_row(), F.count("*")).collect()
+    moved = shifts([Block(name, at, first, last[0], n) for name, at, first, last, n in found])
+    counted = refuse_more(counted, [last for *_, last, _ in found])
+    if len(moved) < 2:
+        shift = F.lit(moved[0][2] if moved else 0)
+        return counted.withColumn("_position", (F.col(NUMBER) + shift).cast("string"))
+    told = [{"source": source, "_start": start, "_shift": by} for source, start, by in moved]
+    ddl = "source string, _start bigint, _shift bigint"
+    together = counted.withColumn("_start", F.col(BLOCK)).join(
+        F.broadcast(from_records(rows.sparkSession, told, ddl)), on=["source", "_start"], how="left"
+    )
+    position = (F.col(NUMBER) + F.col("_shift")).cast("string")
+    return together.withColumn("_position", position)
+
+
+def shifts(blocks: Sequence[Block]) -> list[tuple[str, int, int]]:
+    """Return by how much rows' numbers differ from their place, by a block's file and first byte.
+
+    A TidelakeError where a block did not come whole from one task.
+    """
+    before: dict[str, int] = defaultdict(int)
+    found = []
+    for block in sorted(blocks, key=lambda one: (one.source, one.start)):
+        if block.last - block.first + 1 != block.records:
+            raise TidelakeError(
+                f"{block.source}: the rows from byte {block.start:,} on came from several tasks, "
+                "so that their places in the file are not known. Nothing was written."
+            )
+        found.append((block.source, block.start, before[block.source] - block.first))
+        before[block.source] += block.records
+    return found

@@ -69,18 +69,11 @@ _GONE = re.compile(
 
 @contextmanager
 def naming(run: Run, step: str) -> Iterator[None]:
-    """Let what stops a step outside of its batches be named as well.
-
-    Args:
-        run: Asked to stop, it is cut short anywhere, and nothing is wrong.
-        step: What is done.
-
-    Raises:
-        TidelakeError: Names the step, in place of an error of Spark's or of the system's.
-    """
+    """Let what stops a step outside of its batches be named as well, as a TidelakeError."""
     try:
         yield
     except FOREIGN as error:
+        # Asked to stop, a run is cut short anywhere, and nothing is wrong.
         if run.stop.is_set():
             raise
         raise named(error, f"{run.pipeline.name}, {step}") from error
@@ -89,18 +82,15 @@ def naming(run: Run, step: str) -> Iterator[None]:
 def named(error: Exception, place: str, *, gone: str = "") -> TidelakeError:
     """Name what stopped a step: the failures that users meet by their own error.
 
-    Args:
-        error: What was raised.
-        place: The pipeline and its step.
-        gone: What it means when a file does not exist; empty: a file of the source changed.
+    ``gone``: what it means when a file does not exist; empty: a file of the source changed.
     """
     told = told_by(error)
     reason = _REASON.search(told)
     if reason is not None:
-        return TidelakeError(
-            f"{place} stopped: {_of_file(told, reason)}\n"
-            f"{_REMEDIES[reason[0]]}, then run again. {_AGAIN}"
-        )
+        file = _FILE.search(told)
+        what = f"{visible(file[1])} ({reason[0]})" if file else reason[0]
+        remedy = f"{_REMEDIES[reason[0]]}, then run again. {_AGAIN}"
+        return TidelakeError(f"{place} stopped: {what}\n{remedy}")
     records = _LOST.search(told)
     if records is not None:
         return LostError(f"{place}: records of a topic are gone. {visible(records[1])}")
@@ -108,9 +98,11 @@ def named(error: Exception, place: str, *, gone: str = "") -> TidelakeError:
     if away is not None:
         return away
     if "FILE_NOT_EXIST" in told or "FileNotFoundException" in told:
+        file = _GONE.search(told)
+        what = f"{kind_of(error)}: {visible(file[1])}" if file else kind_of(error)
         if gone:
-            return RefusedError(f"{place}: {gone}\n{_with_file(error, told)}")
-        return SourceChangedError([f"{place}: {_with_file(error, told)}"], taken=False)
+            return RefusedError(f"{place}: {gone}\n{what}")
+        return SourceChangedError([f"{place}: {what}"], taken=False)
     log = kept_log(error)
     return TidelakeError(
         f"{place} stopped: {kind_of(error)}\n{_AGAIN} All of its words, values among them: {log}"
@@ -137,7 +129,12 @@ def _out_of_reach(told: str, place: str) -> TidelakeError | None:
 
 def told_by(error: BaseException) -> str:
     """Give what an error says, and what the errors say that caused it."""
-    return "\n".join(_texts(error))
+    found: BaseException | None = error
+    texts = []
+    while found is not None:
+        texts.append(stack_trace(found))
+        found = found.__cause__
+    return "\n".join(texts)
 
 
 def swept(pipeline: str, hop: Hop) -> str:
@@ -148,22 +145,3 @@ def swept(pipeline: str, hop: Hop) -> str:
         f"Compute the tables anew with: tidelake backfill run {pipeline}{start}, then: "
         f"tidelake backfill promote {pipeline}"
     )
-
-
-def _texts(error: BaseException) -> Iterator[str]:
-    found: BaseException | None = error
-    while found is not None:
-        yield stack_trace(found)
-        found = found.__cause__
-
-
-def _with_file(error: Exception, told: str) -> str:
-    """Name an error and, where its message begins with one, the file that is gone."""
-    file = _GONE.search(told)
-    return f"{kind_of(error)}: {visible(file[1])}" if file else kind_of(error)
-
-
-def _of_file(text: str, reason: re.Match[str]) -> str:
-    """Give a reason, and the file that it is about where Java names one."""
-    file = _FILE.search(text)
-    return f"{visible(file[1])} ({reason[0]})" if file else reason[0]

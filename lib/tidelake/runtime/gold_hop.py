@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -13,27 +13,30 @@ from pyspark.sql import functions as F
 from tidelake.config.meanings import meaning_of
 from tidelake.config.model import bytes_of
 from tidelake.delta.append import ensure_table
-from tidelake.delta.compaction import CONFLICTS, has_vectors, relieve
-from tidelake.delta.generations import Fence
 from tidelake.delta.log import last_commit
+from tidelake.delta.merge import CONFLICTS, has_vectors, relieve
 from tidelake.delta.notes import changed_definition, definition_note, settled_until
 from tidelake.delta.positions import Position
 from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
-from tidelake.runtime.gold_inputs import by_input, inputs_of, open_stream, up_to
+from tidelake.runtime.checkpoints import Fence
+from tidelake.runtime.gold_target import (
+    OWN,
+    Inputs,
+    Target,
+    by_input,
+    contributions,
+    count_contributions,
+    counted_for,
+    inputs_of,
+    open_stream,
+    up_to,
+)
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import HopQuery, Run
 from tidelake.runtime.lanes import Lanes
 from tidelake.runtime.schemas import GOLD_FREEDOM, target_schema
-from tidelake.runtime.targets import (
-    OWN,
-    Counted,
-    Inputs,
-    Target,
-    contributions,
-    count_contributions,
-    targets_of,
-)
+from tidelake.runtime.targets import targets_of
 from tidelake.spark.engine import fitted
 from tidelake.spark.internals import moved
 from tidelake.spark.tuning import is_small
@@ -121,36 +124,30 @@ class GoldHop(HopQuery):
         with ExitStack() as fitting, Held(small=small) as hold:
             for one in (rows.sparkSession, *self._lanes.beside):
                 fitting.enter_context(fitted(one, count))
-            taken, counted = self._counted(rows, open_targets, hold)
+            # The batch by input, and its events counted.
+            if len(self._inputs) == 1:
+                told = Observation()
+                marks = contributions(rows, OWN, open_targets)
+                counts = [F.count_if(mark).alias(name) for name, mark in marks.items()]
+                taken = by_input(hold.now(rows.observe(told, *counts)), self._inputs)
+                counted = counted_for(open_targets, [told.get])
+            else:
+                taken = by_input(hold.now(rows), self._inputs)
+                counted = count_contributions(taken, open_targets)
 
             def merge(session: SparkSession, piece: tuple[Target, Mapping[str, int]]) -> None:
                 target, contributed = piece
-                note = self.note(
-                    batch, rows=counted.rows, **contributed, **target.books(until, settled)
-                )
+                note = self.note(batch, **contributed, **target.books(until, settled))
                 inputs = Inputs(
                     {key: moved(frame, session) for key, frame in taken.items()},
                     up_to(session, self._inputs, until),
                 )
                 self._merge(target, inputs, note, until, small)
 
-            pieces = list(zip(open_targets, counted.targets, strict=True))
+            pieces = list(zip(open_targets, counted, strict=True))
             self._lanes.each(rows.sparkSession, pieces, merge)
         detail = f"into {len(open_targets)} tables"
-        self.run.progress.closed(self.hop, batch, counted.rows, began, detail=detail)
-
-    def _counted(
-        self, rows: DataFrame, targets: Sequence[Target], hold: Held
-    ) -> tuple[dict[str, DataFrame], Counted]:
-        """Keep the batch by input, and count its events."""
-        if len(self._inputs) == 1:
-            told = Observation()
-            marks = contributions(rows, OWN, targets)
-            counts = [F.count_if(mark).alias(name) for name, mark in marks.items()]
-            taken = by_input(hold.now(rows.observe(told, *counts)), self._inputs)
-            return taken, Counted.of(targets, [told.get])
-        taken = by_input(hold.now(rows), self._inputs)
-        return taken, count_contributions(taken, targets)
+        self.run.progress.closed(self.hop, batch, counted[0]["rows"], began, detail=detail)
 
     def _merge(
         self,

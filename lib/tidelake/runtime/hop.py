@@ -1,37 +1,81 @@
-"""What every hop has in common: its place, its query, its failures."""
+"""What every hop has in common: the run, its query and checkpoint, its failures.
+
+Through Spark Connect a hop's batches are worked on in another process. Nothing of the driver's
+memory is there, so it gets a description from which it builds the hop anew. Of what goes wrong only
+a text comes back, into which the error is written; of what was done, the tables' commits tell.
+"""
 
 from __future__ import annotations
 
+import base64
 import gc
+import json
+import re
+import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import cached_property, partial
+from itertools import takewhile
 from typing import Any, ClassVar
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tidelake.delta.compaction import compact, is_due
-from tidelake.delta.generations import CREATION, Fence, open_generation
-from tidelake.delta.log import Commit, last_commit
-from tidelake.delta.tables import Hop, Table
-from tidelake.errors import TidelakeError
+import tidelake
+from tidelake.config import Environment, Pipeline
+from tidelake.delta.locks import HopLocks
+from tidelake.delta.log import CREATION, Commit, commits, last_commit
+from tidelake.delta.merge import compact, is_due
+from tidelake.delta.store import Catalog
+from tidelake.delta.tables import Hop, Lake, Table
+from tidelake.errors import MachineError, TidelakeError
 from tidelake.folders import Folder
-from tidelake.runtime.again import InputGrewError, LimitChangedError, has_grown
-from tidelake.runtime.closings import Closings
-from tidelake.runtime.elsewhere import Elsewhere, carried
+from tidelake.runtime.checkpoints import CheckpointGuard, Fence, open_generation
 from tidelake.runtime.failures import FOREIGN, named, swept, told_by
-from tidelake.runtime.limits import Load
-from tidelake.runtime.pace import Pace
-from tidelake.runtime.run import Described, Run
-from tidelake.runtime.standing import Standing
+from tidelake.runtime.progress import InputGrewError, LimitChangedError, Progress
+from tidelake.runtime.triggers import Load, Pace
+from tidelake.silver.plan import SilverPlan
 from tidelake.spark.engine import failure_text, runs_batches_here
 
-__all__ = ["HopQuery", "Run"]
-
 _POLL_SECONDS = 1
+# What ends a query whose input got columns; the second where they came between the query's plan
+# and its first batch.
+_GREW = ("DELTA_SCHEMA_CHANGED", "assertion failed: Invalid batch")
+_CARRIED = re.compile(r"tidelake-error<([A-Za-z0-9_-]+=*)>")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run works with.
+
+    Attributes:
+        spark: The session.
+        pipeline: The definition.
+        lake: Where the tables are.
+        environment: What differs by place.
+        progress: Hears of each closed batch.
+        stop: Set to end the run: the open batch is given up, the next run repeats it.
+        replays: Whether what had arrived long before comes once more: nothing of it is late.
+        locks: What a command that changes several tables holds; hears of each step.
+    """
+
+    spark: SparkSession
+    pipeline: Pipeline
+    lake: Lake
+    environment: Environment
+    progress: Progress
+    stop: threading.Event = field(default_factory=threading.Event)
+    replays: bool = False
+    locks: HopLocks = field(default_factory=HopLocks)
+
+    @cached_property
+    def plan(self) -> SilverPlan:
+        """Silver's columns, built once for all batches of the run; they belong to its session."""
+        return SilverPlan(self.pipeline)
 
 
 class HopQuery(ABC):
@@ -46,40 +90,29 @@ class HopQuery(ABC):
     def __init__(self, run: Run, *, creates: bool = True, fence: Fence | None = None) -> None:
         """Find the generation and create the tables that do not exist yet.
 
-        Args:
-            run: What the hop works with.
-            creates: Whether tables are to be created; without, nothing is written.
-            fence: Of a hop that another process opened: nothing is checked or created again.
-
-        Raises:
-            GenerationError: Table and checkpoint do not belong together.
-            SchemaChangedError: The definition does not fit the stored tables.
+        Without ``creates`` nothing is written; with the ``fence`` of a hop that another process
+        opened nothing is checked or created again. A GenerationError where table and checkpoint do
+        not belong together, a SchemaChangedError where the definition does not fit the stored
+        tables.
         """
         self.run = run
+        closing = self.closing_tables()
+        checkpoints = run.lake.checkpoints(run.pipeline.name, self.hop)
         self.fence: Fence = fence or open_generation(
-            run.pipeline.name, self.hop, self.closing_tables(), self._checkpoints
+            run.pipeline.name, self.hop, closing, checkpoints
         )
+        # The folder of this generation's checkpoint.
+        self.checkpoint: Folder = checkpoints / self.fence.generation
         self._failure: Exception | None = None
         self._closings: Closings | None = None
         self._took = False
-        self.standing = Standing(
-            self.fence, self.checkpoint, tuple(self.closing_tables()), self.inputs
-        )
+        self.standing = CheckpointGuard(self.fence, self.checkpoint, tuple(closing), self.inputs)
         if fence is not None:
             return
         self.standing.refuse_rewritten()
-        self.standing.refuse_astray(self.astray)
+        self.standing.refuse_mismatch(self.offset_mismatch)
         if creates:
             self.create_tables()
-
-    @property
-    def _checkpoints(self) -> Folder:
-        return self.run.lake.checkpoints(self.run.pipeline.name, self.hop)
-
-    @property
-    def checkpoint(self) -> Folder:
-        """The folder of this generation's checkpoint."""
-        return self._checkpoints / self.fence.generation
 
     @abstractmethod
     def closing_tables(self) -> list[Table]:
@@ -94,13 +127,9 @@ class HopQuery(ABC):
         """The tables that the hop follows, in the order in which its stream names them."""
         return {}
 
-    def astray(self, closed: Commit) -> str:
-        """Say how the checkpoint goes on elsewhere than a batch ended; empty where it does not.
-
-        Args:
-            closed: The newest batch of a table.
-        """
-        return self.standing.astray(closed)
+    def offset_mismatch(self, closed: Commit) -> str:
+        """Describe how the checkpoint differs from a table's newest batch, or return ""."""
+        return self.standing.offset_mismatch(closed)
 
     @property
     def most(self) -> int | None:
@@ -113,7 +142,7 @@ class HopQuery(ABC):
         return self.most if self.pace is None else self.pace.limit
 
     def taken(self, before: Commit | None, batch: int) -> tuple[int, int] | None:
-        """Tell what a closed batch took and what waits still; None where nothing adapts a limit."""
+        """Return what a closed batch took and what still waits; None where no limit adapts."""
         return self.standing.taken(before, batch)
 
     @abstractmethod
@@ -129,7 +158,7 @@ class HopQuery(ABC):
         """Write one micro-batch."""
 
     def note(self, batch: int, **more: Any) -> dict[str, Any]:
-        """Start the note of a commit."""
+        """Start the metadata of a commit."""
         return {
             "pipeline": self.run.pipeline.name,
             "hop": self.hop,
@@ -139,7 +168,7 @@ class HopQuery(ABC):
         }
 
     def creation_note(self) -> dict[str, Any]:
-        """Write the note of the commit that makes a table."""
+        """Return the metadata of the commit that makes a table."""
         return self.note(CREATION)
 
     def start(self, trigger: dict[str, Any]) -> StreamingQuery:
@@ -148,9 +177,9 @@ class HopQuery(ABC):
             self.pace.begin()
         on_batch: Callable[[DataFrame, int], None] = self._take_here
         if not runs_batches_here():
-            described = Described.of(self.run)
-            on_batch = Elsewhere(partial(_rebuilt, type(self), self.fence, described))
-            self._closings = Closings(self.hop, self.closing_tables(), self.run.progress)
+            build = partial(_rebuilt, type(self), self.fence, description(self.run))
+            on_batch = partial(take_elsewhere, build, tidelake.__version__)
+            self._closings = Closings(self.hop, self.closing_tables()[-1], self.run.progress)
         name = f"{self.run.pipeline.name}-{self.hop}"
         writer = (
             self.stream()
@@ -166,15 +195,26 @@ class HopQuery(ABC):
             raise self.named(error) from error
 
     def take(self, rows: DataFrame, batch: int) -> None:
-        """Write one micro-batch, and now and then put files together."""
+        """Write one micro-batch, and now and then put files together.
+
+        Spark cannot change the limit of a query that runs, nor stop one between two batches. So a
+        batch that changes the limit raises a LimitChangedError after it was closed: the next query
+        passes over it.
+        """
         began = time.monotonic()
         before = None if self.pace is None else last_commit(self.closing_tables()[0])
         self.write(rows, batch)
         if is_due(batch):
             for table in self.compacted(rows.sparkSession):
                 compact(rows.sparkSession, table)
-        if self.pace is not None:
-            self._keep_pace(self.pace, before, batch, began)
+        taken = None if self.pace is None else self.taken(before, batch)
+        if self.pace is None or taken is None:
+            return
+        ended = time.monotonic()
+        changed = self.pace.closed(Load(taken[0], ended - began, taken[1], ended))
+        if changed:
+            self.run.progress.say(f"{self.hop:<7} {changed}")
+            raise LimitChangedError(f"hop {self.hop}: {changed}")
 
     def _take_here(self, rows: DataFrame, batch: int) -> None:
         try:
@@ -186,28 +226,11 @@ class HopQuery(ABC):
         finally:
             self._took = True
 
-    def _keep_pace(self, pace: Pace, before: Commit | None, batch: int, began: float) -> None:
-        """Let a closed batch teach how large the next ones should be.
-
-        Spark cannot change the limit of a query that runs, nor stop one between two batches. So
-        the batch fails after it was closed: the next query passes over it, and has another limit.
-        """
-        taken = self.taken(before, batch)
-        if taken is None:
-            return
-        ended = time.monotonic()
-        changed = pace.closed(Load(taken[0], ended - began, taken[1], ended))
-        if changed:
-            self.run.progress.say(f"{self.hop:<7} {changed}")
-            raise LimitChangedError(f"hop {self.hop}: {changed}")
-
     def check(self, query: StreamingQuery) -> None:
         """Raise what ended the query, if anything did, as the error that it was.
 
-        Raises:
-            KeyboardInterrupt: The run was asked to stop.
-            InputGrewError, LimitChangedError: Start the hop again.
-            TidelakeError: The batch's own error, or one that names the query's failure.
+        A KeyboardInterrupt where the run was asked to stop; after an InputGrewError or a
+        LimitChangedError the hop is to be started again.
         """
         if self.run.stop.is_set():
             raise KeyboardInterrupt
@@ -221,18 +244,12 @@ class HopQuery(ABC):
         finally:
             if self._closings is not None:
                 self._closings.look()
-            self._let_go()
-
-    def _let_go(self) -> None:
-        """Let Spark's JVM have back what it keeps for frames of batches that ended.
-
-        Py4J's objects refer to themselves, so a frame, and the tables that were broadcast for it,
-        stays until Python looks for cycles, and by itself it may do so dozens of batches later.
-        It looks while it waits for Spark, and not within a batch.
-        """
-        if self._took:
-            self._took = False
-            gc.collect()
+            # Py4J's objects refer to themselves: a batch's frames, and the tables that were
+            # broadcast for it, stay in Spark's JVM until Python looks for cycles. By itself it may
+            # do so dozens of batches later, so it looks while it waits for Spark.
+            if self._took:
+                self._took = False
+                gc.collect()
 
     def named(self, error: Exception) -> TidelakeError:
         """Name what stopped the query, or did not let it start."""
@@ -255,8 +272,111 @@ class HopQuery(ABC):
                 query.stop()
 
 
+def has_grown(told: str) -> bool:
+    """Return whether a query ended because its input got columns."""
+    return any(words in told for words in _GREW)
+
+
+class Closings:
+    """Reports each batch of a hop that another process closed, once, by its commit."""
+
+    def __init__(self, hop: Hop, table: Table, progress: Progress) -> None:
+        """Begin with the batches to come; the commits of ``table`` close them."""
+        self._hop, self._table, self._progress = hop, table, progress
+        last = last_commit(table)
+        self._told = CREATION if last is None else last.batch
+        self._since = time.monotonic()
+
+    def look(self) -> None:
+        """Report what was closed since the last look."""
+        fresh = list(takewhile(lambda commit: commit.batch > self._told, commits(self._table)))
+        for commit in reversed(fresh):
+            note = commit.note
+            rows = int(note.get("records", note.get("rows", 0)))
+            if "counts" in note:
+                rows = sum(int(count[3]) for count in note["counts"])
+            mark = note.get("watermark")
+            watermark = None if mark is None else datetime.fromisoformat(mark)
+            self._progress.closed(self._hop, commit.batch, rows, self._since, watermark=watermark)
+            self._told, self._since = commit.batch, time.monotonic()
+
+
+def description(run: Run) -> Callable[[SparkSession], Run]:
+    """Return what makes a run anew in another process; it can be sent there.
+
+    Session, printer and the request to stop belong to this process.
+    """
+    catalog, lake = run.lake.catalog, replace(run.lake, catalog=None)
+    name = None if catalog is None else catalog.name
+    return partial(_described, run.pipeline, lake, name, run.environment, run.replays)
+
+
+def _described(
+    pipeline: Pipeline,
+    lake: Lake,
+    catalog: str | None,
+    environment: Environment,
+    replays: bool,
+    spark: SparkSession,
+) -> Run:
+    if catalog is not None:
+        lake = replace(lake, catalog=Catalog(catalog, lambda: spark))
+    return Run(spark, pipeline, lake, environment, Progress(lambda _: None), replays=replays)
+
+
 def _rebuilt(
-    hop: type[HopQuery], fence: Fence, described: Described, spark: SparkSession
+    hop: type[HopQuery], fence: Fence, describe: Callable[[SparkSession], Run], spark: SparkSession
 ) -> HopQuery:
-    """Build a hop anew where its batches are worked on; its tables tell what it did."""
-    return hop(described.run(spark), fence=fence)
+    return hop(describe(spark), fence=fence)
+
+
+class CarriedError(Exception):
+    """Holds another error in its text, which is all that comes back from a worker."""
+
+    def __init__(self, error: TidelakeError) -> None:
+        """Write the error down, beside its message for those who read a server's log."""
+        told = {"kind": type(error).__name__, "message": str(error)}
+        text = base64.urlsafe_b64encode(json.dumps(told).encode()).decode()
+        super().__init__(f"{error}\ntidelake-error<{text}>")
+
+
+def take_elsewhere(
+    build: Callable[[SparkSession], HopQuery], version: str, rows: DataFrame, batch: int
+) -> None:
+    """Work on a batch in a process of the server.
+
+    ``build`` makes the worker from the session that a batch comes with; ``version`` is that of the
+    Tidelake that sends it. Raises a CarriedError, whatever stopped it.
+    """
+    if version != tidelake.__version__:
+        raise CarriedError(
+            MachineError(
+                f"the Spark Connect server has tidelake {tidelake.__version__}, this is "
+                f"{version}. Install the same on both."
+            )
+        )
+    worker = build(rows.sparkSession)
+    try:
+        worker.take(rows, batch)
+    except Exception as error:
+        raise CarriedError(worker.named(error)) from error
+
+
+def carried(text: str) -> TidelakeError | None:
+    """Read the error that a worker wrote into what ended a query; None where none did."""
+    found = _CARRIED.search(text)
+    if found is None:
+        return None
+    told = json.loads(base64.urlsafe_b64decode(found[1]))
+    kinds = {kind.__name__: kind for kind in _with_children(TidelakeError)}
+    kind = kinds.get(told["kind"], TidelakeError)
+    # Some take other arguments than their message.
+    error: TidelakeError = Exception.__new__(kind)
+    Exception.__init__(error, told["message"])
+    return error
+
+
+def _with_children(kind: type[TidelakeError]) -> Iterator[type[TidelakeError]]:
+    yield kind
+    for child in kind.__subclasses__():
+        yield from _with_children(child)

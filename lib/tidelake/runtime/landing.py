@@ -51,8 +51,7 @@ class LandedFile:
 def list_files(source: str) -> dict[str, LandedFile]:
     """List the files that a source offers, by path; hidden ones are not offered.
 
-    Raises:
-        SourceError: The folder is missing, unreadable or holds no file.
+    A SourceError where the folder is missing, unreadable or holds no file.
     """
     # Links are not followed: Spark names files by the path that it was given.
     root = folder(source)
@@ -95,13 +94,13 @@ def _walk(folder: Path) -> Iterable[Path]:
 
 
 def _list_store(root: UPath) -> dict[str, LandedFile]:
-    """List the objects below a prefix; those that stand for a folder are none."""
     with named(f"the source {root}"):
         entries = root.fs.find(root.path, detail=True).values()
     found = {}
     for entry in entries:
         path = f"{SCHEME}{entry['name']}"
         below = path.removeprefix(str(root)).split("/")
+        # Those that stand for a folder are none.
         is_object = entry["type"] == "file" and (below[-1] or path == str(root))
         if is_object and not any(part.startswith((".", "_")) for part in below):
             found[path] = LandedFile(path, *state_of(entry))
@@ -120,8 +119,8 @@ def _look_at(paths: Sequence[str]) -> list[LandedFile]:
 def taken_files(bronze: Iterable[Commit]) -> dict[str, LandedFile]:
     """List the files that bronze's commits say they took.
 
-    To be compared with a listing of the source, they are read before it is made: a file that is
-    taken between the two may have changed before that.
+    Read them before the listing that they are compared with: a file that is taken between the two
+    may have changed before that.
     """
     return {
         path: LandedFile(path, size, modified)
@@ -131,11 +130,7 @@ def taken_files(bronze: Iterable[Commit]) -> dict[str, LandedFile]:
 
 
 def refuse_changed(offered: Mapping[str, LandedFile], taken: Mapping[str, LandedFile]) -> None:
-    """Stop when a file that was taken is offered with other bytes.
-
-    Raises:
-        SourceChangedError: Names each such file.
-    """
+    """Raise a SourceChangedError that names the taken files that are offered with other bytes."""
     changes = [
         f"{path}: {before.size:,} bytes when read, {offered[path].size:,} bytes now, modified since"
         for path, before in taken.items()
@@ -146,16 +141,9 @@ def refuse_changed(offered: Mapping[str, LandedFile], taken: Mapping[str, Landed
 
 
 def check_landing(source: str, taken: Mapping[str, LandedFile]) -> None:
-    """Compare the files of a source with those that bronze took.
+    """Compare the files of a source, a folder or prefix, with those that bronze took.
 
-    Args:
-        source: The folder or prefix.
-        taken: From :func:`taken_files`. The log of bronze alone does not name what was taken
-            before the oldest commit that it keeps.
-
-    Raises:
-        SourceError: The folder cannot be read or holds no file.
-        SourceChangedError: A file that was taken has changed.
+    A SourceError where it cannot be read or is empty, a SourceChangedError where a file changed.
     """
     refuse_changed(list_files(source), taken)
 
@@ -174,26 +162,16 @@ class LandingGuard:
     ) -> None:
         """Read nothing yet.
 
-        Args:
-            source: The folder or prefix.
-            bronze: The table.
-            taken_before: Finds, among some paths, the files that bronze took in commits that its
-                log does not have any more.
+        ``taken_before`` finds, among some paths, the files that bronze took in commits that its log
+        does not have any more.
         """
-        self._source = source
-        self._bronze = bronze
-        self._taken_before = taken_before
+        self._source, self._bronze, self._taken_before = source, bronze, taken_before
         self._taken: dict[str, LandedFile] = {}
         self._version = -1
         self._due = 0.0
 
     def check(self) -> None:
-        """Compare all files once.
-
-        Raises:
-            SourceError: The folder cannot be read or holds no file.
-            SourceChangedError: A file that was taken has changed.
-        """
+        """Compare all files once; raises as :func:`check_landing` does."""
         began, is_first = time.monotonic(), self._version < 0
         new = list(takewhile(lambda one: one.version > self._version, commits(self._bronze)))
         taken = self._taken | taken_files(new)
@@ -210,9 +188,6 @@ class LandingGuard:
         """Compare them once more if the last time is long enough ago.
 
         A folder from which all files were moved away meanwhile is nothing wrong.
-
-        Raises:
-            SourceChangedError: A file that was taken has changed.
         """
         if time.monotonic() >= self._due:
             with suppress(SourceError):
@@ -226,10 +201,18 @@ def batch_files(checkpoint: Folder, batch: int) -> list[LandedFile]:
 
 def batch_paths(checkpoint: Folder, batch: int) -> list[str]:
     """Look up where they are, or were."""
-    last = _log_offset(checkpoint / "offsets" / str(batch))
-    first = _log_offset(checkpoint / "offsets" / str(batch - 1)) + 1
-    log = checkpoint / "sources" / "0"
-    return [path for number in range(first, last + 1) for path in _log_entries(log, number)]
+    last, before = (
+        int(json.loads(file.read_text(encoding="utf-8").splitlines()[2])["logOffset"])
+        if (file := checkpoint / "offsets" / str(number)).exists()
+        else -1
+        for number in (batch, batch - 1)
+    )
+    paths: list[str] = []
+    for number in range(before + 1, last + 1):
+        file = checkpoint / "sources" / "0" / str(number)
+        found = _entries(file if file.exists() else file.with_name(f"{number}.compact"))
+        paths += [path for path, entry in found if entry == number]
+    return paths
 
 
 def logged_files(checkpoint: Folder) -> set[str]:
@@ -239,17 +222,15 @@ def logged_files(checkpoint: Folder) -> set[str]:
 
 
 def check_bytes(file: LandedFile, read: int, planned: LandedFile | None = None) -> None:
-    """Compare a file as it is after a read with how that read was planned, and the bytes read.
+    """Compare a file after a read with how that read was planned, and with the bytes read.
 
-    Args:
-        file: As it is after the read.
-        read: Bytes that were read of it, a line feed for each line.
-        planned: As it was when Spark planned the read; None where it gave no row.
-
-    Raises:
-        SourceChangedError: They differ: the file was being written.
+    Those have a line feed for each line; ``planned`` is None where the file gave no row. Raises a
+    SourceChangedError where they differ: the file was being written.
     """
-    if planned is not None and not _is_unchanged(planned, file):
+    if planned is not None and not (
+        planned.size == file.size
+        and (planned.modified == file.modified or not has_one_time(file.path))
+    ):
         told = f"{planned.size:,} bytes when the batch was planned, {file.size:,} bytes now"
         raise SourceChangedError([f"{file.path}: {told}, modified since"], taken=False)
     if Path(file.path).suffix in _COMPRESSED or read - file.size in _HARMLESS:
@@ -258,17 +239,8 @@ def check_bytes(file: LandedFile, read: int, planned: LandedFile | None = None) 
     raise SourceChangedError([told], taken=False)
 
 
-def _is_unchanged(planned: LandedFile, file: LandedFile) -> bool:
-    is_same_time = planned.modified == file.modified or not has_one_time(file.path)
-    return planned.size == file.size and is_same_time
-
-
 def check_unchanged(files: Collection[LandedFile]) -> None:
-    """Look at files once more, none of which was taken.
-
-    Raises:
-        SourceChangedError: Names those that changed since they were looked at.
-    """
+    """Raise a SourceChangedError that names the files that changed; none of them was taken."""
     now = _look_at([file.path for file in files])
     changes = [
         f"{before.path}: {before.size:,} bytes when counted, {after.size:,} bytes now, "
@@ -278,18 +250,6 @@ def check_unchanged(files: Collection[LandedFile]) -> None:
     ]
     if changes:
         raise SourceChangedError(changes, taken=False)
-
-
-def _log_offset(file: Folder) -> int:
-    if not file.exists():
-        return -1
-    return int(json.loads(file.read_text(encoding="utf-8").splitlines()[2])["logOffset"])
-
-
-def _log_entries(log: Folder, number: int) -> list[str]:
-    plain = log / str(number)
-    file = plain if plain.exists() else log / f"{number}.compact"
-    return [path for path, batch in _entries(file) if batch == number]
 
 
 def _entries(file: Folder) -> list[tuple[str, int]]:

@@ -11,17 +11,15 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tidelake.delta.locks import hold_hops
 from tidelake.delta.tables import HOPS, Hop
 from tidelake.errors import RefusedError, UsageError
-from tidelake.runtime.again import InputGrewError, LimitChangedError
-from tidelake.runtime.books import copy_books
+from tidelake.runtime.books import close_epoch, copy_books
 from tidelake.runtime.bronze_hop import BronzeHop
-from tidelake.runtime.epochs import close_epoch
 from tidelake.runtime.failures import naming
 from tidelake.runtime.gold_hop import GoldHop
 from tidelake.runtime.hop import HopQuery, Run
-from tidelake.runtime.pace import Pace
+from tidelake.runtime.progress import InputGrewError, LimitChangedError
 from tidelake.runtime.schemas import check_definition
 from tidelake.runtime.silver import SilverHop
-from tidelake.runtime.triggers import Trigger
+from tidelake.runtime.triggers import Pace, Trigger
 from tidelake.spark.engine import runs_until_stopped
 
 # A run that goes on copies its books now and then: the log keeps commits for days, not minutes.
@@ -39,12 +37,6 @@ def run_hops(run: Run, hops: Sequence[Hop], trigger: Trigger, *, held: bool = Fa
         hops: Which.
         trigger: When batches begin.
         held: Whether the caller holds the hops' locks.
-
-    Raises:
-        ConfigError: Spark does not understand an expression; nothing was written.
-        UsageError: The trigger does not go with the session.
-        LockedError: Another process runs one of them.
-        TidelakeError: Whatever stopped a batch, or a step beside it.
     """
     if not (trigger.ends or runs_until_stopped()):
         raise UsageError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -11,7 +10,6 @@ from pyspark.sql import functions as F
 
 from tidelake.bronze import as_never_requeued
 from tidelake.delta.access import rows_that_came
-from tidelake.delta.generations import Fence
 from tidelake.delta.log import last_commit
 from tidelake.delta.notes import FRESH, SilverNote
 from tidelake.delta.positions import Position
@@ -19,6 +17,7 @@ from tidelake.delta.tables import Table
 from tidelake.errors import GenerationError, UsageError
 from tidelake.fingerprints import fingerprint
 from tidelake.instants import from_micros
+from tidelake.runtime.checkpoints import Fence
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
 from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, STAGE
@@ -49,11 +48,7 @@ def refuse_other_prefilter(table: Table, fence: Fence, *, wanted: bool) -> None:
 
 
 def prepare_state(spark: SparkSession) -> None:
-    """Give the session the settings that the operator's state needs.
-
-    Raises:
-        UsageError: The compute refuses them.
-    """
+    """Give the session the settings that the operator's state needs; a UsageError if refused."""
     refused = UsageError(
         "dedup.prefilter: operator needs settings of the session that this compute refuses. "
         "Set it to none."
@@ -110,7 +105,9 @@ def recover(
     first = from_micros(reach[1])
     if first is None:
         return Recovered(survivors, [], 0)
-    known = _within(accepted, since=first, ttl=pipeline.dedup.ttl)
+    since = F.lit(first - pipeline.dedup.ttl)
+    known = accepted.where(F.col("ingested_at") >= since)
+    known = known.select("event_id", PAYLOAD_HASH, "ingested_at")
     copies = hold(copies_of(missing, known, pipeline))
     groups = (
         copies.groupBy(partition_of(pipeline.source).alias("partition"))
@@ -128,9 +125,3 @@ def recover(
     back = missing.join(copies.select("record_id"), on="record_id", how="left_anti")
     ordinary = as_never_requeued(back.select(*taken.columns))
     return Recovered(survivors.unionByName(ordinary), counted, int(reach[0]))
-
-
-def _within(accepted: DataFrame, *, since: Any, ttl: timedelta) -> DataFrame:
-    return accepted.where(F.col("ingested_at") >= F.lit(since - ttl)).select(
-        "event_id", PAYLOAD_HASH, "ingested_at"
-    )

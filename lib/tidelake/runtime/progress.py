@@ -10,12 +10,20 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 from tidelake.delta.tables import Hop
-from tidelake.runtime.again import InputGrewError, LimitChangedError
+from tidelake.errors import TidelakeError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Say = Callable[[str], None]
+
+
+class InputGrewError(TidelakeError):
+    """The table that a query follows got columns while it ran; a new query goes on with them."""
+
+
+class LimitChangedError(TidelakeError):
+    """A closed batch taught that the next ones should be of another size; a new query has it."""
 
 
 class Observer(Protocol):
@@ -39,12 +47,7 @@ class Observer(Protocol):
 
 @dataclass(frozen=True)
 class Progress:
-    """Prints one line for each batch that a hop closed.
-
-    Attributes:
-        say: Takes a line; prints it to stderr in the command line.
-        observer: Hears of more than people want to read; None for nobody.
-    """
+    """Prints a line for each batch that a hop closed; an observer hears of more than that."""
 
     say: Say
     observer: Observer | None = None

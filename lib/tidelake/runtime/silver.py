@@ -14,8 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tidelake.bronze import as_never_requeued
 from tidelake.config.model import bytes_of
 from tidelake.delta.access import follow, load
-from tidelake.delta.append import append
-from tidelake.delta.evolution import types_of
+from tidelake.delta.append import append, types_of
 from tidelake.delta.log import REBUILT, last_commit
 from tidelake.delta.notes import (
     DimensionUse,
@@ -30,15 +29,19 @@ from tidelake.delta.positions import BEGINNING, Position, size_between
 from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
 from tidelake.runtime.accepted_rows import AcceptedRows, FilesInScope
-from tidelake.runtime.avro import refuse_unlimited
-from tidelake.runtime.enrichment import Lookup, enriched, lookups
+from tidelake.runtime.gold_target import stamped
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import HopQuery, Run
 from tidelake.runtime.lanes import side_by_side
 from tidelake.runtime.prefilter import Recovered, prepare_state, recover, refuse_other_prefilter
-from tidelake.runtime.schemas import create_silver
-from tidelake.runtime.targets import stamped
-from tidelake.runtime.writer_schemas import schemas_for
+from tidelake.runtime.schemas import (
+    Lookup,
+    create_silver,
+    enriched,
+    lookups,
+    refuse_unlimited,
+    schemas_for,
+)
 from tidelake.silver.classify import PAYLOAD_HASH
 from tidelake.silver.dedup import find_repeats
 from tidelake.silver.fields import extra_columns, new_columns

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator, Mapping
 
 from tidelake.config import FilesSource
-from tidelake.delta.generations import open_generation
 from tidelake.delta.locks import is_put_back
 from tidelake.delta.log import last_commit
 from tidelake.delta.tables import Hop, Table
@@ -14,8 +13,8 @@ from tidelake.errors import GenerationError, RefusedError, SourceError
 from tidelake.folders import Folder
 from tidelake.ops.alerts.alert import Alert
 from tidelake.ops.alerts.sight import Sight, lasting
+from tidelake.runtime.checkpoints import CheckpointGuard, open_generation
 from tidelake.runtime.landing import check_landing
-from tidelake.runtime.standing import Standing
 
 # A run that commits just now lets table and checkpoint look apart.
 _LOOKS, _LOOK_SECONDS = 3, 0.3
@@ -106,9 +105,9 @@ def _stand(seen: Sight, hop: Hop, tables: list[Table]) -> None:
     lake, name, source = seen.lake, seen.name, seen.pipeline.source
     folder = lake.checkpoints(name, hop)
     fence = open_generation(name, hop, tables, folder)
-    standing = Standing(fence, folder / fence.generation, tuple(tables), _inputs(seen, hop))
+    standing = CheckpointGuard(fence, folder / fence.generation, tuple(tables), _inputs(seen, hop))
     standing.refuse_rewritten()
-    standing.refuse_astray(standing.astray)
+    standing.refuse_mismatch(standing.offset_mismatch)
     if hop == "bronze" and isinstance(source, FilesSource):
         try:
             check_landing(source.path, seen.taken.by_path())
@@ -118,7 +117,7 @@ def _stand(seen: Sight, hop: Hop, tables: list[Table]) -> None:
 
 
 def _inputs(seen: Sight, hop: Hop) -> Mapping[str, Table]:
-    from tidelake.runtime.gold_inputs import inputs_of  # noqa: PLC0415
+    from tidelake.runtime.gold_target import inputs_of  # noqa: PLC0415
 
     lake, name = seen.lake, seen.name
     if hop == "silver":

@@ -11,14 +11,15 @@ from pyspark.sql import SparkSession
 
 from tidelake.config import Pipeline
 from tidelake.delta.access import detail
-from tidelake.delta.compaction import CLUSTERED_BY, cluster, compact, has_vectors
 from tidelake.delta.locks import hold_hops
 from tidelake.delta.log import last_commit
+from tidelake.delta.merge import CLUSTERED_BY, cluster, compact, has_vectors
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import RefusedError
 from tidelake.ops.maintenance.needs import Need, needs_of
+from tidelake.runtime.gold_target import Target
 from tidelake.runtime.hop import Run
-from tidelake.runtime.targets import Target, targets_of
+from tidelake.runtime.targets import targets_of
 from tidelake.spark.engine import with_settings
 from tidelake.spark.tuning import VACUUM_SETTINGS
 

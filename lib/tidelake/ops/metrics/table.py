@@ -12,10 +12,9 @@ from pyspark.sql import functions as F
 
 from tidelake.config.standard import PROGRESS_COLUMNS
 from tidelake.delta.append import append, ensure_table
-from tidelake.delta.compaction import compact, is_due
-from tidelake.delta.generations import CREATION, FIRST_GENERATION
 from tidelake.delta.locks import hold
-from tidelake.delta.log import last_commit
+from tidelake.delta.log import CREATION, FIRST_GENERATION, last_commit
+from tidelake.delta.merge import compact, is_due
 from tidelake.instants import from_json, now
 from tidelake.ops.metrics.measured import Measured
 from tidelake.runtime.hop import Run

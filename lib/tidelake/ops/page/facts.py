@@ -38,7 +38,8 @@ from tidelake.ops.metrics.measured import Measured
 from tidelake.ops.query import ask
 from tidelake.ops.side import LateDay, ReasonGroup, list_late, list_quarantine
 from tidelake.ops.status import HopStatus, Status, batch_reached, read_status
-from tidelake.runtime.targets import Target, targets_of
+from tidelake.runtime.gold_target import Target
+from tidelake.runtime.targets import targets_of
 
 # How many batches the trend of a hop shows.
 _LATELY = 30

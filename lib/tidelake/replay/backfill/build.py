@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from tidelake.delta.generations import CREATION
 from tidelake.delta.locks import hold_hops
-from tidelake.delta.log import last_commit
+from tidelake.delta.log import CREATION, last_commit
 from tidelake.delta.notes import hash_of
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.replay.backfill.green import (

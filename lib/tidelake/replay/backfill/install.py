@@ -22,9 +22,8 @@ from tidelake.delta.positions import Position
 from tidelake.delta.tables import Hop, Table
 from tidelake.replay.beginning import begin, next_generation, offsets_of
 from tidelake.replay.rebuild_gold import FIRST
-from tidelake.runtime.gold_inputs import inputs_of
+from tidelake.runtime.gold_target import OWN, inputs_of, stamped
 from tidelake.runtime.hop import Run
-from tidelake.runtime.targets import OWN, stamped
 
 # Green tables may be empty.
 _REPLACES: dict[str, Any] = {"surely_filled": False, "replaces": True}

@@ -33,7 +33,7 @@ from tidelake.replay.backfill.install import (
 )
 from tidelake.replay.requeue import requeued_after, send_again, waiting
 from tidelake.replay.verify.inputs import ORIGIN, read_inputs
-from tidelake.runtime.gold_inputs import inputs_of
+from tidelake.runtime.gold_target import inputs_of
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
 from tidelake.runtime.targets import targets_of

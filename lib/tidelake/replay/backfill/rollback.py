@@ -8,9 +8,8 @@ from pyspark.errors import PySparkException
 
 from tidelake.delta.access import load
 from tidelake.delta.append import append
-from tidelake.delta.generations import CREATION
 from tidelake.delta.locks import hold_hops
-from tidelake.delta.log import REBUILT, last_commit, newest_version
+from tidelake.delta.log import CREATION, REBUILT, last_commit, newest_version
 from tidelake.delta.notes import position, positions
 from tidelake.delta.tables import Table
 from tidelake.errors import RefusedError
@@ -20,10 +19,10 @@ from tidelake.replay.beginning import next_generation
 from tidelake.replay.going_on import go_on_gold, go_on_silver
 from tidelake.replay.rebuild_gold import rebuild_gold
 from tidelake.replay.requeue import requeued_after, requeued_between, send_again, waiting
+from tidelake.runtime.gold_target import OWN
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import create_silver
-from tidelake.runtime.targets import OWN
 
 
 def rollback(run: Run) -> State:

@@ -15,8 +15,9 @@ from tidelake.delta.notes import changed_definition, positions
 from tidelake.delta.positions import Position
 from tidelake.errors import UsageError
 from tidelake.replay.verify.inputs import ORIGIN
+from tidelake.runtime.gold_target import Inputs, Target
 from tidelake.runtime.hop import Run
-from tidelake.runtime.targets import Inputs, Target, targets_of
+from tidelake.runtime.targets import targets_of
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from tidelake.fingerprints import contents, fingerprint
 from tidelake.instants import from_micros
 from tidelake.replay.erase.records import WAS_FILTERED, read
 from tidelake.replay.requeue import kept_in
+from tidelake.runtime.gold_target import literal, span
 from tidelake.runtime.hop import Run
-from tidelake.runtime.targets.target import literal, span
 
 
 @dataclass(frozen=True)

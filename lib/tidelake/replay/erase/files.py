@@ -12,7 +12,7 @@ from tidelake.ops.maintenance.needs import needs_of
 from tidelake.ops.maintenance.upkeep import vacuum
 from tidelake.replay.erase.remains import filled_tables
 from tidelake.replay.erase.report import Remains
-from tidelake.runtime.epochs import close_epoch
+from tidelake.runtime.books import close_epoch
 from tidelake.runtime.hop import Run
 
 _VECTORS = "deletionVectors"

@@ -18,7 +18,7 @@ from tidelake.delta.tables import Table
 from tidelake.replay.erase.subject import EVENT_ID, Subject
 from tidelake.replay.requeue import kept_in
 from tidelake.runtime.hop import Run
-from tidelake.runtime.writer_schemas import remembered
+from tidelake.runtime.schemas import remembered
 from tidelake.silver.classify import FILTERED, REASONS, SELECTED, STAGE
 
 WAS_FILTERED = "filtered"

@@ -17,9 +17,8 @@ from tidelake.instants import from_micros
 from tidelake.replay.verify.contents import Comparison, compare
 from tidelake.replay.verify.inputs import ORIGIN
 from tidelake.replay.verify.sums import Shape
-from tidelake.runtime.gold_inputs import inputs_of, up_to
+from tidelake.runtime.gold_target import Inputs, Target, inputs_of, up_to
 from tidelake.runtime.hop import Run
-from tidelake.runtime.targets import Inputs, Target
 
 
 def judge_target(run: Run, target: Target, version: int, since: datetime | None) -> Comparison:

@@ -16,7 +16,7 @@ from tidelake.delta.tables import Table
 from tidelake.ops.books import history
 from tidelake.ops.side import ClosedBatch, still_there
 from tidelake.replay.views import query_over
-from tidelake.runtime.gold_inputs import up_to
+from tidelake.runtime.gold_target import up_to
 from tidelake.runtime.hop import Run
 from tidelake.silver.scope import with_id_hash
 

@@ -15,9 +15,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidelake.delta.evolution import types_of
-from tidelake.delta.generations import CREATION
-from tidelake.delta.log import Commit
+from tidelake.delta.append import types_of
+from tidelake.delta.log import CREATION, Commit
 from tidelake.delta.notes import SilverNote, add_up, deductions_in, erased_rows
 from tidelake.errors import UsageError
 from tidelake.replay.verify.contents import Comparison, Difference
@@ -25,11 +24,10 @@ from tidelake.replay.verify.inputs import ORIGIN, SilverInputs
 from tidelake.replay.verify.routes import Route, compare_routes
 from tidelake.replay.verify.sums import Shape
 from tidelake.runtime.accepted_rows import AcceptedRows
-from tidelake.runtime.enrichment import Lookup, enriched, lookups
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
+from tidelake.runtime.schemas import Lookup, enriched, lookups, remembered
 from tidelake.runtime.silver import decide_fates
-from tidelake.runtime.writer_schemas import remembered
 from tidelake.silver.fields import extra_columns
 from tidelake.silver.payloads import WriterSchemas
 from tidelake.silver.route import (

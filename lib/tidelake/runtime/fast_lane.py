@@ -1,0 +1,364 @@
+"""The fast lane: alerts within milliseconds, which the tables confirm or retract later.
+
+A stream cannot ask the tables, so it reads a small copy of what they know of each key.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from tidelake.columns import instant
+from tidelake.config import Detection, FilesSource, KafkaSource
+from tidelake.config.gold import FastLane
+from tidelake.delta.access import load
+from tidelake.delta.append import append
+from tidelake.delta.log import last_commit
+from tidelake.delta.notes import SilverNote, positions
+from tidelake.delta.positions import BEGINNING
+from tidelake.delta.tables import Table
+from tidelake.errors import NotBuiltError, TidelakeError, UsageError
+from tidelake.folders import Folder, remove_tree
+from tidelake.foreign import kind_of
+from tidelake.gold.detections import EVIDENCE, RULE
+from tidelake.gold.fast import known, to_fast_alerts
+from tidelake.instants import BEGINNING as FIRST_INSTANT
+from tidelake.instants import back, from_micros
+from tidelake.kafka.reach import refuse_unreachable
+from tidelake.kafka.source import client_options
+from tidelake.runtime.failures import FOREIGN, named
+from tidelake.runtime.gold_target import OWN, inputs_of, up_to
+from tidelake.runtime.hop import Run
+from tidelake.silver.glance import glance
+from tidelake.sources import read_stream
+from tidelake.spark.engine import runs_until_stopped
+
+VERDICTS = ("confirmed", "retracted", "open", "missed")
+_EVENT, _SENT, _ALERTED = "alerted_event", "sent_at", "alerted_at"
+_POLL_SECONDS = 1
+# Longer than it takes to plan a batch, on any machine that could keep up.
+_APART = timedelta(seconds=30)
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """What the tables know of each key, in a Delta table of its own at ``path``.
+
+    A stream's plan sees a new version of a Delta table with its next batch. The copy is one row a
+    key: the stream stands still while it is read and broadcast.
+    """
+
+    run: Run
+    detection: Detection
+    path: Folder
+
+    def refresh(self) -> None:
+        """Write the copy anew."""
+        spark, lake, detection = self.run.spark, self.run.lake, self.detection
+        silver = lake.silver(self.run.pipeline.name)
+        hours = load(spark, lake.gold(detection.features))
+        newest = hours.agg(F.max(F.unix_micros("window_start"))).collect()[0][0]
+        now = from_micros(newest) or FIRST_INSTANT
+        partitions = SilverNote.of(last_commit(silver)).partitions.values()
+        times = [one.max_event_time for one in partitions if one.max_event_time is not None]
+        burst = detection.burst.within if detection.burst else timedelta(0)
+        recent_since = back(max(times, default=FIRST_INSTANT), burst)
+        rows = known(
+            hours.where(F.col("window_start") >= instant(back(now, detection.lookback))),
+            load(spark, silver).where(F.col("event_time") > instant(recent_since)),
+            detection,
+            now=now,
+        )
+        rows.coalesce(1).write.format("delta").mode("overwrite").save(str(self.path))
+
+    def read(self) -> DataFrame:
+        """Read the copy; as part of a stream, with each batch anew."""
+        return self.run.spark.read.format("delta").load(str(self.path))
+
+    @contextmanager
+    def kept_fresh(self, every: timedelta) -> Iterator[None]:
+        """Refresh now and then until the work ends; where that fails the last copy stays."""
+        ended = threading.Event()
+
+        def work() -> None:
+            while not ended.wait(every.total_seconds()):
+                try:
+                    self.refresh()
+                except FOREIGN as error:
+                    if not ended.is_set():
+                        self.run.progress.say(
+                            f"what is known of keys was not read anew: {kind_of(error)}"
+                        )
+
+        thread = threading.Thread(target=work, daemon=True, name="knowledge")
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join(timeout=every.total_seconds())
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One stream of alerts from the source, beside the hops."""
+
+    run: Run
+    detection: Detection
+    fast: FastLane
+
+    @property
+    def folder(self) -> Folder:
+        """What the lane keeps."""
+        return self.run.lake.fast(self.detection.name)
+
+    @property
+    def target(self) -> str:
+        """Where alerts go, in words."""
+        source = self.run.pipeline.source
+        if isinstance(source, KafkaSource):
+            return f"topic {self.fast.topic} at {source.bootstrap}"
+        return f"files under {self.folder / 'alerts'}"
+
+    def go(self) -> None:
+        """Run until asked to stop: a KeyboardInterrupt. A TidelakeError names what stopped it."""
+        self._refuse()
+        knowledge = Knowledge(self.run, self.detection, self.folder / "known")
+        try:
+            knowledge.refresh()
+            with knowledge.kept_fresh(self.fast.refresh / 2):
+                self._follow(knowledge)
+        except FOREIGN as error:
+            if self.run.stop.is_set():
+                raise KeyboardInterrupt from None
+            raise self._named(error) from error
+        finally:
+            # The next one begins with its own; nothing of a key stays behind.
+            remove_tree(knowledge.path)
+
+    def _refuse(self) -> None:
+        pipeline, features = self.run.pipeline, self.detection.features
+        if not runs_until_stopped():
+            raise UsageError(
+                "a fast lane needs a session of its own, not one through Spark Connect. "
+                "Give the environment a master, and unset SPARK_REMOTE."
+            )
+        if pipeline.enrich:
+            raise NotBuiltError(f"{pipeline.file}: a fast lane beside enrich")
+        if pipeline.reads_avro:
+            raise NotBuiltError(f"{pipeline.file}: a fast lane over Avro")
+        if isinstance(pipeline.source, KafkaSource):
+            refuse_unreachable(pipeline.source.bootstrap)
+        elif not isinstance(pipeline.source, FilesSource):
+            raise UsageError(
+                f"a fast lane follows topics or files, and the source of {pipeline.name} is "
+                f"{pipeline.source.kind}"
+            )
+        if not self.run.lake.gold(features).exists:
+            raise UsageError(
+                f"gold.{features} does not exist yet, and the rules look back at "
+                f"it. Fill it with: tidelake run {pipeline.name}"
+            )
+
+    def _started(self, knowledge: Knowledge, number: int) -> StreamingQuery:
+        alerts = to_fast_alerts(self._events(), knowledge.read(), self.detection)
+        seconds = round(self.fast.refresh.total_seconds())
+        trigger: dict[str, Any] = {"realTime": f"{seconds} seconds"}
+        if self.why_not():
+            trigger = {"processingTime": "0 seconds"}
+        return (
+            self._into(alerts)
+            .queryName(f"{self.run.pipeline.name}-fast-{number}")
+            .option("checkpointLocation", str(self.folder / f"checkpoint-{number}"))
+            .trigger(**trigger)
+            .start()
+        )
+
+    def why_not(self) -> str:
+        """Say why Spark's real-time mode is not to be had; empty where it is."""
+        if not isinstance(self.run.pipeline.source, KafkaSource):
+            return "Real-time mode needs Kafka"
+        if "realTime" not in inspect.signature(DataStreamWriter.trigger).parameters:
+            return f"Real-time mode needs Spark 4.2, and this is {self.run.spark.version}"
+        return ""
+
+    def _events(self) -> DataFrame:
+        """Read the source loosely; it begins with the newest."""
+        source = self.run.pipeline.source
+        if isinstance(source, KafkaSource):
+            newest = {"starting": "latest", "max_offsets_per_trigger": None, "min_partitions": None}
+            source = source.model_copy(update=newest)
+        records = read_stream(self.run.spark, source).withColumns(
+            {
+                "record_id": F.lit(None).cast("string"),
+                # When it arrived at the source: a batch may last for minutes.
+                "ingested_at": F.col("source_timestamp"),
+                "ingest_date": F.to_date("source_timestamp"),
+            }
+        )
+        events = glance(records, self.run.pipeline, self.detection.looks_at)
+        return events.withColumnRenamed("ingested_at", "sent_at")
+
+    def _into(self, alerts: DataFrame) -> DataStreamWriter:
+        source = self.run.pipeline.source
+        message = F.to_json(F.struct("*"), {"ignoreNullFields": "false"})
+        if isinstance(source, KafkaSource):
+            key = F.concat_ws("/", *self.detection.keys)
+            rows = alerts.select(key.alias("key"), message.alias("value"))
+            to = {"topic": self.fast.topic, **client_options(source)}
+            return rows.writeStream.format("kafka").outputMode("update").options(**to)
+        rows = alerts.select(message.alias("value"))
+        return rows.writeStream.format("text").option("path", str(self.folder / "alerts"))
+
+    def _follow(self, knowledge: Knowledge) -> None:
+        """Start the streams one after the other, wait, and tell what each batch took.
+
+        A stream stands still between two batches, while it makes the plan of the next. So there
+        are two, whose batches begin at different times: the other one goes on.
+        """
+        say, why_not = self.run.progress.say, self.why_not()
+        if why_not:
+            say(f"{why_not}: short micro-batches instead")
+        streams = 1 if why_not else self.fast.streams
+        apart = min(self.fast.refresh / 2, _APART).total_seconds()
+        queries, told = [self._started(knowledge, 0)], [-1] * streams
+        due = time.monotonic() + apart
+        say(f"Fast lane of {self.detection.name}: alerts go to {self.target}")
+        try:
+            while not self.run.stop.is_set():
+                if len(queries) < streams and time.monotonic() >= due:
+                    queries.append(self._started(knowledge, len(queries)))
+                for number, query in enumerate(queries):
+                    query.awaitTermination(_POLL_SECONDS)
+                    told[number] = self._tell(query, told[number])
+            raise KeyboardInterrupt
+        except StreamingQueryException as error:
+            raise self._named(error) from error
+        finally:
+            for query in queries:
+                query.stop()
+
+    def _tell(self, query: StreamingQuery, told: int) -> int:
+        """Say what the newest batch took, if it is another than the one that was told."""
+        progress = query.lastProgress
+        if progress is None or progress["batchId"] <= told:
+            return told
+        if progress["numInputRows"]:
+            still = progress["durationMs"].get("queryPlanning", 0) / 1000
+            self.run.progress.say(
+                f"fast    batch {progress['batchId']:4}  {progress['numInputRows']:>9,} rows  "
+                f"planned in {still:.1f} s"
+            )
+        return int(progress["batchId"])
+
+    def _named(self, error: Exception) -> TidelakeError:
+        return named(error, f"{self.run.pipeline.name}, fast lane,")
+
+
+@dataclass(frozen=True)
+class Reconciled:
+    """What became of the alerts: a table with a row for each, and counts by rule and verdict."""
+
+    table: str
+    counts: dict[str, dict[str, int]]
+
+
+def reconcile(run: Run, detection: Detection, fast: FastLane) -> Reconciled:
+    """Judge every alert of the fast lane by what the tables hold now.
+
+    ``confirmed``: the tables have it too. ``retracted``: they have taken in its event and do not
+    have it, or the event was refused. ``open``: its event is not decided yet. ``missed``: only the
+    tables have it. What arrives later may change a verdict; the table is written anew.
+    """
+    lake = run.lake
+    exact_table, sent_table = lake.gold(detection.name), lake.silver(fast.pipeline)
+    for table, pipeline in ((exact_table, run.pipeline.name), (sent_table, fast.pipeline)):
+        if not table.exists:
+            raise UsageError(
+                f"{table.name} does not exist yet. Fill it with: tidelake run {pipeline}"
+            )
+    sent = _first_of_each(load(run.spark, sent_table), detection, fast)
+    exact = load(run.spark, exact_table)
+    judged = _judged(sent, exact, _decided(run, exact_table), detection)
+    reconciled = lake.table(f"{exact_table.name}__reconciled")
+    append(judged, reconciled, {"reconciled": detection.name}, replaces=True)
+    counted = load(run.spark, reconciled).groupBy(RULE, "verdict").count().collect()
+    counts: dict[str, dict[str, int]] = {}
+    for row in sorted(counted):
+        found = counts.setdefault(row[RULE], dict.fromkeys(VERDICTS, 0))
+        found[row["verdict"]] = row["count"]
+    return Reconciled(reconciled.name, counts)
+
+
+def _first_of_each(sent: DataFrame, detection: Detection, fast: FastLane) -> DataFrame:
+    """Take the first alert of each event and rule; the pipeline may select other columns."""
+    needed = (RULE, _EVENT, EVIDENCE, _SENT, _ALERTED, *detection.keys)
+    missing = [name for name in needed if name not in sent.columns]
+    if missing:
+        raise UsageError(
+            f"silver.{fast.pipeline} has no column {', '.join(missing)}: name it under "
+            f"event.select of the pipeline {fast.pipeline}"
+        )
+    told = F.struct(_ALERTED, "record_id", "event_time", EVIDENCE, _SENT, *detection.keys)
+    first = sent.groupBy(F.col(_EVENT).alias("event_id"), RULE).agg(F.min(told).alias("_first"))
+    return first.select(
+        "event_id",
+        RULE,
+        F.col("_first.event_time").alias("_sent_time"),
+        *[F.col(f"_first.{key}").alias(f"_sent_{key}") for key in detection.keys],
+        F.col(f"_first.{EVIDENCE}").alias("fast_evidence"),
+        F.col(f"_first.{_SENT}").alias(_SENT),
+        F.col(f"_first.{_ALERTED}").alias(_ALERTED),
+    )
+
+
+def _decided(run: Run, exact: Table) -> DataFrame:
+    """Give the ids of events that gold has taken in, and of those that silver refused."""
+    tables = inputs_of(run.lake, run.pipeline)
+    reached = positions(last_commit(exact))
+    until = {key: reached.get(key, BEGINNING) for key in tables}
+    ids = up_to(run.spark, tables, until)(OWN).select("event_id")
+    name = run.pipeline.name
+    for refused in (run.lake.quarantine(name), run.lake.late(name)):
+        if refused.exists:
+            ids = ids.unionByName(load(run.spark, refused).select("event_id"))
+    return ids.distinct().withColumn("_decided", F.lit(True))
+
+
+def _judged(
+    sent: DataFrame, exact: DataFrame, decided: DataFrame, detection: Detection
+) -> DataFrame:
+    known = exact.select(
+        "event_id", RULE, "event_time", *detection.keys, EVIDENCE, F.lit(True).alias("_exact")
+    )
+    both = sent.withColumn("_fast", F.lit(True)).join(known, on=["event_id", RULE], how="full")
+    both = both.join(decided, on="event_id", how="left")
+    verdict = (
+        F.when(F.col("_exact").isNotNull() & F.col("_fast").isNotNull(), "confirmed")
+        .when(F.col("_exact").isNotNull(), "missed")
+        .when(F.col("_decided").isNotNull(), "retracted")
+        .otherwise("open")
+    )
+    return both.select(
+        verdict.alias("verdict"),
+        RULE,
+        "event_id",
+        F.coalesce("event_time", "_sent_time").alias("event_time"),
+        *[F.coalesce(key, f"_sent_{key}").alias(key) for key in detection.keys],
+        EVIDENCE,
+        "fast_evidence",
+        _SENT,
+        _ALERTED,
+    )
