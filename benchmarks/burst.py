@@ -39,7 +39,7 @@ from tidelake.delta.notes import position
 from tidelake.delta.positions import rows_between
 from tidelake.delta.tables import Lake
 from tidelake.kafka.broker import down, up
-from tidelake.kafka.lag import total
+from tidelake.kafka.topic_offsets import total
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.query import ask
 from tidelake.ops.status import read_status

@@ -9,8 +9,8 @@ import yaml
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from tidelake.bronze import HEADERS_DDL
 from tidelake.config import Environment, GoldTable, Pipeline, load_pipeline
-from tidelake.sources import HEADERS_DDL
 
 _COUNTED = {
     "name": "counted",

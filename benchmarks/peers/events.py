@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from tidelake.generators.shop import HOUR, MINUTE, PRICED, SECOND, draw_clicks, price
+from tidelake.generators.clickstream import PRICED, draw_clicks, price
+from tidelake.generators.landing import HOUR, MINUTE, SECOND
 
 START = datetime(2026, 1, 5)
 DAY = 24 * HOUR

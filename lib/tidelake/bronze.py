@@ -1,14 +1,26 @@
-"""Raw records to bronze: every payload verbatim, stamped with the moment it was taken."""
+"""Read a source as raw records, and write them as bronze: every payload the very bytes it was.
+
+What Spark may not compute on a stream, a row's place in its file, is added to each micro-batch by
+:func:`identify`, while the partitions are still those of the read.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidelake.sources import HEADERS_DDL
+from tidelake.config import DeltaSource, FilesSource, RateSource, Source
+from tidelake.config.model import bytes_of
+from tidelake.config.types import quoted
+from tidelake.folders import absolute
+from tidelake.kafka.topic_source import read_topics
+from tidelake.spark.tuning import FILES_A_BATCH
 
+RECORD = ("record_id", "key", "payload", "headers", "source", "source_timestamp")
+HEADERS_DDL = "array<struct<key: string, value: binary>>"
 BRONZE_DDL = (
     "record_id string, key binary, payload binary, "
     f"headers {HEADERS_DDL}, source string, source_timestamp timestamp, "
@@ -16,35 +28,195 @@ BRONZE_DDL = (
 )
 REQUEUE_DDL = f"{BRONZE_DDL}, reason string, requeued_at timestamp"
 
+# monotonically_increasing_id() holds the partition in its upper bits, the row in the lower 33.
+_PARTITION_BITS = 33
+_ROW_IN_PARTITION = (1 << _PARTITION_BITS) - 1
+
+# A row's number in its micro-batch, the first byte of the block of its file that it is in, and the
+# file's size when Spark planned the read.
+NUMBER, BLOCK, SIZE = "_number", "_block", "_size"
+
+
+def read_stream(spark: SparkSession, source: Source) -> DataFrame:
+    """Open a source as a stream; for files, the session must put each file in its own partition.
+
+    Returns:
+        ``key``, ``payload``, ``headers``, ``source``, ``source_timestamp`` and ``_position``,
+        null unless the source numbers its records itself; of files also ``_block`` and ``_size``.
+    """
+    if isinstance(source, FilesSource):
+        return _read_files(spark, source)
+    if isinstance(source, DeltaSource):
+        return _read_delta(spark, source)
+    if isinstance(source, RateSource):
+        reader = spark.readStream.format("rate").option("rowsPerSecond", source.rows_per_second)
+        return _records(
+            reader.load(),
+            payload=F.to_json(F.struct("timestamp", "value")).cast("binary"),
+            source=F.lit("rate"),
+            timestamp=F.col("timestamp"),
+            position=F.col("value"),
+        )
+    return _records(
+        read_topics(spark, source),
+        key=F.col("key"),
+        payload=F.col("value"),
+        headers=F.col("headers"),
+        source=F.col("topic"),
+        timestamp=F.col("timestamp"),
+        position=F.concat_ws(":", F.col("partition"), F.col("offset")),
+    )
+
+
+def identify(rows: DataFrame, source: Source, batch: int) -> DataFrame:
+    """Add ``record_id`` (``<source>:<position>``) to a micro-batch as it was read.
+
+    It holds only on the frame that the stream handed over, before any shuffle or coalesce. Where
+    the file's rows have no position yet, a row is numbered in its partition, which is its file,
+    from 0. A Delta table's stream tells no position: there the batch and the row's number serve.
+    Rows of files keep their number in the micro-batch, as ``_number``.
+    """
+    if isinstance(source, FilesSource):
+        rows = rows if NUMBER in rows.columns else numbered(rows)
+        in_partition = F.col(NUMBER).bitwiseAND(F.lit(_ROW_IN_PARTITION)).cast("string")
+        place = [F.coalesce("_position", in_partition)]
+    elif isinstance(source, DeltaSource):
+        place = [F.lit(batch), F.monotonically_increasing_id()]
+    else:
+        place = [F.col("_position")]
+    parts = [F.col("source"), *[part.cast("string") for part in place]]
+    return rows.withColumn("record_id", F.concat_ws(":", *parts))
+
+
+def numbered(rows: DataFrame) -> DataFrame:
+    """Number a micro-batch's rows as it was read: those of a block follow each other."""
+    return rows.withColumn(NUMBER, F.monotonically_increasing_id())
+
+
+def last_row() -> Column:
+    """Aggregate, over numbered rows, the number of the last one and the bytes of its payload."""
+    return F.max(F.struct(NUMBER, F.length("payload")))
+
+
+def refuse_more(rows: DataFrame, ends: Sequence[tuple[int, int]]) -> DataFrame:
+    """Make a second read of a micro-batch of files fail where it finds more than the first did.
+
+    Spark fixes the files and their lengths when it plans a batch. A file that grows after that is
+    still read up to the end of the line that begins at the planned length or before it: up to one
+    line more, or a longer last line.
+
+    Args:
+        rows: Numbered, in the partitions of the read.
+        ends: From :func:`last_row`, of each file or block of the first read; of those that a
+            partition holds, the last one is compared.
+    """
+    known = {number >> _PARTITION_BITS: (number, length) for number, length in sorted(ends)}
+    found = [known.get(partition, (-1, 0)) for partition in range(max(known, default=0) + 1)]
+    # As texts, which Spark folds to one literal each: generated code is the same in each batch.
+    numbers, lengths = (
+        f"CAST(split('{','.join(map(str, values))}', ',') AS ARRAY<BIGINT>)"
+        for values in zip(*found, strict=True)
+    )
+    partition = f"CAST(shiftright({NUMBER}, {_PARTITION_BITS}) AS INT)"
+    last = f"coalesce(get({numbers}, {partition}), -1)"
+    longer = f"{NUMBER} = {last} AND length(payload) > get({lengths}, {partition})"
+    return rows.where(
+        F.expr(
+            f"CASE WHEN {NUMBER} > {last} OR {longer} "
+            "THEN raise_error('a file grew between two reads') ELSE true END"
+        )
+    )
+
 
 def to_bronze(records: DataFrame, *, ingested_at: datetime) -> DataFrame:
     """Stamp identified records with their arrival.
 
     Args:
-        records: The columns of :data:`tidelake.sources.RECORD`.
+        records: The columns of :data:`RECORD`.
         ingested_at: One instant (UTC) for the whole batch; never before the last batch's.
 
     Returns:
         Bronze's columns in their order.
     """
-    stamp = F.lit(ingested_at)
     return records.select(
-        "record_id",
-        "key",
-        "payload",
-        "headers",
-        "source",
-        "source_timestamp",
-        stamp.alias("ingested_at"),
+        *RECORD,
+        F.lit(ingested_at).alias("ingested_at"),
         F.lit(ingested_at.date()).alias("ingest_date"),
     )
 
 
 def as_never_requeued(rows: DataFrame) -> DataFrame:
-    """Give bronze's rows the requeue's two columns, null, so that both are read alike."""
-    return rows.withColumns(
-        {
-            "reason": F.lit(None).cast("string"),
-            "requeued_at": F.lit(None).cast("timestamp"),
-        }
+    """Add the requeue's two columns, null, so that bronze and requeue are read alike."""
+    null = F.lit(None)
+    return rows.withColumns({"reason": null.cast("string"), "requeued_at": null.cast("timestamp")})
+
+
+def _read_files(spark: SparkSession, source: FilesSource) -> DataFrame:
+    lines = (
+        spark.readStream.format("text")
+        # The line feed alone: a carriage return is part of the payload.
+        .option("lineSep", "\n")
+        .option("recursiveFileLookup", True)
+        # Without it, a file seven days older than the newest is never read.
+        .option("maxFileAge", "36500d")
+        .options(**_limits(source))
+        .load(absolute(source.path))
+    )
+    return _records(
+        lines,
+        payload=F.col("value").cast("binary"),
+        source=F.col("_metadata.file_path"),
+        timestamp=F.col("_metadata.file_modification_time"),
+        of_file={
+            BLOCK: F.col("_metadata.file_block_start"),
+            SIZE: F.col("_metadata.file_size"),
+        },
+    )
+
+
+def _read_delta(spark: SparkSession, source: DeltaSource) -> DataFrame:
+    table = spark.readStream.format("delta").options(**_limits(source)).load(source.path)
+    names = [field.name for field in table.schema.fields]
+    row = F.to_json(F.struct(*[F.col(quoted(name)) for name in names]))
+    return _records(
+        table,
+        payload=row.cast("binary"),
+        source=F.lit(source.path),
+        timestamp=F.lit(None),
+    )
+
+
+def _limits(source: FilesSource | DeltaSource) -> dict[str, str]:
+    """Return Spark's limits on a batch; the first file always comes whole."""
+    files, size = source.max_files_per_trigger, source.max_bytes_per_trigger
+    if files is None and size is None:
+        files = FILES_A_BATCH
+    limits = {
+        "maxFilesPerTrigger": files,
+        # For files Spark wants the plain number.
+        "maxBytesPerTrigger": None if size is None else bytes_of(size),
+    }
+    return {name: str(value) for name, value in limits.items() if value is not None}
+
+
+def _records(
+    rows: DataFrame,
+    *,
+    payload: Column,
+    source: Column,
+    timestamp: Column,
+    key: Column | None = None,
+    headers: Column | None = None,
+    position: Column | None = None,
+    of_file: Mapping[str, Column] | None = None,
+) -> DataFrame:
+    nothing = F.lit(None)
+    return rows.select(
+        (nothing if key is None else key).cast("binary").alias("key"),
+        payload.alias("payload"),
+        (nothing if headers is None else headers).cast(HEADERS_DDL).alias("headers"),
+        source.alias("source"),
+        timestamp.cast("timestamp").alias("source_timestamp"),
+        (nothing if position is None else position).cast("string").alias("_position"),
+        *[column.alias(name) for name, column in (of_file or {}).items()],
     )

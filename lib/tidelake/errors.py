@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 
 class TidelakeError(Exception):
-    """The root of the tree; its message is written for the person who reads it."""
+    """The root of the tree; its message is written for the user."""
 
     exit_code = 1
 
@@ -39,10 +39,10 @@ class UsageError(TidelakeError):
 
 @dataclass(frozen=True)
 class Violation:
-    """One thing wrong in a file.
+    """One error in a file.
 
     Attributes:
-        path: Where, as a path of keys: ``gold[1].window.size``.
+        path: The path of keys: ``gold[1].window.size``.
         message: What is wrong and, where it helps, what to write instead.
         line: Line in the file, counted from 1; None where it has none.
     """
@@ -52,7 +52,7 @@ class Violation:
     line: int | None = None
 
     def __str__(self) -> str:
-        """Give ``path (line n): message``."""
+        """Return ``path (line n): message``."""
         place = f"{self.path} (line {self.line})" if self.line else self.path
         return f"{place}: {self.message}"
 
@@ -96,10 +96,8 @@ class SourceChangedError(RefusedError):
         self.changes = tuple(changes)
         shown = "\n".join(f"  - {change}" for change in self.changes[:10])
         more = f"\n  … and {len(self.changes) - 10} more" if len(self.changes) > 10 else ""
-        what, remedy = (
-            "after they were read, so their new content was never taken",
-            "Move them out of the folder, put their new lines into new files, then run again.",
-        )
+        what = "after they were read, so their new content was never taken"
+        remedy = "Move them out of the folder, put their new lines into new files, then run again."
         if not taken:
             what = "while they were read, and nothing of them was taken"
             remedy = "Wait until their writer is done, or put them back, then run again."
@@ -110,7 +108,7 @@ class LostError(RefusedError):
     """Records of a topic are gone that were not taken, or the topic is another one."""
 
     def __init__(self, what: str) -> None:
-        """Say what is gone, and that nobody passes over it unasked."""
+        """Name what is gone, and the ways on."""
         super().__init__(
             f"{what}. Nothing was written. Bring the records back, or follow what is left from "
             "its beginning into tables of their own, with another --root."
@@ -138,15 +136,15 @@ class LeaseLostError(LockedError):
         not_begun: str = "",
         command: str = "",
     ) -> None:
-        """Say which steps are done, and which command goes on.
+        """List the steps that are done, and name the command that goes on.
 
         Args:
             what: What is written under the lock.
-            place: Where the lock lies.
+            place: The path of the lock.
             done: Steps that are done.
             interrupted: A step that may be done or not; empty: none.
-            not_begun: The step that would have come next; empty: not known.
-            command: Which goes on; empty: the same one.
+            not_begun: The next step; empty: not known.
+            command: The one that goes on; empty: the same.
         """
         self.what, self.place = what, place
         self.done = tuple(done)

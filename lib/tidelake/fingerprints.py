@@ -1,4 +1,4 @@
-"""Sum up a set of record ids in numbers, alike in Spark and in DuckDB.
+"""Fingerprints of sets of record ids, alike in Spark and in DuckDB.
 
 The sum of 60 bits of each id's MD5, modulo 2^64: with equal counts, equal sums mean equal rows. A
 row lost and another doubled keep the count, not the sum; nor does a row that is there twice cancel
@@ -36,7 +36,7 @@ _HALF = 30
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What tells one set of rows from another of as many.
+    """The fingerprint of a set of rows.
 
     Attributes:
         xor: The exclusive or of the rows' numbers.
@@ -49,7 +49,7 @@ class Fingerprint:
 
     @staticmethod
     def of(xor: object, total: object = None) -> Fingerprint:
-        """Take numbers as a commit, or a query, has them."""
+        """Convert the numbers of a commit or a query."""
         told = None if total is None else _wrapped(int(str(total)))
         return Fingerprint(int(str(xor)), told)
 
@@ -62,7 +62,7 @@ class Fingerprint:
         return self._with(other, -1)
 
     def agrees(self, other: Fingerprint) -> bool:
-        """Tell whether both may be of the same rows."""
+        """Return whether both may be of the same rows."""
         if self.total is None or other.total is None:
             return self.xor == other.xor
         return self.total == other.total
@@ -94,12 +94,12 @@ def contents() -> Column:
 
 
 def combined(fingerprints: Iterable[Fingerprint]) -> Fingerprint:
-    """Give the fingerprint of several sets of rows together."""
+    """Return the fingerprint of several sets of rows together."""
     return reduce(Fingerprint.plus, fingerprints, EMPTY)
 
 
 def bronze_marks(ids: Fingerprint, whole: Fingerprint) -> dict[str, Any]:
-    """Write the fingerprints of a batch of bronze for the metadata of its commit."""
+    """Return a bronze batch's fingerprints as metadata of its commit."""
     return {
         "fingerprint": ids.xor,
         "contents": whole.xor,
@@ -138,5 +138,5 @@ def _total(number: Column) -> Column:
 
 
 def _wrapped(number: int) -> int:
-    """Give a sum modulo 2^64 as a signed number, which is what Spark's BIGINT holds."""
+    """Return a sum modulo 2^64 as a signed number, which is what Spark's BIGINT holds."""
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)

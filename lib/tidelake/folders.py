@@ -1,4 +1,4 @@
-"""Name folders and files, on a disk or an object store (``s3://…``), and work on them."""
+"""Folders and files, on a disk or an object store (``s3://…``)."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ _STAYS = frozenset("-_.!~*'():@&=+$,;/")
 
 
 def is_stored(place: Folder | str) -> bool:
-    """Tell whether a place lies on an object store."""
+    """Return whether a place lies on an object store."""
     return str(place).startswith(SCHEME)
 
 
 def folder(text: str) -> Folder:
-    """Give the folder that a text names; a relative one lies under the working directory.
+    """Return the folder that a text names; a relative one lies under the working directory.
 
     Raises:
         UsageError: It has a scheme that is not ``s3://``, or names no bucket or prefix.
@@ -62,7 +62,7 @@ def folder(text: str) -> Folder:
 
 
 def stored(place: str) -> UPath:
-    """Give what lies at an address on a store, whatever its name.
+    """Return the path of an address on a store, whatever its name.
 
     Raises:
         MachineError: What reads a store is not installed.
@@ -79,7 +79,7 @@ def stored(place: str) -> UPath:
 
 
 def problem_of(text: str) -> str:
-    """Say why a text names no folder; empty where it does."""
+    """Return why a text names no folder, or "" where it does."""
     if not _SCHEMED.match(text):
         return ""
     if not text.startswith(SCHEME):
@@ -96,7 +96,7 @@ def problem_of(text: str) -> str:
 
 
 def absolute(text: str) -> str:
-    """Write a place whole: a path from the root on, an address as it is."""
+    """Return a path from the root on, or an address as it is."""
     return text.rstrip("/") if is_stored(text) else os.path.abspath(text)
 
 
@@ -125,16 +125,9 @@ def _in_a_uri(letter: str) -> str:
     return letter if letter.isalnum() or stays else quote(letter)
 
 
-def address_of(place: str) -> str:
-    """Write a file's path as an address; :func:`place_of` is the way back."""
-    if is_stored(place):
-        return SCHEME + quote(place.removeprefix(SCHEME), safe="/!$&'()*+,;=:@~-._")
-    return place
-
-
 @dataclass(frozen=True)
 class Listed:
-    """A file as a listing told of it.
+    """A file of a listing.
 
     Attributes:
         path: Where it is.
@@ -155,7 +148,7 @@ class Listed:
         return str(self.path.stem)
 
     def text(self) -> str:
-        """Read it; on a store, what was read under the same tag before is not fetched again."""
+        """Read it; a store's file is fetched once a tag."""
         if not self.tag:
             return self.path.read_text(encoding="utf-8")
         return _memory.text(self)
@@ -236,25 +229,22 @@ _memory = _Memory()
 
 
 def states_of(paths: Sequence[str]) -> list[tuple[int, int]]:
-    """Look at files: bytes, and milliseconds of the last change, of each."""
+    """Return the size in bytes and the last change in milliseconds of each file."""
     if not any(map(is_stored, paths)):
         return [_state(path) for path in paths]
-    # Each look is a round trip.
+    # Each is a round trip.
     with ThreadPoolExecutor(_LOOKS_AT_ONCE) as looking:
         return list(looking.map(_state, paths))
 
 
 def state_of(entry: Mapping[str, Any]) -> tuple[int, int]:
-    """Read the same from an entry of a store's listing."""
+    """Return the same of an entry of a store's listing."""
     # One request tells the fraction of a second, another does not.
     return entry["size"], int(entry["LastModified"].timestamp()) * 1000
 
 
 def has_one_time(path: str) -> bool:
-    """Tell whether Spark and Python learn of the same instant of a file's change.
-
-    On a volume or an object store they do not.
-    """
+    """Return whether Spark and Python see the same modification time; not on volumes or stores."""
     return not (is_stored(path) or path.startswith(_VOLUMES))
 
 
@@ -267,11 +257,11 @@ def _state(path: str) -> tuple[int, int]:
 
 
 def refuse_unusable(root: Folder) -> None:
-    """Find out, not from Spark, that a root cannot be used; nothing is created.
+    """Check that a root can be used, without Spark; nothing is created.
 
     Raises:
         UsageError: It is no folder, or cannot be read; there is no such bucket.
-        MachineError: The object store does not answer, or does not let us in.
+        MachineError: The object store does not answer, or refuses access.
     """
     if is_stored(root):
         bucket, _, prefix = str(root).removeprefix(SCHEME).partition("/")

@@ -1,6 +1,6 @@
-"""The tables in a notebook: ask, follow a record, read the books; every answer a pandas frame.
+"""The tables in a notebook: query, follow a record, read the ledger; every answer a pandas frame.
 
-What works on the tables rather than reading them needs Spark, and is in :mod:`tidelake.workbench`.
+What changes or recomputes tables needs Spark, and is in :mod:`tidelake.workbench`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Lakehouse:
-    """The tables of one environment.
-
-    Attributes:
-        environment: What differs by place.
-        lake: Where the tables are.
-    """
+    """The tables of one environment."""
 
     environment: Environment
     lake: Lake
@@ -57,37 +52,34 @@ class Lakehouse:
         return pd.DataFrame({"table": [table.name for table in self.lake.existing()]})
 
     def books(self, pipeline: str) -> pd.DataFrame:
-        """Add up a pipeline's books: a row a term, all of bronze in exactly one of its fates."""
+        """Return a pipeline's ledger: a row a term, all of bronze in exactly one of its fates."""
         told = read_ledger(self.lake, self._pipeline(pipeline)).to_json()
         terms = [(name, value) for name, value in told.items() if type(value) is int]
         return pd.DataFrame(terms, columns=["term", "rows"])
 
     def quarantine(self, pipeline: str) -> pd.DataFrame:
         """List quarantined rows by stage and reason, with an example of each."""
-        groups = list_quarantine(self.lake, self._pipeline(pipeline))
-        return pd.DataFrame([asdict(group) for group in groups])
+        return pd.DataFrame(map(asdict, list_quarantine(self.lake, self._pipeline(pipeline))))
 
     def late(self, pipeline: str) -> pd.DataFrame:
         """List late rows by event date."""
-        days = list_late(self.lake, self._pipeline(pipeline))
-        return pd.DataFrame([asdict(day) for day in days])
+        return pd.DataFrame(map(asdict, list_late(self.lake, self._pipeline(pipeline))))
 
     def fate(
         self, pipeline: str, *, event_id: str | None = None, record_id: str | None = None
     ) -> pd.DataFrame:
-        """Tell where the records of an event are, or one record: a row a record.
+        """Return where the records of an event are, or one record: a row a record.
 
         Raises:
             UsageError: Nothing has that id.
         """
-        found = self._fates(pipeline, event_id, record_id)
-        rows = [asdict(one) for one in found]
+        rows = map(asdict, self._fates(pipeline, event_id, record_id))
         return pd.DataFrame(rows).drop(columns="counted")
 
     def counted(
         self, pipeline: str, *, event_id: str | None = None, record_id: str | None = None
     ) -> pd.DataFrame:
-        """Tell what each gold table makes of an event: a row for each of its rows there.
+        """Return an event's rows in each gold table.
 
         Raises:
             UsageError: Nothing has that id.

@@ -1,8 +1,7 @@
-"""Reach an object store: the standard variables of AWS say where it is and who asks.
+"""Access to an object store, by AWS's standard variables for endpoint, region and credentials.
 
-Three readers get the same answers: Python's own (through fsspec), Spark's and DuckDB's. None of
-the secrets is written anywhere: Python and Spark find them by themselves, DuckDB is told them in
-memory.
+Three readers get the same answers: Python's own (through fsspec), Spark's and DuckDB's. No secret
+is written anywhere: Python and Spark find them by themselves, DuckDB gets them in memory.
 """
 
 from __future__ import annotations
@@ -17,10 +16,9 @@ from typing import Any
 from tidelake.errors import MachineError, TidelakeError, UsageError
 
 _REGION = "us-east-1"
-# Looked at before anything begins: whoever mistyped something hears of it at once.
+# Checked before anything begins: a mistyped name is reported at once.
 _CONNECT_SECONDS, _READ_SECONDS = 3, 10
 # Kinds of errors as stores name them.
-_NO_BUCKET = frozenset({"NoSuchBucket"})
 _DENIED = frozenset(
     {
         "403",
@@ -42,7 +40,7 @@ _KEYS = (
 
 
 def endpoint() -> str | None:
-    """Give the address of the store; None for Amazon's own.
+    """Return the address of the store; None for Amazon's own.
 
     Raises:
         UsageError: It is no plain address.
@@ -60,16 +58,13 @@ def endpoint() -> str | None:
 
 
 def region() -> str:
-    """Give the region of the store."""
+    """Return the region of the store."""
     told = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     return told or _session().get_config_variable("region") or _REGION
 
 
 def filesystem_options() -> dict[str, Any]:
-    """Give what fsspec is told.
-
-    Without its cache of listings: a commit that another process wrote must be seen at once.
-    """
+    """Return fsspec's options: no cached listings, to see another process's commit at once."""
     return {
         "use_listings_cache": False,
         "endpoint_url": endpoint(),
@@ -79,7 +74,7 @@ def filesystem_options() -> dict[str, Any]:
 
 
 def spark_settings() -> dict[str, str]:
-    """Give what lets Spark read and write ``s3://``."""
+    """Return the settings that let Spark read and write ``s3://``."""
     at = endpoint()
     told = {
         "fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
@@ -103,13 +98,15 @@ def spark_settings() -> dict[str, str]:
 
 
 def duckdb_secret() -> tuple[str, list[str]]:
-    """Give the statement that lets DuckDB read a store, and its parameters.
+    """Return the statement that lets DuckDB read a store, and its parameters.
 
     Raises:
-        MachineError: Nobody says who asks.
+        MachineError: There are no credentials.
     """
-    found = credentials()
-    at = endpoint()
+    found = _session().get_credentials()
+    if found is None:
+        raise MachineError(f"no credentials for the object store. {_KEYS}.")
+    found, at = found.get_frozen_credentials(), endpoint()
     options = {
         "KEY_ID": found.access_key,
         "SECRET": found.secret_key,
@@ -125,62 +122,36 @@ def duckdb_secret() -> tuple[str, list[str]]:
     return f"CREATE OR REPLACE SECRET store (TYPE s3, {names})", list(given.values())
 
 
-def credentials() -> Any:
-    """Find who asks, in the order in which Amazon's own tools look; as it is at this moment.
-
-    Raises:
-        MachineError: Nobody says.
-    """
-    found = _session().get_credentials()
-    if found is None:
-        raise MachineError(f"no credentials for the object store. {_KEYS}.")
-    return found.get_frozen_credentials()
-
-
 @functools.cache
 def client() -> Any:
-    """Keep one client for what fsspec does not do; threads may share it.
+    """Return the one client for what fsspec does not do; threads may share it.
 
     Raises:
-        MachineError: What reaches a store is not installed.
+        MachineError: botocore is not installed.
     """
-    return _client(_style())
+    return _client(connect_timeout=5, read_timeout=30)
 
 
 def refuse_unreachable(bucket: str, prefix: str, *, what: str) -> None:
-    """Find out in a single request, without a retry, that a place on a store cannot be used.
+    """Check in a single request, without a retry, that a place on a store can be listed.
 
     Args:
-        bucket: Which.
-        prefix: Below which something is listed.
+        bucket: Its bucket.
+        prefix: Its prefix.
         what: Names the place in the message.
 
     Raises:
         UsageError: There is no such bucket.
-        MachineError: The store does not answer, or does not let us in.
+        MachineError: The store does not answer, or refuses access.
     """
-    from botocore.config import Config  # noqa: PLC0415
-
-    config = Config(
-        connect_timeout=_CONNECT_SECONDS,
-        read_timeout=_READ_SECONDS,
-        retries={"max_attempts": 1, "mode": "standard"},
-        **_style(),
-    )
     with named(what):
-        found = _session().create_client(
-            "s3", region_name=region(), endpoint_url=endpoint(), config=config
-        )
+        once = {"max_attempts": 1, "mode": "standard"}
+        found = _client(connect_timeout=_CONNECT_SECONDS, read_timeout=_READ_SECONDS, retries=once)
         found.list_objects_v2(Bucket=bucket, Prefix=prefix, MaxKeys=1)
 
 
 def told_of(error: BaseException, what: str) -> TidelakeError | None:
-    """Name an error that a store, or the way to it, is behind; None for any other.
-
-    Args:
-        error: What was raised, by whichever library.
-        what: What was done.
-    """
+    """Return our error for one that a store, or the way to it, caused; None for any other."""
     if "botocore" not in sys.modules:
         return None
     from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
@@ -197,11 +168,7 @@ def told_of(error: BaseException, what: str) -> TidelakeError | None:
 
 @contextmanager
 def named(what: str) -> Iterator[None]:
-    """Name what a store, or the way to it, said.
-
-    Raises:
-        TidelakeError: A child of it, with the remedy.
-    """
+    """Turn a store's errors into our own, with the remedy."""
     try:
         yield
     except Exception as error:
@@ -213,7 +180,7 @@ def named(what: str) -> Iterator[None]:
 
 def _told_by_store(response: Any, what: str) -> TidelakeError:
     code = str(response.get("Error", {}).get("Code", ""))
-    if code in _NO_BUCKET:
+    if code == "NoSuchBucket":
         return UsageError(f"{what}: there is no such bucket. Make it, or name another.")
     if code in _DENIED:
         return MachineError(f"{what}: the object store does not let you in ({code}). {_KEYS}.")
@@ -245,10 +212,10 @@ def _style() -> dict[str, Any]:
     return {"s3": {"addressing_style": "path"}} if endpoint() else {}
 
 
-def _client(options: dict[str, Any]) -> Any:
+def _client(**options: Any) -> Any:
     from botocore.config import Config  # noqa: PLC0415
 
-    config = Config(connect_timeout=5, read_timeout=30, **options)
+    config = Config(**options, **_style())
     return _session().create_client(
         "s3", region_name=region(), endpoint_url=endpoint(), config=config
     )

@@ -1,10 +1,8 @@
-"""Run a pipeline on lines of your own in a test, and see what became of each.
+"""Run a pipeline's real hops in a test, on lines and a lake of its own, and see what they become.
 
-The real hops run, on a lake of the test's own, so a test says what a run would do:
-
-    with playing() as play:
-        played = play("conf/pipelines/shop.yml", [b'{"id": "a", …}'], tmp_path)
-        assert played.fates == {"silver": 1}
+with playing() as play:
+played = play("conf/pipelines/shop.yml", [b'{"id": "a", …}'], tmp_path)
+assert played.fates == {"silver": 1}
 """
 
 from __future__ import annotations

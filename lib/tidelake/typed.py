@@ -1,4 +1,4 @@
-"""What people are told to type next."""
+"""Commands in messages, complete enough to be typed as they are."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tidelake.config.places import DEFAULT_PIPELINE, pipeline_names
 
 @dataclass(frozen=True)
 class Typed:
-    """Completes commands by what the command at hand was given itself.
+    """Completes commands by the options of the current one.
 
     Attributes:
-        root: What ``--root`` was; None where it was not given.
-        env: What ``--env`` was.
-        called: What the pipeline was called by, where that is not its name: a path.
+        root: Its ``--root``; None where it was not given.
+        env: Its ``--env``.
+        called: The path that the user gave for the pipeline in place of a name.
     """
 
     root: str | None = None
@@ -23,11 +23,11 @@ class Typed:
     called: str | None = None
 
     def __call__(self, command: str, pipeline: str = "", options: str = "") -> str:
-        """Write a command so that it can be typed in the folder in which this one was.
+        """Return a command that works in the current folder.
 
         Args:
             command: ``tidelake …``, whole or up to the pipeline.
-            pipeline: The pipeline's name; what it was called by takes its place.
+            pipeline: The pipeline's name; ``called`` replaces it.
             options: What comes after it.
         """
         name = shlex.quote(self.called or pipeline) if pipeline else ""
@@ -40,12 +40,12 @@ class Typed:
         return " ".join(word for word in words if word)
 
 
-# Of what was given neither a root nor an environment.
+# Without a root or an environment.
 PLAIN = Typed()
 
 
 def first_command() -> str:
-    """Write the command that fills the first tables: the demo, or a known pipeline's run."""
+    """Return the command that fills the first tables: the demo, or a known pipeline's run."""
     names = pipeline_names()
     if DEFAULT_PIPELINE in names:
         return "tidelake demo"

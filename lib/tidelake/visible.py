@@ -1,12 +1,22 @@
-r"""Write text so that a terminal, a page or a chat shows it and obeys none of it.
+r"""Text that is safe to show: control characters escaped, values of rows left out.
 
 Payloads, ids and keys hold what people send. An escape sequence in them could clear a screen or
 forge a line of a report, and a bidirectional override could reverse how a line reads.
+
+Spark quotes values in its messages (the text that is no number, the record that is malformed, the
+row that breaks a constraint), and messages go to terminals, webhooks, lineage and logs. Passed on
+are the error's kind, its condition (``[CAST_INVALID_INPUT]``) and those of its parameters that name
+types, tables and files. The whole text stays in a private file.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tidelake.errors import TidelakeError
 
 # C0 and DEL, C1, marks and overrides of direction, separators of lines, halves of surrogate pairs.
 _DIRECTIONS = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
@@ -15,6 +25,21 @@ _UNSEEN_IN_LINES = re.compile(
     f"[\\0-\x09\x0b-\x1f\x7f-\x9f{_DIRECTIONS}\u2028\u2029\ufeff\ud800-\udfff]"
 )
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+# What may stand in front of a message: a payload can hold its words, but not begin a message.
+HEAD = (
+    r"^(?:Caused by: |: )?(?:\[\w+\] Query[^\n'\"]*? exception: )?(?:[\w.$]+(?:Exception|Error): )*"
+)
+_CONDITION = re.compile(HEAD + r"\[([A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)*)\]", re.MULTILINE)
+_KIND = re.compile(r"^Caused by: ([\w.$]+(?:Exception|Error))\b", re.MULTILINE)
+_ANY_CONDITION = re.compile(
+    r"(?:^|Exception: |Error: |Error\(|Exception\()['\"]?\[([A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)*)\]",
+    re.MULTILINE,
+)
+# Parameters of Spark's messages that come from a definition, a catalog or a file system.
+_SAFE = ("sourceType", "targetType", "tableName", "columnName", "fieldName", "functionName", "path")
+_MOST_CAUSES = 8
+_LONGEST = 300
 
 
 def visible(text: str, *, lines: bool = False) -> str:
@@ -37,3 +62,60 @@ def _escaped(found: re.Match[str]) -> str:
     if letter in _SHORT:
         return _SHORT[letter]
     return f"\\x{ord(letter):02x}" if letter < "\u0100" else f"\\u{ord(letter):04x}"
+
+
+def kind_of(error: BaseException) -> str:
+    """Name an error in one line: its kind, its condition, what caused it.
+
+    The message of a :class:`TidelakeError` is our own and is returned as it is.
+    """
+    if isinstance(error, TidelakeError):
+        return visible(next((line for line in str(error).splitlines() if line.strip()), ""))
+    found = list(dict.fromkeys(_links(error)))
+    return visible(", caused by ".join(found))[:_LONGEST]
+
+
+def kind_of_text(text: str) -> str:
+    """Name an error by its text: the first line, or the condition where it is Spark's."""
+    lines = text.strip().splitlines()
+    found = _ANY_CONDITION.findall(text)
+    if found:
+        return ", ".join(dict.fromkeys(f"[{one}]" for one in found[:3]))
+    if not lines or "py4j" in text or "Exception" in text:
+        return ", caused by ".join(name.rsplit(".", 1)[-1] for name in _KIND.findall(text)[:3])
+    return visible(lines[0])[:_LONGEST]
+
+
+def is_of_spark(error: BaseException) -> bool:
+    """Return whether an error comes from Spark or from the bridge to its JVM."""
+    return type(error).__module__.split(".")[0] in ("pyspark", "py4j")
+
+
+def _links(error: BaseException) -> Iterator[str]:
+    """Yield the kinds of an error and of its causes."""
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(found, OSError):
+            named = f": {found.filename}" if found.filename else ""
+            yield f"{found.strerror or type(found).__name__}{named}"
+        elif is_of_spark(found):
+            yield from _of_spark(found)
+        else:
+            yield type(found).__name__
+        # What Spark itself names as the cause is no cause to Python.
+        found = found.__cause__ or getattr(found, "_cause", None)
+
+
+def _of_spark(error: Any) -> Iterator[str]:
+    condition: object = None
+    parameters: Mapping[str, str] = {}
+    with contextlib.suppress(Exception):  # the JVM may be gone
+        condition, parameters = error.getCondition(), error.getMessageParameters() or {}
+    text = str(getattr(error, "_stackTrace", None) or error)
+    told = [] if condition is None else [str(condition)]
+    told += [one for one in _CONDITION.findall(text) if one not in told]
+    kept = [f"{name} {parameters[name]}" for name in _SAFE if parameters.get(name)]
+    safe = f" ({', '.join(kept)})" if kept else ""
+    yield f"{type(error).__name__}{''.join(f' [{one}]' for one in told[:3])}{safe}"
+    for name in _KIND.findall(text)[:_MOST_CAUSES]:
+        yield name.rsplit(".", 1)[-1]

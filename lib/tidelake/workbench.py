@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -30,23 +30,19 @@ from tidelake.spark.session import build_session, reads_of
 
 if TYPE_CHECKING:
     from tidelake.replay.backfill.green import Start
+    from tidelake.replay.verify.contents import Comparison
 
 
 @dataclass(frozen=True)
 class Workbench:
-    """A pipeline, and the Spark session that works on it.
-
-    Attributes:
-        context: What the work needs.
-        borrowed: Whether the session was there before; then :meth:`close` leaves it.
-    """
+    """A pipeline and its Spark session; :meth:`close` leaves a ``borrowed`` one running."""
 
     context: Run
     borrowed: bool
 
     @staticmethod
     def of(environment: Environment, lake: Lake, pipeline: Pipeline) -> Workbench:
-        """Take the session that is there, a notebook's own for example, or start one."""
+        """Take the active session, a notebook's own for example, or start one."""
         there = SparkSession.getActiveSession()
         spark = there or build_session(environment, reads=reads_of(pipeline))
         progress = Progress(lambda line: print(line, file=sys.stderr, flush=True))
@@ -60,20 +56,10 @@ class Workbench:
     def verify(self) -> pd.DataFrame:
         """Compute every table anew and compare row by row: a row a table."""
         found = verify(self.context)
-        return pd.DataFrame(
-            [
-                {
-                    "table": one.table.name,
-                    "equal": one.comparison.equal,
-                    "rows": one.comparison.rows,
-                    "differing": one.comparison.differing,
-                }
-                for one in found.tables
-            ]
-        )
+        return _compared({one.table.name: one.comparison for one in found.tables})
 
     def plan(self, start: Start = "bronze") -> pd.DataFrame:
-        """Say what a rebuild would read and fill: a row a step."""
+        """Return what a rebuild would read and fill: a row a step."""
         steps = plan(self.context.lake, self.context.pipeline, start)
         return pd.DataFrame([asdict(step) | {"seconds": step.seconds} for step in steps])
 
@@ -99,18 +85,12 @@ class Workbench:
         build(self.context, start, Span(first, last) if first and last else None)
 
     def compare(self) -> pd.DataFrame:
-        """Say what a swap would change: a row a gold table."""
+        """Return what a swap would change: a row a gold table."""
         state = need_state(self.context.lake, self.context.pipeline, "built")
-        found = differences(self.context, state)
-        return pd.DataFrame(
-            [
-                {"table": name, "equal": one.equal, "rows": one.rows, "differing": one.differing}
-                for name, one in found.gold.items()
-            ]
-        )
+        return _compared(differences(self.context, state).gold)
 
     def promote(self) -> None:
-        """Let the green tables take the place of the live ones."""
+        """Replace the live tables by the green ones."""
         promote(self.context)
 
     def rollback(self) -> None:
@@ -121,3 +101,12 @@ class Workbench:
         """Stop Spark, if it was started here."""
         if not self.borrowed:
             self.context.spark.stop()
+
+
+def _compared(found: Mapping[str, Comparison]) -> pd.DataFrame:
+    return pd.DataFrame(
+        [
+            {"table": name, "equal": one.equal, "rows": one.rows, "differing": one.differing}
+            for name, one in found.items()
+        ]
+    )

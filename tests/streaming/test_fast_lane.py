@@ -19,7 +19,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from tests.brokers import Followed, Kafka
 from tests.running import land, read
 from tests.worlds import TO_SILVER
-from tidelake.cli.fast import fast_lane
+from tidelake.cli.flow import fast_lane
 from tidelake.config import Environment, load_environment, load_pipeline
 from tidelake.errors import UsageError
 from tidelake.runtime.fast_lane import Knowledge, Lane, reconcile

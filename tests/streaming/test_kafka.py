@@ -19,7 +19,7 @@ from tidelake.config import KafkaSource, Limits, load_environment, load_pipeline
 from tidelake.delta.log import commits
 from tidelake.delta.tables import Hop
 from tidelake.errors import GenerationError, LostError, RefusedError, SourceError
-from tidelake.kafka import reach, source
+from tidelake.kafka import client, topic_source
 from tidelake.kafka.broker import kill
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.status import read_status
@@ -71,7 +71,7 @@ def test_each_record_comes_once_and_verbatim_also_through_a_broker_s_death(
 def test_a_run_says_that_it_waits_for_its_broker_and_goes_on_by_itself(
     spark: SparkSession, tmp_path: Path, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reach, "_EVERY_SECONDS", 0)
+    monkeypatch.setattr(client, "_EVERY_SECONDS", 0)
     topic = kafka.topic()
     kafka.send(topic, _clicks(0, 8))
     clicks = following(spark, tmp_path, kafka, topic=topic)
@@ -95,7 +95,7 @@ def test_a_run_says_that_it_waits_for_its_broker_and_goes_on_by_itself(
 def test_a_run_that_waited_long_enough_ends_by_name_and_the_next_repeats_its_batch(
     spark: SparkSession, tmp_path: Path, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source, "_POLL_MILLISECONDS", 2000)
+    monkeypatch.setattr(topic_source, "_POLL_MILLISECONDS", 2000)
     topic = kafka.topic()
     kafka.send(topic, _clicks(0, 8))
     waits = {f"kafka.{of}.timeout.ms": 2000 for of in ("request", "default.api")}

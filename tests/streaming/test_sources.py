@@ -13,10 +13,10 @@ from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 from tests.running import land, read, run
+from tidelake.bronze import read_stream
 from tidelake.config import DeltaSource, Environment, FilesSource, load_pipeline
 from tidelake.delta.tables import Lake
 from tidelake.ops.ledger import read_ledger
-from tidelake.sources import read_stream
 
 _PIPELINE = """
 name: other

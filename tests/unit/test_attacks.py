@@ -8,9 +8,7 @@ import pytest
 
 from tests.attacks import JDBC, SECRET, SQL, Scene
 from tests.unit.handmade import write_rows
-from tidelake.cli.prompt.catalogue import Catalogue
-from tidelake.cli.prompt.conversation import Conversation
-from tidelake.cli.prompt.terminal import answer_all
+from tidelake.cli.prompt import Catalogue, Conversation, answer_all
 from tidelake.delta.tables import Lake
 from tidelake.errors import UsageError
 from tidelake.ops.query import AnswerFile, ask_for_user, write_for_user

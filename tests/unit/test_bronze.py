@@ -7,9 +7,8 @@ from datetime import UTC, datetime
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidelake.bronze import BRONZE_DDL, to_bronze
+from tidelake.bronze import BRONZE_DDL, HEADERS_DDL, RECORD, identify, to_bronze
 from tidelake.config import DeltaSource, FilesSource, RateSource
-from tidelake.sources import HEADERS_DDL, RECORD, identify
 
 ARRIVED = datetime(2024, 1, 1, 23, 59, 59, 999999, tzinfo=UTC)
 READ_DDL = (

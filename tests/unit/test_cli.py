@@ -31,7 +31,7 @@ from tidelake.spark.session import build_session
 from tidelake.typed import Typed
 
 # By its name: the package hides the module behind its command.
-COMMANDS = importlib.import_module("tidelake.cli.app")
+COMMANDS = importlib.import_module("tidelake.cli.flow")
 PROJECT = Path(__file__).parents[2]
 JOBS = sorted((PROJECT / "jobs").glob("*.py"))
 RUN_JOBS = [job for job in JOBS if job.stem in {"ingest", "refine", "publish"}]
@@ -372,7 +372,7 @@ def test_what_went_into_a_topic_is_told_without_files(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     summary = Summary(files=3, written=3, records=5, kinds={"click": 5})
-    monkeypatch.setattr("tidelake.kafka.generating.generate_into", lambda *_, **__: summary)
+    monkeypatch.setattr("tidelake.cli.trying._into_topic", lambda *_, **__: summary)
     to = "kafka://127.0.0.1:9092/clicks"
     assert run_command(app, ["generate", "clickstream", "--to", to, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -402,8 +402,8 @@ def test_what_the_demo_made_is_told_to_machines(
 ) -> None:
     books = SimpleNamespace(problems=(), to_json=lambda: {"balanced": True})
     answer = Answer(("user_id", "value"), (("u1", Decimal("2.50")),))
-    monkeypatch.setattr("tidelake.cli.generating.run_pipeline", lambda *_, **__: None)
-    monkeypatch.setattr("tidelake.cli.generating.tops_of", lambda *_: {"gold.x": answer})
+    monkeypatch.setattr("tidelake.cli.trying.run_pipeline", lambda *_, **__: None)
+    monkeypatch.setattr("tidelake.cli.trying.tops_of", lambda *_: {"gold.x": answer})
     monkeypatch.setattr("tidelake.ops.ledger.read_ledger", lambda *_: books)
     root = str(tmp_path / "my lake")
     assert run_command(app, ["demo", "--events", "50", "--root", root, "--json"]) == 0

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidelake.cli.prompt.catalogue import Column
-from tidelake.cli.prompt.completing import Scope, suggestions
+from tidelake.cli.prompt import Column, Scope, suggestions
 
 _COLUMNS = {
     "gold.user_sessions": ("user_id", "events", "session_start", "_batch"),
@@ -29,7 +28,7 @@ def test_after_from_come_tables_and_nothing_else(before: str) -> None:
 def test_a_begun_table_is_completed(begun: str) -> None:
     assert offered(f"SELECT * FROM {begun}") == ["gold.user_sessions"]
     (found,) = suggestions(f"SELECT * FROM {begun}", "", SCOPE)
-    assert found.replaces == len(begun)
+    assert -found.start_position == len(begun)
 
 
 def test_columns_of_the_tables_under_way_come_first_also_from_behind_the_cursor() -> None:

@@ -11,10 +11,10 @@ import pytest
 from tidelake.config import KafkaSource
 from tidelake.config.source import Address, address_of, is_address
 from tidelake.errors import UsageError
-from tidelake.kafka import reach
+from tidelake.kafka import client
 from tidelake.kafka.broker import down, find, words_of
-from tidelake.kafka.source import differs, options_of, planned_offsets
-from tidelake.kafka.topics import Topic, lost
+from tidelake.kafka.topic_offsets import differs, planned_offsets
+from tidelake.kafka.topic_source import Topic, lost, options_of
 
 
 def _source(**more: object) -> KafkaSource:
@@ -128,11 +128,11 @@ def test_a_process_that_is_no_broker_is_left_alone(tmp_path: Path) -> None:
 def test_a_broker_that_goes_away_and_comes_back_is_told_once_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reach, "_EVERY_SECONDS", 0)
+    monkeypatch.setattr(client, "_EVERY_SECONDS", 0)
     told: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        contact = reach.Contact(f"127.0.0.1:{port}", told.append)
+        contact = client.Contact(f"127.0.0.1:{port}", told.append)
         contact.look()
     assert told == []
     contact.look()

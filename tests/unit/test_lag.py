@@ -15,8 +15,8 @@ from tidelake.cli import app
 from tidelake.cli.failures import run_command
 from tidelake.delta.log import Commit
 from tidelake.delta.tables import Lake, Table
-from tidelake.kafka.ends import client_options
-from tidelake.kafka.lag import behind, between
+from tidelake.kafka.client import client_options
+from tidelake.kafka.topic_offsets import behind, between
 from tidelake.ops.lag import Check, lag_of
 
 _NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)

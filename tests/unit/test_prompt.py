@@ -17,10 +17,8 @@ from prompt_toolkit.output import DummyOutput
 from tests.unit.handmade import write_rows
 from tidelake.cli import app
 from tidelake.cli.failures import run_command
-from tidelake.cli.prompt.catalogue import Catalogue
-from tidelake.cli.prompt.conversation import Conversation
-from tidelake.cli.prompt.layout import laid_out
-from tidelake.cli.prompt.terminal import answer_all, talk
+from tidelake.cli.prompt import Catalogue, Conversation, answer_all, talk
+from tidelake.cli.render import laid_out
 from tidelake.delta.tables import Lake
 from tidelake.ops.query import Answer
 
@@ -74,7 +72,7 @@ def test_an_interrupted_statement_leaves_the_prompt(
     def interrupt(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tidelake.cli.prompt.conversation.ask_for_user", interrupt)
+    monkeypatch.setattr("tidelake.ops.query.ask_for_user", interrupt)
 
     assert Heard(lake).take("SELECT 1;") == 130
     assert "Interrupted." in capsys.readouterr().err

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidelake.cli.prompt.statements import is_complete, statements_of
+from tidelake.cli.prompt import is_complete, statements_of
 
 
 @pytest.mark.parametrize(

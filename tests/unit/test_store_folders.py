@@ -8,7 +8,7 @@ import pytest
 
 from tidelake.config import load_environment
 from tidelake.errors import ConfigError, UsageError
-from tidelake.folders import absolute, address_of, folder, is_stored, place_of
+from tidelake.folders import absolute, folder, is_stored, listed, place_of
 
 
 def test_a_relative_path_lies_under_the_working_directory(
@@ -77,7 +77,7 @@ def test_a_root_on_a_store_may_come_from_the_option_the_variable_or_the_file(
 def test_the_address_of_a_listed_file_becomes_its_place(uri: str, place: str) -> None:
     assert place_of(uri) == place
     if is_stored(place):
-        assert place_of(address_of(place)) == place
+        assert place_of(listed(place)) == place
 
 
 def test_a_source_on_a_store_stays_as_it_is_written() -> None:

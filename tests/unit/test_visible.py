@@ -19,15 +19,13 @@ from pyspark.sql import functions as F
 
 from tests.pipelines import bronze
 from tidelake.cli.failures import run_command, say
-from tidelake.cli.prompt.layout import FORMATS, laid_out
-from tidelake.cli.render import print_json, print_line, print_table
-from tidelake.foreign import kind_of, kind_of_text
+from tidelake.cli.render import FORMATS, laid_out, print_json, print_line, print_table
 from tidelake.ops.alerts.alert import Alert
 from tidelake.ops.metrics.sinks import first_line
 from tidelake.ops.query import Answer
 from tidelake.runtime.failures import named
 from tidelake.spark.session import spark_log
-from tidelake.visible import visible
+from tidelake.visible import kind_of, kind_of_text, visible
 
 MARK = "mrsjones42"
 # What would clear a screen, forge a line, turn a line round, or end one.

@@ -18,8 +18,7 @@ from tidelake.cli.checking import registry_of
 from tidelake.config import Registry, load_environment
 from tidelake.delta.tables import Lake
 from tidelake.errors import ConfigError, SourceError, UsageError
-from tidelake.kafka.registry import versions_of
-from tidelake.kafka.resolution import incompatibility
+from tidelake.kafka.registry import incompatibility, versions_of
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.schemas import check_definition, remembered, schemas_for

@@ -5,17 +5,16 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from tidelake.cli.failures import say
 from tidelake.cli.flow import started
-from tidelake.cli.options import as_json, of_pipeline, place, placed
+from tidelake.cli.options import Place, as_json, located, of_pipeline
 from tidelake.cli.render import print_json, print_table
 from tidelake.config import Pipeline
 from tidelake.errors import RefusedError, SourceError, UsageError
-from tidelake.folders import Folder
 from tidelake.typed import Typed
 
 if TYPE_CHECKING:
@@ -35,18 +34,16 @@ _SAYS = {
     "widened": "widened; no value changes",
     "refused": "needs a new generation",
 }
-_HOLDS = "changed; holds from now on, a backfill applies it to all"
-_UNFIT = "changed"
+_HOLDS, _UNFIT = "changed; holds from now on, a backfill applies it to all", "changed"
 
 
 @click.command()
 @of_pipeline
 @click.option("--tables", is_flag=True, help="Judge silver and gold by the expectation suite too.")
 @as_json
-@placed
-def check(pipeline: str, tables: bool, json_: bool, root: str | None, env: str | None) -> None:
+@located
+def check(pipeline: str, tables: bool, json_: bool, where: Place) -> None:
     """Judge whether the definition may continue on the stored tables; exit 3 when it may not."""
-    where = place(root, env)
     definition = where.pipeline(pipeline)
     if tables and definition.suite is None:
         raise UsageError(
@@ -63,18 +60,31 @@ def check(pipeline: str, tables: bool, json_: bool, root: str | None, env: str |
         drift = payload_drift(where.lake, definition)
         registry = registry_of(definition)
         if tables and definition.suite is not None:
-            docs = _docs_folder(where.lake.root) / definition.name
+            # Pages for a browser lie on a disk, wherever the tables do.
+            disk = where.lake.root if isinstance(where.lake.root, Path) else Path.cwd()
             report = judge_by_suite(
                 run.spark,
                 where.lake,
                 definition.name,
                 definition.suite,
-                docs=docs,
+                docs=disk / "data_docs" / definition.name,
                 now=datetime.now(UTC),
             )
     may_continue = all(verdict.may_continue for verdict in verdicts)
     if json_:
-        told = _as_json(definition.name, may_continue and not refused, verdicts, drift, report)
+        told = {
+            "pipeline": definition.name,
+            "may_continue": may_continue and not refused,
+            "tables": {
+                v.table: [asdict(one) for one in v.differences]
+                for v in verdicts
+                if v.standing in ("continues", "redefined")
+            },
+            "standing": {v.table: v.standing for v in verdicts},
+            "changed": {v.table: list(v.changed) for v in verdicts if v.changed},
+            "payload": [asdict(field) for field in drift],
+        }
+        told |= {} if report is None else {"gate": report.to_json()}
         told |= {"registry": registry} if registry else {}
         print_json(told | {"checkpoints": refused})
     else:
@@ -86,7 +96,7 @@ def check(pipeline: str, tables: bool, json_: bool, root: str | None, env: str |
     if not may_continue:
         raise RefusedError(
             f"today's definition of {definition.name} may not continue on the stored tables. "
-            f"{_remedy(definition, verdicts, replace(where.typed, called=pipeline))}"
+            f"Restore it, or {_remedy(definition, verdicts, replace(where.typed, called=pipeline))}"
         )
     if refused:
         raise RefusedError("\n".join(refused.values()))
@@ -95,7 +105,7 @@ def check(pipeline: str, tables: bool, json_: bool, root: str | None, env: str |
 
 
 def registry_of(definition: Pipeline) -> str:
-    """Say whether the registry answers; empty where the pipeline has none.
+    """Return whether the registry answers, or "" where the pipeline has none.
 
     A run whose schemas are all known does without it, so this alone stops nothing.
     """
@@ -112,36 +122,14 @@ def registry_of(definition: Pipeline) -> str:
 
 
 def _remedy(definition: Pipeline, verdicts: list[TableVerdict], typed: Typed) -> str:
-    """Say what leads on; silver's own columns follow from bronze alone."""
+    # Silver's own columns follow from bronze alone.
     refused = {verdict.table for verdict in verdicts if not verdict.may_continue}
     if refused <= set(definition.gold_names):
         command = typed("tidelake repair", definition.name, "--hop gold")
-        return f"Restore it, or compute gold anew from silver with: {command}"
+        return f"compute gold anew from silver with: {command}"
     run = typed("tidelake backfill run", definition.name)
     promote = typed("tidelake backfill promote", definition.name)
-    return f"Restore it, or let the tables follow with: {run}, then {promote}"
-
-
-def _as_json(
-    name: str,
-    may_continue: bool,
-    verdicts: list[TableVerdict],
-    drift: list[FieldDrift],
-    report: GateReport | None,
-) -> dict[str, Any]:
-    told = {
-        "pipeline": name,
-        "may_continue": may_continue,
-        "tables": {
-            v.table: [asdict(one) for one in v.differences]
-            for v in verdicts
-            if v.standing in ("continues", "redefined")
-        },
-        "standing": {v.table: v.standing for v in verdicts},
-        "changed": {v.table: list(v.changed) for v in verdicts if v.changed},
-        "payload": [asdict(field) for field in drift],
-    }
-    return told if report is None else told | {"gate": report.to_json()}
+    return f"let the tables follow with: {run}, then {promote}"
 
 
 def _show(name: str, verdicts: list[TableVerdict], drift: list[FieldDrift]) -> None:
@@ -159,11 +147,11 @@ def _show(name: str, verdicts: list[TableVerdict], drift: list[FieldDrift]) -> N
 
 
 def _rows(verdict: TableVerdict) -> list[list[str | None]]:
+    said = _HOLDS if verdict.may_continue else _UNFIT
     changed: list[list[str | None]] = [
         [verdict.table, one.column, one.stored, one.defined, _SAYS[one.verdict]]
         for one in verdict.differences
     ]
-    said = _HOLDS if verdict.may_continue else _UNFIT
     changed += [[verdict.table, part, None, None, said] for part in verdict.changed]
     if changed and verdict.standing == "continues":
         return changed
@@ -182,8 +170,3 @@ def _show_gate(report: GateReport) -> None:
         title=f"Gate: {'open' if report.passed else 'CLOSED'}; !! critical, ! warning",
     )
     say(f"Data Docs: {report.docs}")
-
-
-def _docs_folder(root: Folder) -> Path:
-    """Give the folder of Data Docs; pages for a browser lie on a disk, wherever the tables do."""
-    return (root if isinstance(root, Path) else Path.cwd()) / "data_docs"

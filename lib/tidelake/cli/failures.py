@@ -8,9 +8,8 @@ from collections.abc import Sequence
 import click
 
 from tidelake.errors import TidelakeError
-from tidelake.foreign import is_of_spark, kind_of
 from tidelake.object_store import told_of
-from tidelake.visible import visible
+from tidelake.visible import is_of_spark, kind_of, visible
 
 UNEXPECTED = 1
 INTERRUPTED = 130

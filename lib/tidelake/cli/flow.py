@@ -1,4 +1,4 @@
-"""Run hops for the command line: sources looked at first, Spark started last and stopped always."""
+"""Commands that run hops or the fast lane: Spark is started last and always stopped."""
 
 from __future__ import annotations
 
@@ -12,11 +12,16 @@ from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING
 
+import click
+
 from tidelake.cli.failures import say
-from tidelake.cli.options import Place
-from tidelake.config import FilesSource, Pipeline, unbuilt_features
+from tidelake.cli.options import Place, as_json, located
+from tidelake.cli.render import print_json, print_table
+from tidelake.config import Detection, FilesSource, Pipeline, unbuilt_features
+from tidelake.config.gold import FastLane
 from tidelake.delta.tables import HOPS, Hop
 from tidelake.errors import NotBuiltError, UsageError
+from tidelake.runtime.triggers import AVAILABLE_NOW
 
 if TYPE_CHECKING:
     from tidelake.runtime.hop import Run
@@ -24,6 +29,43 @@ if TYPE_CHECKING:
 
 # The same request may come twice at once: to the process and to its group.
 _IMPATIENCE_SECONDS = 2.0
+# In real-time mode each partition of the topic keeps a slot for itself.
+_SLOTS = 16
+
+
+@click.command()
+@click.argument("pipeline")
+@click.option(
+    "--source",
+    metavar="PATH|s3://…|kafka://HOST:PORT/TOPIC",
+    help="Read from here instead of the file's source.",
+)
+@click.option(
+    "--hop",
+    type=click.Choice([*HOPS, "all", "dimensions"]),
+    default="all",
+    show_default=True,
+    help="Which of them; dimensions runs those that the pipeline looks up instead, whole.",
+)
+@click.option(
+    "--trigger",
+    show_default="the environment's, else available-now",
+    metavar="WHEN",
+    help="available-now, continuous, or an interval such as '10 seconds'.",
+)
+@located
+def run(pipeline: str, source: str | None, hop: str, trigger: str | None, where: Place) -> None:
+    """Run a pipeline's hops; by default until the source is exhausted through gold."""
+    definition = where.pipeline(pipeline, source=source)
+    if hop == "dimensions":
+        if source is not None:
+            raise UsageError("--source is the pipeline's; each dimension has its own. Leave it out")
+        run_dimensions(where, definition, trigger or AVAILABLE_NOW, called=pipeline)
+        return
+    hops: tuple[Hop, ...] = tuple(name for name in HOPS if hop in (name, "all"))
+    usual: str = getattr(where.environment.triggers, hop)
+    run_pipeline(where, definition, hops, trigger or usual, called=pipeline)
+    say(f"Done. See the books with: {where.typed('tidelake ledger', pipeline)}")
 
 
 def run_pipeline(
@@ -41,8 +83,8 @@ def run_pipeline(
         place: Where.
         pipeline: Which.
         hops: Which of its hops.
-        trigger: When batches begin.
-        called: What the pipeline was called by; by default its name.
+        trigger: As for ``--trigger``.
+        called: What the user called the pipeline; by default its name.
         first: Dimensions to run before it, whole.
 
     Raises:
@@ -76,15 +118,8 @@ def run_pipeline(
 def run_dimensions(place: Place, pipeline: Pipeline, trigger: str, *, called: str) -> None:
     """Run the dimensions that a pipeline looks up, each until its source is exhausted.
 
-    Args:
-        place: Where.
-        pipeline: Which.
-        trigger: When batches begin; one that ends.
-        called: What the pipeline was called by.
-
     Raises:
         UsageError: The trigger would let the first of them run for ever.
-        TidelakeError: What stopped one; a mistake of the user's before Spark starts.
     """
     from tidelake.runtime.triggers import parse_trigger  # noqa: PLC0415
 
@@ -122,11 +157,7 @@ def _check_source(place: Place, pipeline: Pipeline) -> None:
 
 
 def refuse_unbuilt(pipeline: Pipeline) -> None:
-    """Stop where a pipeline uses what this version cannot do.
-
-    Raises:
-        NotBuiltError: Names all of it.
-    """
+    """Raise a NotBuiltError that names all that this version cannot do of a pipeline."""
     missing = unbuilt_features(pipeline)
     if missing:
         raise NotBuiltError(f"{pipeline.file}: {', '.join(missing)}")
@@ -134,16 +165,7 @@ def refuse_unbuilt(pipeline: Pipeline) -> None:
 
 @contextlib.contextmanager
 def started(place: Place, pipeline: Pipeline, *, brief: bool = False) -> Iterator[Run]:
-    """Start Spark for a pipeline, and stop it whatever happens.
-
-    Args:
-        place: Where.
-        pipeline: Which.
-        brief: Whether it will have little to do.
-
-    Raises:
-        TidelakeError: Spark does not start, or the pipeline is more than this version can do.
-    """
+    """Start Spark for a pipeline, which is ``brief`` with little to do, and stop it in any case."""
     refuse_unbuilt(pipeline)
 
     from tidelake.runtime.hop import Run  # noqa: PLC0415
@@ -195,3 +217,80 @@ def stop_when_asked(stop: threading.Event) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, ask)
+
+
+@click.group()
+def fast() -> None:
+    """Send alerts within milliseconds, and hold them against the tables."""
+
+
+@fast.command("run")
+@click.argument("pipeline")
+@click.option(
+    "--source",
+    metavar="PATH|kafka://HOST:PORT/TOPIC",
+    help="Read from here instead of the file's source.",
+)
+@located
+def fast_run(pipeline: str, source: str | None, where: Place) -> None:
+    """Follow a source and send alerts until stopped; begins with the newest records."""
+    from tidelake.delta.locks import hold  # noqa: PLC0415
+
+    _refuse_catalog(where)
+    definition = where.pipeline(pipeline, source=source)
+    detection, lane = fast_lane(definition)
+    environment = where.environment
+    if environment.master == "local[*]":
+        environment = environment.model_copy(update={"master": f"local[{_SLOTS}]"})
+    with (
+        hold(
+            where.lake.fast(detection.name),
+            f"{definition.name}, fast lane of {detection.name},",
+            optional=not where.lake.needs_locks,
+        ),
+        started(replace(where, environment=environment), definition) as context,
+    ):
+        from tidelake.runtime.fast_lane import Lane  # noqa: PLC0415
+
+        Lane(context, detection, lane).go()
+
+
+@fast.command()
+@click.argument("pipeline")
+@as_json
+@located
+def reconcile(pipeline: str, json_: bool, where: Place) -> None:
+    """Confirm or retract each alert of the fast lane, and list what it missed."""
+    _refuse_catalog(where)
+    definition = where.pipeline(pipeline)
+    detection, lane = fast_lane(definition)
+    with started(where, definition) as context:
+        from tidelake.runtime.fast_lane import VERDICTS  # noqa: PLC0415
+        from tidelake.runtime.fast_lane import reconcile as judge  # noqa: PLC0415
+
+        found = judge(context, detection, lane)
+    if json_:
+        print_json({"detection": detection.name, "table": found.table, "rules": found.counts})
+        return
+    rows = [[rule, *(counts[one] for one in VERDICTS)] for rule, counts in found.counts.items()]
+    print_table(["rule", *VERDICTS], rows, title=f"Fast alerts of {detection.name}")
+    query = f"SELECT * FROM {found.table} WHERE verdict = 'missed'"
+    asked = where.typed(f'tidelake sql "{query}"')
+    say(f"See each with: {asked}")
+
+
+def fast_lane(pipeline: Pipeline) -> tuple[Detection, FastLane]:
+    """Return the detection of a pipeline that has a fast lane; raises where not exactly one has."""
+    found = [(one, one.fast) for one in pipeline.detections if one.fast]
+    if len(found) != 1:
+        raise UsageError(
+            f"{pipeline.file}: {len(found)} detections have a fast lane, and it takes one: write "
+            "fast: {topic: …} under it"
+        )
+    return found[0]
+
+
+def _refuse_catalog(where: Place) -> None:
+    if where.lake.catalog is not None:
+        # The lane's own copies of tables lie in folders.
+        raise NotBuiltError("The fast lane on a catalog", "Give --root DIR to run it on paths.")

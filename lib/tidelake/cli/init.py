@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,15 +18,18 @@ from tidelake.cli.options import as_json, placed
 from tidelake.cli.render import print_json, print_table
 from tidelake.config import load_environment
 from tidelake.config.model import parse_duration
+from tidelake.config.model import written as as_text
 from tidelake.config.source import Address, address_of, is_address
 from tidelake.errors import MachineError, SourceError, UsageError
 from tidelake.typed import Typed
 
 if TYPE_CHECKING:
-    from tidelake.scaffold.draft import Draft
+    from tidelake.scaffold.draft import Draft, Wishes
+    from tidelake.scaffold.payload import Payload
     from tidelake.scaffold.sample import Sample
 
 _LINES = 10_000
+_SHOWN = 3
 
 
 @click.command()
@@ -80,7 +85,6 @@ def init(
     env: str | None,
 ) -> None:
     """Start a new pipeline from a sample of its data: definition, expectations, test."""
-    from tidelake.cli.questions import ask  # noqa: PLC0415
     from tidelake.scaffold.draft import Wishes, draft_of  # noqa: PLC0415
     from tidelake.scaffold.payload import payload_of  # noqa: PLC0415
     from tidelake.scaffold.texts import files_for, source_in, write  # noqa: PLC0415
@@ -106,7 +110,7 @@ def init(
     payload = payload_of(found.values)
     place: str | Address = topic or source_in(target, Path(origin))
     if asking:
-        wishes = ask(found, payload, wishes, from_topic=topic is not None)
+        wishes = _ask(found, payload, wishes, from_topic=topic is not None)
     draft = draft_of(name, place, found, payload, wishes)
     written = [str(path) for path in write(files, draft, environment)]
     if json_:
@@ -116,12 +120,66 @@ def init(
     _say_next(draft, target, root, env)
 
 
+def _ask(sample: Sample, payload: Payload, wishes: Wishes, *, from_topic: bool) -> Wishes:
+    """Ask for what no option says; an answer that does not fit the sample is asked again."""
+    from tidelake.scaffold.draft import NO_KEY, draft_of  # noqa: PLC0415
+    from tidelake.scaffold.guesses import event_ids, event_times  # noqa: PLC0415
+
+    def draft(asked: Wishes) -> Draft:
+        return draft_of("new", "", sample, payload, asked)
+
+    def sound(question: str, default: str, told: Callable[[str], Wishes]) -> Wishes:
+        def read(text: str) -> Wishes:
+            try:
+                draft(told(text))
+            except UsageError as error:
+                raise click.BadParameter(str(error)) from error
+            return told(text)
+
+        answer: Wishes = click.prompt(question, default=default, value_proc=read, err=True)
+        return answer
+
+    ids, times = event_ids(sample, payload), event_times(payload, from_topic=from_topic)
+    say(f"{len(sample.records):,} records, {len(payload.fields)} fields.")
+    for what, choices in (("id", ids), ("time", times)):
+        for one in choices[:_SHOWN]:
+            say(f"  {what:<5} {one.sql}: {one.why}")
+    asked = wishes
+    if wishes.id is None:
+        asked = sound("What tells events apart", ids[0].sql, lambda text: replace(asked, id=text))
+    if wishes.time is None:
+        asked = sound("When was an event", times[0].sql, lambda text: replace(asked, time=text))
+    if wishes.key is None:
+        key = draft(asked).table.key or NO_KEY
+        question = "What does the first gold table group by"
+        asked = sound(question, key, lambda text: replace(asked, key=text))
+    suggested = draft(asked)
+    late = f"How far do events come out of order ({suggested.lateness.why})"
+    return replace(
+        asked,
+        window=wishes.window or _ask_length("How long are its windows", suggested.table.size),
+        delay=wishes.delay or _ask_length(late, suggested.lateness.delay),
+    )
+
+
+def _ask_length(question: str, default: timedelta) -> timedelta:
+    def read(text: str) -> timedelta:
+        try:
+            return parse_duration(text)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from error
+
+    shown = as_text(default)
+    answer: timedelta = click.prompt(question, default=shown, value_proc=read, err=True)
+    return answer
+
+
 def _sampled(topic: Address | None, path: Path, from_file: bool, lines: int) -> Sample:
     from tidelake.scaffold.sample import Record, read_files, sample_of  # noqa: PLC0415
 
     if topic is None or from_file:
         return sample_of(read_files(path, lines=lines))
-    from tidelake.kafka.records import first_records  # noqa: PLC0415
+    from tidelake.kafka.client import first_records  # noqa: PLC0415
 
     try:
         records = first_records(topic, count=lines)
@@ -161,8 +219,6 @@ def _name_from(source: str) -> str:
 
 
 def _as_json(draft: Draft, written: list[str]) -> dict[str, object]:
-    from tidelake.config.model import written as length  # noqa: PLC0415
-
     return {
         "pipeline": draft.name,
         "files": written,
@@ -171,22 +227,20 @@ def _as_json(draft: Draft, written: list[str]) -> dict[str, object]:
         "id": {"sql": draft.id.sql, "why": draft.id.why},
         "time": {"sql": draft.time.sql, "why": draft.time.why},
         "gold": {"name": draft.table.name, "key": draft.table.key, "why": draft.table.why},
-        "delay": length(draft.lateness.delay),
-        "allowed_lateness": length(draft.lateness.allowed),
+        "delay": as_text(draft.lateness.delay),
+        "allowed_lateness": as_text(draft.lateness.allowed),
         "notes": list(draft.notes),
     }
 
 
 def _show(draft: Draft, written: list[str]) -> None:
-    from tidelake.config.model import written as length  # noqa: PLC0415
-
     table = draft.table
     print_table(
         ["what", "chosen", "why"],
         [
             ["event id", draft.id.sql, draft.id.why],
             ["event time", draft.time.sql, draft.time.why],
-            ["watermark delay", length(draft.lateness.delay), draft.lateness.why],
+            ["watermark delay", as_text(draft.lateness.delay), draft.lateness.why],
             ["first gold table", f"gold.{table.name}", f"by {table.key or 'nothing'}: {table.why}"],
         ],
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -9,19 +10,14 @@ from typing import Any
 
 import click
 
-from tidelake.config import (
-    Environment,
-    Pipeline,
-    load_environment,
-    load_pipeline,
-    parse_duration,
-)
+from tidelake.config import Environment, Pipeline, load_environment, load_pipeline, parse_duration
 from tidelake.config.places import usual_pipeline
 from tidelake.delta.tables import Lake, lake_of
 from tidelake.folders import refuse_unusable
 from tidelake.typed import Typed
 
 MOMENT = "YYYY-MM-DD[THH:MM:SS]"
+Command = Callable[..., Any]
 
 
 def moment(_: click.Context, __: click.Parameter, value: str | None) -> datetime | None:
@@ -50,13 +46,7 @@ def duration(_: click.Context, __: click.Parameter, value: str | None) -> timede
 
 @dataclass(frozen=True)
 class Place:
-    """Where a command works.
-
-    Attributes:
-        environment: What it is told of the place.
-        lake: Where the tables are.
-        typed: Completes the commands that it names by its own ``--root`` and ``--env``.
-    """
+    """Where a command works; ``typed`` completes commands in messages by its options."""
 
     environment: Environment
     lake: Lake
@@ -67,17 +57,17 @@ class Place:
         return load_pipeline(name, self.environment, source=source)
 
 
-def of_pipeline(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the argument PIPELINE, which may be left out where it is clear."""
-    return click.argument("pipeline", required=False, callback=_meant)(command)
+def of_pipeline(command: Command) -> Command:
+    """Add the argument PIPELINE, which may be left out where there is only one."""
+
+    def meant(_: click.Context, __: click.Parameter, value: str | None) -> str:
+        return usual_pipeline() if value is None else value
+
+    return click.argument("pipeline", required=False, callback=meant)(command)
 
 
-def _meant(_: click.Context, __: click.Parameter, value: str | None) -> str:
-    return usual_pipeline() if value is None else value
-
-
-def placed(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command ``--root`` and ``--env``."""
+def placed(command: Command) -> Command:
+    """Add ``--root`` and ``--env``."""
     command = click.option("--env", metavar="NAME", help="Environment: local, dev or prod.")(
         command
     )
@@ -88,18 +78,23 @@ def placed(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
-def as_json(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command ``--json``."""
+def located(command: Command) -> Command:
+    """Add ``--root`` and ``--env``, and pass what they resolve to as ``where``."""
+
+    @functools.wraps(command)
+    def resolved(root: str | None, env: str | None, **options: Any) -> Any:
+        return command(where=place(root, env), **options)
+
+    return placed(resolved)
+
+
+def as_json(command: Command) -> Command:
+    """Add ``--json``."""
     return click.option("--json", "json_", is_flag=True, help="Print JSON for machines.")(command)
 
 
 def place(root: str | None, env: str | None) -> Place:
-    """Resolve ``--root`` and ``--env``.
-
-    Raises:
-        UsageError: The root is no folder, or may not be written; there is no such bucket.
-        MachineError: The object store does not answer, or does not let us in.
-    """
+    """Resolve ``--root`` and ``--env``; raises where the root cannot be used."""
     environment = load_environment(env, root=root)
     if environment.root is not None:
         refuse_unusable(environment.root)

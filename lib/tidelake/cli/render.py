@@ -1,24 +1,35 @@
-"""Print results to stdout: tables of at most 100 columns for people, JSON for machines."""
+"""Results on stdout: tables for people, JSON for machines, and the formats of the prompt."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
 from tidelake.visible import visible, visible_json
 
+if TYPE_CHECKING:
+    # Spark comes with it.
+    from tidelake.ops.query import Answer
+
+Format = Literal["table", "vertical", "csv", "json"]
+FORMATS: tuple[Format, ...] = get_args(Format)
 _WIDTH = 100
 # Below this a column cannot be read.
 _NARROWEST = 8
+# Between two columns, and on both sides.
+_PADDING = 3
 
 
 def print_json(data: object) -> None:
@@ -41,25 +52,70 @@ def print_table(
     console = Console(file=sys.stdout)
     width = min(console.width, _WIDTH) if sys.stdout.isatty() else _WIDTH
     if len(columns) * _NARROWEST > width:
-        _print_blocks(columns, kept)
+        print(_blocks(columns, kept), end="")
         return
     table = Table(title=title, box=SIMPLE_HEAD, title_justify="left", title_style="bold")
     for index, column in enumerate(columns):
-        numeric = bool(kept) and all(
-            isinstance(row[index], int | float | Decimal) or row[index] is None for row in kept
-        )
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        table.add_column(column, justify=_side(kept, index), overflow="fold")
     for row in kept:
         table.add_row(*[cell(value) for value in row])
     Console(file=sys.stdout, width=width, markup=False, highlight=False).print(table)
 
 
-def _print_blocks(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    longest = max(len(column) for column in columns)
+def laid_out(answer: Answer, how: Format, width: int) -> tuple[str, bool]:
+    """Write an answer as text.
+
+    Args:
+        answer: Columns and rows.
+        how: The format; a table is cut to the width.
+        width: Of the terminal, in characters.
+
+    Returns:
+        The text, and whether a table had to be cut.
+    """
+    columns = [visible(column) for column in answer.columns]
+    if how == "vertical":
+        return _blocks(columns, answer.rows), False
+    if how == "json":
+        lines = [json.dumps(for_json(row), ensure_ascii=False) for row in answer.as_dicts()]
+        return "".join(f"{visible_json(line)}\n" for line in lines), False
+    written = io.StringIO()
+    if how == "csv":
+        writer = csv.writer(written, lineterminator="\n")
+        writer.writerow(answer.columns)
+        for row in answer.rows:
+            writer.writerow(["" if value is None else for_json(value) for value in row])
+        return written.getvalue(), False
+    shown = columns[: max(1, width // (_NARROWEST + _PADDING))]
+    cells = [[cell(value) for value in row[: len(shown)]] for row in answer.rows]
+    needed = sum(max(map(cell_len, column)) for column in zip(shown, *cells, strict=True))
+    cut = len(shown) < len(columns) or needed + _PADDING * len(shown) + 1 > width
+    table = Table(box=SIMPLE_HEAD)
+    for index, column in enumerate(shown):
+        side = _side(answer.rows, index)
+        table.add_column(column, justify=side, no_wrap=True, overflow="ellipsis")
+    for texts in cells:
+        table.add_row(*texts)
+    Console(file=written, width=width, markup=False, highlight=False).print(table)
+    return "".join(f"{line.rstrip()}\n" for line in written.getvalue().splitlines()), cut
+
+
+def _blocks(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Write each row as a block, a value a line."""
+    longest = max(map(len, columns), default=0)
+    lines = []
     for number, row in enumerate(rows, start=1):
-        print(f"row {number}")
+        lines.append(f"row {number}\n")
         for column, value in zip(columns, row, strict=True):
-            print(f"  {column:<{longest}}  {cell(value)}")
+            lines.append(f"  {column:<{longest}}  {cell(value)}\n")
+    return "".join(lines)
+
+
+def _side(rows: Sequence[Sequence[Any]], index: int) -> Literal["left", "right"]:
+    """Return the side for a column: right where it holds numbers alone."""
+    values = [row[index] for row in rows]
+    numeric = all(value is None or isinstance(value, int | float | Decimal) for value in values)
+    return "right" if values and numeric else "left"
 
 
 def for_json(value: object) -> object:

@@ -1,12 +1,16 @@
-"""Lay out the ledger, the status and the top of the gold tables."""
+"""The commands ``status``, ``ledger`` and ``doctor``, and the layout of their tables."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from textwrap import fill
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from tidelake.cli.render import print_line, print_table
+import click
+
+from tidelake.cli.failures import say
+from tidelake.cli.options import Place, as_json, located, of_pipeline
+from tidelake.cli.render import print_json, print_line, print_table
 from tidelake.config import Pipeline
 from tidelake.config.pipeline import selected_columns
 from tidelake.delta.tables import Lake
@@ -16,13 +20,95 @@ from tidelake.typed import Typed
 if TYPE_CHECKING:
     # Spark comes with them, and not every command needs it.
     from tidelake.ops.lag import SourceLag
-    from tidelake.ops.ledger import BooksLine, Ledger
+    from tidelake.ops.ledger import Ledger
     from tidelake.ops.query import Answer
     from tidelake.ops.status import Status
 
 _TOP = 3
 # The others would push the rest off the screen.
 _PARTITIONS = 20
+_TIME = "%Y-%m-%d %H:%M:%SZ"
+_Rows = Sequence[Sequence[object]]
+
+
+@click.command()
+@of_pipeline
+@as_json
+@located
+def status(pipeline: str, json_: bool, where: Place) -> None:
+    """Show how far each hop has come and how far it lags."""
+    from tidelake.ops.status import read_status  # noqa: PLC0415
+
+    found = read_status(where.lake, where.pipeline(pipeline))
+    if json_:
+        print_json(found.to_json())
+    else:
+        _show_status(found)
+
+
+@click.command()
+@of_pipeline
+@click.option("--by", type=click.Choice(["batch", "day"]), help="One line a batch, or a day.")
+@as_json
+@located
+def ledger(pipeline: str, by: Literal["batch", "day"] | None, json_: bool, where: Place) -> None:
+    """Add up the books; exit 3 when they do not balance."""
+    from tidelake.ops.ledger import books_by, read_ledger  # noqa: PLC0415
+
+    books = read_ledger(where.lake, where.pipeline(pipeline))
+    lines = books_by(books.batches, by) if by else []
+    if json_:
+        print_json(
+            books.to_json() | ({f"by_{by}": [line.to_json() for line in lines]} if by else {})
+        )
+    elif by:
+        columns = ["", "taken", "silver", "dup", "quarant.", "late", "filtered", "again", "until"]
+        fates = ("silver", "duplicate", "quarantined", "late", "filtered")
+        rows = [
+            [
+                line.name,
+                line.taken,
+                *(line.fates[fate] for fate in fates),
+                line.returned,
+                f"{line.closed_at:{_TIME}}",
+            ]
+            for line in lines
+        ]
+        _print_books(books, columns, rows)
+    else:
+        show_ledger(books, where.typed, pipeline)
+    refuse_unbalanced(books.problems, where.typed, pipeline)
+
+
+@click.command()
+@click.option("--fetch", is_flag=True, help="Fetch the jars that the cache lacks first.")
+@click.option(
+    "--archive",
+    is_flag=True,
+    help="Archive the classes that Spark loads, so that runs start sooner; takes a minute.",
+)
+@as_json
+@located
+def doctor(fetch: bool, archive: bool, json_: bool, where: Place) -> int:
+    """Check the machine, or the catalog; each failing line says the remedy."""
+    from tidelake.ops.doctor import examine_lake  # noqa: PLC0415
+    from tidelake.spark.jars import ensure_jars, jars_for  # noqa: PLC0415
+    from tidelake.spark.java import make_archive  # noqa: PLC0415
+
+    if fetch:
+        ensure_jars(jars_for(where.lake.root))
+    if archive:
+        say(f"Archived Spark's classes in {make_archive(ensure_jars())}")
+    findings = examine_lake(where.lake)
+    if json_:
+        keys = ("what", "found", "well", "remedy")
+        print_json([{key: getattr(one, key) for key in keys} for one in findings])
+    else:
+        print_table(
+            ["", "what", "found", "remedy"],
+            [["ok" if f.well else "!!", f.what, f.found, f.remedy] for f in findings],
+        )
+    return 0 if all(finding.well for finding in findings) else 4
 
 
 def show_ledger(books: Ledger, typed: Typed, pipeline: str) -> None:
@@ -31,7 +117,7 @@ def show_ledger(books: Ledger, typed: Typed, pipeline: str) -> None:
     Args:
         books: What to print.
         typed: Completes the command that lists late rows.
-        pipeline: What the pipeline was called by.
+        pipeline: What the user called the pipeline.
     """
     told = books.to_json()
     stages = ", ".join(f"{stage} {rows:,}" for stage, rows in books.stages.items())
@@ -52,44 +138,22 @@ def show_ledger(books: Ledger, typed: Typed, pipeline: str) -> None:
         ["  pending", told["pending"], "not yet taken by silver"],
         ["  requeued", told["requeued"], "sent again, not yet taken by silver"],
     ]
-    verdict = "balanced" if books.balanced else "NOT BALANCED"
-    print_table(["term", "rows", ""], rows, title=f"Ledger of {books.pipeline}: {verdict}")
-    if books.gold:
-        print_table(
-            ["gold table", "expected", "counted"],
-            [[name, gold.expected, gold.counted] for name, gold in books.gold.items()],
-        )
-    for problem in books.problems:
-        print_line(f"  !! {problem}")
+    gold = [[name, one.expected, one.counted] for name, one in books.gold.items()]
+    _print_books(books, ["term", "rows", ""], rows, gold)
 
 
-def show_batches(books: Ledger, lines: Sequence[BooksLine]) -> None:
-    """Print the books of each batch or day."""
+def _print_books(books: Ledger, columns: Sequence[str], rows: _Rows, gold: _Rows = ()) -> None:
     verdict = "balanced" if books.balanced else "NOT BALANCED"
-    columns = ["", "taken", "silver", "dup", "quarant.", "late", "filtered", "again", "until"]
-    rows = [
-        [
-            line.name,
-            line.taken,
-            line.fates["silver"],
-            line.fates["duplicate"],
-            line.fates["quarantined"],
-            line.fates["late"],
-            line.fates["filtered"],
-            line.returned,
-            f"{line.closed_at:%Y-%m-%d %H:%M:%SZ}",
-        ]
-        for line in lines
-    ]
     print_table(columns, rows, title=f"Ledger of {books.pipeline}: {verdict}")
+    if gold:
+        print_table(["gold table", "expected", "counted"], gold)
     for problem in books.problems:
         print_line(f"  !! {problem}")
 
 
-def show_status(status: Status) -> None:
-    """Print each hop, the watermark and what holds it back."""
+def _show_status(status: Status) -> None:
     offered = "files" if status.source is None else "records"
-    mark = f"{status.watermark:%Y-%m-%d %H:%M:%SZ}" if status.watermark else "none yet"
+    mark = f"{status.watermark:{_TIME}}" if status.watermark else "none yet"
     print_table(
         ["hop", "generation", "batch", "rows", "waiting", "last commit"],
         [
@@ -101,7 +165,7 @@ def show_status(status: Status) -> None:
                 None
                 if hop.waiting is None
                 else f"{hop.waiting:,} {'rows' if hop.hop != 'bronze' else offered}",
-                f"{hop.last_commit:%Y-%m-%d %H:%M:%SZ}" if hop.last_commit else None,
+                f"{hop.last_commit:{_TIME}}" if hop.last_commit else None,
             ]
             for hop in status.hops
         ],
@@ -130,12 +194,11 @@ def show_status(status: Status) -> None:
 
 
 def _show_lag(source: SourceLag) -> None:
-    """Print the partitions, the largest lag first, and what to do."""
     shown = source.partitions[:_PARTITIONS]
     print_table(
         ["partition", "taken up to", "ends at", "lag", ""],
         [[f"{one.topic}:{one.partition}", one.taken, one.end, one.lag, one.trend] for one in shown],
-        title=f"Kafka at {source.checked_at:%Y-%m-%d %H:%M:%SZ}: {source.lag:,} records wait",
+        title=f"Kafka at {source.checked_at:{_TIME}}: {source.lag:,} records wait",
     )
     if len(source.partitions) > len(shown):
         print_line(f"  and {len(source.partitions) - len(shown)} partitions more, with --json")
@@ -153,27 +216,9 @@ def _show_lag(source: SourceLag) -> None:
 
 
 def tops_of(lake: Lake, pipeline: Pipeline) -> dict[str, Answer]:
-    """Read the first rows of each table that gold fills."""
+    """Read the first rows of each table that gold fills, the telling ones first."""
     from tidelake.ops.query import ask  # noqa: PLC0415
 
-    found: dict[str, Answer] = {}
-    for name, (columns, first) in _tops(pipeline).items():
-        if not lake.table(name).exists:
-            continue
-        shown = ", ".join(f'"{column}"' for column in columns)
-        query = f"SELECT {shown} FROM {name} ORDER BY {first}, {shown} LIMIT {_TOP}"
-        found[name] = ask(lake, query)
-    return found
-
-
-def show_gold(tops: Mapping[str, Answer]) -> None:
-    """Print the first rows of each table that gold fills."""
-    for name, answer in tops.items():
-        print_table(answer.columns, answer.rows, title=name)
-
-
-def _tops(pipeline: Pipeline) -> dict[str, tuple[Sequence[str], str]]:
-    """Give each table's columns, and what puts telling rows first."""
     tops: dict[str, tuple[Sequence[str], str]] = {}
     for gold in pipeline.gold:
         columns = [name for name in gold.columns if name != "session_id"]
@@ -188,11 +233,17 @@ def _tops(pipeline: Pipeline) -> dict[str, tuple[Sequence[str], str]]:
         key, columns = pipeline.dimension.key, list(selected_columns(pipeline.event))
         for name in pipeline.gold_names:
             tops[name] = columns, ", ".join(f'"{column}"' for column in key)
-    return tops
+    found: dict[str, Answer] = {}
+    for name, (wanted, first) in tops.items():
+        if lake.table(name).exists:
+            shown = ", ".join(f'"{column}"' for column in wanted)
+            query = f"SELECT {shown} FROM {name} ORDER BY {first}, {shown} LIMIT {_TOP}"
+            found[name] = ask(lake, query)
+    return found
 
 
 def refuse_unbalanced(problems: Sequence[str], typed: Typed, pipeline: str) -> None:
-    """End with an error where books do not balance; arguments as for :func:`show_ledger`."""
+    """Raise an error where books do not balance; arguments as for :func:`show_ledger`."""
     if problems:
         raise UnbalancedError(
             f"the books of {pipeline} do not balance. {problems[0]}. "

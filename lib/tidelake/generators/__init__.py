@@ -14,21 +14,12 @@ from tidelake.generators.clickstream import generate_clickstream
 from tidelake.generators.flights import generate_flights
 from tidelake.generators.landing import Summary
 from tidelake.generators.payments import generate_payments
-from tidelake.generators.reference import (
-    generate_airlines,
-    generate_planes,
-    generate_products,
-)
+from tidelake.generators.reference import DIMENSIONS, generate_dimension
 
-__all__ = ["GENERATED", "Summary", "generate", "generate_clickstream", "generate_flights"]
+__all__ = ["GENERATED", "Summary", "generate", "generate_flights"]
 
-_DIMENSIONS = {
-    "products": generate_products,
-    "airlines": generate_airlines,
-    "planes": generate_planes,
-}
 _SEEDED = {"clickstream": generate_clickstream, "payments": generate_payments}
-GENERATED = ("clickstream", "flights", *_DIMENSIONS, "payments")
+GENERATED = ("clickstream", "flights", *DIMENSIONS, "payments")
 
 
 def generate(
@@ -62,8 +53,8 @@ def generate(
         return _SEEDED[pipeline_name](to, events=events, seed=seed, progress=progress)
     if pipeline_name == "flights":
         return generate_flights(to, months=(1,), events=events, progress=progress)
-    if pipeline_name in _DIMENSIONS:
-        return _DIMENSIONS[pipeline_name](to, changes=events, progress=progress)
+    if pipeline_name in DIMENSIONS:
+        return generate_dimension(pipeline_name, to, changes=events, progress=progress)
     raise UsageError(
         f"no generator for the pipeline {pipeline_name!r}; there are: {', '.join(GENERATED)}"
     )

@@ -1,29 +1,34 @@
-"""The clickstream: a shop's clicks, and everything that goes wrong on their way.
+"""The clickstream: a shop's visitors and clicks, and everything that goes wrong on their way.
 
 The number of lines of each kind follows from ``RATES`` exactly; only which ones it hits is drawn.
+
+Only ``random.Random.random`` and what is built on it is used: Python promises the same sequence
+for the same seed in every version, which numpy does not.
 """
 
 from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Sequence
+import re
+from bisect import bisect
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
+from itertools import accumulate
+from typing import NamedTuple
 
 from tidelake.errors import UsageError
 from tidelake.folders import Folder
-from tidelake.generators.damage import damage
-from tidelake.generators.landing import Delivery, Summary, in_files, land
-from tidelake.generators.shop import (
+from tidelake.generators.landing import (
     HOUR,
     MINUTE,
-    PRICED,
     SECOND,
-    Click,
-    draw_clicks,
-    other_product,
-    price,
+    Delivery,
+    Summary,
+    in_files,
+    land,
+    stamp,
 )
 
 START = datetime(2026, 1, 5)
@@ -33,6 +38,16 @@ _EVENTS_PER_SHORTEST = 200_000
 _LATE_MIN, _LATE_MAX = 10 * MINUTE, 20 * HOUR
 _TOO_LATE_MIN = 26 * HOUR
 _SOON = 0.8
+
+# What a visitor does with a product, and how likely the step is after the one before.
+_FUNNEL = (("view", 1.0), ("click", 0.5), ("add_to_cart", 0.3), ("purchase", 0.5))
+_LEAVES = 0.22
+PRODUCTS = 400
+_CLICKS_PER_USER = 40
+_LONG_PAUSE = 0.12
+_CAPITALISED = 0.03
+_BOT_EVERY, _BOT_FIRST = 120, 7
+PRICED = frozenset({"purchase", "add_to_cart"})
 
 
 @dataclass(frozen=True)
@@ -61,7 +76,7 @@ class Rates:
     future: float = 0.001
 
     def count(self, kind: str, events: int) -> int:
-        """Give the number of lines of a kind in a stream of ``events`` lines."""
+        """Return the number of lines of a kind in a stream of ``events`` lines."""
         rate: float = getattr(self, kind)
         return round(rate * events)
 
@@ -69,25 +84,30 @@ class Rates:
 RATES = Rates()
 
 
+class Click(NamedTuple):
+    """One action of one visitor.
+
+    Attributes:
+        at: Milliseconds since the stream began.
+        user: Number of the visitor.
+        action: As the client spells it: mostly lower case.
+        product: Number of the product.
+    """
+
+    at: int
+    user: int
+    action: str
+    product: int
+
+
 def generate_clickstream(
     to: Folder, *, events: int, seed: int, progress: Callable[[str], None] | None = None
 ) -> Summary:
-    """Write a clickstream.
+    """Write a clickstream; its kinds are those of ``Rates`` and ``valid``.
 
     Streams of another seed or size have other ids and other file names, so they add to a folder;
-    products and their prices are the same in all of them.
-
-    Args:
-        to: The folder, made if it is missing.
-        events: Number of lines, at least 1.
-        seed: Chooses the stream.
-        progress: Called with a line of text now and then.
-
-    Returns:
-        What the folder now holds of this stream. Its kinds are those of ``Rates`` and ``valid``.
-
-    Raises:
-        UsageError: ``events`` is below 1, or a file is there with other bytes.
+    products and their prices are the same in all of them. See
+    :func:`tidelake.generators.generate`.
     """
     if events < 1:
         raise UsageError(f"a clickstream needs at least 1 event, not {events}")
@@ -111,7 +131,7 @@ def generate_clickstream(
         for number in rng.sample(ordinary, copies["duplicate"])
     ]
     for number in rng.sample(ordinary, copies["conflicting"]):
-        changed = clicks[number]._replace(product=other_product(clicks[number].product))
+        changed = clicks[number]._replace(product=(clicks[number].product + 1) % PRODUCTS)
         line = _line(f"{prefix}-{number:08d}", changed).encode()
         again.append(Delivery(_later(rng, sent[number].at, span), line))
 
@@ -119,8 +139,71 @@ def generate_clickstream(
     tally = {"valid": len(ordinary)} | {rate.name: 0 for rate in fields(Rates)} | copies
     for kind in kinds.values():
         tally[kind] += 1
-    written = land(to, files, progress=progress)
-    return Summary(files=len(files), written=written, records=events, kinds=tally)
+    return Summary(len(files), land(to, files, progress=progress), events, tally)
+
+
+def draw_clicks(rng: random.Random, *, count: int, span: int) -> list[Click]:
+    """Draw exactly ``count`` clicks with ``0 <= at < span`` (milliseconds), in order of time.
+
+    Visits begin evenly over the whole span and are cut at its end, so the stream neither swells
+    nor thins out.
+    """
+    visitors = _popularity(max(5, count // _CLICKS_PER_USER), exponent=0.8, shift=20)
+    clicks: list[Click] = []
+    while len(clicks) < count:
+        for click in _visit(rng, int(rng.random() * span), _weighted(rng, visitors)):
+            if click.at >= span:
+                break
+            clicks.append(click)
+    del clicks[count:]
+    clicks.sort()
+    return clicks
+
+
+def price(product: int) -> str:
+    """Return a product's price with exactly two decimals."""
+    euros, cents = divmod(_PRICES[product], 100)
+    return f"{euros}.{cents:02d}"
+
+
+def _prices() -> list[int]:
+    """Draw each product's price in cents; the same ones whatever the stream's seed is."""
+    rng = random.Random("tidelake/clickstream/products")
+    return [99 + round(2000 * rng.lognormvariate(0.0, 0.9)) for _ in range(PRODUCTS)]
+
+
+def _popularity(count: int, *, exponent: float, shift: float) -> list[float]:
+    """Accumulate Zipf-Mandelbrot weights: a few are popular, none takes over."""
+    return list(accumulate((rank + shift) ** -exponent for rank in range(1, count + 1)))
+
+
+_PRICES = _prices()
+_PRODUCT_POPULARITY = _popularity(PRODUCTS, exponent=0.9, shift=2)
+
+
+def _weighted(rng: random.Random, cumulated: list[float]) -> int:
+    return bisect(cumulated, rng.random() * cumulated[-1], hi=len(cumulated) - 1)
+
+
+def _visit(rng: random.Random, start: int, user: int) -> Iterator[Click]:
+    """Yield one visitor's clicks, from the first until they leave."""
+    at = start
+    if user % _BOT_EVERY == _BOT_FIRST:
+        for _ in range(10 + int(30 * rng.random())):
+            yield Click(at, user, "bot", _weighted(rng, _PRODUCT_POPULARITY))
+            at += 200 + int(rng.expovariate(1 / (2 * SECOND)))
+        return
+    while True:
+        product = _weighted(rng, _PRODUCT_POPULARITY)
+        for action, chance in _FUNNEL:
+            if rng.random() >= chance:
+                break
+            spelled = action.capitalize() if rng.random() < _CAPITALISED else action
+            yield Click(at, user, spelled, product)
+            pause = 4 * MINUTE if rng.random() < _LONG_PAUSE else 25 * SECOND
+            at += 300 + int(rng.expovariate(1 / pause))
+        if rng.random() < _LEAVES:
+            return
 
 
 def _draw_kinds(
@@ -146,7 +229,7 @@ def _draw_kinds(
 
 
 def _send(rng: random.Random, event_id: str, click: Click, *, kind: str, span: int) -> Delivery:
-    """Give a click's line the fault of its kind, and say when it arrives."""
+    """Give a click's line the fault of its kind, and its time of arrival."""
     at = click.at + 50 + int(min(20 * SECOND, rng.expovariate(1 / (2 * SECOND))))
     line = _line(
         event_id,
@@ -156,7 +239,7 @@ def _send(rng: random.Random, event_id: str, click: Click, *, kind: str, span: i
         value="-9.99" if kind == "implausible" else None,
     )
     if kind == "malformed":
-        return Delivery(at, damage(rng, line))
+        return Delivery(at, _damaged(rng, line))
     if kind == "late":
         at = click.at + _between(rng, _LATE_MIN, min(_LATE_MAX, span - click.at))
     elif kind == "too_late":
@@ -173,29 +256,24 @@ def _line(
     time: str | None = None,
     value: str | None = None,
 ) -> str:
-    if time is None:
-        stamp = START + timedelta(milliseconds=click.at)
-        time = stamp.isoformat(timespec="milliseconds") + "Z"
+    if action is None:
+        action = f'"{click.action}"'
     if value is None:
-        value = str(price(click.product)) if click.action.lower() in PRICED else "null"
+        value = price(click.product) if click.action.lower() in PRICED else "null"
     return (
-        f'{{"event_id":"{event_id}","user_id":"u{click.user:05d}","event_time":"{time}",'
-        f'"action":{action or _quoted(click.action)},"product_id":"p{click.product:04d}",'
+        f'{{"event_id":"{event_id}","user_id":"u{click.user:05d}",'
+        f'"event_time":"{time or stamp(START + timedelta(milliseconds=click.at))}",'
+        f'"action":{action},"product_id":"p{click.product:04d}",'
         f'"value":{value}}}'
     )
 
 
-def _quoted(text: str) -> str:
-    return f'"{text}"'
-
-
 def _future(rng: random.Random) -> str:
-    stamp = datetime(2099, 1, 1) + timedelta(seconds=_between(rng, 0, 300 * 24 * 3600))
-    return stamp.isoformat(timespec="milliseconds") + "Z"
+    return stamp(datetime(2099, 1, 1) + timedelta(seconds=_between(rng, 0, 300 * 24 * 3600)))
 
 
 def _later(rng: random.Random, at: int, span: int) -> int:
-    """Say when a copy arrives: mostly within a minute or so, else any time until the end."""
+    """Return when a copy arrives: mostly within a minute or so, else any time until the end."""
     if rng.random() < _SOON:
         soon = at + 1 + int(rng.expovariate(1 / (30 * SECOND)))
         if soon < span:
@@ -205,3 +283,52 @@ def _later(rng: random.Random, at: int, span: int) -> int:
 
 def _between(rng: random.Random, low: int, high: int) -> int:
     return low + int((high - low) * rng.random())
+
+
+def _damaged(rng: random.Random, line: str) -> bytes:
+    """Break a line so that it no longer parses, or no longer keeps the contract.
+
+    The result holds no line break, is never empty, and is broken whatever the line was; it is not
+    always valid UTF-8.
+    """
+    way = _WAYS[int(rng.random() * len(_WAYS))]
+    return way(rng, line)
+
+
+def _setting(field: str, *values: str) -> Callable[[random.Random, str], bytes]:
+    """Return a way that gives a field one of some broken values."""
+
+    def way(rng: random.Random, line: str) -> bytes:
+        value = values[int(rng.random() * len(values))]
+        broken = f'"{field}":{value}'
+        return re.sub(rf'"{field}":("[^"]*"|[^,}}]*)', lambda _: broken, line).encode()
+
+    return way
+
+
+def _truncated(rng: random.Random, line: str) -> bytes:
+    return line[: 10 + int((len(line) - 12) * rng.random())].encode()
+
+
+def _garbage(rng: random.Random, _: str) -> bytes:
+    found = (b"<html><h1>502 Bad Gateway</h1></html>", b"-- MARK --", b"\x00\x00\x00\x00")
+    return found[int(rng.random() * 3)]
+
+
+def _bad_bytes(_: random.Random, line: str) -> bytes:
+    return line.encode().replace(b'"user_id":"u', b'"user_id":"\xff\xfe', 1)
+
+
+_WAYS: tuple[Callable[[random.Random, str], bytes], ...] = (
+    _truncated,
+    _truncated,
+    _garbage,
+    _bad_bytes,
+    lambda _, line: f"[{line}]".encode(),
+    lambda _, line: f"{line}{line}".encode(),
+    lambda _, line: re.sub(r'"value":("[^"]*"|[^,}]*)', '"value":NaN', line).encode(),
+    _setting("value", '"12,50"', '"1,250.00"', "12.999", "12345678901234567.00", '"free"', "true"),
+    _setting("event_time", '"10:15"', '"2026-02-30T10:15:00.000Z"', '"yesterday"', "null"),
+    _setting("event_id", "null", '""'),
+    lambda _, line: re.sub(r'"event_id":"[^"]*",', "", line).encode(),
+)

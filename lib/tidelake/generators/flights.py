@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,25 +21,13 @@ from zoneinfo import ZoneInfo
 from tidelake.errors import UsageError
 from tidelake.folders import Folder
 from tidelake.generators.landing import Summary, land
-from tidelake.generators.reference import data_folder
+from tidelake.generators.reference import COMPACT, MISSING, data_folder
 
 _YEAR = 2013
-_MONTHS = range(1, 13)
 _ORIGIN = ZoneInfo("America/New_York")
 # The package's airports miss those of Puerto Rico and the Virgin Islands: no summer time there.
 _CARIBBEAN = timezone(timedelta(hours=-4))
 _UNLISTED = ("SJU", "BQN", "STT", "PSE")
-_MISSING = ("", "NA")
-_COMPACT = json.JSONEncoder(separators=(",", ":"))
-
-
-class _Movement(NamedTuple):
-    """An aircraft leaves or comes: when it did, when it should have, and minutes between."""
-
-    kind: str
-    at: datetime
-    scheduled: datetime
-    delay: int | None
 
 
 class FlightEvent(NamedTuple):
@@ -81,14 +68,11 @@ def generate_flights(
         events: Only so many events, the first in order of filing; None or 0 for all.
         progress: Called with a line of text now and then.
 
-    Returns:
-        What the folder now holds of these flights. Its kinds are ``departed`` and ``arrived``.
-
     Raises:
         UsageError: No such month, a negative cap, or a file is there with other bytes.
         MachineError: The package is not installed.
     """
-    if not months or not set(months) <= set(_MONTHS):
+    if not months or not set(months) <= set(range(1, 13)):
         raise UsageError(f"months of flights are numbers from 1 to 12, not {list(months)}")
     if events is not None and events < 0:
         raise UsageError(f"the number of flight events cannot be negative: {events}")
@@ -108,31 +92,21 @@ def generate_flights(
 def read_events(months: Iterable[int]) -> list[FlightEvent]:
     """Read the events of the flights scheduled in some months, in order of filing, ties by id.
 
-    Args:
-        months: Months of 2013.
-
-    Returns:
-        Up to two events a flight: none without ``dep_time``, no arrival without ``arr_time``.
+    A flight has up to two events: none without ``dep_time``, no arrival without ``arr_time``.
 
     Raises:
         MachineError: The package is not installed.
     """
     data = data_folder()
-    zones = _zones(data / "airports.csv")
-    reports = [
+    with (data / "airports.csv").open(encoding="utf-8", newline="") as lines:
+        listed = {airport["faa"]: airport["tzone"] for airport in csv.DictReader(lines)}
+    zones: dict[str, tzinfo] = dict.fromkeys(_UNLISTED, _CARIBBEAN)
+    zones |= {faa: ZoneInfo(zone) for faa, zone in listed.items() if zone not in MISSING}
+    return sorted(
         report
         for flight in _rows(data / "flights.csv.zip", frozenset(months))
         for report in _reports(flight, zones)
-    ]
-    reports.sort()
-    return reports
-
-
-def _zones(airports: Path) -> dict[str, tzinfo]:
-    with airports.open(encoding="utf-8", newline="") as lines:
-        listed = {airport["faa"]: airport["tzone"] for airport in csv.DictReader(lines)}
-    named = {faa: ZoneInfo(zone) for faa, zone in listed.items() if zone not in _MISSING}
-    return {**dict.fromkeys(_UNLISTED, _CARIBBEAN), **named}
+    )
 
 
 def _rows(archive: Path, months: frozenset[int]) -> Iterator[dict[str, str]]:
@@ -145,7 +119,7 @@ def _rows(archive: Path, months: frozenset[int]) -> Iterator[dict[str, str]]:
 
 def _reports(flight: dict[str, str], zones: dict[str, tzinfo]) -> Iterator[FlightEvent]:
     """Yield a flight's departure and arrival, as far as they are known."""
-    if flight["dep_time"] in _MISSING:
+    if flight["dep_time"] in MISSING:
         return
     month, day, hhmm = (int(flight[name]) for name in ("month", "day", "sched_dep_time"))
     scheduled = datetime(_YEAR, month, day, *divmod(hhmm, 100), tzinfo=_ORIGIN).astimezone(UTC)
@@ -154,38 +128,42 @@ def _reports(flight: dict[str, str], zones: dict[str, tzinfo]) -> Iterator[Fligh
     # The day is part of the id: a flight number comes back every day.
     number = f"{flight['carrier']}{flight['flight']}-{flight['origin']}-{hhmm:04d}"
     flight_id = f"{_YEAR}{month:02d}{day:02d}-{number}"
-    yield _report(flight, flight_id, _Movement("departed", departed, scheduled, delay))
-    if flight["arr_time"] in _MISSING:
+    yield _report(flight, flight_id, "departed", departed, scheduled, delay)
+    if flight["arr_time"] in MISSING:
         return
     zone = zones[flight["dest"]]
-    arrival = _Movement(
-        "arrived",
-        _first_after(departed, zone, _clock(flight["arr_time"])),
-        _first_after(scheduled, zone, _clock(flight["sched_arr_time"])),
-        None if flight["arr_delay"] in _MISSING else int(flight["arr_delay"]),
-    )
-    yield _report(flight, flight_id, arrival)
+    arrived = _first_after(departed, zone, _clock(flight["arr_time"]))
+    scheduled = _first_after(scheduled, zone, _clock(flight["sched_arr_time"]))
+    late = None if flight["arr_delay"] in MISSING else int(flight["arr_delay"])
+    yield _report(flight, flight_id, "arrived", arrived, scheduled, late)
 
 
-def _report(flight: dict[str, str], flight_id: str, movement: _Movement) -> FlightEvent:
-    event_id = f"{flight_id}-{movement.kind}"
+def _report(
+    flight: dict[str, str],
+    flight_id: str,
+    kind: str,
+    at: datetime,
+    scheduled: datetime,
+    delay: int | None,
+) -> FlightEvent:
+    event_id = f"{flight_id}-{kind}"
     payload = {
         "event_id": event_id,
-        "event_time": _stamp(movement.at),
-        "kind": movement.kind,
+        "event_time": _stamp(at),
+        "kind": kind,
         "flight_id": flight_id,
         "carrier": flight["carrier"],
         "flight": int(flight["flight"]),
-        "tailnum": None if flight["tailnum"] in _MISSING else flight["tailnum"],
+        "tailnum": None if flight["tailnum"] in MISSING else flight["tailnum"],
         "origin": flight["origin"],
         "dest": flight["dest"],
-        "scheduled_time": _stamp(movement.scheduled),
-        "delay_minutes": movement.delay,
+        "scheduled_time": _stamp(scheduled),
+        "delay_minutes": delay,
         "distance_miles": int(flight["distance"]),
     }
-    known_at = movement.at + timedelta(minutes=max(movement.delay or 0, 0))
-    line = _COMPACT.encode(payload).encode() + b"\n"
-    return FlightEvent(known_at, event_id, movement.kind, int(flight["month"]), line)
+    known_at = at + timedelta(minutes=max(delay or 0, 0))
+    line = COMPACT.encode(payload).encode() + b"\n"
+    return FlightEvent(known_at, event_id, kind, int(flight["month"]), line)
 
 
 def _clock(hhmm: str) -> time:
@@ -195,19 +173,11 @@ def _clock(hhmm: str) -> time:
 
 
 def _first_after(moment: datetime, zone: tzinfo, clock: time) -> datetime:
-    """Find the first instant after a moment at which a zone's clocks show a time.
+    """Return the first instant (UTC) after a moment at which a zone's clocks show a time.
 
     In autumn a clock shows an hour twice, and the first one after the moment counts. A time that
     the clocks skip in spring is read from one that nobody has set forward yet: B6 35 of 9 March
     landed at "203", and its delay agrees.
-
-    Args:
-        moment: Any aware time.
-        zone: Where the clock hangs.
-        clock: What it shows.
-
-    Returns:
-        The instant (UTC).
     """
     day = moment.astimezone(zone).date()
     while True:

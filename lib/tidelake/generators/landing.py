@@ -5,11 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from tidelake.errors import UsageError
 from tidelake.folders import Folder
 
+# In milliseconds.
+SECOND = 1000
+MINUTE = 60 * SECOND
+HOUR = 60 * MINUTE
 _MILLISECOND_NS = 1_000_000
 _SHOWN = 5
 _FILES = 20
@@ -32,12 +38,16 @@ class Summary:
     kinds: dict[str, int]
 
 
-@dataclass(frozen=True)
-class Delivery:
+class Delivery(NamedTuple):
     """A line and when it arrives, in milliseconds since the stream began."""
 
     at: int
     line: bytes
+
+
+def stamp(moment: datetime) -> str:
+    """Write an instant in UTC, to the millisecond."""
+    return moment.isoformat(timespec="milliseconds") + "Z"
 
 
 def in_files(deliveries: Iterable[Delivery], *, name: str) -> dict[str, bytes]:
@@ -94,7 +104,7 @@ def land(
 
 
 def _holds(path: Folder, content: bytes) -> bool:
-    """Tell whether a file has exactly this content, without reading one of another size."""
+    """Return whether a file has exactly this content, without reading one of another size."""
     return path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content
 
 
@@ -107,9 +117,9 @@ def _write(path: Folder, content: bytes, *, after: int) -> int:
     # Readers pass over names that begin with a dot, so nobody sees half a file.
     draft = path.with_name(f".{path.name}.tmp")
     draft.write_bytes(content)
-    stamp = draft.stat().st_mtime_ns // _MILLISECOND_NS
-    if stamp <= after:
-        stamp = after + 1
-        os.utime(draft, ns=(stamp * _MILLISECOND_NS, stamp * _MILLISECOND_NS))
+    written_at = draft.stat().st_mtime_ns // _MILLISECOND_NS
+    if written_at <= after:
+        written_at = after + 1
+        os.utime(draft, ns=(written_at * _MILLISECOND_NS, written_at * _MILLISECOND_NS))
     os.replace(draft, path)
-    return stamp
+    return written_at

@@ -10,28 +10,75 @@ import hashlib
 import json
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from tidelake.errors import UsageError
 from tidelake.folders import Folder
-from tidelake.generators.cities import CITIES, City, far_from
-from tidelake.generators.landing import Delivery, Summary, in_files, land
+from tidelake.generators.landing import (
+    HOUR,
+    MINUTE,
+    SECOND,
+    Delivery,
+    Summary,
+    in_files,
+    land,
+    stamp,
+)
 
 START = datetime(2026, 1, 5)
-_SECOND = 1000
-_MINUTE, _HOUR = 60 * _SECOND, 3600 * _SECOND
-_SPAN = 72 * _HOUR
+_SPAN = 72 * HOUR
 _PER_CARD, _MERCHANTS = 60, 400
 _CASES = ("unusual_amount", "burst", "impossible_travel")
 _BURST = 6
-_NEAR = 0.05
+_NEAR, _FAR_DEGREES = 0.05, 40
 # Shares of all lines; a case of fraud is one line, a burst several.
 _DUPLICATE, _BROKEN, _LATE, _CASE = 0.03, 0.01, 0.01, 0.004
 
 
-@dataclass(frozen=True)
-class Card:
+class City(NamedTuple):
+    """A city and where it lies, in degrees (WGS 84, rounded to a hundredth)."""
+
+    name: str
+    latitude: float
+    longitude: float
+
+
+CITIES = (
+    City("Amsterdam", 52.37, 4.90),
+    City("Athens", 37.98, 23.73),
+    City("Bangkok", 13.76, 100.50),
+    City("Berlin", 52.52, 13.41),
+    City("Bogota", 4.71, -74.07),
+    City("Buenos Aires", -34.60, -58.38),
+    City("Cairo", 30.04, 31.24),
+    City("Chicago", 41.88, -87.63),
+    City("Delhi", 28.61, 77.21),
+    City("Istanbul", 41.01, 28.98),
+    City("Jakarta", -6.21, 106.85),
+    City("Johannesburg", -26.20, 28.05),
+    City("Lagos", 6.52, 3.38),
+    City("Lima", -12.05, -77.04),
+    City("London", 51.51, -0.13),
+    City("Los Angeles", 34.05, -118.24),
+    City("Madrid", 40.42, -3.70),
+    City("Mexico City", 19.43, -99.13),
+    City("Mumbai", 19.08, 72.88),
+    City("Nairobi", -1.29, 36.82),
+    City("New York", 40.71, -74.01),
+    City("Sao Paulo", -23.55, -46.63),
+    City("Seoul", 37.57, 126.98),
+    City("Singapore", 1.35, 103.82),
+    City("Sydney", -33.87, 151.21),
+    City("Tokyo", 35.68, 139.69),
+    City("Toronto", 43.65, -79.38),
+    City("Vienna", 48.21, 16.37),
+    City("Warsaw", 52.23, 21.01),
+    City("Zurich", 47.37, 8.54),
+)
+
+
+class Card(NamedTuple):
     """A card: where it is used, and for how much (the middle of its amounts)."""
 
     name: str
@@ -39,8 +86,7 @@ class Card:
     usual: float
 
 
-@dataclass(frozen=True)
-class Payment:
+class Payment(NamedTuple):
     """A payment, in milliseconds since the stream began."""
 
     at: int
@@ -55,18 +101,8 @@ def generate_payments(
 ) -> Summary:
     """Write a stream of payments over three days.
 
-    Args:
-        to: The folder, made if it is missing.
-        events: Number of lines, at least 1.
-        seed: Chooses the stream.
-        progress: Called with a line of text now and then.
-
-    Returns:
-        What the folder now holds of this stream: ``valid`` lines, those of each case of fraud,
-        ``duplicate``, ``malformed`` and ``late`` ones.
-
-    Raises:
-        UsageError: ``events`` is below 1, or a file is there with other bytes.
+    Its kinds are ``valid``, ``duplicate``, ``malformed``, ``late`` and each case of fraud.
+    See :func:`tidelake.generators.generate`.
     """
     if events < 1:
         raise UsageError(f"a stream of payments needs at least 1 event, not {events}")
@@ -76,7 +112,7 @@ def generate_payments(
     copies, broken = round(_DUPLICATE * events), round(_BROKEN * events)
     paid = _paid(rng, prefix, events - copies)
     if progress is not None:
-        progress(f"drew {len(paid):,} payments over {_SPAN / _HOUR:.0f} hours")
+        progress(f"drew {len(paid):,} payments over {_SPAN / HOUR:.0f} hours")
     lines = [line_of(payment, f"{prefix}-{n:08d}").encode() for n, payment in enumerate(paid)]
     # Frauds arrive whole and at once, so that each is there to be found.
     ordinary = [n for n, payment in enumerate(paid) if payment.case is None]
@@ -84,13 +120,13 @@ def generate_payments(
     damaged, late = set(chosen[:broken]), set(chosen[broken:])
     sent = []
     for n, (payment, line) in enumerate(zip(paid, lines, strict=True)):
-        wait = 10 * _MINUTE + int(rng.random() * 18 * _HOUR) if n in late else _SECOND
+        wait = 10 * MINUTE + int(rng.random() * 18 * HOUR) if n in late else SECOND
         bytes_sent = _damaged(rng, line) if n in damaged else line
         sent.append(Delivery(payment.at + int(rng.expovariate(1 / wait)), bytes_sent))
     whole = [n for n in ordinary if n not in damaged] or list(range(len(paid)))
     for _ in range(copies):
         n = whole[int(rng.random() * len(whole))]
-        sent.append(Delivery(sent[n].at + 1 + int(rng.expovariate(1 / _MINUTE)), lines[n]))
+        sent.append(Delivery(sent[n].at + 1 + int(rng.expovariate(1 / MINUTE)), lines[n]))
     tally = {"valid": len(ordinary) - len(chosen), "duplicate": copies, "malformed": len(damaged)}
     tally |= {"late": len(late)} | dict.fromkeys(_CASES, 0)
     for payment in paid:
@@ -121,27 +157,20 @@ def frauds(rng: random.Random, card: Card, at: int, *, rule: str, case: str) -> 
         amount = card.usual * (15 + 20 * rng.random())
         return [Payment(at, card, amount, _near(rng, card.home), case)]
     if rule == "burst":
-        times = sorted(at + int(rng.random() * 50 * _SECOND) for _ in range(_BURST))
+        times = sorted(at + int(rng.random() * 50 * SECOND) for _ in range(_BURST))
         return [Payment(when, card, card.usual, _near(rng, card.home), case) for when in times]
-    away = far_from(card.home, draw=rng.random())
-    return [Payment(at, card, card.usual, _near(rng, away), case)]
+    # On another continent, or nearly.
+    away = [city for city in CITIES if abs(city.longitude - card.home.longitude) > _FAR_DEGREES]
+    city = away[int(rng.random() * len(away))]
+    return [Payment(at, card, card.usual, _near(rng, city), case)]
 
 
 def line_of(payment: Payment, payment_id: str, *, time: str | None = None) -> str:
-    """Write a payment as a line of JSON.
-
-    Args:
-        payment: The payment.
-        payment_id: Its id.
-        time: When it was made; None: ``payment.at`` after the stream's beginning.
-    """
-    if time is None:
-        stamp = START + timedelta(milliseconds=payment.at)
-        time = stamp.isoformat(timespec="milliseconds") + "Z"
+    """Write a payment as a line of JSON; by default ``payment.at`` counts from :data:`START`."""
     told = {
         "payment_id": payment_id,
         "card_id": payment.card.name,
-        "paid_at": time,
+        "paid_at": time or stamp(START + timedelta(milliseconds=payment.at)),
         "amount": f"{payment.amount:.2f}",
         "merchant_id": f"m{int(payment.at * 7919 % _MERCHANTS):04d}",
         "city": payment.city.name,
@@ -161,7 +190,7 @@ def _paid(rng: random.Random, prefix: str, count: int) -> list[Payment]:
         card, at = cards[int(rng.random() * len(cards))], int(_SPAN * (0.5 + 0.45 * rng.random()))
         cases += frauds(rng, card, at, rule=rule, case=f"{rule}:{number}")
         if rule == "impossible_travel":
-            before = at - 5 * _MINUTE - int(rng.random() * 25 * _MINUTE)
+            before = at - 5 * MINUTE - int(rng.random() * 25 * MINUTE)
             cases.append(ordinary(rng, card, before))
     cases = cases[:count]
     times = (int(rng.random() * _SPAN) for _ in range(count - len(cases)))

@@ -7,15 +7,15 @@ import importlib.util
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from tidelake.errors import MachineError
 from tidelake.folders import Folder
-from tidelake.generators.landing import Summary, land
-from tidelake.generators.shop import PRODUCTS, price
+from tidelake.generators.clickstream import PRODUCTS, price
+from tidelake.generators.landing import Summary, land, stamp
 
 _CATEGORIES = (
     *("books", "games", "garden", "kitchen", "lamps", "music"),
@@ -25,9 +25,8 @@ _OPENED = datetime(2025, 12, 6)
 _MOVES_FROM, _MOVES_WITHIN = datetime(2026, 1, 5), timedelta(hours=36)
 _MOVED, _ENDED, _REOPENED = 0.25, 0.04, 0.5
 _FILES = 4
-_YEAR_BEGINS = "2013-01-01T00:00:00Z"
-_MISSING = ("", "NA")
-_COMPACT = json.JSONEncoder(separators=(",", ":"))
+MISSING = ("", "NA")
+COMPACT = json.JSONEncoder(separators=(",", ":"))
 
 Change = dict[str, Any]
 
@@ -49,90 +48,96 @@ def data_folder() -> Path:
     return Path(spec.origin).parent / "data"
 
 
-def generate_products(
-    to: Folder, *, changes: int, progress: Callable[[str], None] | None = None
+def generate_dimension(
+    name: str, to: Folder, *, changes: int, progress: Callable[[str], None] | None = None
 ) -> Summary:
-    """Write the catalogue of the clickstream's shop: the same for every stream.
-
-    Each product is entered a month before the clickstream begins. While it lasts some move to
-    another category, some end and half of those return; a few changes come out of order.
+    """Write a dimension's changelog, the same for every stream that looks it up.
 
     Args:
+        name: One of :data:`DIMENSIONS`.
         to: The folder, made if it is missing.
         changes: Only so many, the first; 0 for all.
         progress: Called once per written file.
     """
+    kept = DIMENSIONS[name]()[: changes or None]
+    lines = [COMPACT.encode(change).encode() + b"\n" for change in kept]
+    size = -(-len(lines) // _FILES)
+    files = {
+        f"{name}-{len(lines)}-{start // size}.jsonl": b"".join(lines[start : start + size])
+        for start in range(0, len(lines), size)
+    }
+    written = land(to, files, progress=progress)
+    return Summary(len(files), written, len(kept), dict(Counter(one["op"] for one in kept)))
+
+
+def _products() -> list[Change]:
+    """Draw the catalogue of the clickstream's shop.
+
+    Each product is entered a month before the clickstream begins. While it lasts some move to
+    another category, some end and half of those return; a few changes come out of order.
+    """
     rng = random.Random("tidelake/clickstream/catalogue")
-    entered = [_entry(rng, product) for product in range(PRODUCTS)]
-    moved = [change for product in range(PRODUCTS) for change in _moves(rng, product)]
+    entered = [
+        _product(number, 1, _OPENED + timedelta(minutes=number), rng.choice(_CATEGORIES))
+        for number in range(PRODUCTS)
+    ]
+    moved = [change for number in range(PRODUCTS) for change in _moves(rng, number)]
     moved.sort(key=lambda change: change["changed_at"])
     # Neighbours change places: the newer revision of a product may come first.
     rng.shuffle(moved)
-    return _land(to, "products", [*entered, *moved][: changes or None], progress)
+    return [*entered, *moved]
 
 
-def generate_airlines(
-    to: Folder, *, changes: int, progress: Callable[[str], None] | None = None
-) -> Summary:
-    """Write the airlines of the flights, each entered as 2013 began."""
-    rows = _rows("airlines.csv")
-    entered = [
+def _moves(rng: random.Random, number: int) -> Iterator[Change]:
+    """Yield the changes of a product after it was entered."""
+    at = _MOVES_FROM + _MOVES_WITHIN * rng.random()
+    if rng.random() < _MOVED:
+        yield _product(number, 2, at, rng.choice(_CATEGORIES))
+    if rng.random() < _ENDED:
+        at += timedelta(hours=1)
+        yield _product(number, 3, at, None)
+        if rng.random() < _REOPENED:
+            yield _product(number, 4, at + timedelta(hours=2), rng.choice(_CATEGORIES))
+
+
+def _product(number: int, revision: int, at: datetime, category: str | None) -> Change:
+    name = f"p{number:04d}"
+    return {
+        "change_id": f"{name}@{revision}",
+        "product_id": name,
+        "revision": revision,
+        "changed_at": stamp(at),
+        "op": "delete" if category is None else "upsert",
+        "category": category,
+        "price": float(price(number)),
+    }
+
+
+def _airlines() -> list[Change]:
+    return [
         {**_entered(row["carrier"]), "carrier": row["carrier"], "airline": row["name"]}
-        for row in rows
+        for row in _rows("airlines.csv")
     ]
-    return _land(to, "airlines", entered[: changes or None], progress)
 
 
-def generate_planes(
-    to: Folder, *, changes: int, progress: Callable[[str], None] | None = None
-) -> Summary:
-    """Write the aircraft of the flights, each entered as 2013 began."""
-    entered = [
+def _planes() -> list[Change]:
+    return [
         {
             **_entered(row["tailnum"]),
             "tailnum": row["tailnum"],
-            "built": None if row["year"] in _MISSING else int(float(row["year"])),
+            "built": None if row["year"] in MISSING else int(float(row["year"])),
             "manufacturer": row["manufacturer"],
             "model": row["model"],
             "seats": int(row["seats"]),
         }
         for row in _rows("planes.csv")
     ]
-    return _land(to, "planes", entered[: changes or None], progress)
-
-
-def _entry(rng: random.Random, product: int) -> Change:
-    at = _OPENED + timedelta(minutes=product)
-    return _change(product, 1, at, rng.choice(_CATEGORIES))
-
-
-def _moves(rng: random.Random, product: int) -> Iterator[Change]:
-    """Yield what happens to a product after it was entered."""
-    at = _MOVES_FROM + _MOVES_WITHIN * rng.random()
-    if rng.random() < _MOVED:
-        yield _change(product, 2, at, rng.choice(_CATEGORIES))
-    if rng.random() < _ENDED:
-        at += timedelta(hours=1)
-        yield _change(product, 3, at, None)
-        if rng.random() < _REOPENED:
-            yield _change(product, 4, at + timedelta(hours=2), rng.choice(_CATEGORIES))
-
-
-def _change(product: int, revision: int, at: datetime, category: str | None) -> Change:
-    number = f"p{product:04d}"
-    return {
-        "change_id": f"{number}@{revision}",
-        "product_id": number,
-        "revision": revision,
-        "changed_at": at.isoformat(timespec="milliseconds") + "Z",
-        "op": "delete" if category is None else "upsert",
-        "category": category,
-        "price": float(price(product)),
-    }
 
 
 def _entered(key: str) -> Change:
-    return {"change_id": f"{key}@1", "revision": 1, "changed_at": _YEAR_BEGINS, "op": "upsert"}
+    """Return the columns of a change that was entered as 2013 began."""
+    at = "2013-01-01T00:00:00Z"
+    return {"change_id": f"{key}@1", "revision": 1, "changed_at": at, "op": "upsert"}
 
 
 def _rows(file: str) -> list[dict[str, str]]:
@@ -140,18 +145,8 @@ def _rows(file: str) -> list[dict[str, str]]:
         return list(csv.DictReader(lines))
 
 
-def _land(
-    to: Folder, name: str, changes: list[Change], progress: Callable[[str], None] | None
-) -> Summary:
-    size = -(-len(changes) // _FILES)
-    files = {
-        f"{name}-{len(changes)}-{start // size}.jsonl": _lines(changes[start : start + size])
-        for start in range(0, len(changes), size)
-    }
-    written = land(to, files, progress=progress)
-    kinds = Counter(change["op"] for change in changes)
-    return Summary(files=len(files), written=written, records=len(changes), kinds=dict(kinds))
-
-
-def _lines(changes: Iterable[Change]) -> bytes:
-    return b"".join(_COMPACT.encode(change).encode() + b"\n" for change in changes)
+DIMENSIONS: dict[str, Callable[[], list[Change]]] = {
+    "products": _products,
+    "airlines": _airlines,
+    "planes": _planes,
+}

@@ -7,7 +7,7 @@ the hour itself from the events.
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import reduce
 from operator import or_
 
@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from tidelake.columns import VALUE as _VALUE
-from tidelake.columns import try_eval
+from tidelake.columns import instant, try_eval
 from tidelake.config.gold import (
     HOUR,
     LAST_PLACE,
@@ -27,11 +27,14 @@ from tidelake.config.gold import (
     UnusualAmount,
 )
 from tidelake.gold.measures import GoldPlan, value_of
+from tidelake.instants import back
 
 RECORD, RULE, EVIDENCE = "_record", "rule", "evidence"
 HOUR_OF, PLACE, VALUE = "_hour", "_place", "_value"
 _COUNT, _SUM, _BEFORE = "_count", "_sum", "_before"
 FOUND = "_found"
+_COUNT_NOW, _SUM_NOW, _NOW = "_count_now", "_sum_now", "_now"
+_LAST, _RECENT = "_last", "_recent"
 _EARTH_KM = 6371.0088
 _SECONDS_AN_HOUR = 3600
 
@@ -228,3 +231,92 @@ def _distance(one: Column, other: Column) -> Column:
     half = F.pow(F.sin((second - first) / 2), F.lit(2))
     half = half + F.cos(first) * F.cos(second) * F.pow(F.sin(across / 2), F.lit(2))
     return F.lit(2 * _EARTH_KM) * F.asin(F.sqrt(F.least(half, F.lit(1.0))))
+
+
+def known(hours: DataFrame, recent: DataFrame, detection: Detection, *, now: datetime) -> DataFrame:
+    """Aggregate the features of each key, which the fast lane broadcasts.
+
+    The fast lane judges by the same rules over what the tables held a while ago. Later events are
+    missing there, so an alert may be wrong or missing; the tables say which.
+
+    Args:
+        hours: Rows of the features table, all that :attr:`Detection.lookback` reaches.
+        recent: The newest events, as far back as a burst reaches.
+        detection: The definition.
+        now: The newest hour of the features (UTC).
+
+    Returns:
+        One row a key: the keys and what each rule looks at.
+    """
+    keys = list(detection.keys)
+    columns = [instant(now).alias(_NOW)]
+    if detection.unusual_amount:
+        in_history = F.col("window_start") >= instant(back(now, detection.unusual_amount.history))
+        for name, of in ((VALUES, (_COUNT, _COUNT_NOW)), (TOTAL, (_SUM, _SUM_NOW))):
+            before = in_history & (F.col("window_start") < instant(now))
+            columns.append(F.sum(F.when(before, F.col(name))).alias(of[0]))
+            within = F.col("window_start") == instant(now)
+            columns.append(F.sum(F.when(within, F.col(name))).alias(of[1]))
+    if detection.impossible_travel:
+        columns.append(F.max(LAST_PLACE).alias(_LAST))
+    summed = keyed(hours, detection).groupBy(*keys).agg(*columns)
+    if not detection.burst:
+        return summed
+    times = (
+        keyed(recent, detection)
+        .groupBy(*keys)
+        .agg(F.sort_array(F.collect_list("event_time")).alias(_RECENT))
+    )
+    return summed.join(times, on=keys, how="left")
+
+
+def to_fast_alerts(events: DataFrame, known_keys: DataFrame, detection: Detection) -> DataFrame:
+    """Judge events at once, without waiting for the tables.
+
+    Args:
+        events: Events as silver would hold them, and ``sent_at``, when each came to the source.
+        known_keys: From :func:`known`; broadcast.
+        detection: The definition.
+
+    Returns:
+        ``rule``, ``event_id``, ``event_time``, the keys, the told columns, ``evidence`` and
+        ``sent_at``.
+    """
+    looked = looked_at(keyed(events, detection), detection, GoldPlan(detection.hours), "sent_at")
+    met = looked.join(F.broadcast(known_keys), on=list(detection.keys), how="left")
+    found = F.array_compact(F.array(*_fast_findings(detection)))
+    broken = met.withColumn(FOUND, found).select("*", F.explode(FOUND).alias("_one"))
+    return broken.select(
+        F.col("_one").getField(RULE).alias(RULE),
+        "event_id",
+        "event_time",
+        *detection.keys,
+        *detection.columns,
+        F.col("_one").getField(EVIDENCE).alias(EVIDENCE),
+        "sent_at",
+    )
+
+
+def _fast_findings(detection: Detection) -> list[Column]:
+    findings = []
+    if detection.unusual_amount:
+        # In a later hour than the newest that is known, all of that one is history.
+        later = F.col(HOUR_OF) > F.col(_NOW)
+        counts, sums = (
+            F.coalesce(F.col(before), F.lit(0))
+            + F.when(later, F.coalesce(now, F.lit(0))).otherwise(0)
+            for before, now in ((_COUNT, _COUNT_NOW), (_SUM, _SUM_NOW))
+        )
+        findings.append(exceeds(detection.unusual_amount, F.col(VALUE), counts, sums))
+    if detection.burst:
+        within = detection.burst.within
+
+        def counts_in(time: Column) -> Column:
+            return (time > F.col("event_time") - F.lit(within)) & (time <= F.col("event_time"))
+
+        recent = F.filter(F.coalesce(_RECENT, F.array().cast("array<timestamp>")), counts_in)
+        since = F.least(F.col("event_time"), F.array_min(recent))
+        findings.append(frequent(detection.burst, F.size(recent) + 1, since))
+    if detection.impossible_travel:
+        findings.append(impossible(detection.impossible_travel, F.col(_LAST), F.col(PLACE)))
+    return findings

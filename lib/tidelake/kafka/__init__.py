@@ -1,1 +1,1 @@
-"""Kafka: a broker of one's own for laptop and tests."""
+"""Kafka: topics as a source, offsets, schema registries, and a local broker for trials."""

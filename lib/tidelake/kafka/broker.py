@@ -1,24 +1,35 @@
 """Run Apache Kafka as one process on the loopback: broker and controller in one, no container.
 
-A broker lives in a folder: its settings, its log and its topics, which stay when it is stopped or
-killed. It is a process of its own that outlives the one that started it.
+A broker keeps its settings, log and topics in a folder, also when it is stopped or killed. Its
+process outlives the one that started it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import time
+import uuid
+from base64 import urlsafe_b64encode
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from tidelake.config import conf_file
 from tidelake.errors import MachineError, UsageError
-from tidelake.kafka.server import HOST, MAIN, SETTINGS, free_port, java_command, prepare
+from tidelake.spark.jars import ensure_jars, read_lock
 
-_STATE, _LOG = "broker.json", "kafka.log"
+_HOST = "127.0.0.1"
+_STATE, _LOG, _SETTINGS = "broker.json", "kafka.log", "server.properties"
+_MAIN, _FORMAT = "kafka.Kafka", "kafka.tools.StorageTool"
+_JARS = "kafka-broker.lock"
+# Enough for a laptop's topics; the operating system's cache does the rest.
+_HEAP = ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC")
+_QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 _START_SECONDS, _STOP_SECONDS, _LOOK_SECONDS = 60.0, 30.0, 0.2
 _FREED_SECONDS = 3.0
 # A request of Kafka's protocol that asks which versions a broker speaks.
@@ -41,23 +52,23 @@ class Broker:
 
     @property
     def bootstrap(self) -> str:
-        """Give the address that clients take."""
-        return f"{HOST}:{self.port}"
+        """The address for clients."""
+        return f"{_HOST}:{self.port}"
 
     @property
     def runs(self) -> bool:
-        """Tell whether its process lives, and is a broker still."""
+        """Whether its process lives, and is still a broker."""
         try:
             words = Path(f"/proc/{self.process}/cmdline").read_bytes().split(b"\0")
         except OSError:
-            return _lives(self.process) and not Path("/proc/self").exists()
-        return MAIN.encode() in words and str(Path(self.folder) / SETTINGS).encode() in words
+            return not Path("/proc/self").exists() and _lives(self.process)
+        return _MAIN.encode() in words and str(Path(self.folder) / _SETTINGS).encode() in words
 
     @property
     def answers(self) -> bool:
-        """Tell whether it speaks Kafka's protocol."""
+        """Whether it speaks Kafka's protocol."""
         try:
-            with socket.create_connection((HOST, self.port), timeout=1) as link:
+            with socket.create_connection((_HOST, self.port), timeout=1) as link:
                 link.settimeout(2)
                 link.sendall(_API_VERSIONS)
                 return len(link.recv(8)) == 8
@@ -80,7 +91,7 @@ def up(folder: Path, port: int) -> Broker:
 
     Raises:
         UsageError: The port is taken, or another one runs in the folder on another port.
-        MachineError: Java is missing, or the broker does not start.
+        MachineError: Java or PySpark is missing, or the broker does not start.
         JarError: A jar cannot be fetched, or its hash differs from the lock.
     """
     folder = folder.absolute()
@@ -92,16 +103,15 @@ def up(folder: Path, port: int) -> Broker:
                 f"Stop it first: tidelake kafka down --dir {folder}"
             )
         return running
-    port = port or free_port()
+    port = port or _free_port()
     if not _gets_free(port):
         raise UsageError(f"port {port} is taken. Name another: tidelake kafka up --port {port + 1}")
-    command = java_command()
+    command = _java_command()
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / _LOG).open("ab") as log:
-        if not prepare(folder, port, command, log.fileno()):
-            raise _not_started(folder)
+        _prepare(folder, port, command, log.fileno())
         started = subprocess.Popen(
-            [*command, MAIN, str(folder / SETTINGS)],
+            [*command, _MAIN, str(folder / _SETTINGS)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -111,17 +121,24 @@ def up(folder: Path, port: int) -> Broker:
         )
     broker = Broker(str(folder), port, started.pid)
     (folder / _STATE).write_text(json.dumps(asdict(broker)), encoding="utf-8")
-    _wait_for(broker, started)
+    until = time.monotonic() + _START_SECONDS
+    while not broker.answers:
+        if started.poll() is not None:
+            raise _not_started(folder)
+        if time.monotonic() > until:
+            kill(broker)
+            raise _not_started(folder)
+        time.sleep(_LOOK_SECONDS)
     return broker
 
 
 def down(folder: Path) -> bool:
-    """Stop the broker of a folder; tell whether one ran. Its topics stay."""
+    """Stop the broker of a folder; return whether one ran. Its topics stay."""
     broker = find(folder)
     if broker is None or not broker.runs:
         return False
     os.kill(broker.process, signal.SIGTERM)
-    if not _ends(broker, _STOP_SECONDS):
+    if not _ends(broker):
         kill(broker)
     return True
 
@@ -130,25 +147,14 @@ def kill(broker: Broker) -> None:
     """End a broker's process at once, as a power cut would."""
     if broker.runs:
         os.kill(broker.process, signal.SIGKILL)
-        _ends(broker, _STOP_SECONDS)
+        _ends(broker)
 
 
 def words_of(folder: Path, lines: int = 20) -> str:
-    """Give the end of what a broker wrote into its log."""
+    """Return the last lines of a broker's log."""
     file = folder.absolute() / _LOG
     text = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
     return "\n".join(text.splitlines()[-lines:])
-
-
-def _wait_for(broker: Broker, started: subprocess.Popen[bytes]) -> None:
-    until = time.monotonic() + _START_SECONDS
-    while not broker.answers:
-        if started.poll() is not None:
-            raise _not_started(Path(broker.folder))
-        if time.monotonic() > until:
-            kill(broker)
-            raise _not_started(Path(broker.folder))
-        time.sleep(_LOOK_SECONDS)
 
 
 def _not_started(folder: Path) -> MachineError:
@@ -156,22 +162,16 @@ def _not_started(folder: Path) -> MachineError:
     return MachineError(f"the broker did not start. Its own words are in {folder / _LOG}:\n{last}")
 
 
-def _ends(broker: Broker, seconds: float) -> bool:
-    until = time.monotonic() + seconds
+def _ends(broker: Broker) -> bool:
+    until = time.monotonic() + _STOP_SECONDS
     while broker.runs:
-        _reap(broker.process)
+        # A broker that is our own child stays a process until it is waited for.
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(broker.process, os.WNOHANG)
         if time.monotonic() > until:
             return False
         time.sleep(_LOOK_SECONDS)
     return True
-
-
-def _reap(process: int) -> None:
-    """Take the end of a broker that is our own child; others have their own parent."""
-    try:
-        os.waitpid(process, os.WNOHANG)
-    except ChildProcessError:
-        return
 
 
 def _lives(process: int) -> bool:
@@ -182,21 +182,78 @@ def _lives(process: int) -> bool:
     return True
 
 
-def _gets_free(port: int) -> bool:
-    """Wait a moment: a broker that was killed just now lets go of its port a little later."""
-    until = time.monotonic() + _FREED_SECONDS
-    while _is_taken(port):
-        if time.monotonic() > until:
-            return False
-        time.sleep(_LOOK_SECONDS)
-    return True
-
-
-def _is_taken(port: int) -> bool:
+def _free_port() -> int:
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return True
-    return False
+        probe.bind((_HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def _gets_free(port: int) -> bool:
+    """Wait a moment: a broker that was killed just now releases its port a little later."""
+    until = time.monotonic() + _FREED_SECONDS
+    while True:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((_HOST, port))
+                return True
+            except OSError:
+                if time.monotonic() > until:
+                    return False
+        time.sleep(_LOOK_SECONDS)
+
+
+def _java_command() -> list[str]:
+    """Return the command that runs a class of Kafka's."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    try:
+        import pyspark  # noqa: PLC0415  heavy, and optional
+    except ImportError as error:
+        raise MachineError(
+            "PySpark is not installed. Install it with: pip install 'tidelake[local]'"
+        ) from error
+    # Spark's resolver leaves out Scala's library: Spark brings its own.
+    scala = (Path(pyspark.__file__).parent / "jars").glob("scala-library-*.jar")
+    jars = [*ensure_jars(read_lock(conf_file(_JARS))), *scala]
+    if java is None or not Path(java).exists():
+        raise MachineError("Java was not found. Check with: tidelake doctor")
+    return [java, *_HEAP, _QUIET, "-cp", os.pathsep.join(map(str, jars))]
+
+
+def _prepare(folder: Path, port: int, command: list[str], log: int) -> None:
+    """Write a broker's settings, and format its folder of topics if it is new."""
+    controller = _free_port()
+    settings = {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.voters": f"1@{_HOST}:{controller}",
+        "listeners": f"PLAINTEXT://{_HOST}:{port},CONTROLLER://{_HOST}:{controller}",
+        "advertised.listeners": f"PLAINTEXT://{_HOST}:{port}",
+        "controller.listener.names": "CONTROLLER",
+        "log.dirs": str(folder / "topics"),
+        "num.partitions": "4",
+        "offsets.topic.replication.factor": "1",
+        "offsets.topic.num.partitions": "4",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "transaction.state.log.num.partitions": "4",
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
+        "group.initial.rebalance.delay.ms": "0",
+    }
+    lines = [f"{key}={value}" for key, value in settings.items()]
+    (folder / _SETTINGS).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    if (folder / "topics" / "meta.properties").exists():
+        return
+    cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    # An id that began with a dash would be taken for an option.
+    told = subprocess.run(
+        [*command, _FORMAT, "format", f"--cluster-id={cluster}", "-c", str(folder / _SETTINGS)],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        check=False,
+    )
+    if told.returncode:
+        raise _not_started(folder)

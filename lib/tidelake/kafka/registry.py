@@ -1,4 +1,4 @@
-"""Ask a schema registry for the versions of a subject."""
+"""Schema registry: the versions of a subject, and Avro's rules of compatibility between them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 
 from tidelake.config import Registry
 from tidelake.config.secrets import resolved
+from tidelake.config.source import Compatibility
 from tidelake.errors import MachineError, SourceError
 
 _SECONDS = 10
 _NOT_FOUND, _WHO = 404, (401, 403)
+_SHOWN = 300
 
 
 class Version(NamedTuple):
@@ -20,9 +22,9 @@ class Version(NamedTuple):
 
     Attributes:
         number: Its place among the versions.
-        schema_id: Under which id records name its schema.
+        schema_id: The id by which records refer to its schema.
         schema: The schema's text.
-        kind: What it is a schema of: ``AVRO``, ``JSON`` or ``PROTOBUF``.
+        kind: ``AVRO``, ``JSON`` or ``PROTOBUF``.
         is_whole: Whether it refers to no other schema.
     """
 
@@ -39,28 +41,10 @@ def versions_of(registry: Registry) -> list[Version]:
     The subject is asked, and not id by id: broken records may name any number of ids.
 
     Raises:
-        SourceError: The registry does not answer, has no such subject, or refuses us.
-        UsageError: The credentials stand for a variable that is not set.
+        SourceError: The registry does not answer, has no such subject, or refuses access.
+        UsageError: The credentials refer to a variable that is not set.
         MachineError: The client is not installed.
     """
-    client = _client(registry)
-    subject = registry.subject
-    numbers = sorted(_asked(registry, partial(client.get_versions, subject)))
-    return [
-        _version(_asked(registry, partial(client.get_version, subject, number)))
-        for number in numbers
-    ]
-
-
-def _version(found: Any) -> Version:
-    schema = found.schema
-    kind = schema.schema_type or "AVRO"
-    return Version(
-        int(found.version), int(found.schema_id), schema.schema_str, kind, not schema.references
-    )
-
-
-def _client(registry: Registry) -> Any:
     try:
         library = import_module("confluent_kafka.schema_registry")
     except ImportError as error:
@@ -72,26 +56,73 @@ def _client(registry: Registry) -> Any:
     if registry.credentials is not None:
         name = "source.registry.credentials"
         told["basic.auth.user.info"] = resolved({name: registry.credentials})[name]
-    return library.SchemaRegistryClient.new_client(told)
+    client: Any = library.SchemaRegistryClient.new_client(told)
+    versions = []
+    for number in sorted(_asked(registry, partial(client.get_versions, registry.subject))):
+        found = _asked(registry, partial(client.get_version, registry.subject, number))
+        schema = found.schema
+        versions.append(
+            Version(
+                int(found.version),
+                int(found.schema_id),
+                schema.schema_str,
+                schema.schema_type or "AVRO",
+                not schema.references,
+            )
+        )
+    return versions
 
 
 def _asked(registry: Registry, ask: Callable[[], Any]) -> Any:
     try:
         return ask()
     except Exception as error:  # The client lets through whatever its transport raises.
+        at = f"the schema registry at {registry.url}"
         status = getattr(error, "http_status_code", None)
         if status == _NOT_FOUND:
-            raise SourceError(
-                f"the schema registry at {registry.url} has no subject {registry.subject}. "
-                "No row was decided. Check source.registry.subject."
-            ) from error
-        if status is not None:
+            told = f"{at} has no subject {registry.subject}"
+            remedy = "Check source.registry.subject"
+        elif status is not None:
+            told = f"{at} answered {status}"
             remedy = "Check source.registry.credentials" if status in _WHO else "Look at it"
-            raise SourceError(
-                f"the schema registry at {registry.url} answered {status}. "
-                f"No row was decided. {remedy}, then run again."
-            ) from error
-        raise SourceError(
-            f"the schema registry at {registry.url} cannot be reached ({type(error).__name__}). "
-            "No row was decided. Check source.registry.url, then run again."
+            remedy += ", then run again"
+        else:
+            told = f"{at} cannot be reached ({type(error).__name__})"
+            remedy = "Check source.registry.url, then run again"
+        raise SourceError(f"{told}. No row was decided. {remedy}.") from error
+
+
+def incompatibility(new: str, old: str, rule: Compatibility) -> str:
+    """Return why a schema breaks the rule towards the version before it, or "".
+
+    Args:
+        new: The version's schema.
+        old: The schema of the version before.
+        rule: ``backward``: the new one can read what the old one wrote; ``forward``: the reverse;
+            ``full``: both.
+    """
+    if rule == "none":
+        return ""
+    try:
+        schemas: Any = import_module("avro.schema")
+        checks: Any = import_module("avro.compatibility")
+        errors: Any = import_module("avro.errors")
+    except ImportError as error:
+        raise MachineError(
+            "the library for Avro's rules is not installed. "
+            "Install it with: pip install 'tidelake[kafka]'"
         ) from error
+    try:
+        newer, older = schemas.parse(new), schemas.parse(old)
+    except errors.AvroException as error:
+        return f"one of them cannot be read: {str(error)[:_SHOWN]}"
+    pairs = [(newer, older)] if rule in ("backward", "full") else []
+    pairs += [(older, newer)] if rule in ("forward", "full") else []
+    for reader, writer in pairs:
+        found = checks.ReaderWriterCompatibilityChecker().get_compatibility(reader, writer)
+        if found.compatibility is not checks.SchemaCompatibilityType.compatible:
+            # The library's sets have no order.
+            kinds = sorted(str(kind.value).replace("_", " ") for kind in found.incompatibilities)
+            told = f"{', '.join(dict.fromkeys(kinds))}: {'; '.join(sorted(found.messages))}"
+            return told[:_SHOWN]
+    return ""

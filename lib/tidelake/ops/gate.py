@@ -20,7 +20,7 @@ from tidelake.config.expectations import SIGNATURES, Expectation, Suite
 from tidelake.delta.access import load
 from tidelake.delta.tables import Lake
 from tidelake.errors import MachineError, UsageError
-from tidelake.foreign import kind_of_text
+from tidelake.visible import kind_of_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

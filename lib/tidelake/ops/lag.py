@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from tidelake.delta.log import Commit
-from tidelake.kafka.lag import Offsets, total
+from tidelake.kafka.topic_offsets import Offsets, total
 from tidelake.ops.advice import Advice, Taking, Trend, advise, trend_of
 
 # Checks that are closer say more of the moment in a batch than of the lag.

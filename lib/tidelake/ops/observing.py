@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from tidelake.config import Environment
 from tidelake.delta.tables import HOPS, Hop
-from tidelake.foreign import kind_of
 from tidelake.instants import now
 from tidelake.ops.alerts.telling import Teller, sender_of
 from tidelake.ops.alerts.watch import Watch
@@ -29,6 +28,7 @@ from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Say
 from tidelake.runtime.triggers import Trigger
 from tidelake.typed import PLAIN, Typed
+from tidelake.visible import kind_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -28,10 +28,10 @@ from tidelake.delta.notes import Final
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import MachineError, NotBuiltError, TidelakeError, UsageError
 from tidelake.fingerprints import IN_SPARK
-from tidelake.foreign import kind_of
 from tidelake.instants import from_micros
 from tidelake.object_store import duckdb_secret
 from tidelake.ops.statements import DUCKDB, SPARK, known, refuse_beside_tables, tables_in
+from tidelake.visible import kind_of
 
 _T = TypeVar("_T")
 # DuckDB's COPY options for each ending of a file. A line of JSON is a row.

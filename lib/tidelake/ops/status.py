@@ -15,8 +15,8 @@ from tidelake.delta.positions import bytes_between, rows_between
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import TidelakeError
 from tidelake.instants import to_json
-from tidelake.kafka.ends import ends_of
-from tidelake.kafka.lag import behind
+from tidelake.kafka.client import ends_of
+from tidelake.kafka.topic_offsets import behind
 from tidelake.ops.books import history, offered_files, require_tables
 from tidelake.ops.lag import Check, SourceLag, lag_of
 from tidelake.runtime.landing import taken_files

@@ -15,7 +15,19 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tidelake.bronze import BRONZE_DDL, REQUEUE_DDL, to_bronze
+from tidelake.bronze import (
+    BLOCK,
+    BRONZE_DDL,
+    NUMBER,
+    REQUEUE_DDL,
+    SIZE,
+    identify,
+    last_row,
+    numbered,
+    read_stream,
+    refuse_more,
+    to_bronze,
+)
 from tidelake.config import DeltaSource, FilesSource, KafkaSource
 from tidelake.delta.append import append, ensure_table
 from tidelake.delta.log import Commit, commits, last_commit
@@ -31,10 +43,16 @@ from tidelake.fingerprints import (
 )
 from tidelake.folders import folder, place_of
 from tidelake.instants import now
-from tidelake.kafka.lag import behind, between, total
-from tidelake.kafka.reach import Contact, refuse_unreachable
-from tidelake.kafka.source import begun_offsets, differs, planned_offsets
-from tidelake.kafka.topics import look_at, lost, made_anew
+from tidelake.kafka.client import Contact, refuse_unreachable
+from tidelake.kafka.topic_offsets import (
+    begun_offsets,
+    behind,
+    between,
+    differs,
+    planned_offsets,
+    total,
+)
+from tidelake.kafka.topic_source import look_at, lost, made_anew
 from tidelake.runtime.books import taken_before
 from tidelake.runtime.checkpoints import Fence
 from tidelake.runtime.failures import FOREIGN
@@ -50,16 +68,6 @@ from tidelake.runtime.landing import (
     taken_files,
 )
 from tidelake.runtime.schemas import from_ddl, from_records
-from tidelake.sources import (
-    BLOCK,
-    NUMBER,
-    SIZE,
-    identify,
-    last_row,
-    numbered,
-    read_stream,
-    refuse_more,
-)
 from tidelake.spark.engine import reads_files_whole, slots_of
 from tidelake.spark.session import whole_file_session
 from tidelake.spark.tuning import BRONZE_BYTES_A_FILE

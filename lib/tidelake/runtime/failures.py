@@ -18,10 +18,9 @@ from tidelake.errors import (
     SourceError,
     TidelakeError,
 )
-from tidelake.foreign import HEAD, kind_of
 from tidelake.spark.internals import BridgeError, stack_trace
 from tidelake.spark.session import kept_log
-from tidelake.visible import visible
+from tidelake.visible import HEAD, kind_of, visible
 
 if TYPE_CHECKING:
     from tidelake.runtime.hop import Run

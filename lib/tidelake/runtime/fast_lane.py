@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from tidelake.bronze import read_stream
 from tidelake.columns import instant
 from tidelake.config import Detection, FilesSource, KafkaSource
 from tidelake.config.gold import FastLane
@@ -31,19 +32,17 @@ from tidelake.delta.positions import BEGINNING
 from tidelake.delta.tables import Table
 from tidelake.errors import NotBuiltError, TidelakeError, UsageError
 from tidelake.folders import Folder, remove_tree
-from tidelake.foreign import kind_of
-from tidelake.gold.detections import EVIDENCE, RULE
-from tidelake.gold.fast import known, to_fast_alerts
+from tidelake.gold.detections import EVIDENCE, RULE, known, to_fast_alerts
 from tidelake.instants import BEGINNING as FIRST_INSTANT
 from tidelake.instants import back, from_micros
-from tidelake.kafka.reach import refuse_unreachable
-from tidelake.kafka.source import client_options
+from tidelake.kafka.client import refuse_unreachable
+from tidelake.kafka.topic_source import client_options
 from tidelake.runtime.failures import FOREIGN, named
 from tidelake.runtime.gold_target import OWN, inputs_of, up_to
 from tidelake.runtime.hop import Run
 from tidelake.silver.glance import glance
-from tidelake.sources import read_stream
 from tidelake.spark.engine import runs_until_stopped
+from tidelake.visible import kind_of
 
 VERDICTS = ("confirmed", "retracted", "open", "missed")
 _EVENT, _SENT, _ALERTED = "alerted_event", "sent_at", "alerted_at"

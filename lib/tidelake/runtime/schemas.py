@@ -34,8 +34,7 @@ from tidelake.delta.merge import compact, is_due
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import ConfigError, UsageError, Violation
 from tidelake.instants import from_micros, to_json
-from tidelake.kafka.registry import Version, versions_of
-from tidelake.kafka.resolution import incompatibility
+from tidelake.kafka.registry import Version, incompatibility, versions_of
 from tidelake.runtime.failures import FOREIGN
 from tidelake.runtime.gold_target import OWN, Inputs, Target, inputs_of, stamped
 from tidelake.runtime.hop import Run

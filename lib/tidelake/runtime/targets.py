@@ -32,9 +32,15 @@ from tidelake.gold import GONE, detections, joins
 from tidelake.gold.detections import EVIDENCE, RECORD, RULE
 from tidelake.gold.dimensions import CHANGE, VALID_FROM, VALID_TO, latest, versions
 from tidelake.gold.joins import LEFT, LEFT_TIME, RIGHT, RIGHT_TIME
-from tidelake.gold.measures import GoldPlan, aggregates_of, columns_of, to_values
+from tidelake.gold.measures import (
+    GoldPlan,
+    aggregates_of,
+    columns_of,
+    sketches_of,
+    to_values,
+    tolerances,
+)
 from tidelake.gold.sessions import gap_of, regroup, session_id, to_sessions
-from tidelake.gold.tolerances import sketches_of, tolerances
 from tidelake.gold.windows import BOUNDS, to_partials
 from tidelake.instants import back
 from tidelake.runtime.gold_target import OWN, Inputs, Target, held_with_span, literal, span, stamped

@@ -11,7 +11,7 @@ from tidelake.config import Pipeline
 from tidelake.delta.log import Commit, commits
 from tidelake.delta.notes import SilverNote
 from tidelake.delta.tables import HOPS, Hop, Lake, Table
-from tidelake.kafka.lag import total
+from tidelake.kafka.topic_offsets import total
 from tidelake.ops.backlogs import Backlog, TakenFiles, landing_backlog, table_backlog
 from tidelake.ops.metrics.listener import Trigger
 from tidelake.ops.metrics.measured import Measured

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from tidelake.foreign import kind_of
 from tidelake.ops.metrics.measured import Measured
 from tidelake.runtime.progress import Say
+from tidelake.visible import kind_of
 
 
 class Sink(Protocol):

@@ -23,12 +23,12 @@ from tidelake.delta.log import newest_version
 from tidelake.delta.tables import HOPS, Lake
 from tidelake.errors import TidelakeError
 from tidelake.folders import Folder, list_folder, matching
-from tidelake.foreign import kind_of
 from tidelake.ops.alerts import alerts_of
 from tidelake.ops.books import offered_files
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.page.facts import Facts, read_flow, read_plots, read_sides
 from tidelake.typed import Typed
+from tidelake.visible import kind_of
 
 # Seconds between two looks at the least, and how many times its own cost each rests.
 _LOOK, _LOOK_REST, _READ_REST = 2.0, 50, 5

@@ -1,7 +1,7 @@
-"""Ask the broker what its topics are and hold, through the client that Spark itself uses.
+"""Read Kafka topics with Spark, and describe them through the client that Spark itself uses.
 
-A stream notices that records are gone when it reads them, and not at all where a topic was made
-anew and has grown past the old one's end. So each commit of bronze names its topics by their ids.
+A stream notices that records are gone when it reads them, and not at all where a topic was deleted
+and created again and has grown past the old one's end. So each bronze commit records topic ids.
 """
 
 from __future__ import annotations
@@ -9,18 +9,65 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from tidelake.config import KafkaSource
+from tidelake.config.secrets import resolved
 from tidelake.errors import SourceError
-from tidelake.kafka.lag import Offsets
-from tidelake.kafka.source import options_of
+from tidelake.kafka.topic_offsets import Offsets
 from tidelake.spark.internals import JavaError, jvm_of
 
-_SECONDS = 20
+# As long as Kafka's own clients wait for a broker; Spark's source would wait twice as long.
+_POLL_MILLISECONDS = 60_000
+_ADMIN_SECONDS = 20
 _CLIENT = "kafka."
+
+
+def read_topics(spark: SparkSession, source: KafkaSource) -> DataFrame:
+    """Open topics as a stream of Kafka's own columns.
+
+    Raises:
+        UsageError: An option refers to a variable that is not set.
+    """
+    return spark.readStream.format("kafka").options(**options_of(source)).load()
+
+
+def options_of(source: KafkaSource) -> dict[str, str]:
+    """Return the options of Spark's Kafka source.
+
+    Aborted transactions are not read, and records that are gone stop the stream.
+    """
+    told = {"subscribe": source.topic} if source.topic else {"subscribePattern": source.pattern}
+    if source.starting in ("earliest", "latest"):
+        told["startingOffsets"] = source.starting
+    else:
+        instant = datetime.fromisoformat(source.starting)
+        told["startingTimestamp"] = str(int(instant.timestamp() * 1000))
+        # A partition without a record since then starts at the next one.
+        told["startingOffsetsByTimestampStrategy"] = "latest"
+    if source.max_offsets_per_trigger:
+        told["maxOffsetsPerTrigger"] = str(source.max_offsets_per_trigger)
+    if source.min_partitions:
+        told["minPartitions"] = str(source.min_partitions)
+    ours = {
+        "kafka.isolation.level": "read_committed",
+        "kafkaConsumer.pollTimeoutMs": str(_POLL_MILLISECONDS),
+        "includeHeaders": "true",
+        "failOnDataLoss": "true",
+    }
+    return {name: value for name, value in told.items() if value} | ours | client_options(source)
+
+
+def client_options(source: KafkaSource) -> dict[str, str]:
+    """Return the options of Kafka's Java client: the brokers, and the source's own.
+
+    Raises:
+        UsageError: An option refers to a variable that is not set.
+    """
+    return {"kafka.bootstrap.servers": source.bootstrap, **resolved(source.options)}
 
 
 @dataclass(frozen=True)
@@ -28,7 +75,7 @@ class Topic:
     """A topic as the broker has it.
 
     Attributes:
-        id: Another one when the topic is made anew.
+        id: Another one after the topic was deleted and created again.
         held: By partition: the first offset that is still there, and the one after the last.
     """
 
@@ -37,7 +84,7 @@ class Topic:
 
     @property
     def ends(self) -> dict[str, int]:
-        """Give the offset after the last, by partition."""
+        """The offset after the last, by partition."""
         return {partition: end for partition, (_, end) in self.held.items()}
 
 
@@ -72,11 +119,11 @@ def look_at(
 
 
 def lost(reached: Offsets, ids: Mapping[str, str], topics: Mapping[str, Topic]) -> str:
-    """Say which records are gone that were not taken yet; empty where none are.
+    """Describe the first loss of records that were not taken yet, or return "".
 
     Args:
-        reached: How far bronze has come.
-        ids: The topics' ids as bronze's newest commit names them.
+        reached: The end offsets of bronze.
+        ids: The topic ids of bronze's newest commit.
         topics: What the broker has now.
     """
     for name, partitions in reached.items():
@@ -87,21 +134,16 @@ def lost(reached: Offsets, ids: Mapping[str, str], topics: Mapping[str, Topic]) 
             return made_anew(name)
         for partition, taken in partitions.items():
             first, end = now.held.get(partition, (0, 0))
+            place = f"{name} partition {partition}"
             if first > taken:
-                return (
-                    f"{name} partition {partition}: offsets {taken} to {first - 1} are gone, "
-                    "and were not taken"
-                )
+                return f"{place}: offsets {taken} to {first - 1} are gone, and were not taken"
             if end < taken:
-                return (
-                    f"{name} partition {partition}: ends at offset {end}, and was taken up to "
-                    f"{taken}"
-                )
+                return f"{place}: ends at offset {end}, and was taken up to {taken}"
     return ""
 
 
 def made_anew(name: str) -> str:
-    """Say that a topic is another one than it was."""
+    """Return the message that a topic was deleted and created again."""
     return f"{name} was deleted and made anew: its offsets are those of other records"
 
 
@@ -111,16 +153,16 @@ def _admin(jvm: Any, source: KafkaSource) -> Iterator[Any]:
     for name, value in options_of(source).items():
         if name.startswith(_CLIENT):
             settings.put(name.removeprefix(_CLIENT), value)
-    settings.put("request.timeout.ms", str(_SECONDS * 1000))
-    settings.put("default.api.timeout.ms", str(_SECONDS * 1000))
+    for name in ("request.timeout.ms", "default.api.timeout.ms"):
+        settings.put(name, str(_ADMIN_SECONDS * 1000))
     admin = jvm.org.apache.kafka.clients.admin.Admin.create(settings)
     try:
         yield admin
     except JavaError as error:
-        # A wait that was too long says nothing.
-        why = str(error.java_exception.getMessage() or f"not within {_SECONDS} s").splitlines()[0]
+        # A timeout has no message.
+        told = error.java_exception.getMessage() or f"not within {_ADMIN_SECONDS} s"
         raise SourceError(
-            f"the Kafka broker at {source.bootstrap} does not answer: {why}. "
+            f"the Kafka broker at {source.bootstrap} does not answer: {str(told).splitlines()[0]}. "
             "Look at it, then run again."
         ) from error
     finally:
@@ -145,4 +187,4 @@ def _held(jvm: Any, admin: Any, name: str, about: Any) -> dict[str, tuple[int, i
 
 
 def _got(jvm: Any, future: Any) -> Any:
-    return future.get(_SECONDS, jvm.java.util.concurrent.TimeUnit.SECONDS)
+    return future.get(_ADMIN_SECONDS, jvm.java.util.concurrent.TimeUnit.SECONDS)

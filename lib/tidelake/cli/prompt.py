@@ -1,0 +1,397 @@
+"""The prompt of ``tidelake sql``: statements, commands that begin with a dot, completion."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import duckdb
+from prompt_toolkit import PromptSession
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.document import Document
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+from prompt_toolkit.input import Input
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.lexers import PygmentsLexer
+from prompt_toolkit.output import Output
+from pygments.lexers.sql import SqlLexer
+
+from tidelake.cli.failures import say
+from tidelake.cli.reading import answer_to, counted, write_answer
+from tidelake.cli.render import FORMATS, Format, laid_out
+from tidelake.delta.log import newest_version
+from tidelake.delta.tables import Lake
+from tidelake.errors import TidelakeError, UsageError
+from tidelake.ops.query import Answer, AnswerFile, ask
+from tidelake.visible import visible
+
+_FIRST, _NEXT = "tidelake> ", "     ...> "
+# Each command: what it takes, what it does, and the words that complete it (None: a table).
+COMMANDS: dict[str, tuple[str, str, tuple[str, ...] | None]] = {
+    ".tables": ("", "list the tables", ()),
+    ".describe": ("TABLE", "list a table's columns and types", None),
+    ".consistent": ("on|off", "see all tables as the last epoch had them", ("on", "off")),
+    ".format": ("|".join(FORMATS), "how answers are shown", FORMATS),
+    ".output": ("FILE", "write the next answer to a .csv, .parquet or .json file", ()),
+    ".help": ("", "this list", ()),
+    ".exit": ("", "end (Ctrl-D too)", ()),
+}
+KEYWORDS = (
+    *("SELECT", "FROM", "WHERE", "GROUP BY", "GROUP BY ALL", "HAVING", "ORDER BY", "LIMIT"),
+    *("JOIN", "LEFT JOIN", "ON", "USING", "AS", "AND", "OR", "NOT", "IN", "IS NULL"),
+    *("IS NOT NULL", "BETWEEN", "LIKE", "CASE", "WHEN", "THEN", "ELSE", "END", "DISTINCT"),
+    *("UNION ALL", "WITH", "OVER", "PARTITION BY", "QUALIFY", "ASC", "DESC", "INTERVAL"),
+    *("DESCRIBE", "count(*)", "count(", "sum(", "avg(", "min(", "max(", "coalesce("),
+    *("date_trunc(", "round(", "median(", "count(DISTINCT "),
+)
+_WORD = re.compile(r"[A-Za-z_.][\w.]*$")
+_TABLE = re.compile(r"\b(?:FROM|JOIN|DESCRIBE)\s+$", re.IGNORECASE)
+_NAMED = re.compile(
+    r"\b(?:FROM|JOIN|,)\s*(?P<table>[a-z]+\.\w+)(?:\s+(?:AS\s+)?(?P<alias>\w+))?", re.IGNORECASE
+)
+# What may follow a table's name and is no name for it.
+_NO_ALIAS = re.compile(
+    "where|group|order|limit|join|left|inner|on|using|having|union|qualify", re.IGNORECASE
+)
+# What a semicolon may stand in without ending anything: texts, names in quotes, comments.
+_PART = re.compile(
+    r"""
+    '(?:[^']|'')*'?
+    | "(?:[^"]|"")*"?
+    | --[^\n]*
+    | /\*.*?(?:\*/|\Z)
+    | (?P<end>;)
+    | .
+    """,
+    re.DOTALL | re.VERBOSE,
+)
+_COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
+
+
+def talk(
+    lake: Lake, *, consistent: bool, input: Input | None = None, output: Output | None = None
+) -> None:
+    """Answer statements until Ctrl-D; Ctrl-C clears the line, or ends the statement under way.
+
+    Args:
+        lake: Where the tables are.
+        consistent: Whether to begin with consistent reading.
+        input: The source of keys; None for the terminal.
+        output: Where the prompt is drawn; None for the terminal.
+    """
+    catalogue = Catalogue(lake)
+    conversation = Conversation(catalogue, _page, say, _width, consistent=consistent)
+    session: PromptSession[str] = PromptSession(
+        message=_FIRST,
+        multiline=True,
+        prompt_continuation=_NEXT,
+        lexer=PygmentsLexer(SqlLexer),
+        completer=_Completer(catalogue),
+        complete_in_thread=True,
+        complete_while_typing=True,
+        history=_history(),
+        key_bindings=_keys(),
+        input=input,
+        output=output,
+    )
+    say(f"{len(catalogue.tables())} tables {lake.place}. End a statement with ;  .help helps.")
+    while not conversation.ended:
+        try:
+            text = session.prompt()
+        except KeyboardInterrupt:
+            continue
+        except EOFError:
+            return
+        answer_all(conversation, text)
+
+
+def answer_piped(lake: Lake, *, consistent: bool, json_: bool) -> int:
+    """Answer the statements on stdin; return the exit code of the first mistake."""
+    how: Format = "json" if json_ else "table"
+    conversation = Conversation(
+        Catalogue(lake), _show_plainly, say, _width, consistent=consistent, format=how
+    )
+    return answer_all(conversation, sys.stdin.read())
+
+
+def answer_all(conversation: Conversation, text: str) -> int:
+    """Answer every statement of a text, also those after a mistake; return the first exit code."""
+    code = 0
+    for statement in statements_of(text):
+        try:
+            conversation.answer(statement)
+        except TidelakeError as error:
+            say(f"tidelake: {error}")
+            code = code or error.exit_code
+        except (KeyboardInterrupt, duckdb.InterruptException):
+            say("Interrupted.")
+            code = code or 130
+        if conversation.ended:
+            break
+    return code
+
+
+def _page(text: str) -> None:
+    """Print an answer; through a pager where it is longer than the screen.
+
+    CSV holds each value as it is, which is for a program and not for a terminal.
+    """
+    if sys.stdout.isatty():
+        text = visible(text, lines=True)
+    if text.count("\n") > shutil.get_terminal_size().lines - 3:
+        click.echo_via_pager(text)
+    else:
+        _show_plainly(text)
+
+
+def _show_plainly(text: str) -> None:
+    click.echo(text, nl=False)
+
+
+def _width() -> int:
+    """Return how wide an answer may be; 100 where nobody looks."""
+    return shutil.get_terminal_size((100, 24)).columns
+
+
+def _history() -> History:
+    """Keep what was typed for the next time, for its author alone: values may be in it."""
+    kept = os.environ.get("XDG_STATE_HOME")
+    folder = (Path(kept) if kept else Path.home() / ".local" / "state") / "tidelake"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file = folder / "sql_history"
+        file.touch(mode=0o600)
+        return FileHistory(str(file))
+    except OSError:
+        return InMemoryHistory()
+
+
+def _keys() -> KeyBindings:
+    keys = KeyBindings()
+
+    @keys.add("enter")
+    def _(event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        if is_complete(buffer.text):
+            buffer.validate_and_handle()
+        else:
+            buffer.insert_text("\n")
+
+    return keys
+
+
+class _Completer(Completer):
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+
+    def get_completions(self, document: Document, _: CompleteEvent) -> Iterable[Completion]:
+        before, after = document.text_before_cursor, document.text_after_cursor
+        scope = Scope(self._catalogue.tables(), self._catalogue.columns)
+        return suggestions(before, after, scope)
+
+
+@dataclass
+class Conversation:
+    """What the user has set, and where answers go.
+
+    Attributes:
+        catalogue: The tables.
+        show: Takes an answer's text.
+        say: Takes messages.
+        width: Returns the terminal's width.
+        consistent: Whether tables are read as the last epoch had them.
+        format: How answers are shown.
+        target: Where the next answer goes; None: to ``show``.
+        ended: Whether the user asked to end.
+    """
+
+    catalogue: Catalogue
+    show: Callable[[str], None]
+    say: Callable[[str], None]
+    width: Callable[[], int]
+    consistent: bool = False
+    format: Format = "table"
+    target: AnswerFile | None = None
+    ended: bool = field(default=False, init=False)
+
+    def answer(self, statement: str) -> None:
+        """Answer a statement, or execute a command; an error leaves the settings as they are."""
+        lake = self.catalogue.lake
+        if statement.startswith("."):
+            self._obey(statement.split())
+        elif self.target is not None:
+            write_answer(lake, statement, self.target, consistent=self.consistent, say=self.say)
+            self.target = None
+        else:
+            answer = answer_to(lake, statement, consistent=self.consistent, say=self.say)
+            text, was_cut = laid_out(answer, self.format, self.width())
+            self.show(text)
+            self.say(counted(len(answer.rows)))
+            if was_cut:
+                self.say("Cut to the width of the terminal; all of it with: .format vertical")
+
+    def _obey(self, words: Sequence[str]) -> None:
+        match [words[0].lower(), *words[1:]]:
+            case [".tables"]:
+                self._list(("table",), [(name,) for name in self.catalogue.tables()])
+            case [".describe", table]:
+                columns = self.catalogue.columns(table)
+                if not columns:
+                    raise UsageError(f"there is no table {table}; .tables lists them.")
+                self._list(("column", "type"), columns)
+            case [".consistent", ("on" | "off") as switch]:
+                self.consistent = switch == "on"
+                self.say(f"consistent reading is {switch}")
+            case [".format", how] if how in FORMATS:
+                self.format = how
+            case [".output", file]:
+                self.target = AnswerFile(Path(file).expanduser())
+                self.say(f"The next answer goes to {file}")
+            case [".help"]:
+                told = [
+                    (f"{name} {takes}".rstrip(), does)
+                    for name, (takes, does, _) in COMMANDS.items()
+                ]
+                self._list(("command", "does"), told)
+            case [".exit" | ".quit"]:
+                self.ended = True
+            case _:
+                raise UsageError(f"{' '.join(words)!r} is no command; .help lists them.")
+
+    def _list(self, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+        self.show(laid_out(Answer(columns, tuple(rows)), self.format, self.width())[0])
+
+
+class Column(NamedTuple):
+    """A column of a table, with its type in DuckDB's words."""
+
+    name: str
+    type: str
+
+
+@dataclass
+class Catalogue:
+    """The tables of a lake, and their columns at the newest version."""
+
+    lake: Lake
+    _known: dict[tuple[str, int], tuple[Column, ...]] = field(default_factory=dict)
+
+    def tables(self) -> list[str]:
+        """List the tables, in the order of the layers."""
+        return [table.name for table in self.lake.existing()]
+
+    def columns(self, table: str) -> tuple[Column, ...]:
+        """List a table's columns; none where it does not exist or cannot be read."""
+        name = table.lower().removesuffix("__final")
+        if name not in self.tables():
+            return ()
+        key = name, newest_version(self.lake.table(name))
+        if key not in self._known:
+            try:
+                told = ask(self.lake, f"DESCRIBE {name}").rows
+            except TidelakeError:
+                return ()
+            self._known[key] = tuple(Column(row[0], row[1]) for row in told)
+        return self._known[key]
+
+
+def statements_of(text: str) -> Iterator[str]:
+    """Cut a text into statements and commands.
+
+    A command begins with a dot and takes its line; the last statement needs no semicolon.
+    """
+    while not _is_blank(text):
+        text = text.lstrip()
+        if text.startswith("."):
+            command, _, text = text.partition("\n")
+            yield command.rstrip("; \t")
+            continue
+        statement, rest = _first(text)
+        if not _is_blank(statement):
+            yield statement.strip()
+        text = rest or ""
+
+
+def is_complete(text: str) -> bool:
+    """Return whether Enter sends what was typed, or begins another line."""
+    if _is_blank(text) or text.lstrip().startswith("."):
+        return True
+    rest: str | None = text
+    while rest is not None and not _is_blank(rest):
+        _, rest = _first(rest)
+    return rest is not None
+
+
+def _first(text: str) -> tuple[str, str | None]:
+    """Return a text's first statement, and what follows its semicolon; None without one."""
+    for part in _PART.finditer(text):
+        if part["end"]:
+            return text[: part.start()], text[part.end() :]
+    return text, None
+
+
+def _is_blank(text: str) -> bool:
+    return not _COMMENT.sub("", text).strip()
+
+
+class Scope(NamedTuple):
+    """The names that a statement may use: every table, and a function for a table's columns."""
+
+    tables: Sequence[str]
+    columns: Callable[[str], Sequence[Column]]
+
+
+def suggestions(before: str, after: str, scope: Scope) -> list[Completion]:
+    """Return completions at the cursor, the likely first; a FROM after the cursor counts too."""
+    if before.lstrip().startswith("."):
+        command, blank, begun = before.lstrip().partition(" ")
+        if not blank:
+            return _matching(((name, "command") for name in COMMANDS), command)
+        values = COMMANDS[command.lower()][2] if command.lower() in COMMANDS else ()
+        known = scope.tables if values is None else values
+        return _matching(((name, "") for name in known), begun)
+    word = _WORD.search(before)
+    begun = word[0] if word else ""
+    lead = before[: len(before) - len(begun)]
+    named = _named(before + after)
+    owner, dot, part = begun.rpartition(".")
+    if dot and owner.lower() in named:
+        columns = scope.columns(named[owner.lower()])
+        return _matching(((column.name, column.type) for column in columns), part)
+    tables = [(table, "table") for table in scope.tables]
+    if dot or _TABLE.search(lead):
+        return _matching(tables, begun)
+    own = [
+        (column.name, f"{column.type}, {table}")
+        for table in dict.fromkeys(named.values())
+        for column in scope.columns(table)
+    ]
+    return _matching([*own, *((word, "") for word in KEYWORDS), *tables], begun)
+
+
+def _named(statement: str) -> dict[str, str]:
+    """Return the tables that a statement reads, by their names and aliases."""
+    found = {}
+    for match in _NAMED.finditer(statement):
+        table, alias = match["table"].lower(), match["alias"]
+        found[table] = table
+        if alias and not _NO_ALIAS.fullmatch(alias):
+            found[alias.lower()] = table
+    return found
+
+
+def _matching(candidates: Iterable[tuple[str, str]], begun: str) -> list[Completion]:
+    """Keep what starts with ``begun``; the system's own columns only where that has its "_"."""
+    kept: dict[str, Completion] = {}
+    for text, about in candidates:
+        hidden = text.startswith("_") and not begun.startswith("_")
+        if text.lower().startswith(begun.lower()) and text != begun and not hidden:
+            kept.setdefault(text, Completion(text, -len(begun), display_meta=about))
+    return list(kept.values())

@@ -1,0 +1,231 @@
+"""Commands that let people and tools read: ``sql``, ``ui``, ``serve`` and ``dictionary``."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tidelake.cli.failures import say
+from tidelake.cli.flow import stop_when_asked
+from tidelake.cli.options import Place, as_json, located
+from tidelake.cli.render import print_json, print_table
+from tidelake.config import pipeline_names
+from tidelake.delta.tables import Lake
+from tidelake.errors import NotBuiltError, UsageError
+from tidelake.typed import first_command
+
+if TYPE_CHECKING:
+    from tidelake.ops.query import Answer, AnswerFile
+
+# How long a new table, or a new bound of final rows, may be unknown to clients of ``serve``.
+_REFRESH_SECONDS = 10
+
+
+@click.command()
+@click.argument("query", required=False)
+@click.option("--consistent", is_flag=True, help="See all tables as the last epoch had them.")
+@click.option(
+    "--to",
+    "file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the answer to a .csv, .parquet or .json file.",
+)
+@click.option("--overwrite", is_flag=True, help="Replace the file of --to if it exists.")
+@as_json
+@located
+def sql(
+    query: str | None,
+    consistent: bool,
+    file: Path | None,
+    overwrite: bool,
+    json_: bool,
+    where: Place,
+) -> int:
+    """Answer a SELECT on any table by its logical name, without Spark.
+
+    Without a statement: a prompt, or what is piped in, its statements ended by semicolons.
+    """
+    if query is None:
+        if file is not None:
+            raise UsageError("--to goes with a statement; at the prompt write .output FILE.")
+        from tidelake.cli.prompt import answer_piped, talk  # noqa: PLC0415
+
+        if json_ or not sys.stdin.isatty():
+            return answer_piped(where.lake, consistent=consistent, json_=json_)
+        talk(where.lake, consistent=consistent)
+    elif file is not None:
+        from tidelake.ops.query import AnswerFile  # noqa: PLC0415
+
+        write_answer(where.lake, query, AnswerFile(file, overwrite), consistent=consistent, say=say)
+    else:
+        answer = answer_to(where.lake, query, consistent=consistent, say=say)
+        if json_:
+            print_json(answer.as_dicts())
+        else:
+            print_table(answer.columns, answer.rows)
+            say(counted(len(answer.rows)))
+    return 0
+
+
+def answer_to(lake: Lake, query: str, *, consistent: bool, say: Callable[[str], None]) -> Answer:
+    """Answer a statement; a consistent reading names its epoch."""
+    from tidelake.ops.query import ask_at_epoch, ask_for_user  # noqa: PLC0415
+
+    if not consistent:
+        return ask_for_user(lake, query)
+    answer, epoch = ask_at_epoch(lake, query)
+    if epoch:
+        say(f"Read in {epoch}")
+    return answer
+
+
+def write_answer(
+    lake: Lake, query: str, target: AnswerFile, *, consistent: bool, say: Callable[[str], None]
+) -> None:
+    """Write a statement's answer to a file."""
+    from tidelake.ops.query import write_at_epoch, write_for_user  # noqa: PLC0415
+
+    if consistent:
+        rows, epoch = write_at_epoch(lake, query, target)
+        if epoch:
+            say(f"Read in {epoch}")
+    else:
+        rows = write_for_user(lake, query, target)
+    say(f"{counted(rows)} in {target.file}")
+
+
+def counted(rows: int) -> str:
+    """Return ``1 row`` or ``2,000 rows``."""
+    return "1 row" if rows == 1 else f"{rows:,} rows"
+
+
+@click.command()
+@click.argument("pipelines", nargs=-1, metavar="[PIPELINE]...")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8050,
+    show_default=True,
+    help="Where to listen; 0 for any port that is free.",
+)
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="The address to listen on; others than this machine's own show payloads to a network.",
+)
+@located
+def ui(pipelines: tuple[str, ...], port: int, host: str, where: Place) -> None:
+    """Show on one page how pipelines stand, what is wrong, and which command mends it.
+
+    Without a name it shows all pipelines of the conf folder. It reads tables and changes none.
+    """
+    from tidelake.ops.page.desk import Desk  # noqa: PLC0415
+    from tidelake.ops.page.rendering import Renderer  # noqa: PLC0415
+    from tidelake.ops.page.server import PageServer, is_loopback  # noqa: PLC0415
+
+    if where.lake.catalog is not None:
+        raise NotBuiltError(
+            "The live page on a catalog",
+            "Ask with: tidelake status, tidelake alerts and tidelake ledger; "
+            "or give --root DIR to look at paths.",
+        )
+    # One that was asked for by name must be sound; of the others a broken one shows as such.
+    called = {where.pipeline(name).name: name for name in pipelines}
+    called = called or {name: name for name in pipeline_names()}
+    desk = Desk(where.lake, called, where.pipeline)
+    renderer = Renderer(tuple(called), where.lake.root, where.typed)
+    with PageServer(host, port, desk, renderer) as server:
+        desk.start()
+        say(f"The page is at {server.url} (Ctrl-C ends it)")
+        if not is_loopback(host):
+            say("Whoever reaches this machine can read it, payloads included: it asks for no name.")
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            say("Ended.")
+        finally:
+            desk.stop()
+
+
+@click.command()
+@click.option("--port", type=click.IntRange(1, 65535), default=10000, show_default=True)
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Where to listen. Whoever reaches it reads every table: there is no password.",
+)
+@located
+def serve(port: int, host: str, where: Place) -> None:
+    """Serve the tables over JDBC, for reading, until Ctrl-C."""
+    if where.lake.catalog is None and not where.lake.existing():
+        raise UsageError(
+            f"there is no table {where.lake.place} yet. "
+            f"Fill them with: {where.typed(first_command())}"
+        )
+    from tidelake.ops.serving.server import serving  # noqa: PLC0415
+
+    asked = threading.Event()
+    say(f"Starting Spark for the tables {where.lake.place} …")
+    with serving(where.environment, where.lake, host=host, port=port) as registered:
+        # Only now: Spark's start sets handlers of its own.
+        stop_when_asked(asked)
+        say(
+            f"{len(registered.tables)} tables at jdbc:hive2://{host}:{port}/gold "
+            "(no password; reading only). Ctrl-C ends it."
+        )
+        while not asked.wait(_REFRESH_SECONDS):
+            for name in registered.refresh():
+                say(f"{name} is new")
+    say("Stopped.")
+
+
+@click.command()
+@click.argument("pipelines", metavar="[PIPELINE]...", nargs=-1)
+@click.option(
+    "--to",
+    "file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write a .md or .json file instead; one that is there is replaced.",
+)
+@as_json
+@located
+def dictionary(pipelines: tuple[str, ...], file: Path | None, json_: bool, where: Place) -> None:
+    """Write what every table of some pipelines holds; by default of all in the conf folder.
+
+    Without a name also the tables that all pipelines share.
+    """
+    from tidelake.config import dictionary as described  # noqa: PLC0415
+    from tidelake.config.places import conf_dir  # noqa: PLC0415
+
+    if file is not None and file.suffix not in (".md", ".json"):
+        raise UsageError(f"{file} ends neither in .md nor in .json, which say how to write it.")
+    names = pipelines or sorted(path.stem for path in (conf_dir() / "pipelines").glob("*.yml"))
+    definitions = [where.pipeline(name) for name in names]
+    as_data = {
+        one.name: [asdict(entry) for entry in described.entries_of(one)] for one in definitions
+    }
+    if not pipelines:
+        as_data[described.SHARED] = [asdict(entry) for entry in described.shared_entries()]
+    if file is None and json_:
+        print_json(as_data)
+        return
+    if file is not None and file.suffix == ".json":
+        text = json.dumps(as_data, indent=1) + "\n"
+    else:
+        text = described.to_markdown(definitions, with_shared=not pipelines)
+    if file is None:
+        click.echo(text, nl=False)
+        return
+    file.write_text(text, encoding="utf-8")
+    say(f"{sum(len(entries) for entries in as_data.values())} tables in {file}")

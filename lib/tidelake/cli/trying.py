@@ -1,0 +1,212 @@
+"""Commands for trials: ``demo``, ``generate``, and ``kafka``, a broker on this machine alone."""
+
+from __future__ import annotations
+
+import functools
+import shlex
+import tempfile
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tidelake.cli.failures import say
+from tidelake.cli.flow import run_pipeline
+from tidelake.cli.options import Command, Place, as_json, located, place, placed
+from tidelake.cli.render import print_json, print_table
+from tidelake.cli.reports import refuse_unbalanced, show_ledger, tops_of
+from tidelake.config.places import DEFAULT_PIPELINE
+from tidelake.config.source import Address, address_of, is_address
+from tidelake.delta.tables import HOPS
+from tidelake.errors import UsageError
+from tidelake.folders import folder as named_folder
+from tidelake.runtime.triggers import AVAILABLE_NOW
+from tidelake.typed import Typed
+
+if TYPE_CHECKING:
+    from tidelake.generators import Summary
+
+_EVENTS = {"clickstream": 200_000, "payments": 50_000}
+_seed = click.option("--seed", default=1, show_default=True, help="Chooses one stream among many.")
+
+
+@click.command()
+@click.argument("pipeline", default=DEFAULT_PIPELINE)
+@click.option("--events", type=click.IntRange(min=1), help="How many records to generate.")
+@_seed
+@as_json
+@located
+def demo(pipeline: str, events: int | None, seed: int, json_: bool, where: Place) -> None:
+    """Generate a stream, run it through all hops and show what came out."""
+    from tidelake.generators import generate as write_stream  # noqa: PLC0415
+    from tidelake.ops.ledger import read_ledger  # noqa: PLC0415
+
+    # Silver takes the stream in several batches: in the first of them nothing is late.
+    limits = where.environment.limits.model_copy(update={"silver_bytes": "1m"})
+    where = replace(where, environment=where.environment.model_copy(update={"limits": limits}))
+    landing = where.lake.root / "landing" / pipeline
+    definition = where.pipeline(pipeline, source=str(landing))
+    count = events or _EVENTS.get(pipeline, 0)
+    for dimension in definition.dimensions:
+        changes = where.lake.root / "landing" / dimension
+        write_stream(dimension, changes, events=0, seed=seed)
+    summary = write_stream(pipeline, landing, events=count, seed=seed, progress=say)
+    say(f"{summary.records:,} records in {summary.files} files under {landing}")
+    dimensions = tuple(definition.dimensions.values())
+    run_pipeline(where, definition, HOPS, AVAILABLE_NOW, first=dimensions)
+    ledger = read_ledger(where.lake, definition)
+    tops = tops_of(where.lake, definition)
+    if json_:
+        gold = {name: answer.as_dicts() for name, answer in tops.items()}
+        print_json({"ledger": ledger.to_json(), "gold": gold})
+    else:
+        show_ledger(ledger, where.typed, pipeline)
+        for name, answer in tops.items():
+            print_table(answer.columns, answer.rows, title=name)
+    commands = (
+        where.typed(f'tidelake sql "SELECT * FROM {definition.gold_names[0]} LIMIT 10"'),
+        where.typed(
+            f'tidelake sql "SELECT stage, reasons, count(*) FROM silver.{pipeline}__quarantine '
+            'GROUP BY ALL"'
+        ),
+        where.typed("tidelake ledger", pipeline),
+        where.typed("tidelake status", pipeline),
+    )
+    say("Where to look next:\n" + "\n".join(f"  {command}" for command in commands))
+    refuse_unbalanced(ledger.problems, where.typed, pipeline)
+
+
+@click.command()
+@click.argument("pipeline")
+@click.option(
+    "--to",
+    "target",
+    required=True,
+    metavar="DIR|s3://…|kafka://HOST:PORT/TOPIC",
+    help="Where to write: files into a folder, or records into a topic.",
+)
+@click.option("--events", type=click.IntRange(min=1), help="How many records.")
+@_seed
+@as_json
+@placed
+def generate(
+    pipeline: str,
+    target: str,
+    events: int | None,
+    seed: int,
+    json_: bool,
+    root: str | None,
+    env: str | None,
+) -> None:
+    """Write a reference pipeline's stream as JSON."""
+    from tidelake.generators import generate as write_stream  # noqa: PLC0415
+
+    count = events or _EVENTS.get(pipeline, 0)
+    if is_address(target):
+        summary = _into_topic(pipeline, address_of(target), events=count, seed=seed)
+        written = f"{summary.records:,} records to {target}"
+    else:
+        to = named_folder(target)
+        summary = write_stream(pipeline, to, events=count, seed=seed, progress=say)
+        written = f"{summary.records:,} records in {summary.files} files under {target}"
+    options = f"--source {shlex.quote(target)}"
+    typed = Typed(root, env)
+    say(f"{written}. Run them with: {typed('tidelake run', pipeline, options)}")
+    if json_:
+        told = {"pipeline": pipeline, "to": target} | asdict(summary)
+        if is_address(target):
+            # Of the files in between nothing is left.
+            del told["files"], told["written"]
+        print_json(told)
+    else:
+        print_table(["kind", "records"], sorted(summary.kinds.items()))
+
+
+def _into_topic(pipeline: str, to: Address, *, events: int, seed: int) -> Summary:
+    """Add to a topic the lines that the files would hold, in their order."""
+    from tidelake.generators import generate as write_stream  # noqa: PLC0415
+    from tidelake.kafka.client import produce  # noqa: PLC0415
+
+    with tempfile.TemporaryDirectory(prefix="tidelake-") as landing:
+        summary = write_stream(pipeline, Path(landing), events=events, seed=seed)
+        lines = (
+            line
+            for file in sorted(Path(landing).iterdir())
+            for line in file.read_bytes().split(b"\n")[:-1]
+        )
+        produce(to, lines, progress=say)
+    return summary
+
+
+@click.group()
+def kafka() -> None:
+    """Run a Kafka broker on this machine, for trials: no container, no network."""
+
+
+def _in_folder(command: Command) -> Command:
+    @functools.wraps(command)
+    def resolved(folder: Path | None, root: str | None, env: str | None, **options: Any) -> Any:
+        if folder is None:
+            beside = place(root, env).lake.root
+            if not isinstance(beside, Path):
+                raise UsageError(
+                    f"a broker needs a disk, and {beside} is none. Name a folder with --dir."
+                )
+            folder = beside / "kafka"
+        return command(folder=folder, **options)
+
+    return click.option(
+        "--dir",
+        "folder",
+        type=click.Path(path_type=Path, file_okay=False),
+        help="Where it keeps its topics; by default the folder kafka beside the tables.",
+    )(placed(resolved))
+
+
+@kafka.command()
+@click.option("--port", default=9092, show_default=True, type=click.IntRange(0, 65535))
+@_in_folder
+def up(port: int, folder: Path) -> None:
+    """Start a broker that goes on in the background; port 0 takes a free one."""
+    from tidelake.kafka.broker import up as start  # noqa: PLC0415
+
+    broker = start(folder, port)
+    say(
+        f"Kafka answers at {broker.bootstrap}, process {broker.process}. "
+        f"Stop it with: tidelake kafka down --dir {broker.folder}"
+    )
+
+
+@kafka.command()
+@_in_folder
+def down(folder: Path) -> None:
+    """Stop it; its topics stay."""
+    from tidelake.kafka.broker import down as stop  # noqa: PLC0415
+
+    say(f"Stopped. Its topics are in {folder}" if stop(folder) else f"No broker runs in {folder}")
+
+
+@kafka.command()
+@_in_folder
+@as_json
+def status(folder: Path, json_: bool) -> int:
+    """Tell whether it runs; exit 3 where it does not."""
+    from tidelake.kafka.broker import find  # noqa: PLC0415
+
+    broker = find(folder)
+    runs = broker is not None and broker.runs and broker.answers
+    told = {
+        "runs": runs,
+        "bootstrap": broker.bootstrap if broker else None,
+        "process": broker.process if broker and runs else None,
+        "dir": str(folder),
+    }
+    if json_:
+        print_json(told)
+    else:
+        shown = {**told, "runs": "yes" if runs else "no", "process": str(told["process"] or "-")}
+        print_table(list(shown), [list(shown.values())])
+    if not runs:
+        say(f"Start it with: tidelake kafka up --dir {folder}")
+    return 0 if runs else 3

@@ -1,0 +1,271 @@
+"""Talk to Kafka brokers without Spark, whose JVM takes seconds to start.
+
+Errors: MachineError where the client is not installed, SourceError where no broker answers.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from tidelake.config import KafkaSource
+from tidelake.config.secrets import resolved
+from tidelake.config.source import Address
+from tidelake.errors import MachineError, SourceError, TidelakeError
+from tidelake.kafka.topic_offsets import Offsets
+
+_SECONDS = 10.0
+_CONNECT_SECONDS = 3.0
+_EVERY_SECONDS = 5.0
+_PARTITIONS, _PRODUCE_SECONDS, _REPORT_EVERY = 4, 30, 50_000
+_CONSUMED_AT_ONCE = 500
+_JAAS = "sasl.jaas.config"
+_LOGIN = re.compile(r"\b(username|password)\s*=\s*\"([^\"]*)\"")
+
+
+def refuse_unreachable(bootstrap: str) -> None:
+    """Check at once that one of the brokers takes a connection: Kafka's clients try for minutes.
+
+    Args:
+        bootstrap: ``host:port``, several with commas.
+    """
+    reasons = _unreachable(bootstrap)
+    if reasons:
+        raise SourceError(
+            f"no Kafka broker can be reached ({reasons}). Check source.bootstrap, "
+            "or start one on this machine: tidelake kafka up"
+        )
+
+
+class Contact:
+    """Report when no broker can be reached any more, and when one can again, once each.
+
+    The clients that Spark uses report nothing until they give up.
+    """
+
+    def __init__(self, bootstrap: str, say: Callable[[str], None]) -> None:
+        """Start in contact with the brokers; ``say`` takes a line."""
+        self._bootstrap, self._say = bootstrap, say
+        self._looked_at, self._is_lost = time.monotonic(), False
+
+    def look(self) -> None:
+        """Try a connection, unless the last one was tried a moment ago."""
+        if time.monotonic() - self._looked_at < _EVERY_SECONDS:
+            return
+        reasons = _unreachable(self._bootstrap)
+        if reasons and not self._is_lost:
+            self._say(f"bronze  waits: no Kafka broker can be reached ({reasons})")
+        elif self._is_lost and not reasons:
+            self._say("bronze  goes on: a Kafka broker can be reached again")
+        self._looked_at, self._is_lost = time.monotonic(), bool(reasons)
+
+
+def _unreachable(bootstrap: str) -> str:
+    """Return why none of the listed brokers takes a connection, or "" where one does."""
+    reasons = []
+    for address in bootstrap.split(","):
+        host, _, port = address.strip().rpartition(":")
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS):
+                return ""
+        except (OSError, ValueError) as error:
+            reasons.append(f"{address.strip()}: {error}")
+    return "; ".join(reasons)
+
+
+def ends_of(source: KafkaSource, reached: Offsets) -> Offsets:
+    """Return the offset after the last record of each partition in ``reached``.
+
+    Raises:
+        SourceError: No broker answers, or the client does not take the source's options.
+        UsageError: An option refers to a variable that is not set.
+    """
+    refuse_unreachable(source.bootstrap)
+    kafka, administration = _library(), import_module("confluent_kafka.admin")
+    latest = administration.OffsetSpec.latest()
+    asked = {
+        kafka.TopicPartition(name, int(partition)): latest
+        for name, partitions in reached.items()
+        for partition in partitions
+    }
+    ends: Offsets = {}
+    with _asking(kafka, source.bootstrap):
+        options = client_options(resolved(source.options))
+        admin = administration.AdminClient(_settings(source.bootstrap) | options)
+        for place, told in admin.list_offsets(asked, request_timeout=_SECONDS).items():
+            ends.setdefault(place.topic, {})[str(place.partition)] = told.result(_SECONDS).offset
+    return ends
+
+
+def client_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Translate a source's options, which are those of Kafka's Java client, for librdkafka.
+
+    Most names are the same. A login is inside a JAAS text; certificate stores in Java's formats
+    have no counterpart, and the client refuses them by name.
+    """
+    told = {name.removeprefix("kafka."): value for name, value in options.items()}
+    login = dict(_LOGIN.findall(told.pop(_JAAS, "")))
+    return told | {f"sasl.{name}": value for name, value in login.items()}
+
+
+class TopicRecord(NamedTuple):
+    """One record of a topic; its value is empty where it has none."""
+
+    partition: int
+    offset: int
+    value: bytes
+
+
+def first_records(of: Address, *, count: int) -> list[TopicRecord]:
+    """Read at most ``count`` records, evenly from the beginnings of the partitions.
+
+    Nothing is left at the broker.
+
+    Raises:
+        SourceError: No broker answers, there is no such topic, or it is empty.
+    """
+    refuse_unreachable(of.bootstrap)
+    kafka = _library()
+    consumer = kafka.Consumer(
+        {
+            **_settings(of.bootstrap),
+            # Asked for by the client; partitions are assigned, so nothing joins it.
+            "group.id": "tidelake-init",
+            "enable.auto.commit": False,
+            # Markers of transactions are no records: the last offset may never come.
+            "enable.partition.eof": True,
+        }
+    )
+    try:
+        with _asking(kafka, of.bootstrap):
+            found = list(_consume(kafka, consumer, of, count))
+    finally:
+        consumer.close()
+    if not found:
+        raise SourceError(f"the topic {of.topic} at {of.bootstrap} holds no record.")
+    return sorted(found)
+
+
+def _consume(kafka: Any, consumer: Any, of: Address, count: int) -> Iterator[TopicRecord]:
+    known = consumer.list_topics(timeout=_SECONDS).topics
+    if of.topic not in known:
+        names = ", ".join(sorted(name for name in known if not name.startswith("__"))) or "none"
+        raise SourceError(f"there is no topic {of.topic} at {of.bootstrap} (known: {names})")
+    places = [kafka.TopicPartition(of.topic, number) for number in known[of.topic].partitions]
+    left: dict[int, int] = {}
+    for place in places:
+        first, end = consumer.get_watermark_offsets(place, timeout=_SECONDS)
+        place.offset = first
+        left[place.partition] = min(end - first, -(-count // len(places)))
+    consumer.assign([place for place in places if left[place.partition] > 0])
+    deadline = time.monotonic() + _SECONDS
+    while any(number > 0 for number in left.values()) and time.monotonic() < deadline:
+        for message in consumer.consume(_CONSUMED_AT_ONCE, timeout=1.0):
+            number, error = message.partition(), message.error()
+            if error is not None:
+                if error.code() != kafka.KafkaError._PARTITION_EOF:
+                    raise kafka.KafkaException(error)
+                left[number] = 0
+            elif left[number] > 0:
+                left[number] -= 1
+                yield TopicRecord(number, message.offset(), message.value() or b"")
+
+
+def produce(
+    to: Address, payloads: Iterable[bytes], *, progress: Callable[[str], None] | None = None
+) -> int:
+    """Write payloads round-robin over the topic's partitions, each once, and wait for all of them.
+
+    The topic is created where it does not exist yet; records have no key.
+
+    Returns:
+        How many were written.
+
+    Raises:
+        TidelakeError: The broker refused the topic or a record.
+    """
+    refuse_unreachable(to.bootstrap)
+    kafka = _library()
+    client = kafka.Producer(
+        {
+            **_settings(to.bootstrap),
+            "enable.idempotence": True,
+            "acks": "all",
+            "linger.ms": 20,
+        }
+    )
+    partitions = _ensure_topic(kafka, to)
+    failed: list[str] = []
+
+    def delivered(error: Any, _: Any) -> None:
+        if error is not None:
+            failed.append(str(error))
+
+    count = 0
+    for payload in payloads:
+        while True:
+            try:
+                client.produce(
+                    to.topic, payload, partition=count % partitions, on_delivery=delivered
+                )
+                break
+            except BufferError:
+                client.poll(0.5)
+        count += 1
+        client.poll(0)
+        if progress is not None and count % _REPORT_EVERY == 0:
+            progress(f"{count:,} records")
+    left = client.flush(_PRODUCE_SECONDS)
+    if failed or left:
+        why = failed[0] if failed else f"it did not answer for {_PRODUCE_SECONDS} s"
+        raise TidelakeError(
+            f"{len(failed) + left:,} of {count:,} records did not reach {to.topic} at "
+            f"{to.bootstrap}: {why}"
+        )
+    return count
+
+
+def _ensure_topic(kafka: Any, to: Address) -> int:
+    """Create the topic unless it exists; return the number of its partitions."""
+    administration: Any = import_module("confluent_kafka.admin")
+    admin = administration.AdminClient(_settings(to.bootstrap))
+    try:
+        made = admin.create_topics(
+            [administration.NewTopic(to.topic, _PARTITIONS, 1)], request_timeout=_PRODUCE_SECONDS
+        )
+        made[to.topic].result(_PRODUCE_SECONDS)
+    except kafka.KafkaException as error:
+        if error.args[0].code() != kafka.KafkaError.TOPIC_ALREADY_EXISTS:
+            raise TidelakeError(
+                f"{to.bootstrap} did not make the topic {to.topic}: {error.args[0].str()}"
+            ) from error
+        found = admin.list_topics(to.topic, timeout=_PRODUCE_SECONDS).topics[to.topic]
+        return len(found.partitions)
+    return _PARTITIONS
+
+
+def _library() -> Any:
+    try:
+        import confluent_kafka  # noqa: PLC0415  optional
+    except ImportError as error:
+        raise MachineError(
+            "the Kafka client is not installed. Install it with: pip install 'tidelake[kafka]'"
+        ) from error
+    return confluent_kafka
+
+
+def _settings(bootstrap: str) -> dict[str, Any]:
+    return {"bootstrap.servers": bootstrap, "log_level": 0}
+
+
+@contextmanager
+def _asking(kafka: Any, bootstrap: str) -> Iterator[None]:
+    try:
+        yield
+    except kafka.KafkaException as error:
+        raise SourceError(f"{bootstrap} does not tell: {error.args[0].str()}") from error
