@@ -76,15 +76,8 @@ class Tally:
 class Batch:
     """One committed batch of silver.
 
-    Attributes:
-        number: Its number in its generation.
-        generation: The generation.
-        closed_at: When it was committed (UTC).
-        taken: Rows taken from bronze, by Delta's statistics.
-        returned: Rows taken from the requeue.
-        counts: Its rows by fate, stage and origin.
-        watermark: The watermark after it.
-        erased: What an erasure took out of earlier batches, where it began a generation.
+    By Delta's statistics it took ``taken`` rows from bronze and ``returned`` rows from the requeue.
+    Where it began a generation, ``erased`` says what an erasure took out of earlier batches.
     """
 
     number: int
@@ -113,12 +106,9 @@ def batch_of(commit: Commit) -> Batch:
 
 
 def tally(lake: Lake, table: Table, closed: ClosedBatch | None) -> Tally:
-    """Count a table's rows by the batch that wrote them.
+    """Count a table's rows by the batch that wrote them, without those of later batches.
 
-    Args:
-        lake: Where the tables are.
-        table: Silver or a side table; bronze, which does not know its batches, without ``closed``.
-        closed: Rows of later batches are left out.
+    Without ``closed`` all rows of bronze, which does not know its batches.
     """
     if not table.exists:
         return Tally({})
@@ -171,7 +161,7 @@ def problems_of(
         tables: Rows counted in the tables, by fate, and bronze.
         fates: Each row's fate as it now is.
         pending: Rows of bronze that silver has not taken yet.
-        requeued: Rows sent again that silver has not taken yet.
+        requeued: Requeued rows that silver has not taken yet.
     """
     yield from _bronze_problems(taken, tables["bronze"])
     erased = [one for batch in batches for one in batch.erased]
@@ -211,9 +201,8 @@ def _bronze_problems(taken: Sequence[Commit], bronze: Tally) -> Iterator[str]:
     written = sum(commit.brought for commit in filled)
     gone = arrivals_in(filled)
     erased = sum(one.rows for one in gone)
-    kept = combined(ids_in(commit.note) for commit in filled).minus(
-        combined(one.ids for one in gone)
-    )
+    ids = combined(ids_in(commit.note) for commit in filled)
+    kept = ids.minus(combined(one.ids for one in gone))
     if written - erased != bronze.rows:
         less = f" and {erased:,} were erased" if gone else ""
         yield f"bronze: its commits wrote {written:,} rows{less}, it holds {bronze.rows:,}"
@@ -233,14 +222,11 @@ def _batch_problems(
     for fate in ("silver", "quarantined", "late"):
         counts = [count for count in batch.counts if count.fate == fate]
         gone = lost.get((key, fate), Mark())
-        booked = Mark(
-            sum(count.rows for count in counts) - gone.rows,
-            fingerprint_of(counts).minus(gone.fingerprint),
-        )
+        rows = sum(count.rows for count in counts) - gone.rows
         held = tables[fate].batches.get(key, Mark())
-        if booked.rows != held.rows:
-            yield f"{place}: {booked.rows:,} rows are booked as {fate}, {held.rows:,} are there"
-        elif not booked.fingerprint.agrees(held.fingerprint):
+        if rows != held.rows:
+            yield f"{place}: {rows:,} rows are booked as {fate}, {held.rows:,} are there"
+        elif not fingerprint_of(counts).minus(gone.fingerprint).agrees(held.fingerprint):
             yield f"{place}: its rows booked as {fate} are not those that are there"
 
 
@@ -268,12 +254,7 @@ class _Partition:
 def topic_offsets(
     lake: Lake, bronze: Table, taken: Sequence[Commit]
 ) -> tuple[dict[str, int], list[str]]:
-    """Add up the offsets that batches read of topics.
-
-    Args:
-        lake: Where the tables are.
-        bronze: The table.
-        taken: Its commits, newest first.
+    """Add up the offsets that bronze's batches, the newest first, read of topics.
 
     Returns:
         ``offered``, the offsets between where the batches began and where they ended, and
@@ -294,9 +275,7 @@ def topic_offsets(
     offered = 0
     for key, one in partitions.items():
         rows, least, most = held.get(key, (0, 0, -1))
-        first = one.first
-        if first is None:
-            first = least if rows else one.end
+        first = one.first if one.first is not None else least if rows else one.end
         offered += one.end - first
         problems += one.problems
         counted = f"bronze holds {rows:,} rows of partition {one.name}"

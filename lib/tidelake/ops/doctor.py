@@ -25,9 +25,7 @@ from tidelake.errors import JarError, MachineError, TidelakeError
 from tidelake.folders import Folder
 from tidelake.spark.jars import cache_dir, jars_for, sha256_of
 
-_LEAST_JAVA = 17
-_LEAST_MEMORY_GIB = 4
-_LEAST_DISK_GIB = 2
+_LEAST_JAVA, _LEAST_MEMORY_GIB, _LEAST_DISK_GIB = 17, 4, 2
 _GIB = 1 << 30
 
 
@@ -49,15 +47,8 @@ def examine_lake(lake: Lake) -> list[Finding]:
     """Check the machine, or in a catalog what only the catalog can lack."""
     if lake.catalog is not None:
         return [check_python(), *_check_catalog(lake.catalog), check_volume(Path(str(lake.root)))]
-    return [
-        check_python(),
-        check_java(),
-        check_spark(),
-        check_memory(),
-        check_disk(lake.root),
-        check_jars(lake.root),
-        check_root(lake.root),
-    ]
+    of_machine = [check_python(), check_java(), check_spark(), check_memory()]
+    return [*of_machine, check_disk(lake.root), check_jars(lake.root), check_root(lake.root)]
 
 
 def check_python() -> Finding:

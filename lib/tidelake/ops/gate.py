@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime, time
 from pathlib import Path
@@ -41,7 +40,7 @@ class GateResult:
         severity: ``critical`` or ``warning``.
         passed: Whether the table is as expected.
         observed: What was found, in a few words; or why it could not be judged.
-        unexpected: Number of rows that are not as expected; None where rows are not counted.
+        unexpected: Number of unexpected rows; None where rows are not counted.
     """
 
     table: str
@@ -75,13 +74,7 @@ class GateReport:
 
 
 def judge_tables(
-    spark: SparkSession,
-    lake: Lake,
-    pipeline_name: str,
-    suite: Suite,
-    *,
-    docs: Path,
-    now: datetime,
+    spark: SparkSession, lake: Lake, pipeline_name: str, suite: Suite, *, docs: Path, now: datetime
 ) -> GateReport:
     """Validate a pipeline's silver and gold tables with a suite.
 
@@ -104,7 +97,11 @@ def judge_tables(
         raise UsageError(
             f"{', '.join(missing)} does not exist yet; fill it with: tidelake run {pipeline_name}"
         )
-    with _quietly():
+    # What matters of Great Expectations' own log is in the results.
+    log = logging.getLogger("great_expectations")
+    level = log.level
+    log.setLevel(logging.CRITICAL + 1)
+    try:
         context = _context(docs)
         results = [
             result
@@ -112,15 +109,13 @@ def judge_tables(
             for result in _judge(context, table.name, load(spark, table), expectations, now)
         ]
         context.build_data_docs(site_names=[_SITE])
+    finally:
+        log.setLevel(level)
     return GateReport(tuple(results), docs / "index.html")
 
 
 def import_gx() -> Any:
-    """Import Great Expectations, which is slow and optional.
-
-    Raises:
-        MachineError: It is not installed.
-    """
+    """Import Great Expectations, which is slow and optional: a MachineError says how to get it."""
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "module 'sre_", DeprecationWarning)
@@ -159,18 +154,6 @@ def _context(docs: Path) -> Any:
     return gx.get_context(project_config=config, mode="ephemeral", cloud_mode=False)
 
 
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Keep Great Expectations' own log off the terminal; what matters of it is in the results."""
-    log = logging.getLogger("great_expectations")
-    level = log.level
-    log.setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        log.setLevel(level)
-
-
 def _judge(
     context: Any, name: str, frame: DataFrame, expectations: Sequence[Expectation], now: datetime
 ) -> Iterator[GateResult]:
@@ -203,8 +186,7 @@ def _validate(
 ) -> dict[int, Any]:
     """Run one validation and return its results by the number of the expectation."""
     gx = import_gx()
-    source = context.data_sources.add_spark(name, persist=False)
-    asset = source.add_dataframe_asset(name)
+    asset = context.data_sources.add_spark(name, persist=False).add_dataframe_asset(name)
     batch = asset.add_batch_definition_whole_dataframe(name)
     suite = context.suites.add(gx.ExpectationSuite(name=name, expectations=judges))
     numbers = {each.id: index for index, each in enumerate(suite.expectations)}
@@ -235,10 +217,8 @@ def _observed_text(
     """Put a result in the format BASIC into a few words; instants in UTC."""
     count = result.get("unexpected_count")
     if count is not None:
-        unlike = [
-            value for value in result.get("partial_unexpected_list") or () if value is not None
-        ]
-        examples = ", ".join(str(value) for value in unlike)
+        listed = result.get("partial_unexpected_list") or ()
+        examples = ", ".join(str(value) for value in listed if value is not None)
         total = result.get("element_count")
         text = f"{count} unlike" if total is None else f"{count} of {total} rows"
         return _cut(f"{text}: {examples}" if count and examples else text)

@@ -7,7 +7,7 @@ tables; none is derived from another.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -36,14 +36,7 @@ _TRIES = 3
 
 @dataclass(frozen=True)
 class SourceBooks:
-    """Files of a files source in its folder now, those gone since included, and those taken.
-
-    Attributes:
-        offered: Files in the folder.
-        taken: Files that bronze's commits name.
-        bytes_offered: Bytes of the first.
-        bytes_taken: Bytes of the second.
-    """
+    """Files in the landing folder, those gone since included, and those that bronze took."""
 
     offered: int = 0
     taken: int = 0
@@ -77,7 +70,7 @@ class Ledger:
         pending: Rows of bronze that silver has not taken yet.
         gold: By table.
         batches: Silver's batches, oldest first.
-        problems: What does not add up; the first is the earliest.
+        problems: What does not add up, the earliest first.
         topics: Offsets of topics, ``offered`` and ``taken``; empty where the source is another.
     """
 
@@ -129,15 +122,10 @@ class Ledger:
 
 @dataclass(frozen=True)
 class BooksLine:
-    """The ledger of a batch, or of all batches that were committed on one day (UTC).
+    """The ledger of a batch, ``batch 3``, or of all that were committed on one day (UTC).
 
-    Attributes:
-        name: ``batch 3``, or the day.
-        taken: Rows taken from bronze.
-        returned: Rows taken from the requeue.
-        fates: Rows by fate.
-        conflicts: Rows in quarantine because another payload had their id.
-        closed_at: When the last batch was committed.
+    ``taken`` counts rows from bronze, ``returned`` rows from the requeue, and ``conflicts`` rows in
+    quarantine because another payload had their id.
     """
 
     name: str
@@ -226,6 +214,18 @@ def _read(lake: Lake, pipeline: Pipeline) -> Ledger:
     )
     gold = _gold_books(lake, pipeline)
     topics, topic_problems = topic_offsets(lake, bronze, taken)
+    closings = {"bronze": taken, "silver": closing}
+    problems = list(repetitions(lake, bronze, tables["bronze"], closings))
+    problems += topic_problems
+    problems += problems_of(batches, taken, tables, fates, pending=pending, requeued=requeued)
+    problems += [
+        f"gold.{table}: {books.expected:,} events were merged, it counts {books.counted:,}"
+        for table, books in gold.items()
+        if books.expected != books.counted
+    ]
+    if lake.erasure(name).exists():
+        resume = f"tidelake erase {name} --subject COLUMN=VALUE"
+        problems.insert(0, f"an erasure was interrupted; go on with it: {resume}")
     return Ledger(
         pipeline=name,
         records=sum(int(commit.note.get("records", 0)) for commit in taken),
@@ -240,28 +240,9 @@ def _read(lake: Lake, pipeline: Pipeline) -> Ledger:
         pending=pending,
         gold=gold,
         batches=batches,
-        problems=(
-            *_open_erasure(lake, name),
-            *repetitions(lake, bronze, tables["bronze"], {"bronze": taken, "silver": closing}),
-            *topic_problems,
-            *problems_of(batches, taken, tables, fates, pending=pending, requeued=requeued),
-            *(
-                f"gold.{table}: {books.expected:,} events were merged, it counts {books.counted:,}"
-                for table, books in gold.items()
-                if books.expected != books.counted
-            ),
-        ),
+        problems=tuple(problems),
         topics=topics,
     )
-
-
-def _open_erasure(lake: Lake, name: str) -> Iterator[str]:
-    """Say why the ledger may not add up: an erasure has begun and not ended."""
-    if lake.erasure(name).exists():
-        yield (
-            "an erasure was interrupted; go on with it: "
-            f"tidelake erase {name} --subject COLUMN=VALUE"
-        )
 
 
 def _tallies(lake: Lake, name: str) -> dict[str, Tally]:

@@ -121,12 +121,8 @@ def ask(lake: Lake, sql: str) -> Answer:
 def ask_for_user(lake: Lake, sql: str, versions: Mapping[str, int] | None = None) -> Answer:
     """Run one SELECT of the user's, which reaches the tables that it names and nothing else.
 
-    It is in DuckDB's words; on a catalog Spark answers it, and it is in Spark's.
-
-    Args:
-        lake: Where the tables are.
-        sql: The statement.
-        versions: Those in which to read tables, by logical name; others are read as they are.
+    It is in DuckDB's words; on a catalog Spark answers it, and it is in Spark's. ``versions`` are
+    those in which to read tables, by logical name; others are read as they are.
 
     Raises:
         UsageError: The statement is no query, or DuckDB does not understand it.
@@ -151,35 +147,28 @@ def write_for_user(
     """
     if lake.catalog is not None:
         raise NotBuiltError("Writing an answer from a catalog into a file", "Ask Databricks SQL.")
-    part = target.file.with_name(f".{target.file.name}.part").absolute()
+    file = target.file
+    part = file.with_name(f".{file.name}.part").absolute()
+    path, options = str(part).replace("'", "''"), _FORMATS[file.suffix.lower()]
     try:
         with _for_user(lake, sql, versions or {}, writes=part) as connection:
-            rows = _copy(connection, lake, sql, target.file, part)
-        part.replace(target.file)
+            connection.sql(sql).create_view("answer")
+            copy = f"COPY (SELECT * FROM answer) TO '{path}' ({options})"
+            rows = int((connection.execute(copy).fetchone() or (0,))[0])
+        part.replace(file)
+    except duckdb.Error as error:
+        if str(part) in str(error):
+            raise TidelakeError(f"{file}: {_first_line(error)}") from error
+        raise _not_understood(error, lake) from error
     finally:
         part.unlink(missing_ok=True)
     return rows
 
 
-def _copy(
-    connection: duckdb.DuckDBPyConnection, lake: Lake, sql: str, file: Path, part: Path
-) -> int:
-    path, options = str(part).replace("'", "''"), _FORMATS[file.suffix.lower()]
-    try:
-        connection.sql(sql).create_view("answer")
-        done = connection.execute(f"COPY (SELECT * FROM answer) TO '{path}' ({options})")
-        return int((done.fetchone() or (0,))[0])
-    except duckdb.Error as error:
-        if str(part) in str(error):
-            raise TidelakeError(f"{file}: {_first_line(error)}") from error
-        raise _not_understood(error, lake) from error
-
-
 def ask_at_epoch(lake: Lake, sql: str) -> tuple[Answer, Epoch | None]:
     """Run one SELECT of the user's on the newest epoch that holds all tables that it names.
 
-    Returns:
-        The answer, and the epoch; None where the statement names no table.
+    There is no epoch where the statement names no table.
 
     Raises:
         UsageError: No epoch holds them together, or its versions are gone; and what
@@ -258,11 +247,7 @@ def _for_user(
 ) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open a database that holds the tables of a user's statement and reaches nothing else.
 
-    Args:
-        lake: Where the tables are.
-        sql: The user's statement.
-        versions: Those in which to read tables.
-        writes: The one file that may be written.
+    It may write one file.
     """
     wanted = tables_in(sql, lake)
     refuse_beside_tables(sql, lake, wanted)
@@ -328,11 +313,7 @@ def _create_views(
 
 
 def _final_condition(view: str, table: Table, version: int | None) -> str:
-    """Cut a gold table's view ``__final`` to the rows that are final in a version of the table.
-
-    Raises:
-        UsageError: The table has no windows that end.
-    """
+    """Cut a gold table's view ``__final`` to the rows that are final in a version of the table."""
     if view == table.name:
         return "true"
     final = Final.of(last_commit(table, up_to=version))
@@ -364,26 +345,19 @@ def _first_line(error: Exception) -> str:
 def _ask_spark(
     lake: Lake, sql: str, tables: Mapping[str, Table], versions: Mapping[str, int], *, dialect: str
 ) -> Answer:
-    """Run one SELECT on the tables of a catalog, with Spark.
-
-    Raises:
-        UsageError: Spark does not understand the statement.
-    """
+    """Run one SELECT on the tables of a catalog, with Spark."""
     assert lake.catalog is not None
     for ours, theirs in IN_SPARK.items():
         sql = sql.replace(ours, theirs)
-    conditions = {
-        view: _final_condition(view, table, versions.get(table.name))
-        for view, table in tables.items()
-    }
     statement = parse_one(sql, dialect=dialect)
     for found in list(statement.find_all(exp.Table)):
-        name = f"{found.db}.{found.name}".lower()
-        if name in tables:
-            version = versions.get(tables[name].name)
+        view = f"{found.db}.{found.name}".lower()
+        if view in tables:
+            table = tables[view]
+            version = versions.get(table.name)
             pin = "" if version is None else f" VERSION AS OF {version}"
-            kept = transpile(conditions[name], read=DUCKDB, write=SPARK)[0]
-            scan = parse_one(f"SELECT * FROM {tables[name].sql}{pin} WHERE {kept}", dialect=SPARK)
+            kept = transpile(_final_condition(view, table, version), read=DUCKDB, write=SPARK)[0]
+            scan = parse_one(f"SELECT * FROM {table.sql}{pin} WHERE {kept}", dialect=SPARK)
             assert isinstance(scan, exp.Select)
             found.replace(scan.subquery(found.alias_or_name))
     try:

@@ -29,10 +29,7 @@ class ClosedBatch:
 
 @dataclass(frozen=True)
 class LateDay:
-    """The late rows of one event date, those not applied, how late, and the newest watermark.
-
-    That is of the watermarks that made a row late (UTC).
-    """
+    """Late rows of one event date: all, those not applied, how late, and the newest watermark."""
 
     event_date: date
     rows: int
@@ -106,15 +103,11 @@ def side_rows(lake: Lake, name: str) -> dict[str, int]:
         return {"quarantined": 0, "late": 0, "discarded": 0}
     closed, requeue = closed_batch(lake, name), lake.requeue(name)
     there = still_there(lake.quarantine(name), requeue, closed)
-    queries = (
-        there,
-        unless_discarded(there, lake.discarded(name)),
-        still_there(lake.late(name), requeue, closed),
-    )
-    quarantined, kept, late = (
-        int(ask(lake, f"SELECT count(*) FROM ({query})").rows[0][0] or 0) for query in queries
-    )
-    return {"quarantined": quarantined, "late": late, "discarded": quarantined - kept}
+    kept = unless_discarded(there, lake.discarded(name))
+    late = still_there(lake.late(name), requeue, closed)
+    counts = ", ".join(f"(SELECT count(*) FROM ({query}))" for query in (there, kept, late))
+    quarantined, left, too_late = ask(lake, f"SELECT {counts}").rows[0]
+    return {"quarantined": quarantined, "late": too_late, "discarded": quarantined - left}
 
 
 def quarantined_by(lake: Lake, name: str, expression: str) -> dict[str, int]:

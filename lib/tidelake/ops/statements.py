@@ -113,9 +113,11 @@ def _refuse_in_duckdb(sql: str, lake: Lake, tables: Collection[str]) -> None:
             if name.lower() not in {*inner, *tables} and not is_information:
                 raise _unknown([name], lake)
         elif kind == "TABLE_FUNCTION":
-            _refuse_function(node["function"]["function_name"], lake, allowed=_DUCKDB_ROWS)
+            function = node["function"]["function_name"].lower()
+            _refuse_unless(function in _DUCKDB_ROWS, function, lake)
         elif kind == "FUNCTION":
-            _refuse_function(node["function_name"], lake, refused=_DUCKDB_REFUSED)
+            function = node["function_name"].lower()
+            _refuse_unless(function not in _DUCKDB_REFUSED, function, lake)
 
 
 @functools.cache
@@ -140,30 +142,26 @@ def _refuse_in_spark(statement: exp.Query | exp.Describe, lake: Lake) -> None:
     if statement.find(exp.QueryTransform):
         raise UsageError(_ONE_SELECT)
     for function in statement.find_all(exp.Func):
-        _refuse_function(_function_name(function), lake, refused=SPARK_REFUSED)
+        name = _function_name(function)
+        _refuse_unless(name not in SPARK_REFUSED, name, lake)
     inner = {found.alias.lower() for found in statement.find_all(exp.CTE)}
     for table in statement.find_all(exp.Table):
         if isinstance(table.this, exp.Func):
-            _refuse_function(_function_name(table.this), lake, allowed=_SPARK_ROWS)
+            name = _function_name(table.this)
+            _refuse_unless(name in _SPARK_ROWS, name, lake)
         elif not table.db and table.name.lower() not in inner:
             raise _unknown([table.name], lake)
 
 
 def _function_name(function: exp.Func) -> str:
-    return function.name if isinstance(function, exp.Anonymous) else function.sql_name()
+    is_unknown = isinstance(function, exp.Anonymous)
+    return str(function.name if is_unknown else function.sql_name()).lower()
 
 
-def _refuse_function(
-    name: str,
-    lake: Lake,
-    *,
-    allowed: Collection[str] | None = None,
-    refused: Collection[str] = (),
-) -> None:
-    known_name = name.lower()
-    if known_name in refused or (allowed is not None and known_name not in allowed):
+def _refuse_unless(is_allowed: bool, function: str, lake: Lake) -> None:
+    if not is_allowed:
         raise UsageError(
-            f"{known_name}() is refused: a statement cannot access anything but the lake's tables."
+            f"{function}() is refused: a statement cannot access anything but the lake's tables."
             f"\n{known(lake)}"
         )
 

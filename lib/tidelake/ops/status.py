@@ -52,12 +52,9 @@ class HopStatus:
 
 @dataclass(frozen=True)
 class DedupStatus:
-    """What silver's last batch searched for copies.
+    """The accepted ids that silver's last batch searched for copies: the state, within the TTL.
 
-    Attributes:
-        searched: Accepted ids within its reach: the state, bounded by the TTL.
-        seconds: What that took.
-        prefiltered: Rows that the prefilter held back; None where there is none.
+    Rows are prefiltered where there is a prefilter; else None.
     """
 
     searched: int
@@ -197,13 +194,8 @@ def source_lag(
 ) -> SourceLag | None:
     """Ask the broker how far bronze lags behind its topics; None where it was not filled from them.
 
-    The commits say where the records came from: the run may have been given another source than
-    the pipeline file has. Where the broker does not answer, what they say of the lag still counts.
-
-    Args:
-        pipeline: The definition.
-        newest_first: Bronze's commits.
-        now: The moment, in UTC.
+    Bronze's commits say where the records came from: the run may have been given another source
+    than the pipeline file has. Where the broker is away, what they say of the lag still counts.
     """
     noted = next((commit.note for commit in newest_first if commit.note.get("behind")), None)
     if noted is None:

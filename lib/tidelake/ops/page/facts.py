@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -134,8 +134,7 @@ class Plot:
 
     Attributes:
         table: The table's logical name.
-        kind: What it holds, in words.
-        rows: How many rows the table has.
+        kind: What it holds, in words; then its number of rows.
         title: What is shown, in words.
         bars: The values: of a line in the order of time, else the largest first.
         step: Of a line, the time from one value to the next; None for bars.
@@ -169,7 +168,6 @@ class Facts:
     """What is known of a pipeline.
 
     Attributes:
-        name: Its name.
         pipeline: Its definition; None where it cannot be read.
         broken: Why parts cannot be read, by part; ``definition`` for all of them.
         looked_at: When its tables were last asked whether they changed (UTC); None: not yet.
@@ -208,25 +206,23 @@ class Facts:
         """Tell whether all that could speak of a fault was read."""
         return self.pipeline is None or not self.has_run or None not in (self.alerts, self.books)
 
-    def _unreadable(self) -> list[Alert]:
+    def _unreadable(self) -> Iterator[Alert]:
         """Make an alert of each part that could not be read, since its faults stay unseen."""
-        return [
-            Alert("unreadable", self.name, None, "critical", why, None, f"tidelake {command}")
-            for part, why in self.broken
-            for command in [f"{'check' if part == 'definition' else 'status'} {self.word}"]
-        ]
+        for part, why in self.broken:
+            command = f"tidelake {'check' if part == 'definition' else 'status'} {self.word}"
+            yield Alert("unreadable", self.name, None, "critical", why, None, command)
 
-    def _unbalanced(self) -> list[Alert]:
+    def _unbalanced(self) -> Iterator[Alert]:
         problems = self.books.problems if self.books else ()
         if not problems:
-            return []
+            return
         more = f"; and {len(problems) - 1} more" if len(problems) > 1 else ""
         command = f"tidelake ledger {self.word} --by batch"
         message = f"the books do not balance: {problems[0]}{more}"
         # The first problem names the layer that it was found in: "silver, batch 3", "gold.totals".
         layer = re.match(r"[a-z]+", problems[0])
         hop = layer[0] if layer and layer[0] in HOPS else None
-        return [Alert("books_unbalanced", self.name, hop, "critical", message, None, command)]
+        yield Alert("books_unbalanced", self.name, hop, "critical", message, None, command)
 
 
 def read_sides(lake: Lake, pipeline: Pipeline) -> Sides:
@@ -381,7 +377,7 @@ def _bars(lake: Lake, blank: Plot, label: str, value: str, told: str) -> Plot:
 def _line(
     lake: Lake, blank: Plot, column: str, value: str, least: timedelta, *, kept: str = "true"
 ) -> Plot:
-    """Read one value a step of time.
+    """Read one value for each step of time.
 
     Args:
         lake: Where the tables are.

@@ -75,14 +75,7 @@ class Box(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A line over time, and the area under it.
-
-    Attributes:
-        stroke: The path of the line, with a gap where no value is known.
-        area: The closed path of what lies under it.
-        bottom: The value at the lower edge.
-        top: The value at the upper edge.
-    """
+    """The path of a line, that of the area under it, and the values at its two edges."""
 
     stroke: str
     area: str
@@ -116,15 +109,9 @@ class Renderer:
         filters = (number, brief, lasting, instant, per, plain, glance, some)
         drawings = (columns, shares, lengths, line)
         self._environment.filters |= {one.__name__: one for one in (*filters, *drawings)}
-        self._environment.globals.update(
-            typed=typed,
-            names=tuple(names),
-            root=str(root),
-            verdict_of=verdict_of,
-            books_by=books_by,
-            first_command=first_command,
-        )
-
+        self._environment.globals.update(typed=typed, names=tuple(names), root=str(root))
+        functions = (verdict_of, books_by, first_command)
+        self._environment.globals.update({one.__name__: one for one in functions})
         # Now, and not while the first reader waits.
         for template in self._environment.list_templates():
             self._environment.get_template(template)
@@ -224,11 +211,9 @@ def some(count: int, thing: str) -> str:
 
 
 def columns(values: Sequence[float], *, top: float | None = None) -> tuple[Box, ...]:
-    """Draw a column a value, side by side, the newest at the right edge; none below zero.
+    """Draw a column a value, the newest at the right edge; none below zero.
 
-    Args:
-        values: The oldest first.
-        top: The value that is as high as the drawing; by default the largest.
+    The largest value, or ``top``, is as high as the drawing.
     """
     slots = max(len(values), _SLOTS)
     room, top = WIDTH / slots, max([*values, 0.0]) if top is None else top
@@ -236,7 +221,7 @@ def columns(values: Sequence[float], *, top: float | None = None) -> tuple[Box, 
     for number, value in enumerate(values, start=slots - len(values)):
         height = max(HEIGHT * value / top, _LEAST) if value > 0 else 0.0
         x, y = room * (number + _GAP / 2), HEIGHT - height
-        boxes.append(Box(_round(x), _round(y), _round(room * (1 - _GAP)), _round(height)))
+        boxes.append(Box(*(round(one, 1) for one in (x, y, room * (1 - _GAP), height))))
     return tuple(boxes)
 
 
@@ -247,7 +232,7 @@ def shares(values: Sequence[float]) -> tuple[Box, ...]:
     scale = WIDTH / sum(widths) if any(widths) else 0.0
     boxes, x = [], 0.0
     for width in widths:
-        boxes.append(Box(_round(x), 0.0, _round(width * scale), HEIGHT))
+        boxes.append(Box(round(x, 1), 0.0, round(width * scale, 1), HEIGHT))
         x += width * scale
     return tuple(boxes)
 
@@ -256,7 +241,7 @@ def lengths(values: Sequence[float | None]) -> tuple[float, ...]:
     """Give the length of a bar a value, the longest as wide as the drawing."""
     top = max((abs(value) for value in values if value is not None), default=0.0)
     return tuple(
-        _round(max(WIDTH * abs(value) / top, 2 * _LEAST)) if value and top else 0.0
+        round(max(WIDTH * abs(value) / top, 2 * _LEAST), 1) if value and top else 0.0
         for value in values
     )
 
@@ -267,28 +252,19 @@ def line(values: Sequence[float | None]) -> Line:
     top, bottom = max([*known, 0.0]), min([*known, 0.0])
     scale = (HEIGHT - _LEAST) / (top - bottom) if top > bottom else 0.0
     step = WIDTH / max(len(values) - 1, 1)
+    zero = round(HEIGHT + bottom * scale, 1)
     runs: list[list[tuple[float, float]]] = [[]]
     for number, value in enumerate(values):
         if value is None:
             runs.append([])
         else:
-            runs[-1].append((_round(number * step), _round(HEIGHT - (value - bottom) * scale)))
-    # A value that stands alone would be a line without length.
-    drawn = [run if len(run) > 1 else [*run, (run[0][0] + 4, run[0][1])] for run in runs if run]
-    zero = _round(HEIGHT + bottom * scale)
-    return Line(
-        " ".join(_path(run) for run in drawn),
-        " ".join(
-            f"{_path(run)} L{run[-1][0]:g} {zero:g} L{run[0][0]:g} {zero:g} Z" for run in drawn
-        ),
-        bottom,
-        top,
-    )
-
-
-def _path(points: Sequence[tuple[float, float]]) -> str:
-    return "M" + " L".join(f"{x:g} {y:g}" for x, y in points)
-
-
-def _round(number: float) -> float:
-    return round(number, 1)
+            y = HEIGHT - (value - bottom) * scale
+            runs[-1].append((round(number * step, 1), round(y, 1)))
+    strokes, areas = [], []
+    for run in filter(None, runs):
+        if len(run) == 1:
+            # It would be a line without length.
+            run.append((run[0][0] + 4, run[0][1]))
+        strokes.append("M" + " L".join(f"{x:g} {y:g}" for x, y in run))
+        areas.append(f"{strokes[-1]} L{run[-1][0]:g} {zero:g} L{run[0][0]:g} {zero:g} Z")
+    return Line(" ".join(strokes), " ".join(areas), bottom, top)

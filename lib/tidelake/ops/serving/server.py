@@ -68,26 +68,17 @@ class Registered:
         if final is None or (known and self._bounds[table.name] == final.until):
             return False
         self._bounds[table.name] = final.until
-        kept = (
-            "false"
-            if final.until is None
-            else f"{quoted(final.column)} <= TIMESTAMP'{final.until.isoformat()}'"
-        )
-        self.spark.sql(
-            f"CREATE OR REPLACE VIEW {table.name}__final AS SELECT * FROM {table.name} WHERE {kept}"
-        )
+        kept = "false"
+        if final.until is not None:
+            kept = f"{quoted(final.column)} <= TIMESTAMP'{final.until.isoformat()}'"
+        view = f"SELECT * FROM {table.name} WHERE {kept}"
+        self.spark.sql(f"CREATE OR REPLACE VIEW {table.name}__final AS {view}")
         return not known
 
 
 @contextmanager
 def serving(environment: Environment, lake: Lake, *, host: str, port: int) -> Iterator[Registered]:
-    """Serve a lake's tables as long as the context lasts.
-
-    Args:
-        environment: Its Spark settings hold for the server.
-        lake: Where the tables are.
-        host: The address to listen at.
-        port: The port.
+    """Serve a lake's tables at an address, with an environment's Spark settings.
 
     Yields:
         The tables that clients see; whoever holds them is to bring them up to date.
@@ -102,17 +93,7 @@ def serving(environment: Environment, lake: Lake, *, host: str, port: int) -> It
             f"Serving the tables of environment {environment.name}",
             "Connect to the SQL warehouse, or the server, that is there.",
         )
-    refuse_taken(host, port)
-    with _started(environment, host, port) as spark:
-        registered = Registered(spark, lake)
-        registered.refresh()
-        only_reading(spark)
-        with _listening(spark, port, anybody=AUTHENTICATION not in environment.spark):
-            yield registered
-
-
-def refuse_taken(host: str, port: int) -> None:
-    """Raise a UsageError now, and not after Spark's start, if nobody can listen there."""
+    # Not only after Spark's start.
     try:
         with socket.create_server((host, port)):
             pass
@@ -120,11 +101,33 @@ def refuse_taken(host: str, port: int) -> None:
         raise UsageError(
             f"cannot listen at {host}:{port}: {error.strerror}. Take another with --port."
         ) from error
+    settings = _settings(environment, host, port)
+    spark = build_session(environment.model_copy(update={"spark": settings}))
+    try:
+        registered = Registered(spark, lake)
+        registered.refresh()
+        only_reading(spark)
+        try:
+            server = start_thrift_server(spark, spark_log())
+        except (BridgeError, PySparkException) as error:
+            raise MachineError(
+                f"the Thrift server did not start at port {port}: {str(error).splitlines()[0]}\n"
+                f"Its own words are in {kept_log(error)}."
+            ) from error
+        try:
+            open_for_clients(spark, server, anybody=AUTHENTICATION not in environment.spark)
+            yield registered
+        finally:
+            # Told to stop together with us, the JVM may be gone already.
+            with suppress(BridgeError, OSError):
+                server.stop()
+    finally:
+        with suppress(BridgeError, OSError):
+            spark.stop()
 
 
-@contextmanager
-def _started(environment: Environment, host: str, port: int) -> Iterator[SparkSession]:
-    settings = {
+def _settings(environment: Environment, host: str, port: int) -> dict[str, str]:
+    return {
         AUTHENTICATION: CLOSED,
         # Not those that give the session a catalog beside the lake's.
         **{
@@ -141,27 +144,3 @@ def _started(environment: Environment, host: str, port: int) -> Iterator[SparkSe
         "spark.hadoop.hive.server2.thrift.bind.host": host,
         "spark.hadoop.hive.server2.thrift.port": str(port),
     }
-    spark = build_session(environment.model_copy(update={"spark": settings}))
-    try:
-        yield spark
-    finally:
-        # Told to stop together with us, the JVM may be gone already.
-        with suppress(BridgeError, OSError):
-            spark.stop()
-
-
-@contextmanager
-def _listening(spark: SparkSession, port: int, *, anybody: bool) -> Iterator[None]:
-    try:
-        server = start_thrift_server(spark, spark_log())
-    except (BridgeError, PySparkException) as error:
-        raise MachineError(
-            f"the Thrift server did not start at port {port}: {str(error).splitlines()[0]}\n"
-            f"Its own words are in {kept_log(error)}."
-        ) from error
-    try:
-        open_for_clients(spark, server, anybody=anybody)
-        yield
-    finally:
-        with suppress(BridgeError, OSError):
-            server.stop()
