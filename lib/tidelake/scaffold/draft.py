@@ -37,15 +37,7 @@ _SAMPLE_LINES = 20
 
 @dataclass(frozen=True)
 class Wishes:
-    """What was asked for; None where the sample decides.
-
-    Attributes:
-        id: A field, or SQL.
-        time: A field, or SQL.
-        key: The first gold table's, a column of silver; ``none`` for none.
-        window: How long the first gold table's windows are.
-        delay: The watermark's.
-    """
+    """What was asked for, a field or SQL; None where the sample decides."""
 
     id: str | None = None
     time: str | None = None
@@ -58,19 +50,7 @@ class Wishes:
 class Draft:
     """A pipeline that is not written yet.
 
-    Attributes:
-        name: Its name.
-        source: The folder or file, or the topic.
-        fields: The payload's schema.
-        columns: Silver's, but for the id and the time.
-        id: What tells events apart.
-        time: When they were.
-        lateness: How long to wait.
-        table: The first gold table.
-        rules: What is expected of silver.
-        examples: Payloads of the sample that become rows of silver.
-        records: How many records the sample had.
-        notes: What a reader should know.
+    ``columns`` are silver's but for the id and the time; ``examples`` payloads that it accepts.
     """
 
     name: str

@@ -242,11 +242,7 @@ def _pair_sql(device: Column, time: Column) -> str:
 
 _MOST_KINDS, _MOST_MEASURES = 50, 2
 # Windows that people read, and the span of a sample up to which each is the one.
-_SIZES = (
-    (timedelta(hours=3), timedelta(minutes=1), "1m"),
-    (timedelta(days=3), timedelta(hours=1), "1h"),
-)
-_DAY = (_A_DAY, "1d")
+_SIZES = ((timedelta(hours=3), timedelta(minutes=1)), (timedelta(days=3), timedelta(hours=1)))
 
 
 @dataclass(frozen=True)
@@ -300,29 +296,19 @@ def first_table(
     times: Sequence[datetime | None],
     size: timedelta | None,
 ) -> FirstTable:
-    """Define the first gold table.
-
-    Args:
-        pipeline: The pipeline's name.
-        columns: Silver's.
-        key: What it groups by.
-        times: Event times of the sample: their span says how long a window is.
-        size: A window's length where somebody chose it.
-    """
+    """Define the first gold table; the span of the times says how long a window is, or ``size``."""
     known = [one for one in times if one is not None]
     span = max(known) - min(known) if known else timedelta(0)
-    guessed, short = next(((s, w) for most, s, w in _SIZES if span <= most), _DAY)
-    if size is not None and size != guessed:
-        guessed, short = size, _short(size)
+    window = size or next((one for most, one in _SIZES if span <= most), _A_DAY)
     taken = {*GOLD_RESERVED, *([key.name.lower()] if key else [])}
     count = next(name for name in ("events", "records") if name not in taken)
     measures = [(count, "count", "*"), *_measures(columns, key, taken | {count})]
     by = f"_by_{key.name.lower()}" if key else ""
     why = f"{len(kinds_of(key) or ())} values in the sample" if key else "no field has few values"
     return FirstTable(
-        f"{pipeline}{by}"[:58].rstrip("_").replace("__", "_") + f"_{short}",
+        f"{pipeline}{by}"[:58].rstrip("_").replace("__", "_") + f"_{_short(window)}",
         key.name if key else None,
-        guessed,
+        window,
         tuple(measures),
         why,
     )
