@@ -26,8 +26,7 @@ from tidelake.config.places import find_file
 from tidelake.delta.tables import HOPS, Hop, Lake
 from tidelake.generators import generate
 from tidelake.ops.query import ask
-from tidelake.replay.backfill.build import build
-from tidelake.replay.backfill.green import folder_of, green_lake
+from tidelake.replay.backfill import build, folder_of, green_lake
 from tidelake.replay.verify import verify
 from tidelake.runtime.hop import Run
 from tidelake.runtime.pipeline import run_hops

@@ -14,13 +14,8 @@ from pyspark.sql import SparkSession
 from tidelake.config import Environment, Pipeline
 from tidelake.delta.tables import HOPS, Hop, Lake
 from tidelake.errors import UsageError
-from tidelake.replay.backfill.build import build
-from tidelake.replay.backfill.differences import differences
-from tidelake.replay.backfill.green import need_state
-from tidelake.replay.backfill.plan import plan
-from tidelake.replay.backfill.promote import promote
-from tidelake.replay.backfill.rollback import rollback
-from tidelake.replay.backfill.span import Span
+from tidelake.replay.backfill import Span, build, need_state, plan
+from tidelake.replay.promotion import differences, promote, rollback
 from tidelake.replay.verify import verify
 from tidelake.runtime.hop import Run
 from tidelake.runtime.pipeline import run_hops
@@ -29,8 +24,8 @@ from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.spark.session import build_session, reads_of
 
 if TYPE_CHECKING:
-    from tidelake.replay.backfill.green import Start
-    from tidelake.replay.verify.contents import Comparison
+    from tidelake.replay.backfill import Start
+    from tidelake.replay.compare import Comparison
 
 
 @dataclass(frozen=True)

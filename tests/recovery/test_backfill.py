@@ -20,15 +20,10 @@ from tidelake.delta.tables import Table
 from tidelake.errors import GenerationError, RefusedError, UsageError
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.maintenance.upkeep import Plan, upkeep
-from tidelake.replay.backfill import install
-from tidelake.replay.backfill.build import build
-from tidelake.replay.backfill.differences import differences
-from tidelake.replay.backfill.green import green_run, need_state
-from tidelake.replay.backfill.plan import plan
-from tidelake.replay.backfill.promote import promote
-from tidelake.replay.backfill.rollback import rollback
-from tidelake.replay.backfill.span import Span
-from tidelake.replay.late import apply_late
+from tidelake.replay import generations
+from tidelake.replay.backfill import Span, build, green_run, need_state, plan
+from tidelake.replay.promotion import differences, promote, rollback
+from tidelake.replay.requeue import apply_late
 from tidelake.replay.verify import verify
 
 pytestmark = pytest.mark.usefixtures("interpreted")
@@ -99,7 +94,7 @@ def built(filled: World, tmp_path_factory: pytest.TempPathFactory) -> World:
 @contextmanager
 def _dying_at(commit: int) -> Iterator[None]:
     """Die before a swap's commit of this number."""
-    real, made = install.append, []
+    real, made = generations.append, []
 
     def append(rows: DataFrame, table: Table, *rest: Any, **options: Any) -> None:
         if len(made) == commit:
@@ -108,7 +103,7 @@ def _dying_at(commit: int) -> Iterator[None]:
         real(rows, table, *rest, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(install, "append", append)
+        patch.setattr(generations, "append", append)
         with pytest.raises(RuntimeError, match="cut off"):
             yield
 

@@ -26,20 +26,15 @@ from tidelake.delta.locks import hold
 from tidelake.delta.log import last_commit
 from tidelake.errors import LockedError, NotBuiltError, RefusedError, UsageError
 from tidelake.ops.ledger import read_ledger
-from tidelake.replay import going_on, rebuild_gold
-from tidelake.replay.backfill.build import build
-from tidelake.replay.backfill.green import State, write_state
-from tidelake.replay.backfill.promote import promote
-from tidelake.replay.backfill.rollback import rollback
-from tidelake.replay.erase import erase as steps
-from tidelake.replay.erase.erase import erase, look
-from tidelake.replay.erase.report import Report
-from tidelake.replay.erase.subject import Subject
-from tidelake.replay.late import apply_late
-from tidelake.replay.quarantine import Choice, discard_quarantine
+from tidelake.replay import erase as steps
+from tidelake.replay import generations
+from tidelake.replay.backfill import State, build, write_state
+from tidelake.replay.erase import Report, erase, look
+from tidelake.replay.promotion import promote, rollback
 from tidelake.replay.repair import repair
-from tidelake.replay.verify import verify
-from tidelake.replay.verify.certificate import changed_since
+from tidelake.replay.requeue import Choice, apply_late, discard_quarantine
+from tidelake.replay.subject import Subject
+from tidelake.replay.verify import changed_since, verify
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 
@@ -312,9 +307,9 @@ def _refused(*_: Any) -> None:
         ("run_hops", 0, steps),
         ("begin", 0, steps),
         *[("delete_records", call, steps) for call in range(6)],
-        ("name_generation", 0, going_on),
+        ("name_generation", 0, generations),
         ("rebuild_gold", 0, steps),
-        *[("append", call, rebuild_gold) for call in range(2)],
+        *[("append", call, generations) for call in range(3)],
         ("send", 0, steps),
         ("run_hops", 1, steps),
         ("copy_books", 0, steps),

@@ -25,12 +25,10 @@ from tidelake.delta.notes import hash_of
 from tidelake.delta.tables import HOPS
 from tidelake.errors import LockedError
 from tidelake.ops.maintenance.upkeep import plan_upkeep, upkeep
-from tidelake.replay.backfill.green import Stage, State, write_state
-from tidelake.replay.backfill.promote import promote
-from tidelake.replay.backfill.rollback import rollback
-from tidelake.replay.late import apply_late
-from tidelake.replay.quarantine import Choice, discard_quarantine, replay_quarantine
+from tidelake.replay.backfill import Stage, State, write_state
+from tidelake.replay.promotion import promote, rollback
 from tidelake.replay.repair import repair
+from tidelake.replay.requeue import Choice, apply_late, discard_quarantine, replay_quarantine
 from tidelake.runtime import lanes
 from tidelake.runtime.hop import Run
 

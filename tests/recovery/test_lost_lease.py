@@ -17,11 +17,10 @@ from tests.worlds import World, world
 from tidelake.delta.log import last_commit, newest_version
 from tidelake.errors import LeaseLostError, RefusedError
 from tidelake.ops.ledger import read_ledger
-from tidelake.replay.erase.erase import erase
-from tidelake.replay.erase.subject import Subject
-from tidelake.replay.late import apply_late
-from tidelake.replay.quarantine import Choice, discard_quarantine, replay_quarantine
+from tidelake.replay.erase import erase
 from tidelake.replay.repair import repair
+from tidelake.replay.requeue import Choice, apply_late, discard_quarantine, replay_quarantine
+from tidelake.replay.subject import Subject
 
 _DAY = 24 * 60
 _ARRIVAL = START + timedelta(days=6)

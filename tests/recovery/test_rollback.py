@@ -15,16 +15,12 @@ from tests.worlds import TO_SILVER, World, world
 from tidelake.delta.log import newest_version
 from tidelake.errors import LeaseLostError, UnbalancedError, UsageError
 from tidelake.ops.ledger import read_ledger
-from tidelake.replay.backfill import promote as promotion
-from tidelake.replay.backfill.build import build
-from tidelake.replay.backfill.differences import differences
-from tidelake.replay.backfill.green import need_state
-from tidelake.replay.backfill.install import SilverContents
-from tidelake.replay.backfill.promote import promote
-from tidelake.replay.backfill.rollback import rollback
-from tidelake.replay.late import apply_late
-from tidelake.replay.quarantine import Choice, replay_quarantine
+from tidelake.replay import promotion
+from tidelake.replay.backfill import build, need_state
+from tidelake.replay.promotion import differences, promote, rollback
+from tidelake.replay.requeue import Choice, apply_late, replay_quarantine
 from tidelake.replay.verify import verify
+from tidelake.replay.verify_silver import SilverInputs, read_inputs
 from tidelake.runtime.hop import Run
 
 pytestmark = pytest.mark.usefixtures("interpreted")
@@ -97,11 +93,8 @@ def test_rows_in_the_requeue_are_taken_after_a_promotion_and_after_a_rollback(
     assert verify(loose.context).equal
 
 
-_green_silver = promotion._green_silver
-
-
-def _without_a_row(green: Run) -> SilverContents:
-    found = _green_silver(green)
+def _without_a_row(green: Run) -> SilverInputs:
+    found = read_inputs(green)
     return replace(found, silver=found.silver.where("event_id <> 'e1'"))
 
 
@@ -120,7 +113,7 @@ def test_before_silvers_first_batch_a_promotion_that_does_not_balance_is_taken_b
         with pytest.raises(UsageError, match=r"silver\.clickstream does not exist yet.*promote"):
             differences(played.context, state)
     with monkeypatch.context() as patch:
-        patch.setattr(promotion, "_green_silver", _without_a_row)
+        patch.setattr(promotion, "read_inputs", _without_a_row)
         with pytest.raises(UnbalancedError, match=r"is promoted.*backfill rollback clickstream"):
             promote(played.context)
     assert need_state(played.lake, played.pipeline, "promoted")

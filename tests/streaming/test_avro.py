@@ -22,9 +22,8 @@ from tests.running import read
 from tidelake.delta.tables import Hop, Table
 from tidelake.errors import SourceError
 from tidelake.ops.ledger import read_ledger
-from tidelake.replay.beginning import next_generation
-from tidelake.replay.quarantine import Choice, replay_quarantine
-from tidelake.replay.rebuild_silver import rebuild_silver
+from tidelake.replay.generations import rebuild_silver
+from tidelake.replay.requeue import Choice, replay_quarantine
 from tidelake.replay.verify import verify
 from tidelake.runtime import silver as silver_hop
 
@@ -181,8 +180,7 @@ def test_every_writer_is_read_and_what_cannot_be_comes_back_when_it_can(
     assert_sound(clicks)
     # What a registry said is in the lake: nobody asks for it again.
     standin.subjects.clear()
-    silver = clicks.lake.silver("clicks")
-    rebuild_silver(clicks.context, next_generation(clicks.context, "silver", [silver]))
+    rebuild_silver(clicks.context)
     assert len(read(clicks.lake, "silver.clicks", "record_id")) == 46
     assert_sound(clicks)
 

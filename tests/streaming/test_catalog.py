@@ -35,7 +35,7 @@ from tidelake.ops.query import ask, ask_at_epoch, ask_for_user
 from tidelake.ops.side import list_late, list_quarantine
 from tidelake.ops.status import read_status
 from tidelake.replay.compatibility import payload_drift
-from tidelake.replay.late import apply_late
+from tidelake.replay.requeue import apply_late
 from tidelake.replay.verify import verify
 from tidelake.runtime.checkpoints import planned_positions
 

@@ -21,13 +21,11 @@ from tidelake.delta.tables import HOPS, Hop
 from tidelake.errors import GenerationError
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.maintenance.upkeep import plan_upkeep, upkeep
-from tidelake.replay.backfill.build import build
-from tidelake.replay.backfill.differences import differences
-from tidelake.replay.backfill.promote import promote
-from tidelake.replay.backfill.rollback import rollback
-from tidelake.replay.erase.erase import erase
-from tidelake.replay.erase.subject import Subject
+from tidelake.replay.backfill import build
+from tidelake.replay.erase import erase
+from tidelake.replay.promotion import differences, promote, rollback
 from tidelake.replay.repair import repair
+from tidelake.replay.subject import Subject
 from tidelake.replay.verify import verify
 
 pytestmark = pytest.mark.long

@@ -22,9 +22,8 @@ from tidelake.config import Limits, load_environment
 from tidelake.delta.tables import Hop
 from tidelake.errors import GenerationError
 from tidelake.ops.ledger import read_ledger
-from tidelake.replay.backfill.build import build
-from tidelake.replay.backfill.promote import promote
-from tidelake.replay.backfill.rollback import rollback
+from tidelake.replay.backfill import build
+from tidelake.replay.promotion import promote, rollback
 from tidelake.replay.repair import repair
 from tidelake.replay.verify import verify
 

@@ -18,8 +18,7 @@ from tidelake.errors import UsageError
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.query import ask
 from tidelake.replay.fate import Fate, fates_of_event, fates_of_record
-from tidelake.replay.late import apply_late
-from tidelake.replay.quarantine import Choice, discard_quarantine
+from tidelake.replay.requeue import Choice, apply_late, discard_quarantine
 
 _DAY = 24 * 60
 _ARRIVAL = START + timedelta(days=6)

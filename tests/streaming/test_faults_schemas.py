@@ -14,7 +14,7 @@ from tests.running import START, read, versions
 from tests.worlds import TO_SILVER, World, world
 from tidelake.errors import SchemaChangedError
 from tidelake.ops.ledger import read_ledger
-from tidelake.replay.quarantine import Choice, replay_quarantine
+from tidelake.replay.requeue import Choice, replay_quarantine
 from tidelake.replay.verify import verify
 
 _SCHEMA = "id STRING, at TIMESTAMP, user STRING, amount INT, price DECIMAL(6,2)"

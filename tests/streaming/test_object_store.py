@@ -22,11 +22,10 @@ from tidelake.errors import GenerationError, SourceChangedError
 from tidelake.folders import folder
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.maintenance.upkeep import plan_upkeep, upkeep
-from tidelake.replay.backfill.build import build
-from tidelake.replay.backfill.promote import promote
-from tidelake.replay.backfill.rollback import rollback
-from tidelake.replay.late import apply_late
+from tidelake.replay.backfill import build
+from tidelake.replay.promotion import promote, rollback
 from tidelake.replay.repair import repair
+from tidelake.replay.requeue import apply_late
 from tidelake.replay.verify import verify
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress

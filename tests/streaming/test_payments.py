@@ -22,7 +22,7 @@ from tidelake.delta.tables import HOPS
 from tidelake.errors import TidelakeError
 from tidelake.generators import generate
 from tidelake.ops.ledger import read_ledger
-from tidelake.replay.verify.gold import judge_target
+from tidelake.replay.verify import judge_target
 from tidelake.runtime.hop import Run
 from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.progress import Progress

@@ -21,7 +21,7 @@ from tests.running import read
 from tests.streams import Stream, streams
 from tests.worlds import TO_SILVER, World, world
 from tidelake.ops.ledger import read_ledger
-from tidelake.replay.late import apply_late
+from tidelake.replay.requeue import apply_late
 
 _EXAMPLES = int(os.environ.get("TIDELAKE_EXAMPLES", "3"))
 _FEW = max(1, _EXAMPLES // 5)

@@ -17,8 +17,7 @@ from tests.running import START, click, read, versions
 from tests.worlds import TO_SILVER, World, world
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.side import list_late, list_quarantine
-from tidelake.replay.late import apply_late
-from tidelake.replay.quarantine import Choice, discard_quarantine, replay_quarantine
+from tidelake.replay.requeue import Choice, apply_late, discard_quarantine, replay_quarantine
 
 _DAY = 24 * 60
 _ARRIVAL = START + timedelta(days=6)

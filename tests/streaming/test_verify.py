@@ -16,13 +16,16 @@ from tests.following import GOLD, JOINS
 from tests.running import START, click
 from tests.worlds import TO_SILVER, World, world
 from tidelake.errors import UsageError
-from tidelake.replay.late import apply_late
-from tidelake.replay.quarantine import Choice, replay_quarantine
-from tidelake.replay.verify import Judged, verify
-from tidelake.replay.verify.bronze import judge_bronze
-from tidelake.replay.verify.certificate import certify, changed_since, read_certificate
-from tidelake.replay.verify.inputs import read_inputs
-from tidelake.replay.verify.silver import judge_silver
+from tidelake.replay.requeue import Choice, apply_late, replay_quarantine
+from tidelake.replay.verify import (
+    Judged,
+    certify,
+    changed_since,
+    judge_bronze,
+    read_certificate,
+    verify,
+)
+from tidelake.replay.verify_silver import judge_silver, read_inputs
 from tidelake.runtime.held import Held
 
 _DAY = 24 * 60

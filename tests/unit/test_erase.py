@@ -15,9 +15,9 @@ from tests.unit.handmade import write_commit
 from tidelake.config import load_environment, load_pipeline
 from tidelake.delta.tables import Lake
 from tidelake.errors import UsageError
-from tidelake.replay.erase.records import mentions
-from tidelake.replay.erase.remains import _others
-from tidelake.replay.erase.subject import Subject, parse_subject
+from tidelake.replay.erase import _others
+from tidelake.replay.erase_records import mentions
+from tidelake.replay.subject import Subject, parse_subject
 
 
 @pytest.mark.parametrize(

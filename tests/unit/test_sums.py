@@ -7,8 +7,15 @@ from datetime import UTC, datetime
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidelake.replay.verify.contents import sums_of, types_in
-from tidelake.replay.verify.sums import Shape, hash_of, joined, sums_of_hash
+from tidelake.replay.compare import (
+    Shape,
+    by_group,
+    joined,
+    row_hash,
+    sums_of,
+    sums_of_hash,
+    types_in,
+)
 
 _ROWS = [("a", 1, None), ("a", 1, None), ("b", None, 2), ("c", 3, 3)]
 _DDL = "k string, x int, y int"
@@ -32,12 +39,12 @@ def test_the_sum_of_three_parts_is_the_sum_of_the_hashes(spark: SparkSession) ->
 
 
 def test_rows_are_summed_by_their_day_in_utc(spark: SparkSession) -> None:
-    sums = sums_of(_frame(spark, _ROWS), _SHAPE)
+    sums = by_group(sums_of(_frame(spark, _ROWS), _SHAPE))
     assert {day: count for day, (count, _) in sums.items()} == {"2026-01-05": 2, "2026-01-06": 2}
 
 
 def test_where_a_null_stands_counts(spark: SparkSession) -> None:
     rows = spark.createDataFrame([("a", 1, None), ("a", None, 1)], _DDL)
     columns = {name: F.col(name) for name in rows.columns}
-    one, other = rows.select(hash_of(columns, types_in(rows))).collect()
+    one, other = rows.select(row_hash(columns, types_in(rows))).collect()
     assert one != other

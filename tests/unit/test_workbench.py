@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from tidelake.config import load_environment, load_pipeline
 from tidelake.delta.tables import Lake
 from tidelake.errors import UsageError
-from tidelake.replay.backfill.span import Span
+from tidelake.replay.backfill import Span
 from tidelake.workbench import Workbench
 
 DAY, NEXT = datetime(2026, 1, 5, tzinfo=UTC), datetime(2026, 1, 6, tzinfo=UTC)

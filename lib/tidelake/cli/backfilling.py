@@ -16,9 +16,8 @@ from tidelake.cli.render import print_json, print_table
 from tidelake.errors import UsageError
 
 if TYPE_CHECKING:
-    from tidelake.replay.backfill.differences import Differences
-    from tidelake.replay.backfill.green import Start
-    from tidelake.replay.backfill.span import Span
+    from tidelake.replay.backfill import Span, Start
+    from tidelake.replay.promotion import Differences
 
 
 @click.group()
@@ -44,8 +43,8 @@ def _from(command: Callable[..., Any]) -> Callable[..., Any]:
 @placed
 def plan(pipeline: str, start: Start, json_: bool, root: str | None, env: str | None) -> None:
     """Say what would be read, how many rows and how long; write nothing."""
-    from tidelake.replay.backfill.green import read_state  # noqa: PLC0415
-    from tidelake.replay.backfill.plan import plan as list_steps  # noqa: PLC0415
+    from tidelake.replay.backfill import plan as list_steps  # noqa: PLC0415
+    from tidelake.replay.backfill import read_state  # noqa: PLC0415
 
     where = place(root, env)
     definition = where.pipeline(pipeline)
@@ -107,7 +106,7 @@ def run(
     definition = where.pipeline(pipeline)
     since, span = _part(start, first, _end(first, last, length))
     with started(where, definition) as context:
-        from tidelake.replay.backfill.build import build  # noqa: PLC0415
+        from tidelake.replay.backfill import build  # noqa: PLC0415
 
         build(context, start, span, since=since)
     say(f"Built. Compare with: {where.typed('tidelake backfill compare', pipeline)}")
@@ -121,11 +120,11 @@ def compare(pipeline: str, json_: bool, root: str | None, env: str | None) -> No
     """Show what a swap would change, and why."""
     where = place(root, env)
     definition = where.pipeline(pipeline)
-    from tidelake.replay.backfill.green import need_state  # noqa: PLC0415
+    from tidelake.replay.backfill import need_state  # noqa: PLC0415
 
     state = need_state(where.lake, definition, "built")
     with started(where, definition) as context:
-        from tidelake.replay.backfill.differences import differences  # noqa: PLC0415
+        from tidelake.replay.promotion import differences  # noqa: PLC0415
 
         found = differences(context, state)
     if json_:
@@ -143,7 +142,7 @@ def promote(pipeline: str, root: str | None, env: str | None) -> None:
     where = place(root, env)
     definition = where.pipeline(pipeline)
     with started(where, definition) as context:
-        from tidelake.replay.backfill.promote import promote as swap  # noqa: PLC0415
+        from tidelake.replay.promotion import promote as swap  # noqa: PLC0415
 
         swap(context)
     say(
@@ -160,7 +159,7 @@ def rollback(pipeline: str, root: str | None, env: str | None) -> None:
     where = place(root, env)
     definition = where.pipeline(pipeline)
     with started(where, definition) as context:
-        from tidelake.replay.backfill.rollback import rollback as put_back  # noqa: PLC0415
+        from tidelake.replay.promotion import rollback as put_back  # noqa: PLC0415
 
         put_back(context)
     say(
@@ -183,7 +182,7 @@ def _part(
     start: Start, first: datetime | None, last: datetime | None
 ) -> tuple[datetime | None, Span | None]:
     """Tell from when on bronze is decided anew, or of which range gold is computed."""
-    from tidelake.replay.backfill.span import Span  # noqa: PLC0415
+    from tidelake.replay.backfill import Span  # noqa: PLC0415
 
     if start == "bronze":
         if last:
@@ -211,13 +210,7 @@ def _as_json(name: str, found: Differences) -> dict[str, Any]:
         "equal": found.equal,
         "silver": [asdict(change) for change in found.silver],
         "gold": {
-            table: {
-                "equal": one.equal,
-                "rows": one.rows,
-                "differing": one.differing,
-                "redefined": table in found.redefined,
-                "differences": [difference.to_json() for difference in one.differences],
-            }
+            table: one.to_json() | {"redefined": table in found.redefined}
             for table, one in found.gold.items()
         },
     }

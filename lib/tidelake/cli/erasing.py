@@ -14,7 +14,7 @@ from tidelake.cli.options import as_json, of_pipeline, place, placed
 from tidelake.cli.render import print_json, print_table
 
 if TYPE_CHECKING:
-    from tidelake.replay.erase.report import Remains, Report
+    from tidelake.replay.erase import Remains, Report
 
 
 @click.command()
@@ -42,15 +42,15 @@ def erase(
     Hops must not run meanwhile: each is brought to its head first, and goes on without the rows.
     """
     from tidelake.ops.books import require_tables  # noqa: PLC0415
-    from tidelake.replay.erase.subject import parse_subject  # noqa: PLC0415
+    from tidelake.replay.subject import parse_subject  # noqa: PLC0415
 
     where = place(root, env)
     definition = where.pipeline(pipeline, source=source)
     subject = parse_subject(whose, definition)
     require_tables(where.lake, definition.name)
     with started(where, definition) as run:
-        from tidelake.replay.erase.erase import erase as take_out  # noqa: PLC0415
-        from tidelake.replay.erase.erase import look as count  # noqa: PLC0415
+        from tidelake.replay.erase import erase as take_out  # noqa: PLC0415
+        from tidelake.replay.erase import look as count  # noqa: PLC0415
 
         if look:
             _show_rows(definition.name, count(run, subject), json_=json_)

@@ -70,7 +70,7 @@ def late_apply(
     where = place(root, env)
     definition = where.pipeline(pipeline)
     with started(where, definition) as run:
-        from tidelake.replay.late import apply_late  # noqa: PLC0415
+        from tidelake.replay.requeue import apply_late  # noqa: PLC0415
 
         rows = apply_late(run, event_date=event_date.date() if event_date else None)
     _told_requeued(rows, where, pipeline)
@@ -150,7 +150,7 @@ def quarantine_replay(
     where = place(root, env)
     definition = where.pipeline(pipeline)
     with started(where, definition) as run:
-        from tidelake.replay.quarantine import Choice, replay_quarantine  # noqa: PLC0415
+        from tidelake.replay.requeue import Choice, replay_quarantine  # noqa: PLC0415
 
         replay = replay_quarantine(run, Choice(stage, rule), look_only=look)
     if json_:
@@ -189,7 +189,7 @@ def quarantine_discard(
     where = place(root, env)
     definition = where.pipeline(pipeline)
     with started(where, definition) as run:
-        from tidelake.replay.quarantine import Choice, discard_quarantine  # noqa: PLC0415
+        from tidelake.replay.requeue import Choice, discard_quarantine  # noqa: PLC0415
 
         rows = discard_quarantine(run, Choice(stage, rule), why=reason)
     listed = where.typed("tidelake quarantine list", pipeline)

@@ -15,7 +15,7 @@ from tidelake.errors import UsageError
 from tidelake.typed import Typed
 
 if TYPE_CHECKING:
-    from tidelake.replay.fate import Counted, Fate
+    from tidelake.replay.fate import Fate, GoldCount
 
 # The rest of a payload, and the other windows of a hopping table, are in --json.
 _SHOWN_PAYLOAD, _SHOWN_ROWS = 400, 3
@@ -84,7 +84,7 @@ def _show(one: Fate, pipeline: str, typed: Typed) -> None:
         say(remedy)
 
 
-def _show_gold(counted: Sequence[Counted]) -> None:
+def _show_gold(counted: Sequence[GoldCount]) -> None:
     for one in counted:
         if not one.rows:
             print_line(f"  {one.table}: {_told(one)}")
@@ -100,7 +100,7 @@ def _show_gold(counted: Sequence[Counted]) -> None:
             print()
 
 
-def _told(one: Counted) -> str:
+def _told(one: GoldCount) -> str:
     return {
         "outside": "outside the table's where",
         "waiting": "gold has not taken its batch yet",

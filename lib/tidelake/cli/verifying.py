@@ -19,8 +19,8 @@ from tidelake.errors import UnequalError
 from tidelake.typed import Typed
 
 if TYPE_CHECKING:
+    from tidelake.replay.compare import Difference
     from tidelake.replay.verify import Verification
-    from tidelake.replay.verify.contents import Difference
 
 # A value longer than that says no more.
 _LONGEST = 40
@@ -53,12 +53,12 @@ def verify(
     where = place(root, env)
     definition = where.pipeline(pipeline)
     with started(where, definition) as run:
-        from tidelake.replay.verify import verify as judge  # noqa: PLC0415
-        from tidelake.replay.verify.certificate import (  # noqa: PLC0415
+        from tidelake.replay.verify import (  # noqa: PLC0415
             certify,
             changed_since,
             read_certificate,
         )
+        from tidelake.replay.verify import verify as judge  # noqa: PLC0415
 
         earlier = (
             read_certificate(certificate, definition.name)

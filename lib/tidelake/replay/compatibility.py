@@ -1,19 +1,17 @@
-"""Judge whether today's definition may continue on the stored tables, and what it changes there."""
+"""Check whether today's definition may continue on the stored tables, and what it changes there."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
-
-from pyspark.sql.types import StructType
+from typing import Literal
 
 from tidelake.config import Pipeline
 from tidelake.delta.access import load
-from tidelake.delta.append import Difference, Freedom, differences
+from tidelake.delta.append import Difference, differences
 from tidelake.delta.log import last_commit
 from tidelake.delta.notes import changed_definition, changed_parts
-from tidelake.delta.tables import Lake, Table
+from tidelake.delta.tables import Lake
 from tidelake.ops.query import ask
 from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import (
@@ -29,8 +27,6 @@ from tidelake.silver.fields import new_columns
 
 _SAMPLE = 10_000
 Drift = Literal["unknown", "absent"]
-
-
 Standing = Literal["continues", "not there yet", "new", "redefined", "no longer filled"]
 
 
@@ -53,7 +49,7 @@ class TableVerdict:
 
     @property
     def may_continue(self) -> bool:
-        """Tell whether a run would go on."""
+        """Return whether a run would go on."""
         refused = any(one.verdict == "refused" for one in self.differences)
         return not refused and self.standing not in ("new", "redefined")
 
@@ -82,22 +78,14 @@ _FOLLOWS = {
     "additive": "is a text column of silver",
     "rescue": "is kept in _rescued_data",
 }
-
-
-class _Words(NamedTuple):
-    """How a payload is taken apart, where the two engines have no word in common."""
-
-    text: str
-    is_object: str
-    names: str
-
-
-_IN_DUCKDB = _Words(
+# How a payload's text, whether that is an object, and its names are written where the two engines
+# have no word in common.
+_IN_DUCKDB = (
     "try(decode(payload))",
     "json_valid(payload) AND json_type(payload) = 'OBJECT'",
     "json_keys(payload)",
 )
-_IN_SPARK = _Words(
+_IN_SPARK = (
     "try_validate_utf8(CAST(payload AS TEXT))",
     "json_object_keys(payload) IS NOT NULL",
     "json_object_keys(payload)",
@@ -105,7 +93,7 @@ _IN_SPARK = _Words(
 
 
 def judge_tables(run: Run) -> list[TableVerdict]:
-    """Hold every stored table against the definition; nothing is written.
+    """Compare every stored table with the definition; nothing is written.
 
     Raises:
         ConfigError: Spark does not understand an expression.
@@ -121,13 +109,13 @@ def _silver_verdicts(run: Run) -> Iterator[TableVerdict]:
         (lake.silver(pipeline.name), silver_schema(spark, run.plan)),
         (lake.late(pipeline.name), late_schema(spark, run.plan)),
     ):
-        if table.exists:
-            changed = changed_parts(last_commit(table), pipeline)
-            standing: Standing = "redefined" if changed.identity else "continues"
-            found = _differences(run, table, wanted, freedom)
-            yield TableVerdict(table.name, standing, found, changed.identity + changed.rules)
-        else:
+        if not table.exists:
             yield TableVerdict(table.name, "not there yet")
+            continue
+        changed = changed_parts(last_commit(table), pipeline)
+        found = tuple(differences(load(spark, table).schema, wanted, freedom))
+        standing: Standing = "redefined" if changed.identity else "continues"
+        yield TableVerdict(table.name, standing, found, changed.identity + changed.rules)
 
 
 def _gold_verdicts(run: Run) -> Iterator[TableVerdict]:
@@ -138,8 +126,9 @@ def _gold_verdicts(run: Run) -> Iterator[TableVerdict]:
         if not table.exists:
             yield TableVerdict(table.name, "new" if have_batches else "not there yet")
             continue
+        wanted = target_schema(run, target)
+        found = tuple(differences(load(run.spark, table).schema, wanted, GOLD_FREEDOM))
         redefined = changed_definition(last_commit(table), target.definition)
-        found = _differences(run, table, target_schema(run, target), GOLD_FREEDOM)
         yield TableVerdict(table.name, "redefined" if redefined else "continues", found)
     for table in run.lake.existing():
         last = last_commit(table)
@@ -148,32 +137,20 @@ def _gold_verdicts(run: Run) -> Iterator[TableVerdict]:
             yield TableVerdict(table.name, "no longer filled")
 
 
-def _differences(
-    run: Run, table: Table, wanted: StructType, freedom: Freedom
-) -> tuple[Difference, ...]:
-    stored = load(run.spark, table).schema
-    return tuple(differences(stored, wanted, freedom))
-
-
 def payload_drift(lake: Lake, pipeline: Pipeline) -> list[FieldDrift]:
     """Compare the fields of bronze's newest payloads with the schema."""
     bronze = lake.bronze(pipeline.name)
     if not bronze.exists:
         return []
-    told = _IN_DUCKDB if lake.catalog is None else _IN_SPARK
+    text, is_object, names = _IN_DUCKDB if lake.catalog is None else _IN_SPARK
     newest = (
-        f"SELECT {told.text} AS payload FROM {bronze.name} WHERE ingested_at = "
+        f"SELECT {text} AS payload FROM {bronze.name} WHERE ingested_at = "
         f"(SELECT max(ingested_at) FROM {bronze.name}) LIMIT {_SAMPLE}"
     )
-    objects = f"SELECT payload FROM ({newest}) WHERE {told.is_object}"
+    objects = f"SELECT payload FROM ({newest}) WHERE {is_object}"
     sampled = int(ask(lake, f"SELECT count(*) FROM ({objects})").rows[0][0])
-    seen = dict(
-        ask(
-            lake,
-            f"SELECT name, count(*) FROM (SELECT unnest({told.names}) AS name "
-            f"FROM ({objects})) GROUP BY 1",
-        ).rows
-    )
+    each = f"SELECT unnest({names}) AS name FROM ({objects})"
+    seen = dict(ask(lake, f"SELECT name, count(*) FROM ({each}) GROUP BY 1").rows)
     declared = [field.name for field in pipeline.event.fields]
     unknown = [
         FieldDrift(name, "unknown", rows, sampled, _follows(name, pipeline))
@@ -190,8 +167,7 @@ def payload_drift(lake: Lake, pipeline: Pipeline) -> list[FieldDrift]:
 
 def _follows(name: str, pipeline: Pipeline) -> str:
     """Say what becomes of an unknown field."""
-    evolution = pipeline.event.evolution
-    columns = pipeline.defined_columns
+    evolution, columns = pipeline.event.evolution, pipeline.defined_columns
     if evolution == "additive" and not new_columns([name], defined=columns, stored={}):
         return "stays in bronze only: its name cannot be a column of silver"
     return _FOLLOWS[evolution]

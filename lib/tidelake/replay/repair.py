@@ -1,4 +1,4 @@
-"""Begin a new generation of a hop: exactly after what its tables hold, or from nothing."""
+"""Repair a hop whose table and checkpoint do not fit, by a new generation."""
 
 from __future__ import annotations
 
@@ -16,17 +16,20 @@ from tidelake.errors import NotBuiltError, UsageError
 from tidelake.fingerprints import EMPTY, bronze_marks
 from tidelake.folders import listed
 from tidelake.ops.books import history
-from tidelake.replay.beginning import begin, next_generation
-from tidelake.replay.going_on import (
+from tidelake.replay.generations import (
+    closing_tables,
     go_on_gold,
     go_on_silver,
+    gold_mismatch,
     missing,
     name_generation,
     newest_of,
+    next_generation,
     numbered,
+    prepare_checkpoint,
+    rebuild_gold,
+    rebuild_silver,
 )
-from tidelake.replay.rebuild_gold import rebuild_gold, stands_alike
-from tidelake.replay.rebuild_silver import rebuild_silver
 from tidelake.runtime.checkpoints import file_entry
 from tidelake.runtime.gold_target import inputs_of
 from tidelake.runtime.hop import Run
@@ -38,23 +41,21 @@ class Repaired:
     """What a repair did.
 
     Attributes:
-        hop: Which arrow.
         generation: The new one.
-        rebuilt: Whether the tables were computed anew; otherwise they are as they were.
-        why: What made that necessary; empty otherwise.
+        why: Why the tables were computed anew; empty: they are as they were.
     """
 
-    hop: Hop
     generation: str
-    rebuilt: bool
     why: str = ""
+
+    @property
+    def rebuilt(self) -> bool:
+        """Return whether the tables were computed anew."""
+        return bool(self.why)
 
 
 def repair(run: Run, hop: Hop) -> Repaired:
-    """Begin a new generation of a hop.
-
-    The commit that closes the hop's table comes last, after its checkpoint and its side tables:
-    interrupted before, the hop is refused as it was, and the repair can be run again.
+    """Begin a new generation of a hop: exactly after what its tables hold, or from nothing.
 
     Raises:
         UsageError: The hop has no tables yet.
@@ -74,26 +75,24 @@ def repair(run: Run, hop: Hop) -> Repaired:
 
 def _bronze(run: Run) -> Repaired:
     source, table = run.pipeline.source, run.lake.bronze(run.pipeline.name)
-    last = newest_of(run, table, "bronze")
+    last = newest_of(run, "bronze", table)
     files: list[str] = []
-    place: dict[str, Any] = {}
+    books: dict[str, Any] = {"records": 0, **bronze_marks(EMPTY, EMPTY), "files": []}
     if isinstance(source, FilesSource):
         offset: dict[str, Any] = {"logOffset": 0}
         taken = taken_files(history(run.lake, table)).values()
         files = [file_entry(listed(file.path), file) for file in taken]
     elif isinstance(source, KafkaSource):
-        place = {key: last.note.get(key, {}) for key in ("offsets", "topics")}
-        offset = place["offsets"]
+        books |= {key: last.note.get(key, {}) for key in ("offsets", "topics")}
+        offset = books["offsets"]
         # Nothing more was read.
-        place |= {"from": offset, "read": {}}
+        books |= {"from": offset, "read": {}}
     else:
         raise NotBuiltError(f"Repairing bronze of a {source.kind} source")
-    generation = next_generation(run, "bronze", [table])
-    begin(run, "bronze", generation, numbered(last), [json.dumps(offset)], files)
-    marks = bronze_marks(EMPTY, EMPTY)
-    books = {"records": 0, **marks, "files": [], **place}
+    generation = next_generation(run, "bronze")
+    prepare_checkpoint(run, "bronze", generation, numbered(last), [json.dumps(offset)], files)
     name_generation(run, table, last, generation, batch=numbered(last), **books)
-    return Repaired("bronze", generation, rebuilt=False)
+    return Repaired(generation)
 
 
 def _silver(run: Run) -> Repaired:
@@ -104,37 +103,25 @@ def _silver(run: Run) -> Repaired:
             "Repairing silver with dedup.prefilter: operator",
             "Set it to none, repair, and leave it so.",
         )
-    generation = next_generation(run, "silver", [table])
     if not table.exists and lake.bronze(name).exists:
-        rebuild_silver(run, generation)
-        return Repaired("silver", generation, True, f"{table.name} was not there")
-    last = newest_of(run, table, "silver")
+        return Repaired(rebuild_silver(run), f"{table.name} was not there")
+    last = newest_of(run, "silver", table)
     changed = changed_parts(last, run.pipeline).identity
     if changed:
-        rebuild_silver(run, generation)
-        return Repaired("silver", generation, True, f"{' and '.join(changed)} changed")
-    before = SilverNote.of(last)
-    inputs = {"bronze": lake.bronze(name), "requeue": lake.requeue(name)}
-    for key, followed in inputs.items():
-        version = rewritten_after(followed, before.until.get(key, BEGINNING))
-        if version is not None:
-            rebuild_silver(run, generation)
-            return Repaired("silver", generation, True, f"{followed.name} was rewritten")
-    go_on_silver(run, generation, before.until)
-    return Repaired("silver", generation, rebuilt=False)
+        return Repaired(rebuild_silver(run), f"{' and '.join(changed)} changed")
+    until = SilverNote.of(last).until
+    for key, followed in (("bronze", lake.bronze(name)), ("requeue", lake.requeue(name))):
+        if rewritten_after(followed, until.get(key, BEGINNING)) is not None:
+            return Repaired(rebuild_silver(run), f"{followed.name} was rewritten")
+    return Repaired(go_on_silver(run, until))
 
 
 def _gold(run: Run) -> Repaired:
-    lake, pipeline = run.lake, run.pipeline
-    inputs = inputs_of(lake, pipeline)
-    tables = [lake.table(name) for name in pipeline.gold_names]
-    for table in inputs.values():
+    for table in inputs_of(run.lake, run.pipeline).values():
         if not table.exists:
             raise UsageError(missing(table.name.removeprefix("silver."), "silver"))
-    generation = next_generation(run, "gold", tables)
-    why = stands_alike(run)
+    why = gold_mismatch(run)
     if why:
-        rebuild_gold(run, generation)
-        return Repaired("gold", generation, True, why)
-    go_on_gold(run, tables, generation, positions(newest_of(run, tables[0], "gold")))
-    return Repaired("gold", generation, rebuilt=False)
+        return Repaired(rebuild_gold(run), why)
+    tables = closing_tables(run, "gold")
+    return Repaired(go_on_gold(run, tables, positions(newest_of(run, "gold", tables[0]))))

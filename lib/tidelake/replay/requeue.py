@@ -1,69 +1,77 @@
-"""Send rows of a side table into silver once more, each at most once at a time."""
+"""Read silver's side tables, and requeue their rows: ``late apply``, ``quarantine replay``.
+
+A requeued row goes into silver with the next run, each at most once at a time.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
 from typing import Literal
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from tidelake.config.names import BRONZE_COLUMNS
-from tidelake.delta.access import load, rows_that_came
-from tidelake.delta.append import append
+from tidelake.delta.access import load
+from tidelake.delta.append import append, ensure_table
 from tidelake.delta.locks import hold_hops
-from tidelake.delta.log import last_commit
-from tidelake.delta.notes import position
-from tidelake.delta.positions import Position
+from tidelake.delta.log import CREATION, FIRST_GENERATION, last_commit
+from tidelake.delta.notes import SilverNote
 from tidelake.delta.tables import Table
 from tidelake.errors import TidelakeError, UsageError
 from tidelake.fingerprints import fingerprint
 from tidelake.instants import from_json, from_micros
-from tidelake.ops.side import closed_batch, still_there, unless_discarded
-from tidelake.replay.views import query_over
+from tidelake.ops.side import ClosedBatch, closed_batch, still_there, unless_discarded
+from tidelake.runtime.accepted_rows import AcceptedRows
+from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
+from tidelake.runtime.schemas import from_ddl, schemas_for
+from tidelake.runtime.silver import decide_fates
+from tidelake.silver.classify import STAGE
+from tidelake.silver.route import FATE, QUARANTINED
 
 Reason = Literal["late", "quarantine"]
+_DISCARDED_DDL = (
+    "record_id string, stage string, reasons array<string>, why string, discarded_at timestamp"
+)
 
 
 def waiting(run: Run, side: Table) -> DataFrame:
-    """Read the rows of a side table that are still there and that nobody gave up."""
-    return _over_side(run, side, unless_discarded(_there(run, side), _discarded(run)))
+    """Read the rows of a side table that are still there and that nobody discarded."""
+    return kept_in(run, side, but_discarded=True)
 
 
-def kept_in(run: Run, side: Table) -> DataFrame:
-    """Read the rows of a side table that are still there, given up or not."""
-    return _over_side(run, side, _there(run, side))
+def kept_in(
+    run: Run, side: Table, closed: ClosedBatch | None = None, *, but_discarded: bool = False
+) -> DataFrame:
+    """Read the rows of a side table that are still there.
 
-
-def _there(run: Run, side: Table) -> str:
+    Rows of batches after the last closed one do not count.
+    """
     lake, name = run.lake, run.pipeline.name
-    return still_there(side, lake.requeue(name), closed_batch(lake, name))
-
-
-def _discarded(run: Run) -> Table:
-    return run.lake.discarded(run.pipeline.name)
-
-
-def _over_side(run: Run, side: Table, query: str) -> DataFrame:
-    requeue, discarded = run.lake.requeue(run.pipeline.name), _discarded(run)
-    frames = {table: load(run.spark, table) for table in (side, requeue, discarded) if table.exists}
-    return query_over(run.spark, query, frames)
+    requeue, discarded = lake.requeue(name), lake.discarded(name)
+    query = still_there(side, requeue, closed or closed_batch(lake, name))
+    if but_discarded:
+        query = unless_discarded(query, discarded)
+    # The query is written for DuckDB too, and names tables by their logical names.
+    for table in (side, requeue, discarded):
+        if table.exists:
+            # A view has no dots in its name.
+            view = "side_" + table.name.replace(".", "_")
+            load(run.spark, table).createOrReplaceTempView(view)
+            query = query.replace(f"FROM {table.name} ", f"FROM {view} ")
+    return run.spark.sql(query)
 
 
 @contextmanager
-def holding_silver(run: Run, command: str) -> Iterator[Run]:
-    """Keep silver to ourselves while its side tables are read and its input grows.
-
-    Args:
-        run: What the command works with.
-        command: The command, to be typed again where its lock is lost.
+def _holding_silver(run: Run, command: str) -> Iterator[tuple[Run, Held]]:
+    """Hold silver's lock while its side tables are read and its input grows.
 
     Yields:
-        The same with the lock.
+        The run with the lock, and what keeps frames.
 
     Raises:
         UsageError: The pipeline has not run under this root.
@@ -73,8 +81,160 @@ def holding_silver(run: Run, command: str) -> Iterator[Run]:
     if not run.lake.silver(name).exists:
         raise UsageError(f"silver.{name} does not exist yet. Fill it with: tidelake run {name}")
     again = f"tidelake {command} {name}"
-    with hold_hops(run.lake, name, ["silver"], command=again) as locks:
-        yield replace(run, locks=locks)
+    with hold_hops(run.lake, name, ["silver"], command=again) as locks, Held() as hold:
+        yield replace(run, locks=locks), hold
+
+
+def apply_late(run: Run, *, event_date: date | None = None) -> int:
+    """Requeue the waiting late rows, or those of a date, and return how many.
+
+    They skip the lateness test.
+
+    Raises:
+        UsageError: The pipeline has not run under this root.
+        LockedError: A run of silver holds the hop.
+    """
+    with _holding_silver(run, "late apply") as (locked, hold):
+        rows = waiting(run, run.lake.late(run.pipeline.name))
+        if event_date is not None:
+            rows = rows.where(F.col("event_date") == F.lit(event_date.isoformat()).cast("date"))
+        chosen = hold(rows.select("record_id", "ingested_at"))
+        expected = chosen.count()
+        return send(locked, hold(as_requeued(run, chosen, "late")), expected=expected)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which quarantined rows a command means; all criteria must hold.
+
+    Attributes:
+        stage: Where they failed.
+        rule: A text within one of their reasons.
+    """
+
+    stage: str | None = None
+    rule: str | None = None
+
+    def of(self, rows: DataFrame) -> DataFrame:
+        """Keep only the chosen of quarantine's rows."""
+        if self.stage is not None:
+            rows = rows.where(F.col("stage") == self.stage)
+        if self.rule is not None:
+            wanted = F.lit(self.rule)
+            rows = rows.where(F.exists("reasons", lambda reason: F.contains(reason, wanted)))
+        return rows
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What would become of some quarantined rows today.
+
+    Attributes:
+        stage: Where they failed.
+        fate: Which fate they would have now.
+        now: The stage at which they would fail again; None where they would not.
+        rows: How many.
+    """
+
+    stage: str
+    fate: str
+    now: str | None
+    rows: int
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A replay, shown before it is done.
+
+    Attributes:
+        outcomes: What would become of the chosen rows.
+        requeued: Rows that were requeued; 0 for a look only.
+    """
+
+    outcomes: tuple[Outcome, ...]
+    requeued: int
+
+    @property
+    def released(self) -> int:
+        """Rows that today's definition would not quarantine."""
+        return sum(one.rows for one in self.outcomes if one.fate != QUARANTINED)
+
+
+def replay_quarantine(run: Run, choice: Choice, *, look_only: bool = False) -> Replay:
+    """Judge chosen rows by today's definition, and requeue those that it would not quarantine.
+
+    The others stay as they are: to requeue them would only bring them back.
+
+    Raises:
+        UsageError: The pipeline has not run under this root.
+        LockedError: A run of silver holds the hop.
+    """
+    with _holding_silver(run, "quarantine replay") as (locked, hold):
+        lake, name = run.lake, run.pipeline.name
+        chosen = choice.of(waiting(run, lake.quarantine(name)))
+        failed = hold(chosen.select("record_id", "ingested_at", F.col("stage").alias("failed")))
+        rows = hold(as_requeued(run, failed, "quarantine"))
+        mark = SilverNote.of(last_commit(lake.silver(name))).watermark
+        batch = closed_batch(lake, name).batch + 1
+        accepted = AcceptedRows(run.spark, run.pipeline, lake, batch)
+        # Not kept: the run that takes the rows asks for the schemas itself.
+        schemas = schemas_for(run, rows, keeps=False)
+        judged = run.plan.judge(rows, schemas)
+        decision = decide_fates(judged, run.plan, accepted, mark, hold)
+        decided = hold(decision.rows.select("record_id", FATE, STAGE))
+        told = (
+            decided.join(failed.dropDuplicates(["record_id"]), on="record_id", how="inner")
+            .groupBy("failed", FATE, STAGE)
+            .count()
+            .orderBy("failed", FATE, STAGE)
+            .collect()
+        )
+        shown = Replay(
+            tuple(
+                Outcome(failed, fate, stage if fate == QUARANTINED else None, count)
+                for failed, fate, stage, count in told
+            ),
+            0,
+        )
+        if look_only or not shown.released:
+            return shown
+        freed = decided.where(F.col(FATE) != QUARANTINED).select("record_id")
+        sent = hold(rows.join(freed, on="record_id", how="left_semi"))
+        return replace(shown, requeued=send(locked, sent, expected=shown.released))
+
+
+def discard_quarantine(run: Run, choice: Choice, *, why: str) -> int:
+    """Discard quarantined rows for a reason that is written down, and return how many.
+
+    They stay in the table and in the ledger, but no longer wait.
+
+    Raises:
+        UsageError: The pipeline has not run under this root.
+        LockedError: A run of silver holds the hop.
+    """
+    with _holding_silver(run, "quarantine discard") as (locked, hold):
+        name = run.pipeline.name
+        discarded = run.lake.discarded(name)
+        rows = hold(
+            choice.of(waiting(run, run.lake.quarantine(name))).select(
+                "record_id",
+                "stage",
+                "reasons",
+                F.lit(why).alias("why"),
+                F.lit(datetime.now(UTC)).alias("discarded_at"),
+            )
+        )
+        count, (xor, total) = rows.agg(F.count("*"), fingerprint()).collect()[0]
+        if count:
+            stamp = {"pipeline": name, "hop": "discard", "generation": FIRST_GENERATION}
+            schema = from_ddl(run.spark, _DISCARDED_DDL)
+            ensure_table(run.spark, discarded, schema, {**stamp, "batch": CREATION})
+            last = last_commit(discarded)
+            batch = last.batch + 1 if last else 0
+            note = {**stamp, "batch": batch, "why": why, "fingerprint": xor, "id_sum": total}
+            locked.locks.step(f"append {count:,} rows to {discarded.name}")
+            append(rows, discarded, note)
+        return int(count)
 
 
 def as_requeued(run: Run, rows: DataFrame, reason: Reason) -> DataFrame:
@@ -86,17 +246,14 @@ def as_requeued(run: Run, rows: DataFrame, reason: Reason) -> DataFrame:
     Args:
         run: What the command works with.
         rows: With ``record_id`` and ``ingested_at``.
-        reason: Why they are sent.
+        reason: Why they are requeued.
 
     Returns:
         Bronze's columns with ``reason`` and ``requeued_at``, later than every one before.
     """
-    name = run.pipeline.name
-    reach = rows.agg(
-        F.min(F.unix_micros("ingested_at")), F.max(F.unix_micros("ingested_at"))
-    ).collect()[0]
-    first, last = from_micros(reach[0]), from_micros(reach[1])
-    bronze = load(run.spark, run.lake.bronze(name))
+    micros = F.unix_micros("ingested_at")
+    first, last = map(from_micros, rows.agg(F.min(micros), F.max(micros)).collect()[0])
+    bronze = load(run.spark, run.lake.bronze(run.pipeline.name))
     if first is not None and last is not None:
         # Literals, so that Delta skips the files of other days.
         bronze = bronze.where(F.col("ingested_at").between(F.lit(first), F.lit(last)))
@@ -109,94 +266,50 @@ def as_requeued(run: Run, rows: DataFrame, reason: Reason) -> DataFrame:
         # One file, which a batch of silver takes whole.
         .coalesce(1)
         .withColumn("reason", F.lit(reason))
-        .withColumn("requeued_at", F.lit(_now(run)))
+        .withColumn("requeued_at", F.lit(next_instant(run)))
     )
 
 
-def requeued_after(run: Run, version: int, silver_version: int | None) -> DataFrame:
-    """Read the rows of the requeue that a version of silver had not taken.
-
-    Args:
-        run: What the command works with.
-        version: Of the requeue; what came later is left out.
-        silver_version: Of silver; None: silver was not there.
-    """
-    lake, name = run.lake, run.pipeline.name
-    last = None if silver_version is None else last_commit(lake.silver(name), up_to=silver_version)
-    return requeued_between(run, position(last, "requeue"), (version + 1, -1))
-
-
-def requeued_between(run: Run, after: Position, until: Position) -> DataFrame:
-    """Read the rows that were requeued between two positions of the requeue."""
-    requeue = run.lake.requeue(run.pipeline.name)
-    rows = rows_that_came(run.spark, requeue, after, until)
-    return load(run.spark, requeue).limit(0) if rows is None else rows
-
-
-def send_again(run: Run, rows: DataFrame) -> int:
-    """Append rows of an earlier version of the requeue to it once more.
-
-    Args:
-        run: What the command works with; it holds silver's lock.
-        rows: Kept rows of the requeue; of several for one record, one is sent.
-
-    Returns:
-        How many rows were sent.
-    """
-    once = rows.dropDuplicates(["record_id"])
-    counts = {row["reason"]: row["count"] for row in once.groupBy("reason").count().collect()}
-    for reason, count in sorted(counts.items()):
-        wanted = once.where(F.col("reason") == reason)
-        send(run, wanted.withColumn("requeued_at", F.lit(_now(run))), expected=count)
-    return sum(counts.values())
-
-
 def send(run: Run, rows: DataFrame, *, expected: int) -> int:
-    """Append rows to the requeue; the next run of silver takes them in.
+    """Append as many rows as expected to the requeue, under silver's lock.
 
-    Args:
-        run: What the command works with; it holds silver's lock.
-        rows: From :func:`as_requeued`.
-        expected: How many they must be.
+    The rows are as :func:`as_requeued` gives them; the next run of silver takes them in.
 
     Raises:
         TidelakeError: Bronze lacks some of them; nothing was written.
     """
-    found = rows.agg(
-        F.count("*").alias("rows"),
-        fingerprint().alias("fingerprint"),
-        F.first("reason").alias("reason"),
-        F.max(F.unix_micros("requeued_at")).alias("at"),
+    count, (xor, total), reason, micros = rows.agg(
+        F.count("*"), fingerprint(), F.first("reason"), F.max(F.unix_micros("requeued_at"))
     ).collect()[0]
-    if found["rows"] != expected:
+    if count != expected:
         raise TidelakeError(
             f"{expected:,} rows were to be sent again, bronze.{run.pipeline.name} holds "
-            f"{found['rows']:,} of them. Nothing was requeued. "
+            f"{count:,} of them. Nothing was requeued. "
             f"See the books with: tidelake ledger {run.pipeline.name}"
         )
     if not expected:
         return 0
     requeue = run.lake.requeue(run.pipeline.name)
     last = last_commit(requeue)
-    at = from_micros(found["at"])
+    at = from_micros(micros)
     note = {
         "pipeline": run.pipeline.name,
         "hop": "requeue",
-        "generation": last.generation if last else "g1",
+        "generation": last.generation if last else FIRST_GENERATION,
         "batch": last.batch + 1 if last else 0,
-        "reason": found["reason"],
+        "reason": reason,
         "requeued_at": at.isoformat() if at else None,
         "records": expected,
-        "fingerprint": found["fingerprint"]["xor"],
-        "id_sum": found["fingerprint"]["total"],
+        "fingerprint": xor,
+        "id_sum": total,
     }
     run.locks.step(f"append {expected:,} rows to {requeue.name}")
     append(rows, requeue, note)
     return expected
 
 
-def _now(run: Run) -> datetime:
-    """Take the present moment, or just after the last requeue when the clock went back."""
+def next_instant(run: Run) -> datetime:
+    """Return the present moment, or just after the last requeue when the clock went back."""
     now = datetime.now(UTC)
     last = last_commit(run.lake.requeue(run.pipeline.name))
     before = from_json(last.note.get("requeued_at")) if last else None

@@ -1,4 +1,4 @@
-"""Say whose rows are meant, and recognise them where only the payload's text is left."""
+"""Whose rows an erasure means, and how to recognise them in a payload that cannot be read."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Subject:
 
     @property
     def pattern(self) -> str:
-        """Give the regular expression, for Java and Python alike, that finds it in a text.
+        """The regular expression, for Java and Python alike, that finds it in a text.
 
         JSON may write a value in more than one way: with escapes for what is not ASCII, or not.
         """
@@ -45,7 +45,7 @@ class Subject:
 
     @property
     def avro(self) -> bytes:
-        """Give the value as Avro writes a text: its length in bytes, then its bytes."""
+        """The value as Avro writes a text: its length in bytes, then its bytes."""
         written = self.value.encode()
         # Zigzag, seven bits a byte.
         length, left = bytearray(), 2 * len(written)

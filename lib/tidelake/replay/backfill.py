@@ -1,0 +1,415 @@
+"""Rebuild a pipeline's tables beside the live ones: plan it, and fill the green tables.
+
+A backfill's tables are green, those that everybody reads are live. Green tables and their
+checkpoints lie under a root of their own; whatever a backfill does not fill, bronze above all, is
+read where it is. So a backfill goes on by the ordinary hops.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timedelta
+from statistics import median
+from typing import Literal
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from tidelake.config import Pipeline
+from tidelake.delta.access import load
+from tidelake.delta.locks import hold_hops
+from tidelake.delta.log import CREATION, Commit, last_commit, newest_version
+from tidelake.delta.notes import SilverNote, changed_definition, hash_of, positions
+from tidelake.delta.positions import Position
+from tidelake.delta.tables import BESIDE, Hop, Lake, Table
+from tidelake.errors import NotBuiltError, UsageError
+from tidelake.folders import Folder, remove_tree, write_whole
+from tidelake.ops.books import history
+from tidelake.ops.query import ask
+from tidelake.replay.generations import closing_tables, decided_before, rebuild_gold, rebuild_silver
+from tidelake.replay.verify_silver import ORIGIN
+from tidelake.runtime.gold_target import Inputs, Target
+from tidelake.runtime.hop import Run
+from tidelake.runtime.pipeline import run_hops
+from tidelake.runtime.schemas import check_definition
+from tidelake.runtime.targets import targets_of
+from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
+
+Start = Literal["bronze", "silver"]
+Stage = Literal["building", "built", "promoting", "promoted", "rolling back", "rolled back"]
+_SWAPS = ("promoting", "rolling back")
+_STATE = "backfill.json"
+# Commits further apart did not follow one another in a run.
+_ONE_RUN = timedelta(minutes=5)
+
+_NEXT: dict[Stage, str] = {
+    "building": "Go on with: tidelake backfill run {0}",
+    "built": "Compare and swap it with: tidelake backfill compare {0}, then promote",
+    "promoting": "It was interrupted. Go on with: tidelake backfill promote {0}, or rollback",
+    "promoted": "Take it back with: tidelake backfill rollback {0}; begin another with: run",
+    "rolling back": "It was interrupted. Go on with: tidelake backfill rollback {0}",
+    "rolled back": "Begin another with: tidelake backfill run {0}",
+}
+
+
+@dataclass(frozen=True)
+class GreenLake(Lake):
+    """The tables of a backfill, and the live ones that it reads.
+
+    Attributes:
+        live: Where the others are.
+        own: Logical names of the tables that the backfill fills.
+    """
+
+    live: Lake
+    own: frozenset[str]
+
+    @property
+    def suffix(self) -> str:
+        """In a catalog green tables stand beside the live ones."""
+        return f"{BESIDE}{self.root.name}"
+
+    def table(self, name: str) -> Table:
+        """Resolve a logical name."""
+        mine = super().table(name)
+        return mine if name in self.own or name.startswith("ops.") else self.live.table(name)
+
+    def erasure(self, pipeline: str) -> Folder:
+        """Return the file of the live tables' erasure: green ones are filled from those."""
+        return self.live.erasure(pipeline)
+
+
+@dataclass(frozen=True)
+class State:
+    """What is known of a backfill between commands.
+
+    Attributes:
+        start: The layer that it reads.
+        definition: A hash of the definition that it is filled by.
+        stage: How far it has come.
+        before: Versions of the live tables before they were swapped, by logical name.
+        gold_followed: Whether live gold held all that live silver did then.
+        span: The first instant of its range and the first after it (ISO 8601); None for all.
+        since: When what it decides anew began to arrive (ISO 8601); None for all.
+        requeue: Version of the live requeue when a rollback began; None before that.
+    """
+
+    start: Start
+    definition: str
+    stage: Stage = "building"
+    before: Mapping[str, int] = field(default_factory=dict)
+    gold_followed: bool = True
+    span: Sequence[str] | None = None
+    since: str | None = None
+    requeue: int | None = None
+
+
+@dataclass(frozen=True)
+class Span:
+    """A range of event time: its first instant and the first after it (UTC)."""
+
+    start: datetime
+    end: datetime
+
+
+@dataclass(frozen=True)
+class Step:
+    """One hop of a planned backfill.
+
+    Attributes:
+        hop: Which.
+        reads: The table.
+        version: As of which version.
+        rows: How many rows.
+        fills: The tables.
+        rate: Rows a second that the live hop took, by its newest batches; None: not known.
+    """
+
+    hop: Hop
+    reads: str
+    version: int
+    rows: int
+    fills: tuple[str, ...]
+    rate: float | None
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it may take."""
+        return None if not self.rate else self.rows / self.rate
+
+
+def folder_of(lake: Lake, pipeline: Pipeline) -> Folder:
+    """Return the root of a pipeline's green tables."""
+    return lake.root / "backfill" / lake.bronze(pipeline.name).bare
+
+
+def green_lake(lake: Lake, pipeline: Pipeline, start: Start) -> GreenLake:
+    """Return the tables of a backfill that starts from a layer."""
+    name = pipeline.name
+    own = set(pipeline.gold_names)
+    if start == "bronze":
+        tables = (lake.silver(name), lake.quarantine(name), lake.late(name), lake.requeue(name))
+        own |= {table.name for table in tables}
+    return GreenLake(
+        folder_of(lake, pipeline),
+        lake,
+        frozenset(own),
+        catalog=lake.catalog,
+        needs_locks=lake.needs_locks,
+    )
+
+
+def green_run(run: Run, start: Start) -> Run:
+    """Let the hops of a run fill green tables."""
+    return replace(run, lake=green_lake(run.lake, run.pipeline, start), replays=True)
+
+
+def clear(run: Run) -> None:
+    """Remove a backfill: its tables, its checkpoints, and its state."""
+    green = green_lake(run.lake, run.pipeline, "bronze")
+    if run.lake.catalog is not None:
+        for name in (*sorted(green.own), green.books().name, green.epochs().name):
+            run.spark.sql(f"DROP TABLE IF EXISTS {green.table(name).sql}")
+    remove_tree(green.root)
+
+
+def read_state(lake: Lake, pipeline: Pipeline) -> State | None:
+    """Read the state of a backfill; None where none was begun."""
+    file = folder_of(lake, pipeline) / _STATE
+    return State(**json.loads(file.read_text(encoding="utf-8"))) if file.exists() else None
+
+
+def need_state(lake: Lake, pipeline: Pipeline, *stages: Stage) -> State:
+    """Read the state of a backfill that must have come so far.
+
+    Raises:
+        UsageError: There is none, or it is at another stage; the message says which command is
+            next.
+    """
+    state = read_state(lake, pipeline)
+    if state is None:
+        raise UsageError(
+            f"{pipeline.name} has no backfill. Begin one with: "
+            f"tidelake backfill run {pipeline.name}"
+        )
+    if state.stage not in stages:
+        raise UsageError(what_next(pipeline, state))
+    return state
+
+
+def what_next(pipeline: Pipeline, state: State) -> str:
+    """Say at which stage a backfill is, and which command is next."""
+    following = _NEXT[state.stage].format(pipeline.name)
+    return f"the backfill of {pipeline.name} is {state.stage}. {following}"
+
+
+def write_state(lake: Lake, pipeline: Pipeline, state: State) -> None:
+    """Write the state, whole or not at all; while it is that of a swap, nobody else may write."""
+    swap = lake.swap(pipeline.name)
+    if state.stage in _SWAPS:
+        write_whole(swap, state.stage)
+    write_whole(folder_of(lake, pipeline) / _STATE, json.dumps(asdict(state), indent=1))
+    if state.stage not in _SWAPS:
+        swap.unlink(missing_ok=True)
+
+
+def plan(lake: Lake, pipeline: Pipeline, start: Start) -> list[Step]:
+    """List what a backfill would read, and how long that took when it came in.
+
+    Raises:
+        UsageError: The pipeline has not run under this root.
+    """
+    bronze, silver = lake.bronze(pipeline.name), lake.silver(pipeline.name)
+    source = _source(lake, pipeline, start)
+
+    def count(table: Table) -> int:
+        return int(ask(lake, f"SELECT count(*) FROM {table.name}").rows[0][0])
+
+    steps = []
+    rows = count(source)
+    if start == "bronze":
+        closing = history(lake, silver) if silver.exists else []
+        rate = _rate(closing, [sum(SilverNote.of(commit).taken.values()) for commit in closing])
+        own = green_lake(lake, pipeline, start).own
+        fills = tuple(sorted(table for table in own if table.startswith("silver.")))
+        steps.append(Step("silver", bronze.name, newest_version(bronze), rows, fills, rate))
+        rows = count(silver) if silver.exists else rows
+    gold = lake.table(pipeline.gold_names[0])
+    merged = history(lake, gold) if gold.exists else []
+    rate = _rate(merged, [int(commit.note.get("rows", 0)) for commit in merged])
+    version = newest_version(silver)
+    steps.append(Step("gold", silver.name, version, rows, pipeline.gold_names, rate))
+    return steps
+
+
+def _source(lake: Lake, pipeline: Pipeline, start: Start) -> Table:
+    source = lake.table(f"{start}.{pipeline.name}")
+    if not source.exists:
+        raise UsageError(
+            f"{source.name} does not exist yet. Fill it with: tidelake run {pipeline.name}"
+        )
+    return source
+
+
+def _rate(newest_first: Sequence[Commit], rows: Sequence[int]) -> float | None:
+    """Return the median of rows a second, from one commit to the next."""
+    rates = []
+    for later, earlier, count in zip(newest_first, newest_first[1:], rows, strict=False):
+        apart = later.written_at - earlier.written_at
+        if count and timedelta(0) < apart < _ONE_RUN:
+            rates.append(count / apart.total_seconds())
+    return median(rates) if rates else None
+
+
+def build(
+    run: Run, start: Start, span: Span | None = None, *, since: datetime | None = None
+) -> State:
+    """Fill green tables up to what their input holds now; live hops go on meanwhile.
+
+    Nothing is late in it: what a replay of bronze gives depends on bronze and the definition, and
+    neither on when a row came nor on where batches were cut.
+
+    Args:
+        run: What the command works with.
+        start: The layer to read.
+        span: The range of event time whose gold is computed anew from silver; None for all.
+        since: When what is decided anew from bronze arrived (UTC); None for all.
+
+    Raises:
+        UsageError: The input is not there, a swap was interrupted, or live tables do not allow
+            that only a part is filled.
+        NotBuiltError: The prefilter has a state that cannot be prepared.
+        LockedError: Another process fills the same tables.
+    """
+    lake, pipeline = run.lake, run.pipeline
+    _source(lake, pipeline, start)
+    if start == "bronze" and pipeline.dedup.prefilter == "operator":
+        raise NotBuiltError(
+            "A backfill of silver with dedup.prefilter: operator", "Set it to none."
+        )
+    state = read_state(lake, pipeline)
+    if state is not None and state.stage in _SWAPS:
+        raise UsageError(what_next(pipeline, state))
+    wanted = State(
+        start,
+        hash_of(pipeline),
+        # As JSON gives it back.
+        span=None if span is None else [span.start.isoformat(), span.end.isoformat()],
+        since=None if since is None else since.isoformat(),
+    )
+    if state not in (wanted, replace(wanted, stage="built")):
+        # Of another definition or part, or swapped already.
+        clear(run)
+    write_state(lake, pipeline, wanted)
+    fill(run, start, span, since=since)
+    built = replace(wanted, stage="built")
+    write_state(lake, pipeline, built)
+    return built
+
+
+def fill(
+    run: Run, start: Start, span: Span | None = None, *, since: datetime | None = None
+) -> None:
+    """Bring green tables up to what their input holds now.
+
+    What there is when a table is begun is computed in one batch: the input's first commits and
+    files may be gone, and one batch over all rows costs less than all batches. What arrives after
+    that comes in by the ordinary hops.
+    """
+    green = green_run(run, start)
+    now = parse_trigger(AVAILABLE_NOW)
+    check_definition(green)
+    hops: tuple[Hop, ...] = ("silver", "gold") if start == "bronze" else ("gold",)
+    for hop in hops:
+        with hold_hops(green.lake, run.pipeline.name, [hop]) as locks:
+            held = replace(green, locks=locks)
+            if hop == "silver":
+                _begin_silver(held, run, since)
+            else:
+                _begin_gold(held, run, span)
+        run_hops(green, [hop], now)
+
+
+def _begin_silver(green: Run, live: Run, since: datetime | None) -> None:
+    name = green.pipeline.name
+    last = last_commit(green.lake.silver(name))
+    if last is None or last.batch == CREATION:
+        what = "all of" if since is None else f"what arrived from {since:%F %T} (UTC) on in"
+        green.progress.say(f"deciding {what} bronze.{name} in one batch")
+        rebuild_silver(green, decided_before(live, since) if since else None)
+
+
+def _begin_gold(green: Run, live: Run, span: Span | None) -> None:
+    found = [last_commit(table) for table in closing_tables(green, "gold")]
+    if None not in found and len({one.generation for one in found if one}) == 1:
+        return
+    if span is None:
+        green.progress.say(f"computing {len(found)} gold tables from all of silver")
+        rebuild_gold(green)
+        return
+    versions, until = _pinned_gold(live)
+    green.progress.say(f"computing {span.start:%F %T} to {span.end:%F %T} (UTC) of gold")
+    rebuild_gold(green, until=until, rows_of=_rows_in(live, versions, span))
+
+
+def _pinned_gold(run: Run) -> tuple[dict[str, int], Mapping[str, Position]]:
+    """Pin the live tables whose rows outside of the range stay.
+
+    Returns:
+        The version of each, and how far in silver all of them have come.
+
+    Raises:
+        UsageError: One is not there, stands at another batch, or was filled under another
+            definition: part of it would be of the one, part of the other.
+    """
+    name = run.pipeline.name
+    versions, reached = {}, []
+    for target in targets_of(run.lake, run.pipeline):
+        # The version before the note: a batch that closes meanwhile is not read.
+        version = newest_version(target.table)
+        last = last_commit(target.table, up_to=version) if version >= 0 else None
+        if last is None or changed_definition(last, target.definition):
+            raise UsageError(
+                f"{target.table.name} was not filled under today's definition, and a range would "
+                f"leave the rest of it so. Fill all of it with: tidelake backfill run {name} "
+                "--from silver"
+            )
+        versions[target.table.name] = version
+        reached.append(positions(last))
+    if any(one != reached[0] for one in reached):
+        raise UsageError(
+            f"the gold tables of {name} stand at different batches. Bring them to one with: "
+            f"tidelake run {name} --hop gold, then begin again"
+        )
+    return versions, reached[0]
+
+
+def _rows_in(
+    run: Run, versions: Mapping[str, int], span: Span
+) -> Callable[[Target, Inputs], DataFrame]:
+    """Return what computes a table's rows: those in the range anew, the others as they are live.
+
+    A row lies where it begins. A table whose rows have no instant is computed whole.
+    """
+    first, end = F.lit(span.start), F.lit(span.end)
+
+    def rows_of(target: Target, inputs: Inputs) -> DataFrame:
+        if target.moment is None:
+            return target.of_all(inputs)
+        reach = target.reach
+        if reach is not None:
+            # No row of the range follows from other events.
+            event_time, after = F.col("event_time"), F.lit(span.end + reach)
+            near = (event_time >= first) & (event_time < after)
+            whole = inputs.whole
+            inputs = Inputs({}, lambda key: whole(key).where(near))
+        moment = F.col(target.moment)
+        inside = (moment >= first) & (moment < end)
+        name = target.table.name
+        stored = load(run.spark, run.lake.table(name), version=versions[name])
+        kept = stored.drop(*ORIGIN).where(~inside | moment.isNull())
+        return kept.unionByName(target.of_all(inputs).where(inside))
+
+    return rows_of

@@ -1,0 +1,290 @@
+"""Compare two frames that should hold the same rows: sums of hashes first, rows where they differ.
+
+Content is what counts: neither files nor their order, nor which batch wrote a row. Rows are
+counted, and the hashes of their columns summed, by group; a row that is gone, doubled or altered
+changes the sums of its group, whatever the order of rows. Only groups whose sums differ are
+compared row by row.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType
+
+from tidelake.silver.classify import utc_date
+
+Kind = Literal["missing", "extra", "doubled", "altered", "changed since"]
+# By group, None for rows without marks: the count, the sum of the hashes of the columns that must
+# be equal, and of all columns (0 where all must be).
+Sums = Mapping[str | None, tuple[int, int, int]]
+# By group: the first two, which two computations have in common.
+GroupSums = Mapping[str, tuple[int, int]]
+
+# Rows that are named; the rest is counted.
+SHOWN = 20
+_GROUP, _HASH, _WHOLE = "_group", "_hash", "_whole"
+_ROW, _COUNT, _EXPECTED = "_row", "_count", "_expected"
+# Never shown: a payload holds whatever its sender put there.
+_SECRET = frozenset({"payload"})
+_BUCKETS = 64
+_THIRD = 21
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How the rows of a table are told apart and compared.
+
+    Attributes:
+        key: Columns that name a row; equal where both are null.
+        moment: The instant by whose day (UTC) rows are grouped; None: by a hash of the key.
+        near: By column, for values that need not be equal to the last bit: SQL over ``{e.name}``
+            (expected) and ``{s.name}`` (stored); null counts as no.
+        unhashed: Columns that only ``near`` reads.
+    """
+
+    key: tuple[str, ...]
+    moment: str | None = None
+    near: Mapping[str, str] = field(default_factory=dict)
+    unhashed: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One row, or one group of rows, that is not as it should be.
+
+    Attributes:
+        kind: ``missing`` from the table, ``extra`` in it, there more than once, or ``altered``.
+        where: The row's key, or the group.
+        columns: What differs, as expected and as stored.
+    """
+
+    kind: Kind
+    where: Mapping[str, Any]
+    columns: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        told = {name: {"expected": e, "stored": s} for name, (e, s) in self.columns.items()}
+        return {"kind": self.kind, "where": dict(self.where), "columns": told}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a comparison found.
+
+    Attributes:
+        rows: Rows that the table holds.
+        columns: What was compared of each.
+        sums: Of the stored rows: count and sum of hashes by group.
+        differing: How many rows, or groups where rows cannot be told apart, differ.
+        differences: The first of them.
+    """
+
+    rows: int
+    columns: tuple[str, ...]
+    sums: GroupSums
+    differing: int = 0
+    differences: tuple[Difference, ...] = ()
+
+    @property
+    def equal(self) -> bool:
+        """Return whether nothing differs."""
+        return not self.differing
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {
+            "equal": self.equal,
+            "rows": self.rows,
+            "differing": self.differing,
+            "differences": [one.to_json() for one in self.differences],
+        }
+
+    def with_more(self, differences: Sequence[Difference]) -> Comparison:
+        """Add differences that were found in another way."""
+        return replace(
+            self,
+            differing=self.differing + len(differences),
+            differences=(*differences[:SHOWN], *self.differences),
+        )
+
+
+def compare(expected: DataFrame, stored: DataFrame, shape: Shape) -> Comparison:
+    """Compare a table's rows with those that it should hold, in the columns of the latter."""
+    wanted = typed_like(expected, types_in(stored))
+    found = stored.select(*expected.columns)
+    sides = _marked(wanted, shape).withColumn(_EXPECTED, F.lit(True))
+    sides = sides.union(_marked(found, shape).withColumn(_EXPECTED, F.lit(False)))
+    sums = summed(sides, F.col(_EXPECTED))
+    return compare_summed(wanted, found, shape, sums.get(True, {}), sums.get(False, {}))
+
+
+def compare_summed(
+    wanted: DataFrame, found: DataFrame, shape: Shape, theirs: Sums, ours: Sums
+) -> Comparison:
+    """Compare rows of the same columns and types whose sums, in the same order, are known."""
+    names = wanted.columns
+    rows = sum(count for count, *_ in ours.values())
+    told = by_group(ours)
+    # Values that need not be equal to the last bit mostly are.
+    in_question = [group for group in {**theirs, **ours} if theirs.get(group) != ours.get(group)]
+    if not in_question:
+        return Comparison(rows, tuple(names), told)
+    among = F.col(_GROUP).isin(in_question)
+    wanted, found = (_marked(side, shape, keep=True).where(among) for side in (wanted, found))
+    count, differences = _rows_that_differ(wanted, found, names, shape)
+    if not count:
+        then = by_group(theirs)
+        off = sorted(g for g in map(str, in_question) if then.get(g, (0, 0)) != told.get(g, (0, 0)))
+        # Equal by every column and yet not by hash: say so rather than call it equal.
+        differences = [Difference("altered", {"group": group}) for group in off[:SHOWN]]
+        count = len(off)
+    return Comparison(rows, tuple(names), told, count, tuple(differences))
+
+
+def by_group(sums: Sums) -> dict[str, tuple[int, int]]:
+    """Return counts and sums without what may differ between two computations."""
+    return {str(group): (count, exact) for group, (count, exact, _) in sums.items()}
+
+
+def sums_of(rows: DataFrame, shape: Shape) -> Sums:
+    """Sum up rows by group."""
+    return summed(_marked(rows, shape), F.lit(0)).get(0, {})
+
+
+def typed_like(rows: DataFrame, types: Mapping[str, DataType]) -> DataFrame:
+    """Cast columns to the stored types: a hash depends on them."""
+    return rows.select(*[F.col(n).cast(types[n]) if n in types else F.col(n) for n in rows.columns])
+
+
+def types_in(rows: DataFrame) -> dict[str, DataType]:
+    """Return the types of a frame's columns."""
+    return {one.name: one.dataType for one in rows.schema.fields}
+
+
+def _marked(rows: DataFrame, shape: Shape, *, keep: bool = False) -> DataFrame:
+    """Select each row's group and hashes, beside its columns or alone."""
+    columns = {name: F.col(name) for name in rows.columns}
+    kept = rows.columns if keep else []
+    of_row = marks(columns, types_in(rows), shape).alias("_of_row")
+    return rows.select(*kept, of_row).select(*kept, "_of_row.*")
+
+
+def marks(columns: Mapping[str, Column], types: Mapping[str, DataType], shape: Shape) -> Column:
+    """Return a row's group and hashes, as a struct for :func:`summed`."""
+    inexact = shape.near.keys() | shape.unhashed
+    exact = {name: column for name, column in columns.items() if name not in inexact}
+    if shape.moment is None:
+        key = F.xxhash64(*[columns[name] for name in shape.key])
+        group = F.pmod(key, F.lit(_BUCKETS)).cast("string")
+    else:
+        group = F.coalesce(utc_date(columns[shape.moment]).cast("string"), F.lit("none"))
+    whole = row_hash(columns, types) if inexact else F.lit(0).cast("bigint")
+    return F.struct(group.alias(_GROUP), row_hash(exact, types).alias(_HASH), whole.alias(_WHOLE))
+
+
+def row_hash(columns: Mapping[str, Column], types: Mapping[str, DataType]) -> Column:
+    """Hash rows by their columns' names: two computations may have them in different orders."""
+    hashable = []
+    for name in sorted(columns):
+        kind = types[name].simpleString()
+        as_text = "map<" in kind or "variant" in kind
+        hashable.append(F.to_json(columns[name]) if as_text else columns[name])
+    # A null leaves Spark's hash as it was, so that where it stands must count by itself.
+    return F.xxhash64(*hashable, *[column.isNull() for column in hashable])
+
+
+def summed(marked: DataFrame, by: Column) -> dict[Any, Sums]:
+    """Sum up rows that have the columns of :func:`marks`, by the values of a column."""
+    hashes = [*sums_of_hash(F.col(_HASH)), *sums_of_hash(F.col(_WHOLE))]
+    grouped = marked.groupBy(by.alias("_by"), _GROUP).agg(F.count("*"), *hashes)
+    found: dict[Any, dict[str | None, tuple[int, int, int]]] = {}
+    for value, group, count, *sums in grouped.collect():
+        found.setdefault(value, {})[group] = count, joined(sums[:3]), joined(sums[3:])
+    return dict(found)
+
+
+def sums_of_hash(hashed: Column) -> list[Column]:
+    """Sum up hashes in three parts: a sum of 64-bit numbers exceeds what Spark adds up quickly."""
+    low = F.lit((1 << _THIRD) - 1)
+    middle = F.shiftright(hashed, _THIRD).bitwiseAND(low)
+    parts = F.shiftright(hashed, 2 * _THIRD), middle, hashed.bitwiseAND(low)
+    return [F.sum(part) for part in parts]
+
+
+def joined(sums: Sequence[int | None]) -> int:
+    """Return the sum of the hashes from the sums of their parts."""
+    high, middle, low = (part or 0 for part in sums)
+    return (high << 2 * _THIRD) + (middle << _THIRD) + low
+
+
+def _rows_that_differ(
+    wanted: DataFrame, found: DataFrame, names: Sequence[str], shape: Shape
+) -> tuple[int, list[Difference]]:
+    """Join by key; return how many keys differ, and the first of them."""
+    e, s = (
+        rows.groupBy(*shape.key)
+        .agg(
+            F.count("*").alias(_COUNT),
+            F.min(_HASH).alias(_HASH),
+            F.first(F.struct(*names)).alias(_ROW),
+        )
+        .select(F.struct("*").alias(letter))
+        for rows, letter in ((wanted, "e"), (found, "s"))
+    )
+
+    def same(name: str) -> Column:
+        return F.col(f"e.{name}").eqNullSafe(F.col(f"s.{name}"))
+
+    sides = e.join(s, on=[same(name) for name in shape.key], how="full_outer")
+    near = [
+        ~F.coalesce(F.expr(_over_rows(sql, names)), F.lit(False)) for sql in shape.near.values()
+    ]
+    differs = ~same(_COUNT) | ~same(_HASH)
+    for column in near:
+        differs = differs | column
+    differing = sides.where(differs).select(
+        F.to_json(f"e.{_ROW}").alias("expected"),
+        F.to_json(f"s.{_ROW}").alias("stored"),
+        F.coalesce(f"e.{_COUNT}", F.lit(0)).alias("wanted"),
+        F.coalesce(f"s.{_COUNT}", F.lit(0)).alias("found"),
+        F.array(*[F.coalesce(column, F.lit(False)) for column in near]).alias("off"),
+    )
+    first = differing.orderBy(F.coalesce("expected", "stored")).limit(SHOWN).collect()
+    total = len(first) if len(first) < SHOWN else differing.count()
+    return total, [_difference(row.asDict(), names, shape) for row in first]
+
+
+def _over_rows(sql: str, names: Sequence[str]) -> str:
+    """Let ``e.name`` mean a column of the expected row, ``s.name`` of the stored one."""
+    for letter in ("e", "s"):
+        for name in sorted(names, key=len, reverse=True):
+            sql = sql.replace(f"{{{letter}.{name}}}", f"{letter}.{_ROW}.{name}")
+    return sql
+
+
+def _difference(row: Mapping[str, Any], names: Sequence[str], shape: Shape) -> Difference:
+    # A fraction stays as it is written.
+    wanted = json.loads(row["expected"] or "{}", parse_float=str)
+    found = json.loads(row["stored"] or "{}", parse_float=str)
+    where = {name: (wanted or found).get(name) for name in shape.key}
+    if not row["found"]:
+        return Difference("missing", where)
+    if not row["wanted"]:
+        return Difference("extra", where)
+    if row["wanted"] != row["found"]:
+        return Difference("doubled", where)
+    inexact = shape.near.keys() | shape.unhashed
+    off = {name for name, is_off in zip(shape.near, row["off"], strict=True) if is_off}
+    columns = {
+        name: (None, None) if name in _SECRET else (wanted.get(name), found.get(name))
+        for name in names
+        if name in off or (name not in inexact and wanted.get(name) != found.get(name))
+    }
+    return Difference("altered", where, columns)

@@ -1,0 +1,422 @@
+"""Erase a subject, step by step; after an interruption the same call goes on.
+
+Every hop is drained first: a stream that lags behind the delete would have to skip it, and could
+not tell the neighbours that were written again from new rows. Then rows are deleted by record id,
+bronze's last; silver goes on in a new generation exactly behind the deletes, and gold is computed
+anew from what silver holds. A step that is done is found done, so none is done twice.
+
+What is left is reported. A table's old files hold the rows until they are vacuumed, its log the
+least and greatest values of the files that are gone; landed files are the user's, and other
+pipelines' tables theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from tidelake.config import FilesSource
+from tidelake.config.model import parse_duration
+from tidelake.delta.access import detail, load
+from tidelake.delta.locks import hold_hops
+from tidelake.delta.log import ERASED, commits, last_commit
+from tidelake.delta.merge import delete_records, notes_can_ride
+from tidelake.delta.notes import SilverNote, arrivals_note, deductions_note, erasure_of, positions
+from tidelake.delta.tables import HOPS, Hop, Lake, Table
+from tidelake.errors import NotBuiltError, RefusedError, SourceError, UsageError
+from tidelake.fingerprints import EMPTY, bronze_marks
+from tidelake.folders import remove_tree
+from tidelake.instants import to_json
+from tidelake.ops.books import history, require_tables
+from tidelake.ops.maintenance.needs import needs_of
+from tidelake.ops.maintenance.upkeep import vacuum
+from tidelake.replay.backfill import clear, folder_of, read_state, what_next
+from tidelake.replay.erase_records import (
+    Erasure,
+    begin,
+    count_rows,
+    end,
+    find_records,
+    held_tables,
+    read_begun,
+)
+from tidelake.replay.generations import (
+    fitted_to_bronze,
+    go_on_silver,
+    gold_mismatch,
+    heads,
+    rebuild_gold,
+)
+from tidelake.replay.requeue import as_requeued, kept_in, send
+from tidelake.replay.subject import Subject
+from tidelake.runtime.books import close_epoch, copy_books
+from tidelake.runtime.gold_target import literal, span
+from tidelake.runtime.held import Held
+from tidelake.runtime.hop import Run
+from tidelake.runtime.landing import check_landing, taken_files
+from tidelake.runtime.pipeline import run_hops
+from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
+
+_VECTORS = "deletionVectors"
+_LOG_RETENTION = "delta.logRetentionDuration"
+# Delta's default.
+_LOG = timedelta(days=30)
+_MOST_FILES = 20
+
+
+@dataclass(frozen=True)
+class Remains:
+    """Something that is left, or that an erasure cannot reach.
+
+    Attributes:
+        what: It.
+        where: The table, file or pipeline.
+        until: When it goes (UTC); None where it does not go by itself.
+        remedy: What makes it go, or what to do about it.
+    """
+
+    what: str
+    where: str
+    until: datetime | None
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What an erasure did.
+
+    Attributes:
+        pipeline: Whose tables.
+        column: The subject's column; its value is nowhere.
+        rows: Rows erased, by the table's logical name; none where the subject had none.
+        sent_again: Neighbours whose event an erased row had taken, and that were decided anew.
+        rollback_given_up: Whether the tables of a backfill were removed, with its rollback.
+        remains: What is left.
+    """
+
+    pipeline: str
+    column: str
+    rows: Mapping[str, int]
+    sent_again: int
+    rollback_given_up: bool
+    remains: tuple[Remains, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {
+            "pipeline": self.pipeline,
+            "column": self.column,
+            "erased": dict(self.rows),
+            "sent_again": self.sent_again,
+            "rollback_given_up": self.rollback_given_up,
+            "remains": [asdict(one) | {"until": to_json(one.until)} for one in self.remains],
+        }
+
+
+def look(run: Run, subject: Subject) -> dict[str, int]:
+    """Count a subject's rows by table; nothing is locked, run or written.
+
+    Raises:
+        UsageError: The pipeline has not run under this root.
+    """
+    require_tables(run.lake, run.pipeline.name)
+    with fitted_to_bronze(run), Held() as hold:
+        return count_rows(run, hold(find_records(run, subject)))
+
+
+def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
+    """Take a subject's rows out of every table of a pipeline.
+
+    With ``now`` the files that held the rows go at once, whoever may still read them; otherwise
+    they stay for the environment's recovery horizon.
+
+    Raises:
+        UsageError: The pipeline has not run under this root, another erasure of it was
+            interrupted, or the compute takes no session settings.
+        NotBuiltError: The prefilter has a state that cannot be prepared.
+        RefusedError: A backfill is under way; or what stopped a hop on its way to its head.
+        LockedError: Another process writes one of the hops.
+        LeaseLostError: A lock was lost; the message says which steps were done.
+    """
+    lake, pipeline = run.lake, run.pipeline
+    require_tables(lake, pipeline.name)
+    if pipeline.dedup.prefilter == "operator":
+        raise NotBuiltError(
+            "Erasing with dedup.prefilter: operator", "Set it to none, repair silver, erase."
+        )
+    if not notes_can_ride(run.spark):
+        raise UsageError(
+            "this compute takes no session settings, and the delete needs one for its note. "
+            "Erase on compute that does."
+        )
+    again = f"tidelake erase {pipeline.name} --subject {subject.column}=VALUE, the same value"
+    with hold_hops(lake, pipeline.name, HOPS, goes_on_with="erasure", command=again) as locks:
+        run = replace(run, locks=locks)
+        begun = read_begun(run, subject)
+        if begun is None:
+            _refuse_backfill(run)
+            locks.step("take in what has arrived")
+            _drain(run)
+            with fitted_to_bronze(run):
+                begun = begin(run, subject)
+            # Others look for the erasure before they begin to fill; now they would see it.
+            _refuse_backfill(run, begun)
+        gave_up, sent = False, 0
+        if begun is not None:
+            _delete(run, begun)
+            _go_on(run, begun)
+            sent = _send_neighbours(run, begun)
+            locks.step("take in what was sent again")
+            run_hops(run, ["silver", "gold"], parse_trigger(AVAILABLE_NOW), held=True)
+            locks.step("copy the ledger")
+            copy_books(run, ["bronze"])
+            locks.step("remove remembered ids, and tables of a backfill")
+            _forget_ids(run)
+            # A rollback would restore the rows, and green tables hold them.
+            gave_up = folder_of(lake, pipeline).exists()
+            clear(run)
+            locks.step("note that all rows are erased")
+            end(run, begun)
+        if now:
+            locks.step("delete old files")
+        broken = purge(run) if now else []
+        sources = begun.sources if begun else ()
+        return Report(
+            pipeline=pipeline.name,
+            column=subject.column,
+            rows=begun.rows if begun else {},
+            sent_again=sent,
+            rollback_given_up=gave_up,
+            remains=(*_old_files(run), *_landed(sources), *_others(lake, run), *broken),
+        )
+
+
+def _refuse_backfill(run: Run, begun: Erasure | None = None) -> None:
+    """Stop where green tables are being filled or swapped: they would bring the rows back.
+
+    Raises:
+        RefusedError: They are; an erasure that had just begun is not any more.
+    """
+    state = read_state(run.lake, run.pipeline)
+    if state is None or state.stage in ("promoted", "rolled back"):
+        return
+    if begun is not None:
+        end(run, begun)
+    raise RefusedError(
+        f"nothing was erased: {what_next(run.pipeline, state)}; or give it up by removing "
+        f"{folder_of(run.lake, run.pipeline)}"
+    )
+
+
+def _drain(run: Run) -> None:
+    """Bring every hop to its head."""
+    hops: list[Hop] = list(HOPS)
+    source = run.pipeline.source
+    if isinstance(source, FilesSource):
+        try:
+            taken = taken_files(history(run.lake, run.lake.bronze(run.pipeline.name)))
+            check_landing(source.path, taken)
+        except SourceError as error:
+            run.progress.say(f"bronze stays where it is: {error}")
+            hops.remove("bronze")
+    run_hops(run, hops, parse_trigger(AVAILABLE_NOW), held=True)
+
+
+def _delete(run: Run, begun: Erasure) -> None:
+    """Delete the records from every table that holds them, bronze's rows last."""
+    bronze = run.lake.bronze(run.pipeline.name)
+    with Held() as hold:
+        records = hold(begun.records(run))
+        reach = span(records, "ingested_at", "ingested_at")
+        # Lets Delta skip files.
+        within = "t.ingested_at BETWEEN {} AND {}".format(*map(literal, reach)) if reach else ""
+        for table in held_tables(run.lake, run.pipeline.name):
+            note = None
+            if table == bronze:
+                last = last_commit(bronze)
+                # The batch stays the last one, with its files; nothing more came.
+                told = {"records": 0, **bronze_marks(EMPTY, EMPTY)}
+                gone = arrivals_note(begun.name, begun.arrivals)
+                note = {**(last.note if last else {}), **told, ERASED: gone}
+            rows = begun.rows.get(table.name, 0)
+            if not rows:
+                continue
+            is_dated = table != run.lake.discarded(run.pipeline.name)
+            run.locks.step(f"delete rows from {table.name}")
+            delete_records(records, table, within=within if is_dated else "", note=note)
+            _purge_vectors(run.spark, table)
+            run.progress.say(f"{table.name}: {rows:,} rows erased")
+
+
+def _go_on(run: Run, begun: Erasure) -> None:
+    """Let silver go on behind the deletes, and compute gold anew where silver lost rows."""
+    lake, name = run.lake, run.pipeline.name
+    if not any(erasure_of(commit) == begun.name for commit in commits(lake.silver(name))):
+        until = heads({"bronze": lake.bronze(name), "requeue": lake.requeue(name)})
+        go_on_silver(run, until, erased=deductions_note(begun.name, begun.deductions))
+    if gold_mismatch(run):
+        rebuild_gold(run)
+        run.progress.say(f"gold computed anew: {', '.join(run.pipeline.gold_names)}")
+
+
+def _send_neighbours(run: Run, begun: Erasure) -> int:
+    """Requeue the neighbours that are still in quarantine."""
+    with Held() as hold:
+        theirs = begun.neighbours(run).select("record_id")
+        waiting = kept_in(run, run.lake.quarantine(run.pipeline.name)).where(
+            F.col("stage") == "conflicting_duplicate"
+        )
+        rows = hold(waiting.join(theirs, on="record_id", how="left_semi"))
+        chosen = rows.select("record_id", "ingested_at").distinct()
+        expected = chosen.count()
+        if not expected:
+            return 0
+        return send(run, hold(as_requeued(run, chosen, "quarantine")), expected=expected)
+
+
+def _forget_ids(run: Run) -> None:
+    """Remove what the prefilter of earlier generations remembered: ids of events."""
+    name = run.pipeline.name
+    current = last_commit(run.lake.silver(name))
+    for folder in run.lake.checkpoints(name, "silver").iterdir():
+        if current is not None and folder.name != current.generation:
+            remove_tree(folder / "state")
+
+
+def purge(run: Run) -> list[Remains]:
+    """Delete every file that a pipeline's tables no longer hold.
+
+    A new epoch is closed first, on the files that stay.
+
+    Returns:
+        Whoever could have read an older version, and what lets them read again.
+    """
+    tables = _filled_tables(run)
+    for table in tables:
+        _purge_vectors(run.spark, table)
+    close_epoch(run)
+    needs = needs_of(run.lake, tables, rollbacks_since=datetime.now(UTC))
+    for table in tables:
+        vacuum(run.spark, table, hours=0)
+        run.progress.say(f"{table.name}: old files deleted")
+    return [
+        Remains(f"cannot read {one.table.name} as it was any more", one.by, None, one.remedy)
+        for one in needs
+        # Its own hops stand at their heads, and its epoch was closed just now.
+        if run.pipeline.name not in one.remedy.split()
+    ]
+
+
+def _purge_vectors(spark: SparkSession, table: Table) -> None:
+    """Rewrite files whose rows a deletion vector only hides."""
+    if _VECTORS in (detail(spark, table)["tableFeatures"] or []):
+        spark.sql(f"REORG TABLE {table.sql} APPLY (PURGE)")
+
+
+def _filled_tables(run: Run) -> list[Table]:
+    """List the tables of a pipeline that hold rows of subjects and exist."""
+    lake, name = run.lake, run.pipeline.name
+    gold = [lake.table(table) for table in run.pipeline.gold_names]
+    return [*reversed(held_tables(lake, name)), *[table for table in gold if table.exists]]
+
+
+def _old_files(run: Run) -> Iterator[Remains]:
+    now = datetime.now(UTC)
+    goes = now + run.environment.recovery_horizon
+    for table in _filled_tables(run):
+        left = _files_left(run, table)
+        if left != 0:
+            files = "files" if left is None else f"{left:,} files"
+            yield Remains(
+                f"{files} that the table no longer holds, with rows as they were",
+                table.name,
+                goes,
+                f"tidelake maintain {run.pipeline.name} deletes them then; at once: --now",
+            )
+    # Maintenance gives all tables of a pipeline the same retention.
+    bronze = run.lake.bronze(run.pipeline.name)
+    told = detail(run.spark, bronze)["properties"].get(_LOG_RETENTION, "")
+    try:
+        retention = parse_duration(told.removeprefix("interval "))
+    except ValueError:
+        retention = _LOG
+    yield Remains(
+        "least and greatest values of columns, in Delta's log of files that are gone",
+        "every table",
+        now + retention,
+        "Delta cleans its log up then, with the table's next commits",
+    )
+
+
+def _files_left(run: Run, table: Table) -> int | None:
+    """Count a table's data files that its newest version does not hold; None: nobody can look."""
+    if table.store.folder is None:
+        return None
+    stored = load(run.spark, table)
+    active = {uri.rsplit("/", 1)[-1] for uri in stored.inputFiles()}
+    files = (file for file in table.path.rglob("*.parquet") if "_delta_log" not in file.parts)
+    return sum(file.name not in active for file in files)
+
+
+def _landed(sources: Sequence[str]) -> Iterator[Remains]:
+    for source in sources[:_MOST_FILES]:
+        yield Remains(
+            "the records as they came in",
+            source,
+            None,
+            "it is yours: delete or archive a whole file; a changed one would stop bronze",
+        )
+    if len(sources) > _MOST_FILES:
+        more = f"{len(sources) - _MOST_FILES:,} more sources"
+        yield Remains("the records as they came in", more, None, "they are yours likewise")
+
+
+def _others(lake: Lake, run: Run) -> Iterator[Remains]:
+    """Find tables that hold what came out of this pipeline's and that it does not fill."""
+    name, gold = run.pipeline.name, run.pipeline.gold_names
+    silver = lake.silver(name).name
+    followers: set[str] = set()
+    for table in lake.existing():
+        last = last_commit(table)
+        if last is None:
+            continue
+        theirs, hop = str(last.note.get("pipeline")), last.note.get("hop")
+        if hop == "gold" and theirs == name and table.name not in gold:
+            yield Remains(
+                "rows computed under an earlier definition, which nothing fills any more",
+                table.name,
+                None,
+                "remove the table's folder",
+            )
+        elif hop == "gold" and theirs != name and silver in positions(last):
+            followers.add(theirs)
+        elif (
+            hop == "silver"
+            and theirs != name
+            and any(use.table in gold for use in SilverNote.of(last).dimensions)
+        ):
+            yield Remains(
+                f"columns that were looked up in {gold[0]}",
+                table.name,
+                None,
+                f"tidelake erase {theirs} --subject COLUMN=VALUE",
+            )
+    for theirs in sorted(followers):
+        yield Remains(
+            f"rows that follow {silver} too; the next run of hop gold is refused",
+            f"gold of {theirs}",
+            None,
+            f"tidelake repair {theirs} --hop gold",
+        )
+        if (lake.root / "backfill" / theirs).exists():
+            yield Remains(
+                f"rows that follow {silver} too",
+                f"backfill/{theirs}",
+                None,
+                f"tidelake backfill run {theirs}, from anew, or remove the folder",
+            )

@@ -1,1 +1,0 @@
-"""Take a subject's rows out of every table, and let the streams go on without them."""

@@ -1,0 +1,423 @@
+"""Begin a new generation of a hop: exactly after what its tables hold, or with new contents.
+
+The order is that of every batch: the checkpoint comes first, side tables before silver, and the
+commit that closes the hop's table last. Interrupted before that, the hop is as it was and the
+command can be run again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from tidelake.bronze import REQUEUE_DDL, as_never_requeued
+from tidelake.config import Source
+from tidelake.delta.access import detail, load
+from tidelake.delta.append import append, differences, ensure_table
+from tidelake.delta.log import (
+    CREATION,
+    ERASED,
+    REBUILT,
+    Commit,
+    last_commit,
+    newest_version,
+    oldest_version,
+    written_at,
+)
+from tidelake.delta.notes import FRESH, SilverNote, changed_definition, positions, settled_until
+from tidelake.delta.positions import BEGINNING, Position, rewritten_after, rows_between
+from tidelake.delta.tables import Hop, Table
+from tidelake.errors import UsageError
+from tidelake.fingerprints import fingerprint
+from tidelake.ops.books import history
+from tidelake.replay.verify_silver import ORIGIN as OF_THE_BATCH
+from tidelake.replay.verify_silver import read_inputs
+from tidelake.runtime.accepted_rows import AcceptedRows
+from tidelake.runtime.checkpoints import delta_offset, prepare
+from tidelake.runtime.gold_target import (
+    Inputs,
+    Target,
+    count_contributions,
+    inputs_of,
+    stamped,
+    up_to,
+)
+from tidelake.runtime.held import Held
+from tidelake.runtime.hop import Run
+from tidelake.runtime.prefilter import Recovered
+from tidelake.runtime.schemas import GOLD_FREEDOM, create_silver, from_ddl, target_schema
+from tidelake.runtime.silver import BatchContext, Stored, silver_batch
+from tidelake.runtime.targets import targets_of
+from tidelake.silver.classify import ORIGIN, STAGE
+from tidelake.silver.route import FATE, QUARANTINED, SILVER
+from tidelake.silver.watermark import partition_of
+from tidelake.spark.engine import fitted
+
+# The batch of replaced tables: a checkpoint is prepared from the batch before it on.
+FIRST = 1
+_GENERATION = re.compile(r"g([1-9][0-9]*)")
+
+
+def closing_tables(run: Run, hop: Hop) -> list[Table]:
+    """List the tables whose commits name a hop's generation."""
+    names = run.pipeline.gold_names if hop == "gold" else [f"{hop}.{run.pipeline.name}"]
+    return [run.lake.table(name) for name in names]
+
+
+def next_generation(run: Run, hop: Hop) -> str:
+    """Name a generation that no table and no checkpoint has had."""
+    folders = run.lake.checkpoints(run.pipeline.name, hop).iterdir()
+    names = [folder.name for folder in folders]
+    for table in closing_tables(run, hop):
+        names += [commit.generation for commit in history(run.lake, table)]
+    found = [_GENERATION.fullmatch(name) for name in names]
+    return f"g{max((int(match[1]) for match in found if match), default=0) + 1}"
+
+
+def fitted_to_bronze(run: Run) -> AbstractContextManager[None]:
+    """Tune the session to the size of a command that reads all of bronze, until the block ends."""
+    return fitted(run.spark, rows_between(run.lake.bronze(run.pipeline.name), BEGINNING))
+
+
+def prepare_checkpoint(
+    run: Run,
+    hop: Hop,
+    generation: str,
+    batch: int,
+    offsets: Sequence[str],
+    files: Sequence[str] = (),
+) -> None:
+    """Write a generation's checkpoint: its last closed batch and the offset in each input."""
+    run.locks.step(f"prepare the checkpoint of {hop}, generation {generation}")
+    folder = run.lake.checkpoints(run.pipeline.name, hop) / generation
+    prepare(folder, batch, offsets, files=files)
+
+
+def begin(
+    run: Run, hop: Hop, generation: str, batch: int, until: Mapping[str, Position]
+) -> dict[str, Any]:
+    """Prepare the checkpoint of silver or gold at positions in its inputs.
+
+    Returns:
+        The note with which the generation's commits start.
+    """
+    lake, name = run.lake, run.pipeline.name
+    inputs = (
+        inputs_of(lake, run.pipeline)
+        if hop == "gold"
+        else {"bronze": lake.bronze(name), "requeue": lake.requeue(name)}
+    )
+    offsets = [
+        delta_offset(detail(run.spark, table)["id"], until.get(key, BEGINNING))
+        for key, table in inputs.items()
+    ]
+    prepare_checkpoint(run, hop, generation, batch, offsets)
+    return {"pipeline": name, "hop": hop, "generation": generation, "batch": batch}
+
+
+def go_on_silver(
+    run: Run, until: Mapping[str, Position], *, erased: Mapping[str, Any] | None = None
+) -> str:
+    """Begin a generation of silver that keeps the tables' rows, and return its name.
+
+    It goes on from positions in bronze and in the requeue; ``erased`` is what its note says that an
+    erasure removed.
+    """
+    lake, name = run.lake, run.pipeline.name
+    table = lake.silver(name)
+    generation = next_generation(run, "silver")
+    last = newest_of(run, "silver", table)
+    closing = history(lake, table)
+    for side in (lake.quarantine(name), lake.late(name)):
+        _delete_uncommitted(run, side, closing)
+    # A checkpoint of no batch begins at the first commit of each input.
+    is_begun = last.batch > CREATION or any(one != BEGINNING for one in until.values())
+    batch = max(last.batch, FIRST) if is_begun else CREATION
+    begin(run, "silver", generation, batch, until)
+    before = SilverNote.of(last)
+    idle = replace(
+        before,
+        watermark_in=before.watermark,
+        counts=(),
+        taken={},
+        until=until,
+        warnings={},
+        searched=0,
+        seconds=0.0,
+        prefiltered=None,
+        columns=(),
+    )
+    books = idle.to_json() if is_begun else {}
+    if erased is not None:
+        books[ERASED] = dict(erased)
+    name_generation(run, table, last, generation, batch=batch, **books)
+    return generation
+
+
+def go_on_gold(run: Run, tables: Sequence[Table], until: Mapping[str, Position]) -> str:
+    """Begin a generation of gold that keeps the tables' rows, and return its name."""
+    generation = next_generation(run, "gold")
+    begin(run, "gold", generation, numbered(newest_of(run, "gold", tables[0])), until)
+    reached = {"until": _as_json(until)} if until else {}
+    for table in tables:
+        last = newest_of(run, "gold", table)
+        name_generation(
+            run, table, last, generation, batch=numbered(last), rows=0, eligible=0, **reached
+        )
+    return generation
+
+
+def newest_of(run: Run, hop: Hop, table: Table) -> Commit:
+    """Return a table's newest commit of ours.
+
+    Raises:
+        UsageError: The hop has not run.
+    """
+    last = last_commit(table) if table.exists else None
+    if last is None:
+        raise UsageError(missing(run.pipeline.name, hop))
+    return last
+
+
+def missing(name: str, hop: Hop) -> str:
+    """Say that a hop has no tables, and what fills them."""
+    return f"{name} has no tables of hop {hop} to repair. Fill them with: tidelake run {name}"
+
+
+def numbered(last: Commit) -> int:
+    """Return the number of the batch that a checkpoint ends with."""
+    return last.batch if last.batch == CREATION else max(last.batch, FIRST)
+
+
+def name_generation(
+    run: Run, table: Table, last: Commit, generation: str, *, batch: int, **books: object
+) -> None:
+    """Commit the new generation and its last closed batch to a table, without a row."""
+    # A rebuild and an erasure are reported by one commit only.
+    kept = {key: told for key, told in last.note.items() if key not in (REBUILT, ERASED)}
+    note = {**kept, **books, "generation": generation, "batch": batch}
+    run.locks.step(f"begin generation {generation} in {table.name}")
+    append(load(run.spark, table).limit(0), table, note, surely_filled=False)
+
+
+def _delete_uncommitted(run: Run, side: Table, closing: Sequence[Commit]) -> None:
+    """Delete the rows of a side table whose batches silver never closed."""
+    newest: dict[str, int] = {}
+    for commit in closing:
+        newest[commit.generation] = max(newest.get(commit.generation, -1), commit.batch)
+    # Only names of our own go into the statement: a letter and digits.
+    known = " OR ".join(
+        f"(_generation = '{generation}' AND _batch <= {batch})"
+        for generation, batch in newest.items()
+        if _GENERATION.fullmatch(generation)
+    )
+    run.locks.step(f"delete rows of uncommitted batches from {side.name}")
+    run.spark.sql(f"DELETE FROM {side.sql} WHERE NOT ({known or 'false'})")
+
+
+def replace_rows(
+    run: Run,
+    table: Table,
+    rows: DataFrame | None,
+    note: Mapping[str, Any],
+    step: str = "replace {}",
+) -> None:
+    """Replace all rows of a table in one commit; None leaves it empty."""
+    rows = load(run.spark, table).limit(0) if rows is None else rows
+    run.locks.step(step.format(table.name))
+    append(rows, table, {**note, REBUILT: True}, surely_filled=False, replaces=True)
+
+
+def replace_gold(
+    run: Run,
+    until: Mapping[str, Position],
+    contents: Iterable[tuple[Table, DataFrame, Mapping[str, Any]]],
+    step: str = "replace {}",
+) -> str:
+    """Replace gold tables in a new generation, and return its name.
+
+    The contents are each table with its rows and what its note says of them; the step is named in
+    the message of a lost lock.
+    """
+    generation = next_generation(run, "gold")
+    note = begin(run, "gold", generation, FIRST, until)
+    for table, rows, books in contents:
+        made = stamped(rows, generation=generation, batch=FIRST)
+        replace_rows(run, table, made, {**note, **books, "until": _as_json(until)}, step)
+    return generation
+
+
+def rebuild_gold(
+    run: Run,
+    *,
+    until: Mapping[str, Position] | None = None,
+    rows_of: Callable[[Target, Inputs], DataFrame] = lambda target, inputs: target.of_all(inputs),
+) -> str:
+    """Compute every gold table from all of silver, and return the new generation.
+
+    Silver is read up to some positions, or whole; ``rows_of`` computes a table's rows.
+    """
+    tables = inputs_of(run.lake, run.pipeline)
+    if until is None:
+        until = heads(tables)
+    read = up_to(run.spark, tables, until)
+    settled = settled_until((table, until[key]) for key, table in tables.items())
+    targets = targets_of(run.lake, run.pipeline)
+    counted = count_contributions({key: read(key) for key in tables}, targets)
+    contents = (
+        (
+            target.table,
+            rows_of(target, Inputs({}, read)),
+            {**contributed, **target.books(until, settled)},
+        )
+        for target, contributed in zip(targets, counted, strict=True)
+    )
+    return replace_gold(run, until, contents, "compute {} anew")
+
+
+def heads(tables: Mapping[str, Table]) -> dict[str, Position]:
+    """Return the position behind the newest commit of each table."""
+    return {key: (newest_version(table) + 1, -1) for key, table in tables.items()}
+
+
+def _as_json(until: Mapping[str, Position]) -> dict[str, list[int]]:
+    return {key: list(position) for key, position in until.items()}
+
+
+def gold_mismatch(run: Run) -> str:
+    """Say why gold's tables cannot go on together as they are; empty when they can."""
+    return next(_gold_mismatches(run), "")
+
+
+def _gold_mismatches(run: Run) -> Iterator[str]:
+    found: list[Commit] = []
+    for target in targets_of(run.lake, run.pipeline):
+        table = target.table
+        last = last_commit(table) if table.exists else None
+        if last is None:
+            yield f"{table.name} is new"
+            return
+        if changed_definition(last, target.definition):
+            yield f"{table.name} has another definition now"
+        stored = load(run.spark, table).schema
+        changes = differences(stored, target_schema(run, target), GOLD_FREEDOM)
+        if any(one.verdict == "refused" for one in changes):
+            yield f"{table.name} has other columns now"
+        found.append(last)
+    if len({(one.batch, str(positions(one))) for one in found}) > 1:
+        yield "its tables stand at different batches"
+    reached = positions(found[0])
+    for key, table in inputs_of(run.lake, run.pipeline).items():
+        made = written_at(table, 0) if oldest_version(table) == 0 else None
+        if reached and made is not None and made > found[0].written_at:
+            yield f"{table.name} was made anew"
+        if reached and key not in reached:
+            yield f"{table.name} is followed now"
+        if rewritten_after(table, reached.get(key, BEGINNING)) is not None:
+            yield f"{table.name} was rewritten"
+
+
+def rebuild_silver(run: Run, kept: Stored | None = None) -> str:
+    """Decide bronze as one batch that replaces silver and its side tables; return the generation.
+
+    Bronze is read as a table, not commit by commit: its oldest files and commits may be gone.
+    Nothing is late, and the requeue is emptied, since bronze holds its rows. What was kept by
+    :func:`decided_before` is not decided again.
+    """
+    lake, name, spark = run.lake, run.pipeline.name, run.spark
+    bronze, requeue = lake.bronze(name), lake.requeue(name)
+    generation = next_generation(run, "silver")
+    note = {"pipeline": name, "generation": generation, "batch": CREATION}
+    run.locks.step(f"create the tables of {name} that are not there")
+    ensure_table(spark, requeue, from_ddl(spark, REQUEUE_DDL), {**note, "hop": "requeue"})
+    create_silver(run, {**note, "hop": "silver"})
+    version = newest_version(bronze)
+    rows = load(spark, bronze, version=version)
+    run.locks.step(f"empty {requeue.name}")
+    spark.sql(f"DELETE FROM {requeue.sql}")
+    until = {"bronze": (version + 1, -1)} | heads({"requeue": requeue})
+    begin(run, "silver", generation, FIRST, until)
+    count = rows.count()
+    with fitted(spark, count), Held() as hold:
+        context = BatchContext(
+            run,
+            generation,
+            FIRST,
+            SilverNote(),
+            until,
+            {"bronze": count, "requeue": 0},
+            hold,
+            rebuilds=True,
+            stored=kept,
+        )
+        counted: list[dict[str, Any]] = []
+        if kept is not None:
+            ids = kept.silver.select("record_id").union(kept.quarantine.select("record_id"))
+            rows = rows.join(ids, on="record_id", how="left_anti")
+            counted = _count_kept(kept, run.pipeline.source)
+        silver_batch(Recovered(as_never_requeued(rows), counted, None), context)
+    return generation
+
+
+def decided_before(live: Run, since: datetime) -> Stored:
+    """Return the rows that arrived before an instant (UTC) as the live tables hold them.
+
+    A row's fate depends on what arrived before it, so only what arrived from the instant on can be
+    decided apart. Copies and filtered rows lie in no table: those from before are decided again
+    with the others, and meet the same fate. Nothing is late in a replay: late rows count as silver.
+
+    Raises:
+        UsageError: Silver is not there, or rows from before the instant were requeued: those may
+            have lost to others that came later.
+    """
+    lake, pipeline = live.lake, live.pipeline
+    if not lake.silver(pipeline.name).exists:
+        raise UsageError(
+            f"{lake.silver(pipeline.name).name} does not exist yet. "
+            f"Fill it with: tidelake run {pipeline.name}"
+        )
+    inputs = read_inputs(live)
+    before = F.col("ingested_at") < F.lit(since)
+    if not inputs.requeued.where(before).isEmpty():
+        raise UsageError(
+            f"rows of {pipeline.name} that arrived before {since:%Y-%m-%d %H:%M:%S}Z were sent "
+            "again since, and what became of them depends on all of bronze. Decide all of it "
+            f"with: tidelake backfill run {pipeline.name}"
+        )
+    silver = inputs.silver.where(before)
+    late = inputs.late.where(before).select(*silver.columns)
+    accepted = silver.unionByName(late).withColumn("is_late", F.lit(False)).drop(*OF_THE_BATCH)
+    quarantine = inputs.quarantine.where(before).drop(*OF_THE_BATCH)
+    batch = inputs.closing[0].batch + 1
+    known = AcceptedRows(live.spark, pipeline, lake, batch, known=before)
+    return Stored(known, accepted, quarantine)
+
+
+def _count_kept(kept: Stored, source: Source) -> list[dict[str, Any]]:
+    """Count the kept rows, in the shape of a batch's count by fate."""
+
+    def groups(rows: DataFrame, fate: str, stage: Column, newest: Column) -> list[dict[str, Any]]:
+        found = (
+            rows.groupBy(stage.alias(STAGE), partition_of(source).alias("partition"))
+            .agg(
+                F.count("*").alias("rows"),
+                fingerprint().alias("fingerprint"),
+                F.max(newest).alias("newest"),
+                F.max(F.unix_micros("ingested_at")).alias("last"),
+            )
+            .collect()
+        )
+        return [{**row.asDict(), FATE: fate, ORIGIN: FRESH} for row in found]
+
+    none = F.lit(None)
+    return [
+        *groups(kept.silver, SILVER, none.cast("string"), F.unix_micros("event_time")),
+        *groups(kept.quarantine, QUARANTINED, F.col("stage"), none.cast("bigint")),
+    ]

@@ -1,0 +1,322 @@
+"""Decide every row of bronze again, in one batch, and compare silver and its side tables.
+
+What a batch knew when it decided is in its note: each row is judged by the watermark before the
+batch that its table names, and looked up in the dimensions' versions of that batch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import reduce
+from typing import NamedTuple
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tidelake.delta.access import load
+from tidelake.delta.append import types_of
+from tidelake.delta.log import CREATION, Commit, newest_version
+from tidelake.delta.notes import SilverNote, add_up, deductions_in, erased_rows, positions
+from tidelake.delta.tables import Table
+from tidelake.errors import UsageError
+from tidelake.ops.books import history
+from tidelake.ops.side import ClosedBatch
+from tidelake.replay.compare import (
+    Comparison,
+    Difference,
+    Shape,
+    compare_summed,
+    marks,
+    summed,
+    sums_of,
+    typed_like,
+    types_in,
+)
+from tidelake.replay.requeue import kept_in
+from tidelake.runtime.accepted_rows import AcceptedRows
+from tidelake.runtime.gold_target import up_to
+from tidelake.runtime.held import Held
+from tidelake.runtime.hop import Run
+from tidelake.runtime.schemas import Lookup, enriched, lookups, remembered
+from tidelake.runtime.silver import decide_fates
+from tidelake.silver.fields import extra_columns
+from tidelake.silver.payloads import WriterSchemas
+from tidelake.silver.route import (
+    FATE,
+    LATE,
+    QUARANTINED,
+    SILVER,
+    late_columns,
+    lateness,
+    quarantine_columns,
+    silver_columns,
+    with_lateness,
+)
+from tidelake.silver.scope import with_id_hash
+from tidelake.spark.tuning import BROADCAST
+
+# Which batch wrote a row.
+ORIGIN = ("_generation", "_batch")
+EVENTS = Shape(key=("record_id",), moment="event_time")
+_FAILED = Shape(key=("record_id",), moment="ingested_at")
+
+_MARK, _PINS = "_mark", "_pins"
+_UNREAD = "_quarantined_unread"
+
+
+@dataclass(frozen=True)
+class SilverInputs:
+    """What silver has taken, and what it made of it.
+
+    Attributes:
+        version: Silver's.
+        closing: Its commits, newest first.
+        bronze: Bronze as far as it was taken.
+        requeued: The requeue likewise.
+        silver: Silver as of its newest commit.
+        quarantine: The rows that are still there, of closed batches.
+        late: Likewise.
+    """
+
+    version: int
+    closing: Sequence[Commit]
+    bronze: DataFrame
+    requeued: DataFrame
+    silver: DataFrame
+    quarantine: DataFrame
+    late: DataFrame
+
+    def since(self, instant: datetime | None) -> SilverInputs:
+        """Keep only what arrived from an instant on."""
+        if instant is None:
+            return self
+        arrived = F.col("ingested_at") >= F.lit(instant)
+        # What arrived since was decided since.
+        later = [commit for commit in self.closing if commit.written_at >= instant]
+        return replace(
+            self,
+            closing=later or self.closing[:1],
+            bronze=self.bronze.where(arrived),
+            requeued=self.requeued.where(arrived),
+            silver=self.silver.where(arrived),
+            quarantine=self.quarantine.where(arrived),
+            late=self.late.where(arrived),
+        )
+
+
+def read_inputs(run: Run) -> SilverInputs:
+    """Read the tables as silver's last closed batch left them, also while a run is writing."""
+    spark, lake, name = run.spark, run.lake, run.pipeline.name
+    silver = lake.silver(name)
+    # The version before the notes: batches that close meanwhile are not read.
+    version = newest_version(silver)
+    closing = [commit for commit in history(lake, silver) if commit.version <= version]
+    last = closing[0]
+    inputs = {"bronze": lake.bronze(name), "requeue": lake.requeue(name)}
+    read = up_to(spark, inputs, {key: positions(last).get(key, (0, -1)) for key in inputs})
+    closed = ClosedBatch(last.generation, last.batch)
+    return SilverInputs(
+        version,
+        closing,
+        read("bronze"),
+        read("requeue"),
+        with_id_hash(load(spark, silver, version=version)),
+        kept_in(run, lake.quarantine(name), closed),
+        with_id_hash(kept_in(run, lake.late(name), closed)),
+    )
+
+
+class _Route(NamedTuple):
+    fate: str
+    table: Table
+    columns: Sequence[Column]
+    stored: DataFrame
+    shape: Shape
+
+
+def judge_silver(
+    run: Run, inputs: SilverInputs, since: datetime | None, hold: Held
+) -> dict[str, Comparison]:
+    """Compare silver, quarantine and late with what follows from bronze, by table.
+
+    The inputs are those of :func:`read_inputs`, cut to ``since``.
+    """
+    lake, pipeline, plan = run.lake, run.pipeline, run.plan
+    known = None if since is None else F.col("ingested_at") < F.lit(since)
+    batch = inputs.closing[0].batch + 1
+    accepted = AcceptedRows(run.spark, pipeline, lake, batch, known=known, afresh=since is None)
+    schemas = remembered(run, stands=F.col(_UNREAD))
+    judged = plan.judge(_arrived(inputs, schemas), schemas)
+    decision = decide_fates(judged, plan, accepted, None, hold)
+    marked = decision.rows.join(_seen_by_batches(run, inputs, hold), on="record_id", how="left")
+    judged = with_lateness(marked, plan.fates, F.col(_MARK), pipeline.watermark.allowed_lateness)
+    decided = _looked_up(run, judged, inputs.closing)
+    extra = extra_columns(types_of(inputs.silver.schema), pipeline.defined_columns)
+    # The table of late rows has a new column from the first late row on that came after it.
+    of_late = [column for column in extra if column in inputs.late.columns]
+    silver, quarantine, late = (
+        table(pipeline.name) for table in (lake.silver, lake.quarantine, lake.late)
+    )
+    accepted_columns = silver_columns(plan.routing, extra)
+    columns_of_late = late_columns(plan.routing, of_late, F.col(_MARK))
+    routes = [
+        _Route(SILVER, silver, accepted_columns, inputs.silver, EVENTS),
+        _Route(QUARANTINED, quarantine, quarantine_columns(), inputs.quarantine, _FAILED),
+        _Route(LATE, late, columns_of_late, inputs.late, EVENTS),
+    ]
+    found, computed = _compare_routes(decided, routes)
+    if since is None:
+        off = list(_fates_that_differ(computed, inputs.closing))
+        found[silver.name] = found[silver.name].with_more(off)
+    return found
+
+
+def _compare_routes(
+    decided: DataFrame, routes: Sequence[_Route]
+) -> tuple[dict[str, Comparison], dict[str, int]]:
+    """Compare each table with its rows, in one pass over the decided rows.
+
+    Returns:
+        By table what came out, and how many rows each fate has.
+    """
+    shaped = decided.select(FATE, *[F.struct(*one.columns).alias(one.fate) for one in routes])
+    for one in routes:
+        types = types_in(one.stored)
+        names = shaped.select(f"{one.fate}.*").columns
+        typed = {name: F.col(f"{one.fate}.{name}").cast(types[name]) for name in names}
+        of_row = F.when(F.col(FATE) == one.fate, marks(typed, types, one.shape))
+        shaped = shaped.withColumn(f"_of_{one.fate}", of_row)
+    first = F.coalesce(*[f"_of_{one.fate}" for one in routes]).alias("_of_row")
+    theirs = summed(shaped.select(FATE, first).select(FATE, "_of_row.*"), F.col(FATE))
+    found = {}
+    for one in routes:
+        mine = decided.where(F.col(FATE) == one.fate).select(*one.columns)
+        wanted = typed_like(mine, types_in(one.stored))
+        stored = one.stored.select(*wanted.columns)
+        found[one.table.name] = compare_summed(
+            wanted, stored, one.shape, theirs.get(one.fate, {}), sums_of(stored, one.shape)
+        )
+    return found, {fate: sum(one[0] for one in sums.values()) for fate, sums in theirs.items()}
+
+
+def _fates_that_differ(
+    computed: Mapping[str, int], closing: Sequence[Commit]
+) -> Iterator[Difference]:
+    """Compare the fates that leave no row in a table with the notes."""
+    noted = add_up(count for commit in closing for count in SilverNote.of(commit).counts)
+    erased = deductions_in(closing)
+    for fate in ("duplicate", "filtered"):
+        rows = computed.get(fate, 0), noted[fate] - erased_rows(erased, fate)
+        if rows[0] != rows[1]:
+            yield Difference("altered", {"fate": fate}, {"rows": rows})
+
+
+def _arrived(inputs: SilverInputs, schemas: WriterSchemas | None) -> DataFrame:
+    """Read each record of bronze once, with the reason for which it was last requeued.
+
+    The last column says which rows are in quarantine because their schema was refused, and
+    accepted later; others of such a schema were requeued, or decided again, since. The refusal
+    itself must be one that the table of schemas holds, for rows that had arrived.
+    """
+    again = inputs.requeued.groupBy("record_id").agg(
+        F.max_by("reason", "requeued_at").alias("reason"),
+        F.max("requeued_at").alias("requeued_at"),
+    )
+    arrived = inputs.bronze.join(again, on="record_id", how="left").select(
+        *inputs.bronze.columns, "reason", "requeued_at"
+    )
+    texts = schemas.texts_overruled() if schemas else []
+    if not texts:
+        return arrived.withColumn(_UNREAD, F.lit(False))
+    refused = (F.col("stage") == "parse") & F.get("reasons", F.lit(0)).isin(texts)
+    unread = inputs.quarantine.where(refused).select("record_id").distinct()
+    return arrived.join(unread.withColumn(_UNREAD, F.lit(True)), on="record_id", how="left")
+
+
+def _seen_by_batches(run: Run, inputs: SilverInputs, hold: Held) -> DataFrame:
+    """Find which watermark and which dimension versions the batch of a stored record saw.
+
+    Only for records where that decides anything: most were on time, and dimensions mostly the same
+    for all. A record that is stored as on time and was not differs by its own columns.
+    """
+    stored = inputs.silver.select("record_id", "event_time", *ORIGIN).union(
+        inputs.late.select("record_id", "event_time", *ORIGIN)
+    )
+    facts = F.broadcast(_facts(run.spark, inputs.closing))
+    seen = stored.join(facts, on=list(ORIGIN), how="left")
+    is_one_of_all = len(_pins_of(inputs.closing)) > 1
+    if not is_one_of_all:
+        allowed = run.pipeline.watermark.allowed_lateness
+        seen = seen.where(lateness(F.col(_MARK), allowed) != "on_time")
+    first = F.min_by(F.struct(_MARK, _PINS), F.struct(*ORIGIN))
+    once = seen.groupBy("record_id").agg(first.alias("_seen")).select("record_id", "_seen.*")
+    if is_one_of_all:
+        return once
+    kept = hold(once)
+    return F.broadcast(kept) if kept.count() <= BROADCAST else kept
+
+
+def _facts(spark: SparkSession, closing: Sequence[Commit]) -> DataFrame:
+    """Make a frame of what each batch of silver knew, by its generation and number."""
+    pins = {versions: number for number, versions in enumerate(_pins_of(closing))}
+    rows = [
+        {
+            "_generation": commit.generation,
+            "_batch": commit.batch,
+            _MARK: mark.isoformat() if mark else None,
+            _PINS: pins[_versions(note)],
+        }
+        for commit in closing
+        if commit.batch > CREATION
+        for note in [SilverNote.of(commit)]
+        for mark in [note.watermark_in]
+    ]
+    # As text, which Spark parses: a list of Python rows would go through a Python worker.
+    kind = f"array<struct<_generation string, _batch bigint, {_MARK} timestamp, {_PINS} int>>"
+    return spark.range(1).select(F.inline(F.from_json(F.lit(json.dumps(rows)), kind)))
+
+
+def _versions(note: SilverNote) -> tuple[tuple[str, int], ...]:
+    return tuple((use.table, use.version) for use in note.dimensions)
+
+
+def _pins_of(closing: Sequence[Commit]) -> list[tuple[tuple[str, int], ...]]:
+    """List the sets of versions that batches saw, each once, in a fixed order."""
+    closed = [commit for commit in closing if commit.batch > CREATION]
+    return sorted({_versions(SilverNote.of(commit)) for commit in closed}) or [()]
+
+
+def _looked_up(run: Run, rows: DataFrame, closing: Sequence[Commit]) -> DataFrame:
+    """Look each row up in the versions that its batch saw."""
+    pipeline = run.pipeline
+    if not pipeline.enrich:
+        return rows
+    today = lookups(run.lake, pipeline)
+    parts = []
+    pins = _pins_of(closing)
+    for number, versions in enumerate(pins):
+        mine = rows.where(F.col(_PINS) == number) if len(pins) > 1 else rows
+        pinned = today
+        # Where the definition was another one then, today's versions are read.
+        if [lookup.table.name for lookup in today] == [table for table, _ in versions]:
+            pinned = [
+                Lookup(lookup.enrich, lookup.table, version)
+                for lookup, (_, version) in zip(today, versions, strict=True)
+            ]
+        try:
+            parts.append(enriched(mine, run.plan, pinned))
+        except PySparkException as error:
+            last = max(c.written_at for c in closing if _versions(SilverNote.of(c)) == versions)
+            told = ", ".join(f"{table} as of version {version}" for table, version in versions)
+            raise UsageError(
+                f"{pipeline.name} looked up {told}, which cannot be read any more: it is older "
+                "than what maintenance keeps. Judge what arrived after that with: "
+                f"tidelake verify {pipeline.name} --since {last:%Y-%m-%dT%H:%M:%SZ}"
+            ) from error
+    if len(pins) > 1:
+        parts.append(enriched(rows.where(F.col(_PINS).isNull()), run.plan, today))
+    return reduce(DataFrame.unionByName, parts)
