@@ -78,7 +78,7 @@ def test_the_range_of_a_backfill_is_what_a_person_or_the_backfill_screen_writes(
     asked = []
     monkeypatch.setattr("tidelake.cli.backfilling.started", no_spark)
     monkeypatch.setattr(
-        "tidelake.replay.backfill.build.build",
+        "tidelake.replay.backfill.build",
         lambda _, start, span, *, since: asked.append((start, span, since)),
     )
 
