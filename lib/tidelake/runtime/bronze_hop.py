@@ -34,13 +34,7 @@ from tidelake.delta.log import Commit, commits, last_commit
 from tidelake.delta.store import FolderStore
 from tidelake.delta.tables import Table
 from tidelake.errors import LostError, SourceError, TidelakeError
-from tidelake.fingerprints import (
-    Fingerprint,
-    bronze_marks,
-    combined,
-    contents,
-    fingerprint,
-)
+from tidelake.fingerprints import Fingerprint, bronze_marks, combined, contents, fingerprint
 from tidelake.folders import folder, place_of
 from tidelake.instants import now
 from tidelake.kafka.client import Contact, refuse_unreachable

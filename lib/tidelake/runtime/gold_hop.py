@@ -101,10 +101,7 @@ class GoldHop(HopQuery):
     def stream(self) -> DataFrame:
         """Follow silver from its first commit on."""
         return open_stream(
-            self.run.spark,
-            self._inputs,
-            max_bytes=self.limit,
-            idle=self.standing.idle(),
+            self.run.spark, self._inputs, max_bytes=self.limit, idle=self.standing.idle()
         )
 
     def write(self, rows: DataFrame, batch: int) -> None:

@@ -429,12 +429,7 @@ class DimensionTable(Target):
     """Follows from all changes of a key; a batch computes its keys anew."""
 
     def __init__(
-        self,
-        table: Table,
-        spec: DimensionSpec,
-        columns: tuple[str, ...],
-        *,
-        history: bool = False,
+        self, table: Table, spec: DimensionSpec, columns: tuple[str, ...], *, history: bool = False
     ) -> None:
         """Take the columns beside the key.
 
