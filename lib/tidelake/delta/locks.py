@@ -247,11 +247,8 @@ class HopLocks:
     """The locks that a command holds, and the steps that it does under them.
 
     A lock on an object store may be lost while its holder stands still. So a command that writes
-    several tables asks before each of them.
-
-    Attributes:
-        command: Which goes on where it was interrupted; empty: the same one.
-        checks: One a lock; each raises LeaseLostError where the lock is lost.
+    several tables asks before each of them, by a check for each lock. ``command`` goes on where it
+    was interrupted; empty: the same one.
     """
 
     command: str = ""
@@ -410,8 +407,8 @@ def _lock(file: TextIO, what: str, *, waits: bool) -> None:
 def writer(lake: Lake, pipeline: str, hop: Hop) -> int | None:
     """Give the process that writes a hop; None where none on this machine does.
 
-    The lock itself is not asked: to try it would make a run fail that begins in this moment. So a
-    process that has nothing to do with it may stand here, under a number that was used again.
+    The lock itself is not asked: to try it would make a run fail that begins in this moment. So it
+    may be a process that has nothing to do with it, under a number that was used again.
     """
     try:
         told = (lake.checkpoints(pipeline, hop) / ".lock").read_text(encoding="utf-8").strip()

@@ -181,14 +181,10 @@ def commits_after(table: Table, version: int) -> list[LogFile]:
 
 @dataclass(frozen=True)
 class Commit:
-    """One of our commits.
+    """One of our commits: the metadata that we wrote into it, the version that it made, when (UTC).
 
-    Attributes:
-        version: The table's version that it made.
-        written_at: When (UTC).
-        rows: Rows written, as Delta counted them; None where Delta did not say.
-        note: What we wrote into its metadata.
-        copied: Rows that a merge wrote again unchanged, since they lay in files with others.
+    ``rows`` are those written, None where Delta did not say. ``copied`` are those that a merge
+    wrote again unchanged, since they lay in files with others.
     """
 
     version: int

@@ -33,15 +33,11 @@ FRESH = "bronze"
 
 
 class FateCount(NamedTuple):
-    """How many rows of a batch met one fate.
+    """How many rows of a batch met one of :data:`FATES`; quarantined ones, where they failed.
 
-    Attributes:
-        fate: One of :data:`FATES`.
-        stage: Where a quarantined row failed.
-        origin: ``bronze``, or the reason for which the rows were requeued.
-        rows: How many.
-        fingerprint: The exclusive or of their record ids.
-        id_sum: Their sum; None in commits of earlier versions.
+    ``origin`` is ``bronze``, or the reason for which the rows were requeued. ``fingerprint`` is
+    the exclusive or of their record ids, ``id_sum`` their sum, None in commits of earlier
+    versions.
     """
 
     fate: str
@@ -396,8 +392,9 @@ class Ends:
 def settled_until(inputs: Iterable[tuple[Table, Position]]) -> datetime | None:
     """Return the instant before which no ordinary event comes any more in what a reader has taken.
 
-    Of each table of silver with the reader's position in it, where a batch that was not taken whole
-    does not count: the earliest watermark less the allowed lateness; None where one has none yet.
+    Of each table of silver with the reader's position in it, where a batch that was not taken
+    whole does not count: the earliest watermark less the allowed lateness; None where one has none
+    yet.
     """
     marks = []
     for silver, until in inputs:

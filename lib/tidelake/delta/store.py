@@ -41,12 +41,11 @@ _ONE_AT_A_TIME = threading.Lock()
 
 
 class TableStore(ABC):
-    """One table, where it is stored.
+    """One table, where it is stored: a folder, or None where nobody may touch its files.
 
     Attributes:
         takes_whole_commits: Whether a stream takes commits whole, from the table's change feed.
         is_created_first: Whether a table is to exist before the first commit with metadata.
-        folder: Where the files are; None where nobody may touch them.
     """
 
     takes_whole_commits: ClassVar[bool] = False
@@ -129,12 +128,10 @@ class TableStore(ABC):
 
 @dataclass(frozen=True)
 class FolderStore(TableStore):
-    """A table that is a folder.
+    """A table that is a folder; its writers are refused where they get no lock, if it needs locks.
 
-    Attributes:
-        needs_locks: Whether its writers are refused where they get no lock.
-        newest: The newest version that was seen in each log, shared by the tables of a lake: only
-            where to look from, never what is there.
+    ``newest``, shared by the tables of a lake, has the newest version that was seen in each log:
+    only where to look from, never what is there.
     """
 
     folder: Folder
@@ -248,13 +245,10 @@ def sql_text(words: str) -> str:
 
 @dataclass(frozen=True)
 class Catalog:
-    """A catalog, whose schemas are the layers.
+    """A catalog, whose schemas are the layers; a Spark session reaches its tables.
 
-    Attributes:
-        name: What it is called.
-        session: Gives the Spark session through which its tables are reached.
-        histories: The commits that are known, by table and version. A commit never changes, so
-            later questions ask Spark for the newest few alone.
+    ``histories`` has the commits that are known, by table and version. A commit never changes, so
+    later questions ask Spark for the newest few alone.
     """
 
     name: str

@@ -189,11 +189,9 @@ def close_epoch(run: Run) -> None:
 def find_boundary(lake: Lake, pipeline: str, closing: Sequence[Table]) -> Boundary | None:
     """Find the newest boundary of a pipeline, whose gold hop fills the ``closing`` tables.
 
-    Safe while the tables are written: each log is looked at up to one version.
-
-    Returns:
-        That of the newest batch which all of gold's tables hold. None where its position lies
-        within a commit, and where gold has not run.
+    That of the newest batch which all of gold's tables hold; None where its position lies within a
+    commit, and where gold has not run. Safe while the tables are written: each log is looked at up
+    to one version.
     """
     newest = {table: newest_version(table) for table in closing}
     heads = [last_commit(table, up_to=version) for table, version in newest.items()]

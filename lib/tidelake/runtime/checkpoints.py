@@ -46,13 +46,9 @@ _NOWHERE: Position = (-1, -1)
 
 @dataclass(frozen=True)
 class Fence:
-    """Admits each batch of a hop to a table exactly once.
+    """Admits each batch of a hop to a table exactly once, in the one generation that may write.
 
-    Attributes:
-        pipeline: The pipeline's name.
-        hop: Which arrow.
-        generation: The one that may write.
-        closed: The newest batch that one of its tables held when the hop was opened.
+    ``closed`` is the newest batch that one of its tables held when the hop was opened.
     """
 
     pipeline: str
@@ -262,10 +258,7 @@ class CheckpointGuard:
 
 
 def planned_positions(checkpoint: Folder, batch: int, inputs: int) -> list[Position]:
-    """Read how far a planned micro-batch goes in each of the Delta tables that the hop follows.
-
-    In the order in which the stream names them.
-    """
+    """Read how far a planned micro-batch goes in each followed table, in the stream's order."""
     return [_position(line) for line in _inputs(checkpoint, batch)[:inputs]]
 
 

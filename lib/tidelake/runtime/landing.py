@@ -119,8 +119,8 @@ def _look_at(paths: Sequence[str]) -> list[LandedFile]:
 def taken_files(bronze: Iterable[Commit]) -> dict[str, LandedFile]:
     """List the files that bronze's commits say they took.
 
-    Read them before the listing that they are compared with: a file that is taken between the two
-    may have changed before that.
+    Read them before what they are compared with: a file that is taken between the two may have
+    changed before that.
     """
     return {
         path: LandedFile(path, size, modified)

@@ -95,11 +95,8 @@ class Load:
 class Pace:
     """How much a hop takes in a batch, over the queries that follow each other in one run.
 
-    Attributes:
-        target: Seconds that a batch may take.
-        most: The configured limit; None for no limit.
-        unit: What is limited, for people.
-        limit: What holds now.
+    A batch may take ``target`` seconds, and ``most`` is the configured limit, None for none, in a
+    unit that is for people.
     """
 
     target: float
