@@ -69,4 +69,7 @@ def run_in(
         update={"limits": Limits(silver_bytes=batch_bytes, gold_bytes=batch_bytes)}
     )
     pipeline = load_pipeline(str(file), environment, source=str(root / "landing"))
-    return Run(spark, pipeline, Lake(root), environment, Progress(lambda line: None, observer))
+    progress = Progress(lambda line: None)
+    if observer is not None:
+        progress = Progress(progress.say, observer)
+    return Run(spark, pipeline, Lake(root), environment, progress)

@@ -153,7 +153,7 @@ class BronzeHop(HopQuery):
         if isinstance(source, KafkaSource):
             source = source.model_copy(update={"max_offsets_per_trigger": self.limit})
         session = whole_file_session(self.run.spark)
-        self.run.progress.attach(session)
+        self.run.progress.observer.attach(session)
         return read_stream(session, source)
 
     def check(self, query: StreamingQuery) -> None:

@@ -85,7 +85,7 @@ def _run_to_the_end(run: Run, hop: Hop, trigger: Trigger) -> None:
                     query.finish(_started(query, trigger))
         except InputGrewError:
             continue
-        run.progress.ends(hop)
+        run.progress.observer.ends(hop)
         return
 
 
@@ -134,6 +134,7 @@ def _opened(run: Run, hop: Hop) -> HopQuery:
 
 def _started(query: HopQuery, trigger: Trigger) -> StreamingQuery:
     # The checkpoint is begun here.
-    query.run.progress.starts(query.hop, query.fence.generation, query.limit)
+    observer = query.run.progress.observer
+    observer.starts(query.hop, query.fence.generation, query.limit)
     with naming(query.run, f"hop {query.hop}"):
         return query.start(trigger.options)

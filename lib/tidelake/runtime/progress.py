@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
@@ -45,12 +45,16 @@ class Observer(Protocol):
         """A hop stopped, or did not start."""
 
 
+class _Nobody(Observer):
+    """Hears nothing."""
+
+
 @dataclass(frozen=True)
 class Progress:
     """Prints a line for each batch that a hop closed; an observer hears of more than that."""
 
     say: Say
-    observer: Observer | None = None
+    observer: Observer = field(default_factory=_Nobody)
 
     def closed(
         self,
@@ -64,27 +68,11 @@ class Progress:
     ) -> None:
         """Report a closed batch; ``started`` is the monotonic time at which it began."""
         seconds = max(time.monotonic() - started, 1e-3)
-        if self.observer is not None:
-            self.observer.closed(hop, batch, rows, seconds)
+        self.observer.closed(hop, batch, rows, seconds)
         line = f"{hop:<7} batch {batch:>4} {rows:>9,} rows {rows / seconds:>9,.0f} rows/s"
         if watermark is not None:
             line += f"  watermark {watermark:%Y-%m-%d %H:%M:%SZ}"
         self.say(f"{line}  {detail}".rstrip())
-
-    def attach(self, session: SparkSession) -> None:
-        """Tell of a session that starts streaming queries: each has listeners of its own."""
-        if self.observer is not None:
-            self.observer.attach(session)
-
-    def starts(self, hop: Hop, generation: str, limit: int | None) -> None:
-        """Tell that a hop's query is to start, and what its batches take at most."""
-        if self.observer is not None:
-            self.observer.starts(hop, generation, limit)
-
-    def ends(self, hop: Hop) -> None:
-        """Tell that a hop has come to the end of its source."""
-        if self.observer is not None:
-            self.observer.ends(hop)
 
     @contextmanager
     def blaming(self, hop: Hop) -> Iterator[None]:
@@ -94,6 +82,5 @@ class Progress:
         except (InputGrewError, LimitChangedError):
             raise
         except Exception as error:
-            if self.observer is not None:
-                self.observer.failed(hop, error)
+            self.observer.failed(hop, error)
             raise
