@@ -129,14 +129,11 @@ def refuse_more(rows: DataFrame, ends: Sequence[tuple[int, int]]) -> DataFrame:
 
 
 def to_bronze(records: DataFrame, *, ingested_at: datetime) -> DataFrame:
-    """Stamp identified records with their arrival.
+    """Add the arrival to records with the columns of :data:`RECORD`.
 
     Args:
-        records: The columns of :data:`RECORD`.
+        records: A batch.
         ingested_at: One instant (UTC) for the whole batch; never before the last batch's.
-
-    Returns:
-        Bronze's columns in their order.
     """
     return records.select(
         *RECORD,

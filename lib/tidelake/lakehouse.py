@@ -68,22 +68,14 @@ class Lakehouse:
     def fate(
         self, pipeline: str, *, event_id: str | None = None, record_id: str | None = None
     ) -> pd.DataFrame:
-        """Return where the records of an event are, or one record: a row a record.
-
-        Raises:
-            UsageError: Nothing has that id.
-        """
+        """Return where the records of an event are, or one record: a row a record."""
         rows = map(asdict, self._fates(pipeline, event_id, record_id))
         return pd.DataFrame(rows).drop(columns="counted")
 
     def counted(
         self, pipeline: str, *, event_id: str | None = None, record_id: str | None = None
     ) -> pd.DataFrame:
-        """Return an event's rows in each gold table.
-
-        Raises:
-            UsageError: Nothing has that id.
-        """
+        """Return an event's rows in each gold table."""
         rows = [
             {"table": one.table, "verdict": one.verdict, "row": row}
             for fate in self._fates(pipeline, event_id, record_id)
@@ -111,14 +103,11 @@ class Lakehouse:
 
 
 def open_lakehouse(root: str | None = None, *, env: str | None = None) -> Lakehouse:
-    """Open the tables of an environment.
+    """Open the tables of an environment, or raise a UsageError where it names no place.
 
     Args:
         root: The folder; None for that of the environment, or of ``TIDELAKE_ROOT``.
         env: The environment's name; None for ``TIDELAKE_ENV``, or local.
-
-    Raises:
-        UsageError: There is no such environment, or it names no place.
     """
     environment = load_environment(env, root=root)
     return Lakehouse(environment, lake_of(environment))

@@ -55,44 +55,37 @@ def playing() -> Iterator[Play]:
     """
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
+    from tidelake.runtime.hop import Run  # noqa: PLC0415
+    from tidelake.runtime.pipeline import run_hops  # noqa: PLC0415
+    from tidelake.runtime.progress import Progress  # noqa: PLC0415
+    from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger  # noqa: PLC0415
     from tidelake.spark.session import build_session  # noqa: PLC0415
 
     before = SparkSession.getActiveSession()
     spark = before or build_session(load_environment("local", root="unused"))
 
     def play(pipeline: str | Path, lines: Iterable[bytes], folder: Path) -> Played:
-        return _play(spark, str(pipeline), list(lines), folder)
+        landing = folder / "landing"
+        if landing.exists():
+            raise UsageError(f"{folder} was played in before; give each play a folder of its own.")
+        landing.mkdir(parents=True)
+        (landing / "lines.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
+        environment = load_environment("local", root=str(folder / "lake"))
+        assert environment.root is not None
+        lake = Lake(environment.root)
+        definition = load_pipeline(str(pipeline), environment, source=str(landing))
+        run = Run(spark, definition, lake, environment, Progress(lambda _: None))
+        run_hops(run, HOPS, parse_trigger(AVAILABLE_NOW))
+        ledger = read_ledger(lake, definition)
+        return Played(
+            fates={fate: rows for fate, rows in ledger.fates.items() if rows},
+            reasons=dict(ledger.reasons),
+            problems=ledger.problems,
+            lake=lake,
+        )
 
     try:
         yield play
     finally:
         if before is None:
             spark.stop()
-
-
-def _play(spark: Any, pipeline: str, lines: list[bytes], folder: Path) -> Played:
-    from tidelake.runtime.hop import Run  # noqa: PLC0415
-    from tidelake.runtime.pipeline import run_hops  # noqa: PLC0415
-    from tidelake.runtime.progress import Progress  # noqa: PLC0415
-    from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger  # noqa: PLC0415
-
-    landing = folder / "landing"
-    if landing.exists():
-        raise UsageError(f"{folder} was played in before; give each play a folder of its own.")
-    landing.mkdir(parents=True)
-    (landing / "lines.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
-    environment = load_environment("local", root=str(folder / "lake"))
-    assert environment.root is not None
-    definition = load_pipeline(pipeline, environment, source=str(landing))
-    lake = Lake(environment.root)
-    progress = Progress(lambda _: None)
-    run_hops(
-        Run(spark, definition, lake, environment, progress), HOPS, parse_trigger(AVAILABLE_NOW)
-    )
-    ledger = read_ledger(lake, definition)
-    return Played(
-        fates={fate: rows for fate, rows in ledger.fates.items() if rows},
-        reasons=dict(ledger.reasons),
-        problems=ledger.problems,
-        lake=lake,
-    )

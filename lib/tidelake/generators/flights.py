@@ -57,8 +57,8 @@ def generate_flights(
 ) -> Summary:
     """Write the departures and arrivals of some months, one file per UTC day of their filing.
 
-    Nothing here is random. A file's content does not depend on what else is asked for, so months
-    can be added to a folder later: flights filed after their month's end have files of their own,
+    A file's content does not depend on what else is asked for, so months can be added to a folder
+    later: flights filed after their month's end have files of their own,
     ``flights-2013-02-01-of-01.jsonl``. A cap cuts the last day short, and ``-first<N>`` in its name
     keeps it apart from the whole day.
 
