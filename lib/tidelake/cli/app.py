@@ -9,14 +9,13 @@ import click
 
 from tidelake import __version__
 from tidelake.cli.alerting import alerts
-from tidelake.cli.backfilling import backfill
+from tidelake.cli.backfilling import backfill, repair
 from tidelake.cli.checking import check
 from tidelake.cli.erasing import erase
 from tidelake.cli.flow import fast, run
 from tidelake.cli.init import init
 from tidelake.cli.maintaining import maintain
 from tidelake.cli.reading import dictionary, serve, sql, ui
-from tidelake.cli.repairing import repair
 from tidelake.cli.reports import doctor, ledger, status
 from tidelake.cli.sides import late, quarantine
 from tidelake.cli.tracing import fate

@@ -1,23 +1,57 @@
-"""The commands of ``backfill``: rebuild beside the live tables, compare, swap, take it back."""
+"""The commands ``backfill`` and ``repair``: what computes tables anew."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from tidelake.cli.failures import say
 from tidelake.cli.flow import started
-from tidelake.cli.options import MOMENT, as_json, duration, moment, of_pipeline, place, placed
+from tidelake.cli.options import MOMENT, Place, as_json, duration, located, moment, of_pipeline
 from tidelake.cli.render import print_json, print_table
+from tidelake.delta.tables import HOPS, Hop
 from tidelake.errors import UsageError
 
 if TYPE_CHECKING:
     from tidelake.replay.backfill import Span, Start
     from tidelake.replay.promotion import Differences
+
+_from = click.option(
+    "--from",
+    "start",
+    type=click.Choice(["bronze", "silver"]),
+    default="bronze",
+    show_default=True,
+    help="The layer to read: from silver, only gold is filled anew.",
+)
+
+
+@click.command()
+@of_pipeline
+@click.option("--hop", type=click.Choice(HOPS), required=True, help="Which arrow to mend.")
+@located
+def repair(pipeline: str, hop: Hop, where: Place) -> None:
+    """Begin a new generation of a hop, exactly after what its tables hold.
+
+    Where that cannot be known, because an input was rewritten, the tables disagree or the
+    definition changed, silver or gold is computed anew instead.
+    """
+    definition = where.pipeline(pipeline)
+    with started(where, definition) as run:
+        from tidelake.replay.repair import repair as begin  # noqa: PLC0415
+
+        done = begin(run, hop)
+    if done.rebuilt:
+        say(f"Rebuilt {hop} of {definition.name} as generation {done.generation}: {done.why}.")
+    else:
+        say(
+            f"Hop {hop} of {definition.name} goes on after what its tables hold, "
+            f"as generation {done.generation}."
+        )
+    say(f"Go on with: {where.typed('tidelake run', pipeline)}")
 
 
 @click.group()
@@ -25,30 +59,17 @@ def backfill() -> None:
     """Rebuild a pipeline's tables beside the live ones, compare, swap, take it back."""
 
 
-def _from(command: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--from",
-        "start",
-        type=click.Choice(["bronze", "silver"]),
-        default="bronze",
-        show_default=True,
-        help="The layer to read: from silver, only gold is filled anew.",
-    )(command)
-
-
 @backfill.command()
 @of_pipeline
 @_from
 @as_json
-@placed
-def plan(pipeline: str, start: Start, json_: bool, root: str | None, env: str | None) -> None:
+@located
+def plan(pipeline: str, start: Start, json_: bool, where: Place) -> None:
     """Say what would be read, how many rows and how long; write nothing."""
-    from tidelake.replay.backfill import plan as list_steps  # noqa: PLC0415
-    from tidelake.replay.backfill import read_state  # noqa: PLC0415
+    from tidelake.replay import backfill as replay  # noqa: PLC0415
 
-    where = place(root, env)
     definition = where.pipeline(pipeline)
-    steps = list_steps(where.lake, definition, start)
+    steps = replay.plan(where.lake, definition, start)
     if json_:
         print_json([asdict(step) | {"seconds": step.seconds} for step in steps])
         return
@@ -60,11 +81,17 @@ def plan(pipeline: str, start: Start, json_: bool, root: str | None, env: str | 
         ],
         title=f"A backfill of {definition.name} from {start}",
     )
-    state = read_state(where.lake, definition)
+    state = replay.read_state(where.lake, definition)
     if state is not None:
         say(f"The last backfill of {definition.name} is {state.stage}.")
     begin = where.typed("tidelake backfill run", pipeline)
     say(f"Live tables stay as they are. Begin with: {begin}")
+
+
+def _minutes(seconds: float | None) -> str:
+    if seconds is None:
+        return "not known"
+    return f"{seconds:,.0f} s" if seconds < 120 else f"{seconds / 60:,.0f} min"
 
 
 @backfill.command()
@@ -91,91 +118,27 @@ def plan(pipeline: str, start: Start, json_: bool, root: str | None, env: str | 
     callback=duration,
     help="Instead of --end: this long from --start.",
 )
-@placed
+@located
 def run(
     pipeline: str,
     start: Start,
     first: datetime | None,
     last: datetime | None,
     length: timedelta | None,
-    root: str | None,
-    env: str | None,
+    where: Place,
 ) -> None:
     """Fill green tables; begun again, it goes on, and takes in what arrived since."""
-    where = place(root, env)
     definition = where.pipeline(pipeline)
-    since, span = _part(start, first, _end(first, last, length))
+    if length is not None:
+        if first is None or last is not None:
+            raise UsageError("--for stands in the place of --end, beside --start")
+        last = first + length
+    since, span = _part(start, first, last)
     with started(where, definition) as context:
         from tidelake.replay.backfill import build  # noqa: PLC0415
 
         build(context, start, span, since=since)
     say(f"Built. Compare with: {where.typed('tidelake backfill compare', pipeline)}")
-
-
-@backfill.command()
-@of_pipeline
-@as_json
-@placed
-def compare(pipeline: str, json_: bool, root: str | None, env: str | None) -> None:
-    """Show what a swap would change, and why."""
-    where = place(root, env)
-    definition = where.pipeline(pipeline)
-    from tidelake.replay.backfill import need_state  # noqa: PLC0415
-
-    state = need_state(where.lake, definition, "built")
-    with started(where, definition) as context:
-        from tidelake.replay.promotion import differences  # noqa: PLC0415
-
-        found = differences(context, state)
-    if json_:
-        print_json(_as_json(definition.name, found))
-    else:
-        _show(definition.name, found)
-        say(f"Swap with: {where.typed('tidelake backfill promote', pipeline)}")
-
-
-@backfill.command()
-@of_pipeline
-@placed
-def promote(pipeline: str, root: str | None, env: str | None) -> None:
-    """Let green tables take the place of the live ones, what arrived since included."""
-    where = place(root, env)
-    definition = where.pipeline(pipeline)
-    with started(where, definition) as context:
-        from tidelake.replay.promotion import promote as swap  # noqa: PLC0415
-
-        swap(context)
-    say(
-        f"Promoted. Go on with: {where.typed('tidelake run', pipeline)}\n"
-        f"Take it back with: {where.typed('tidelake backfill rollback', pipeline)}"
-    )
-
-
-@backfill.command()
-@of_pipeline
-@placed
-def rollback(pipeline: str, root: str | None, env: str | None) -> None:
-    """Put back what the tables held before the promotion."""
-    where = place(root, env)
-    definition = where.pipeline(pipeline)
-    with started(where, definition) as context:
-        from tidelake.replay.promotion import rollback as put_back  # noqa: PLC0415
-
-        put_back(context)
-    say(
-        "Rolled back. Restore the definition too if the backfill came with another one.\n"
-        f"Take in what arrived since with: {where.typed('tidelake run', pipeline)}"
-    )
-
-
-def _end(
-    first: datetime | None, last: datetime | None, length: timedelta | None
-) -> datetime | None:
-    if length is None:
-        return last
-    if first is None or last is not None:
-        raise UsageError("--for stands in the place of --end, beside --start")
-    return first + length
 
 
 def _part(
@@ -193,27 +156,38 @@ def _part(
         return first, None
     if (first is None) is not (last is None) or (first and last and first >= last):
         raise UsageError("a range needs --start and a later --end, such as 2026-01-05 2026-01-06")
-    if first and last:
-        return None, Span(first, last)
-    return None, None
+    return None, Span(first, last) if first and last else None
 
 
-def _minutes(seconds: float | None) -> str:
-    if seconds is None:
-        return "not known"
-    return f"{seconds:,.0f} s" if seconds < 120 else f"{seconds / 60:,.0f} min"
+@backfill.command()
+@of_pipeline
+@as_json
+@located
+def compare(pipeline: str, json_: bool, where: Place) -> None:
+    """Show what a swap would change, and why."""
+    from tidelake.replay.backfill import need_state  # noqa: PLC0415
 
+    definition = where.pipeline(pipeline)
+    state = need_state(where.lake, definition, "built")
+    with started(where, definition) as context:
+        from tidelake.replay.promotion import differences  # noqa: PLC0415
 
-def _as_json(name: str, found: Differences) -> dict[str, Any]:
-    return {
-        "pipeline": name,
-        "equal": found.equal,
-        "silver": [asdict(change) for change in found.silver],
-        "gold": {
-            table: one.to_json() | {"redefined": table in found.redefined}
-            for table, one in found.gold.items()
-        },
-    }
+        found = differences(context, state)
+    if not json_:
+        _show(definition.name, found)
+        say(f"Swap with: {where.typed('tidelake backfill promote', pipeline)}")
+        return
+    print_json(
+        {
+            "pipeline": definition.name,
+            "equal": found.equal,
+            "silver": [asdict(change) for change in found.silver],
+            "gold": {
+                table: one.to_json() | {"redefined": table in found.redefined}
+                for table, one in found.gold.items()
+            },
+        }
+    )
 
 
 def _show(name: str, found: Differences) -> None:
@@ -223,17 +197,45 @@ def _show(name: str, found: Differences) -> None:
             [[c.cause, c.was, c.becomes, c.rows, c.example] for c in found.silver],
             title=f"Rows of bronze.{name} that meet another fate",
         )
-    print_table(
-        ["", "gold table", "rows now", "differing", ""],
+    rows = [
         [
-            [
-                "=" if one.equal else "~",
-                table,
-                one.rows,
-                one.differing,
-                "redefined" if table in found.redefined else "",
-            ]
-            for table, one in found.gold.items()
-        ],
-        title=f"{name}: {'nothing changes' if found.equal else 'what changes'}",
+            "=" if one.equal else "~",
+            table,
+            one.rows,
+            one.differing,
+            "redefined" if table in found.redefined else "",
+        ]
+        for table, one in found.gold.items()
+    ]
+    title = f"{name}: {'nothing changes' if found.equal else 'what changes'}"
+    print_table(["", "gold table", "rows now", "differing", ""], rows, title=title)
+
+
+@backfill.command()
+@of_pipeline
+@located
+def promote(pipeline: str, where: Place) -> None:
+    """Let green tables take the place of the live ones, what arrived since included."""
+    with started(where, where.pipeline(pipeline)) as context:
+        from tidelake.replay import promotion  # noqa: PLC0415
+
+        promotion.promote(context)
+    say(
+        f"Promoted. Go on with: {where.typed('tidelake run', pipeline)}\n"
+        f"Take it back with: {where.typed('tidelake backfill rollback', pipeline)}"
+    )
+
+
+@backfill.command()
+@of_pipeline
+@located
+def rollback(pipeline: str, where: Place) -> None:
+    """Put back what the tables held before the promotion."""
+    with started(where, where.pipeline(pipeline)) as context:
+        from tidelake.replay import promotion  # noqa: PLC0415
+
+        promotion.rollback(context)
+    say(
+        "Rolled back. Restore the definition too if the backfill came with another one.\n"
+        f"Take in what arrived since with: {where.typed('tidelake run', pipeline)}"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -10,11 +9,11 @@ import click
 
 from tidelake.cli.failures import say
 from tidelake.cli.flow import started
-from tidelake.cli.options import as_json, of_pipeline, place, placed
+from tidelake.cli.options import Place, as_json, located, of_pipeline
 from tidelake.cli.render import print_json, print_table
 
 if TYPE_CHECKING:
-    from tidelake.replay.erase import Remains, Report
+    from tidelake.replay.erase import Report
 
 
 @click.command()
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 @click.option("--now", is_flag=True, help="Delete old files at once, whoever may still read them.")
 @click.option("--look", is_flag=True, help="Count the subject's rows, and change nothing.")
 @as_json
-@placed
+@located
 def erase(
     pipeline: str,
     whose: str,
@@ -34,8 +33,7 @@ def erase(
     now: bool,
     look: bool,
     json_: bool,
-    root: str | None,
-    env: str | None,
+    where: Place,
 ) -> None:
     """Take a subject's rows out of every table; begun again with the same subject, it goes on.
 
@@ -44,18 +42,16 @@ def erase(
     from tidelake.ops.books import require_tables  # noqa: PLC0415
     from tidelake.replay.subject import parse_subject  # noqa: PLC0415
 
-    where = place(root, env)
     definition = where.pipeline(pipeline, source=source)
     subject = parse_subject(whose, definition)
     require_tables(where.lake, definition.name)
     with started(where, definition) as run:
-        from tidelake.replay.erase import erase as take_out  # noqa: PLC0415
-        from tidelake.replay.erase import look as count  # noqa: PLC0415
+        from tidelake.replay import erase as replay  # noqa: PLC0415
 
         if look:
-            _show_rows(definition.name, count(run, subject), json_=json_)
+            _show_rows(definition.name, replay.look(run, subject), json_=json_)
             return
-        report = take_out(run, subject, now=now)
+        report = replay.erase(run, subject, now=now)
     if json_:
         print_json(report.to_json())
     else:
@@ -66,17 +62,19 @@ def _show_rows(name: str, rows: dict[str, int], *, json_: bool) -> None:
     if json_:
         print_json({"pipeline": name, "rows": rows})
         return
-    title = f"Rows of the subject in {name}"
-    print_table(["table", "rows"], [[table, count] for table, count in rows.items()], title=title)
+    print_table(["table", "rows"], rows.items(), title=f"Rows of the subject in {name}")
     say("Nothing was erased. Without --look they are; gold is computed anew then.")
 
 
-def _together(remains: Sequence[Remains]) -> list[list[str | None]]:
-    """Give a row for what is left, one for all places in which the same is."""
+def _show(report: Report, ledger: str) -> None:
+    title = f"Erased from {report.pipeline}, by {report.column}"
+    title = title if report.rows else f"{title}: no row was there"
+    print_table(["table", "rows"], report.rows.items(), title=title)
+    # A row for what is left, one for all places in which the same is.
     places: dict[tuple[str, datetime | None, str], list[str]] = {}
-    for one in remains:
+    for one in report.remains:
         places.setdefault((one.what, one.until, one.remedy), []).append(one.where)
-    return [
+    left = [
         [
             what,
             where[0] if len(where) == 1 else f"{where[0]} and {len(where) - 1} more (--json)",
@@ -85,18 +83,8 @@ def _together(remains: Sequence[Remains]) -> list[list[str | None]]:
         ]
         for (what, until, remedy), where in places.items()
     ]
-
-
-def _show(report: Report, ledger: str) -> None:
-    rows = [[table, count] for table, count in report.rows.items()]
-    title = f"Erased from {report.pipeline}, by {report.column}"
-    print_table(["table", "rows"], rows, title=title if rows else f"{title}: no row was there")
-    if report.remains:
-        print_table(
-            ["left", "where", "until", "what to do"],
-            _together(report.remains),
-            title="What is left",
-        )
+    if left:
+        print_table(["left", "where", "until", "what to do"], left, title="What is left")
     if report.sent_again:
         say(
             f"{report.sent_again:,} conflicting rows of others were decided anew: "

@@ -11,7 +11,7 @@ import click
 
 from tidelake.cli.failures import say
 from tidelake.cli.flow import started
-from tidelake.cli.options import Place, as_json, of_pipeline, place, placed
+from tidelake.cli.options import Place, as_json, located, of_pipeline
 from tidelake.cli.render import print_json, print_line, print_table
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -27,12 +27,11 @@ def late() -> None:
 @late.command("list")
 @of_pipeline
 @as_json
-@placed
-def late_list(pipeline: str, json_: bool, root: str | None, env: str | None) -> None:
+@located
+def late_list(pipeline: str, json_: bool, where: Place) -> None:
     """List late rows by event date."""
     from tidelake.ops.side import list_late  # noqa: PLC0415
 
-    where = place(root, env)
     days = list_late(where.lake, where.pipeline(pipeline))
     if json_:
         print_json([asdict(day) for day in days])
@@ -62,14 +61,10 @@ def late_list(pipeline: str, json_: bool, root: str | None, env: str | None) -> 
 @click.option(
     "--event-date", type=click.DateTime(["%Y-%m-%d"]), help="Only the rows of this event date."
 )
-@placed
-def late_apply(
-    pipeline: str, event_date: datetime | None, root: str | None, env: str | None
-) -> None:
+@located
+def late_apply(pipeline: str, event_date: datetime | None, where: Place) -> None:
     """Send late rows into silver again, past the lateness test; the next run takes them in."""
-    where = place(root, env)
-    definition = where.pipeline(pipeline)
-    with started(where, definition) as run:
+    with started(where, where.pipeline(pipeline)) as run:
         from tidelake.replay.requeue import apply_late  # noqa: PLC0415
 
         rows = apply_late(run, event_date=event_date.date() if event_date else None)
@@ -92,19 +87,17 @@ def _chosen(command: Callable[..., Any]) -> Callable[..., Any]:
 @of_pipeline
 @_chosen
 @as_json
-@placed
+@located
 def quarantine_list(
     pipeline: str,
     stage: str | None,
     rule: str | None,
     json_: bool,
-    root: str | None,
-    env: str | None,
+    where: Place,
 ) -> None:
     """List quarantined rows by reason, with an example and the trend over the last batches."""
     from tidelake.ops.side import list_quarantine  # noqa: PLC0415
 
-    where = place(root, env)
     groups = list_quarantine(where.lake, where.pipeline(pipeline), stage=stage, rule=rule)
     if json_:
         print_json([asdict(group) for group in groups])
@@ -136,20 +129,17 @@ def quarantine_list(
 @_chosen
 @click.option("--look", is_flag=True, help="Show what would be released, and send nothing.")
 @as_json
-@placed
+@located
 def quarantine_replay(
     pipeline: str,
     stage: str | None,
     rule: str | None,
     look: bool,
     json_: bool,
-    root: str | None,
-    env: str | None,
+    where: Place,
 ) -> None:
     """Send the rows that would pass today into silver again; the next run takes them in."""
-    where = place(root, env)
-    definition = where.pipeline(pipeline)
-    with started(where, definition) as run:
+    with started(where, where.pipeline(pipeline)) as run:
         from tidelake.replay.requeue import Choice, replay_quarantine  # noqa: PLC0415
 
         replay = replay_quarantine(run, Choice(stage, rule), look_only=look)
@@ -174,21 +164,18 @@ def quarantine_replay(
 @of_pipeline
 @_chosen
 @click.option("--reason", required=True, metavar="TEXT", help="Why; written down with each row.")
-@placed
+@located
 def quarantine_discard(
     pipeline: str,
     stage: str | None,
     rule: str | None,
     reason: str,
-    root: str | None,
-    env: str | None,
+    where: Place,
 ) -> None:
     """Give up quarantined rows; they stay in the table and in the books."""
     if not reason.strip():
         raise click.BadParameter("say why", param_hint="--reason")
-    where = place(root, env)
-    definition = where.pipeline(pipeline)
-    with started(where, definition) as run:
+    with started(where, where.pipeline(pipeline)) as run:
         from tidelake.replay.requeue import Choice, discard_quarantine  # noqa: PLC0415
 
         rows = discard_quarantine(run, Choice(stage, rule), why=reason)

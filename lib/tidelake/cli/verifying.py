@@ -13,7 +13,7 @@ import click
 
 from tidelake.cli.failures import say
 from tidelake.cli.flow import started
-from tidelake.cli.options import MOMENT, as_json, moment, of_pipeline, place, placed
+from tidelake.cli.options import MOMENT, Place, as_json, located, moment, of_pipeline
 from tidelake.cli.render import print_json, print_line, print_table
 from tidelake.errors import UnequalError
 from tidelake.typed import Typed
@@ -40,17 +40,15 @@ _LONGEST = 40
     help="Write the verdict there; where the file exists, hold the tables against it too.",
 )
 @as_json
-@placed
+@located
 def verify(
     pipeline: str,
     since: datetime | None,
     certificate: Path | None,
     json_: bool,
-    root: str | None,
-    env: str | None,
+    where: Place,
 ) -> None:
     """Compute silver and gold anew and compare row by row; exit 3 on any difference."""
-    where = place(root, env)
     definition = where.pipeline(pipeline)
     with started(where, definition) as run:
         from tidelake.replay.verify import (  # noqa: PLC0415
@@ -60,11 +58,9 @@ def verify(
         )
         from tidelake.replay.verify import verify as judge  # noqa: PLC0415
 
-        earlier = (
-            read_certificate(certificate, definition.name)
-            if certificate is not None and certificate.exists()
-            else None
-        )
+        earlier = None
+        if certificate is not None and certificate.exists():
+            earlier = read_certificate(certificate, definition.name)
         verdict = judge(run, since=since)
         if earlier is not None:
             verdict = verdict.with_changes(changed_since(run, earlier))
