@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.attacks import SETTINGS
-from tidelake.ops.serving.guard import allowed_settings
+from tidelake.ops.serving import allowed_settings
 
 _HARMLESS = {
     "use:database": "gold",

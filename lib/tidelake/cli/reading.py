@@ -172,7 +172,7 @@ def serve(port: int, host: str, where: Place) -> None:
             f"there is no table {where.lake.place} yet. "
             f"Fill them with: {where.typed(first_command())}"
         )
-    from tidelake.ops.serving.server import serving  # noqa: PLC0415
+    from tidelake.ops.serving import serving  # noqa: PLC0415
 
     asked = threading.Event()
     say(f"Starting Spark for the tables {where.lake.place} …")

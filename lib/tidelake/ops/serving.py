@@ -1,4 +1,4 @@
-"""Let clients of the Thrift server read the lake's tables, and nothing else.
+"""Run Spark's Thrift server, for tools that speak JDBC: clients may read the lake's tables only.
 
 Spark has no switch for that. But each statement of a client goes through its session's parser, and
 a parser can be put in front of Spark's own, even one in Python. This one analyses the statement
@@ -6,26 +6,47 @@ and judges the analysed plan: every node and every relation in it must be an all
 then runs the plan that was judged.
 
 Three things are settled elsewhere, because analysis itself would already act on them: the settings
-in :data:`LOCKED`, the functions in :data:`~tidelake.ops.statements.SPARK_REFUSED`, and the settings
+in ``_LOCKED``, the functions in :data:`~tidelake.ops.statements.SPARK_REFUSED`, and the settings
 that a connection brings along. The Thrift server puts those into the session, Hive and the JVM
 before any statement is parsed, so the requests of clients go through :class:`_Requests` first.
 """
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, ClassVar
 
+from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.captured import AnalysisException, CapturedException
 from pyspark.sql import SparkSession
 
+from tidelake.config import Environment
+from tidelake.config.types import quoted
+from tidelake.delta.log import last_commit
+from tidelake.delta.notes import Final
+from tidelake.delta.tables import Lake, Table
+from tidelake.errors import MachineError, NotBuiltError, UsageError
 from tidelake.ops.statements import SPARK_REFUSED
-from tidelake.spark.internals import JavaError, inject_parser, java_cause, jvm_of
+from tidelake.spark.internals import (
+    BridgeError,
+    JavaError,
+    inject_parser,
+    java_cause,
+    jvm_of,
+    start_thrift_server,
+)
+from tidelake.spark.session import build_session, kept_log, session_jars, spark_log
 
+_LAYERS = ("bronze", "silver", "gold", "dim", "ops")
 # Settings that a client may read and change; their values are numbers, switches or checked by
 # Spark. Every other key also becomes one of Hadoop's, which name classes, hosts and folders.
-SETTINGS = frozenset(
+_SETTINGS = frozenset(
     {
         "spark.sql.adaptive.enabled",
         "spark.sql.ansi.doubleQuotedIdentifiers",
@@ -39,17 +60,17 @@ SETTINGS = frozenset(
     }
 )
 # Drivers ask for it and decide by it what to send.
-_READABLE = SETTINGS | {"spark.sql.hive.version"}
+_READABLE = _SETTINGS | {"spark.sql.hive.version"}
 # What analysis would act on before there is a plan to judge: files as tables, ``${env:…}`` in
 # texts, settings and temporary views that all clients share.
-LOCKED = {
+_LOCKED = {
     "spark.sql.runSQLOnFiles": "false",
     "spark.sql.variable.substitute": "false",
     "spark.sql.hive.thriftServer.singleSession": "false",
 }
-AUTHENTICATION = "spark.hadoop.hive.server2.authentication"
+_AUTHENTICATION = "spark.hadoop.hive.server2.authentication"
 # With it nobody gets in: there is no class that could check a password.
-CLOSED = "CUSTOM"
+_CLOSED = "CUSTOM"
 # What Hive's driver always sends: the database to begin in, and how many rows a fetch takes.
 _ALWAYS = frozenset(
     {"use:database", "set:hiveconf:hive.server2.thrift.resultset.default.fetch.size"}
@@ -95,10 +116,10 @@ class _Unresolved(Exception):
     """A plan that Spark cannot analyse: it names a table that does not exist, for example."""
 
 
-def only_reading(spark: SparkSession) -> None:
+def _only_reading(spark: SparkSession) -> None:
     """Put a guard in front of each session that begins from now on; ``spark`` itself may write.
 
-    ``spark`` is started with :data:`LOCKED`, and clients' sessions are made from it.
+    ``spark`` is started with :data:`_LOCKED`, and clients' sessions are made from it.
     """
     jvm = inject_parser(spark, _Guards)
     analysis = jvm.org.apache.spark.sql.catalyst.analysis
@@ -221,9 +242,9 @@ def _judge(node: Any) -> None:
     elif kind == "SetCommand":
         pair = node.kv()
         key, value = (pair.get()._1(), pair.get()._2()) if pair.isDefined() else ("", pair)
-        _judge_setting(key, SETTINGS if value.isDefined() else _READABLE)
+        _judge_setting(key, _SETTINGS if value.isDefined() else _READABLE)
     elif kind == "ResetCommand":
-        _judge_setting(node.config().get() if node.config().isDefined() else "", SETTINGS)
+        _judge_setting(node.config().get() if node.config().isDefined() else "", _SETTINGS)
 
 
 def _judge_setting(key: str, allowed: frozenset[str]) -> None:
@@ -252,16 +273,16 @@ def _items(sequence: Any) -> Iterator[Any]:
         yield each.next()
 
 
-def open_for_clients(spark: SparkSession, server: Any, *, anybody: bool) -> None:
+def _open_for_clients(spark: SparkSession, server: Any, *, anybody: bool) -> None:
     """Let clients of a server connect, with no other settings than the allowed ones.
 
     The server listens from its start on, before its requests can be put through anything. Until
-    this function is called, :data:`CLOSED` keeps everybody out.
+    this function is called, :data:`_CLOSED` keeps everybody out.
 
     Args:
         spark: The server's session.
         server: Spark's ``HiveThriftServer2``.
-        anybody: Whether it was started with :data:`CLOSED` and now asks for no password. Else the
+        anybody: Whether it was started with :data:`_CLOSED` and now asks for no password. Else the
             environment has an authentication of its own, which stays.
     """
     jvm = jvm_of(spark)
@@ -289,7 +310,7 @@ def allowed_settings(brought: Mapping[str, str]) -> dict[str, str]:
     settings of a metastore, which all sessions share.
     """
     of_session = {
-        f"set:{kind}:{setting}" for kind in ("hiveconf", "hivevar") for setting in SETTINGS
+        f"set:{kind}:{setting}" for kind in ("hiveconf", "hivevar") for setting in _SETTINGS
     }
     return {
         key: value
@@ -333,3 +354,118 @@ class _Requests:
 
     class Java:
         implements: ClassVar[list[str]] = ["org.apache.hive.service.rpc.thrift.TCLIService$Iface"]
+
+
+@dataclass
+class Registered:
+    """The tables that the server's catalog has, and up to when their final rows go.
+
+    The catalog is in memory and knows where tables lie; Delta's log says the rest, so that new
+    rows and new columns are seen at once. What :meth:`refresh` brings are tables that were not
+    there before, and the bounds of the views of final rows.
+    """
+
+    spark: SparkSession
+    lake: Lake
+    tables: set[str] = field(default_factory=set)
+    _bounds: dict[str, datetime | None] = field(default_factory=dict)
+
+    def refresh(self) -> list[str]:
+        """Register what came since; give the names that are new."""
+        if not self.tables:
+            for layer in _LAYERS:
+                self.spark.sql(f"CREATE SCHEMA IF NOT EXISTS {layer}")
+        found = []
+        for table in self.lake.existing():
+            if table.name not in self.tables:
+                path = str(table.path).replace("\\", "\\\\").replace("'", "\\'")
+                self.spark.sql(f"CREATE TABLE {table.name} USING DELTA LOCATION '{path}'")
+                self.tables.add(table.name)
+                found.append(table.name)
+            if table.name.startswith("gold.") and self._follow_final(table):
+                found.append(f"{table.name}__final")
+        return found
+
+    def _follow_final(self, table: Table) -> bool:
+        """Cut the view of a table's final rows where its newest commit says; True for a new one."""
+        final = Final.of(last_commit(table))
+        known = table.name in self._bounds
+        if final is None or (known and self._bounds[table.name] == final.until):
+            return False
+        self._bounds[table.name] = final.until
+        kept = "false"
+        if final.until is not None:
+            kept = f"{quoted(final.column)} <= TIMESTAMP'{final.until.isoformat()}'"
+        view = f"SELECT * FROM {table.name} WHERE {kept}"
+        self.spark.sql(f"CREATE OR REPLACE VIEW {table.name}__final AS {view}")
+        return not known
+
+
+@contextmanager
+def serving(environment: Environment, lake: Lake, *, host: str, port: int) -> Iterator[Registered]:
+    """Serve a lake's tables at an address, with an environment's Spark settings.
+
+    Yields:
+        The tables that clients see; whoever holds them is to bring them up to date.
+
+    Raises:
+        UsageError: Nobody can listen there.
+        NotBuiltError: The tables are in a catalog, or Spark is another's.
+        MachineError: Spark, or its Thrift server, does not start.
+    """
+    if lake.catalog is not None or environment.remote is not None:
+        raise NotBuiltError(
+            f"Serving the tables of environment {environment.name}",
+            "Connect to the SQL warehouse, or the server, that is there.",
+        )
+    # Not only after Spark's start.
+    try:
+        with socket.create_server((host, port)):
+            pass
+    except OSError as error:
+        raise UsageError(
+            f"cannot listen at {host}:{port}: {error.strerror}. Take another with --port."
+        ) from error
+    settings = _settings(environment, host, port)
+    spark = build_session(environment.model_copy(update={"spark": settings}))
+    try:
+        registered = Registered(spark, lake)
+        registered.refresh()
+        _only_reading(spark)
+        try:
+            server = start_thrift_server(spark, spark_log())
+        except (BridgeError, PySparkException) as error:
+            raise MachineError(
+                f"the Thrift server did not start at port {port}: {str(error).splitlines()[0]}\n"
+                f"Its own words are in {kept_log(error)}."
+            ) from error
+        try:
+            _open_for_clients(spark, server, anybody=_AUTHENTICATION not in environment.spark)
+            yield registered
+        finally:
+            # Told to stop together with us, the JVM may be gone already.
+            with suppress(BridgeError, OSError):
+                server.stop()
+    finally:
+        with suppress(BridgeError, OSError):
+            spark.stop()
+
+
+def _settings(environment: Environment, host: str, port: int) -> dict[str, str]:
+    return {
+        _AUTHENTICATION: _CLOSED,
+        # Not those that give the session a catalog beside the lake's.
+        **{
+            key: value
+            for key, value in environment.spark.items()
+            if not key.startswith("spark.sql.catalog.") and key != "spark.sql.defaultCatalog"
+        },
+        **_LOCKED,
+        "spark.hadoop.hive.server2.transport.mode": "binary",
+        # Clients' threads see the jars of the JVM's start alone.
+        "spark.driver.extraClassPath": os.pathsep.join(
+            str(jar) for jar in session_jars(environment)
+        ),
+        "spark.hadoop.hive.server2.thrift.bind.host": host,
+        "spark.hadoop.hive.server2.thrift.port": str(port),
+    }

@@ -1,1 +1,0 @@
-"""Serve the tables to tools that speak JDBC: Spark's own Thrift server, for reading only."""
