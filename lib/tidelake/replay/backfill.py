@@ -56,12 +56,7 @@ _NEXT: dict[Stage, str] = {
 
 @dataclass(frozen=True)
 class GreenLake(Lake):
-    """The tables of a backfill, and the live ones that it reads.
-
-    Attributes:
-        live: Where the others are.
-        own: Logical names of the tables that the backfill fills.
-    """
+    """The tables that a backfill fills, by their logical names, and the live ones it reads."""
 
     live: Lake
     own: frozenset[str]
@@ -116,15 +111,9 @@ class Span:
 
 @dataclass(frozen=True)
 class Step:
-    """One hop of a planned backfill.
+    """One hop of a planned backfill: how many rows of a table's version fill which tables.
 
-    Attributes:
-        hop: Which.
-        reads: The table.
-        version: As of which version.
-        rows: How many rows.
-        fills: The tables.
-        rate: Rows a second that the live hop took, by its newest batches; None: not known.
+    The rate is in rows a second of the live hop's newest batches; None: not known.
     """
 
     hop: Hop

@@ -70,9 +70,7 @@ class Change:
 
     Attributes:
         was: The live table that holds them; None for none.
-        becomes: The green one.
-        cause: Why.
-        rows: How many.
+        becomes: The green one; None for none.
         example: The record id of one of them.
     """
 
@@ -85,13 +83,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Differences:
-    """What a swap would change.
-
-    Attributes:
-        silver: By cause.
-        gold: Each table against its green one.
-        redefined: Gold tables whose definition is another one.
-    """
+    """What a swap would change; ``redefined`` are gold tables whose definition is another one."""
 
     silver: tuple[Change, ...]
     gold: dict[str, Comparison]

@@ -38,12 +38,7 @@ from tidelake.runtime.landing import taken_files
 
 @dataclass(frozen=True)
 class Repaired:
-    """What a repair did.
-
-    Attributes:
-        generation: The new one.
-        why: Why the tables were computed anew; empty: they are as they were.
-    """
+    """The new generation, and why the tables were computed anew; empty: they were not."""
 
     generation: str
     why: str = ""

@@ -105,12 +105,7 @@ def apply_late(run: Run, *, event_date: date | None = None) -> int:
 
 @dataclass(frozen=True)
 class Choice:
-    """Which quarantined rows a command means; all criteria must hold.
-
-    Attributes:
-        stage: Where they failed.
-        rule: A text within one of their reasons.
-    """
+    """Quarantined rows by the stage where they failed and a text within one of their reasons."""
 
     stage: str | None = None
     rule: str | None = None
@@ -127,14 +122,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What would become of some quarantined rows today.
-
-    Attributes:
-        stage: Where they failed.
-        fate: Which fate they would have now.
-        now: The stage at which they would fail again; None where they would not.
-        rows: How many.
-    """
+    """The fate that rows quarantined at a stage would have now, and the stage, if they fail."""
 
     stage: str
     fate: str
@@ -144,12 +132,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Replay:
-    """A replay, shown before it is done.
-
-    Attributes:
-        outcomes: What would become of the chosen rows.
-        requeued: Rows that were requeued; 0 for a look only.
-    """
+    """What would become of the chosen rows, and how many were requeued."""
 
     outcomes: tuple[Outcome, ...]
     requeued: int

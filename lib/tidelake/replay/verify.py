@@ -70,12 +70,9 @@ class Judged:
 
 @dataclass(frozen=True)
 class Verification:
-    """What a verification found.
+    """What a verification of arrivals since an instant (UTC), or of all, found.
 
-    Attributes:
-        pipeline: Whose tables.
-        since: The instant from which on arrivals were judged (UTC); None: all of them.
-        tables: In the order of the flow.
+    Tables are in the order of the flow.
     """
 
     pipeline: str

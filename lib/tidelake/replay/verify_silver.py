@@ -72,14 +72,8 @@ _UNREAD = "_quarantined_unread"
 class SilverInputs:
     """What silver has taken, and what it made of it.
 
-    Attributes:
-        version: Silver's.
-        closing: Its commits, newest first.
-        bronze: Bronze as far as it was taken.
-        requeued: The requeue likewise.
-        silver: Silver as of its newest commit.
-        quarantine: The rows that are still there, of closed batches.
-        late: Likewise.
+    Bronze and the requeue are read as far as silver's version has taken them, its side tables by
+    the rows of closed batches that are still there; ``closing`` are its commits, newest first.
     """
 
     version: int
