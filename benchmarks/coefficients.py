@@ -25,7 +25,7 @@ from benchmarks.measuring import machine, say
 from benchmarks.runner import REPORTS
 from tidelake.config import Limits, load_environment, load_pipeline
 from tidelake.delta.tables import HOPS, Hop, Lake, Table
-from tidelake.ops.metrics.listener import Trigger, TriggerListener
+from tidelake.ops.metrics.recorder import Trigger, TriggerListener
 from tidelake.ops.query import ask
 from tidelake.runtime.hop import Run
 from tidelake.runtime.pipeline import run_hops

@@ -118,6 +118,11 @@ class LostError(RefusedError):
 class GenerationError(RefusedError):
     """Table and checkpoint do not belong together."""
 
+    def __init__(self, what: str, remedy: str = "") -> None:
+        """Keep what does not fit, and add to the message what mends it."""
+        self.what = what
+        super().__init__(f"{what}. Nothing was written. {remedy}" if remedy else what)
+
 
 class LockedError(RefusedError):
     """Another process writes this hop."""

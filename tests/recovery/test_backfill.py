@@ -19,7 +19,7 @@ from tidelake.delta.merge import compact
 from tidelake.delta.tables import Table
 from tidelake.errors import GenerationError, RefusedError, UsageError
 from tidelake.ops.ledger import read_ledger
-from tidelake.ops.maintenance.upkeep import Plan, upkeep
+from tidelake.ops.maintenance import Plan, upkeep
 from tidelake.replay import generations
 from tidelake.replay.backfill import Span, build, green_run, need_state, plan
 from tidelake.replay.promotion import differences, promote, rollback
@@ -73,7 +73,7 @@ def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Wor
     bronze = made.lake.bronze("clickstream")
     compact(spark, bronze)
     made.run()
-    (kept,) = upkeep(made.context, [Plan(bronze, timedelta(0), timedelta(0))])
+    (kept,) = upkeep(made.context, [Plan(bronze, timedelta(0))])
     assert kept.files == 1 and kept.deleted >= 2
     made.land("2.jsonl", _lines(2))
     return made

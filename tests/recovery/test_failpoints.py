@@ -24,7 +24,7 @@ from tests.worlds import World, world
 from tidelake.delta.notes import hash_of
 from tidelake.delta.tables import HOPS
 from tidelake.errors import LockedError
-from tidelake.ops.maintenance.upkeep import plan_upkeep, upkeep
+from tidelake.ops.maintenance import plan_upkeep, upkeep
 from tidelake.replay.backfill import Stage, State, write_state
 from tidelake.replay.promotion import promote, rollback
 from tidelake.replay.repair import repair

@@ -20,7 +20,7 @@ from tidelake.delta.access import load
 from tidelake.delta.tables import HOPS, Hop
 from tidelake.errors import GenerationError
 from tidelake.ops.ledger import read_ledger
-from tidelake.ops.maintenance.upkeep import plan_upkeep, upkeep
+from tidelake.ops.maintenance import plan_upkeep, upkeep
 from tidelake.replay.backfill import build
 from tidelake.replay.erase import erase
 from tidelake.replay.promotion import differences, promote, rollback

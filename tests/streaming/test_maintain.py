@@ -18,7 +18,7 @@ from tidelake.delta.log import last_commit
 from tidelake.delta.merge import clustering_of
 from tidelake.errors import RefusedError
 from tidelake.ops.ledger import read_ledger
-from tidelake.ops.maintenance.upkeep import Plan, plan_upkeep, upkeep
+from tidelake.ops.maintenance import Plan, plan_upkeep, upkeep
 from tidelake.ops.query import ask_at_epoch
 from tidelake.replay.verify import verify
 
@@ -119,8 +119,8 @@ def test_the_log_of_a_table_that_rests_reaches_back_to_its_newest_note(
     last = last_commit(bronze)
     assert last is not None
     rested = replace(last, written_at=datetime.now(UTC) - timedelta(days=40))
-    monkeypatch.setattr("tidelake.ops.maintenance.upkeep.last_commit", lambda _: rested)
-    list(upkeep(played.context, [Plan(bronze, _HORIZON, timedelta(0))]))
+    monkeypatch.setattr("tidelake.ops.maintenance.last_commit", lambda _: rested)
+    list(upkeep(played.context, [Plan(bronze, _HORIZON)]))
     detail = DeltaTable.forPath(played.spark, str(bronze.path)).detail().select("properties")
     properties = detail.collect()[0]["properties"]
     assert properties["delta.logRetentionDuration"] == "interval 81 days"

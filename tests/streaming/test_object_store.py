@@ -21,7 +21,7 @@ from tidelake.delta.tables import HOPS, Hop, Lake
 from tidelake.errors import GenerationError, SourceChangedError
 from tidelake.folders import folder
 from tidelake.ops.ledger import read_ledger
-from tidelake.ops.maintenance.upkeep import plan_upkeep, upkeep
+from tidelake.ops.maintenance import plan_upkeep, upkeep
 from tidelake.replay.backfill import build
 from tidelake.replay.promotion import promote, rollback
 from tidelake.replay.repair import repair

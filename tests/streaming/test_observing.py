@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
 from pyspark.sql import SparkSession
 
 from tests.running import click, read
 from tests.worlds import World, world
-from tidelake.config import AlertTargets, Environment, Lineage, Metrics
+from tidelake.config import AlertTargets, Lineage, Metrics
 from tidelake.delta.tables import HOPS, Hop
 from tidelake.errors import RefusedError, TidelakeError
 from tidelake.ops.alerts import alerts_of
-from tidelake.ops.metrics.kept import kept_since
-from tidelake.ops.metrics.measured import Measured
-from tidelake.ops.metrics.table import ProgressTable
-from tidelake.ops.observing import observing
+from tidelake.ops.metrics.recorder import Recorder
+from tidelake.ops.metrics.table import Measured, ProgressTable, kept_since
+from tidelake.ops.observing import RunObserver, observing
 from tidelake.runtime.hop import Run
 from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.progress import Progress
@@ -30,16 +30,16 @@ from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def observed(
-    made: World, said: list[str], hops: Sequence[Hop] = HOPS, **targets: Any
-) -> Environment:
-    """Run hops the way the command line does; give the environment that was run in."""
+def observed(made: World, said: list[str], hops: Sequence[Hop] = HOPS, **targets: Any) -> Recorder:
+    """Run hops the way the command line does; give what measured them."""
     environment = made.environment.model_copy(update=targets)
     run = Run(made.spark, made.pipeline, made.lake, environment, Progress(said.append))
     trigger = parse_trigger(AVAILABLE_NOW)
-    with observing(run, hops, trigger) as seen:
+    with observing(run, trigger) as seen:
         run_hops(seen, hops, trigger)
-    return environment
+    observer = seen.progress.observer
+    assert isinstance(observer, RunObserver)
+    return observer._recorder
 
 
 def jobs(spark: SparkSession) -> int:
@@ -71,12 +71,10 @@ def two_runs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> d
     plain.run()
     alone = jobs(spark) - started
     said: list[str] = []
-    observed(
+    recorder = observed(
         made,
         said,
-        metrics=Metrics(
-            prometheus="127.0.0.1:0", jsonl=kept / "batches.jsonl", textfile=kept / "collector"
-        ),
+        metrics=Metrics(prometheus="127.0.0.1:0"),
         lineage=Lineage(file=kept / "lineage.jsonl"),
     )
     watched = jobs(spark) - started - alone
@@ -86,10 +84,8 @@ def two_runs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> d
         "said": said,
         "kept": kept,
         "jobs": (alone, watched),
-        "batches": [
-            Measured(**json.loads(line))
-            for line in (kept / "batches.jsonl").read_text().splitlines()
-        ],
+        "sinks": recorder._sinks,
+        "batches": [Measured(**one.to_json()) for one in recorder.recent()],
     }
 
 
@@ -128,11 +124,10 @@ def test_an_observed_run_fills_the_same_tables(two_runs: dict[str, Any]) -> None
         assert tables[0] == tables[1]
 
 
-def test_the_run_says_where_its_metrics_are_and_leaves_a_textfile(
-    two_runs: dict[str, Any],
-) -> None:
+def test_the_run_says_where_its_metrics_are_and_fills_them(two_runs: dict[str, Any]) -> None:
     assert "metrics: http://127.0.0.1:0/metrics" in two_runs["said"]
-    text = (two_runs["kept"] / "collector" / "tidelake_clickstream.prom").read_text()
+    (registry,) = two_runs["sinks"]
+    text = generate_latest(registry.collected).decode()
     assert 'tidelake_hop_rows_total{hop="silver",pipeline="clickstream"} 31.0' in text
     assert 'tidelake_hop_waiting{hop="gold",pipeline="clickstream"} 0.0' in text
 
@@ -199,24 +194,31 @@ def test_nothing_that_observes_can_harm_a_run(
 ) -> None:
     monkeypatch.setenv("HOOK", "http://127.0.0.1:1/s3cret")
     monkeypatch.setenv("LINEAGE", "http://127.0.0.1:1/s3cret")
-    monkeypatch.setattr("tidelake.ops.alerts.webhook._PAUSES", ())
+    monkeypatch.setattr("tidelake.ops.alerts.telling._PAUSES", ())
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tidelake.ops.metrics.prometheus.Registry.put", full)
     made = world(spark, tmp_path / "world")
     made.land("a.json", [b"broken"] * 100)
-    blocked = tmp_path / "a file"
+    blocked = tmp_path / "world" / "lake" / "ops" / "progress"
+    assert str(made.lake.progress().path) == str(blocked)
+    blocked.parent.mkdir(parents=True)
     blocked.write_text("")
     said: list[str] = []
     observed(
         made,
         said,
         ("bronze", "silver"),
-        metrics=Metrics(prometheus="192.0.2.1:1", jsonl=blocked / "x", textfile=blocked / "y"),
+        metrics=Metrics(prometheus="192.0.2.1:1", table=True),
         alerts=AlertTargets(webhook="env:HOOK"),
         lineage=Lineage(url="env:LINEAGE"),
     )
     told = "\n".join(said)
     assert "metrics: 192.0.2.1:1 cannot be listened on" in told
-    assert told.count("the file of JSON lines takes no more") == 1
-    assert "the textfile takes no more" in told
+    assert told.count("metrics: Prometheus takes no more: OSError: No space left on device") == 1
+    assert told.count("metrics: ops.progress takes no more") == 1
     assert "alert opens: warning quarantine_rate" in told
     assert "the webhook did not take them: it does not answer" in told
     assert "lineage: the backend takes no events" in told

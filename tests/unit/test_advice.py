@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tidelake.ops.advice import Taking, advise, trend_of
+from tidelake.ops.lag import Taking, advise, trend_of
 
 # Two slots of 100 rows/s: what waits within 300 s is 60,000 rows.
 _TAKING = Taking(rows_per_slot=100, slots=2, tasks=8)

@@ -385,7 +385,7 @@ def test_a_run_lets_its_alerts_name_commands_as_it_was_called(
     shop = Shop(tmp_path)
     observed: list[Typed] = []
 
-    def observing(_run: object, _hops: object, _when: object, typed: Typed) -> object:
+    def observing(_run: object, _when: object, typed: Typed) -> object:
         observed.append(typed)
         return nullcontext()
 

@@ -31,20 +31,32 @@ def write(text: str) -> None:
 def test_nothing_is_told_anywhere_by_default() -> None:
     write("")
     found = load_environment()
-    assert (found.metrics.table, found.metrics.prometheus, found.metrics.jsonl) == (
-        *(False, None),
-        None,
-    )
+    assert (found.metrics.table, found.metrics.prometheus) == (False, None)
     assert (found.alerts.webhook, found.lineage) == (None, None)
     assert found.metrics.keep == timedelta(days=30)
 
 
 def test_files_lie_under_the_working_directory(own_conf: Path) -> None:
-    write("metrics: {jsonl: logs/b.jsonl, textfile: /var/t}\nlineage: {file: l.jsonl}\n")
+    write("lineage: {file: logs/l.jsonl}\n")
     found = load_environment()
-    assert found.metrics.jsonl == own_conf / "logs" / "b.jsonl"
-    assert found.metrics.textfile == Path("/var/t")
-    assert found.lineage is not None and found.lineage.file == own_conf / "l.jsonl"
+    assert found.lineage is not None
+    assert found.lineage.file == own_conf / "logs" / "l.jsonl"
+    write("lineage: {file: /var/l.jsonl}\n")
+    found = load_environment()
+    assert found.lineage is not None and found.lineage.file == Path("/var/l.jsonl")
+
+
+def test_a_sink_that_was_removed_is_refused_with_its_line_and_what_to_write() -> None:
+    write("metrics:\n  table: true\n  jsonl: logs/b.jsonl\n  textfile: /var/t\n")
+    with pytest.raises(ConfigError) as caught:
+        load_environment()
+    found = {violation.path: violation for violation in caught.value.violations}
+    assert {path: violation.line for path, violation in found.items()} == {
+        "metrics.jsonl": 4,
+        "metrics.textfile": 5,
+    }
+    assert "removed; leave it out, set table: true" in found["metrics.jsonl"].message
+    assert "set prometheus: HOST:PORT or table: true" in found["metrics.textfile"].message
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,7 @@ from tidelake.config import Environment, Lineage, load_pipeline
 from tidelake.delta.tables import Lake
 from tidelake.errors import UsageError
 from tidelake.instants import now
-from tidelake.ops.lineage.datasets import flow_of
-from tidelake.ops.lineage.events import Job, Told, Written, client_of, event_of
-from tidelake.ops.lineage.reporter import LineageReporter
+from tidelake.ops.lineage import Job, LineageReporter, Written, client_of, event_of, flow_of
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
 
@@ -95,15 +93,19 @@ def test_a_folder_on_a_store_is_named_by_its_bucket(tmp_path: Path) -> None:
 
 def test_an_event_has_the_facets_that_backends_read(tmp_path: Path, lineage: Lineage) -> None:
     flow = flow_of(Lake(tmp_path), shop(tmp_path), "bronze")
-    parent = Job("shop", "01890000-0000-7000-8000-000000000000", streams=False)
-    job = Job("shop.bronze", "01890000-0000-7000-8000-000000000001", False, parent)
-    told = Told(
+    parent = Job("shop", streams=False, run="01890000-0000-7000-8000-000000000000")
+    job = Job("shop.bronze", False, parent, run="01890000-0000-7000-8000-000000000001")
+    event = event_of(
+        lineage,
+        job,
+        "FAIL",
+        now(),
         flow,
-        {"bronze.shop": [("record_id", "string")]},
-        {"bronze.shop": Written(5, 3)},
-        "LostError: gone",
+        schemas={"bronze.shop": [("record_id", "string")]},
+        written={"bronze.shop": Written(5, 3)},
+        error="LostError: gone",
     )
-    found = json.loads(Serde.to_json(event_of(lineage, job, "FAIL", now(), told)))
+    found = json.loads(Serde.to_json(event))
     assert found["eventType"] == "FAIL"
     assert found["job"]["namespace"] == "shops" and found["job"]["name"] == "shop.bronze"
     facets = found["run"]["facets"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -20,16 +19,17 @@ from tidelake.config.standard import PROGRESS_COLUMNS
 from tidelake.delta.tables import Lake
 from tidelake.ops.alerts.alert import Alert
 from tidelake.ops.backlogs import Backlog
-from tidelake.ops.metrics.exported import EXPORTED
-from tidelake.ops.metrics.joining import Joining
-from tidelake.ops.metrics.jsonl import JsonLines
-from tidelake.ops.metrics.kept import kept_since
-from tidelake.ops.metrics.listener import Trigger
-from tidelake.ops.metrics.measured import Measured
-from tidelake.ops.metrics.messages import Closed, Failed, Message, Started
-from tidelake.ops.metrics.prometheus import Registry, Served, Textfile
-from tidelake.ops.metrics.recorder import Recorder
-from tidelake.ops.metrics.sinks import Guarded
+from tidelake.ops.metrics.prometheus import EXPORTED, Registry, Served
+from tidelake.ops.metrics.recorder import (
+    Closed,
+    Failed,
+    Joining,
+    Message,
+    Recorder,
+    Started,
+    Trigger,
+)
+from tidelake.ops.metrics.table import Measured, Sink, kept_since
 
 NEW_YEAR = datetime(2024, 1, 1, tzinfo=UTC)
 PHASES = {"addBatch": 4000, "walCommit": 300, "commitOffsets": 200, "triggerExecution": 5000}
@@ -197,7 +197,7 @@ def test_the_table_has_a_column_for_each_value_of_a_batch() -> None:
     assert list(PROGRESS_COLUMNS) == list(measured().to_json())
 
 
-class Collecting:
+class Collecting(Sink):
     """A sink that keeps what it is given, and breaks when it is told to."""
 
     name = "the test"
@@ -212,9 +212,6 @@ class Collecting:
             raise RuntimeError("the disk is full\nand more")
         self.found.append(measured)
 
-    def tick(self) -> None:
-        pass
-
     def close(self) -> None:
         self.is_closed = True
 
@@ -223,7 +220,7 @@ def test_a_sink_that_fails_is_told_once_and_harms_nobody(joining: Joining) -> No
     said: list[str] = []
     broken, well = Collecting(), Collecting()
     broken.breaks = True
-    recorder = Recorder(joining, [Guarded(one, said.append) for one in (broken, well)], said.append)
+    recorder = Recorder(joining, [broken, well], said.append)
     for batch in (0, 1):
         recorder.hear(closed("silver", batch, 10, 5))
         recorder.hear(trigger("silver", batch, 1))
@@ -245,17 +242,6 @@ def test_tables_that_cannot_be_read_are_told_once(joining: Joining) -> None:
     recorder.settle()
     recorder.close()
     assert len(said) == 1 and said[0].startswith("metrics: a batch could not be measured: ")
-
-
-def test_json_lines_have_an_object_a_batch_and_begin_anew_at_their_limit(tmp_path: Path) -> None:
-    file = tmp_path / "logs" / "batches.jsonl"
-    sink = JsonLines(file, most=1000)
-    for batch in range(3):
-        sink.put(measured(batch=batch))
-    kept = [*file.with_name("batches.jsonl.1").read_text().splitlines()]
-    kept += file.read_text().splitlines()
-    assert [json.loads(line)["batch"] for line in kept] == [0, 1, 2]
-    assert json.loads(kept[0]) == measured().to_json()
 
 
 def values_of(text: str) -> dict[str, float]:
@@ -329,17 +315,6 @@ def test_metrics_are_served_on_this_machine_until_the_run_ends() -> None:
     served.close()
     with pytest.raises(OSError):
         urlopen(address, timeout=5)
-
-
-def test_a_textfile_appears_whole_when_the_run_ends(tmp_path: Path) -> None:
-    registry = filled([measured()])
-    sink = Textfile(registry, tmp_path / "collector", "tidelake_shop")
-    sink.tick()
-    assert not (tmp_path / "collector").exists()
-    sink.close()
-    assert [file.name for file in (tmp_path / "collector").iterdir()] == ["tidelake_shop.prom"]
-    text = (tmp_path / "collector" / "tidelake_shop.prom").read_text()
-    assert values_of(text)["tidelake_hop_batches_total{'hop': 'silver', 'pipeline': 'shop'}"] == 1
 
 
 def test_what_runs_kept_is_read_back_failures_for_longer(tmp_path: Path) -> None:

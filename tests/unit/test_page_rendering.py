@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.shops import Shop
-from tidelake.ops.advice import Advice
-from tidelake.ops.lag import PartitionLag, SourceLag
-from tidelake.ops.metrics.measured import Measured
+from tidelake.ops.lag import Advice, PartitionLag, SourceLag
+from tidelake.ops.metrics.table import Measured
 from tidelake.ops.page.facts import Facts, Flow, HopFacts, read_flow
 from tidelake.ops.page.rendering import Renderer
 from tidelake.ops.status import DimensionStatus

@@ -16,8 +16,7 @@ from tests.listening import Listening, listening
 from tidelake.delta.tables import Lake
 from tidelake.errors import UsageError
 from tidelake.ops.alerts.alert import Alert
-from tidelake.ops.alerts.telling import Deliver, Teller
-from tidelake.ops.alerts.webhook import address_of, deliver
+from tidelake.ops.alerts.telling import Deliver, Teller, address_of, deliver
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 LAG = Alert("lag_growing", "shop", "silver", "warning", "9 rows wait", NOON, "tidelake status shop")

@@ -21,7 +21,7 @@ from tests.pipelines import bronze
 from tidelake.cli.failures import run_command, say
 from tidelake.cli.render import FORMATS, laid_out, print_json, print_line, print_table
 from tidelake.ops.alerts.alert import Alert
-from tidelake.ops.metrics.sinks import first_line
+from tidelake.ops.metrics.recorder import first_line
 from tidelake.ops.query import Answer
 from tidelake.runtime.failures import named
 from tidelake.spark.session import spark_log

@@ -10,7 +10,7 @@ import pytest
 
 from tests.shops import Shop
 from tidelake.config import load_environment
-from tidelake.delta.tables import HOPS
+from tidelake.ops.alerts.alert import AlertContext
 from tidelake.ops.observing import observing
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
@@ -24,16 +24,16 @@ def test_a_run_hands_on_what_it_was_called_by(
     shop = Shop(tmp_path).run(2)
     taken: list[Typed] = []
 
-    def judge(*_: object, typed: Typed, **__: object) -> tuple[tuple[()], tuple[()]]:
-        taken.append(typed)
-        return (), ()
+    def judge(context: AlertContext, _: object) -> tuple[()]:
+        taken.append(context.typed)
+        return ()
 
-    monkeypatch.setattr("tidelake.ops.alerts.watch.alerts_beside", judge)
+    monkeypatch.setattr("tidelake.ops.alerts.telling.judge", judge)
     nothing = SimpleNamespace(addListener=lambda _: None, removeListener=lambda _: None)
     spark: Any = SimpleNamespace(streams=nothing)
     environment = load_environment("local", root=str(tmp_path))
     run = Run(spark, shop.pipeline, shop.lake, environment, Progress(lambda _: None))
     typed = Typed(str(tmp_path), called=str(shop.file))
-    with observing(run, HOPS, parse_trigger(AVAILABLE_NOW), typed):
+    with observing(run, parse_trigger(AVAILABLE_NOW), typed):
         pass
     assert taken == [typed]

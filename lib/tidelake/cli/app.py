@@ -8,18 +8,17 @@ from __future__ import annotations
 import click
 
 from tidelake import __version__
-from tidelake.cli.alerting import alerts
 from tidelake.cli.backfilling import backfill, repair
 from tidelake.cli.checking import check
 from tidelake.cli.erasing import erase
 from tidelake.cli.flow import fast, run
 from tidelake.cli.init import init
-from tidelake.cli.maintaining import maintain
 from tidelake.cli.reading import dictionary, serve, sql, ui
 from tidelake.cli.reports import doctor, ledger, status
 from tidelake.cli.sides import late, quarantine
 from tidelake.cli.tracing import fate
 from tidelake.cli.trying import demo, generate, kafka
+from tidelake.cli.upkeep import alerts, maintain
 from tidelake.cli.verifying import verify
 
 

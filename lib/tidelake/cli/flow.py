@@ -111,7 +111,7 @@ def run_pipeline(
         if first:
             say(f"{pipeline.name}:")
         typed = replace(place.typed, called=called)
-        with observing(run, hops, when, typed) as observed:
+        with observing(run, when, typed) as observed:
             run_hops(observed, hops, when, held=True)
 
 

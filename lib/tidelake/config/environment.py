@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator, ValidationError
 
-from tidelake.config.document import Document, Finding, findings_of, read_document
+from tidelake.config.document import Document, Finding, KeyPath, findings_of, read_document
 from tidelake.config.model import ByteSize, Model, PositiveDuration, Text, matching
 from tidelake.config.observing import AlertTargets, Lineage, Metrics
 from tidelake.config.places import find_file
@@ -19,6 +19,15 @@ from tidelake.config.source import SecretReference, Setting
 from tidelake.errors import NotBuiltError
 from tidelake.folders import Folder, folder, problem_of
 
+# Keys that earlier versions had, and what to write in place of them.
+_REMOVED: dict[KeyPath, str] = {
+    ("metrics", "jsonl"): (
+        "is a sink that was removed; leave it out, set table: true and read ops.progress"
+    ),
+    ("metrics", "textfile"): (
+        "is a sink that was removed; leave it out, and set prometheus: HOST:PORT or table: true"
+    ),
+}
 REMOTE_VARIABLE = "SPARK_REMOTE"
 INTERVAL = r"[0-9]+ (milliseconds?|seconds?|minutes?|hours?)"
 Trigger = Annotated[
@@ -197,7 +206,10 @@ def _validated(raw: dict[str, Any], document: Document, findings: list[Finding])
     try:
         environment = Environment.model_validate(raw)
     except ValidationError as error:
-        findings += findings_of(error, Environment, raw)
+        findings += [
+            Finding(one.path, _REMOVED.get(one.path, one.message))
+            for one in findings_of(error, Environment, raw)
+        ]
         raise document.error(findings) from error
     if findings:
         raise document.error(findings)

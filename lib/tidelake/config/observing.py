@@ -42,29 +42,21 @@ FilePath = Annotated[Path, AfterValidator(_absolute)]
 
 
 class Metrics(Model):
-    """Where a run tells what its batches cost; each place by itself, none by default.
+    """Where a run reports what its batches cost; each place by itself, none by default.
 
     Attributes:
         prometheus: Where ``/metrics`` answers while a run goes on, HOST:PORT.
-        textfile: Folder that takes a file for node-exporter when a run ends.
-        jsonl: File that takes one JSON object a batch.
         table: Whether ``ops.progress`` is filled.
         keep: How long ``ops.progress`` keeps a batch.
     """
 
     prometheus: Address | None = None
-    textfile: FilePath | None = None
-    jsonl: FilePath | None = None
     table: Annotated[bool, Field(strict=True)] = False
     keep: PositiveDuration = timedelta(days=30)
 
 
 class AlertTargets(Model):
-    """Where alerts go beside the messages of a run.
-
-    Attributes:
-        webhook: Reference to the address that takes a POST of each change.
-    """
+    """The reference to the address that takes a POST of each change of the alerts."""
 
     webhook: SecretAddress | None = None
 

@@ -1,4 +1,4 @@
-"""Tell what waits for each hop, since when, and whether less is taken than comes."""
+"""Backlogs: what waits for each hop, since when, and whether less is taken than comes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from itertools import takewhile
 from tidelake.config import FilesSource, Pipeline
 from tidelake.delta.log import commits, last_commit
 from tidelake.delta.notes import position
-from tidelake.delta.positions import BEGINNING, Position, rows_between
-from tidelake.delta.tables import Lake, Table
+from tidelake.delta.positions import Position, rows_between
+from tidelake.delta.tables import Hop, Lake, Table
 from tidelake.errors import SourceError
 from tidelake.ops.books import history
 from tidelake.runtime.landing import LandedFile, list_files, taken_files
@@ -19,16 +19,7 @@ from tidelake.runtime.landing import LandedFile, list_files, taken_files
 
 @dataclass(frozen=True)
 class Backlog:
-    """What waits for a hop.
-
-    Attributes:
-        hop: Which.
-        unit: What is counted.
-        waiting: How many.
-        oldest: Since when the oldest of it waits (UTC); None where nothing does.
-        came: How many came lately.
-        taken: How many were taken lately.
-    """
+    """How many files or rows wait for a hop, since when (UTC); how many lately came and went."""
 
     hop: str
     unit: str
@@ -39,11 +30,11 @@ class Backlog:
 
     @property
     def falls(self) -> bool:
-        """Tell whether more was taken lately than came."""
+        """Whether more was taken lately than came."""
         return self.taken > self.came
 
     def seconds(self, now: datetime) -> float:
-        """Tell how long the oldest has waited; 0 where nothing waits."""
+        """Give how long the oldest has waited; 0 where nothing waits."""
         return 0.0 if self.oldest is None else max((now - self.oldest).total_seconds(), 0.0)
 
 
@@ -74,54 +65,37 @@ class TakenFiles:
         return {path: file for _, files in reversed(newest_first) for path, file in files.items()}
 
 
-def landing_backlog(
-    pipeline: Pipeline, taken: TakenFiles, *, now: datetime, lately: timedelta
+def hop_backlog(
+    lake: Lake,
+    pipeline: Pipeline,
+    hop: Hop,
+    reader: Table | None,
+    *,
+    taken: TakenFiles,
+    now: datetime,
+    lately: timedelta,
 ) -> Backlog | None:
-    """Tell which files wait for bronze.
+    """Count what waits for a hop: files for bronze, else rows of the table that it follows.
 
     A file waits since its last change: one that is copied with its old time stands as old.
+    ``reader`` is the hop's table whose notes say how far it has come, None before it was made.
 
     Returns:
-        None for sources that are no files, and where the folder cannot be listed.
-    """
-    if not isinstance(pipeline.source, FilesSource):
-        return None
-    try:
-        offered = list_files(pipeline.source.path)
-    except SourceError:
-        return None
-    by_commit, known = taken.read(), taken.by_path()
-    since = now - lately
-    waiting = [file for path, file in offered.items() if path not in known]
-    return Backlog(
-        hop="bronze",
-        unit="files",
-        waiting=len(waiting),
-        oldest=min((_instant(file.modified) for file in waiting), default=None),
-        came=sum(_instant(file.modified) >= since for file in {**known, **offered}.values()),
-        taken=sum(len(files) for at, files in by_commit if at >= since),
-    )
-
-
-def table_backlog(
-    hop: str, followed: Table, reader: Table | None, *, key: str, now: datetime, lately: timedelta
-) -> Backlog:
-    """Tell which rows of a table wait for the hop that follows it.
-
-    Args:
-        hop: The hop.
-        followed: The table that it reads.
-        reader: The table whose notes say how far it has come; None before it was made.
-        key: The name that the notes have for the table that is read.
-        now: The moment, in UTC.
-        lately: How far back to count what came and what was taken.
+        None for bronze where its source is no files or the folder cannot be listed, and for a hop
+        whose input does not exist yet.
     """
     since = now - lately
-    last = last_commit(reader) if reader else None
-    reached = position(last, key)
+    if hop == "bronze":
+        return _landing_backlog(pipeline, taken, since)
+    name = pipeline.name
+    key = "bronze" if hop == "silver" else "silver"
+    followed = lake.bronze(name) if hop == "silver" else lake.silver(name)
+    if not followed.exists:
+        return None
+    reached = position(last_commit(reader) if reader else None, key)
     closed = commits(reader) if reader else iter(())
     earlier = next((one for one in closed if one.written_at < since), None)
-    was = position(earlier, key) if earlier else BEGINNING
+    was = position(earlier, key)
     waiting = rows_between(followed, reached)
     lately_came = takewhile(lambda one: one.written_at >= since, commits(followed))
     return Backlog(
@@ -131,6 +105,25 @@ def table_backlog(
         oldest=_oldest(followed, reached) if waiting else None,
         came=sum(one.brought for one in lately_came),
         taken=rows_between(followed, was, reached) if was <= reached else 0,
+    )
+
+
+def _landing_backlog(pipeline: Pipeline, taken: TakenFiles, since: datetime) -> Backlog | None:
+    if not isinstance(pipeline.source, FilesSource):
+        return None
+    try:
+        offered = list_files(pipeline.source.path)
+    except SourceError:
+        return None
+    by_commit, known = taken.read(), taken.by_path()
+    waiting = [file for path, file in offered.items() if path not in known]
+    return Backlog(
+        hop="bronze",
+        unit="files",
+        waiting=len(waiting),
+        oldest=min((_instant(file.modified) for file in waiting), default=None),
+        came=sum(_instant(file.modified) >= since for file in {**known, **offered}.values()),
+        taken=sum(len(files) for at, files in by_commit if at >= since),
     )
 
 

@@ -1,29 +1,32 @@
-"""Observe a run: measure its batches, look out for alerts, tell where its rows came from."""
+"""Observe a run: measure its batches, judge its alerts, report where its rows came from."""
 
 from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tidelake.config import Environment
-from tidelake.delta.tables import HOPS, Hop
+from tidelake.delta.tables import Hop
 from tidelake.instants import now
-from tidelake.ops.alerts.telling import Teller, sender_of
-from tidelake.ops.alerts.watch import Watch
-from tidelake.ops.lineage.events import client_of
-from tidelake.ops.lineage.reporter import LineageReporter
-from tidelake.ops.metrics.joining import Joining
-from tidelake.ops.metrics.jsonl import JsonLines
-from tidelake.ops.metrics.listener import TriggerListener
-from tidelake.ops.metrics.messages import Closed, Failed, Started
-from tidelake.ops.metrics.prometheus import Registry, Served, Textfile, library
-from tidelake.ops.metrics.recorder import Recorder
-from tidelake.ops.metrics.sinks import Guarded, Sink, first_line
-from tidelake.ops.metrics.table import ProgressTable
+from tidelake.ops.alerts.alert import AlertContext
+from tidelake.ops.alerts.telling import Teller, Watch, sender_of
+from tidelake.ops.backlogs import TakenFiles
+from tidelake.ops.lineage import LineageReporter, client_of
+from tidelake.ops.metrics.prometheus import Registry, Served, library
+from tidelake.ops.metrics.recorder import (
+    Closed,
+    Failed,
+    Joining,
+    Recorder,
+    Started,
+    TriggerListener,
+    first_line,
+)
+from tidelake.ops.metrics.table import ProgressTable, Sink
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Say
 from tidelake.runtime.triggers import Trigger
@@ -41,8 +44,7 @@ def refuse_unready(environment: Environment) -> None:
         MachineError: A client is not installed.
         UsageError: A variable that is referred to is not set.
     """
-    metrics = environment.metrics
-    if metrics.prometheus or metrics.textfile:
+    if environment.metrics.prometheus:
         library()
     sender_of(environment)
     if environment.lineage:
@@ -50,52 +52,37 @@ def refuse_unready(environment: Environment) -> None:
 
 
 @contextmanager
-def observing(
-    run: Run, hops: Sequence[Hop], trigger: Trigger, typed: Typed = PLAIN
-) -> Iterator[Run]:
-    """Observe a run; nothing that goes wrong here stops it.
+def observing(run: Run, trigger: Trigger, typed: Typed = PLAIN) -> Iterator[Run]:
+    """Observe a run, and give it with an observer; nothing that goes wrong here stops it.
 
-    Args:
-        run: What it works with.
-        hops: Which hops it runs.
-        trigger: When its batches begin.
-        typed: Completes the commands that alerts name.
-
-    Yields:
-        The run, with an observer that hears of it.
+    ``typed`` completes the commands that alerts name.
     """
     environment, say = run.environment, run.progress.say
     metrics = environment.metrics
     with ExitStack() as closing:
         registry: Registry | None = None
         sinks: list[Sink] = []
-        if metrics.prometheus or metrics.textfile:
+        if metrics.prometheus:
             registry = Registry(run.pipeline.name)
             sinks.append(registry)
-        if registry and metrics.prometheus:
             _serve(registry, metrics.prometheus, run, closing)
-        if registry and metrics.textfile:
-            sinks.append(Textfile(registry, metrics.textfile, _file_name(run, hops)))
-        if metrics.jsonl:
-            sinks.append(JsonLines(metrics.jsonl))
         if metrics.table:
             sinks.append(ProgressTable(run, metrics.keep))
         joining = Joining(run.lake, run.pipeline, str(uuid.uuid4()), trigger.seconds)
-        recorder = Recorder(joining, [Guarded(sink, say) for sink in sinks], say)
+        recorder = Recorder(joining, sinks, say)
+        taken = TakenFiles(run.lake, run.pipeline)
         watch = Watch(
-            run.lake,
-            run.pipeline,
+            lambda: AlertContext(run.lake, run.pipeline, now(), recorder.recent(), taken, typed),
             Teller(run.lake, run.pipeline.name, say, sender_of(environment)),
-            measures=recorder.recent,
-            shows=registry.tell if registry else None,
-            say=say,
-            typed=typed,
+            registry.tell if registry else None,
+            say,
         )
-        lineage = _reporter(run, trigger)
-        observer = RunObserver(recorder, lineage, say)
-        # From the last to the first: Spark's last reports, a last look at the alerts, the sinks.
-        if lineage is not None:
+        lineage = None
+        # Closed from the last to the first: Spark's last reports, a last look at the alerts, sinks.
+        if (target := environment.lineage) is not None:
+            lineage = LineageReporter(run, target, client_of(target), streams=not trigger.ends)
             closing.callback(lineage.close)
+        observer = RunObserver(recorder, lineage, say)
         closing.callback(observer.detach)
         closing.callback(recorder.close)
         closing.callback(watch.close)
@@ -115,19 +102,6 @@ def _serve(registry: Registry, address: str, run: Run, closing: ExitStack) -> No
         return
     closing.callback(served.close)
     run.progress.say(f"metrics: http://{address}/metrics")
-
-
-def _file_name(run: Run, hops: Sequence[Hop]) -> str:
-    """Name a textfile so that runs of single hops do not overwrite each other's."""
-    part = "" if set(hops) == set(HOPS) else "_" + "_".join(hops)
-    return f"tidelake_{run.pipeline.name}{part}"
-
-
-def _reporter(run: Run, trigger: Trigger) -> LineageReporter | None:
-    lineage = run.environment.lineage
-    if lineage is None:
-        return None
-    return LineageReporter(run, lineage, client_of(lineage), streams=not trigger.ends)
 
 
 class RunObserver:
@@ -177,7 +151,7 @@ class RunObserver:
         self._report(lambda lineage: lineage.failed(hop, error))
 
     def _report(self, tell: Callable[[LineageReporter], None]) -> None:
-        """Tell of lineage, which looks into the logs; what is wrong there the run says itself."""
+        """Report lineage, which reads the logs; what is wrong there the run says itself."""
         if self._lineage is None:
             return
         try:

@@ -33,8 +33,7 @@ from tidelake.fingerprints import EMPTY, bronze_marks
 from tidelake.folders import remove_tree
 from tidelake.instants import to_json
 from tidelake.ops.books import history, require_tables
-from tidelake.ops.maintenance.needs import needs_of
-from tidelake.ops.maintenance.upkeep import vacuum
+from tidelake.ops.maintenance import needs_of, vacuum
 from tidelake.replay.backfill import clear, folder_of, read_state, what_next
 from tidelake.replay.erase_records import (
     Erasure,

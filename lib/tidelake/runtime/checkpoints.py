@@ -82,10 +82,8 @@ class Fence:
 
     def refusal(self, what: str) -> GenerationError:
         """Say what does not fit, and which command mends it."""
-        return GenerationError(
-            f"{what}. Nothing was written. "
-            f"Mend it with: tidelake repair {self.pipeline} --hop {self.hop}"
-        )
+        command = f"tidelake repair {self.pipeline} --hop {self.hop}"
+        return GenerationError(what, f"Mend it with: {command}")
 
 
 def open_generation(pipeline: str, hop: Hop, tables: Sequence[Table], checkpoints: Folder) -> Fence:

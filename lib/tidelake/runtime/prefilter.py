@@ -39,8 +39,8 @@ def refuse_other_prefilter(table: Table, fence: Fence, *, wanted: bool) -> None:
         return
     if wanted:
         raise GenerationError(
-            "dedup.prefilter is operator now, and was none in the batches of the checkpoint. "
-            "Nothing was written. Set it back to none, or begin with it on a new --root."
+            "dedup.prefilter is operator now, and was none in the batches of the checkpoint",
+            "Set it back to none, or begin with it on a new --root.",
         )
     raise fence.refusal(
         "dedup.prefilter is none now, and was operator in the batches of the checkpoint"

@@ -1,45 +1,31 @@
-"""One thing about a pipeline that somebody should look at."""
+"""One open alert, and what the rules read to find it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Any, Literal
 
+from tidelake.config import Alerts, Pipeline
+from tidelake.delta.log import last_commit
+from tidelake.delta.tables import HOPS, Hop, Lake, Table
 from tidelake.instants import to_json
+from tidelake.ops.backlogs import Backlog, TakenFiles, hop_backlog
+from tidelake.ops.metrics.table import Measured
+from tidelake.typed import Typed
 from tidelake.visible import visible
 
 # Critical: a table is wrong or stands still. Warning: look at it today.
 Severity = Literal["critical", "warning"]
-# What each rule watches; those that may be critical first, as people read them.
-RULES = {
-    "books_unbalanced": "the books do not add up",
-    "hop_refused": "a hop would refuse to go on",
-    "hop_failed": "the last run of a hop stopped with an error",
-    "checkpoint_failing": "a batch is in the tables and its checkpoint does not close it",
-    "latency_over_sla": "records take longer into gold than agreed",
-    "stale": "no batch was closed for long",
-    "lag_growing": "more comes than is taken",
-    "batch_over_interval": "batches take longer than their interval",
-    "watermark_stuck": "rows come and the watermark does not move",
-    "quarantine_rate": "too many rows are quarantined",
-    "late_rate": "too many rows come too late",
-    "expression_failed": "an expression of a gold table fails on events",
-}
 
 
 @dataclass(frozen=True)
 class Alert:
-    """An open alert.
+    """An open alert; without a hop it is the whole pipeline's.
 
-    Attributes:
-        rule: One of :data:`RULES`.
-        pipeline: Whose.
-        hop: At which hop; None for all of the pipeline.
-        severity: How bad it is.
-        message: What was found, with its figures.
-        since: Since when it is so, as far as the tables tell (UTC).
-        command: What to type next.
+    ``since`` (UTC) is when it began, as far as the tables tell; ``command`` is what to type next.
     """
 
     rule: str
@@ -65,3 +51,78 @@ class Alert:
         """Give the alert with its instant as ISO 8601."""
         shown = {"message": visible(self.message), "since": to_json(self.since)}
         return asdict(self) | shown
+
+
+@dataclass(frozen=True)
+class AlertContext:
+    """What the rules read of a pipeline; each part is read once.
+
+    ``now`` is in UTC, ``measures`` are the batches of the last minutes, oldest first, or empty
+    where no run keeps them; ``typed`` completes the commands that alerts name.
+    """
+
+    lake: Lake
+    pipeline: Pipeline
+    now: datetime
+    measures: Sequence[Measured]
+    taken: TakenFiles
+    typed: Typed
+
+    @property
+    def name(self) -> str:
+        """The pipeline's name."""
+        return self.pipeline.name
+
+    @property
+    def limits(self) -> Alerts:
+        """The limits of the definition."""
+        return self.pipeline.alerts
+
+    @cached_property
+    def closing(self) -> Mapping[Hop, list[Table]]:
+        """The existing tables whose commits close a batch, by hop; hops without one left out."""
+        tables: dict[Hop, list[Table]] = {
+            "bronze": [self.lake.bronze(self.name)],
+            "silver": [self.lake.silver(self.name)],
+            "gold": [self.lake.table(one) for one in self.pipeline.gold_names],
+        }
+        found = {hop: [table for table in tables[hop] if table.exists] for hop in HOPS}
+        return {hop: existing for hop, existing in found.items() if existing}
+
+    @cached_property
+    def slowest(self) -> Mapping[Hop, Table]:
+        """The table of each hop that is furthest behind."""
+        return {hop: min(tables, key=_batch) for hop, tables in self.closing.items()}
+
+    @cached_property
+    def waiting(self) -> tuple[Backlog, ...]:
+        """The backlog of each hop; a topic's records are judged by ``lag_growing`` itself."""
+        lately = timedelta(seconds=self.limits.lag_seconds or 300.0)
+        found = (
+            # A hop that has no table yet holds nothing of what it follows.
+            hop_backlog(
+                self.lake,
+                self.pipeline,
+                hop,
+                self.slowest.get(hop),
+                taken=self.taken,
+                now=self.now,
+                lately=lately,
+            )
+            for hop in HOPS
+        )
+        return tuple(one for one in found if one is not None)
+
+
+def lasting(length: timedelta | float) -> str:
+    """Write a length of time for people: its largest unit, to the tenth where it is small."""
+    seconds = length.total_seconds() if isinstance(length, timedelta) else length
+    for unit, size in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} seconds" if seconds >= 10 else f"{seconds:.1f} seconds"
+
+
+def _batch(table: Table) -> int:
+    last = last_commit(table)
+    return -1 if last is None else last.batch

@@ -1,22 +1,43 @@
-"""Tell once that an alert opens, and once that it closes, over all runs of a pipeline."""
+"""Report once that an alert opens, and once that it closes, over all runs of a pipeline.
+
+Messages go to the run and to a webhook: Slack's, or whatever takes JSON of its shape.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
+from http.client import HTTPException
 from typing import Any
+from urllib.parse import urlsplit
 
 from tidelake.config import Environment
+from tidelake.config.secrets import resolved
 from tidelake.delta.locks import hold
 from tidelake.delta.tables import Lake
-from tidelake.folders import Folder, write_whole
-from tidelake.ops.alerts.alert import Alert
-from tidelake.ops.alerts.webhook import address_of, deliver
+from tidelake.errors import UsageError
+from tidelake.folders import write_whole
+from tidelake.ops.alerts.alert import Alert, AlertContext
+from tidelake.ops.alerts.rules import RUNNING, judge
+from tidelake.ops.backlogs import Backlog
+from tidelake.ops.metrics.recorder import first_line
 from tidelake.runtime.progress import Say
 
 # Takes what is to be sent; gives why it was not taken, or an empty text.
 Deliver = Callable[[Mapping[str, Any]], str]
+
+_TIMEOUT_SECONDS = 5.0
+# Pauses before the second and the third try of a webhook.
+_PAUSES = (1.0, 2.0)
+_EVERY_SECONDS = 15.0
+# Of the time at most a part in so many goes into looking, however long a look takes.
+_SHARE = 20
+_CLOSE_SECONDS = 10.0
 
 
 def sender_of(environment: Environment) -> Deliver | None:
@@ -29,94 +50,178 @@ def sender_of(environment: Environment) -> Deliver | None:
     return partial(deliver, address_of(reference)) if reference else None
 
 
-class Teller:
-    """Remembers in a file under the root which alerts were told, for this run and the next.
+def address_of(reference: str) -> str:
+    """Find the webhook's address that a reference stands for.
 
-    What a webhook did not take counts as not told: the next look tries again.
+    Raises:
+        UsageError: The variable is not set, or holds no address; the message has not its value.
+    """
+    found = resolved({"alerts.webhook": reference})["alerts.webhook"]
+    parts = urlsplit(found)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(
+            f"alerts.webhook stands for {reference}, which holds no http:// or https:// address."
+        )
+    return found
+
+
+def deliver(
+    address: str,
+    body: Mapping[str, Any],
+    *,
+    timeout: float = _TIMEOUT_SECONDS,
+    pauses: tuple[float, ...] = _PAUSES,
+) -> str:
+    """POST a body as JSON; retry where the server is away or says that it is to blame.
+
+    ``timeout`` is in seconds for each try, ``pauses`` before each further one.
+
+    Returns:
+        Empty when it was taken, else why not, without the address: it is a secret.
+    """
+    data = json.dumps(body).encode()
+    headers = {"Content-Type": "application/json", "User-Agent": "tidelake"}
+    for pause in (*pauses, None):
+        request = urllib.request.Request(address, data=data, headers=headers, method="POST")
+        try:
+            with urllib.request.urlopen(request, timeout=timeout):
+                return ""
+        except urllib.error.HTTPError as error:
+            error.close()
+            problem = f"it answers {error.code}"
+            if error.code < 500 and error.code != 429:
+                break
+        except (OSError, HTTPException, ValueError) as error:
+            problem = f"it does not answer: {getattr(error, 'reason', None) or error}"
+        if pause is not None:
+            time.sleep(pause)
+    return problem
+
+
+class Teller:
+    """Remembers in a file under the root which alerts were reported, for this run and the next.
+
+    What a webhook did not take counts as not reported: the next look tries again.
     """
 
     def __init__(self, lake: Lake, pipeline: str, say: Say, deliver: Deliver | None) -> None:
-        """Keep where to tell; ``deliver`` is None where there is no webhook."""
+        """Keep where to report; ``deliver`` is None where there is no webhook."""
         self._folder = lake.alerts(pipeline)
+        self._file = self._folder / "told.json"
         self._pipeline = pipeline
         self._say = say
         self._deliver = deliver
         # What was said aloud in this process, though no webhook took it yet.
         self._said: set[str] = set()
 
-    def tell(self, found: Sequence[Alert], *, rules: Iterable[str]) -> None:
-        """Tell what opened and what closed since the last look, whoever looked.
+    def tell(self, found: Sequence[Alert], *, rules: Container[str]) -> None:
+        """Report what opened and what closed since the last look, whoever looked.
 
-        Args:
-            found: What is open.
-            rules: Those that were judged: of the others nothing closes.
+        Of rules that were not judged nothing closes.
         """
-        judged = set(rules)
         # Runs of single hops look at the same pipeline, each in a process of its own.
         with hold(self._folder, f"what was told of {self._pipeline}", waits=True, optional=True):
             known = self._known()
             now_open = {one.key: one for one in found}
-            opened = [one for key, one in now_open.items() if _is_news(one, known.get(key))]
-            closed = [
-                one for key, one in known.items() if one["rule"] in judged and key not in now_open
+            # One that became critical, or no longer is, is news too.
+            opened = [
+                one
+                for key, one in now_open.items()
+                if key not in known or known[key]["severity"] != one.severity
             ]
+            closed = {
+                key: one
+                for key, one in known.items()
+                if one["rule"] in rules and key not in now_open
+            }
             if not opened and not closed:
                 return
             lines = [f"alert opens: {one}" for one in opened]
-            lines += [f"alert closes: {_place(one)} {one['rule']}" for one in closed]
+            for one in closed.values():
+                hop = f", hop {one['hop']}" if one["hop"] else ""
+                lines.append(f"alert closes: {one['pipeline']}{hop}: {one['rule']}")
             for line in lines:
                 if line not in self._said:
                     self._say(line)
             self._said = set(lines)
-            if self._sent(lines, opened, closed):
-                for one in closed:
-                    del known[_key(one)]
-                self._remember(known | {one.key: one.to_json() for one in opened})
-                self._said = set()
-
-    def _sent(
-        self, lines: Sequence[str], opened: Sequence[Alert], closed: Sequence[Mapping[str, Any]]
-    ) -> bool:
-        if self._deliver is None:
-            return True
-        problem = self._deliver(
-            {
+            news = {one.key: one.to_json() for one in opened}
+            body = {
                 "text": "\n".join(lines),
                 "pipeline": self._pipeline,
-                "opened": [one.to_json() for one in opened],
-                "closed": list(closed),
+                "opened": list(news.values()),
+                "closed": list(closed.values()),
             }
-        )
-        if problem:
-            self._say(
-                f"alerts: the webhook did not take them: {problem}. The next look tries again."
-            )
-        return not problem
+            problem = self._deliver(body) if self._deliver else ""
+            if problem:
+                self._say(
+                    f"alerts: the webhook did not take them: {problem}. The next look tries again."
+                )
+                return
+            kept = {key: one for key, one in known.items() if key not in closed} | news
+            write_whole(self._file, json.dumps({"open": list(kept.values())}))
+            self._said = set()
 
     def _known(self) -> dict[str, dict[str, Any]]:
         try:
             kept = json.loads(self._file.read_text(encoding="utf-8"))
-            return {_key(one): one for one in kept["open"]}
+            return {Alert(**{**one, "since": None}).key: one for one in kept["open"]}
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             # Unreadable is as good as none: what is open is told once more.
             return {}
 
-    def _remember(self, known: Mapping[str, Mapping[str, Any]]) -> None:
-        write_whole(self._file, json.dumps({"open": list(known.values())}))
 
-    @property
-    def _file(self) -> Folder:
-        return self._folder / "told.json"
+class Watch:
+    """Judges a pipeline while its run goes on, and once more when it ends, in its own thread."""
 
+    def __init__(
+        self,
+        context: Callable[[], AlertContext],
+        teller: Teller,
+        shows: Callable[[Sequence[Alert], Sequence[Backlog]], None] | None,
+        say: Say,
+    ) -> None:
+        """Begin to look.
 
-def _key(told: Mapping[str, Any]) -> str:
-    return Alert(**{**told, "since": None}).key
+        Args:
+            context: Gives what the rules read, as of now.
+            teller: Reports what changed.
+            shows: Takes each time what is open and what waits; None for nobody.
+            say: Hears when the tables cannot be judged.
+        """
+        self._context = context
+        self._teller = teller
+        self._shows = shows
+        self._say = say
+        self._problem = ""
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="tidelake-alerts", daemon=True)
+        self._thread.start()
 
+    def close(self) -> None:
+        """Look once more and end."""
+        self._end.set()
+        self._thread.join(_CLOSE_SECONDS)
 
-def _is_news(alert: Alert, known: Mapping[str, Any] | None) -> bool:
-    """Tell whether nobody heard of it, or of it as a lesser one."""
-    return known is None or known["severity"] != alert.severity
+    def _work(self) -> None:
+        pause = _EVERY_SECONDS
+        while not self._end.wait(pause):
+            began = time.monotonic()
+            self._look()
+            pause = max(_EVERY_SECONDS, _SHARE * (time.monotonic() - began))
+        self._look()
 
-
-def _place(told: Mapping[str, Any]) -> str:
-    return f"{told['pipeline']}, hop {told['hop']}:" if told["hop"] else f"{told['pipeline']}:"
+    def _look(self) -> None:
+        context = self._context()
+        if not context.lake.bronze(context.name).exists:
+            return
+        try:
+            found = judge(context, RUNNING)
+            if self._shows is not None:
+                self._shows(found, context.waiting)
+            self._teller.tell(found, rules=RUNNING)
+        except Exception as error:
+            # Judging is a service to the run; what is wrong with its tables it says by itself.
+            told = first_line(error)
+            if told != self._problem:
+                self._problem = told
+                self._say(f"alerts: the tables could not be judged: {told}. The run goes on.")

@@ -1,12 +1,13 @@
-"""Keep what batches cost in ``ops.progress``: a commit a minute, none that a batch waits for."""
+"""The measures of one batch, and ``ops.progress``, the table that keeps them."""
 
 from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
@@ -15,26 +16,98 @@ from tidelake.delta.append import append, ensure_table
 from tidelake.delta.locks import hold
 from tidelake.delta.log import CREATION, FIRST_GENERATION, last_commit
 from tidelake.delta.merge import compact, is_due
-from tidelake.instants import from_json, now
-from tidelake.ops.metrics.measured import Measured
-from tidelake.runtime.hop import Run
+from tidelake.delta.tables import Lake
+from tidelake.errors import UsageError
+from tidelake.instants import from_json, now, to_json
+from tidelake.ops.query import ask
 from tidelake.runtime.schemas import from_ddl
+
+if TYPE_CHECKING:
+    from tidelake.runtime.hop import Run
 
 _SECONDS = 60.0
 _DAY = timedelta(days=1)
 _DDL = ", ".join(f"`{name}` {kind}" for name, kind in PROGRESS_COLUMNS.items())
 _STRUCT = ", ".join(f"`{name}`: {kind}" for name, kind in PROGRESS_COLUMNS.items())
+_COLUMNS = ", ".join(f'"{name}"' for name in PROGRESS_COLUMNS)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One batch of a hop, or its failure: a row of ``ops.progress``.
+
+    Instants are in UTC; None stands for what is not known, or not there. ``docs/metrics.md``
+    explains each column.
+    """
+
+    pipeline: str
+    hop: str
+    generation: str
+    # Of a failure the one that was open, -1 where none was.
+    batch: int
+    # One process from start to end.
+    run: str
+    # From the batch's trigger to the end of its checkpoint.
+    started_at: datetime
+    ended_at: datetime
+    seconds: float = 0.0
+    interval_seconds: float | None = None
+    # By our own count: Spark's counts a source once a read.
+    rows: int = 0
+    # Against the time since the batch before it began; not known of a run's first batch.
+    input_rows_per_second: float | None = None
+    processed_rows_per_second: float | None = None
+    # Milliseconds, in Spark's names.
+    phases: Mapping[str, int] = field(default_factory=dict)
+    checkpoint_seconds: float = 0.0
+    # Accepted ids that silver compared with, and those that a prefilter's operator holds. Gold's
+    # state is its tables: to count them would cost each batch a look at all of their log.
+    state_rows: int | None = None
+    state_bytes: int | None = None
+    # After the batch: rows, for bronze files or records; and how long the oldest has waited.
+    waiting: int | None = None
+    lag_seconds: float | None = None
+    watermark: datetime | None = None
+    event_time_lag_seconds: float | None = None
+    watermark_age_seconds: float | None = None
+    fates: Mapping[str, int] = field(default_factory=dict)
+    # What the batch took at most, in the hop's own unit.
+    limit: int | None = None
+    error_class: str | None = None
+    # Its kind and condition, without values; of Tidelake's own errors the first line.
+    error: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the record with instants as ISO 8601, its keys in the order of the table."""
+        data = asdict(self)
+        for name in ("started_at", "ended_at", "watermark"):
+            data[name] = to_json(data[name])
+        return data
+
+
+class Sink:
+    """A place that takes measures, called from one thread."""
+
+    # What messages call it.
+    name = ""
+
+    def put(self, measured: Measured) -> None:
+        """Take a batch, or a failure."""
+        raise NotImplementedError
+
+    def tick(self) -> None:
+        """Do what is due from time to time."""
+
+    def close(self) -> None:
+        """Write what waits and let go."""
 
 
 @dataclass
-class ProgressTable:
-    """Collects batches and appends them once a minute, and when the run ends.
+class ProgressTable(Sink):
+    """A sink that collects batches and appends them once a minute, and when the run ends.
 
-    A run that is killed takes the last minute with it: these are measures, not books.
-
-    Attributes:
-        run: What the run works with.
-        keep: How long a batch is kept.
+    No batch waits for it. A run that is killed takes the last minute with it: these are measures,
+    not books.
     """
 
     run: Run
@@ -50,13 +123,10 @@ class ProgressTable:
     def tick(self) -> None:
         """Append what was collected, once a minute."""
         if time.monotonic() - self._written >= _SECONDS:
-            self._append()
+            self.close()
 
     def close(self) -> None:
-        """Append what is left."""
-        self._append()
-
-    def _append(self) -> None:
+        """Append what was collected."""
         self._written = time.monotonic()
         if not self._waiting:
             return
@@ -74,8 +144,8 @@ class ProgressTable:
             ensure_table(spark, table, from_ddl(spark, _DDL), created)
             last = last_commit(table)
             batch = last.batch + 1 if last else 0
-            cleaned = from_json(last.note.get("cleaned_at")) if last else None
-            cleaned = self._cleaned(cleaned, moment)
+            before = from_json(last.note.get("cleaned_at")) if last else None
+            cleaned = self._cleaned(before, moment)
             note = {**stamp, "batch": batch, "cleaned_at": cleaned.isoformat()}
             # As text, which Spark parses: a list of Python rows would go through a Python worker.
             text = F.lit(json.dumps(rows))
@@ -91,3 +161,33 @@ class ProgressTable:
         table, until = self.run.lake.progress(), (moment - self.keep).isoformat()
         self.run.spark.sql(f"DELETE FROM {table.sql} WHERE ended_at < TIMESTAMP '{until}'")
         return moment
+
+
+def kept_since(
+    lake: Lake, pipeline: str, since: datetime, *, failed_since: datetime | None = None
+) -> tuple[Measured, ...]:
+    """Read a pipeline's batches since an instant (UTC), and failures since an earlier one.
+
+    Oldest first; none where no run kept any.
+    """
+    progress = lake.progress()
+    if not progress.exists:
+        return ()
+    # A name that a table may have holds nothing that would have to be quoted.
+    name = lake.bronze(pipeline).bare
+    kept, failed = (
+        f"ended_at >= TIMESTAMPTZ '{at.isoformat()}'" for at in (since, failed_since or since)
+    )
+    try:
+        found = ask(
+            lake,
+            f"SELECT {_COLUMNS} FROM {progress.name} WHERE pipeline = '{name}' "
+            f"AND ({kept} OR error_class IS NOT NULL AND {failed}) ORDER BY ended_at, batch",
+        )
+    except UsageError:
+        # A table that cannot be read takes the measures away, not what the logs tell.
+        return ()
+    maps = ("phases", "fates")
+    return tuple(
+        Measured(**{**row, **{name: row[name] or {} for name in maps}}) for row in found.as_dicts()
+    )

@@ -33,8 +33,7 @@ from tidelake.delta.tables import HOPS, Lake, Table
 from tidelake.errors import TidelakeError
 from tidelake.ops.alerts import Alert
 from tidelake.ops.ledger import Ledger
-from tidelake.ops.metrics.kept import kept_since
-from tidelake.ops.metrics.measured import Measured
+from tidelake.ops.metrics.table import Measured, kept_since
 from tidelake.ops.query import ask
 from tidelake.ops.side import LateDay, ReasonGroup, list_late, list_quarantine
 from tidelake.ops.status import HopStatus, Status, batch_reached, read_status

@@ -18,7 +18,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tidelake.folders import Folder
 from tidelake.ops.alerts import Alert
-from tidelake.ops.alerts.sight import lasting
+from tidelake.ops.alerts.alert import lasting
 from tidelake.ops.ledger import books_by
 from tidelake.ops.page.facts import Facts
 from tidelake.typed import Typed, first_command

@@ -1,0 +1,360 @@
+"""Report a run's hops to an OpenLineage backend, in a thread that no batch waits for.
+
+The client and its models are loaded when they are needed: they are an extra.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from importlib import import_module
+from queue import SimpleQueue
+from typing import Any, Literal, NamedTuple
+
+from tidelake import __version__
+from tidelake.config import DeltaSource, FilesSource, KafkaSource, Lineage, Pipeline
+from tidelake.config.secrets import resolved
+from tidelake.delta.access import load
+from tidelake.delta.log import commits, newest_version
+from tidelake.delta.tables import Hop, Lake, Table
+from tidelake.errors import MachineError, UsageError
+from tidelake.folders import absolute, namespace_of
+from tidelake.instants import now
+from tidelake.ops.metrics.recorder import first_line
+from tidelake.runtime.failures import FOREIGN
+from tidelake.runtime.hop import Run
+
+State = Literal["START", "COMPLETE", "FAIL", "ABORT"]
+_TIMEOUT_SECONDS, _CLOSE_SECONDS = 5.0, 20.0
+# A backend that is away is asked twice, and the run does not wait for it.
+_RETRY = {"total": 1, "connect": 1, "read": 1, "backoff_factor": 0.5}
+
+
+@dataclass(frozen=True)
+class Place:
+    """A dataset, the way OpenLineage names it; with the table, where it is one of ours."""
+
+    # The root of the tables, the folder of files, the broker.
+    namespace: str
+    # The logical name, the path, the topic.
+    name: str
+    table: Table | None = None
+
+
+class Flow(NamedTuple):
+    """What a hop reads and what it writes."""
+
+    inputs: tuple[Place, ...] = ()
+    outputs: tuple[Place, ...] = ()
+
+
+class Written(NamedTuple):
+    """How many rows a hop wrote into a table, and the table's version afterwards."""
+
+    rows: int
+    version: int
+
+
+@dataclass(frozen=True)
+class Job:
+    """A hop such as ``clickstream.silver``, or its parent, the run of all hops.
+
+    ``streams`` is whether it goes on until it is stopped; ids of runs are ordered by time.
+    """
+
+    name: str
+    streams: bool
+    parent: Job | None = None
+    run: str = field(default_factory=lambda: str(_loaded("uuid").generate_new_uuid()))
+
+
+def flow_of(lake: Lake, pipeline: Pipeline, hop: Hop) -> Flow:
+    """List what a hop of a pipeline reads and writes, dimensions and side tables included."""
+    name = pipeline.name
+    if hop == "bronze":
+        return Flow(_sources(pipeline), (_ours(lake, lake.bronze(name)),))
+    if hop == "silver":
+        # Looked up as of a time, a dimension is read in its history.
+        dimensions = [
+            lake.table(f"dim.{one.dimension}__history" if one.as_of else f"dim.{one.dimension}")
+            for one in pipeline.enrich
+        ]
+        reads = [lake.bronze(name), lake.requeue(name), *dimensions]
+        writes = [lake.silver(name), lake.quarantine(name), lake.late(name)]
+    else:
+        others = {join.right.pipeline for join in pipeline.joins} - {name}
+        reads = [lake.silver(name), *(lake.silver(other) for other in sorted(others))]
+        writes = [lake.table(one) for one in pipeline.gold_names]
+    return Flow(
+        tuple(_ours(lake, table) for table in dict.fromkeys(reads)),
+        tuple(_ours(lake, table) for table in writes),
+    )
+
+
+def _ours(lake: Lake, table: Table) -> Place:
+    namespace = lake.root.as_uri() if lake.catalog is None else f"catalog:{lake.catalog.name}"
+    return Place(namespace, table.name, table)
+
+
+def _sources(pipeline: Pipeline) -> tuple[Place, ...]:
+    source = pipeline.source
+    if isinstance(source, KafkaSource):
+        topic = source.topic or source.pattern or ""
+        # Of several brokers the first stands for the cluster.
+        return (Place(f"kafka://{source.bootstrap.split(',')[0]}", topic),)
+    if isinstance(source, FilesSource | DeltaSource):
+        return (Place(*namespace_of(absolute(source.path))),)
+    return ()
+
+
+def client_of(lineage: Lineage) -> Any:
+    """Make the client for the place where events go.
+
+    Raises:
+        MachineError: The client is not installed.
+        UsageError: A variable is not set, or holds no address.
+    """
+    client = _loaded("client")
+    if lineage.file is not None:
+        files = _loaded("transport.file")
+        lineage.file.parent.mkdir(parents=True, exist_ok=True)
+        config = files.FileConfig(log_file_path=str(lineage.file), append=True)
+        return client.OpenLineageClient(transport=files.FileTransport(config))
+    http = _loaded("transport.http")
+    references = {"lineage.url": lineage.url or ""}
+    if lineage.api_key:
+        references["lineage.api_key"] = lineage.api_key
+    found = resolved(references)
+    key = found.get("lineage.api_key")
+    auth = http.ApiKeyTokenProvider({"api_key": key}) if key else http.TokenProvider({})
+    config = http.HttpConfig(
+        url=found["lineage.url"], timeout=_TIMEOUT_SECONDS, auth=auth, retry=_RETRY
+    )
+    try:
+        return client.OpenLineageClient(transport=http.HttpTransport(config))
+    except ValueError as error:
+        raise UsageError(
+            f"lineage.url stands for {lineage.url}, which holds no http:// or https:// address."
+        ) from error
+
+
+def event_of(
+    lineage: Lineage,
+    job: Job,
+    state: State,
+    at: datetime,
+    flow: Flow | None = None,
+    *,
+    schemas: Mapping[str, Sequence[tuple[str, str]]] | None = None,
+    written: Mapping[str, Written] | None = None,
+    error: str = "",
+) -> Any:
+    """Build an event with the client's own models.
+
+    ``schemas`` has the name and type of each column, ``written`` what was written, both by a
+    table's logical name; ``error`` is what stopped the job.
+    """
+    model, facets = _loaded("event_v2"), _loaded("facet_v2")
+    flow = flow or Flow()
+    run_facets: dict[str, Any] = {
+        "processing_engine": facets.processing_engine_run.ProcessingEngineRunFacet(
+            version=__version__, name="tidelake"
+        )
+    }
+    if job.parent is not None:
+        parent = facets.parent_run
+        run_facets["parent"] = parent.ParentRunFacet(
+            run=parent.Run(runId=job.parent.run),
+            job=parent.Job(namespace=lineage.namespace, name=job.parent.name),
+        )
+    if error:
+        run_facets["errorMessage"] = facets.error_message_run.ErrorMessageRunFacet(
+            message=error, programmingLanguage="PYTHON"
+        )
+    kind = facets.job_type_job.JobTypeJobFacet(
+        processingType="STREAMING" if job.streams else "BATCH",
+        integration="TIDELAKE",
+        jobType="HOP" if job.parent else "PIPELINE",
+    )
+
+    def described(place: Place) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        if schemas and schemas.get(place.name):
+            schema = facets.schema_dataset
+            fields = [
+                schema.SchemaDatasetFacetFields(name=name, type=kind)
+                for name, kind in schemas[place.name]
+            ]
+            found["schema"] = schema.SchemaDatasetFacet(fields=fields)
+        if written and place.name in written:
+            version = facets.dataset_version_dataset.DatasetVersionDatasetFacet
+            found["version"] = version(datasetVersion=str(written[place.name].version))
+        return found
+
+    def counted(place: Place) -> dict[str, Any]:
+        if not written or place.name not in written:
+            return {}
+        statistics = facets.output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet
+        return {"outputStatistics": statistics(rowCount=written[place.name].rows)}
+
+    return model.RunEvent(
+        eventType=model.RunState[state],
+        eventTime=at.isoformat(),
+        run=model.Run(runId=job.run, facets=run_facets),
+        job=model.Job(namespace=lineage.namespace, name=job.name, facets={"jobType": kind}),
+        producer=f"urn:tidelake:{__version__}",
+        inputs=[
+            model.InputDataset(one.namespace, one.name, facets=described(one))
+            for one in flow.inputs
+        ],
+        outputs=[
+            model.OutputDataset(
+                one.namespace, one.name, facets=described(one), outputFacets=counted(one)
+            )
+            for one in flow.outputs
+        ],
+    )
+
+
+def _loaded(module: str) -> Any:
+    try:
+        return import_module(f"openlineage.client.{module}")
+    except ImportError as error:
+        raise MachineError(
+            "lineage needs openlineage-python. Install it with: pip install 'tidelake[lineage]'"
+        ) from error
+
+
+class LineageReporter:
+    """Reports when a run and its hops start, end or fail; a backend that fails is said once."""
+
+    def __init__(self, run: Run, lineage: Lineage, client: Any, *, streams: bool) -> None:
+        """Report the start of the run; the client is that of :func:`client_of`."""
+        self._run = run
+        self._lineage = lineage
+        self._client = client
+        self._job = Job(run.pipeline.name, streams)
+        self._jobs: dict[Hop, Job] = {}
+        self._before: dict[Hop, Mapping[str, int]] = {}
+        # Of hops that have started and not ended; known to the run's own thread.
+        self._open: list[Hop] = []
+        self._error = ""
+        self._queue: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="tidelake-lineage", daemon=True)
+        self._thread.start()
+        self._queue.put(partial(self._event, "START", None, now()))
+
+    def starts(self, hop: Hop) -> None:
+        """A hop starts; under another limit it only goes on."""
+        if hop not in self._open:
+            self._open.append(hop)
+            self._change("START", hop)
+
+    def ends(self, hop: Hop) -> None:
+        """A hop has come to its end; one that had nothing to do never started."""
+        if hop in self._open:
+            self._open.remove(hop)
+            self._change("COMPLETE", hop)
+
+    def failed(self, hop: Hop, error: Exception) -> None:
+        """A hop stopped, or did not start."""
+        self.starts(hop)
+        self._open.remove(hop)
+        self._error = first_line(error)
+        self._change("FAIL", hop, self._error)
+
+    def close(self) -> None:
+        """End what is open, and give the backend a moment to take it."""
+        for hop in self._open:
+            self._change("ABORT" if self._error else "COMPLETE", hop)
+        state: State = "FAIL" if self._error else "COMPLETE"
+        self._queue.put(partial(self._event, state, None, now(), error=self._error))
+        self._queue.put(None)
+        self._thread.join(_CLOSE_SECONDS)
+
+    def _change(self, state: State, hop: Hop, error: str = "") -> None:
+        # Now, since the thread may be busy with the backend while the tables go on.
+        flow = flow_of(self._run.lake, self._run.pipeline, hop)
+        versions = {table.name: newest_version(table) for table in _tables(flow.outputs)}
+        self._queue.put(partial(self._event, state, hop, now(), flow, versions, error=error))
+
+    def _work(self) -> None:
+        is_well = True
+        while (event := self._queue.get()) is not None:
+            if not is_well:
+                continue
+            try:
+                self._client.emit(event())
+            except Exception as error:
+                # Whatever the backend or its client do, the run goes on. The error's text may hold
+                # the backend's address, which is a secret: its kind has to do.
+                is_well = False
+                self._run.progress.say(
+                    f"lineage: the backend takes no events ({type(error).__name__}). "
+                    "The run goes on without."
+                )
+        self._client.close(0)
+
+    def _event(
+        self,
+        state: State,
+        hop: Hop | None,
+        at: datetime,
+        flow: Flow | None = None,
+        versions: Mapping[str, int] | None = None,
+        *,
+        error: str = "",
+    ) -> Any:
+        """Build the event of a hop, or of the run; versions are those of the hop's tables then."""
+        if hop is None or flow is None or versions is None:
+            return event_of(self._lineage, self._job, state, at, error=error)
+        written: dict[str, Written] = {}
+        if state == "START":
+            self._jobs[hop] = Job(f"{self._job.name}.{hop}", self._job.streams, self._job)
+            self._before[hop] = versions
+        else:
+            written = _written(flow, self._before[hop], versions)
+        schemas = self._schemas(flow)
+        job = self._jobs[hop]
+        return event_of(
+            self._lineage, job, state, at, flow, schemas=schemas, written=written, error=error
+        )
+
+    def _schemas(self, flow: Flow) -> dict[str, list[tuple[str, str]]]:
+        """Read the columns of the tables that there are; none where Spark is gone already."""
+        try:
+            return {
+                table.name: [
+                    (column.name, column.dataType.simpleString())
+                    for column in load(self._run.spark, table).schema.fields
+                ]
+                for table in _tables((*flow.inputs, *flow.outputs))
+                if table.exists
+            }
+        except FOREIGN:
+            return {}
+
+
+def _tables(places: Sequence[Place]) -> list[Table]:
+    return [one.table for one in places if one.table is not None]
+
+
+def _written(
+    flow: Flow, before: Mapping[str, int], versions: Mapping[str, int]
+) -> dict[str, Written]:
+    """Count what came into each table between versions; what a merge moved is none."""
+    return {
+        table.name: Written(
+            sum(
+                commit.brought - commit.copied
+                for commit in commits(table, up_to=versions[table.name])
+                if commit.version > before[table.name] and commit.batch >= 0
+            ),
+            versions[table.name],
+        )
+        for table in _tables(flow.outputs)
+        if versions[table.name] >= 0
+    }

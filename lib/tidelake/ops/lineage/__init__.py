@@ -1,1 +1,0 @@
-"""Tell an OpenLineage backend which tables each hop read and wrote."""

@@ -1,0 +1,279 @@
+"""Keep tables small: put files together, and delete what nobody needs any more.
+
+A file that a commit took out of a table lies there until it is vacuumed. Whoever reads an older
+version, or the commits since, needs it: a stream that lags behind, a gold batch that looks at
+silver as far as it has come, a statement at the last epoch, a rollback.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from pyspark.sql import SparkSession
+
+from tidelake.config import Pipeline
+from tidelake.delta.access import detail
+from tidelake.delta.locks import hold_hops
+from tidelake.delta.log import last_commit, newest_version, written_at
+from tidelake.delta.merge import CLUSTERED_BY, cluster, compact, has_vectors
+from tidelake.delta.notes import positions
+from tidelake.delta.positions import BEGINNING, version_at
+from tidelake.delta.tables import Lake, Table
+from tidelake.errors import RefusedError
+from tidelake.folders import matching
+from tidelake.ops.query import ask
+from tidelake.runtime.hop import Run
+from tidelake.runtime.targets import targets_of
+from tidelake.spark.engine import with_settings
+from tidelake.spark.tuning import VACUUM_SETTINGS
+
+# Clocks differ, and a reader that has just begun may need a moment.
+_MARGIN = timedelta(hours=1)
+# Delta's own. Of versions older than the second nothing is read, files or no files.
+_LOG, _FILES = timedelta(days=30), timedelta(days=7)
+_FOR_VACUUM = {
+    # Plans have their own, stricter check.
+    "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+    **VACUUM_SETTINGS,
+}
+
+
+@dataclass(frozen=True)
+class Need:
+    """A version of a table that somebody reads, though newer ones exist.
+
+    It was written at ``since`` (UTC): files taken out later must stay. The remedy ends the need.
+    """
+
+    table: Table
+    since: datetime
+    by: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What maintenance may do to a table: files that it no longer holds stay for ``keep``.
+
+    The needs begin with the one that reaches back furthest. Files are sorted by columns where
+    merges scatter rows; by none where rows come in the order of time.
+    """
+
+    table: Table
+    keep: timedelta
+    needs: tuple[Need, ...] = ()
+    sorted_by: tuple[str, ...] = ()
+
+
+class Done(NamedTuple):
+    """How many files a table had before maintenance, has after it, and how many were deleted."""
+
+    table: Table
+    files_before: int
+    files: int
+    deleted: int
+
+
+def plan_upkeep(
+    lake: Lake,
+    pipeline: Pipeline,
+    *,
+    horizon: timedelta,
+    keep: timedelta | None = None,
+    now: datetime | None = None,
+) -> list[Plan]:
+    """Compute for each table how long its old files must stay; nothing is written.
+
+    Where ``keep`` is None, files stay for the environment's recovery horizon, or longer where a
+    need reaches further back.
+
+    Raises:
+        RefusedError: ``keep`` is less than the horizon, or would break somebody; it names who, and
+            the command that makes the need go away.
+    """
+    moment = now or datetime.now(UTC)
+    if keep is not None and keep < horizon:
+        raise RefusedError(
+            f"keeping files for {_told(keep)} is less than the recovery horizon of "
+            f"{_told(horizon)}. Nothing was deleted. Keep them longer, or lower "
+            "recovery_horizon of the environment."
+        )
+    tables = _tables(lake, pipeline)
+    needs = needs_of(lake, tables, rollbacks_since=moment - horizon)
+    # By time where rows have one: merges look for a batch's windows, and analysts for days.
+    orders = {
+        target.table: (target.moment,) if target.moment else target.identity[:CLUSTERED_BY]
+        for target in targets_of(lake, pipeline)
+    }
+    plans = []
+    for table in tables:
+        mine = sorted((n for n in needs if n.table == table), key=lambda n: n.since)
+        least = moment - mine[0].since + _MARGIN if mine else timedelta(0)
+        if keep is not None and keep < least:
+            first = mine[0]
+            raise RefusedError(
+                f"files of {table.name} from {first.since:%Y-%m-%d %H:%M}Z on are still needed: "
+                f"{first.by}. Nothing was deleted. Keep at least {_told(least)}, or first: "
+                f"{first.remedy}"
+            )
+        kept = keep or max(horizon, least)
+        plans.append(Plan(table, kept, tuple(mine), orders.get(table, ())))
+    return plans
+
+
+def _tables(lake: Lake, pipeline: Pipeline) -> list[Table]:
+    """List the existing tables of a pipeline, and those that all pipelines share."""
+    name = pipeline.name
+    known = [
+        lake.bronze(name),
+        lake.requeue(name),
+        lake.schemas(name),
+        lake.silver(name),
+        lake.quarantine(name),
+        lake.late(name),
+        lake.discarded(name),
+        *map(lake.table, pipeline.gold_names),
+        lake.books(),
+        lake.epochs(),
+        lake.progress(),
+    ]
+    return [table for table in known if table.exists]
+
+
+def upkeep(run: Run, plans: Sequence[Plan]) -> Iterator[Done]:
+    """Put small files together, keep the log long enough, delete what nobody needs."""
+    spark = run.spark
+    for plan in plans:
+        before = _files(spark, plan.table)
+        if not plan.sorted_by:
+            # Rows come in the order of time and stay where they are.
+            compact(spark, plan.table)
+        elif has_vectors(spark, plan.table):
+            # Without deletion vectors a merge would copy the large files that this makes.
+            # Where a run is writing the table, its order is set the next time.
+            with suppress(RefusedError), hold_hops(run.lake, run.pipeline.name, ["gold"]):
+                cluster(spark, plan.table, plan.sorted_by)
+            compact(spark, plan.table)
+        _keep_log(spark, plan)
+        vacuum(spark, plan.table, hours=-(-plan.keep // timedelta(hours=1)))
+        last = spark.sql(f"DESCRIBE HISTORY {plan.table.sql} LIMIT 1").collect()[0]
+        metrics = last["operationMetrics"] if last["operation"] == "VACUUM END" else {}
+        deleted = int(metrics.get("numDeletedFiles", 0))
+        yield Done(plan.table, before, _files(spark, plan.table), deleted)
+
+
+def vacuum(spark: SparkSession, table: Table, *, hours: int) -> None:
+    """Delete files that a table no longer holds and that are older than so many hours."""
+    with with_settings(spark, _FOR_VACUUM):
+        spark.sql(f"VACUUM {table.sql} RETAIN {hours} HOURS")
+
+
+def _files(spark: SparkSession, table: Table) -> int:
+    return int(detail(spark, table)["numFiles"])
+
+
+def _keep_log(spark: SparkSession, plan: Plan) -> None:
+    """Let the log reach back as far as the files do, and to our newest note by all means.
+
+    A table that nothing comes into has an old note, and a hop goes on by it alone.
+    """
+    last = last_commit(plan.table)
+    age = datetime.now(UTC) - last.written_at if last else timedelta(0)
+    # Twice as far, so that the property does not change each night.
+    noted = 2 * age if age > _LOG / 2 else timedelta(0)
+    needed = {
+        "logRetentionDuration": max(_LOG, plan.keep, noted),
+        "deletedFileRetentionDuration": max(_FILES, plan.keep),
+    }
+    wanted = {
+        f"delta.{key}": f"interval {-(-length // timedelta(days=1))} days"
+        for key, length in needed.items()
+    }
+    stored = detail(spark, plan.table)["properties"]
+    if any(stored.get(key) != value for key, value in wanted.items()):
+        properties = ", ".join(f"'{key}' = '{value}'" for key, value in wanted.items())
+        spark.sql(f"ALTER TABLE {plan.table.sql} SET TBLPROPERTIES ({properties})")
+
+
+def _told(length: timedelta) -> str:
+    hours = length / timedelta(hours=1)
+    return f"{hours / 24:.1f} days" if hours >= 48 else f"{hours:.1f} hours"
+
+
+def needs_of(lake: Lake, tables: Sequence[Table], *, rollbacks_since: datetime) -> list[Need]:
+    """List who needs an older version of some tables.
+
+    A backfill that was promoted before ``rollbacks_since`` is not taken back any more.
+    """
+    wanted = {table.name for table in tables}
+    found = []
+    for table, version, by, remedy in (
+        *_readers(lake),
+        *_epochs(lake),
+        *_backfills(lake, rollbacks_since),
+    ):
+        # The newest version stays anyway.
+        if table.name in wanted and table.exists and version < newest_version(table):
+            at = written_at(table, max(version, 0))
+            if at is not None:
+                found.append(Need(table, at, by, remedy))
+    return found
+
+
+def _readers(lake: Lake) -> Iterator[tuple[Table, int, str, str]]:
+    """Find where each hop stands in what it follows: in the notes of the tables that it fills."""
+    for filled in lake.existing():
+        last = last_commit(filled)
+        if last is None or last.note.get("hop") not in ("silver", "gold") or "__" in filled.name:
+            continue
+        pipeline, hop = str(last.note["pipeline"]), str(last.note["hop"])
+        followed = {"bronze": lake.bronze(pipeline), "requeue": lake.requeue(pipeline)}
+        if hop == "gold":
+            # So do gold's notes name the silver of its own pipeline.
+            followed = {"silver": lake.silver(pipeline)}
+        reached = positions(last)
+        followed |= {key: lake.table(key) for key in reached if key.startswith("silver.")}
+        for key, table in followed.items():
+            position = reached.get(key, BEGINNING)
+            # A reader that has all rows is not started for a compaction alone.
+            version = version_at(table, position) if table.exists else None
+            version = position[0] - 1 if version is None else version
+            by = f"{filled.name} has not read further"
+            yield table, version, by, f"tidelake run {pipeline} --hop {hop}"
+
+
+def _epochs(lake: Lake) -> Iterator[tuple[Table, int, str, str]]:
+    """Give the versions of the newest epoch of each pipeline."""
+    if not lake.epochs().exists:
+        return
+    newest = ask(
+        lake,
+        f"SELECT pipeline, max(epoch), arg_max(versions, epoch) FROM {lake.epochs().name} "
+        "GROUP BY 1",
+    )
+    for pipeline, number, versions in newest.rows:
+        for name, version in versions.items():
+            by = f"epoch {number} of {pipeline}"
+            yield lake.table(name), version, by, f"tidelake run {pipeline}"
+
+
+def _backfills(lake: Lake, since: datetime) -> Iterator[tuple[Table, int, str, str]]:
+    """Give the versions that a rollback would restore."""
+    for file in matching(lake.root, "backfill/*/backfill.json"):
+        state = json.loads(file.read_text(encoding="utf-8"))
+        swapped = state["stage"] in ("promoting", "promoted", "rolling back")
+        if not swapped or datetime.fromtimestamp(file.stat().st_mtime, tz=UTC) < since:
+            continue
+        pipeline = file.parent.name
+        versions = [*state["before"].items()]
+        if state.get("requeue") is not None:
+            # What was requeued since is read from it when the rollback goes on.
+            versions.append((lake.requeue(pipeline).name, state["requeue"]))
+        for name, version in versions:
+            by = f"the rollback of {pipeline}'s backfill"
+            yield lake.table(name), version, by, "wait until the horizon has passed"

@@ -1,1 +1,0 @@
-"""Keep tables small: put files together, and delete what nobody needs any more."""
