@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
+import numpy as np
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
@@ -53,6 +54,13 @@ class Fingerprint:
         told = None if total is None else _wrapped(int(str(total)))
         return Fingerprint(int(str(xor)), told)
 
+    @staticmethod
+    def of_numbers(numbers: np.ndarray[Any, np.dtype[np.int64]]) -> Fingerprint:
+        """Combine the numbers of record ids, from :func:`id_number`."""
+        # Sums of unsigned numbers wrap around by themselves.
+        total = int(numbers.astype(np.uint64).sum(dtype=np.uint64))
+        return Fingerprint(int(np.bitwise_xor.reduce(numbers)), _wrapped(total))
+
     def plus(self, other: Fingerprint) -> Fingerprint:
         """Add rows."""
         return self._with(other, 1)
@@ -79,10 +87,15 @@ EMPTY = Fingerprint()
 
 def fingerprint(record_id: Column | str = "record_id") -> Column:
     """Aggregate the fingerprint of a column of record ids, but for nulls: ``xor`` and ``total``."""
+    number = id_number(record_id)
+    return F.struct(_xor(number), _total(number))
+
+
+def id_number(record_id: Column | str = "record_id") -> Column:
+    """Return the 60 bits of a record id's MD5 that count in a fingerprint."""
     ids = F.col(record_id) if isinstance(record_id, str) else record_id
     digits = F.left(F.md5(ids.cast("binary")), F.lit(15))
-    number = F.conv(digits, 16, 10).cast("bigint")
-    return F.struct(_xor(number), _total(number))
+    return F.conv(digits, 16, 10).cast("bigint")
 
 
 def contents() -> Column:

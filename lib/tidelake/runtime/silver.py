@@ -52,12 +52,13 @@ from tidelake.silver.route import (
     QUARANTINED,
     SILVER,
     decide,
+    fate_unless_repeat,
     marked,
     to_late,
     to_quarantine,
     to_silver,
 )
-from tidelake.silver.summary import Summary, summarize, unknown_fields
+from tidelake.silver.summary import Summary, summarize, summarize_in_driver, unknown_fields
 from tidelake.silver.watermark import advance
 from tidelake.spark.engine import fitted
 from tidelake.spark.tuning import SEARCHED_PER_ROW, is_small
@@ -240,11 +241,17 @@ def decide_fates(
     """
     kept = hold.first(judged)
     began = time.monotonic()
-    repeats = find_repeats(kept, accepted, plan.comparison, hold=hold)
-    seconds = time.monotonic() - began
     allowed = plan.pipeline.watermark.allowed_lateness
+    # A small batch is counted in the driver, where its rows are compared.
+    also = [*plan.counting.row, fate_unless_repeat(watermark, allowed)] if counts else []
+    repeats = find_repeats(kept, accepted, plan.comparison, hold=hold, also=also)
+    seconds = time.monotonic() - began
     decided = decide(kept.rows, repeats, plan.fates, watermark=watermark, allowed=allowed)
-    summary = summarize(decided, plan.counting) if counts else None
+    summary = None
+    if counts and repeats.batch is not None:
+        summary = summarize_in_driver(repeats.batch, repeats.numbers, plan.counting)
+    elif counts:
+        summary = summarize(decided, plan.counting)
     return Decision(decided, summary, repeats.searched, seconds)
 
 

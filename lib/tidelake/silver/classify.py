@@ -42,6 +42,7 @@ WARNINGS = "_warnings"
 SELECTED = "_selected"
 
 FILTERED = "filtered"
+CONFLICTING = "conflicting_duplicate"
 _SECONDS_A_DAY = 86_400
 
 
@@ -220,7 +221,7 @@ def reasons_by_stage() -> Column:
         F.when(F.col(STAGE) == "parse", F.array(REFUSAL))
         .when(F.col(STAGE) == "future_event_time", F.array(F.lit("event_time: in the future")))
         .when(
-            F.col(STAGE) == "conflicting_duplicate",
+            F.col(STAGE) == CONFLICTING,
             F.array(F.lit("event_id: seen before with another payload")),
         )
         .otherwise(F.col(REASONS))

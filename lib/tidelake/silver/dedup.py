@@ -11,7 +11,7 @@ this module: only ids, hashes and positions are shuffled, and the verdicts go ba
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import reduce
@@ -20,6 +20,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, Observation, Window
 from pyspark.sql import functions as F
 
@@ -137,12 +138,15 @@ class Repeats:
         searched: Accepted rows among which the batch's were looked for.
         twins: Whether some of the verdicts are of rows that are equal to a first arrival.
         numbers: The numbers of such rows by verdict.
+        batch: All rows of a small batch, with the columns that were asked for; None where they
+            are not in the driver.
     """
 
     rows: DataFrame | None
     searched: int
     twins: bool = False
     numbers: Mapping[str, Numbers] = field(default_factory=dict)
+    batch: pa.Table | None = None
 
 
 class Kept(NamedTuple):
@@ -159,7 +163,14 @@ class Kept(NamedTuple):
     is_small: bool
 
 
-def find_repeats(kept: Kept, search: Search, comparison: Comparison, *, hold: Hold) -> Repeats:
+def find_repeats(
+    kept: Kept,
+    search: Search,
+    comparison: Comparison,
+    *,
+    hold: Hold,
+    also: Sequence[Column] = (),
+) -> Repeats:
     """Judge every row whose event was accepted before it.
 
     The driver finds out which rows of a number can meet others, from the hashes of their ids, and
@@ -170,19 +181,26 @@ def find_repeats(kept: Kept, search: Search, comparison: Comparison, *, hold: Ho
         search: Finds the accepted rows.
         comparison: The columns of the pipeline's rules.
         hold: Keeps what is read more than once until the batch ends.
+        also: Columns to take of all rows of a small batch, which come to the driver anyway.
     """
-    found = _by_number(kept, search, comparison) if kept.numbered else None
+    found = _by_number(kept, search, comparison, also) if kept.numbered else None
     return _by_shuffle(kept.rows, search, comparison, hold) if found is None else found
 
 
-def _by_number(kept: Kept, search: Search, comparison: Comparison) -> Repeats | None:
+def _by_number(
+    kept: Kept, search: Search, comparison: Comparison, also: Sequence[Column]
+) -> Repeats | None:
     """Compare rows in the driver; None where they are too many for it."""
     running = kept.rows.where(F.col(STAGE).isNull())
-    columns = comparison.in_driver if kept.is_small else comparison.looked_up
-    rows = running.select(*columns).toArrow()
+    batch = None
+    if kept.is_small:
+        batch = kept.rows.select(*comparison.in_driver, F.col(STAGE), *also).toArrow()
+        rows = batch.filter(pc.is_null(batch[STAGE]))
+    else:
+        rows = running.select(*comparison.looked_up).toArrow()
     numbers, hashes = rows[NUMBER].to_numpy(), rows[ID_HASH].to_numpy()
     if not numbers.size:
-        return Repeats(None, 0)
+        return Repeats(None, 0, batch=batch)
     ascending = np.sort(hashes)
     is_first = np.diff(ascending, prepend=~ascending[0]) != 0
     scope = Arrivals.of(rows).scope(comparison.rules)
@@ -192,7 +210,7 @@ def _by_number(kept: Kept, search: Search, comparison: Comparison) -> Repeats | 
     again = np.concatenate((ascending[~is_first], met.rows[ID_HASH].to_numpy()))
     collide = members(hashes, np.sort(again))
     if not collide.any():
-        return Repeats(None, met.searched)
+        return Repeats(None, met.searched, batch=batch)
     if kept.is_small:
         rows = rows.filter(pa.array(collide))
     elif collide.sum() > COMPARED_ROWS:
@@ -201,7 +219,7 @@ def _by_number(kept: Kept, search: Search, comparison: Comparison) -> Repeats | 
         chosen = has_number(running.sparkSession, NUMBER, numbers[collide])
         rows = running.where(chosen).select(*comparison.in_driver).toArrow()
     found = judge_arrivals(rows, met.rows, comparison.rules)
-    return None if found is None else Repeats(None, met.searched, numbers=found)
+    return None if found is None else Repeats(None, met.searched, numbers=found, batch=batch)
 
 
 def _by_shuffle(judged: DataFrame, search: Search, comparison: Comparison, hold: Hold) -> Repeats:

@@ -20,6 +20,7 @@ from tidelake.columns import instant
 from tidelake.config import Pipeline
 from tidelake.config.names import ID_HASH
 from tidelake.silver.classify import (
+    CONFLICTING,
     FILTERED,
     ORIGIN,
     PAYLOAD_HASH,
@@ -43,6 +44,8 @@ LATENESS = "_lateness"
 SILVER = "silver"
 LATE = "late"
 QUARANTINED = "quarantined"
+# Fate and stage of rows that repeat another, by verdict.
+OF_REPEATS = {DUPLICATE: (DUPLICATE, None), CONFLICT: (QUARANTINED, CONFLICTING)}
 # The columns that tell rows apart, as the verdicts have them.
 _THEIRS = {name: f"_judged_{name}" for name in IDENTITY}
 
@@ -120,7 +123,7 @@ def _verdicts() -> _Verdicts:
         (*[F.col(ours).alias(theirs) for ours, theirs in _THEIRS.items()], F.col(VERDICT)),
         reduce(and_, same, hashes),
         F.when(is_twin, F.when(number > 1, F.lit(DUPLICATE))).otherwise(F.col(VERDICT)),
-        F.when(conflict, F.lit("conflicting_duplicate")).otherwise(F.col(STAGE)),
+        F.when(conflict, F.lit(CONFLICTING)).otherwise(F.col(STAGE)),
     )
 
 
@@ -144,7 +147,7 @@ class Fates:
     def __init__(self) -> None:
         """Build them."""
         self.verdicts = _verdicts()
-        self.fate = _fate()
+        self.fate = _fate(F.col(LATENESS), F.col(VERDICT) == DUPLICATE)
 
 
 def with_lateness(
@@ -155,16 +158,21 @@ def with_lateness(
     return late.withColumn(FATE, fates.fate)
 
 
-def _fate() -> Column:
+def _fate(lateness: Column, is_duplicate: Column) -> Column:
     # What `late apply` requeued counts however late it is.
-    too_late = (F.col(LATENESS) == TOO_LATE) & (F.col(ORIGIN) != LATE)
+    too_late = (lateness == TOO_LATE) & (F.col(ORIGIN) != LATE)
     return (
         F.when(F.col(STAGE) == FILTERED, FILTERED)
         .when(F.col(STAGE).isNotNull(), QUARANTINED)
-        .when(F.col(VERDICT) == DUPLICATE, DUPLICATE)
+        .when(is_duplicate, DUPLICATE)
         .when(too_late, LATE)
         .otherwise(SILVER)
     )
+
+
+def fate_unless_repeat(watermark: datetime | None, allowed: timedelta) -> Column:
+    """Return the fate of a row that repeats no other; arguments as :func:`decide`'s."""
+    return _fate(lateness(marked(watermark), allowed), F.lit(False)).alias(FATE)
 
 
 def marked(watermark: datetime | None) -> Column:

@@ -8,20 +8,27 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from tidelake.config import Pipeline
-from tidelake.fingerprints import Fingerprint, fingerprint
+from tidelake.fingerprints import Fingerprint, fingerprint, id_number
 from tidelake.instants import from_micros
 from tidelake.silver.classify import ORIGIN, STAGE, WARNINGS, rule_texts
+from tidelake.silver.driver_dedup import NUMBER
 from tidelake.silver.enrich import looked_up
 from tidelake.silver.payloads import UNKNOWN
-from tidelake.silver.route import FATE, LATE, SILVER
+from tidelake.silver.route import FATE, LATE, OF_REPEATS, SILVER
+from tidelake.silver.row_sets import Numbers, members
 from tidelake.silver.watermark import PartitionProgress, partition_of
 
 _NAME = r"^[A-Za-z][A-Za-z0-9_]{0,62}$"
 _ACCEPTED = (SILVER, LATE)
+_KEYS = (ORIGIN, FATE, STAGE, "partition")
+_NULL = np.iinfo(np.int64).min
 Group = Row | Mapping[str, Any]
 # Origin, fate, stage.
 Key = tuple[str, str, str | None]
@@ -80,7 +87,7 @@ class Summary:
             mine = [group for group in fresh if group["partition"] == name]
             earlier = before.get(name)
             arrivals = [from_micros(group["last"]) for group in mine]
-            times = [from_micros(group["newest"]) for group in mine]
+            times = [from_micros(group["newest"]) for group in mine if group[FATE] == SILVER]
             if earlier is not None:
                 arrivals.append(earlier.last_ingested_at)
                 times.append(earlier.max_event_time)
@@ -94,13 +101,45 @@ class Counting:
     """The columns by which a definition's rows are counted, built once.
 
     Attributes:
-        keys: What rows are grouped by.
+        keys: What rows are grouped by in Spark.
         counts: What is counted of a group.
+        flags: The names of conditions whose rows are counted.
+        row: What the driver takes of a row to count it, beside its fate.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
         """Build them."""
-        self.keys, self.counts = _columns(pipeline)
+        flags = _flags(pipeline)
+        self.flags = tuple(flags)
+        partition = partition_of(pipeline.source).alias("partition")
+        arrived, event = F.unix_micros("ingested_at"), F.unix_micros("event_time")
+        self.keys = [F.col(ORIGIN), F.col(FATE), F.col(STAGE), partition]
+        self.counts = [
+            F.count("*").alias("rows"),
+            F.max(arrived).alias("last"),
+            F.max(event).alias("newest"),
+            *[F.count_if(flag).alias(name) for name, flag in flags.items()],
+            fingerprint().alias("fingerprint"),
+        ]
+        self.row = [
+            *[F.col(ORIGIN), partition],
+            *[arrived.alias("last"), event.alias("newest")],
+            *[flag.alias(name) for name, flag in flags.items()],
+            id_number().alias("fingerprint"),
+        ]
+
+
+def _flags(pipeline: Pipeline) -> dict[str, Column]:
+    """Return a condition for each warning, each dimension, and unknown fields."""
+    is_additive = pipeline.event.evolution == "additive"
+    return {
+        **{
+            f"_w{n}": F.array_contains(WARNINGS, text)
+            for n, text in enumerate(rule_texts(pipeline))
+        },
+        **{f"_d{n}": F.col(looked_up(n)).isNull() for n in range(len(pipeline.enrich))},
+        "unknown": F.col(UNKNOWN).isNotNull() if is_additive else F.lit(False),
+    }
 
 
 def summarize(decided: DataFrame, counting: Counting) -> Summary:
@@ -114,29 +153,58 @@ def summarize(decided: DataFrame, counting: Counting) -> Summary:
     return Summary(found, _marks(found))
 
 
-def _columns(pipeline: Pipeline) -> tuple[list[Column], list[Column]]:
-    """Give what rows are grouped by, and what is counted of a group."""
-    kept = F.when(F.col(FATE) == SILVER, F.unix_micros("event_time"))
-    warned = [
-        F.count_if(F.array_contains(WARNINGS, text)).alias(f"_w{n}")
-        for n, text in enumerate(rule_texts(pipeline))
-    ]
-    missed = [
-        F.count_if(F.col(looked_up(n)).isNull()).alias(f"_d{n}")
-        for n in range(len(pipeline.enrich))
-    ]
-    additive = pipeline.event.evolution == "additive"
-    unknown = F.count(UNKNOWN) if additive else F.count_if(F.lit(False))
-    partition = partition_of(pipeline.source).alias("partition")
-    return [F.col(ORIGIN), F.col(FATE), F.col(STAGE), partition], [
-        F.count("*").alias("rows"),
-        F.max(F.unix_micros("ingested_at")).alias("last"),
-        F.max(kept).alias("newest"),
-        *warned,
-        *missed,
-        unknown.alias("unknown"),
-        fingerprint().alias("fingerprint"),
-    ]
+def summarize_in_driver(
+    rows: pa.Table, repeats: Mapping[str, Numbers], counting: Counting
+) -> Summary:
+    """Count the rows of a small batch by fate.
+
+    Args:
+        rows: ``_number``, ``_stage``, the counting's columns of a row, and ``_fate`` as if none
+            were a repeat.
+        repeats: The numbers of those that are repeats, by verdict.
+        counting: The definition's columns.
+    """
+    keys = {name: rows[name] for name in _KEYS}
+    for verdict, numbers in repeats.items():
+        is_repeat = pa.array(members(rows[NUMBER].to_numpy(), np.sort(numbers)))
+        fate, stage = OF_REPEATS[verdict]
+        keys[FATE] = pc.if_else(is_repeat, fate, keys[FATE])
+        keys[STAGE] = pc.if_else(is_repeat, pa.scalar(stage, pa.string()), keys[STAGE])
+    groups = _groups(rows, keys, counting.flags)
+    return Summary(groups, _marks(groups))
+
+
+def _groups(
+    rows: pa.Table, keys: Mapping[str, pa.ChunkedArray], flags: Sequence[str]
+) -> list[Group]:
+    """Group rows, of which there are few kinds, as Spark does by a counting's columns."""
+    kind = np.zeros(rows.num_rows, dtype=np.int64)
+    for column in keys.values():
+        encoded = column.combine_chunks().dictionary_encode()
+        codes = encoded.indices.fill_null(len(encoded.dictionary)).to_numpy()
+        kind = kind * (len(encoded.dictionary) + 1) + codes
+    order = np.argsort(kind, kind="stable")
+    starts = np.flatnonzero(np.diff(kind[order], prepend=-1))
+    newest = rows["newest"].fill_null(_NULL).to_numpy()[order]
+    last, marks = (rows[name].to_numpy()[order] for name in ("last", "fingerprint"))
+    flagged = {
+        name: rows[name].fill_null(False).to_numpy(zero_copy_only=False)[order] for name in flags
+    }
+    found: list[Group] = []
+    for start, end in zip(starts, [*starts[1:], order.size], strict=True):
+        mark = Fingerprint.of_numbers(marks[start:end])
+        latest = int(newest[start:end].max())
+        found.append(
+            {
+                **{name: column[int(order[start])].as_py() for name, column in keys.items()},
+                "rows": int(end - start),
+                "last": int(last[start:end].max()),
+                "newest": None if latest == _NULL else latest,
+                **{name: int(flag[start:end].sum()) for name, flag in flagged.items()},
+                "fingerprint": (mark.xor, mark.total),
+            }
+        )
+    return found
 
 
 def unknown_fields(decided: DataFrame) -> frozenset[str]:
