@@ -30,7 +30,7 @@ _BUILDERS = {
         "compared_columns",
     ),
     route: ("_verdicts", "_fate", "_event_columns"),
-    summary: ("_columns",),
+    summary: ("_flags",),
 }
 
 

@@ -50,13 +50,13 @@ def _batch(spark: SparkSession) -> DataFrame:
     return bronze(spark, [{"record_id": f"f:{n}", "payload": text} for n, text in enumerate(fresh)])
 
 
-@pytest.mark.parametrize("numbered", [True, False])
+@pytest.mark.parametrize(("numbered", "small"), [(True, True), (True, False), (False, False)])
 def test_each_row_is_counted_with_the_fate_that_it_has(
-    spark: SparkSession, tmp_path: Path, numbered: bool
+    spark: SparkSession, tmp_path: Path, numbered: bool, small: bool
 ) -> None:
     pipeline = shop(tmp_path, event={"where": "user_id <> 'bot'"}, watermark=_RULES)
     search = AcceptedRows(spark, pipeline, Lake(tmp_path), 0, afresh=True)
-    with Held(rows=0 if numbered else None) as hold:
+    with Held(small=small, rows=0 if numbered else None) as hold:
         plan = SilverPlan(pipeline)
         decision = decide_fates(
             plan.judge(_batch(spark)), plan, search, _WATERMARK, hold, counts=True
