@@ -135,11 +135,6 @@ def client() -> Any:
 def refuse_unreachable(bucket: str, prefix: str, *, what: str) -> None:
     """Check in a single request, without a retry, that a place on a store can be listed.
 
-    Args:
-        bucket: Its bucket.
-        prefix: Its prefix.
-        what: Names the place in the message.
-
     Raises:
         UsageError: There is no such bucket.
         MachineError: The store does not answer, or refuses access.

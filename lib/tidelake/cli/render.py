@@ -65,11 +65,6 @@ def print_table(
 def laid_out(answer: Answer, how: Format, width: int) -> tuple[str, bool]:
     """Write an answer as text.
 
-    Args:
-        answer: Columns and rows.
-        how: The format; a table is cut to the width.
-        width: Of the terminal, in characters.
-
     Returns:
         The text, and whether a table had to be cut.
     """

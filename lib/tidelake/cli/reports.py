@@ -112,13 +112,7 @@ def doctor(fetch: bool, archive: bool, json_: bool, where: Place) -> int:
 
 
 def show_ledger(books: Ledger, typed: Typed, pipeline: str) -> None:
-    """Print the books: source, bronze and its fates, then gold, then what does not add up.
-
-    Args:
-        books: What to print.
-        typed: Completes the command that lists late rows.
-        pipeline: What the user called the pipeline.
-    """
+    """Print the books: source, bronze and its fates, then gold, then what does not add up."""
     told = books.to_json()
     stages = ", ".join(f"{stage} {rows:,}" for stage, rows in books.stages.items())
     given_up = f"; {books.discarded:,} of them discarded" if books.discarded else ""

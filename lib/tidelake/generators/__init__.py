@@ -41,9 +41,6 @@ def generate(
             for every seed.
         progress: Called with a line of text now and then.
 
-    Returns:
-        What the folder now holds of this stream.
-
     Raises:
         UsageError: No generator of that name, an impossible number, or a file of the stream is
             already there with other bytes.

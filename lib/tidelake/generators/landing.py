@@ -76,9 +76,6 @@ def land(
         files: Content by name, in delivery order.
         progress: Called once per written file.
 
-    Returns:
-        How many files were written.
-
     Raises:
         UsageError: A file is there with other bytes, or ``to`` is no folder.
     """

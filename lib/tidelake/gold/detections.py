@@ -49,12 +49,6 @@ def keyed(events: DataFrame, detection: Detection) -> DataFrame:
 def looked_at(events: DataFrame, detection: Detection, hours: GoldPlan, *more: str) -> DataFrame:
     """Take of events what the rules look at.
 
-    Args:
-        events: Rows of silver, each with its keys.
-        detection: The definition.
-        hours: Of its hours.
-        more: Columns to keep beside them.
-
     Returns:
         ``_record`` (unique in silver), ``event_id``, ``event_time``, the keys, the told columns,
         ``_hour`` (its beginning), ``_value`` and ``_place``, null where there is no such rule.
@@ -88,10 +82,6 @@ def hour_of(instant: Column) -> Column:
 
 def summed_up(hours: DataFrame, detection: Detection) -> DataFrame:
     """Say for each key and hour what came before the hour.
-
-    Args:
-        hours: Rows of the features table, all that :attr:`Detection.lookback` reaches.
-        detection: The definition.
 
     Returns:
         The keys, ``_hour``, ``_count`` and ``_sum`` of the values in the history, ``_before``
@@ -244,9 +234,6 @@ def known(hours: DataFrame, recent: DataFrame, detection: Detection, *, now: dat
         recent: The newest events, as far back as a burst reaches.
         detection: The definition.
         now: The newest hour of the features (UTC).
-
-    Returns:
-        One row a key: the keys and what each rule looks at.
     """
     keys = list(detection.keys)
     columns = [instant(now).alias(_NOW)]

@@ -26,10 +26,6 @@ _FOUND = "_found"
 def left_side(events: DataFrame, join: Join) -> DataFrame:
     """Take the events that give a row each.
 
-    Args:
-        events: Rows of the pipeline's silver.
-        join: The definition.
-
     Returns:
         ``_left`` (the event's record id, unique in silver), ``_left_time``, the keys as
         ``_on_<name>`` and the selected columns.
@@ -44,10 +40,6 @@ def left_side(events: DataFrame, join: Join) -> DataFrame:
 
 def right_side(events: DataFrame, join: Join) -> DataFrame:
     """Take the events that may match.
-
-    Args:
-        events: Rows of the right pipeline's silver.
-        join: The definition.
 
     Returns:
         ``_right``, ``_right_time``, ``_right_id``, the keys and the selected columns.
@@ -89,11 +81,6 @@ def changed_by(
 
 def matched(left: DataFrame, right: DataFrame, join: Join) -> DataFrame:
     """Put its first match beside each left event: the earliest, ties by event id.
-
-    Args:
-        left: From :func:`left_side`.
-        right: All right events near enough.
-        join: The definition.
 
     Returns:
         The selected columns of both sides, ``_left``, ``_left_time``, ``_right`` and

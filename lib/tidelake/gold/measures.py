@@ -76,12 +76,7 @@ class Shown:
 
 
 class TypedTable:
-    """A table whose measures know the types of their expressions, and its columns, built once.
-
-    Attributes:
-        table: The table.
-        steps: Those of :func:`tidelake.gold.windows.to_partials`, once it was asked.
-    """
+    """A table whose measures know the types of their expressions, and its columns, built once."""
 
     def __init__(self, table: GoldTable) -> None:
         """Build nothing yet."""
@@ -100,11 +95,7 @@ class TypedTable:
 
 
 class GoldPlan:
-    """A table's columns; a target holds it for all batches of its query.
-
-    Attributes:
-        table: The definition.
-    """
+    """A table's columns; a target holds it for all batches of its query."""
 
     def __init__(self, table: GoldTable) -> None:
         """Build nothing yet."""
@@ -132,10 +123,6 @@ class GoldPlan:
 
 def to_values(events: DataFrame, table: TypedTable) -> DataFrame:
     """Keep the events inside the table's ``where``, and evaluate what its measures aggregate.
-
-    Args:
-        events: Silver rows.
-        table: Typed for them.
 
     Returns:
         ``event_time``, ``event_id``, the keys and for each measure a column with its value, null
@@ -368,10 +355,6 @@ def tolerances(table: GoldTable, types: Mapping[str, str]) -> dict[str, str]:
     """Return by column when a stored value agrees with a recomputed one, where not only if equal.
 
     A sum of doubles depends on the order of its terms, a sketch on what was merged with what.
-
-    Args:
-        table: The definition.
-        types: The columns' types.
 
     Returns:
         SQL over ``{e.name}``, recomputed, and ``{s.name}``, stored.

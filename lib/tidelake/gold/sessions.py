@@ -59,11 +59,6 @@ def regroup(partials: DataFrame, stored: DataFrame, table: GoldTable) -> DataFra
     Stored sessions of a key lie more than a gap apart, so only those that touch a new session
     directly can take part in a merge.
 
-    Args:
-        partials: From :func:`to_sessions`.
-        stored: The table's rows, cut to the batch's time bounds.
-        table: The session table.
-
     Returns:
         The rows to write: ``session_id``, keys, bounds and states, with ``_gone`` true for
         stored sessions that exist no more.

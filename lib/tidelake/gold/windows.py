@@ -20,10 +20,6 @@ BOUNDS = ("window_start", "window_end")
 def to_partials(events: DataFrame, plan: GoldPlan) -> DataFrame:
     """Aggregate events into one row per window and key.
 
-    Args:
-        events: Silver rows.
-        plan: Of a tumbling, hopping or global table.
-
     Returns:
         The window's bounds (none for a global table), the keys, the state columns and the
         columns shown from them.

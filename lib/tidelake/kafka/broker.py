@@ -38,13 +38,7 @@ _API_VERSIONS = bytes.fromhex("0000000d 0012 0000 00000001 0003 746c6b".replace(
 
 @dataclass(frozen=True)
 class Broker:
-    """A broker that was started.
-
-    Attributes:
-        folder: Where it keeps everything.
-        port: Where it listens, on the loopback.
-        process: Its process id.
-    """
+    """A broker that was started."""
 
     folder: str
     port: int

@@ -183,9 +183,6 @@ def produce(
 
     The topic is created where it does not exist yet; records have no key.
 
-    Returns:
-        How many were written.
-
     Raises:
         TidelakeError: The broker refused the topic or a record.
     """

@@ -119,13 +119,7 @@ def look_at(
 
 
 def lost(reached: Offsets, ids: Mapping[str, str], topics: Mapping[str, Topic]) -> str:
-    """Describe the first loss of records that were not taken yet, or return "".
-
-    Args:
-        reached: The end offsets of bronze.
-        ids: The topic ids of bronze's newest commit.
-        topics: What the broker has now.
-    """
+    """Describe the first loss of records that were not taken yet, or return ""."""
     for name, partitions in reached.items():
         now = topics.get(name)
         if now is None:

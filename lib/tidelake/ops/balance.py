@@ -153,16 +153,7 @@ def problems_of(
     pending: int,
     requeued: int,
 ) -> Iterator[str]:
-    """Say what does not add up, the earliest first.
-
-    Args:
-        batches: Silver's batches, oldest first.
-        taken: Bronze's commits, newest first.
-        tables: Rows counted in the tables, by fate, and bronze.
-        fates: Each row's fate as it now is.
-        pending: Rows of bronze that silver has not taken yet.
-        requeued: Requeued rows that silver has not taken yet.
-    """
+    """Say what does not add up, the earliest first."""
     yield from _bronze_problems(taken, tables["bronze"])
     erased = [one for batch in batches for one in batch.erased]
     # What erasures took out of each batch, by its fate.

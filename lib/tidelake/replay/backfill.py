@@ -346,9 +346,6 @@ def _begin_gold(green: Run, live: Run, span: Span | None) -> None:
 def _pinned_gold(run: Run) -> tuple[dict[str, int], Mapping[str, Position]]:
     """Pin the live tables whose rows outside of the range stay.
 
-    Returns:
-        The version of each, and how far in silver all of them have come.
-
     Raises:
         UsageError: One is not there, stands at another batch, or was filled under another
             definition: part of it would be of the one, part of the other.

@@ -103,11 +103,7 @@ def prepare_checkpoint(
 def begin(
     run: Run, hop: Hop, generation: str, batch: int, until: Mapping[str, Position]
 ) -> dict[str, Any]:
-    """Prepare the checkpoint of silver or gold at positions in its inputs.
-
-    Returns:
-        The note with which the generation's commits start.
-    """
+    """Prepare the checkpoint of silver or gold at positions in its inputs."""
     lake, name = run.lake, run.pipeline.name
     inputs = (
         inputs_of(lake, run.pipeline)

@@ -172,11 +172,7 @@ def judge_silver(
 def _compare_routes(
     decided: DataFrame, routes: Sequence[_Route]
 ) -> tuple[dict[str, Comparison], dict[str, int]]:
-    """Compare each table with its rows, in one pass over the decided rows.
-
-    Returns:
-        By table what came out, and how many rows each fate has.
-    """
+    """Compare each table with its rows, in one pass over the decided rows."""
     shaped = decided.select(FATE, *[F.struct(*one.columns).alias(one.fate) for one in routes])
     for one in routes:
         types = types_in(one.stored)

@@ -257,13 +257,7 @@ def decide_fates(
 
 @dataclass(frozen=True)
 class Stored:
-    """Rows that stay as they are where a batch stands for all of silver.
-
-    Attributes:
-        accepted: Knows them as accepted.
-        silver: Accepted rows, without the columns of a batch.
-        quarantine: Quarantined rows, likewise.
-    """
+    """Rows that stay as they are where a batch stands for all of silver."""
 
     accepted: AcceptedRows
     silver: DataFrame
@@ -464,11 +458,6 @@ def _write_sides(
     An interrupted run may have written them already. If the same definition decided them then,
     they are the same rows. Otherwise these replace them, also where there are none now, in one
     commit: silver and its side tables are decided by one definition.
-
-    Args:
-        sides: What is to be written.
-        context: Of the batch.
-        decided_by: From :func:`tidelake.delta.notes.decision_note`.
     """
     # A generation's name comes from our own commits: a letter and digits.
     own = f"_generation = '{context.generation}' AND _batch = {context.number}"

@@ -23,11 +23,7 @@ _TIMES_OF_DAY = ("time-millis", "time-micros")
 
 
 def framed(schema: str) -> str:
-    """Give the schema of a datum that is followed by a digest.
-
-    Args:
-        schema: The writer's, sound by :func:`problem_of`.
-    """
+    """Give the schema of a datum that is followed by a digest."""
     fields = [
         {"name": DATUM, "type": _fitted(json.loads(schema))},
         {"name": END, "type": {"type": "fixed", "name": f"{_FRAME}End", "size": DIGEST_BYTES}},

@@ -232,10 +232,6 @@ def payload_scope(parsed: DataFrame, pipeline: Pipeline) -> DataFrame:
     """Put payload fields and bronze columns side by side, for the definition's expressions.
 
     A payload field hides the bronze column of its name.
-
-    Args:
-        parsed: Rows from :func:`tidelake.silver.payloads.read_payloads`.
-        pipeline: The definition.
     """
     fields = [field.name for field in pipeline.event.fields]
     hidden = {name.lower() for name in fields}

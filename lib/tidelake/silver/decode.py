@@ -44,13 +44,7 @@ _REASONS = pa.list_(pa.field("element", pa.string()))
 
 
 class DecodedField(NamedTuple):
-    """A field that the schema names.
-
-    Attributes:
-        name: In the payload.
-        type: Its Arrow type.
-        sql: The same as the definition writes it, for reasons.
-    """
+    """A field that the schema names."""
 
     name: str
     type: pa.DataType

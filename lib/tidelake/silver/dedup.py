@@ -117,12 +117,7 @@ class Search(Protocol):
 
 
 class Met(NamedTuple):
-    """Accepted rows in the driver.
-
-    Attributes:
-        rows: Of :data:`tidelake.silver.driver_dedup.ACCEPTED`.
-        searched: Among how many rows they were found.
-    """
+    """Accepted rows in the driver."""
 
     rows: pa.Table
     searched: int
@@ -361,12 +356,7 @@ def colliding_ids(new: DataFrame, accepted: DataFrame | None) -> DataFrame:
 
 
 def group_accepted(accepted: DataFrame, comparison: Comparison) -> DataFrame:
-    """Put the accepted rows of an id into one, so that no row of a batch meets two.
-
-    Args:
-        accepted: From :meth:`DedupScope.within`.
-        comparison: The columns of the pipeline's rules.
-    """
+    """Put the accepted rows of an id into one, so that no row of a batch meets two."""
     of_id, rows = comparison.grouping
     return accepted.groupBy(of_id).agg(rows)
 
@@ -382,11 +372,6 @@ def _grouping() -> tuple[Column, Column]:
 
 def match_accepted(new: DataFrame, accepted: DataFrame, comparison: Comparison) -> DataFrame:
     """Judge rows whose event silver or late already holds.
-
-    Args:
-        new: From :func:`in_the_running`.
-        accepted: From :func:`group_accepted`.
-        comparison: The columns of the pipeline's rules.
 
     Returns:
         ``new``; ``_verdict`` is set for the rows that match.
@@ -452,10 +437,6 @@ def judge_leftovers(leftovers: DataFrame, rules: Dedup) -> DataFrame:
     is in its scope. Rows of an id that arrived at one instant and bear one date have the same rows
     in scope: only the first of them can be accepted, and the pass over an id sees no other. The
     time grows with the square of how often an id is accepted: for a thousand times it is seconds.
-
-    Args:
-        leftovers: Rows from :func:`in_the_running` that :func:`rank_arrivals` gave that verdict.
-        rules: The pipeline's.
 
     Returns:
         As :func:`rank_arrivals` does, of the rows that are not accepted, and of those that have

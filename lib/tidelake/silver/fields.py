@@ -17,12 +17,7 @@ _LATE_COLUMNS = ("payload", "watermark", "lateness_seconds")
 
 
 def extra_columns(stored: Mapping[str, str], defined: Collection[str]) -> tuple[str, ...]:
-    """Name the stored columns that unknown fields fill: text, and not of today's definition.
-
-    Args:
-        stored: Silver's columns and their types.
-        defined: Silver's selected columns.
-    """
+    """Name the stored columns that unknown fields fill: text, and not of today's definition."""
     taken = {name.lower() for name in (*SILVER_RESERVED, *defined)}
     return tuple(
         name
@@ -38,11 +33,6 @@ def new_columns(
 
     Left out are those whose name cannot be a column, collides but for its case, or would exceed
     :data:`MOST_COLUMNS`; bronze still has them.
-
-    Args:
-        names: The fields that accepted rows carry.
-        defined: Silver's selected columns.
-        stored: The stored table's columns and their types.
     """
     taken = {name.lower() for name in (*SILVER_RESERVED, *_LATE_COLUMNS, *defined, *stored)}
     room = MOST_COLUMNS - len(extra_columns(stored, defined))

@@ -33,11 +33,6 @@ _BEYOND_DOUBLES = (
 def glance(records: DataFrame, pipeline: Pipeline, needed: Collection[str]) -> DataFrame:
     """Give the events of records that have an id and a time and are wanted.
 
-    Args:
-        records: Bronze's columns.
-        pipeline: The definition; its payloads are JSON.
-        needed: Silver's columns that are looked at, in lower case.
-
     Returns:
         ``record_id``, ``event_id``, ``event_time``, ``ingested_at`` and the needed columns.
     """

@@ -25,10 +25,6 @@ def hold_back_copies(rows: DataFrame, *, ttl: timedelta) -> DataFrame:
     """Drop rows of a stream whose payload came within the TTL before, by arrival.
 
     Equal payloads have equal ids: with a prefilter, no expression may name a bronze column.
-
-    Args:
-        rows: Bronze as a stream.
-        ttl: How long a payload is remembered.
     """
     delay = f"{ttl // timedelta(milliseconds=1)} milliseconds"
     return (
@@ -41,10 +37,6 @@ def hold_back_copies(rows: DataFrame, *, ttl: timedelta) -> DataFrame:
 
 def held_back(taken: DataFrame, survivors: DataFrame) -> DataFrame:
     """Find the batch's rows that the operator dropped.
-
-    Args:
-        taken: Bronze's rows of the batch.
-        survivors: Those that came through.
 
     Returns:
         Rows of ``taken`` plus ``_payload_hash``.

@@ -96,14 +96,7 @@ def with_verdicts(rows: DataFrame, repeats: Repeats, fates: Fates) -> DataFrame:
 
 @dataclass(frozen=True)
 class _Verdicts:
-    """How rows meet their verdicts.
-
-    Attributes:
-        columns: Of the verdicts.
-        same_row: Where the two meet.
-        first_of_twins: The verdict, which leaves one of equal rows in the running.
-        stage: That of a conflicting duplicate too.
-    """
+    """How rows meet their verdicts."""
 
     columns: tuple[Column, ...]
     same_row: Column
@@ -128,12 +121,7 @@ def _verdicts() -> _Verdicts:
 
 
 class Routing:
-    """A definition's columns of accepted events, built once.
-
-    Attributes:
-        pipeline: The definition.
-        events: The columns that silver and late share.
-    """
+    """A definition's columns of accepted events, built once."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         """Build them."""

@@ -27,13 +27,7 @@ _SPARSE_BITS, _MOST_BITS = 5, 26
 
 
 def has_number(spark: SparkSession, column: str, numbers: Numbers) -> Column:
-    """Return whether a row's number, by ``monotonically_increasing_id``, is one of some.
-
-    Args:
-        spark: The session of the rows.
-        column: Holds the numbers.
-        numbers: Which.
-    """
+    """Return whether a row's number, by ``monotonically_increasing_id``, is one of some."""
     if numbers.size <= _FEW:
         return _is_one_of(column, numbers)
     partitions, places = numbers >> _PARTITION_BITS, numbers & _WITHIN
@@ -52,13 +46,7 @@ def has_number(spark: SparkSession, column: str, numbers: Numbers) -> Column:
 
 
 def may_have_hash(spark: SparkSession, column: str, hashes: Numbers) -> Column:
-    """Return whether a row's 64-bit hash is one of some: always true for those, rarely for others.
-
-    Args:
-        spark: The session of the rows.
-        column: Holds the hashes.
-        hashes: Which.
-    """
+    """Return whether a row's 64-bit hash is one of some: always true for those, rarely for others."""
     if hashes.size <= _FEW:
         return _is_one_of(column, hashes)
     bits = min(int(hashes.size).bit_length() + _SPARSE_BITS, _MOST_BITS)

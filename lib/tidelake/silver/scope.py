@@ -47,11 +47,7 @@ class Arrivals:
 
     @staticmethod
     def of(table: pa.Table) -> Arrivals:
-        """Summarize the rows themselves.
-
-        Args:
-            table: With :func:`arrival_columns`.
-        """
+        """Summarize the rows themselves."""
         days, arrived = (table[name].to_numpy() for name in (DAY, ARRIVED_AT))
         fresh = table[_FRESH].to_numpy(zero_copy_only=False)
         again = np.sort(arrived[~fresh])

@@ -143,12 +143,7 @@ def _flags(pipeline: Pipeline) -> dict[str, Column]:
 
 
 def summarize(decided: DataFrame, counting: Counting) -> Summary:
-    """Count rows by fate.
-
-    Args:
-        decided: From :func:`tidelake.silver.route.decide`, enriched.
-        counting: The definition's columns.
-    """
+    """Count rows by fate."""
     found = decided.groupBy(*counting.keys).agg(*counting.counts).collect()
     return Summary(found, _marks(found))
 

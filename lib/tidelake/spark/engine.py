@@ -62,12 +62,7 @@ def _restore(session: SparkSession, before: Mapping[str, str | None]) -> None:
 
 
 def fitted(session: SparkSession, rows: int) -> AbstractContextManager[None]:
-    """Tune a batch's own session to the batch's size until the block ends.
-
-    Args:
-        session: The batch's.
-        rows: How many the batch will touch.
-    """
+    """Tune a batch's own session to the batch's size until the block ends."""
     is_small = rows <= tuning.SMALL_BATCH_ROWS
     return with_settings(session, tuning.SMALL_BATCH_SETTINGS if is_small else {})
 

@@ -180,9 +180,6 @@ def inject_parser(spark: SparkSession, factory: Callable[[Any], Any]) -> Any:
     Args:
         spark: The session that others are made from; it keeps its own parser.
         factory: Takes the JVM; returns a ``scala.Function2`` from session and parser to parser.
-
-    Returns:
-        The JVM.
     """
     gateway, jvm = spark.sparkContext._gateway, spark.sparkContext._jvm
     assert gateway is not None and jvm is not None
@@ -201,12 +198,7 @@ def java_cause(error: CapturedException) -> JavaError:
 
 
 def start_thrift_server(spark: SparkSession, log: Path) -> Any:
-    """Start Spark's ``HiveThriftServer2`` in this session, and return it.
-
-    Args:
-        spark: Its settings name the address to listen at.
-        log: Takes the output of the JVM meanwhile.
-    """
+    """Start Spark's ``HiveThriftServer2`` in this session, and return it."""
     jvm: Any = spark.sparkContext._jvm
     # Hive's classes bring Derby along, which would write a log into the working directory.
     jvm.System.setProperty("derby.stream.error.file", f"{log}.derby")

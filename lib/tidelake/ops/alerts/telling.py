@@ -75,9 +75,6 @@ def deliver(
     """POST a body as JSON; retry where the server is away or says that it is to blame.
 
     ``timeout`` is in seconds for each try, ``pauses`` before each further one.
-
-    Returns:
-        Empty when it was taken, else why not, without the address: it is a secret.
     """
     data = json.dumps(body).encode()
     headers = {"Content-Type": "application/json", "User-Agent": "tidelake"}

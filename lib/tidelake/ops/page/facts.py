@@ -376,16 +376,7 @@ def _bars(lake: Lake, blank: Plot, label: str, value: str, told: str) -> Plot:
 def _line(
     lake: Lake, blank: Plot, column: str, value: str, least: timedelta, *, kept: str = "true"
 ) -> Plot:
-    """Read one value for each step of time.
-
-    Args:
-        lake: Where the tables are.
-        blank: The plot so far.
-        column: The instant of a row.
-        value: SQL that makes one value of a step's rows.
-        least: The shortest step: a window's size.
-        kept: SQL condition on the rows.
-    """
+    """Read one value for each step of time."""
     ends = f"SELECT min({column}), max({column}) FROM {blank.table} WHERE {kept}"
     first, last = ask(lake, ends).rows[0]
     if last is None:
