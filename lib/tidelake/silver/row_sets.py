@@ -46,7 +46,7 @@ def has_number(spark: SparkSession, column: str, numbers: Numbers) -> Column:
 
 
 def may_have_hash(spark: SparkSession, column: str, hashes: Numbers) -> Column:
-    """Return whether a row's 64-bit hash is one of some: always true for those, rarely for others."""
+    """Return whether a row's 64-bit hash is one of some: rarely true for any other."""
     if hashes.size <= _FEW:
         return _is_one_of(column, hashes)
     bits = min(int(hashes.size).bit_length() + _SPARSE_BITS, _MOST_BITS)
