@@ -12,6 +12,7 @@ from tests.collisions import colliding
 from tests.pipelines import bronze, shop, timed
 from tests.unit.test_dedup import KNOWN_DDL, MERGE, MONDAY, NOON, classified, verdicts
 from tidelake.config.names import ID_HASH
+from tidelake.runtime.prefilter import copies_of, held_back
 from tidelake.silver.classify import hash_of_id
 from tidelake.silver.dedup import (
     Comparison,
@@ -22,7 +23,6 @@ from tidelake.silver.dedup import (
     match_accepted,
     rank_arrivals,
 )
-from tidelake.silver.prefilter import copies_of, held_back
 
 PAIRS = 10
 TTL = timedelta(hours=1)

@@ -11,8 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.unit.judged import expect
 from tidelake.config.expectations import ROW_EXPECTATIONS, Expectation
 from tidelake.errors import UsageError
-from tidelake.silver.predicates import PREDICATES
-from tidelake.silver.quality import compile_rules
+from tidelake.silver.quality import PREDICATES, compile_rules
 
 TYPES = {
     "id": "int",

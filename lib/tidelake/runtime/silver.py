@@ -33,7 +33,13 @@ from tidelake.runtime.gold_target import stamped
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import HopQuery, Run
 from tidelake.runtime.lanes import side_by_side
-from tidelake.runtime.prefilter import Recovered, prepare_state, recover, refuse_other_prefilter
+from tidelake.runtime.prefilter import (
+    Recovered,
+    hold_back_copies,
+    prepare_state,
+    recover,
+    refuse_other_prefilter,
+)
 from tidelake.runtime.schemas import (
     Lookup,
     create_silver,
@@ -46,7 +52,6 @@ from tidelake.silver.classify import PAYLOAD_HASH
 from tidelake.silver.dedup import find_repeats
 from tidelake.silver.fields import extra_columns, new_columns
 from tidelake.silver.plan import SilverPlan
-from tidelake.silver.prefilter import hold_back_copies
 from tidelake.silver.route import (
     LATE,
     QUARANTINED,

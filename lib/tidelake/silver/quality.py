@@ -1,18 +1,195 @@
-"""Compile the row-level expectations of a suite into columns that tell the failing rows."""
+"""Compile the row-level expectations of a suite into columns that tell the failing rows.
+
+A predicate for each type says what Great Expectations calls an unexpected row. Each follows the
+Spark implementation of Great Expectations 1.24, nulls included: it is true for an unexpected row,
+and false or null for any other. A test has both judge the same rows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from itertools import combinations
+from operator import and_, or_
+from typing import Any
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from tidelake.columns import VALUE, try_eval
+from tidelake.config.arguments import as_bound
 from tidelake.config.expectations import Expectation
+from tidelake.config.expressions import MOST_LETTERS, may_overflow
 from tidelake.errors import UsageError
-from tidelake.silver.fitting import misfits
-from tidelake.silver.predicates import PREDICATES, ignored
+from tidelake.silver.fitting import kind_of, misfits
+
+Kwargs = Mapping[str, Any]
+Types = Mapping[str, str]
+Predicate = Callable[[Kwargs, Types], Column]
+
+_CLASSES: dict[str, type[T.DataType]] = {
+    "string": T.StringType,
+    "boolean": T.BooleanType,
+    "tinyint": T.ByteType,
+    "smallint": T.ShortType,
+    "int": T.IntegerType,
+    "bigint": T.LongType,
+    "float": T.FloatType,
+    "double": T.DoubleType,
+    "decimal": T.DecimalType,
+    "date": T.DateType,
+    "timestamp": T.TimestampType,
+    "timestamp_ntz": T.TimestampNTZType,
+    "binary": T.BinaryType,
+    "array": T.ArrayType,
+    "map": T.MapType,
+    "struct": T.StructType,
+}
+_INTEGRAL = {"tinyint", "smallint", "int", "bigint"}
+
+
+def _present(expected: Callable[[Column, Kwargs], Column]) -> Predicate:
+    """Judge the values of one column; a null is nobody's failure."""
+
+    def predicate(kwargs: Kwargs, types: Types) -> Column:
+        column = F.col(kwargs["column"])
+        return column.isNotNull() & ~expected(column, kwargs)
+
+    return predicate
+
+
+def _rlike(column: Column, regex: str) -> Column:
+    """Match a text; null where it is too long for a pattern that may exhaust the stack."""
+    matched = column.rlike(regex)
+    return F.when(F.length(column) <= MOST_LETTERS, matched) if may_overflow(regex) else matched
+
+
+def _like(column: Column, regex: str) -> Column:
+    return F.coalesce(_rlike(column, regex), F.lit(False))
+
+
+def _unlike(column: Column, regex: str) -> Column:
+    return F.coalesce(~_rlike(column, regex), F.lit(False))
+
+
+def _within(value: Column, low: Any, high: Any, kwargs: Kwargs) -> Column:
+    tests = []
+    if low is not None:
+        tests.append(value > F.lit(low) if kwargs.get("strict_min") else value >= F.lit(low))
+    if high is not None:
+        tests.append(value < F.lit(high) if kwargs.get("strict_max") else value <= F.lit(high))
+    return reduce(and_, tests)
+
+
+def _between(column: Column, kwargs: Kwargs) -> Column:
+    written = (kwargs.get("min_value"), kwargs.get("max_value"))
+    low, high = (None if value is None else as_bound(value) for value in written)
+    return _within(column, low, high, kwargs)
+
+
+def _length_between(column: Column, kwargs: Kwargs) -> Column:
+    return _within(F.length(column), kwargs.get("min_value"), kwargs.get("max_value"), kwargs)
+
+
+def _matches(column: Column, kwargs: Kwargs) -> Column:
+    if kwargs.get("match_on", "any") == "any":
+        # One expression, as there: a flag such as (?i) reaches the expressions after its own.
+        return _like(column, "|".join(kwargs["regex_list"]))
+    return reduce(and_, [_like(column, regex) for regex in kwargs["regex_list"]])
+
+
+def _matches_none(column: Column, kwargs: Kwargs) -> Column:
+    return reduce(and_, [_unlike(column, regex) for regex in kwargs["regex_list"]])
+
+
+def _is_type(kwargs: Kwargs, types: Types) -> Column:
+    wanted = kwargs["type_list"] if "type_list" in kwargs else [kwargs["type_"]]
+    found = _CLASSES.get(kind_of(types[kwargs["column"]]), T.DataType)
+    return F.lit(not issubclass(found, tuple(getattr(T, name) for name in wanted)))
+
+
+def _both(kwargs: Kwargs) -> tuple[Column, Column]:
+    return F.col(kwargs["column_A"]), F.col(kwargs["column_B"])
+
+
+def _pair_greater(kwargs: Kwargs, types: Types) -> Column:
+    left, right = _both(kwargs)
+    return ~(left >= right) if kwargs.get("or_equal") else ~(left > right)
+
+
+def _pair_equal(kwargs: Kwargs, types: Types) -> Column:
+    left, right = _both(kwargs)
+    return ~left.eqNullSafe(right)
+
+
+def _pair_in_set(kwargs: Kwargs, types: Types) -> Column:
+    left, right = _both(kwargs)
+    pairs = [
+        left.eqNullSafe(F.lit(of_left)) & right.eqNullSafe(F.lit(of_right))
+        for of_left, of_right in kwargs["value_pairs_set"]
+    ]
+    return ~reduce(or_, pairs)
+
+
+def _all_distinct(kwargs: Kwargs, types: Types) -> Column:
+    columns = [F.col(name) for name in kwargs["column_list"]]
+    return reduce(or_, [left.eqNullSafe(right) for left, right in combinations(columns, 2)])
+
+
+def _all_equal(kwargs: Kwargs, types: Types) -> Column:
+    first, *others = [F.col(name) for name in kwargs["column_list"]]
+    return ~reduce(and_, [first.eqNullSafe(other) for other in others])
+
+
+def _sum_equal(kwargs: Kwargs, types: Types) -> Column:
+    operands = []
+    for name in kwargs["column_list"]:
+        value = F.coalesce(F.col(name), F.lit(0))
+        is_integral = kind_of(types[name]) in _INTEGRAL
+        operands.append(value.cast("decimal(38,0)") if is_integral else value)
+    # A sum that no decimal can hold is null here, where + would stop the batch.
+    total = reduce(F.try_add, operands) == F.lit(float(kwargs["sum_total"]))
+    return ~F.coalesce(total, F.lit(False))
+
+
+PREDICATES: dict[str, Predicate] = {
+    "expect_column_values_to_not_be_null": lambda kwargs, _: F.col(kwargs["column"]).isNull(),
+    "expect_column_values_to_be_null": lambda kwargs, _: F.col(kwargs["column"]).isNotNull(),
+    "expect_column_values_to_be_in_set": _present(lambda c, kw: c.isin(kw["value_set"])),
+    "expect_column_values_to_not_be_in_set": _present(lambda c, kw: ~c.isin(kw["value_set"])),
+    "expect_column_values_to_be_between": _present(_between),
+    "expect_column_values_to_match_regex": _present(lambda c, kw: _like(c, kw["regex"])),
+    "expect_column_values_to_not_match_regex": _present(lambda c, kw: _unlike(c, kw["regex"])),
+    "expect_column_values_to_match_regex_list": _present(_matches),
+    "expect_column_values_to_not_match_regex_list": _present(_matches_none),
+    "expect_column_values_to_be_of_type": _is_type,
+    "expect_column_values_to_be_in_type_list": _is_type,
+    "expect_column_value_lengths_to_be_between": _present(_length_between),
+    "expect_column_value_lengths_to_equal": _present(lambda c, kw: F.length(c) == kw["value"]),
+    "expect_column_pair_values_a_to_be_greater_than_b": _pair_greater,
+    "expect_column_pair_values_to_be_equal": _pair_equal,
+    "expect_column_pair_values_to_be_in_set": _pair_in_set,
+    "expect_select_column_values_to_be_unique_within_record": _all_distinct,
+    "expect_multicolumn_sum_to_equal": _sum_equal,
+    "expect_multicolumn_values_to_be_equal": _all_equal,
+}
+
+
+def ignored(names: Sequence[str], ignore_row_if: str | None) -> Column:
+    """Tell which rows an expectation over several columns passes over.
+
+    Args:
+        names: Its columns.
+        ignore_row_if: As written; None for the default, all missing.
+    """
+    missing = [F.col(name).isNull() for name in names]
+    if ignore_row_if in {"neither", "never"}:
+        return F.lit(False)
+    if ignore_row_if in {"either_value_is_missing", "any_value_is_missing"}:
+        return reduce(or_, missing)
+    return reduce(and_, missing)
 
 
 @dataclass(frozen=True)
