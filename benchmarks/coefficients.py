@@ -25,7 +25,7 @@ from benchmarks.measuring import machine, say
 from benchmarks.runner import REPORTS
 from tidelake.config import Limits, load_environment, load_pipeline
 from tidelake.delta.tables import HOPS, Hop, Lake, Table
-from tidelake.ops.metrics.recorder import Trigger, TriggerListener
+from tidelake.ops.metrics.recorder import TriggerListener, TriggerProgress
 from tidelake.ops.query import ask
 from tidelake.runtime.hop import Run
 from tidelake.runtime.pipeline import run_hops
@@ -111,7 +111,7 @@ class _Hears:
         self._listener = TriggerListener(self._hear)
         self._sessions: list[SparkSession] = []
 
-    def _hear(self, trigger: Trigger) -> None:
+    def _hear(self, trigger: TriggerProgress) -> None:
         self.seconds[trigger.query.rpartition("-")[2]].append(trigger.seconds)
 
     def attach(self, session: SparkSession) -> None:

@@ -25,7 +25,7 @@ from tidelake.spark.session import build_session, reads_of
 
 if TYPE_CHECKING:
     from tidelake.replay.backfill import Start
-    from tidelake.replay.compare import Comparison
+    from tidelake.replay.compare import TableComparison
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Workbench:
             self.context.spark.stop()
 
 
-def _compared(found: Mapping[str, Comparison]) -> pd.DataFrame:
+def _compared(found: Mapping[str, TableComparison]) -> pd.DataFrame:
     return pd.DataFrame(
         [
             {"table": name, "equal": one.equal, "rows": one.rows, "differing": one.differing}

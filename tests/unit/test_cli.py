@@ -25,7 +25,7 @@ from tidelake.cli import app
 from tidelake.cli.failures import run_command
 from tidelake.delta.locks import hold
 from tidelake.delta.tables import Lake
-from tidelake.generators import Summary
+from tidelake.generators import Generated
 from tidelake.ops.query import Answer
 from tidelake.spark.session import build_session
 from tidelake.typed import Typed
@@ -371,7 +371,7 @@ def test_what_was_generated_is_told_to_machines(
 def test_what_went_into_a_topic_is_told_without_files(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    summary = Summary(files=3, written=3, records=5, kinds={"click": 5})
+    summary = Generated(files=3, written=3, records=5, kinds={"click": 5})
     monkeypatch.setattr("tidelake.cli.trying._into_topic", lambda *_, **__: summary)
     to = "kafka://127.0.0.1:9092/clicks"
     assert run_command(app, ["generate", "clickstream", "--to", to, "--json"]) == 0

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tidelake.cli.prompt import Column, Scope, suggestions
+from tidelake.cli.prompt import Scope, TableColumn, suggestions
 
 _COLUMNS = {
     "gold.user_sessions": ("user_id", "events", "session_start", "_batch"),
     "silver.clickstream": ("event_id", "event_time", "user_id"),
 }
 SCOPE = Scope(
-    list(_COLUMNS), lambda table: [Column(name, "VARCHAR") for name in _COLUMNS.get(table, ())]
+    list(_COLUMNS), lambda table: [TableColumn(name, "VARCHAR") for name in _COLUMNS.get(table, ())]
 )
 
 

@@ -15,7 +15,7 @@ import pytest
 from tidelake.delta.tables import Lake
 from tidelake.errors import JarError
 from tidelake.ops import doctor
-from tidelake.ops.doctor import Finding
+from tidelake.ops.doctor import DoctorFinding
 from tidelake.spark import jars
 from tidelake.spark.jars import CACHE_VARIABLE, Jar
 
@@ -40,8 +40,8 @@ def use_jars(monkeypatch: pytest.MonkeyPatch, cache: Path, content: bytes | None
 
 
 def test_a_finding_is_well_when_nothing_is_to_be_done() -> None:
-    assert Finding("a", "b").well
-    assert not Finding("a", "b", "do this").well
+    assert DoctorFinding("a", "b").well
+    assert not DoctorFinding("a", "b", "do this").well
 
 
 def test_every_check_runs_and_names_a_different_thing(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_an_old_python_says_which_to_install(monkeypatch: pytest.MonkeyPatch) ->
     assert doctor.check_python().well
 
     monkeypatch.setattr(sys, "version_info", (3, 10, 4, "final", 0))
-    assert doctor.check_python() == Finding("Python", "3.10.4", "install Python 3.11")
+    assert doctor.check_python() == DoctorFinding("Python", "3.10.4", "install Python 3.11")
 
 
 @pytest.mark.parametrize("version", ["17.0.2", "21", "25-ea"])
@@ -72,7 +72,7 @@ def test_a_new_enough_java_is_well(
 ) -> None:
     use_java(monkeypatch, tmp_path, f"echo 'openjdk version \"{version}\"' >&2")
 
-    assert doctor.check_java() == Finding("Java", version)
+    assert doctor.check_java() == DoctorFinding("Java", version)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_too_little_disk_says_so_before_the_root_exists(
 def test_good_jars_are_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_jars(monkeypatch, tmp_path, b"good")
 
-    assert doctor.check_jars() == Finding("Jars", f"1 verified in {tmp_path}")
+    assert doctor.check_jars() == DoctorFinding("Jars", f"1 verified in {tmp_path}")
 
 
 def test_missing_jars_say_how_to_fetch_them(

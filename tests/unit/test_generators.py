@@ -15,7 +15,7 @@ import pytest
 from tests.oracles import clickstream as clickstream_oracle
 from tests.oracles import flights as flights_oracle
 from tidelake.errors import MachineError, UsageError
-from tidelake.generators import Summary, generate, generate_flights
+from tidelake.generators import Generated, generate, generate_flights
 from tidelake.generators import flights as flights_generator
 from tidelake.generators.clickstream import RATES
 
@@ -31,13 +31,13 @@ def _lines(folder: Path) -> list[bytes]:
 
 
 @pytest.fixture(scope="module")
-def stream(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Summary]:
+def stream(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Generated]:
     folder = tmp_path_factory.mktemp("clickstream")
     return folder, generate("clickstream", folder, events=EVENTS, seed=7)
 
 
 @pytest.fixture(scope="module")
-def january(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Summary]:
+def january(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Generated]:
     folder = tmp_path_factory.mktemp("january")
     return folder, generate("flights", folder, events=0, seed=1)
 
@@ -58,7 +58,7 @@ def test_an_unknown_pipeline_is_refused_with_the_names_that_exist(tmp_path: Path
         generate("invoices", tmp_path, events=10, seed=1)
 
 
-def test_the_same_seed_gives_the_same_bytes(stream: tuple[Path, Summary], tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_bytes(stream: tuple[Path, Generated], tmp_path: Path) -> None:
     generate("clickstream", tmp_path, events=EVENTS, seed=7)
     assert _content(tmp_path) == _content(stream[0])
 
@@ -130,7 +130,7 @@ def test_a_stream_without_events_is_refused(tmp_path: Path, events: int) -> None
         generate("clickstream", tmp_path, events=events, seed=1)
 
 
-def test_each_kind_has_its_share(stream: tuple[Path, Summary]) -> None:
+def test_each_kind_has_its_share(stream: tuple[Path, Generated]) -> None:
     kinds = stream[1].kinds
     for kind, rate in asdict(RATES).items():
         assert kinds[kind] == pytest.approx(rate * EVENTS, abs=1)
@@ -138,7 +138,7 @@ def test_each_kind_has_its_share(stream: tuple[Path, Summary]) -> None:
 
 
 def test_the_oracle_finds_the_kinds_that_the_generator_made(
-    stream: tuple[Path, Summary],
+    stream: tuple[Path, Generated],
 ) -> None:
     folder, summary = stream
     verdicts = Counter(fate.verdict for fate in clickstream_oracle.fates(_lines(folder)))
@@ -158,7 +158,7 @@ def test_the_oracle_finds_the_kinds_that_the_generator_made(
 
 
 def test_events_arrive_as_late_as_announced_and_the_stream_ends_like_any_other(
-    stream: tuple[Path, Summary],
+    stream: tuple[Path, Generated],
 ) -> None:
     """Stand on the largest time seen so far, as a watermark does."""
     behind = []
@@ -178,7 +178,7 @@ def test_events_arrive_as_late_as_announced_and_the_stream_ends_like_any_other(
 
 
 def test_values_have_two_decimals_and_belong_to_the_product(
-    stream: tuple[Path, Summary],
+    stream: tuple[Path, Generated],
 ) -> None:
     prices: dict[str, set[Decimal]] = {}
     for fate in clickstream_oracle.fates(_lines(stream[0])):
@@ -191,7 +191,7 @@ def test_values_have_two_decimals_and_belong_to_the_product(
     assert {len(values) for values in prices.values()} == {1}
 
 
-def test_the_funnel_narrows_and_a_few_users_are_bots(stream: tuple[Path, Summary]) -> None:
+def test_the_funnel_narrows_and_a_few_users_are_bots(stream: tuple[Path, Generated]) -> None:
     accepted = [
         fate.event
         for fate in clickstream_oracle.fates(_lines(stream[0]))
@@ -234,7 +234,7 @@ def test_each_known_delay_is_the_distance_from_schedule_to_event(year: pd.DataFr
     assert len(known) == 336_776 - 8_255 + 336_776 - 9_430
 
 
-def test_january_is_one_file_a_day_in_order_of_filing(january: tuple[Path, Summary]) -> None:
+def test_january_is_one_file_a_day_in_order_of_filing(january: tuple[Path, Generated]) -> None:
     folder, summary = january
     names = sorted(path.name for path in folder.iterdir())
     assert names[0] == "flights-2013-01-01.jsonl"
@@ -247,7 +247,7 @@ def test_january_is_one_file_a_day_in_order_of_filing(january: tuple[Path, Summa
 
 
 def test_a_cap_keeps_the_first_events_and_marks_the_last_file(
-    january: tuple[Path, Summary], tmp_path: Path
+    january: tuple[Path, Generated], tmp_path: Path
 ) -> None:
     summary = generate("flights", tmp_path, events=3000, seed=1)
     assert summary.records == 3000
@@ -257,7 +257,7 @@ def test_a_cap_keeps_the_first_events_and_marks_the_last_file(
     assert names[-1].endswith("-first3000.jsonl")
 
 
-def test_a_month_can_be_added_to_another(january: tuple[Path, Summary], tmp_path: Path) -> None:
+def test_a_month_can_be_added_to_another(january: tuple[Path, Generated], tmp_path: Path) -> None:
     generate_flights(tmp_path, months=(1, 2))
     together = _content(tmp_path)
     assert _content(january[0]).items() < together.items()

@@ -19,7 +19,7 @@ from tidelake.config.standard import PROGRESS_COLUMNS
 from tidelake.delta.tables import Lake
 from tidelake.ops.alerts.alert import Alert
 from tidelake.ops.backlogs import Backlog
-from tidelake.ops.metrics.prometheus import EXPORTED, Registry, Served
+from tidelake.ops.metrics.prometheus import EXPORTED, MetricRegistry, Served
 from tidelake.ops.metrics.recorder import (
     Closed,
     Failed,
@@ -27,7 +27,7 @@ from tidelake.ops.metrics.recorder import (
     Message,
     Recorder,
     Started,
-    Trigger,
+    TriggerProgress,
 )
 from tidelake.ops.metrics.table import Measured, Sink, kept_since
 
@@ -42,8 +42,8 @@ def at(second: float) -> datetime:
 
 def trigger(
     hop: str, batch: int, second: float, *, phases: dict[str, int] | None = None
-) -> Trigger:
-    return Trigger(f"shop-{hop}", batch, at(second), phases or PHASES, None, None)
+) -> TriggerProgress:
+    return TriggerProgress(f"shop-{hop}", batch, at(second), phases or PHASES, None, None)
 
 
 def closed(hop: Any, batch: int, rows: int, second: float, *, seconds: float = 4.0) -> Closed:
@@ -123,7 +123,7 @@ def test_spark_may_report_a_trigger_before_the_run_tells_of_its_batch(joining: J
 
 
 def test_triggers_of_other_queries_are_passed_over(joining: Joining) -> None:
-    other = Trigger("shop-silver-backfill", 0, at(0), PHASES, None, None)
+    other = TriggerProgress("shop-silver-backfill", 0, at(0), PHASES, None, None)
     assert take(joining, closed("silver", 0, 10, 5), other) == []
     assert joining.waits
 
@@ -255,8 +255,8 @@ def values_of(text: str) -> dict[str, float]:
     }
 
 
-def filled(measures: Sequence[Measured]) -> Registry:
-    registry = Registry("shop")
+def filled(measures: Sequence[Measured]) -> MetricRegistry:
+    registry = MetricRegistry("shop")
     for one in measures:
         registry.put(one)
     return registry

@@ -269,7 +269,7 @@ class Conversation:
         self.show(laid_out(Answer(columns, tuple(rows)), self.format, self.width())[0])
 
 
-class Column(NamedTuple):
+class TableColumn(NamedTuple):
     """A column of a table, with its type in DuckDB's words."""
 
     name: str
@@ -281,13 +281,13 @@ class Catalogue:
     """The tables of a lake, and their columns at the newest version."""
 
     lake: Lake
-    _known: dict[tuple[str, int], tuple[Column, ...]] = field(default_factory=dict)
+    _known: dict[tuple[str, int], tuple[TableColumn, ...]] = field(default_factory=dict)
 
     def tables(self) -> list[str]:
         """List the tables, in the order of the layers."""
         return [table.name for table in self.lake.existing()]
 
-    def columns(self, table: str) -> tuple[Column, ...]:
+    def columns(self, table: str) -> tuple[TableColumn, ...]:
         """List a table's columns; none where it does not exist or cannot be read."""
         name = table.lower().removesuffix("__final")
         if name not in self.tables():
@@ -298,7 +298,7 @@ class Catalogue:
                 told = ask(self.lake, f"DESCRIBE {name}").rows
             except TidelakeError:
                 return ()
-            self._known[key] = tuple(Column(row[0], row[1]) for row in told)
+            self._known[key] = tuple(TableColumn(row[0], row[1]) for row in told)
         return self._known[key]
 
 
@@ -345,7 +345,7 @@ class Scope(NamedTuple):
     """The names that a statement may use: every table, and a function for a table's columns."""
 
     tables: Sequence[str]
-    columns: Callable[[str], Sequence[Column]]
+    columns: Callable[[str], Sequence[TableColumn]]
 
 
 def suggestions(before: str, after: str, scope: Scope) -> list[Completion]:

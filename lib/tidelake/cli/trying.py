@@ -25,7 +25,7 @@ from tidelake.runtime.triggers import AVAILABLE_NOW
 from tidelake.typed import Typed
 
 if TYPE_CHECKING:
-    from tidelake.generators import Summary
+    from tidelake.generators import Generated
 
 _EVENTS = {"clickstream": 200_000, "payments": 50_000}
 _seed = click.option("--seed", default=1, show_default=True, help="Chooses one stream among many.")
@@ -123,7 +123,7 @@ def generate(
         print_table(["kind", "records"], sorted(summary.kinds.items()))
 
 
-def _into_topic(pipeline: str, to: Address, *, events: int, seed: int) -> Summary:
+def _into_topic(pipeline: str, to: Address, *, events: int, seed: int) -> Generated:
     """Add to a topic the lines that the files would hold, in their order."""
     from tidelake.generators import generate as write_stream  # noqa: PLC0415
     from tidelake.kafka.client import produce  # noqa: PLC0415

@@ -19,7 +19,7 @@ from tidelake.errors import UnequalError
 from tidelake.typed import Typed
 
 if TYPE_CHECKING:
-    from tidelake.replay.compare import Difference
+    from tidelake.replay.compare import RowDifference
     from tidelake.replay.verify import Verification
 
 # A value longer than that says no more.
@@ -114,7 +114,7 @@ def _show(verdict: Verification) -> None:
             print_line(f"  !! {one.table.name}: … and {more:,} more")
 
 
-def _told(difference: Difference) -> str:
+def _told(difference: RowDifference) -> str:
     where = ", ".join(f"{name} {value}" for name, value in difference.where.items())
     columns = ", ".join(
         name if (e, s) == (None, None) else f"{name} {_cut(s)}, expected {_cut(e)}"

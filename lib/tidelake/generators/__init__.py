@@ -12,11 +12,11 @@ from tidelake.errors import UsageError
 from tidelake.folders import Folder
 from tidelake.generators.clickstream import generate_clickstream
 from tidelake.generators.flights import generate_flights
-from tidelake.generators.landing import Summary
+from tidelake.generators.landing import Generated
 from tidelake.generators.payments import generate_payments
 from tidelake.generators.reference import DIMENSIONS, generate_dimension
 
-__all__ = ["GENERATED", "Summary", "generate", "generate_flights"]
+__all__ = ["GENERATED", "Generated", "generate", "generate_flights"]
 
 _SEEDED = {"clickstream": generate_clickstream, "payments": generate_payments}
 GENERATED = ("clickstream", "flights", *DIMENSIONS, "payments")
@@ -29,7 +29,7 @@ def generate(
     events: int,
     seed: int,
     progress: Callable[[str], None] | None = None,
-) -> Summary:
+) -> Generated:
     """Write the stream of a reference pipeline into a folder.
 
     Args:

@@ -25,7 +25,7 @@ from tidelake.generators.landing import (
     MINUTE,
     SECOND,
     Delivery,
-    Summary,
+    Generated,
     in_files,
     land,
     stamp,
@@ -102,7 +102,7 @@ class Click(NamedTuple):
 
 def generate_clickstream(
     to: Folder, *, events: int, seed: int, progress: Callable[[str], None] | None = None
-) -> Summary:
+) -> Generated:
     """Write a clickstream; its kinds are those of ``Rates`` and ``valid``.
 
     Streams of another seed or size have other ids and other file names, so they add to a folder;
@@ -139,7 +139,7 @@ def generate_clickstream(
     tally = {"valid": len(ordinary)} | {rate.name: 0 for rate in fields(Rates)} | copies
     for kind in kinds.values():
         tally[kind] += 1
-    return Summary(len(files), land(to, files, progress=progress), events, tally)
+    return Generated(len(files), land(to, files, progress=progress), events, tally)
 
 
 def draw_clicks(rng: random.Random, *, count: int, span: int) -> list[Click]:

@@ -20,7 +20,7 @@ from zoneinfo import ZoneInfo
 
 from tidelake.errors import UsageError
 from tidelake.folders import Folder
-from tidelake.generators.landing import Summary, land
+from tidelake.generators.landing import Generated, land
 from tidelake.generators.reference import COMPACT, MISSING, data_folder
 
 _YEAR = 2013
@@ -54,7 +54,7 @@ def generate_flights(
     months: Sequence[int] = (1,),
     events: int | None = None,
     progress: Callable[[str], None] | None = None,
-) -> Summary:
+) -> Generated:
     """Write the departures and arrivals of some months, one file per UTC day of their filing.
 
     A file's content does not depend on what else is asked for, so months can be added to a folder
@@ -81,7 +81,7 @@ def generate_flights(
         progress(f"read {len(reports):,} departures and arrivals")
     kept = reports[: events or None]
     files = _by_day(kept, last_suffix="" if len(kept) == len(reports) else f"-first{events}")
-    return Summary(
+    return Generated(
         files=len(files),
         written=land(to, files, progress=progress),
         records=len(kept),

@@ -22,7 +22,7 @@ _FILES = 20
 
 
 @dataclass(frozen=True)
-class Summary:
+class Generated:
     """What a generator made.
 
     Attributes:

@@ -20,7 +20,7 @@ from tidelake.generators.landing import (
     MINUTE,
     SECOND,
     Delivery,
-    Summary,
+    Generated,
     in_files,
     land,
     stamp,
@@ -98,7 +98,7 @@ class Payment(NamedTuple):
 
 def generate_payments(
     to: Folder, *, events: int, seed: int, progress: Callable[[str], None] | None = None
-) -> Summary:
+) -> Generated:
     """Write a stream of payments over three days.
 
     Its kinds are ``valid``, ``duplicate``, ``malformed``, ``late`` and each case of fraud.
@@ -133,7 +133,7 @@ def generate_payments(
         if payment.case is not None:
             tally[payment.case.partition(":")[0]] += 1
     files = in_files(sent, name=f"payments-s{seed}-{events}")
-    return Summary(len(files), land(to, files, progress=progress), len(sent), tally)
+    return Generated(len(files), land(to, files, progress=progress), len(sent), tally)
 
 
 def cards_of(rng: random.Random, prefix: str, count: int) -> list[Card]:

@@ -15,7 +15,7 @@ from typing import Any
 from tidelake.errors import MachineError
 from tidelake.folders import Folder
 from tidelake.generators.clickstream import PRODUCTS, price
-from tidelake.generators.landing import Summary, land, stamp
+from tidelake.generators.landing import Generated, land, stamp
 
 _CATEGORIES = (
     *("books", "games", "garden", "kitchen", "lamps", "music"),
@@ -50,7 +50,7 @@ def data_folder() -> Path:
 
 def generate_dimension(
     name: str, to: Folder, *, changes: int, progress: Callable[[str], None] | None = None
-) -> Summary:
+) -> Generated:
     """Write a dimension's changelog, the same for every stream that looks it up.
 
     Args:
@@ -67,7 +67,7 @@ def generate_dimension(
         for start in range(0, len(lines), size)
     }
     written = land(to, files, progress=progress)
-    return Summary(len(files), written, len(kept), dict(Counter(one["op"] for one in kept)))
+    return Generated(len(files), written, len(kept), dict(Counter(one["op"] for one in kept)))
 
 
 def _products() -> list[Change]:

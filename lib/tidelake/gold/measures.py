@@ -38,7 +38,7 @@ _INEXACT = ("double", "float")
 
 
 @dataclass(frozen=True)
-class State:
+class MeasureState:
     """One stored column of a measure, as Spark SQL.
 
     Attributes:
@@ -197,7 +197,7 @@ def _cast_of(measure: Measure) -> str | None:
     return None
 
 
-def states_of(table: GoldTable) -> tuple[State, ...]:
+def states_of(table: GoldTable) -> tuple[MeasureState, ...]:
     """List the state columns of a table's measures, in order."""
     return tuple(state for one in table.measures for state in _states(one, _value(one)))
 
@@ -226,18 +226,18 @@ def columns_of(table: GoldTable) -> list[str]:
     return [measure.name for measure in table.measures] + hidden
 
 
-def _states(measure: Measure, sql: str) -> Sequence[State]:
+def _states(measure: Measure, sql: str) -> Sequence[MeasureState]:
     name = measure.name
     if _counts_rows(measure):
         return [_count(name, "count(*)")]
     least = f"least(t.{name}, s.{name})"
     greatest = f"greatest(t.{name}, s.{name})"
-    known: dict[str, Callable[[], Sequence[State]]] = {
+    known: dict[str, Callable[[], Sequence[MeasureState]]] = {
         "count": lambda: [_count(name, f"count({sql})")],
         "count_if": lambda: [_count(name, f"count_if({sql})")],
         "sum": lambda: [_sum(name, sql)],
-        "min": lambda: [State(name, f"min({sql})", f"min({name})", least)],
-        "max": lambda: [State(name, f"max({sql})", f"max({name})", greatest)],
+        "min": lambda: [MeasureState(name, f"min({sql})", f"min({name})", least)],
+        "max": lambda: [MeasureState(name, f"max({sql})", f"max({name})", greatest)],
         "avg": lambda: [_sum(f"_{name}_sum", sql), _count(f"_{name}_count", f"count({sql})")],
         "first": lambda: _edge(name, sql, pick="min", pick_by="min_by", scalar="least", wins="<"),
         "last": lambda: _edge(name, sql, pick="max", pick_by="max_by", scalar="greatest", wins=">"),
@@ -247,32 +247,32 @@ def _states(measure: Measure, sql: str) -> Sequence[State]:
     return known[measure.aggregate]()
 
 
-def _count(name: str, partial: str) -> State:
-    return State(name, partial, f"sum({name})", f"t.{name} + s.{name}")
+def _count(name: str, partial: str) -> MeasureState:
+    return MeasureState(name, partial, f"sum({name})", f"t.{name} + s.{name}")
 
 
-def _sum(name: str, sql: str) -> State:
+def _sum(name: str, sql: str) -> MeasureState:
     # A sum over no value is null, and null plus something is something.
     merged = (
         f"CASE WHEN t.{name} IS NULL OR s.{name} IS NULL THEN coalesce(t.{name}, s.{name}) "
         f"ELSE try_add(t.{name}, s.{name}) END"
     )
-    return State(name, f"try_sum({sql})", f"try_sum({name})", merged)
+    return MeasureState(name, f"try_sum({sql})", f"try_sum({name})", merged)
 
 
 def _edge(
     name: str, sql: str, *, pick: str, pick_by: str, scalar: str, wins: str
-) -> Sequence[State]:
+) -> Sequence[MeasureState]:
     """Keep the value beside the instant that it was taken at; equal times go by event id."""
     at = f"_{name}_at"
     return [
-        State(
+        MeasureState(
             name,
             f"{pick_by}({sql}, {_INSTANT})",
             f"{pick_by}({name}, {at})",
             f"CASE WHEN s.{at} {wins} t.{at} THEN s.{name} ELSE t.{name} END",
         ),
-        State(at, f"{pick}({_INSTANT})", f"{pick}({at})", f"{scalar}(t.{at}, s.{at})"),
+        MeasureState(at, f"{pick}({_INSTANT})", f"{pick}({at})", f"{scalar}(t.{at}, s.{at})"),
     ]
 
 
@@ -296,10 +296,10 @@ _QUANTILES = _Kind(
 )
 
 
-def _sketch(name: str, kind: _Kind, sql: str) -> State:
+def _sketch(name: str, kind: _Kind, sql: str) -> MeasureState:
     column = f"_{name}_sketch"
     merged = kind.merge.format(f"t.{column}", f"s.{column}")
-    return State(column, kind.build.format(sql), kind.combine.format(column), merged)
+    return MeasureState(column, kind.build.format(sql), kind.combine.format(column), merged)
 
 
 def _mean(measure: Measure) -> Shown:

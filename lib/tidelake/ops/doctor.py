@@ -30,7 +30,7 @@ _GIB = 1 << 30
 
 
 @dataclass(frozen=True)
-class Finding:
+class DoctorFinding:
     """What was checked, what is there, and what to do; empty when all is well."""
 
     what: str
@@ -43,7 +43,7 @@ class Finding:
         return not self.remedy
 
 
-def examine_lake(lake: Lake) -> list[Finding]:
+def examine_lake(lake: Lake) -> list[DoctorFinding]:
     """Check the machine, or in a catalog what only the catalog can lack."""
     if lake.catalog is not None:
         return [check_python(), *_check_catalog(lake.catalog), check_volume(Path(str(lake.root)))]
@@ -51,13 +51,15 @@ def examine_lake(lake: Lake) -> list[Finding]:
     return [*of_machine, check_disk(lake.root), check_jars(lake.root), check_root(lake.root)]
 
 
-def check_python() -> Finding:
+def check_python() -> DoctorFinding:
     """Want Python 3.11 or newer."""
     found = ".".join(str(part) for part in sys.version_info[:3])
-    return Finding("Python", found, "" if sys.version_info >= (3, 11) else "install Python 3.11")
+    return DoctorFinding(
+        "Python", found, "" if sys.version_info >= (3, 11) else "install Python 3.11"
+    )
 
 
-def check_java() -> Finding:
+def check_java() -> DoctorFinding:
     """Want Java 17 or newer, where Spark will look for it."""
     remedy = (
         f"install a JDK {_LEAST_JAVA} or newer (Debian: apt-get install openjdk-17-jre-headless) "
@@ -66,118 +68,122 @@ def check_java() -> Finding:
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None:
-        return Finding("Java", "not found", remedy)
+        return DoctorFinding("Java", "not found", remedy)
     try:
         told = subprocess.run(
             [java, "-version"], capture_output=True, text=True, check=False, timeout=30
         )
     except (OSError, subprocess.TimeoutExpired):
-        return Finding("Java", f"{java} does not run", remedy)
+        return DoctorFinding("Java", f"{java} does not run", remedy)
     match = re.search(r'version "(\d+)([^"]*)"', told.stderr + told.stdout)
     if match is None:
-        return Finding("Java", "a version that cannot be read", remedy)
+        return DoctorFinding("Java", "a version that cannot be read", remedy)
     found = match[1] + match[2]
-    return Finding("Java", found, "" if int(match[1]) >= _LEAST_JAVA else remedy)
+    return DoctorFinding("Java", found, "" if int(match[1]) >= _LEAST_JAVA else remedy)
 
 
-def check_spark() -> Finding:
+def check_spark() -> DoctorFinding:
     """Want PySpark and Delta."""
     try:
         found = f"pyspark {version('pyspark')}, delta-spark {version('delta-spark')}"
     except PackageNotFoundError:
-        return Finding("Spark", "not installed", "pip install 'tidelake[local]'")
-    return Finding("Spark", found)
+        return DoctorFinding("Spark", "not installed", "pip install 'tidelake[local]'")
+    return DoctorFinding("Spark", found)
 
 
-def check_memory() -> Finding:
+def check_memory() -> DoctorFinding:
     """Want memory for the driver."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / _GIB
     remedy = f"at least {_LEAST_MEMORY_GIB} GiB; lower spark.driver.memory in the environment file"
-    return Finding("Memory", f"{total:.1f} GiB", "" if total >= _LEAST_MEMORY_GIB else remedy)
+    return DoctorFinding("Memory", f"{total:.1f} GiB", "" if total >= _LEAST_MEMORY_GIB else remedy)
 
 
-def check_disk(root: Folder) -> Finding:
+def check_disk(root: Folder) -> DoctorFinding:
     """Want room for tables and shuffles."""
     # Shuffles go to this machine's disk wherever the tables lie.
     folder = root if isinstance(root, Path) else Path(tempfile.gettempdir())
     place = next(path for path in (folder, *folder.parents) if path.exists())
     free = shutil.disk_usage(place).free / _GIB
     remedy = f"free at least {_LEAST_DISK_GIB} GiB, or choose another --root"
-    return Finding("Disk", f"{free:.1f} GiB free", "" if free >= _LEAST_DISK_GIB else remedy)
+    return DoctorFinding("Disk", f"{free:.1f} GiB free", "" if free >= _LEAST_DISK_GIB else remedy)
 
 
-def check_jars(root: Folder | None = None) -> Finding:
+def check_jars(root: Folder | None = None) -> DoctorFinding:
     """Want every jar of the lock in the cache, with its hash; on a store those that read it too."""
     try:
         jars = jars_for(root)
     except JarError as error:
-        return Finding("Jars", "no lock", str(error))
+        return DoctorFinding("Jars", "no lock", str(error))
     folder = cache_dir()
     missing = [jar for jar in jars if not (folder / jar.file_name).is_file()]
     if missing:
         found = f"{len(jars) - len(missing)} of {len(jars)} fetched"
-        return Finding("Jars", found, "run `tidelake doctor --fetch`")
+        return DoctorFinding("Jars", found, "run `tidelake doctor --fetch`")
     wrong = [jar for jar in jars if sha256_of(folder / jar.file_name) != jar.sha256]
     if wrong:
         found = f"wrong hash: {', '.join(jar.file_name for jar in wrong)}"
-        return Finding("Jars", found, f"delete them from {folder}, run `tidelake doctor --fetch`")
-    return Finding("Jars", f"{len(jars)} verified in {folder}")
+        return DoctorFinding(
+            "Jars", found, f"delete them from {folder}, run `tidelake doctor --fetch`"
+        )
+    return DoctorFinding("Jars", f"{len(jars)} verified in {folder}")
 
 
-def check_root(root: Folder) -> Finding:
+def check_root(root: Folder) -> DoctorFinding:
     """Want to write under the root, and of a store conditions that keep a second writer out."""
     if not isinstance(root, Path):
         try:
             with lease(root / "checkpoints" / ".doctor.lock", "doctor", waits=True):
                 pass
         except TidelakeError as error:
-            return Finding("Root", str(root), str(error))
-        return Finding("Root", f"{root} is writable, and keeps conditional writes")
+            return DoctorFinding("Root", str(root), str(error))
+        return DoctorFinding("Root", f"{root} is writable, and keeps conditional writes")
     place = next(path for path in (root, *root.parents) if path.exists())
     try:
         with tempfile.TemporaryFile(dir=place):
             pass
     except OSError as error:
-        return Finding("Root", f"{root}: {error.strerror}", "choose a --root that you may write")
-    return Finding("Root", f"{root} is writable")
+        return DoctorFinding(
+            "Root", f"{root}: {error.strerror}", "choose a --root that you may write"
+        )
+    return DoctorFinding("Root", f"{root} is writable")
 
 
-def check_volume(folder: Path) -> Finding:
+def check_volume(folder: Path) -> DoctorFinding:
     """Want to write on a catalog's volume."""
     remedy = (
         "create the volume, or name another under `volume` of the environment, and grant READ "
         "VOLUME and WRITE VOLUME on it"
     )
     if not folder.is_dir():
-        return Finding("Volume", f"{folder} is not there", remedy)
+        return DoctorFinding("Volume", f"{folder} is not there", remedy)
     try:
         with tempfile.NamedTemporaryFile(dir=folder) as probe:
             probe.write(b"tidelake")
     except OSError as error:
-        return Finding("Volume", f"{folder}: {error.strerror}", remedy)
-    return Finding("Volume", f"{folder} is writable")
+        return DoctorFinding("Volume", f"{folder}: {error.strerror}", remedy)
+    return DoctorFinding("Volume", f"{folder} is writable")
 
 
-def _check_catalog(catalog: Catalog) -> Iterator[Finding]:
+def _check_catalog(catalog: Catalog) -> Iterator[DoctorFinding]:
     from tidelake.runtime.failures import FOREIGN  # noqa: PLC0415  imports Spark
 
     try:
         session = catalog.session()
     except MachineError as error:
-        yield Finding("Spark", "no session", str(error))
+        yield DoctorFinding("Spark", "no session", str(error))
         return
-    yield Finding("Spark", f"version {session.version}")
+    yield DoctorFinding("Spark", f"version {session.version}")
     try:
         there = catalog.layers()
     except FOREIGN as error:
         remedy = f"create catalog {catalog.name} or name another, and grant USE CATALOG on it"
-        yield Finding("Catalog", _first_line(error), remedy)
+        yield DoctorFinding("Catalog", _first_line(error), remedy)
         return
-    yield Finding("Catalog", f"{catalog.name} is there")
+    yield DoctorFinding("Catalog", f"{catalog.name} is there")
     for layer in LAYERS:
         what, name = f"Schema {layer}", catalog.schema(layer)
         if layer not in there:
-            yield Finding(what, "is not there", f"CREATE SCHEMA {name}")
+            yield DoctorFinding(what, "is not there", f"CREATE SCHEMA {name}")
             continue
         probe = f"{name}.`tidelake_doctor_{uuid.uuid4().hex[:12]}`"
         try:
@@ -185,9 +191,9 @@ def _check_catalog(catalog: Catalog) -> Iterator[Finding]:
             session.sql(f"DROP TABLE {probe}")
         except FOREIGN as error:
             remedy = f"grant USE SCHEMA, CREATE TABLE, SELECT and MODIFY on schema {name}"
-            yield Finding(what, _first_line(error), remedy)
+            yield DoctorFinding(what, _first_line(error), remedy)
         else:
-            yield Finding(what, "is writable")
+            yield DoctorFinding(what, "is writable")
 
 
 def _first_line(error: Exception) -> str:

@@ -34,7 +34,7 @@ _RETRY = {"total": 1, "connect": 1, "read": 1, "backoff_factor": 0.5}
 
 
 @dataclass(frozen=True)
-class Place:
+class LineagePlace:
     """A dataset, the way OpenLineage names it; with the table, where it is one of ours."""
 
     # The root of the tables, the folder of files, the broker.
@@ -44,11 +44,11 @@ class Place:
     table: Table | None = None
 
 
-class Flow(NamedTuple):
+class LineageFlow(NamedTuple):
     """What a hop reads and what it writes."""
 
-    inputs: tuple[Place, ...] = ()
-    outputs: tuple[Place, ...] = ()
+    inputs: tuple[LineagePlace, ...] = ()
+    outputs: tuple[LineagePlace, ...] = ()
 
 
 class Written(NamedTuple):
@@ -71,11 +71,11 @@ class Job:
     run: str = field(default_factory=lambda: str(_loaded("uuid").generate_new_uuid()))
 
 
-def flow_of(lake: Lake, pipeline: Pipeline, hop: Hop) -> Flow:
+def flow_of(lake: Lake, pipeline: Pipeline, hop: Hop) -> LineageFlow:
     """List what a hop of a pipeline reads and writes, dimensions and side tables included."""
     name = pipeline.name
     if hop == "bronze":
-        return Flow(_sources(pipeline), (_ours(lake, lake.bronze(name)),))
+        return LineageFlow(_sources(pipeline), (_ours(lake, lake.bronze(name)),))
     if hop == "silver":
         # Looked up as of a time, a dimension is read in its history.
         dimensions = [
@@ -88,25 +88,25 @@ def flow_of(lake: Lake, pipeline: Pipeline, hop: Hop) -> Flow:
         others = {join.right.pipeline for join in pipeline.joins} - {name}
         reads = [lake.silver(name), *(lake.silver(other) for other in sorted(others))]
         writes = [lake.table(one) for one in pipeline.gold_names]
-    return Flow(
+    return LineageFlow(
         tuple(_ours(lake, table) for table in dict.fromkeys(reads)),
         tuple(_ours(lake, table) for table in writes),
     )
 
 
-def _ours(lake: Lake, table: Table) -> Place:
+def _ours(lake: Lake, table: Table) -> LineagePlace:
     namespace = lake.root.as_uri() if lake.catalog is None else f"catalog:{lake.catalog.name}"
-    return Place(namespace, table.name, table)
+    return LineagePlace(namespace, table.name, table)
 
 
-def _sources(pipeline: Pipeline) -> tuple[Place, ...]:
+def _sources(pipeline: Pipeline) -> tuple[LineagePlace, ...]:
     source = pipeline.source
     if isinstance(source, KafkaSource):
         topic = source.topic or source.pattern or ""
         # Of several brokers the first stands for the cluster.
-        return (Place(f"kafka://{source.bootstrap.split(',')[0]}", topic),)
+        return (LineagePlace(f"kafka://{source.bootstrap.split(',')[0]}", topic),)
     if isinstance(source, FilesSource | DeltaSource):
-        return (Place(*namespace_of(absolute(source.path))),)
+        return (LineagePlace(*namespace_of(absolute(source.path))),)
     return ()
 
 
@@ -146,7 +146,7 @@ def event_of(
     job: Job,
     state: State,
     at: datetime,
-    flow: Flow | None = None,
+    flow: LineageFlow | None = None,
     *,
     schemas: Mapping[str, Sequence[tuple[str, str]]] | None = None,
     written: Mapping[str, Written] | None = None,
@@ -158,7 +158,7 @@ def event_of(
     table's logical name; ``error`` is what stopped the job.
     """
     model, facets = _loaded("event_v2"), _loaded("facet_v2")
-    flow = flow or Flow()
+    flow = flow or LineageFlow()
     run_facets: dict[str, Any] = {
         "processing_engine": facets.processing_engine_run.ProcessingEngineRunFacet(
             version=__version__, name="tidelake"
@@ -180,7 +180,7 @@ def event_of(
         jobType="HOP" if job.parent else "PIPELINE",
     )
 
-    def described(place: Place) -> dict[str, Any]:
+    def described(place: LineagePlace) -> dict[str, Any]:
         found: dict[str, Any] = {}
         if schemas and schemas.get(place.name):
             schema = facets.schema_dataset
@@ -194,7 +194,7 @@ def event_of(
             found["version"] = version(datasetVersion=str(written[place.name].version))
         return found
 
-    def counted(place: Place) -> dict[str, Any]:
+    def counted(place: LineagePlace) -> dict[str, Any]:
         if not written or place.name not in written:
             return {}
         statistics = facets.output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet
@@ -303,7 +303,7 @@ class LineageReporter:
         state: State,
         hop: Hop | None,
         at: datetime,
-        flow: Flow | None = None,
+        flow: LineageFlow | None = None,
         versions: Mapping[str, int] | None = None,
         *,
         error: str = "",
@@ -323,7 +323,7 @@ class LineageReporter:
             self._lineage, job, state, at, flow, schemas=schemas, written=written, error=error
         )
 
-    def _schemas(self, flow: Flow) -> dict[str, list[tuple[str, str]]]:
+    def _schemas(self, flow: LineageFlow) -> dict[str, list[tuple[str, str]]]:
         """Read the columns of the tables that there are; none where Spark is gone already."""
         try:
             return {
@@ -338,12 +338,12 @@ class LineageReporter:
             return {}
 
 
-def _tables(places: Sequence[Place]) -> list[Table]:
+def _tables(places: Sequence[LineagePlace]) -> list[Table]:
     return [one.table for one in places if one.table is not None]
 
 
 def _written(
-    flow: Flow, before: Mapping[str, int], versions: Mapping[str, int]
+    flow: LineageFlow, before: Mapping[str, int], versions: Mapping[str, int]
 ) -> dict[str, Written]:
     """Count what came into each table between versions; what a merge moved is none."""
     return {

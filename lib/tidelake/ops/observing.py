@@ -16,7 +16,7 @@ from tidelake.ops.alerts.alert import AlertContext
 from tidelake.ops.alerts.telling import Teller, Watch, sender_of
 from tidelake.ops.backlogs import TakenFiles
 from tidelake.ops.lineage import LineageReporter, client_of
-from tidelake.ops.metrics.prometheus import Registry, Served, library
+from tidelake.ops.metrics.prometheus import MetricRegistry, Served, library
 from tidelake.ops.metrics.recorder import (
     Closed,
     Failed,
@@ -60,10 +60,10 @@ def observing(run: Run, trigger: Trigger, typed: Typed = PLAIN) -> Iterator[Run]
     environment, say = run.environment, run.progress.say
     metrics = environment.metrics
     with ExitStack() as closing:
-        registry: Registry | None = None
+        registry: MetricRegistry | None = None
         sinks: list[Sink] = []
         if metrics.prometheus:
-            registry = Registry(run.pipeline.name)
+            registry = MetricRegistry(run.pipeline.name)
             sinks.append(registry)
             _serve(registry, metrics.prometheus, run, closing)
         if metrics.table:
@@ -91,7 +91,7 @@ def observing(run: Run, trigger: Trigger, typed: Typed = PLAIN) -> Iterator[Run]
         yield replace(run, progress=replace(run.progress, observer=observer))
 
 
-def _serve(registry: Registry, address: str, run: Run, closing: ExitStack) -> None:
+def _serve(registry: MetricRegistry, address: str, run: Run, closing: ExitStack) -> None:
     try:
         served = Served(registry, address)
     except OSError as error:

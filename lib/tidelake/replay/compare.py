@@ -37,7 +37,7 @@ _THIRD = 21
 
 
 @dataclass(frozen=True)
-class Shape:
+class TableShape:
     """How the rows of a table are told apart and compared.
 
     Attributes:
@@ -55,7 +55,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Difference:
+class RowDifference:
     """One row, or one group of rows, that is not as it should be.
 
     Attributes:
@@ -75,7 +75,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class TableComparison:
     """What a comparison found.
 
     Attributes:
@@ -90,7 +90,7 @@ class Comparison:
     columns: tuple[str, ...]
     sums: GroupSums
     differing: int = 0
-    differences: tuple[Difference, ...] = ()
+    differences: tuple[RowDifference, ...] = ()
 
     @property
     def equal(self) -> bool:
@@ -106,7 +106,7 @@ class Comparison:
             "differences": [one.to_json() for one in self.differences],
         }
 
-    def with_more(self, differences: Sequence[Difference]) -> Comparison:
+    def with_more(self, differences: Sequence[RowDifference]) -> TableComparison:
         """Add differences that were found in another way."""
         return replace(
             self,
@@ -115,7 +115,7 @@ class Comparison:
         )
 
 
-def compare(expected: DataFrame, stored: DataFrame, shape: Shape) -> Comparison:
+def compare(expected: DataFrame, stored: DataFrame, shape: TableShape) -> TableComparison:
     """Compare a table's rows with those that it should hold, in the columns of the latter."""
     wanted = typed_like(expected, types_in(stored))
     found = stored.select(*expected.columns)
@@ -126,8 +126,8 @@ def compare(expected: DataFrame, stored: DataFrame, shape: Shape) -> Comparison:
 
 
 def compare_summed(
-    wanted: DataFrame, found: DataFrame, shape: Shape, theirs: Sums, ours: Sums
-) -> Comparison:
+    wanted: DataFrame, found: DataFrame, shape: TableShape, theirs: Sums, ours: Sums
+) -> TableComparison:
     """Compare rows of the same columns and types whose sums, in the same order, are known."""
     names = wanted.columns
     rows = sum(count for count, *_ in ours.values())
@@ -135,7 +135,7 @@ def compare_summed(
     # Values that need not be equal to the last bit mostly are.
     in_question = [group for group in {**theirs, **ours} if theirs.get(group) != ours.get(group)]
     if not in_question:
-        return Comparison(rows, tuple(names), told)
+        return TableComparison(rows, tuple(names), told)
     among = F.col(_GROUP).isin(in_question)
     wanted, found = (_marked(side, shape, keep=True).where(among) for side in (wanted, found))
     count, differences = _rows_that_differ(wanted, found, names, shape)
@@ -143,9 +143,9 @@ def compare_summed(
         then = by_group(theirs)
         off = sorted(g for g in map(str, in_question) if then.get(g, (0, 0)) != told.get(g, (0, 0)))
         # Equal by every column and yet not by hash: say so rather than call it equal.
-        differences = [Difference("altered", {"group": group}) for group in off[:SHOWN]]
+        differences = [RowDifference("altered", {"group": group}) for group in off[:SHOWN]]
         count = len(off)
-    return Comparison(rows, tuple(names), told, count, tuple(differences))
+    return TableComparison(rows, tuple(names), told, count, tuple(differences))
 
 
 def by_group(sums: Sums) -> dict[str, tuple[int, int]]:
@@ -153,7 +153,7 @@ def by_group(sums: Sums) -> dict[str, tuple[int, int]]:
     return {str(group): (count, exact) for group, (count, exact, _) in sums.items()}
 
 
-def sums_of(rows: DataFrame, shape: Shape) -> Sums:
+def sums_of(rows: DataFrame, shape: TableShape) -> Sums:
     """Sum up rows by group."""
     return summed(_marked(rows, shape), F.lit(0)).get(0, {})
 
@@ -168,7 +168,7 @@ def types_in(rows: DataFrame) -> dict[str, DataType]:
     return {one.name: one.dataType for one in rows.schema.fields}
 
 
-def _marked(rows: DataFrame, shape: Shape, *, keep: bool = False) -> DataFrame:
+def _marked(rows: DataFrame, shape: TableShape, *, keep: bool = False) -> DataFrame:
     """Select each row's group and hashes, beside its columns or alone."""
     columns = {name: F.col(name) for name in rows.columns}
     kept = rows.columns if keep else []
@@ -176,7 +176,9 @@ def _marked(rows: DataFrame, shape: Shape, *, keep: bool = False) -> DataFrame:
     return rows.select(*kept, of_row).select(*kept, "_of_row.*")
 
 
-def marks(columns: Mapping[str, Column], types: Mapping[str, DataType], shape: Shape) -> Column:
+def marks(
+    columns: Mapping[str, Column], types: Mapping[str, DataType], shape: TableShape
+) -> Column:
     """Return a row's group and hashes, as a struct for :func:`summed`."""
     inexact = shape.near.keys() | shape.unhashed
     exact = {name: column for name, column in columns.items() if name not in inexact}
@@ -225,8 +227,8 @@ def joined(sums: Sequence[int | None]) -> int:
 
 
 def _rows_that_differ(
-    wanted: DataFrame, found: DataFrame, names: Sequence[str], shape: Shape
-) -> tuple[int, list[Difference]]:
+    wanted: DataFrame, found: DataFrame, names: Sequence[str], shape: TableShape
+) -> tuple[int, list[RowDifference]]:
     """Join by key; return how many keys differ, and the first of them."""
     e, s = (
         rows.groupBy(*shape.key)
@@ -269,17 +271,17 @@ def _over_rows(sql: str, names: Sequence[str]) -> str:
     return sql
 
 
-def _difference(row: Mapping[str, Any], names: Sequence[str], shape: Shape) -> Difference:
+def _difference(row: Mapping[str, Any], names: Sequence[str], shape: TableShape) -> RowDifference:
     # A fraction stays as it is written.
     wanted = json.loads(row["expected"] or "{}", parse_float=str)
     found = json.loads(row["stored"] or "{}", parse_float=str)
     where = {name: (wanted or found).get(name) for name in shape.key}
     if not row["found"]:
-        return Difference("missing", where)
+        return RowDifference("missing", where)
     if not row["wanted"]:
-        return Difference("extra", where)
+        return RowDifference("extra", where)
     if row["wanted"] != row["found"]:
-        return Difference("doubled", where)
+        return RowDifference("doubled", where)
     inexact = shape.near.keys() | shape.unhashed
     off = {name for name, is_off in zip(shape.near, row["off"], strict=True) if is_off}
     columns = {
@@ -287,4 +289,4 @@ def _difference(row: Mapping[str, Any], names: Sequence[str], shape: Shape) -> D
         for name in names
         if name in off or (name not in inexact and wanted.get(name) != found.get(name))
     }
-    return Difference("altered", where, columns)
+    return RowDifference("altered", where, columns)

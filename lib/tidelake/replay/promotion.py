@@ -34,7 +34,7 @@ from tidelake.errors import RefusedError, UnbalancedError, UsageError
 from tidelake.ops.books import history
 from tidelake.ops.ledger import read_ledger
 from tidelake.replay.backfill import State, fill, green_lake, green_run, need_state, write_state
-from tidelake.replay.compare import Comparison, compare
+from tidelake.replay.compare import TableComparison, compare
 from tidelake.replay.generations import (
     FIRST,
     begin,
@@ -86,7 +86,7 @@ class Differences:
     """What a swap would change; ``redefined`` are gold tables whose definition is another one."""
 
     silver: tuple[Change, ...]
-    gold: dict[str, Comparison]
+    gold: dict[str, TableComparison]
     redefined: frozenset[str]
 
     @property

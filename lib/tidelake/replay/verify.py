@@ -37,9 +37,9 @@ from tidelake.instants import from_json, from_micros
 from tidelake.ops.books import history
 from tidelake.replay.compare import (
     SHOWN,
-    Comparison,
-    Difference,
-    Shape,
+    RowDifference,
+    TableComparison,
+    TableShape,
     by_group,
     compare,
     joined,
@@ -55,7 +55,7 @@ from tidelake.runtime.hop import Run
 from tidelake.runtime.targets import targets_of
 from tidelake.spark.engine import fitted
 
-_BRONZE = Shape(key=("record_id",), moment="ingested_at")
+_BRONZE = TableShape(key=("record_id",), moment="ingested_at")
 _FORMAT = 1
 
 
@@ -65,7 +65,7 @@ class Judged:
 
     table: Table
     version: int
-    comparison: Comparison
+    comparison: TableComparison
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Verification:
         """Return whether every table holds what it should."""
         return all(one.comparison.equal for one in self.tables)
 
-    def with_changes(self, changes: Mapping[str, Sequence[Difference]]) -> Verification:
+    def with_changes(self, changes: Mapping[str, Sequence[RowDifference]]) -> Verification:
         """Add what is not as an earlier certificate saw it, by table."""
         tables = [
             replace(one, comparison=one.comparison.with_more(changes.get(one.table.name, ())))
@@ -164,7 +164,7 @@ class _Mark(NamedTuple):
         return same and self.contents.agrees(other.contents)
 
 
-def judge_bronze(run: Run, since: datetime | None) -> tuple[int, Comparison]:
+def judge_bronze(run: Run, since: datetime | None) -> tuple[int, TableComparison]:
     """Compare bronze's rows with what its commits say they wrote, arrival by arrival.
 
     Returns the version that was judged too.
@@ -192,13 +192,13 @@ def judge_bronze(run: Run, since: datetime | None) -> tuple[int, Comparison]:
             where = {"ingested_at": arrived.isoformat()}
             counts = {"rows": (wanted.rows, stored.rows)}
             if wanted.rows == stored.rows:
-                differences.append(Difference("altered", where))
+                differences.append(RowDifference("altered", where))
             elif wanted.rows > stored.rows:
-                differences.append(Difference("missing", where, counts))
+                differences.append(RowDifference("missing", where, counts))
             else:
-                differences.append(Difference("extra", where, counts))
+                differences.append(RowDifference("extra", where, counts))
     repeats = [
-        Difference(
+        RowDifference(
             "doubled", {"generation": generation, "batch": batch}, {"commits": (1, len(versions))}
         )
         for (generation, batch), versions in repeated(
@@ -206,7 +206,7 @@ def judge_bronze(run: Run, since: datetime | None) -> tuple[int, Comparison]:
         ).items()
     ]
     count, doubled = _doubled(rows)
-    return version, Comparison(
+    return version, TableComparison(
         sum(mark.rows for mark in found.values()),
         BRONZE_COLUMNS,
         by_day,
@@ -215,10 +215,10 @@ def judge_bronze(run: Run, since: datetime | None) -> tuple[int, Comparison]:
     )
 
 
-def _judge_requeue(requeued: DataFrame, bronze: DataFrame) -> Comparison:
+def _judge_requeue(requeued: DataFrame, bronze: DataFrame) -> TableComparison:
     """Compare what was requeued with the same records in bronze."""
     if requeued.isEmpty():
-        return Comparison(0, BRONZE_COLUMNS, {})
+        return TableComparison(0, BRONZE_COLUMNS, {})
     once = requeued.select(*BRONZE_COLUMNS).distinct()
     wanted = bronze.select(*BRONZE_COLUMNS).join(once.select("record_id"), "record_id", "left_semi")
     return compare(wanted, once, _BRONZE)
@@ -258,7 +258,7 @@ def _found(rows: DataFrame) -> tuple[dict[datetime, _Mark], dict[str, tuple[int,
     return found, days
 
 
-def _doubled(rows: DataFrame) -> tuple[int, list[Difference]]:
+def _doubled(rows: DataFrame) -> tuple[int, list[RowDifference]]:
     """Count the records that are there more than once, and name the first of them.
 
     Numbers are grouped, which are shuffled sooner than long texts; where any comes twice, the
@@ -273,12 +273,12 @@ def _doubled(rows: DataFrame) -> tuple[int, list[Difference]]:
     first = found.orderBy("record_id").limit(SHOWN).collect()
     total = len(first) if len(first) < SHOWN else found.count()
     return total, [
-        Difference("doubled", {"record_id": row["record_id"]}, {"rows": (1, row["rows"])})
+        RowDifference("doubled", {"record_id": row["record_id"]}, {"rows": (1, row["rows"])})
         for row in first
     ]
 
 
-def judge_target(run: Run, target: Target, version: int, since: datetime | None) -> Comparison:
+def judge_target(run: Run, target: Target, version: int, since: datetime | None) -> TableComparison:
     """Compare a version of a gold table with what follows from the silver that it has consumed.
 
     With ``since`` only the rows that arrivals from that instant on may have changed; tables whose
@@ -306,10 +306,10 @@ def judge_target(run: Run, target: Target, version: int, since: datetime | None)
     return compare(expected.where(late_enough), found.where(late_enough), shape)
 
 
-def shape_of(target: Target, stored: DataFrame) -> Shape:
+def shape_of(target: Target, stored: DataFrame) -> TableShape:
     """Say how a gold table's rows are compared."""
     types = {field.name: field.dataType.simpleString() for field in stored.schema.fields}
-    return Shape(
+    return TableShape(
         key=target.identity,
         moment=target.moment,
         near=target.tolerances(types),
@@ -365,7 +365,7 @@ def read_certificate(path: Path, pipeline: str) -> dict[str, Any]:
     return told
 
 
-def changed_since(run: Run, earlier: Mapping[str, Any]) -> dict[str, list[Difference]]:
+def changed_since(run: Run, earlier: Mapping[str, Any]) -> dict[str, list[RowDifference]]:
     """Name by table the groups of rows that a certificate saw and that are not the same any more.
 
     Bronze and silver only grow, so that what they held then must still be there. Other tables
@@ -400,7 +400,7 @@ def changed_since(run: Run, earlier: Mapping[str, Any]) -> dict[str, list[Differ
         groups = told[table.name]["groups"].items()
         then = {group: (int(count), int(total)) for group, (count, total) in groups}
         found[table.name] = [
-            Difference(
+            RowDifference(
                 "changed since",
                 {"group": group},
                 {"rows": (then.get(group, (0, 0))[0], now.get(group, (0, 0))[0])},

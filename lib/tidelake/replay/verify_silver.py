@@ -26,9 +26,9 @@ from tidelake.errors import UsageError
 from tidelake.ops.books import history
 from tidelake.ops.side import ClosedBatch
 from tidelake.replay.compare import (
-    Comparison,
-    Difference,
-    Shape,
+    RowDifference,
+    TableComparison,
+    TableShape,
     compare_summed,
     marks,
     summed,
@@ -61,8 +61,8 @@ from tidelake.spark.tuning import BROADCAST
 
 # Which batch wrote a row.
 ORIGIN = ("_generation", "_batch")
-EVENTS = Shape(key=("record_id",), moment="event_time")
-_FAILED = Shape(key=("record_id",), moment="ingested_at")
+EVENTS = TableShape(key=("record_id",), moment="event_time")
+_FAILED = TableShape(key=("record_id",), moment="ingested_at")
 
 _MARK, _PINS = "_mark", "_pins"
 _UNREAD = "_quarantined_unread"
@@ -129,12 +129,12 @@ class _Route(NamedTuple):
     table: Table
     columns: Sequence[Column]
     stored: DataFrame
-    shape: Shape
+    shape: TableShape
 
 
 def judge_silver(
     run: Run, inputs: SilverInputs, since: datetime | None, hold: Held
-) -> dict[str, Comparison]:
+) -> dict[str, TableComparison]:
     """Compare silver, quarantine and late with what follows from bronze, by table.
 
     The inputs are those of :func:`read_inputs`, cut to ``since``.
@@ -171,7 +171,7 @@ def judge_silver(
 
 def _compare_routes(
     decided: DataFrame, routes: Sequence[_Route]
-) -> tuple[dict[str, Comparison], dict[str, int]]:
+) -> tuple[dict[str, TableComparison], dict[str, int]]:
     """Compare each table with its rows, in one pass over the decided rows."""
     shaped = decided.select(FATE, *[F.struct(*one.columns).alias(one.fate) for one in routes])
     for one in routes:
@@ -195,14 +195,14 @@ def _compare_routes(
 
 def _fates_that_differ(
     computed: Mapping[str, int], closing: Sequence[Commit]
-) -> Iterator[Difference]:
+) -> Iterator[RowDifference]:
     """Compare the fates that leave no row in a table with the notes."""
     noted = add_up(count for commit in closing for count in SilverNote.of(commit).counts)
     erased = deductions_in(closing)
     for fate in ("duplicate", "filtered"):
         rows = computed.get(fate, 0), noted[fate] - erased_rows(erased, fate)
         if rows[0] != rows[1]:
-            yield Difference("altered", {"fate": fate}, {"rows": rows})
+            yield RowDifference("altered", {"fate": fate}, {"rows": rows})
 
 
 def _arrived(inputs: SilverInputs, schemas: WriterSchemas | None) -> DataFrame:

@@ -15,7 +15,7 @@ from tidelake.config.source import Address
 from tidelake.config.types import Field
 from tidelake.errors import UsageError
 from tidelake.scaffold.guesses import (
-    Choice,
+    DraftChoice,
     FirstTable,
     Lateness,
     event_ids,
@@ -57,8 +57,8 @@ class Draft:
     source: str | Address
     fields: tuple[Field, ...]
     columns: tuple[Column, ...]
-    id: Choice
-    time: Choice
+    id: DraftChoice
+    time: DraftChoice
     lateness: Lateness
     table: FirstTable
     rules: tuple[dict[str, Any], ...]
@@ -105,7 +105,9 @@ def draft_of(
     )
 
 
-def _choice(wish: str | None, payload: Payload, ranked: Sequence[Choice], option: str) -> Choice:
+def _choice(
+    wish: str | None, payload: Payload, ranked: Sequence[DraftChoice], option: str
+) -> DraftChoice:
     """Turn a wish, a field's name or SQL, into a choice; without one take the best."""
     if wish is None:
         return ranked[0]
@@ -114,15 +116,15 @@ def _choice(wish: str | None, payload: Payload, ranked: Sequence[Choice], option
         if (one.sql == wish) if column is None else (one.column is column):
             return one
     if column is not None:
-        return Choice(column.field, "as asked", column)
+        return DraftChoice(column.field, "as asked", column)
     known = [*(field.name for field in payload.fields), *BRONZE_COLUMNS]
     problems = expression_problems(wish, known)
     if problems:
         raise UsageError(f"{option} '{wish}' {'; '.join(problems)}")
-    return Choice(wish, "as asked")
+    return DraftChoice(wish, "as asked")
 
 
-def _columns(payload: Payload, id_: Choice, time: Choice) -> tuple[Column, ...]:
+def _columns(payload: Payload, id_: DraftChoice, time: DraftChoice) -> tuple[Column, ...]:
     """Give silver's columns; what silver calls event_id and event_time is not there twice."""
     kept = []
     for column in payload.columns:
@@ -154,7 +156,10 @@ def _key(
 
 
 def _examples(
-    sample: Sample, ids: Sequence[str | None] | None, times: Sequence[datetime | None], time: Choice
+    sample: Sample,
+    ids: Sequence[str | None] | None,
+    times: Sequence[datetime | None],
+    time: DraftChoice,
 ) -> Iterator[bytes]:
     """Give the payloads of one line that become rows of silver: of a new id, in the past."""
     seen: set[str] = set()
@@ -173,7 +178,7 @@ def _notes(
     payload: Payload,
     columns: Sequence[Column],
     times: Sequence[datetime | None],
-    time: Choice,
+    time: DraftChoice,
 ) -> Iterator[str]:
     yield from payload.notes
     for column in columns:

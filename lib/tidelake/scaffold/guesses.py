@@ -100,7 +100,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Choice:
+class DraftChoice:
     """SQL over the payload and bronze's columns, and why; a column where it is just that."""
 
     sql: str
@@ -108,7 +108,7 @@ class Choice:
     column: Column | None = None
 
 
-def event_ids(sample: Sample, payload: Payload) -> list[Choice]:
+def event_ids(sample: Sample, payload: Payload) -> list[DraftChoice]:
     """Rank what could tell events apart, the best first; a record's own place is the last resort.
 
     Copies of a record do not count against an id: it is there to find them.
@@ -128,19 +128,19 @@ def event_ids(sample: Sample, payload: Payload) -> list[Choice]:
             rank = 0
         if rank or is_random:
             score = (rank, share, is_random, -len(column.path), -position)
-            ranked.append((score, Choice(column.field, why, column)))
+            ranked.append((score, DraftChoice(column.field, why, column)))
     of_payload = [*_best_first(ranked), *_pairs(payload, distinct)]
     why = "each record's place serves, so a copy that is sent again counts as an event of its own"
     if not of_payload:
         why = f"no field tells events apart; {why}"
-    return [*of_payload, Choice("record_id", why)]
+    return [*of_payload, DraftChoice("record_id", why)]
 
 
 def _best_first(ranked: list[tuple[Any, _T]]) -> list[_T]:
     return [one for _, one in sorted(ranked, key=lambda pair: pair[0], reverse=True)]
 
 
-def event_times(payload: Payload, *, from_topic: bool) -> list[Choice]:
+def event_times(payload: Payload, *, from_topic: bool) -> list[DraftChoice]:
     """Rank what could tell when an event was, the best first."""
     ranked = []
     for position, column in enumerate(payload.columns):
@@ -152,13 +152,13 @@ def event_times(payload: Payload, *, from_topic: bool) -> list[Choice]:
         why = words + (f", missing in {missing:,}" if missing else ", always there")
         rank = time_rank(column.path[-1])
         score = (not missing, clock.has_time, rank, -len(column.path), -position)
-        ranked.append((score, Choice(clock.sql.format(column.field), why, column)))
+        ranked.append((score, DraftChoice(clock.sql.format(column.field), why, column)))
     what = "the record's timestamp in the topic" if from_topic else "the file's last change"
     why = f"{what} serves" if ranked else f"no field tells the time; {what} serves"
-    return [*_best_first(ranked), Choice("source_timestamp", why)]
+    return [*_best_first(ranked), DraftChoice("source_timestamp", why)]
 
 
-def instants(choice: Choice, count: int) -> list[datetime | None]:
+def instants(choice: DraftChoice, count: int) -> list[datetime | None]:
     """Give the event time of each record of the sample, None where it cannot be told."""
     column = choice.column
     if column is None or column.clock is None:
@@ -166,7 +166,7 @@ def instants(choice: Choice, count: int) -> list[datetime | None]:
     return [None if v is None else column.clock.read(v) for v in column.values]
 
 
-def identities(choice: Choice, payload: Payload, count: int) -> list[str | None] | None:
+def identities(choice: DraftChoice, payload: Payload, count: int) -> list[str | None] | None:
     """Give the id of each record of the sample; None where only Spark could tell."""
     if choice.column is not None:
         return [None if value is None else str(value) for value in choice.column.values]
@@ -215,7 +215,7 @@ def _looks_random(column: Column) -> bool:
     )
 
 
-def _pairs(payload: Payload, distinct: Sequence[int]) -> Iterator[Choice]:
+def _pairs(payload: Payload, distinct: Sequence[int]) -> Iterator[DraftChoice]:
     """Try which device spoke together with when it did."""
     if len(distinct) < _FEW:
         return
@@ -227,7 +227,7 @@ def _pairs(payload: Payload, distinct: Sequence[int]) -> Iterator[Choice]:
                 f"no single field is unique; {device.shown} and {time.shown} together are, in "
                 f"{len(pairs):,} different records"
             )
-            yield Choice(_pair_sql(device, time), why)
+            yield DraftChoice(_pair_sql(device, time), why)
 
 
 def _device_times(payload: Payload) -> Iterator[tuple[Column, Column]]:

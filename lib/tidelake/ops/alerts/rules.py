@@ -55,7 +55,7 @@ class Found(NamedTuple):
     options: str = ""
 
 
-class Rule(NamedTuple):
+class AlertRule(NamedTuple):
     """How to find what is open, how bad it is, and the command to type next."""
 
     find: Callable[[AlertContext], Iterator[Found]]
@@ -436,18 +436,18 @@ def _recent(table: Table) -> list[Commit]:
 
 # Those that may be critical first, as people read them.
 RULES = {
-    "books_unbalanced": Rule(_unbalanced, "critical", "ledger"),
-    "hop_refused": Rule(_hop_refused, "critical", "check"),
-    "hop_failed": Rule(_hop_failed, "critical", "run"),
-    "checkpoint_failing": Rule(_checkpoint_failing, "critical", "run"),
-    "latency_over_sla": Rule(_latency_over_sla, "critical", "status"),
-    "stale": Rule(_stale, "critical", "run"),
-    "lag_growing": Rule(_lag_growing, "warning", "status"),
-    "batch_over_interval": Rule(_batch_over_interval, "warning", "status"),
-    "watermark_stuck": Rule(_watermark_stuck, "warning", "status"),
-    "quarantine_rate": Rule(partial(_rate, fate="quarantined"), "warning", "quarantine list"),
-    "late_rate": Rule(partial(_rate, fate="late"), "warning", "late list"),
-    "expression_failed": Rule(_expression_failed, "warning", "status"),
+    "books_unbalanced": AlertRule(_unbalanced, "critical", "ledger"),
+    "hop_refused": AlertRule(_hop_refused, "critical", "check"),
+    "hop_failed": AlertRule(_hop_failed, "critical", "run"),
+    "checkpoint_failing": AlertRule(_checkpoint_failing, "critical", "run"),
+    "latency_over_sla": AlertRule(_latency_over_sla, "critical", "status"),
+    "stale": AlertRule(_stale, "critical", "run"),
+    "lag_growing": AlertRule(_lag_growing, "warning", "status"),
+    "batch_over_interval": AlertRule(_batch_over_interval, "warning", "status"),
+    "watermark_stuck": AlertRule(_watermark_stuck, "warning", "status"),
+    "quarantine_rate": AlertRule(partial(_rate, fate="quarantined"), "warning", "quarantine list"),
+    "late_rate": AlertRule(partial(_rate, fate="late"), "warning", "late list"),
+    "expression_failed": AlertRule(_expression_failed, "warning", "status"),
 }
 # What a run judges of itself: the others count tables, or ask what the run itself would say.
 RUNNING = tuple(rule for rule in RULES if rule not in ("books_unbalanced", "hop_refused"))

@@ -117,7 +117,7 @@ def library() -> Any:
     return prometheus_client
 
 
-class Registry(Sink):
+class MetricRegistry(Sink):
     """The metrics of one run, in the client's own registry."""
 
     name = "Prometheus"
@@ -187,7 +187,7 @@ class Registry(Sink):
 class Served:
     """Answers at ``/metrics`` until the run ends."""
 
-    def __init__(self, registry: Registry, address: str) -> None:
+    def __init__(self, registry: MetricRegistry, address: str) -> None:
         """Begin to answer.
 
         Raises:

@@ -80,7 +80,7 @@ class Failed:
 
 
 @dataclass(frozen=True)
-class Trigger:
+class TriggerProgress:
     """What Spark says of a trigger of a query that took a batch; ``phases`` are in milliseconds.
 
     The state is that of stateful operators: keys and memory; None where there is none.
@@ -104,7 +104,7 @@ class Trigger:
         return (self.phases.get("walCommit", 0) + self.phases.get("commitOffsets", 0)) / 1000
 
 
-Message = Started | Closed | Failed | Trigger
+Message = Started | Closed | Failed | TriggerProgress
 
 
 class TriggerListener(StreamingQueryListener):
@@ -113,7 +113,7 @@ class TriggerListener(StreamingQueryListener):
     Nothing that it does may raise or take time: Spark's bus waits for it.
     """
 
-    def __init__(self, hears: Callable[[Trigger], None]) -> None:
+    def __init__(self, hears: Callable[[TriggerProgress], None]) -> None:
         """Keep who hears of triggers."""
         self._hears = hears
 
@@ -123,7 +123,7 @@ class TriggerListener(StreamingQueryListener):
         if WRITING not in progress.durationMs:
             return
         states = list(progress.stateOperators)
-        trigger = Trigger(
+        trigger = TriggerProgress(
             query=progress.name or "",
             batch=progress.batchId,
             started_at=datetime.fromisoformat(progress.timestamp).astimezone(UTC),
@@ -151,7 +151,7 @@ class Joining:
         self._interval = interval
         self._taken = TakenFiles(lake, pipeline)
         self._open: dict[tuple[Hop, int], Closed] = {}
-        self._reported: dict[Hop, Trigger] = {}
+        self._reported: dict[Hop, TriggerProgress] = {}
         self._started: dict[Hop, Started] = {}
         # Of the last measured batch of each hop: its number, and when it began.
         self._last: dict[Hop, tuple[int, datetime]] = {}
@@ -210,7 +210,7 @@ class Joining:
             **values,
         )
 
-    def _measured(self, closed: Closed, trigger: Trigger | None) -> Measured:
+    def _measured(self, closed: Closed, trigger: TriggerProgress | None) -> Measured:
         hop, started = closed.hop, self._started.get(closed.hop)
         started_at, seconds = closed.at - timedelta(seconds=closed.seconds), closed.seconds
         # A batch that changed its own limit fails after it was closed; Spark reports a second
@@ -240,7 +240,7 @@ class Joining:
         )
 
     def _noted(
-        self, hop: Hop, batch: int, trigger: Trigger | None, ended_at: datetime
+        self, hop: Hop, batch: int, trigger: TriggerProgress | None, ended_at: datetime
     ) -> dict[str, Any]:
         """Take from the batch's note what only silver has: fates, watermark, state."""
         operator_rows = trigger.state_rows if trigger else None

@@ -43,7 +43,7 @@ State = Literal["well", "warning", "critical", "unknown", "new"]
 
 
 @dataclass(frozen=True)
-class Document:
+class PageDocument:
     """What is sent: its bytes, its media type, and a tag that changes with the bytes."""
 
     body: bytes
@@ -51,10 +51,10 @@ class Document:
     tag: str
 
     @staticmethod
-    def of(text: str, kind: str = "text/html; charset=utf-8") -> Document:
+    def of(text: str, kind: str = "text/html; charset=utf-8") -> PageDocument:
         """Encode a text."""
         body = text.encode("utf-8", errors="replace")
-        return Document(body, kind, f'"{hashlib.sha256(body).hexdigest()[:24]}"')
+        return PageDocument(body, kind, f'"{hashlib.sha256(body).hexdigest()[:24]}"')
 
 
 class Verdict(NamedTuple):
@@ -84,11 +84,11 @@ class Line(NamedTuple):
 
 
 @functools.cache
-def static() -> Mapping[str, Document]:
+def static() -> Mapping[str, PageDocument]:
     """Give the files that every page needs, by name."""
     folder = files("tidelake.ops.page") / "static"
     return {
-        name: Document.of((folder / name).read_text(encoding="utf-8"), kind)
+        name: PageDocument.of((folder / name).read_text(encoding="utf-8"), kind)
         for name, kind in _STATIC.items()
     }
 
@@ -116,20 +116,20 @@ class Renderer:
         for template in self._environment.list_templates():
             self._environment.get_template(template)
 
-    def pipeline(self, facts: Facts) -> Document:
+    def pipeline(self, facts: Facts) -> PageDocument:
         """Write the page of a pipeline."""
         return self._written("pipeline.html", facts=facts, verdict=verdict_of([facts]))
 
-    def overview(self, all_facts: Sequence[Facts]) -> Document:
+    def overview(self, all_facts: Sequence[Facts]) -> PageDocument:
         """Write the page of all pipelines."""
         return self._written("overview.html", all_facts=all_facts, verdict=verdict_of(all_facts))
 
-    def unknown(self) -> Document:
+    def unknown(self) -> PageDocument:
         """Write the page for an address that there is none for."""
         return self._written("unknown.html")
 
-    def _written(self, template: str, **known: Any) -> Document:
-        return Document.of(self._environment.get_template(template).render(**known))
+    def _written(self, template: str, **known: Any) -> PageDocument:
+        return PageDocument.of(self._environment.get_template(template).render(**known))
 
 
 def _shown(value: Any) -> Any:

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from tidelake.errors import UsageError
 from tidelake.ops.page.desk import Desk
-from tidelake.ops.page.rendering import Document, Renderer, static
+from tidelake.ops.page.rendering import PageDocument, Renderer, static
 
 # A name or an IPv4 address, or an IPv6 address in brackets, and perhaps a port.
 _HOST = re.compile(
@@ -49,7 +49,7 @@ class PageServer(ThreadingHTTPServer):
             UsageError: The address is none of this machine's, or the port is taken.
         """
         self.host, self.desk, self.renderer = host, desk, renderer
-        self._kept: dict[tuple[str, ...], tuple[tuple[int, ...], Document]] = {}
+        self._kept: dict[tuple[str, ...], tuple[tuple[int, ...], PageDocument]] = {}
         try:
             super().__init__((host, port), _Handler)
         except (OSError, OverflowError) as error:
@@ -88,7 +88,7 @@ class PageServer(ThreadingHTTPServer):
             return False
         return address.is_loopback or not is_loopback(self.host)
 
-    def document(self, path: str) -> Document | None:
+    def document(self, path: str) -> PageDocument | None:
         """Give what lies at a path; None for nothing."""
         names = self.desk.names
         if path.startswith("/static/"):
@@ -100,7 +100,7 @@ class PageServer(ThreadingHTTPServer):
             return self._rendered((name,), is_overview=False)
         return None
 
-    def _rendered(self, names: tuple[str, ...], *, is_overview: bool) -> Document:
+    def _rendered(self, names: tuple[str, ...], *, is_overview: bool) -> PageDocument:
         facts = self.desk.look(names, patience=_PATIENCE)
         state = tuple(one.serial for one in facts)
         # A state is written once, however often it is asked for.
@@ -169,7 +169,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._send(HTTPStatus.OK, found, sends=sends)
 
-    def _send(self, status: HTTPStatus, document: Document, *, sends: bool = True) -> None:
+    def _send(self, status: HTTPStatus, document: PageDocument, *, sends: bool = True) -> None:
         self.send_response(status)
         for name, value in _HEADERS.items():
             self.send_header(name, value)
@@ -185,5 +185,5 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing: a page that asks every two seconds would fill the terminal."""
 
 
-def _told(text: str) -> Document:
-    return Document.of(text, "text/plain; charset=utf-8")
+def _told(text: str) -> PageDocument:
+    return PageDocument.of(text, "text/plain; charset=utf-8")
