@@ -91,7 +91,7 @@ POINTS: dict[str, Point] = {
         *_around("silver/create", schemas, "ensure_table"),
         Point("silver/parse/before", silver, "find_repeats"),
         Point("silver/decide/after", silver, "find_repeats"),
-        Point("silver/count/before", silver, "summarize"),
+        Point("silver/count/after", silver, "decide_fates"),
         *_saved("silver/quarantine", "__quarantine$"),
         *_saved("silver/late", "__late$"),
         *_saved("silver/append", r"^silver\.[a-z]+$"),

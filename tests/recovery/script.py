@@ -49,7 +49,7 @@ BATCHES: dict[Hop, list[str]] = {
         *["bronze/batch/after!", "bronze/compact/before", "bronze/compact/after"],
     ],
     "silver": [
-        *["silver/parse/before!", "silver/decide/after", "silver/count/before"],
+        *["silver/parse/before!", "silver/decide/after", "silver/count/after"],
         *["silver/quarantine/before!", "silver/quarantine/after"],
         *["silver/late/before!", "silver/late/after"],
         *["silver/append/before", "silver/append/after", "silver/batch/after"],

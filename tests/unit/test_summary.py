@@ -76,3 +76,17 @@ def test_each_row_is_counted_with_the_fate_that_it_has(
     assert reached == datetime(2024, 1, 1, 11, 40, tzinfo=UTC)
     assert summary.has_unknown()
     assert summary.of_accepted("unknown") == 1
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_a_batch_without_rows_counts_nothing(
+    spark: SparkSession, tmp_path: Path, small: bool
+) -> None:
+    plan = SilverPlan(shop(tmp_path))
+    search = AcceptedRows(spark, plan.pipeline, Lake(tmp_path), 0, afresh=True)
+    with Held(small=small, rows=0) as hold:
+        judged = plan.judge(_batch(spark).limit(0))
+        summary = decide_fates(judged, plan, search, None, hold, counts=True).summary
+    assert summary is not None
+    assert summary.rows() == {}
+    assert summary.partitions({}) == {}

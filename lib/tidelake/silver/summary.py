@@ -186,7 +186,7 @@ def _groups(
         name: rows[name].fill_null(False).to_numpy(zero_copy_only=False)[order] for name in flags
     }
     found: list[Group] = []
-    for start, end in zip(starts, [*starts[1:], order.size], strict=True):
+    for start, end in zip(starts, np.append(starts, order.size)[1:], strict=True):
         mark = Fingerprint.of_numbers(marks[start:end])
         latest = int(newest[start:end].max())
         found.append(
