@@ -22,12 +22,9 @@ def follow(
 ) -> DataFrame:
     """Read a table that only grows as a stream, from its first commit on.
 
-    Args:
-        spark: The session.
-        table: The table.
-        max_bytes: Compressed bytes that a batch takes at most; None for no limit. Not in a catalog.
-        idle: Whether the reader has taken all that there is: a change feed fails at a start behind
-            the newest version.
+    A batch takes at most ``max_bytes`` compressed bytes, except in a catalog; None: no limit.
+    ``idle``: the reader has taken all rows; a change feed fails at a start behind the newest
+    version.
     """
     reader = spark.readStream.format("delta").option("startingVersion", 0)
     return table.store.follow(reader, max_bytes=max_bytes, idle=idle)

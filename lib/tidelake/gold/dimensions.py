@@ -20,12 +20,7 @@ VALID_FROM, VALID_TO, IS_CURRENT = "valid_from", "valid_to", "is_current"
 
 
 def latest(changes: DataFrame, keys: Sequence[str], columns: Sequence[str]) -> DataFrame:
-    """Give each key its last change in sequence.
-
-    Args:
-        changes: Rows of a dimension's silver, all that the keys have.
-        keys: The dimension's key.
-        columns: Its other columns.
+    """Give each key its last change in sequence, from all changes of the keys.
 
     Returns:
         Keys, columns, ``_changed_at``, ``_change`` (the change's record id) and ``_gone``, true
@@ -42,12 +37,7 @@ def latest(changes: DataFrame, keys: Sequence[str], columns: Sequence[str]) -> D
 
 
 def versions(changes: DataFrame, keys: Sequence[str], columns: Sequence[str]) -> DataFrame:
-    """Give each key its versions.
-
-    Args:
-        changes: Rows of a dimension's silver, all that the keys have.
-        keys: The dimension's key.
-        columns: Its other columns.
+    """Give each key its versions, from all changes of the keys.
 
     Returns:
         Keys, columns, ``valid_from`` (included), ``valid_to`` (excluded; null: until now),

@@ -64,14 +64,7 @@ def failed(side: LeftSide | RightSide) -> Column:
 def changed_by(
     new_left: DataFrame, new_right: DataFrame, known: DataFrame, join: Join
 ) -> DataFrame:
-    """Find the left events whose rows a batch may change.
-
-    Args:
-        new_left: The batch's left events.
-        new_right: The batch's right events.
-        known: All left events near enough, those of the batch may be among them.
-        join: The definition.
-    """
+    """Find the left events whose rows a batch may change, among ``known`` ones near enough."""
     reached = known.join(new_left.select(LEFT), on=LEFT, how="left_anti")
     candidates = new_right.select(*[_on(name) for name in join.on], RIGHT_TIME)
     on = _matching(join, reached, candidates)

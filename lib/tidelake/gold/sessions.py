@@ -31,11 +31,8 @@ def gap_of(table: GoldTable) -> timedelta:
 def to_sessions(events: DataFrame, plan: GoldPlan, *, salt: timedelta | None = None) -> DataFrame:
     """Group a batch's events into sessions.
 
-    Args:
-        events: Silver rows.
-        plan: Of a session table.
-        salt: Length of the stretches of event time into which each key is cut first; None: the
-            events of a key are ordered by one task, however many they are.
+    ``salt`` is the length of the stretches of event time into which each key is cut first; None:
+    one task orders the events of a key, however many they are.
 
     Returns:
         The keys, ``session_start``, ``session_end``, the state columns and the columns shown.

@@ -55,9 +55,6 @@ class AcceptedRows:
     """Silver and late as the last closed batch left them.
 
     Attributes:
-        spark: The session.
-        pipeline: The definition.
-        lake: Where the tables are.
         batch: Late rows of this batch and later ones are not accepted yet: an interrupted attempt
             at the same batch wrote them.
         known: Only rows for which this holds count as accepted; None: all.
@@ -101,13 +98,9 @@ class AcceptedRows:
         return Accepted(rows, sum(known) if known and len(known) == len(counts) else None)
 
     def meeting(self, scope: DedupScope, hashes: Numbers) -> Met | None:
-        """Give the rows in a scope whose id has one of some hashes; None for too many.
+        """Return the rows in scope whose id has one of some hashes, ascending; None for too many.
 
         Rows of late that this batch wrote are not among them.
-
-        Args:
-            scope: Of the batch.
-            hashes: Ascending, each once.
         """
         found = self._known(scope, hashes) if self.files and not self.afresh else None
         if found is None:
@@ -143,13 +136,10 @@ class AcceptedRows:
 
 @dataclass
 class _InScope:
-    """What was found.
+    """The data files that were found for a scope.
 
     Attributes:
-        scope: For which it was.
-        schema: The table's.
-        version: The newest that ``files`` knows.
-        files: Paths of the data files.
+        version: The newest of the table that ``files`` covers.
         rows: How many rows they hold.
         came: How many of the files came since Delta was asked.
         days: Event dates that batches had since then.
@@ -215,17 +205,11 @@ class FilesInScope:
     def meeting(
         self, spark: SparkSession, scope: DedupScope, hashes: Numbers, columns: pa.Schema
     ) -> pa.Table | None:
-        """Read the rows of the files in scope whose id has one of some hashes.
-
-        Args:
-            spark: The session.
-            scope: Which rows are looked for.
-            hashes: Ascending, each once.
-            columns: To read.
+        """Read the rows of the files in scope whose id has one of some hashes, ascending.
 
         Returns:
-            The rows; None where the files do not tell the rows, are too many for the driver to
-            hold their hashes, are of a version without them, or cannot be read: Spark says why.
+            None where the files do not tell the rows, are too many for the driver to hold their
+            hashes, are of a version without them, or cannot be read: Spark says why.
         """
         found = self._in_scope(spark, scope)
         if found is None or found.rows > tuning.INDEXED_IDS:

@@ -59,12 +59,12 @@ class Target(ABC):
             table: Where it is.
             place: Its definition's place in the pipeline file.
             definition: What it is filled by.
-            identity: The columns that tell its rows apart.
-            moment: The instant at which a row lies; None where it has none.
+            identity: The columns of its key.
+            moment: The instant of a row; None where it has none.
             ends: When a row ends; None where rows never do.
             reach: How far before an event a row that it changes may lie; None: any time. With a
                 reach, a row follows from events at its moment and later alone.
-            inputs: The inputs that it needs.
+            inputs: The tables that it reads.
         """
         self.table, self.place, self.definition = table, place, definition
         self.identity, self.moment, self.ends = identity, moment, ends

@@ -53,13 +53,10 @@ class Run:
     """What a run works with.
 
     Attributes:
-        spark: The session.
-        pipeline: The definition.
-        lake: Where the tables are.
         environment: What differs by place.
         progress: Hears of each closed batch.
         stop: Set to end the run: the open batch is given up, the next run repeats it.
-        replays: Whether what had arrived long before comes once more: nothing of it is late.
+        replays: Whether rows that arrived long ago are processed again: none of them is late.
         locks: What a command that changes several tables holds; hears of each step.
     """
 

@@ -41,14 +41,10 @@ class Lanes:
     def each(
         self, session: SparkSession, pieces: Sequence[T], work: Callable[[SparkSession, T], None]
     ) -> None:
-        """Do a piece of work after the other, in order, as many at a time as there are lanes.
+        """Do pieces of work in order, as many at a time as there are sessions beside this one.
 
-        Once one failed no other is begun, and the first failure is raised when those end that were.
-
-        Args:
-            session: The batch's: all is done in it, one after the other, where there are no lanes.
-            pieces: What is to be done.
-            work: Does one of them in a session.
+        After a failure no other piece is begun; the first failure is raised when those that were
+        have ended.
         """
         if not self.beside:
             for piece in pieces:
@@ -75,11 +71,8 @@ class Lanes:
 def side_by_side(session: SparkSession, works: Sequence[Callable[[], None]]) -> None:
     """Do several things at a time; the first failure is raised when all have ended.
 
-    With one slot, and through Spark Connect, one after the other.
-
-    Args:
-        session: Spark's.
-        works: Each needs no setting of the session that another one changes.
+    With one slot, and through Spark Connect, one after the other. None may need a setting of the
+    session that another one changes.
     """
     if len(works) < 2 or not clones_sessions() or slots_of(session) < 2:
         for work in works:

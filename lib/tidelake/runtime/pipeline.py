@@ -30,13 +30,9 @@ _HOPS: dict[Hop, type[HopQuery]] = {"bronze": BronzeHop, "silver": SilverHop, "g
 
 
 def run_hops(run: Run, hops: Sequence[Hop], trigger: Trigger, *, held: bool = False) -> None:
-    """Run hops in the order of the flow; copy their books and close an epoch when they end.
+    """Run hops in the order of the flow, then copy their books and close an epoch.
 
-    Args:
-        run: What it works with.
-        hops: Which.
-        trigger: When batches begin.
-        held: Whether the caller holds the hops' locks.
+    With ``held`` the caller holds the hops' locks.
     """
     if not (trigger.ends or runs_until_stopped()):
         raise UsageError(

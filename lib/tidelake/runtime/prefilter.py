@@ -65,15 +65,11 @@ def held_back(taken: DataFrame, survivors: DataFrame) -> DataFrame:
 
 
 def copies_of(missing: DataFrame, accepted: DataFrame, pipeline: Pipeline) -> DataFrame:
-    """Keep the missing rows that are copies of an event accepted in an earlier batch.
+    """Keep the missing rows that are copies of an event accepted before, within the TTL.
 
-    Whatever else the row could be, the accepted twin would have been it too. The id is read
-    quickly and loosely: a row whose id that gets wrong, and any Avro record, goes the ordinary way.
-
-    Args:
-        missing: From :func:`held_back`.
-        accepted: Rows of silver and late, with ``event_id``, ``_payload_hash`` and ``ingested_at``.
-        pipeline: The definition; a twin counts when it arrived at most a TTL before.
+    Whatever else the row could be, the accepted twin would have been it too. The id is read quickly
+    and loosely: a row whose id that gets wrong, and any Avro record, goes the ordinary way.
+    ``accepted`` has ``event_id``, ``_payload_hash`` and ``ingested_at``.
     """
     if pipeline.reads_avro:
         return missing.limit(0)
@@ -147,12 +143,8 @@ def recover(
 ) -> Recovered:
     """Find out what became of each row of bronze that the batch took.
 
-    Args:
-        run: What the hop works with.
-        survivors: The batch as the stream gives it; held, since it must not run twice.
-        accepted: Silver and late as the last closed batch left them.
-        between: The batch's positions in bronze.
-        hold: Keeps a frame that is read more than once.
+    ``survivors`` is the batch as the stream gives it, checkpointed, since it must not run twice;
+    ``between`` are the batch's positions in bronze.
     """
     pipeline = run.pipeline
     bronze = run.lake.bronze(pipeline.name)

@@ -210,10 +210,9 @@ class SilverHop(HopQuery):
 
 @dataclass(frozen=True)
 class Decision:
-    """Rows with their fates.
+    """Rows with their fates, from :func:`tidelake.silver.route.decide`.
 
     Attributes:
-        rows: From :func:`tidelake.silver.route.decide`.
         summary: What was counted of them; None where nobody asked.
         searched: Accepted ids among which deduplication looked.
         seconds: What deduplication took.
@@ -241,7 +240,7 @@ def decide_fates(
         plan: Of the definition.
         accepted: The rows that they may repeat.
         watermark: Before the rows (UTC); None before the first batch.
-        hold: Keeps what is read more than once.
+        hold: Checkpoints frames that are read more than once.
         counts: Whether the rows are counted.
     """
     kept = hold.first(judged)
@@ -274,16 +273,13 @@ class BatchContext:
     """What one batch of silver needs to know, read once.
 
     Attributes:
-        run: What the run works with.
-        generation: Silver's.
-        number: The batch.
         before: The summary in the commit of the batch before.
         until: The position in each input at which the batch ends.
-        taken: How many rows Delta says it takes from each.
-        hold: Keeps what is read more than once.
+        taken: Rows of each input by Delta's statistics.
+        hold: Checkpoints frames that are read more than once.
         rebuilds: Whether the batch stands for all of silver: nothing was accepted before it, and
             its rows replace those of the tables.
-        stored: What stays beside them, and is counted among what the batch recovered.
+        stored: Rows that stay in the tables, counted among what the batch recovered.
         files: Knows the files of silver and late from the batches before.
         may_be_retry: Whether an interrupted run may have written the batch's side tables.
     """
@@ -440,14 +436,7 @@ def _note(
 
 
 class _Side(NamedTuple):
-    """What a batch writes into a side table.
-
-    Attributes:
-        table: Where to.
-        rows: Gives the rows; most batches have none for a side table.
-        size: How many they are.
-        adds_columns: Whether columns that the table lacks may come into it.
-    """
+    """Rows for a side table: ``rows`` is called only if ``size``, their count, is not 0."""
 
     table: Table
     rows: Callable[[], DataFrame]

@@ -168,15 +168,9 @@ def find_repeats(
 ) -> Repeats:
     """Judge every row whose event was accepted before it.
 
-    The driver finds out which rows of a number can meet others, from the hashes of their ids, and
-    compares those. Spark compares rows without a number, and such as are too many for the driver.
-
-    Args:
-        kept: The rows.
-        search: Finds the accepted rows.
-        comparison: The columns of the pipeline's rules.
-        hold: Keeps what is read more than once until the batch ends.
-        also: Columns to take of all rows of a small batch, which come to the driver anyway.
+    The driver finds the rows that may repeat others, by the hashes of their ids, and compares
+    those. Spark compares rows without a number, and such as are too many for the driver. Of a small
+    batch all rows come to the driver, with the columns named by ``also``.
     """
     found = _by_number(kept, search, comparison, also) if kept.numbered else None
     return _by_shuffle(kept.rows, search, comparison, hold) if found is None else found
@@ -289,17 +283,13 @@ def _observed(observation: Observation, name: str) -> int:
 
 
 class Comparison:
-    """The columns by which rows are compared under some rules, built once.
+    """The columns by which rows are compared under a pipeline's rules, built once.
 
     Attributes:
-        rules: The pipeline's.
         looked_up: What the driver takes of each row with a number.
         in_driver: What it takes of those that it compares.
         compared: What Spark compares of a row.
-        grouping: What accepted rows are grouped by, and what is taken of them.
-        matched: Where a row meets accepted ones, and its columns with the verdict.
-        ranks: From the order of arrival in the frame: positions, who is told, and of what.
-        ranking: What is counted of ranked rows.
+        ranks: Positions in the order of arrival, which rows get a verdict, and which.
     """
 
     def __init__(self, rules: Dedup) -> None:
@@ -335,18 +325,10 @@ def having(rows: DataFrame, ids: DataFrame) -> DataFrame:
 
 
 def colliding_ids(new: DataFrame, accepted: DataFrame | None) -> DataFrame:
-    """Find the ids that could meet another row: few do, and only they need be compared.
+    """Find the ids that occur twice in ``new``, or also in ``accepted``: hashes in ``_id``.
 
-    Ids are told apart by their hashes here. To bring all wide rows together by their ids, only to
-    find most of them alone, costs far more than to count numbers; two ids with one hash are told
-    apart where they are compared.
-
-    Args:
-        new: From :func:`in_the_running`.
-        accepted: Accepted rows; None: there are none.
-
-    Returns:
-        ``_id``, the hashes of ids that are twice in ``new``, or both in ``new`` and ``accepted``.
+    Few do, and only they need be compared. Bringing all wide rows together by their ids costs far
+    more than counting numbers. Two ids with one hash are told apart where they are compared.
     """
     hashes = _hashes(new).withColumn("_new", F.lit(True))
     if accepted is not None:

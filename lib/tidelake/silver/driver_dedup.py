@@ -67,7 +67,7 @@ def judge_arrivals(new: pa.Table, accepted: pa.Table, rules: Dedup) -> dict[str,
         rules: The pipeline's.
 
     Returns:
-        The numbers of the rows that are repeats, by verdict; None where there are too many pairs.
+        The numbers of the repeats, by verdict; None where there are too many pairs.
     """
     chunks = [*new["event_id"].chunks, *accepted["event_id"].chunks]
     ids = _codes(pa.chunked_array(chunks, pa.string()))

@@ -20,17 +20,10 @@ def looked_up(number: int) -> str:
 
 
 def look_up(rows: DataFrame, dimension: DataFrame, enrich: Enrich, number: int) -> DataFrame:
-    """Find each row's entry in a dimension; a row without one stays.
+    """Add each row's entry in a dimension as the struct ``_dimension_<number>``, null for none.
 
-    Args:
-        rows: From :func:`tidelake.silver.route.decide`.
-        dimension: The latest state, or with ``as_of`` the versions; at most one entry of a key
-            holds at an instant.
-        enrich: The definition.
-        number: Its place among the pipeline's.
-
-    Returns:
-        ``rows`` with the struct ``_dimension_<number>``.
+    ``dimension`` holds the latest state or, with ``as_of``, the versions: at most one entry of a
+    key holds at an instant.
     """
     keys = list(enrich.on.values())
     bounds = ["valid_from", "valid_to"] if enrich.as_of else []

@@ -210,14 +210,10 @@ class Rule:
 def compile_rules(
     expectations: Sequence[Expectation], types: Mapping[str, str]
 ) -> tuple[Rule, ...]:
-    """Make a rule of each expectation; it fails the rows that Great Expectations would.
+    """Make a rule of each expectation, in order; it fails the rows that Great Expectations would.
 
-    Args:
-        expectations: Row-level ones, checked by the loader.
-        types: Name of each column to its type, as Spark's simple string.
-
-    Returns:
-        The rules, in the same order. None of them raises on a row, whatever it holds.
+    The loader has checked that all are row-level ones. No rule raises on a row, whatever it holds.
+    ``types`` are Spark's simple strings, by column.
 
     Raises:
         UsageError: Expectations do not fit the types of their columns; all that do not.

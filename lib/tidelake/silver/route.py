@@ -64,14 +64,7 @@ def decide(
     watermark: datetime | None,
     allowed: timedelta,
 ) -> DataFrame:
-    """Add the fate of each row.
-
-    Args:
-        classified: Rows from :func:`tidelake.silver.classify.classify`.
-        repeats: From :func:`tidelake.silver.dedup.find_repeats`.
-        fates: The columns of verdicts and fates.
-        watermark: Before the batch (UTC).
-        allowed: The allowed lateness.
+    """Add the fate of each row, given the watermark before the batch (UTC).
 
     Returns:
         ``classified`` plus ``_verdict``, ``_lateness`` and ``_fate`` (silver, duplicate,

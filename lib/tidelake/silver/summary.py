@@ -101,8 +101,6 @@ class Counting:
     """The columns by which a definition's rows are counted, built once.
 
     Attributes:
-        keys: What rows are grouped by in Spark.
-        counts: What is counted of a group.
         flags: The names of conditions whose rows are counted.
         row: What the driver takes of a row to count it, beside its fate.
     """
@@ -153,11 +151,8 @@ def summarize_in_driver(
 ) -> Summary:
     """Count the rows of a small batch by fate.
 
-    Args:
-        rows: ``_number``, ``_stage``, the counting's columns of a row, and ``_fate`` as if none
-            were a repeat.
-        repeats: The numbers of those that are repeats, by verdict.
-        counting: The definition's columns.
+    ``rows`` has ``_number``, ``_stage``, the counting's columns of a row, and ``_fate`` as if none
+    were a repeat; ``repeats`` are the numbers of those that are, by verdict.
     """
     keys = {name: rows[name] for name in _KEYS}
     for verdict, numbers in repeats.items():

@@ -40,14 +40,8 @@ def advance(
 ) -> datetime | None:
     """Move the watermark to the slowest partition that is not idle; never back.
 
-    Args:
-        watermark: Before the batch.
-        partitions: Each source partition with the batch included.
-        delay: How far the watermark trails the largest event time.
-        idle_after: A partition whose last row trails the newest by more than this is left out.
-
-    Returns:
-        The watermark after the batch; unchanged while an active partition accepted nothing yet.
+    It trails the largest event time by ``delay``. A partition whose last row trails the newest by
+    more than ``idle_after`` is left out. Unchanged while an active partition accepted nothing yet.
     """
     if not partitions:
         return watermark

@@ -31,12 +31,8 @@ _NUMBERS = 1 << 16
 def with_settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
     """Change some of a session's settings until the block ends.
 
+    They are restored because Spark writes a query's settings into its checkpoint between batches.
     Where the compute refuses settings the block runs without them, so no result may depend on one.
-
-    Args:
-        session: The one that the block uses. Spark writes a query's settings into its checkpoint
-            between batches, so they are restored.
-        wanted: By key.
     """
     before: dict[str, str | None] = {}
     try:
@@ -81,12 +77,8 @@ def slots_of(spark: SparkSession) -> int:
 def checkpointed(frame: DataFrame, *, eager: bool) -> DataFrame | None:
     """Checkpoint a frame's rows locally, which truncates its plan; None where that is impossible.
 
-    Through Spark Connect it would be possible, but observations are not told of a frame that the
-    server checkpoints.
-
-    Args:
-        frame: What to checkpoint.
-        eager: Whether in a job at once, or with the first action on the frame.
+    Eagerly in a job at once, else with the first action on it. Through Spark Connect it would be
+    possible, but observations are not reported for a frame that the server checkpoints.
     """
     if is_remote():
         return None
