@@ -48,7 +48,7 @@ def main() -> None:
     file, began, *words = sys.argv[1:]
     steps = Steps(float(began))
     from tidelake.cli.app import app  # noqa: PLC0415  is a step
-    from tidelake.cli.failures import run_command  # noqa: PLC0415  likewise
+    from tidelake.cli.exits import run_command  # noqa: PLC0415  likewise
 
     steps.ends("start Python, import the command line")
 
@@ -84,7 +84,7 @@ def _of_session(*_: Any) -> str:
 
 
 def _clock_hops(steps: Steps) -> None:
-    from tidelake.runtime import pipeline  # noqa: PLC0415  is a step
+    from tidelake.runtime import runner as pipeline  # noqa: PLC0415  is a step
     from tidelake.runtime.hop import HopQuery  # noqa: PLC0415  likewise
 
     steps.ends("import what a run needs")

@@ -24,15 +24,16 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from benchmarks.visits import MINUTES, NAME, opened, version_of
-from tidelake.delta.log import encode, last_commit, newest_version, table_id
+from tidelake.delta.log import encode, last_commit, newest_version
 from tidelake.delta.merge import compact, is_due
 from tidelake.delta.notes import SilverNote, positions
 from tidelake.delta.tables import Hop, Table
+from tidelake.folders import listed
 from tidelake.instants import to_json
 from tidelake.runtime.checkpoints import delta_offset, file_entry, prepare
 from tidelake.runtime.hop import Run
-from tidelake.runtime.landing import LandedFile, listed
-from tidelake.runtime.pipeline import run_hops
+from tidelake.runtime.landing import LandedFile
+from tidelake.runtime.runner import run_hops
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.silver.watermark import PartitionProgress
 
@@ -262,7 +263,7 @@ def _stand(
     else:
         followed: Hop = "bronze" if hop == "silver" else "silver"
         newest = last_commit(tables[hop])
-        lines = [delta_offset(str(table_id(tables[followed])), positions(newest)[followed])]
+        lines = [delta_offset(str(tables[followed].store.id()), positions(newest)[followed])]
         lines += real[1:]
     prepare(checkpoint, last - 1, lines, files=entries)
     for log in ("offsets", "commits"):

@@ -29,8 +29,8 @@ from tidelake.config import Limits, Pipeline, load_environment, load_pipeline
 from tidelake.delta.tables import HOPS, Hop, Lake
 from tidelake.generators import clickstream
 from tidelake.runtime.hop import Run
-from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.progress import Progress
+from tidelake.runtime.runner import run_hops
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.spark.session import build_session
 

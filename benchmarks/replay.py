@@ -29,8 +29,8 @@ from tidelake.ops.query import ask
 from tidelake.replay.backfill import build, folder_of, green_lake
 from tidelake.replay.verify import verify
 from tidelake.runtime.hop import Run
-from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.progress import Progress
+from tidelake.runtime.runner import run_hops
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.spark.session import build_session
 

@@ -27,8 +27,8 @@ from tidelake.delta.tables import HOPS, Hop, Lake
 from tidelake.generators import generate
 from tidelake.ops.query import ask
 from tidelake.runtime.hop import Run
-from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.progress import Progress
+from tidelake.runtime.runner import run_hops
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.spark.session import build_session
 

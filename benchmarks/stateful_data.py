@@ -17,8 +17,8 @@ from tidelake.config import Environment, Limits, Pipeline, load_environment, loa
 from tidelake.delta.tables import Lake
 from tidelake.ops.query import ask
 from tidelake.runtime.hop import Run
-from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.progress import Progress
+from tidelake.runtime.runner import run_hops
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 
 NAME, MINUTES, SESSIONS = "visits", "user_minutes", "user_sessions"

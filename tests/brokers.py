@@ -30,8 +30,8 @@ from tidelake.delta.log import commits
 from tidelake.delta.tables import HOPS, Hop, Lake
 from tidelake.kafka.broker import Broker, kill, up
 from tidelake.runtime.hop import Run
-from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.progress import Progress
+from tidelake.runtime.runner import run_hops
 from tidelake.runtime.triggers import parse_trigger
 
 _SECONDS = 30

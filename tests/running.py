@@ -16,8 +16,8 @@ from tidelake.delta.log import last_commit
 from tidelake.delta.tables import HOPS, Hop, Lake, lake_of
 from tidelake.ops.query import ask
 from tidelake.runtime.hop import Run
-from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.progress import Progress
+from tidelake.runtime.runner import run_hops
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 
 START = datetime(2026, 1, 5, tzinfo=UTC)

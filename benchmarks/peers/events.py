@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from tidelake.generators.clickstream import PRICED, draw_clicks, price
-from tidelake.generators.landing import HOUR, MINUTE, SECOND
+from tidelake.generators.output import HOUR, MINUTE, SECOND
 
 START = datetime(2026, 1, 5)
 DAY = 24 * HOUR

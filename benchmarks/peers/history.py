@@ -24,7 +24,7 @@ from benchmarks.peers.upserts import READABLE
 from tidelake.delta.log import commits
 from tidelake.delta.notes import SilverNote
 from tidelake.delta.tables import HOPS, Lake
-from tidelake.runtime.pipeline import run_hops
+from tidelake.runtime.runner import run_hops
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.spark.engine import with_settings
 

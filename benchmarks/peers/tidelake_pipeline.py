@@ -15,7 +15,7 @@ from benchmarks.peers.definition import run_in
 from benchmarks.peers.rounds import Pipeline, drive, landed
 from tidelake.config import load_environment
 from tidelake.delta.tables import HOPS, Hop
-from tidelake.runtime.pipeline import run_hops
+from tidelake.runtime.runner import run_hops
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.spark.session import build_session
 

@@ -56,8 +56,8 @@ def playing() -> Iterator[Play]:
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
     from tidelake.runtime.hop import Run  # noqa: PLC0415
-    from tidelake.runtime.pipeline import run_hops  # noqa: PLC0415
     from tidelake.runtime.progress import Progress  # noqa: PLC0415
+    from tidelake.runtime.runner import run_hops  # noqa: PLC0415
     from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger  # noqa: PLC0415
     from tidelake.spark.session import build_session  # noqa: PLC0415
 

@@ -18,8 +18,8 @@ from tidelake.replay.backfill import Span, build, need_state, plan
 from tidelake.replay.promotion import differences, promote, rollback
 from tidelake.replay.verify import verify
 from tidelake.runtime.hop import Run
-from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.progress import Progress
+from tidelake.runtime.runner import run_hops
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.spark.session import build_session, reads_of
 

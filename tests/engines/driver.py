@@ -20,7 +20,7 @@ from tidelake.delta.tables import HOPS, Lake
 from tidelake.errors import TidelakeError
 from tidelake.ops.ledger import read_ledger
 from tidelake.replay.verify import verify
-from tidelake.runtime import pipeline as running
+from tidelake.runtime import runner as running
 from tidelake.runtime.bronze_hop import BronzeHop
 from tidelake.runtime.gold_hop import GoldHop
 from tidelake.runtime.hop import HopQuery, Run

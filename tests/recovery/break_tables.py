@@ -16,15 +16,15 @@ from pathlib import Path
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame
 
-from tidelake.cli.failures import say
+from tidelake.cli.exits import say
 from tidelake.cli.render import print_table
 from tidelake.config import Environment, Pipeline, load_environment, load_pipeline
 from tidelake.delta.tables import HOPS, Lake
 from tidelake.generators import generate
 from tidelake.replay.verify import verify
 from tidelake.runtime.hop import Run
-from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.progress import Progress
+from tidelake.runtime.runner import run_hops
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.spark.session import build_session
 

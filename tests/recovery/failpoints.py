@@ -23,8 +23,9 @@ import pytest
 from tidelake import cli
 from tidelake.delta.store import FolderStore
 from tidelake.delta.tables import Table
-from tidelake.runtime import books, gold_hop, hop, lanes, pipeline, schemas, silver
+from tidelake.runtime import books, gold_hop, hop, lanes, schemas, silver
 from tidelake.runtime import bronze_hop as bronze
+from tidelake.runtime import runner as pipeline
 from tidelake.runtime.gold_target import Target
 from tidelake.spark import tuning
 

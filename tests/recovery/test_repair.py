@@ -22,7 +22,7 @@ from tidelake.errors import GenerationError, NotBuiltError, UsageError
 from tidelake.ops.ledger import read_ledger
 from tidelake.replay.compatibility import judge_tables
 from tidelake.replay.repair import repair
-from tidelake.runtime.pipeline import refusals
+from tidelake.runtime.runner import refusals
 
 _COMMAND = re.compile(r"tidelake repair clickstream --hop (\w+)")
 _BACK_TO = 1

@@ -28,8 +28,8 @@ from tidelake.delta.positions import (
 )
 from tidelake.delta.store import FolderStore
 from tidelake.delta.tables import LAYERS, Table
-from tidelake.ops.books import history
 from tidelake.ops.doctor import examine_lake
+from tidelake.ops.history import history
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.query import ask, ask_at_epoch, ask_for_user
 from tidelake.ops.side import list_late, list_quarantine

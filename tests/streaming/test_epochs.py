@@ -20,10 +20,10 @@ from tidelake.delta.log import newest_version
 from tidelake.delta.tables import HOPS, Lake
 from tidelake.errors import UsageError
 from tidelake.ops.query import ask_at_epoch, ask_for_user
-from tidelake.runtime import pipeline
+from tidelake.runtime import runner as pipeline
 from tidelake.runtime.books import close_epoch
 from tidelake.runtime.hop import Run
-from tidelake.runtime.pipeline import run_hops
+from tidelake.runtime.runner import run_hops
 from tidelake.runtime.triggers import parse_trigger
 
 GOLD: list[dict[str, Any]] = [

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from tests.running import START, click, place_of
 from tests.worlds import TO_SILVER, World, world
 from tidelake.cli import app
-from tidelake.cli.failures import run_command
+from tidelake.cli.exits import run_command
 from tidelake.errors import UsageError
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.query import ask

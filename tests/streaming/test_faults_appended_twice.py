@@ -15,7 +15,7 @@ from tests.following import GOLD
 from tests.running import START, click, read
 from tests.worlds import World, world
 from tidelake.cli import app
-from tidelake.cli.failures import run_command
+from tidelake.cli.exits import run_command
 from tidelake.delta.access import load
 from tidelake.delta.append import append
 from tidelake.delta.log import last_commit

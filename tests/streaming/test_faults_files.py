@@ -23,8 +23,8 @@ from tidelake.delta.tables import Table
 from tidelake.errors import SourceChangedError, SourceError
 from tidelake.ops.ledger import read_ledger
 from tidelake.runtime import bronze_hop, landing
-from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.progress import Progress
+from tidelake.runtime.runner import run_hops
 from tidelake.runtime.triggers import CONTINUOUS, parse_trigger
 
 _SMALL_FILES = 10_000 if os.environ.get("TIDELAKE_FULL") == "1" else 300

@@ -20,8 +20,8 @@ from tests.running import START, event
 from tests.worlds import World, world
 from tidelake.delta.tables import HOPS
 from tidelake.runtime.hop import Run
-from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.progress import Progress
+from tidelake.runtime.runner import run_hops
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 
 _EXAMPLES = int(os.environ.get("TIDELAKE_GOLD_EXAMPLES", "60"))

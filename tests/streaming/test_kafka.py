@@ -14,7 +14,7 @@ from tests.brokers import Kafka, following, until_decided
 from tests.recovery.failpoints import armed
 from tests.running import click, read
 from tidelake.cli import app
-from tidelake.cli.failures import run_command
+from tidelake.cli.exits import run_command
 from tidelake.config import KafkaSource, Limits, load_environment, load_pipeline
 from tidelake.delta.log import commits
 from tidelake.delta.tables import Hop

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from tests.samples import hit, land, order, reading
 from tidelake.cli import app
-from tidelake.cli.failures import run_command
+from tidelake.cli.exits import run_command
 from tidelake.errors import UsageError
 from tidelake.testing import playing
 

@@ -15,7 +15,7 @@ from tests.running import run as run_on
 from tests.stores import Store
 from tests.worlds import World, world
 from tidelake.cli.app import app
-from tidelake.cli.failures import run_command
+from tidelake.cli.exits import run_command
 from tidelake.delta.log import commits
 from tidelake.delta.tables import HOPS, Hop, Lake
 from tidelake.errors import GenerationError, SourceChangedError

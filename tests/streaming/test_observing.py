@@ -21,10 +21,10 @@ from tidelake.errors import RefusedError, TidelakeError
 from tidelake.ops.alerts import alerts_of
 from tidelake.ops.metrics.recorder import Recorder
 from tidelake.ops.metrics.table import Measured, ProgressTable, kept_since
-from tidelake.ops.observing import RunObserver, observing
+from tidelake.ops.observers import RunObserver, observing
 from tidelake.runtime.hop import Run
-from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.progress import Progress
+from tidelake.runtime.runner import run_hops
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -199,7 +199,7 @@ def test_nothing_that_observes_can_harm_a_run(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("tidelake.ops.metrics.prometheus.Registry.put", full)
+    monkeypatch.setattr("tidelake.ops.metrics.prometheus.MetricRegistry.put", full)
     made = world(spark, tmp_path / "world")
     made.land("a.json", [b"broken"] * 100)
     blocked = tmp_path / "world" / "lake" / "ops" / "progress"

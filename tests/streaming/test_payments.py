@@ -24,8 +24,8 @@ from tidelake.generators import generate
 from tidelake.ops.ledger import read_ledger
 from tidelake.replay.verify import judge_target
 from tidelake.runtime.hop import Run
-from tidelake.runtime.pipeline import run_hops
 from tidelake.runtime.progress import Progress
+from tidelake.runtime.runner import run_hops
 from tidelake.runtime.targets import Detected, targets_of
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 

@@ -20,7 +20,7 @@ from tests.attacks import JDBC, SECRET, SETTINGS, Scene
 from tests.jdbc import Clients, Refused, clients
 from tests.unit.handmade import write_rows
 from tidelake.cli import app
-from tidelake.cli.failures import run_command
+from tidelake.cli.exits import run_command
 from tidelake.delta.log import newest_version
 from tidelake.delta.tables import Lake
 

@@ -14,7 +14,7 @@ import yaml
 
 from tests.unit.handmade import SHOP, write_checkpoint, write_commit, write_offset
 from tidelake.cli import app
-from tidelake.cli.failures import run_command
+from tidelake.cli.exits import run_command
 from tidelake.config import Pipeline, load_environment, load_pipeline
 from tidelake.delta.locks import hold_hops
 from tidelake.delta.tables import Lake

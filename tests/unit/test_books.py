@@ -16,7 +16,7 @@ from tidelake.config import Environment
 from tidelake.delta.log import commits, newest_version
 from tidelake.delta.tables import HOPS, Lake, Table
 from tidelake.errors import UsageError
-from tidelake.ops.books import history, require_tables
+from tidelake.ops.history import history, require_tables
 from tidelake.ops.query import ask
 from tidelake.runtime.books import copy_books
 from tidelake.runtime.hop import Run

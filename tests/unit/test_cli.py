@@ -22,7 +22,7 @@ from tests.running import land
 from tests.shops import Shop
 from tidelake import __version__
 from tidelake.cli import app
-from tidelake.cli.failures import run_command
+from tidelake.cli.exits import run_command
 from tidelake.delta.locks import hold
 from tidelake.delta.tables import Lake
 from tidelake.generators import Generated
@@ -390,8 +390,8 @@ def test_a_run_lets_its_alerts_name_commands_as_it_was_called(
         return nullcontext()
 
     monkeypatch.setattr("tidelake.cli.flow.started", lambda *_, **__: nullcontext())
-    monkeypatch.setattr("tidelake.ops.observing.observing", observing)
-    monkeypatch.setattr("tidelake.runtime.pipeline.run_hops", lambda *_, **__: None)
+    monkeypatch.setattr("tidelake.ops.observers.observing", observing)
+    monkeypatch.setattr("tidelake.runtime.runner.run_hops", lambda *_, **__: None)
     root = str(tmp_path)
     assert run_command(app, ["run", str(shop.file), "--root", root, "--env", "local"]) == 0
     assert observed == [Typed(root, "local", called=str(shop.file))]

@@ -10,7 +10,7 @@ import pytest
 from tests.pipelines import shop
 from tidelake.config import Alerts, load_environment
 from tidelake.errors import ConfigError, MachineError, UsageError
-from tidelake.ops.observing import refuse_unready
+from tidelake.ops.observers import refuse_unready
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from deltalake import DeltaTable, Field
 
 from tests.unit.handmade import write_rows
 from tidelake.cli import app
-from tidelake.cli.failures import run_command
+from tidelake.cli.exits import run_command
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import UsageError
 from tidelake.ops.query import ask, ask_at_epoch

@@ -10,7 +10,7 @@ import pytest
 
 from tests.pipelines import shop
 from tidelake.cli import app
-from tidelake.cli.failures import run_command
+from tidelake.cli.exits import run_command
 from tidelake.config.dictionary import entries_of
 from tidelake.config.gold import Measure
 from tidelake.config.pipeline import measured_type, type_of

@@ -12,7 +12,7 @@ from deltalake import write_deltalake
 
 from tests.unit.handmade import write_rows
 from tidelake.cli import app
-from tidelake.cli.failures import run_command
+from tidelake.cli.exits import run_command
 from tidelake.delta.tables import Lake
 from tidelake.errors import TidelakeError, UsageError
 from tidelake.ops.query import AnswerFile, write_for_user

@@ -10,7 +10,7 @@ from typing import Any, cast
 import click
 import pytest
 
-from tidelake.cli.failures import run_command
+from tidelake.cli.exits import run_command
 from tidelake.errors import LostError, MachineError, SourceChangedError, SourceError, TidelakeError
 from tidelake.runtime.failures import named, naming
 from tidelake.runtime.hop import Run

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.samples import START, hit, land, order, reading
 from tidelake.cli import app
-from tidelake.cli.failures import run_command
+from tidelake.cli.exits import run_command
 from tidelake.config import Pipeline, load_environment, load_pipeline
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.bundle.calls import command_of
 from tests.running import land
 from tidelake.cli import app, jobs
-from tidelake.cli.failures import run_command
+from tidelake.cli.exits import run_command
 from tidelake.config import Pipeline, load_environment, load_pipeline
 
 PROJECT = Path(__file__).parents[2]
@@ -152,7 +152,7 @@ def test_every_dimension_of_a_pipeline_runs_through_all_hops(
         lambda *_: nullcontext(Context(load_pipeline("payments", load_environment("local")))),
     )
     monkeypatch.setattr(
-        "tidelake.runtime.pipeline.run_hops",
+        "tidelake.runtime.runner.run_hops",
         lambda run, hops, _: ran.append((run.pipeline.name, *hops)),
     )
 

@@ -12,7 +12,7 @@ import yaml
 
 from tests.unit.handmade import write_commit
 from tidelake.cli import app
-from tidelake.cli.failures import run_command
+from tidelake.cli.exits import run_command
 from tidelake.delta.log import Commit
 from tidelake.delta.tables import Lake, Table
 from tidelake.kafka.client import client_options

@@ -14,7 +14,7 @@ import yaml
 from tests.pipelines import shop
 from tests.unit.handmade import SHOP, fingerprint_of, write_rows
 from tidelake.cli import app
-from tidelake.cli.failures import run_command
+from tidelake.cli.exits import run_command
 from tidelake.config import load_environment, load_pipeline
 from tidelake.delta.notes import FateCount
 from tidelake.delta.tables import Lake, Table

@@ -16,7 +16,7 @@ from prompt_toolkit.output import DummyOutput
 
 from tests.unit.handmade import write_rows
 from tidelake.cli import app
-from tidelake.cli.failures import run_command
+from tidelake.cli.exits import run_command
 from tidelake.cli.prompt import Catalogue, Conversation, answer_all, talk
 from tidelake.cli.render import laid_out
 from tidelake.delta.tables import Lake

@@ -10,7 +10,7 @@ from deltalake import write_deltalake
 
 from tests.stores import Store
 from tidelake.cli.app import app
-from tidelake.cli.failures import run_command
+from tidelake.cli.exits import run_command
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import UsageError
 from tidelake.folders import folder, is_stored

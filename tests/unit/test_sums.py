@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidelake.replay.compare import (
-    Shape,
+    TableShape,
     by_group,
     joined,
     row_hash,
@@ -19,7 +19,7 @@ from tidelake.replay.compare import (
 
 _ROWS = [("a", 1, None), ("a", 1, None), ("b", None, 2), ("c", 3, 3)]
 _DDL = "k string, x int, y int"
-_SHAPE = Shape(key=("k",), moment="at")
+_SHAPE = TableShape(key=("k",), moment="at")
 _DAYS = [datetime(2026, 1, day, 23, 59, 59, tzinfo=UTC) for day in (5, 6)]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.shops import Shop
 from tidelake.cli import app
-from tidelake.cli.failures import run_command
+from tidelake.cli.exits import run_command
 from tidelake.config.places import usual_pipeline
 from tidelake.errors import UsageError
 from tidelake.typed import Typed, first_command

@@ -14,7 +14,7 @@ import pytest
 
 from tests.shops import Shop
 from tidelake.cli import app
-from tidelake.cli.failures import run_command
+from tidelake.cli.exits import run_command
 
 FAILED = 2
 

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tests.pipelines import bronze
-from tidelake.cli.failures import run_command, say
+from tidelake.cli.exits import run_command, say
 from tidelake.cli.render import FORMATS, laid_out, print_json, print_line, print_table
 from tidelake.ops.alerts.alert import Alert
 from tidelake.ops.metrics.recorder import first_line

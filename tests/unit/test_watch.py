@@ -11,7 +11,7 @@ import pytest
 from tests.shops import Shop
 from tidelake.config import load_environment
 from tidelake.ops.alerts.alert import AlertContext
-from tidelake.ops.observing import observing
+from tidelake.ops.observers import observing
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from tidelake.cli.app import app
-from tidelake.cli.failures import run_command
+from tidelake.cli.exits import run_command
 
 
 def main() -> None:

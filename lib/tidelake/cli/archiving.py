@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from tidelake.cli.app import app
-from tidelake.cli.failures import run_command
+from tidelake.cli.exits import run_command
 
 # Enough for a batch in each hop.
 _EVENTS = "300"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidelake.cli.failures import say
+from tidelake.cli.exits import say
 from tidelake.cli.flow import started
 from tidelake.cli.options import MOMENT, Place, as_json, duration, located, moment, of_pipeline
 from tidelake.cli.render import print_json, print_table

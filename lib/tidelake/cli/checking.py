@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidelake.cli.failures import say
+from tidelake.cli.exits import say
 from tidelake.cli.flow import started
 from tidelake.cli.options import Place, as_json, located, of_pipeline
 from tidelake.cli.render import print_json, print_table
@@ -53,7 +53,7 @@ def check(pipeline: str, tables: bool, json_: bool, where: Place) -> None:
     with started(where, definition) as run:
         from tidelake.ops.gate import judge_tables as judge_by_suite  # noqa: PLC0415
         from tidelake.replay.compatibility import judge_tables, payload_drift  # noqa: PLC0415
-        from tidelake.runtime.pipeline import refusals  # noqa: PLC0415
+        from tidelake.runtime.runner import refusals  # noqa: PLC0415
 
         verdicts = judge_tables(run)
         refused = refusals(run)

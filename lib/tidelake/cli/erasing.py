@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidelake.cli.failures import say
+from tidelake.cli.exits import say
 from tidelake.cli.flow import started
 from tidelake.cli.options import Place, as_json, located, of_pipeline
 from tidelake.cli.render import print_json, print_table
@@ -39,7 +39,7 @@ def erase(
 
     Hops must not run meanwhile: each is brought to its head first, and goes on without the rows.
     """
-    from tidelake.ops.books import require_tables  # noqa: PLC0415
+    from tidelake.ops.history import require_tables  # noqa: PLC0415
     from tidelake.replay.subject import parse_subject  # noqa: PLC0415
 
     definition = where.pipeline(pipeline, source=source)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidelake.cli.failures import say
+from tidelake.cli.exits import say
 from tidelake.cli.options import Place, as_json, located
 from tidelake.cli.render import print_json, print_table
 from tidelake.config import Detection, FilesSource, Pipeline, unbuilt_features
@@ -92,7 +92,7 @@ def run_pipeline(
     """
     # Spark takes seconds to load and to start: what can fail without it fails first.
     from tidelake.delta.locks import hold_hops  # noqa: PLC0415
-    from tidelake.ops.observing import refuse_unready  # noqa: PLC0415
+    from tidelake.ops.observers import refuse_unready  # noqa: PLC0415
     from tidelake.ops.status import little_waits  # noqa: PLC0415
     from tidelake.runtime.triggers import parse_trigger  # noqa: PLC0415
 
@@ -104,8 +104,8 @@ def run_pipeline(
     # Held before Spark starts, so that a second run hears of the first at once.
     brief = when.ends and not first and little_waits(place.lake, pipeline)
     with hold_hops(place.lake, pipeline.name, hops), started(place, pipeline, brief=brief) as run:
-        from tidelake.ops.observing import observing  # noqa: PLC0415
-        from tidelake.runtime.pipeline import run_hops  # noqa: PLC0415
+        from tidelake.ops.observers import observing  # noqa: PLC0415
+        from tidelake.runtime.runner import run_hops  # noqa: PLC0415
 
         _run_whole(run, first, when)
         if first:
@@ -138,7 +138,7 @@ def run_dimensions(place: Place, pipeline: Pipeline, trigger: str, *, called: st
 
 
 def _run_whole(run: Run, dimensions: Sequence[Pipeline], when: Trigger) -> None:
-    from tidelake.runtime.pipeline import run_hops  # noqa: PLC0415
+    from tidelake.runtime.runner import run_hops  # noqa: PLC0415
 
     for dimension in dimensions:
         say(f"{dimension.name}:")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidelake.cli.failures import say
+from tidelake.cli.exits import say
 from tidelake.cli.options import as_json, placed
 from tidelake.cli.render import print_json, print_table
 from tidelake.config import load_environment

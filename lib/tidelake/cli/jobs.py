@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 
 from tidelake.cli.app import app
-from tidelake.cli.failures import run_command
+from tidelake.cli.exits import run_command
 
 
 def _job(*command: str) -> Callable[[], None]:

@@ -23,7 +23,7 @@ from prompt_toolkit.lexers import PygmentsLexer
 from prompt_toolkit.output import Output
 from pygments.lexers.sql import SqlLexer
 
-from tidelake.cli.failures import say
+from tidelake.cli.exits import say
 from tidelake.cli.reading import answer_to, counted, write_answer
 from tidelake.cli.render import FORMATS, Format, laid_out
 from tidelake.delta.log import newest_version

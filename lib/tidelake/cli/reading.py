@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidelake.cli.failures import say
+from tidelake.cli.exits import say
 from tidelake.cli.flow import stop_when_asked
 from tidelake.cli.options import Place, as_json, located
 from tidelake.cli.render import print_json, print_table

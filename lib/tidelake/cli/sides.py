@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from tidelake.cli.failures import say
+from tidelake.cli.exits import say
 from tidelake.cli.flow import started
 from tidelake.cli.options import Place, as_json, located, of_pipeline
 from tidelake.cli.render import print_json, print_line, print_table

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidelake.cli.failures import say
+from tidelake.cli.exits import say
 from tidelake.cli.flow import run_pipeline
 from tidelake.cli.options import Command, Place, as_json, located, place, placed
 from tidelake.cli.render import print_json, print_table

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import click
 
-from tidelake.cli.failures import say
+from tidelake.cli.exits import say
 from tidelake.cli.flow import started
 from tidelake.cli.options import as_json, duration, of_pipeline, place, placed
 from tidelake.cli.render import print_json, print_line, print_table

@@ -12,7 +12,7 @@ from tidelake.errors import UsageError
 from tidelake.folders import Folder
 from tidelake.generators.clickstream import generate_clickstream
 from tidelake.generators.flights import generate_flights
-from tidelake.generators.landing import Generated
+from tidelake.generators.output import Generated
 from tidelake.generators.payments import generate_payments
 from tidelake.generators.reference import DIMENSIONS, generate_dimension
 

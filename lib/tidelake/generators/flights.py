@@ -20,7 +20,7 @@ from zoneinfo import ZoneInfo
 
 from tidelake.errors import UsageError
 from tidelake.folders import Folder
-from tidelake.generators.landing import Generated, land
+from tidelake.generators.output import Generated, land
 from tidelake.generators.reference import COMPACT, MISSING, data_folder
 
 _YEAR = 2013

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from tidelake.errors import UsageError
 from tidelake.folders import Folder
-from tidelake.generators.landing import (
+from tidelake.generators.output import (
     HOUR,
     MINUTE,
     SECOND,

@@ -15,7 +15,7 @@ from typing import Any
 from tidelake.errors import MachineError
 from tidelake.folders import Folder
 from tidelake.generators.clickstream import PRODUCTS, price
-from tidelake.generators.landing import Generated, land, stamp
+from tidelake.generators.output import Generated, land, stamp
 
 _CATEGORIES = (
     *("books", "games", "garden", "kitchen", "lamps", "music"),

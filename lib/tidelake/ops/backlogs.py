@@ -13,7 +13,7 @@ from tidelake.delta.notes import position
 from tidelake.delta.positions import Position, rows_between
 from tidelake.delta.tables import Hop, Lake, Table
 from tidelake.errors import SourceError
-from tidelake.ops.books import history
+from tidelake.ops.history import history
 from tidelake.runtime.landing import LandedFile, list_files, taken_files
 
 

@@ -26,7 +26,7 @@ from tidelake.ops.balance import (
     tally,
     topic_offsets,
 )
-from tidelake.ops.books import history, offered_files, require_tables
+from tidelake.ops.history import history, offered_files, require_tables
 from tidelake.ops.query import ask
 from tidelake.ops.side import closed_batch, quarantined_by, side_rows
 from tidelake.runtime.landing import taken_files

@@ -12,7 +12,7 @@ from datetime import date, datetime
 from tidelake.config import Pipeline
 from tidelake.delta.log import last_commit
 from tidelake.delta.tables import Lake, Table
-from tidelake.ops.books import require_tables
+from tidelake.ops.history import require_tables
 from tidelake.ops.query import ask
 
 # How many of the newest batches the trend shows.

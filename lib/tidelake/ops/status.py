@@ -17,7 +17,7 @@ from tidelake.errors import TidelakeError
 from tidelake.instants import to_json
 from tidelake.kafka.client import ends_of
 from tidelake.kafka.topic_offsets import behind
-from tidelake.ops.books import history, offered_files, require_tables
+from tidelake.ops.history import history, offered_files, require_tables
 from tidelake.ops.lag import Check, SourceLag, lag_of
 from tidelake.runtime.landing import taken_files
 from tidelake.silver.watermark import held_back_by

@@ -26,13 +26,13 @@ from tidelake.delta.positions import Position
 from tidelake.delta.tables import BESIDE, Hop, Lake, Table
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.folders import Folder, remove_tree, write_whole
-from tidelake.ops.books import history
+from tidelake.ops.history import history
 from tidelake.ops.query import ask
 from tidelake.replay.generations import closing_tables, decided_before, rebuild_gold, rebuild_silver
 from tidelake.replay.verify_silver import ORIGIN
 from tidelake.runtime.gold_target import Inputs, Target
 from tidelake.runtime.hop import Run
-from tidelake.runtime.pipeline import run_hops
+from tidelake.runtime.runner import run_hops
 from tidelake.runtime.schemas import check_definition
 from tidelake.runtime.targets import targets_of
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger

@@ -32,7 +32,7 @@ from tidelake.errors import NotBuiltError, RefusedError, SourceError, UsageError
 from tidelake.fingerprints import EMPTY, bronze_marks
 from tidelake.folders import remove_tree
 from tidelake.instants import to_json
-from tidelake.ops.books import history, require_tables
+from tidelake.ops.history import history, require_tables
 from tidelake.ops.maintenance import needs_of, vacuum
 from tidelake.replay.backfill import clear, folder_of, read_state, what_next
 from tidelake.replay.erase_records import (
@@ -58,7 +58,7 @@ from tidelake.runtime.gold_target import literal, span
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
 from tidelake.runtime.landing import check_landing, taken_files
-from tidelake.runtime.pipeline import run_hops
+from tidelake.runtime.runner import run_hops
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 
 _VECTORS = "deletionVectors"

@@ -21,7 +21,7 @@ from tidelake.delta.notes import positions
 from tidelake.delta.positions import BEGINNING, version_at
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import UsageError
-from tidelake.ops.books import require_tables
+from tidelake.ops.history import require_tables
 from tidelake.ops.query import ask
 from tidelake.ops.side import closed_batch, in_closed_batch
 from tidelake.replay.subject import EVENT_ID, Subject

@@ -36,7 +36,7 @@ from tidelake.delta.positions import BEGINNING, Position, rewritten_after, rows_
 from tidelake.delta.tables import Hop, Table
 from tidelake.errors import UsageError
 from tidelake.fingerprints import fingerprint
-from tidelake.ops.books import history
+from tidelake.ops.history import history
 from tidelake.replay.verify_silver import ORIGIN as OF_THE_BATCH
 from tidelake.replay.verify_silver import read_inputs
 from tidelake.runtime.accepted_rows import AcceptedRows

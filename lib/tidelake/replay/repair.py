@@ -15,7 +15,7 @@ from tidelake.delta.tables import Hop
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.fingerprints import EMPTY, bronze_marks
 from tidelake.folders import listed
-from tidelake.ops.books import history
+from tidelake.ops.history import history
 from tidelake.replay.generations import (
     closing_tables,
     go_on_gold,

@@ -34,7 +34,7 @@ from tidelake.fingerprints import (
     ids_in,
 )
 from tidelake.instants import from_json, from_micros
-from tidelake.ops.books import history
+from tidelake.ops.history import history
 from tidelake.replay.compare import (
     SHOWN,
     RowDifference,

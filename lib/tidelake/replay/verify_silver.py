@@ -23,7 +23,7 @@ from tidelake.delta.log import CREATION, Commit, newest_version
 from tidelake.delta.notes import SilverNote, add_up, deductions_in, erased_rows, positions
 from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
-from tidelake.ops.books import history
+from tidelake.ops.history import history
 from tidelake.ops.side import ClosedBatch
 from tidelake.replay.compare import (
     RowDifference,

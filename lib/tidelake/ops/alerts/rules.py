@@ -21,7 +21,7 @@ from tidelake.errors import GenerationError, RefusedError, SourceError
 from tidelake.instants import from_json
 from tidelake.ops.alerts.alert import Alert, AlertContext, Severity, lasting
 from tidelake.ops.backlogs import TakenFiles
-from tidelake.ops.books import history, require_tables
+from tidelake.ops.history import history, require_tables
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.metrics.table import Measured, kept_since
 from tidelake.ops.status import source_lag

@@ -24,7 +24,7 @@ from tidelake.delta.tables import HOPS, Lake
 from tidelake.errors import TidelakeError
 from tidelake.folders import Folder, list_folder, matching
 from tidelake.ops.alerts import alerts_of
-from tidelake.ops.books import offered_files
+from tidelake.ops.history import offered_files
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.page.facts import Facts, read_flow, read_plots, read_sides
 from tidelake.typed import Typed
