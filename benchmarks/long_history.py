@@ -263,7 +263,7 @@ def _stand(
     else:
         followed: Hop = "bronze" if hop == "silver" else "silver"
         newest = last_commit(tables[hop])
-        lines = [delta_offset(str(tables[followed].store.id()), positions(newest)[followed])]
+        lines = [delta_offset(str(tables[followed].store.id), positions(newest)[followed])]
         lines += real[1:]
     prepare(checkpoint, last - 1, lines, files=entries)
     for log in ("offsets", "commits"):
