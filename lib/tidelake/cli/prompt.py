@@ -24,8 +24,7 @@ from prompt_toolkit.output import Output
 from pygments.lexers.sql import SqlLexer
 
 from tidelake.cli.exits import say
-from tidelake.cli.reading import answer_to, counted, write_answer
-from tidelake.cli.render import FORMATS, Format, laid_out
+from tidelake.cli.render import FORMATS, Format, answer_to, counted, laid_out, write_answer
 from tidelake.delta.log import newest_version
 from tidelake.delta.tables import Lake
 from tidelake.errors import TidelakeError, UsageError

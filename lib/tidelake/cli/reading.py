@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,14 +14,13 @@ import click
 from tidelake.cli.exits import say
 from tidelake.cli.flow import stop_when_asked
 from tidelake.cli.options import Place, as_json, located
-from tidelake.cli.render import print_json, print_table
+from tidelake.cli.render import answer_to, counted, print_json, print_table, write_answer
 from tidelake.config import pipeline_names
-from tidelake.delta.tables import Lake
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.typed import first_command
 
 if TYPE_CHECKING:
-    from tidelake.ops.query import Answer, AnswerFile
+    pass
 
 # How long a new table, or a new bound of final rows, may be unknown to clients of ``serve``.
 _REFRESH_SECONDS = 10
@@ -73,38 +71,6 @@ def sql(
             print_table(answer.columns, answer.rows)
             say(counted(len(answer.rows)))
     return 0
-
-
-def answer_to(lake: Lake, query: str, *, consistent: bool, say: Callable[[str], None]) -> Answer:
-    """Answer a statement; a consistent reading names its epoch."""
-    from tidelake.ops.query import ask_at_epoch, ask_for_user  # noqa: PLC0415
-
-    if not consistent:
-        return ask_for_user(lake, query)
-    answer, epoch = ask_at_epoch(lake, query)
-    if epoch:
-        say(f"Read in {epoch}")
-    return answer
-
-
-def write_answer(
-    lake: Lake, query: str, target: AnswerFile, *, consistent: bool, say: Callable[[str], None]
-) -> None:
-    """Write a statement's answer to a file."""
-    from tidelake.ops.query import write_at_epoch, write_for_user  # noqa: PLC0415
-
-    if consistent:
-        rows, epoch = write_at_epoch(lake, query, target)
-        if epoch:
-            say(f"Read in {epoch}")
-    else:
-        rows = write_for_user(lake, query, target)
-    say(f"{counted(rows)} in {target.file}")
-
-
-def counted(rows: int) -> str:
-    """Return ``1 row`` or ``2,000 rows``."""
-    return "1 row" if rows == 1 else f"{rows:,} rows"
 
 
 @click.command()

@@ -7,7 +7,7 @@ import io
 import json
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -20,8 +20,9 @@ from rich.table import Table
 from tidelake.visible import visible, visible_json
 
 if TYPE_CHECKING:
-    # Spark comes with it.
-    from tidelake.ops.query import Answer
+    # Spark comes with them.
+    from tidelake.delta.tables import Lake
+    from tidelake.ops.query import Answer, AnswerFile
 
 Format = Literal["table", "vertical", "csv", "json"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -149,3 +150,35 @@ def _plain(value: object) -> object:
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value).decode("utf-8", errors="backslashreplace")
     return str(value)
+
+
+def answer_to(lake: Lake, query: str, *, consistent: bool, say: Callable[[str], None]) -> Answer:
+    """Answer a statement; a consistent reading names its epoch."""
+    from tidelake.ops.query import ask_at_epoch, ask_for_user  # noqa: PLC0415
+
+    if not consistent:
+        return ask_for_user(lake, query)
+    answer, epoch = ask_at_epoch(lake, query)
+    if epoch:
+        say(f"Read in {epoch}")
+    return answer
+
+
+def write_answer(
+    lake: Lake, query: str, target: AnswerFile, *, consistent: bool, say: Callable[[str], None]
+) -> None:
+    """Write a statement's answer to a file."""
+    from tidelake.ops.query import write_at_epoch, write_for_user  # noqa: PLC0415
+
+    if consistent:
+        rows, epoch = write_at_epoch(lake, query, target)
+        if epoch:
+            say(f"Read in {epoch}")
+    else:
+        rows = write_for_user(lake, query, target)
+    say(f"{counted(rows)} in {target.file}")
+
+
+def counted(rows: int) -> str:
+    """Return ``1 row`` or ``2,000 rows``."""
+    return "1 row" if rows == 1 else f"{rows:,} rows"
