@@ -56,7 +56,11 @@ class Metrics(Model):
 
 
 class AlertTargets(Model):
-    """The reference to the address that takes a POST of each change of the alerts."""
+    """Where alerts go beside the messages of a run.
+
+    Attributes:
+        webhook: Reference to the address that takes a POST of each change.
+    """
 
     webhook: SecretAddress | None = None
 

@@ -77,17 +77,17 @@ def _asked(registry: Registry, ask: Callable[[], Any]) -> Any:
     try:
         return ask()
     except Exception as error:  # The client lets through whatever its transport raises.
-        at = f"the schema registry at {registry.url}"
         status = getattr(error, "http_status_code", None)
         if status == _NOT_FOUND:
-            told = f"{at} has no subject {registry.subject}"
+            told = f"the schema registry at {registry.url} has no subject {registry.subject}"
             remedy = "Check source.registry.subject"
         elif status is not None:
-            told = f"{at} answered {status}"
+            told = f"the schema registry at {registry.url} answered {status}"
             remedy = "Check source.registry.credentials" if status in _WHO else "Look at it"
             remedy += ", then run again"
         else:
-            told = f"{at} cannot be reached ({type(error).__name__})"
+            kind = type(error).__name__
+            told = f"the schema registry at {registry.url} cannot be reached ({kind})"
             remedy = "Check source.registry.url, then run again"
         raise SourceError(f"{told}. No row was decided. {remedy}.") from error
 

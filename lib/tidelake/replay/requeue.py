@@ -45,11 +45,17 @@ def waiting(run: Run, side: Table) -> DataFrame:
 
 
 def kept_in(
-    run: Run, side: Table, closed: ClosedBatch | None = None, *, but_discarded: bool = False
+    run: Run,
+    side: Table,
+    closed: ClosedBatch | None = None,
+    *,
+    requeued: DataFrame | None = None,
+    but_discarded: bool = False,
 ) -> DataFrame:
     """Read the rows of a side table that are still there.
 
-    Rows of batches after the last closed one do not count.
+    Rows of batches after the last closed one do not count. ``requeued`` are the rows that left it;
+    by default all of the requeue, also those that silver has not taken yet.
     """
     lake, name = run.lake, run.pipeline.name
     requeue, discarded = lake.requeue(name), lake.discarded(name)
@@ -61,7 +67,9 @@ def kept_in(
         if table.exists:
             # A view has no dots in its name.
             view = "side_" + table.name.replace(".", "_")
-            load(run.spark, table).createOrReplaceTempView(view)
+            given = requeued if table == requeue else None
+            rows = load(run.spark, table) if given is None else given
+            rows.createOrReplaceTempView(view)
             query = query.replace(f"FROM {table.name} ", f"FROM {view} ")
     return run.spark.sql(query)
 

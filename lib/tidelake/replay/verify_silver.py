@@ -113,14 +113,15 @@ def read_inputs(run: Run) -> SilverInputs:
     inputs = {"bronze": lake.bronze(name), "requeue": lake.requeue(name)}
     read = up_to(spark, inputs, {key: positions(last).get(key, (0, -1)) for key in inputs})
     closed = ClosedBatch(last.generation, last.batch)
+    requeued = read("requeue")
     return SilverInputs(
         version,
         closing,
         read("bronze"),
-        read("requeue"),
+        requeued,
         with_id_hash(load(spark, silver, version=version)),
-        kept_in(run, lake.quarantine(name), closed),
-        with_id_hash(kept_in(run, lake.late(name), closed)),
+        kept_in(run, lake.quarantine(name), closed, requeued=requeued),
+        with_id_hash(kept_in(run, lake.late(name), closed, requeued=requeued)),
     )
 
 
