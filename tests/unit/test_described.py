@@ -17,10 +17,13 @@ from tidelake.runtime.hop import Run, description
 from tidelake.runtime.progress import Progress
 
 
-def _sent(lake: Lake, folder: Path, **changes: Any) -> Run:
+def _run(lake: Lake, folder: Path, **changes: Any) -> Run:
     environment = Environment(name="x", root=folder)
-    nothing = cast(Any, None)
-    run = Run(nothing, shop(folder), lake, environment, Progress(print), **changes)
+    return Run(cast(Any, None), shop(folder), lake, environment, Progress(print), **changes)
+
+
+def _sent(lake: Lake, folder: Path, **changes: Any) -> Run:
+    run = _run(lake, folder, **changes)
     described = pickle.loads(pickle.dumps(description(run)))
     found = described(cast(Any, "another session"))
     assert isinstance(found, Run)
@@ -41,3 +44,15 @@ def test_a_run_in_a_catalog_asks_the_session_that_it_finds(tmp_path: Path) -> No
     place = _sent(Lake(tmp_path, catalog=catalog), tmp_path).lake.silver("shop").store
     assert isinstance(place, CatalogStore)
     assert cast(Any, place.catalog.session()) == "another session"
+
+
+def test_what_a_batch_learned_of_the_tables_the_next_one_knows(tmp_path: Path) -> None:
+    """A worker builds the run anew with each batch."""
+    catalog = Catalog("shop", lambda: cast(Any, threading.Lock()))
+    for lake in (Lake(tmp_path), Lake(tmp_path, catalog=catalog)):
+        described = pickle.loads(pickle.dumps(description(_run(lake, tmp_path))))
+        one, next_one = (described(cast(Any, session)).lake for session in ("one", "next"))
+        assert one.newest is next_one.newest
+        if one.catalog is not None and next_one.catalog is not None:
+            assert one.catalog.histories is next_one.catalog.histories
+            assert cast(Any, next_one.catalog.session()) == "next"

@@ -301,23 +301,24 @@ class Closings:
 def description(run: Run) -> Callable[[SparkSession], Run]:
     """Return what makes a run anew in another process; it can be sent there.
 
-    Session, printer and the request to stop belong to this process.
+    Session, printer and the request to stop belong to this process. What the other one comes to
+    know of a catalog's histories it keeps for the batches that follow.
     """
-    catalog, lake = run.lake.catalog, replace(run.lake, catalog=None)
-    name = None if catalog is None else catalog.name
-    return partial(_described, run.pipeline, lake, name, run.environment, run.replays)
+    lake, known = replace(run.lake, catalog=None), run.lake.catalog
+    catalog = None if known is None else partial(Catalog, known.name, histories={})
+    return partial(_described, run.pipeline, lake, catalog, run.environment, run.replays)
 
 
 def _described(
     pipeline: Pipeline,
     lake: Lake,
-    catalog: str | None,
+    catalog: Callable[..., Catalog] | None,
     environment: Environment,
     replays: bool,
     spark: SparkSession,
 ) -> Run:
     if catalog is not None:
-        lake = replace(lake, catalog=Catalog(catalog, lambda: spark))
+        lake = replace(lake, catalog=catalog(session=lambda: spark))
     return Run(spark, pipeline, lake, environment, Progress(lambda _: None), replays=replays)
 
 
