@@ -115,6 +115,10 @@ class Lake:
         """What is known of the schemas that writers of Avro used."""
         return self.table(f"bronze.{pipeline}__schemas")
 
+    def silver_inputs(self, pipeline: str) -> dict[str, Table]:
+        """What silver follows, in the order in which its stream names them."""
+        return {"bronze": self.bronze(pipeline), "requeue": self.requeue(pipeline)}
+
     def silver(self, pipeline: str) -> Table:
         """Accepted events, each once."""
         return self.table(f"silver.{pipeline}")

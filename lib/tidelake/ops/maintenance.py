@@ -232,7 +232,7 @@ def _readers(lake: Lake) -> Iterator[tuple[Table, int, str, str]]:
         if last is None or last.note.get("hop") not in ("silver", "gold") or "__" in filled.name:
             continue
         pipeline, hop = str(last.note["pipeline"]), str(last.note["hop"])
-        followed = {"bronze": lake.bronze(pipeline), "requeue": lake.requeue(pipeline)}
+        followed = lake.silver_inputs(pipeline)
         if hop == "gold":
             # So do gold's notes name the silver of its own pipeline.
             followed = {"silver": lake.silver(pipeline)}

@@ -256,7 +256,7 @@ def _go_on(run: Run, begun: Erasure) -> None:
     """Let silver go on behind the deletes, and compute gold anew where silver lost rows."""
     lake, name = run.lake, run.pipeline.name
     if not any(erasure_of(commit) == begun.name for commit in commits(lake.silver(name))):
-        until = heads({"bronze": lake.bronze(name), "requeue": lake.requeue(name)})
+        until = heads(lake.silver_inputs(name))
         go_on_silver(run, until, erased=deductions_note(begun.name, begun.deductions))
     if gold_mismatch(run):
         rebuild_gold(run)

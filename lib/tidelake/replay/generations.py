@@ -105,11 +105,7 @@ def begin(
 ) -> dict[str, Any]:
     """Prepare the checkpoint of silver or gold at positions in its inputs."""
     lake, name = run.lake, run.pipeline.name
-    inputs = (
-        inputs_of(lake, run.pipeline)
-        if hop == "gold"
-        else {"bronze": lake.bronze(name), "requeue": lake.requeue(name)}
-    )
+    inputs = inputs_of(lake, run.pipeline) if hop == "gold" else lake.silver_inputs(name)
     offsets = [
         delta_offset(detail(run.spark, table)["id"], until.get(key, BEGINNING))
         for key, table in inputs.items()

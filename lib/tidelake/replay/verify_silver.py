@@ -110,7 +110,7 @@ def read_inputs(run: Run) -> SilverInputs:
     version = newest_version(silver)
     closing = [commit for commit in history(lake, silver) if commit.version <= version]
     last = closing[0]
-    inputs = {"bronze": lake.bronze(name), "requeue": lake.requeue(name)}
+    inputs = lake.silver_inputs(name)
     read = up_to(spark, inputs, {key: positions(last).get(key, (0, -1)) for key in inputs})
     closed = ClosedBatch(last.generation, last.batch)
     requeued = read("requeue")

@@ -249,11 +249,7 @@ def _versions_at(
     lake: Lake, pipeline: str, until: Mapping[str, Position]
 ) -> dict[Table, int] | None:
     """Turn positions into versions; None where one of them is no version."""
-    own = {
-        "bronze": lake.bronze(pipeline),
-        "requeue": lake.requeue(pipeline),
-        "silver": lake.silver(pipeline),
-    }
+    own = {**lake.silver_inputs(pipeline), "silver": lake.silver(pipeline)}
     found: dict[Table, int] = {}
     for key, position in until.items():
         table = own.get(key) or lake.table(key)

@@ -108,8 +108,7 @@ class SilverHop(HopQuery):
     @property
     def inputs(self) -> dict[str, Table]:
         """Silver follows bronze and the requeue."""
-        lake, name = self.run.lake, self.run.pipeline.name
-        return {"bronze": lake.bronze(name), "requeue": lake.requeue(name)}
+        return self.run.lake.silver_inputs(self.run.pipeline.name)
 
     def create_tables(self) -> None:
         """Create silver and its side tables."""

@@ -176,10 +176,9 @@ def _refuse_mismatch(context: AlertContext, hop: Hop, tables: list[Table]) -> No
 def _inputs(context: AlertContext, hop: Hop) -> Mapping[str, Table]:
     from tidelake.runtime.gold_target import inputs_of  # noqa: PLC0415
 
-    lake, name = context.lake, context.name
     if hop == "silver":
-        return {"bronze": lake.bronze(name), "requeue": lake.requeue(name)}
-    return inputs_of(lake, context.pipeline) if hop == "gold" else {}
+        return context.lake.silver_inputs(context.name)
+    return inputs_of(context.lake, context.pipeline) if hop == "gold" else {}
 
 
 def _hop_failed(context: AlertContext) -> Iterator[Found]:
