@@ -9,16 +9,20 @@ from functools import cached_property
 from typing import Any, Literal
 
 from tidelake.config import Alerts, Pipeline
-from tidelake.delta.log import last_commit
+from tidelake.delta.log import Commit, commits
+from tidelake.delta.notes import FRESH, FateCount, SilverNote
 from tidelake.delta.tables import HOPS, Hop, Lake, Table
 from tidelake.instants import to_json
 from tidelake.ops.backlogs import Backlog, TakenFiles, hop_backlog
 from tidelake.ops.metrics.table import Measured
+from tidelake.ops.status import batch_reached
 from tidelake.typed import Typed
 from tidelake.visible import visible
 
 # Critical: a table is wrong or stands still. Warning: look at it today.
 Severity = Literal["critical", "warning"]
+# Rates are those of the hour before the newest batch.
+_LATELY = timedelta(hours=1)
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,15 @@ class AlertContext:
     @cached_property
     def slowest(self) -> Mapping[Hop, Table]:
         """The table of each hop that is furthest behind."""
-        return {hop: min(tables, key=_batch) for hop, tables in self.closing.items()}
+        return {hop: min(tables, key=batch_reached) for hop, tables in self.closing.items()}
+
+    @cached_property
+    def fresh(self) -> tuple[list[FateCount], datetime | None]:
+        """The fates of rows from bronze in silver's recent batches, and when those began."""
+        batches = recent(self.lake.silver(self.name))
+        counts = [count for commit in batches for count in SilverNote.of(commit).counts]
+        since = batches[-1].written_at if batches else None
+        return [count for count in counts if count.origin == FRESH], since
 
     @cached_property
     def waiting(self) -> tuple[Backlog, ...]:
@@ -114,6 +126,16 @@ class AlertContext:
         return tuple(one for one in found if one is not None)
 
 
+def recent(table: Table) -> list[Commit]:
+    """List a table's batches of the last hour in which there were any, newest first."""
+    found: list[Commit] = []
+    for commit in commits(table):
+        if commit.batch < 0 or (found and found[0].written_at - commit.written_at > _LATELY):
+            break
+        found.append(commit)
+    return found
+
+
 def lasting(length: timedelta | float) -> str:
     """Write a length of time for people: its largest unit, to the tenth where it is small."""
     seconds = length.total_seconds() if isinstance(length, timedelta) else length
@@ -121,8 +143,3 @@ def lasting(length: timedelta | float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} seconds" if seconds >= 10 else f"{seconds:.1f} seconds"
-
-
-def _batch(table: Table) -> int:
-    last = last_commit(table)
-    return -1 if last is None else last.batch

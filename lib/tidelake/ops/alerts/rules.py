@@ -15,11 +15,11 @@ from typing import Literal, NamedTuple
 from tidelake.config import FilesSource, Pipeline
 from tidelake.delta.locks import is_put_back
 from tidelake.delta.log import Commit, commits, last_commit
-from tidelake.delta.notes import FRESH, SilverNote, position
+from tidelake.delta.notes import SilverNote, position
 from tidelake.delta.tables import HOPS, Hop, Lake, Table
 from tidelake.errors import GenerationError, RefusedError, SourceError
 from tidelake.instants import from_json
-from tidelake.ops.alerts.alert import Alert, AlertContext, Severity, lasting
+from tidelake.ops.alerts.alert import Alert, AlertContext, Severity, lasting, recent
 from tidelake.ops.backlogs import TakenFiles
 from tidelake.ops.history import history, require_tables
 from tidelake.ops.ledger import read_ledger
@@ -33,8 +33,8 @@ from tidelake.typed import PLAIN, Typed
 # How far back batches are read, beyond the time that the rule on them asks for; and how long a hop
 # that failed and closed no batch since is reported.
 _REACH, _FAILED = timedelta(hours=1), timedelta(days=7)
-# Rates are those of the hour before the newest batch; of fewer rows a rate says nothing.
-_LATELY, _ENOUGH = timedelta(hours=1), 100
+# Of fewer rows a rate says nothing.
+_ENOUGH = 100
 # Two batches may each have been unlucky.
 _BATCHES = 3
 # A run that commits just now lets table and checkpoint look apart.
@@ -383,16 +383,15 @@ def _rate(context: AlertContext, fate: Literal["quarantined", "late"]) -> Iterat
         "quarantined": (limits.quarantine_rate, "were quarantined"),
         "late": (limits.late_rate, "came too late"),
     }[fate]
-    recent = _recent(context.lake.silver(context.name))
-    fresh = [
-        one for commit in recent for one in SilverNote.of(commit).counts if one.origin == FRESH
-    ]
+    if limit is None:
+        return
+    fresh, since = context.fresh
     rows = sum(one.rows for one in fresh)
     stages: Counter[str] = Counter()
     for one in fresh:
         if one.fate == fate:
             stages[one.stage or ""] += one.rows
-    if limit is None or rows < _ENOUGH or stages.total() / rows <= limit:
+    if rows < _ENOUGH or stages.total() / rows <= limit:
         return
     by_stage = [f"{stage} {n:,}" for stage, n in stages.most_common() if stage and n]
     detail = f" ({', '.join(by_stage)})" if fate == "quarantined" else ""
@@ -400,7 +399,7 @@ def _rate(context: AlertContext, fate: Literal["quarantined", "late"]) -> Iterat
         f"{stages.total() / rows:.1%} of the last {rows:,} rows {what}{detail}; "
         f"the limit is {limit:.1%}",
         hop="silver",
-        since=recent[-1].written_at,
+        since=since,
     )
 
 
@@ -410,7 +409,7 @@ def _expression_failed(context: AlertContext) -> Iterator[Found]:
     since: list[datetime] = []
     for name in context.pipeline.gold_names:
         table = context.lake.table(name)
-        for commit in _recent(table) if table.exists else ():
+        for commit in recent(table) if table.exists else ():
             if commit.note.get("failed"):
                 failed[name] += int(commit.note["failed"])
                 since.append(commit.written_at)
@@ -421,16 +420,6 @@ def _expression_failed(context: AlertContext) -> Iterator[Found]:
             hop="gold",
             since=min(since),
         )
-
-
-def _recent(table: Table) -> list[Commit]:
-    """List a table's batches of the last hour in which there were any, newest first."""
-    found: list[Commit] = []
-    for commit in commits(table):
-        if commit.batch < 0 or (found and found[0].written_at - commit.written_at > _LATELY):
-            break
-        found.append(commit)
-    return found
 
 
 # Those that may be critical first, as people read them.
