@@ -6,7 +6,6 @@ batch that its table names, and looked up in the dimensions' versions of that ba
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -41,7 +40,7 @@ from tidelake.runtime.accepted_rows import AcceptedRows
 from tidelake.runtime.gold_target import up_to
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
-from tidelake.runtime.schemas import Lookup, enriched, lookups, remembered
+from tidelake.runtime.schemas import Lookup, enriched, from_records, lookups, remembered
 from tidelake.runtime.silver import decide_fates
 from tidelake.silver.fields import extra_columns
 from tidelake.silver.payloads import WriterSchemas
@@ -266,9 +265,8 @@ def _facts(spark: SparkSession, closing: Sequence[Commit]) -> DataFrame:
         for note in [SilverNote.of(commit)]
         for mark in [note.watermark_in]
     ]
-    # As text, which Spark parses: a list of Python rows would go through a Python worker.
-    kind = f"array<struct<_generation string, _batch bigint, {_MARK} timestamp, {_PINS} int>>"
-    return spark.range(1).select(F.inline(F.from_json(F.lit(json.dumps(rows)), kind)))
+    ddl = f"_generation string, _batch bigint, {_MARK} timestamp, {_PINS} int"
+    return from_records(spark, rows, ddl)
 
 
 def _versions(note: SilverNote) -> tuple[tuple[str, int], ...]:

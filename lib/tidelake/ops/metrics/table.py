@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
-
-from pyspark.sql import functions as F
 
 from tidelake.config.standard import PROGRESS_COLUMNS
 from tidelake.delta.append import append, ensure_table
@@ -20,7 +17,7 @@ from tidelake.delta.tables import Lake
 from tidelake.errors import UsageError
 from tidelake.instants import from_json, now, to_json
 from tidelake.ops.query import ask
-from tidelake.runtime.schemas import from_ddl
+from tidelake.runtime.schemas import from_ddl, from_records
 
 if TYPE_CHECKING:
     from tidelake.runtime.hop import Run
@@ -28,7 +25,6 @@ if TYPE_CHECKING:
 _SECONDS = 60.0
 _DAY = timedelta(days=1)
 _DDL = ", ".join(f"`{name}` {kind}" for name, kind in PROGRESS_COLUMNS.items())
-_STRUCT = ", ".join(f"`{name}`: {kind}" for name, kind in PROGRESS_COLUMNS.items())
 _COLUMNS = ", ".join(f'"{name}"' for name in PROGRESS_COLUMNS)
 
 
@@ -147,10 +143,7 @@ class ProgressTable(Sink):
             before = from_json(last.note.get("cleaned_at")) if last else None
             cleaned = self._cleaned(before, moment)
             note = {**stamp, "batch": batch, "cleaned_at": cleaned.isoformat()}
-            # As text, which Spark parses: a list of Python rows would go through a Python worker.
-            text = F.lit(json.dumps(rows))
-            parsed = F.inline(F.from_json(text, f"array<struct<{_STRUCT}>>"))
-            append(spark.range(1).select(parsed), table, note)
+            append(from_records(spark, rows, _DDL), table, note)
             if is_due(batch):
                 compact(spark, table)
 
