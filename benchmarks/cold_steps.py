@@ -84,15 +84,15 @@ def _of_session(*_: Any) -> str:
 
 
 def _clock_hops(steps: Steps) -> None:
-    from tidelake.runtime import runner as pipeline  # noqa: PLC0415  is a step
+    from tidelake.runtime import runner  # noqa: PLC0415  is a step
     from tidelake.runtime.hop import HopQuery  # noqa: PLC0415  likewise
 
     steps.ends("import what a run needs")
-    steps.around(pipeline, "check_definition", "observe the run", lambda _: "check the definition")
+    steps.around(runner, "check_definition", "observe the run", lambda _: "check the definition")
     steps.around(
-        *(pipeline, "_opened", "between hops", lambda run, hop: f"{hop}: open and create tables")
+        *(runner, "_opened", "between hops", lambda run, hop: f"{hop}: open and create tables")
     )
-    started, finish = pipeline._started, HopQuery.finish
+    started, finish = runner._started, HopQuery.finish
 
     def clocked(query: Any, trigger: Any) -> Any:
         streaming = started(query, trigger)
@@ -104,9 +104,9 @@ def _clock_hops(steps: Steps) -> None:
         steps.ends(f"{query.hop}: its batch")
 
     # What stands there now is called by these.
-    pipeline._started, HopQuery.finish = clocked, finished  # type: ignore[method-assign, assignment]
-    steps.around(pipeline, "_copy_books", "between hops", lambda *_: "copy the books")
-    steps.around(pipeline, "_close_epoch", "between hops", lambda *_: "close an epoch")
+    runner._started, HopQuery.finish = clocked, finished  # type: ignore[method-assign, assignment]
+    steps.around(runner, "_copy_books", "between hops", lambda *_: "copy the books")
+    steps.around(runner, "_close_epoch", "between hops", lambda *_: "close an epoch")
 
 
 if __name__ == "__main__":

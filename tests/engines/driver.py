@@ -20,7 +20,7 @@ from tidelake.delta.tables import HOPS, Lake
 from tidelake.errors import TidelakeError
 from tidelake.ops.ledger import read_ledger
 from tidelake.replay.verify import verify
-from tidelake.runtime import runner as running
+from tidelake.runtime import runner
 from tidelake.runtime.bronze_hop import BronzeHop
 from tidelake.runtime.gold_hop import GoldHop
 from tidelake.runtime.hop import HopQuery, Run
@@ -67,7 +67,7 @@ def _run() -> dict[str, Any]:
     if told.master:
         changes["master"] = told.master
     environment = load_environment("local", root=str(told.lake)).model_copy(update=changes)
-    running._HOPS.update(_FAILING.get(told.fails, {}))
+    runner._HOPS.update(_FAILING.get(told.fails, {}))
     spark = build_session(environment)
     answer: dict[str, Any] = {}
     try:
@@ -76,7 +76,7 @@ def _run() -> dict[str, Any]:
             pipeline = load_pipeline(file, environment, source=landing)
             say = Progress(lambda line: print(line, file=sys.stderr))
             run = Run(spark, pipeline, Lake(told.lake), environment, say)
-            running.run_hops(run, HOPS, parse_trigger(told.trigger))
+            runner.run_hops(run, HOPS, parse_trigger(told.trigger))
             found = last_commit(run.lake.bronze(pipeline.name))
             answer[pipeline.name] = {
                 "balanced": read_ledger(run.lake, pipeline).balanced,

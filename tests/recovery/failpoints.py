@@ -23,9 +23,8 @@ import pytest
 from tidelake import cli
 from tidelake.delta.store import FolderStore
 from tidelake.delta.tables import Table
-from tidelake.runtime import books, gold_hop, hop, lanes, schemas, silver
+from tidelake.runtime import books, gold_hop, hop, lanes, runner, schemas, silver
 from tidelake.runtime import bronze_hop as bronze
-from tidelake.runtime import runner as pipeline
 from tidelake.runtime.gold_target import Target
 from tidelake.spark import tuning
 
@@ -103,10 +102,10 @@ POINTS: dict[str, Point] = {
         *_around("gold/merge", gold_hop.GoldHop, "_merge"),
         *_around("gold/close", Target, "close_unchanged"),
         Point("gold/batch/after", gold_hop.GoldHop, "write"),
-        Point("books/copy/before", pipeline, "copy_books"),
+        Point("books/copy/before", runner, "copy_books"),
         *_around("books/create", books, "ensure_table", r"^ops\.books$"),
         *_saved("books/append", r"^ops\.books$"),
-        Point("epochs/close/before", pipeline, "close_epoch"),
+        Point("epochs/close/before", runner, "close_epoch"),
         *_around("epochs/create", books, "ensure_table", r"^ops\.epochs$"),
         *_saved("epochs/append", r"^ops\.epochs$"),
     ]

@@ -20,7 +20,7 @@ from tidelake.delta.log import newest_version
 from tidelake.delta.tables import HOPS, Lake
 from tidelake.errors import UsageError
 from tidelake.ops.query import ask_at_epoch, ask_for_user
-from tidelake.runtime import runner as pipeline
+from tidelake.runtime import runner
 from tidelake.runtime.books import close_epoch
 from tidelake.runtime.hop import Run
 from tidelake.runtime.runner import run_hops
@@ -242,7 +242,7 @@ class Reader:
 def test_a_reader_of_a_run_that_goes_on_sees_boundaries_only(
     played: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline, "_EPOCH_SECONDS", 0.5)
+    monkeypatch.setattr(runner, "_EPOCH_SECONDS", 0.5)
     context = played.context
     reader = Reader(played, context)
     thread = threading.Thread(target=reader.run)
