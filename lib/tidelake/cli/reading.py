@@ -7,7 +7,6 @@ import sys
 import threading
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -18,9 +17,6 @@ from tidelake.cli.render import answer_to, counted, print_json, print_table, wri
 from tidelake.config import pipeline_names
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.typed import first_command
-
-if TYPE_CHECKING:
-    pass
 
 # How long a new table, or a new bound of final rows, may be unknown to clients of ``serve``.
 _REFRESH_SECONDS = 10

@@ -147,6 +147,7 @@ def green_lake(lake: Lake, pipeline: Pipeline, start: Start) -> GreenLake:
         frozenset(own),
         catalog=lake.catalog,
         needs_locks=lake.needs_locks,
+        newest=lake.newest,
     )
 
 

@@ -60,10 +60,12 @@ def kept_in(
     lake, name = run.lake, run.pipeline.name
     requeue, discarded = lake.requeue(name), lake.discarded(name)
     query = still_there(side, requeue, closed or closed_batch(lake, name))
+    named = [side, requeue]
     if but_discarded:
         query = unless_discarded(query, discarded)
+        named.append(discarded)
     # The query is written for DuckDB too, and names tables by their logical names.
-    for table in (side, requeue, discarded):
+    for table in named:
         if table.exists:
             # A view has no dots in its name.
             view = "side_" + table.name.replace(".", "_")

@@ -245,8 +245,10 @@ def decide_fates(
     kept = hold.first(judged)
     began = time.monotonic()
     allowed = plan.pipeline.watermark.allowed_lateness
-    # A small batch is counted in the driver, where its rows are compared.
-    also = [*plan.counting.row, fate_unless_repeat(watermark, allowed)] if counts else []
+    also = []
+    if counts and kept.is_small:
+        # It is counted in the driver, where its rows are compared.
+        also = [*plan.counting.row, fate_unless_repeat(watermark, allowed)]
     repeats = find_repeats(kept, accepted, plan.comparison, hold=hold, also=also)
     seconds = time.monotonic() - began
     decided = decide(kept.rows, repeats, plan.fates, watermark=watermark, allowed=allowed)

@@ -152,7 +152,6 @@ class Aggregated(Target):
         events = inputs.taken[OWN]
         typed = self._plan.typed(events)
         gold = typed.table
-        stamp = {"generation": note["generation"], "batch": note["batch"]}
         if isinstance(self.gold.window, SessionWindow):
             salt = self._salt(to_values(events, typed), note["eligible"])
             sessions = to_sessions(events, self._plan, salt=salt)
@@ -164,7 +163,7 @@ class Aggregated(Target):
             stored = load(events.sparkSession, self.table).alias("t")
             changed = self._ordered(regroup(partials, stored.where(within), gold))
             on = f"t.session_id = s.session_id AND {within}"
-            merge_rows(hold.now(stamped(changed, **stamp)), self.table, on=on, note=note)
+            merge_rows(hold.now(_stamped(changed, note)), self.table, on=on, note=note)
         else:
             partials, within = to_partials(events, self._plan), ""
             if isinstance(self.gold.window, GlobalWindow):
@@ -174,7 +173,7 @@ class Aggregated(Target):
                 first, last = _filled(bounds)
                 # The batch's windows, by literals over ``t``.
                 within = f"t.{BOUNDS[0]} >= {literal(first)} AND t.{BOUNDS[0]} <= {literal(last)}"
-            source = stamped(self._ordered(partials), **stamp)
+            source = _stamped(self._ordered(partials), note)
             merge_partials(source, self.table, gold, within=within, note=note)
 
     def _salt(self, events: DataFrame, count: int) -> timedelta | None:
@@ -203,6 +202,10 @@ class Aggregated(Target):
             leading = [*BOUNDS, *keys]
         marks = [GONE] if GONE in aggregated.columns else []
         return aggregated.select(*leading, *columns_of(self.gold), *marks)
+
+
+def _stamped(rows: DataFrame, note: Mapping[str, Any]) -> DataFrame:
+    return stamped(rows, generation=note["generation"], batch=note["batch"])
 
 
 def _filled(bounds: tuple[datetime, datetime] | None) -> tuple[datetime, datetime]:
@@ -280,7 +283,7 @@ class Joined(Target):
         near = inputs.whole(self._right).where(_between(first, last + join.within))
         rows = joins.matched(left, joins.right_side(near, join), join)
         merge_rows(
-            hold(stamped(rows, generation=note["generation"], batch=note["batch"])),
+            hold(_stamped(rows, note)),
             self.table,
             on=(
                 f"t.{LEFT} = s.{LEFT} AND t.{LEFT_TIME} >= {literal(first)} "
@@ -369,7 +372,7 @@ class Detected(Target):
             self.close_unchanged(inputs, note)
             return
         merge_rows(
-            hold(stamped(changed, generation=note["generation"], batch=note["batch"])),
+            hold(_stamped(changed, note)),
             self.table,
             on=(
                 f"t.{RECORD} = s.{RECORD} AND t.{RULE} = s.{RULE} "
@@ -456,7 +459,7 @@ class DimensionTable(Target):
             return
         keys = inputs.taken[OWN].select(*self.spec.key).distinct()
         changes = inputs.whole(OWN).join(keys, on=list(self.spec.key), how="left_semi")
-        rows = stamped(self._rows(changes), generation=note["generation"], batch=note["batch"])
+        rows = _stamped(self._rows(changes), note)
         same = " AND ".join(f"t.{name} = s.{name}" for name in self.identity)
         changed = (
             f"NOT t.{VALID_TO} <=> s.{VALID_TO}" if self.history else f"t.{CHANGE} <> s.{CHANGE}"
