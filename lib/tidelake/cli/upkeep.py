@@ -9,7 +9,7 @@ import click
 
 from tidelake.cli.exits import say
 from tidelake.cli.flow import started
-from tidelake.cli.options import as_json, duration, of_pipeline, place, placed
+from tidelake.cli.options import Place, as_json, duration, located, of_pipeline
 from tidelake.cli.render import print_json, print_line, print_table
 from tidelake.instants import now
 
@@ -22,13 +22,12 @@ _DONE = ("table", "files before", "files", "deleted")
 @of_pipeline
 @click.option("--tell", is_flag=True, help="Send what opened or closed since the last time.")
 @as_json
-@placed
-def alerts(pipeline: str, tell: bool, json_: bool, root: str | None, env: str | None) -> int:
+@located
+def alerts(pipeline: str, tell: bool, json_: bool, where: Place) -> int:
     """Show what is open that somebody should look at; exit 3 when any of it is critical."""
     from tidelake.ops.alerts import RULES, alerts_of  # noqa: PLC0415
     from tidelake.ops.alerts.telling import Teller, sender_of  # noqa: PLC0415
 
-    where = place(root, env)
     definition = where.pipeline(pipeline)
     deliver = sender_of(where.environment)
     found = alerts_of(
@@ -69,19 +68,17 @@ def alerts(pipeline: str, tell: bool, json_: bool, root: str | None, env: str | 
 )
 @click.option("--look", is_flag=True, help="Show who needs what, and change nothing.")
 @as_json
-@placed
+@located
 def maintain(
     pipeline: str,
     keep: timedelta | None,
     look: bool,
     json_: bool,
-    root: str | None,
-    env: str | None,
+    where: Place,
 ) -> None:
     """Put small files together and delete old ones that no reader, epoch or rollback needs."""
     from tidelake.ops.maintenance import plan_upkeep, upkeep  # noqa: PLC0415
 
-    where = place(root, env)
     definition = where.pipeline(pipeline)
     horizon = where.environment.recovery_horizon
     plans = plan_upkeep(where.lake, definition, horizon=horizon, keep=keep)
