@@ -95,6 +95,12 @@ class Ledger:
         """Tell whether nothing was lost or doubled."""
         return not self.problems
 
+    @property
+    def first_problem(self) -> str:
+        """Give the earliest problem, and how many more there are; empty where there is none."""
+        first, more = self.problems[:1], len(self.problems) - 1
+        return "".join(first) + (f"; and {more} more" if more > 0 else "")
+
     def to_json(self) -> dict[str, Any]:
         """Give the contract's terms, with what they rest on beside them."""
         told = {

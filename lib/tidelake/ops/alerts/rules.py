@@ -110,10 +110,9 @@ def judge(context: AlertContext, rules: Collection[str]) -> tuple[Alert, ...]:
 
 def _unbalanced(context: AlertContext) -> Iterator[Found]:
     """The books do not add up."""
-    problems = read_ledger(context.lake, context.pipeline).problems
-    if problems:
-        more = f"; and {len(problems) - 1} more" if len(problems) > 1 else ""
-        yield Found(f"{problems[0]}{more}")
+    problem = read_ledger(context.lake, context.pipeline).first_problem
+    if problem:
+        yield Found(problem)
 
 
 def _hop_refused(context: AlertContext) -> Iterator[Found]:

@@ -212,14 +212,13 @@ class Facts:
             yield Alert("unreadable", self.name, None, "critical", why, None, command)
 
     def _unbalanced(self) -> Iterator[Alert]:
-        problems = self.books.problems if self.books else ()
-        if not problems:
+        problem = self.books.first_problem if self.books else ""
+        if not problem:
             return
-        more = f"; and {len(problems) - 1} more" if len(problems) > 1 else ""
         command = f"tidelake ledger {self.word} --by batch"
-        message = f"the books do not balance: {problems[0]}{more}"
-        # The first problem names the layer that it was found in: "silver, batch 3", "gold.totals".
-        layer = re.match(r"[a-z]+", problems[0])
+        message = f"the books do not balance: {problem}"
+        # It names the layer that it was found in: "silver, batch 3", "gold.totals".
+        layer = re.match(r"[a-z]+", problem)
         hop = layer[0] if layer and layer[0] in HOPS else None
         yield Alert("books_unbalanced", self.name, hop, "critical", message, None, command)
 
