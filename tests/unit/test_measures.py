@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from chispa import assert_df_equality
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tests.pipelines import gold, timed
 from tidelake.config import GoldTable
+from tidelake.delta.store import FolderStore
+from tidelake.delta.tables import Table
 from tidelake.gold.measures import GoldPlan, TypedTable, columns_of, shown_of, states_of, to_values
+from tidelake.replay.compare import compare
+from tidelake.replay.verify import shape_of
+from tidelake.runtime.gold_target import Inputs
+from tidelake.runtime.targets import Aggregated
 
 MEASURES = {
     "events": {"count": "*"},
@@ -256,3 +263,45 @@ def test_a_sum_of_large_integers_is_exact_and_their_mean_a_double(
         *[F.expr(one.like).alias("mean") for one in shown_of(known)]
     )
     assert likes.dtypes == [("mean", "double")]
+
+
+_LARGEST = 1.7976931348623157e308
+
+
+@pytest.mark.parametrize(
+    ("terms", "stored", "differs"),
+    [
+        # What is left of terms that cancel depends on their order, and may be less than one.
+        ([_LARGEST, -_LARGEST, 0.1, 0.1], 0.1, False),
+        ([1e9, -1e9, 0.5], 0.25, False),
+        ([1.0, -1.0, 0.5], 0.25, True),
+        # Small terms are no reason for large differences.
+        ([1e-12, 2e-12], 9e-12, True),
+        ([1e-12, 2e-12], 3.0000000000000003e-12, False),
+    ],
+)
+@pytest.mark.parametrize("aggregate", ["sum", "avg"])
+def test_a_sum_of_doubles_is_judged_by_the_size_of_its_terms(
+    spark: SparkSession, aggregate: str, terms: list[float], stored: float, differs: bool
+) -> None:
+    table = GoldTable.model_validate(
+        {**ALL, "keys": ["user_id"], "measures": {"heat": {aggregate: "value"}}}
+    )
+    rows = [("u", f"e{n}", value) for n, value in enumerate(terms)]
+    events = spark.createDataFrame(rows, "user_id string, event_id string, value double")
+    events = events.withColumn("event_time", F.timestamp_seconds(F.lit(0)))
+    types = {"heat": "double", "_heat_sum": "double"}
+    target = Aggregated(Table("gold.t", FolderStore(Path("t"))), "gold[0]", table)
+    whole = Inputs({}, lambda _: events)
+    found = target.of_all(whole)
+    known = (
+        {"heat": stored}
+        if aggregate == "sum"
+        else {"_heat_sum": stored, "heat": stored / len(terms)}
+    )
+    found = found.withColumns({name: F.lit(value) for name, value in known.items()})
+
+    exact = target.with_terms(types)
+    judged = compare(exact.of_all(whole), found, shape_of(exact, found))
+    assert judged.equal is not differs
+    assert set(judged.columns) == set(found.columns)

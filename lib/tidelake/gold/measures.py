@@ -24,11 +24,12 @@ _INSTANT = "struct(event_time, event_id)"
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 # A sum of decimals has ten digits more than its terms, and none more than 38.
 _SUMMED_DIGITS = 28
-# Relative, with room for what lies near zero. Whether a sum of doubles overflows on the way depends
-# on the order of its terms too.
+# Relative to the value or, where it is known, to the sum of its terms' amounts ({1}): terms that
+# cancel leave an error as large as theirs. There is room for what lies near zero. Whether a sum of
+# doubles overflows on the way depends on the order of its terms too.
 _CLOSE = (
     "{{e.{0}}} <=> {{s.{0}}} OR abs({{e.{0}}} - {{s.{0}}}) "
-    "<= 1e-9D * greatest(abs({{e.{0}}}), abs({{s.{0}}}), 1D) "
+    "<= 1e-9D * greatest(abs({{e.{0}}}), abs({{s.{0}}}), {1}) "
     "OR isnan({{e.{0}}} - {{e.{0}}}) OR isnan({{s.{0}}} - {{s.{0}}})"
 )
 # Three times the error that the sketches promise with the sizes that Spark gives them.
@@ -222,8 +223,8 @@ def shown_of(table: GoldTable) -> tuple[Shown, ...]:
 
 def columns_of(table: GoldTable) -> list[str]:
     """Give the measures' names, then the state columns that analysts do not need."""
-    hidden = [state.name for state in states_of(table) if state.name.startswith("_")]
-    return [measure.name for measure in table.measures] + hidden
+    shown = [measure.name for measure in table.measures]
+    return shown + [state.name for state in states_of(table) if state.name not in shown]
 
 
 def _states(measure: Measure, sql: str) -> Sequence[MeasureState]:
@@ -351,15 +352,36 @@ _SHOWN: dict[str, Callable[[Measure], Shown]] = {
 }
 
 
+def with_terms(table: GoldTable, types: Mapping[str, str]) -> GoldTable:
+    """Add to each measure that sums doubles what :func:`tolerances` needs: its terms' amounts."""
+    amounts = [
+        one.model_copy(
+            update={
+                "name": _terms(one),
+                "aggregate": "sum",
+                "expression": f"abs(CAST({one.expression} AS DOUBLE))",
+            }
+        )
+        for one in table.measures
+        if _summed_in(one, types) is not None
+    ]
+    return table.model_copy(update={"measures": (*table.measures, *amounts)})
+
+
 def tolerances(table: GoldTable, types: Mapping[str, str]) -> dict[str, str]:
     """Return by column when a stored value agrees with a recomputed one, where not only if equal.
 
     A sum of doubles depends on the order of its terms, a sketch on what was merged with what.
 
+    Args:
+        table: The table; with what :func:`with_terms` adds, sums are judged by their terms.
+        types: The types of its stored columns.
+
     Returns:
         SQL over ``{e.name}``, recomputed, and ``{s.name}``, stored.
     """
     shown = {one.name: one for one in shown_of(table)}
+    names = {one.name for one in table.measures}
     found = {}
     for measure in table.measures:
         name = measure.name
@@ -367,22 +389,33 @@ def tolerances(table: GoldTable, types: Mapping[str, str]) -> dict[str, str]:
             found[name] = _distinct_tolerance(shown[name])
         elif measure.aggregate == "approx_percentile":
             found[name] = _percentile_tolerance(shown[name], measure)
-        elif measure.aggregate == "avg":
-            found[name] = _CLOSE.format(name)
-            total = shown[name].states[0]
-            if types[total] in _INEXACT:
-                found[total] = _CLOSE.format(total)
-        elif measure.aggregate == "sum" and types[name] in _INEXACT:
-            found[name] = _CLOSE.format(name)
+        else:
+            terms = f"{{e.{_terms(measure)}}}" if _terms(measure) in names else "1D"
+            total = _summed_in(measure, types)
+            if total is not None:
+                found[total] = _CLOSE.format(total, terms)
+            if measure.aggregate == "avg":
+                found[name] = _CLOSE.format(name, terms)
     return found
 
 
-def sketches_of(table: GoldTable) -> frozenset[str]:
-    """Return the columns whose bytes are not compared, only what is shown of them."""
+def _summed_in(measure: Measure, types: Mapping[str, str]) -> str | None:
+    """Return the stored column in which a measure sums doubles."""
+    column = {"sum": measure.name, "avg": f"_{measure.name}_sum"}.get(measure.aggregate)
+    return column if types.get(column or "") in _INEXACT else None
+
+
+def _terms(measure: Measure) -> str:
+    return f"_{measure.name}_terms"
+
+
+def unhashed_of(table: GoldTable) -> frozenset[str]:
+    """Return the columns that only :func:`tolerances` reads: sketches, and amounts of terms."""
     sketched = {measure.name for measure in table.measures if measure.aggregate in _SKETCHED}
+    names = {measure.name for measure in table.measures}
     return frozenset(
         state for shown in shown_of(table) if shown.name in sketched for state in shown.states
-    )
+    ) | {_terms(measure) for measure in table.measures if _terms(measure) in names}
 
 
 def _distinct_tolerance(shown: Shown) -> str:

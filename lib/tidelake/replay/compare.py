@@ -45,7 +45,7 @@ class TableShape:
         moment: The instant by whose day (UTC) rows are grouped; None: by a hash of the key.
         near: By column, for values that need not be equal to the last bit: SQL over ``{e.name}``
             (expected) and ``{s.name}`` (stored); null counts as no.
-        unhashed: Columns that only ``near`` reads.
+        unhashed: Columns that only ``near`` reads; the stored rows may lack them.
     """
 
     key: tuple[str, ...]
@@ -118,8 +118,9 @@ class TableComparison:
 def compare(expected: DataFrame, stored: DataFrame, shape: TableShape) -> TableComparison:
     """Compare a table's rows with those that it should hold, in the columns of the latter."""
     wanted = typed_like(expected, types_in(stored))
-    found = stored.select(*expected.columns)
-    sides = _marked(wanted, shape).withColumn(_EXPECTED, F.lit(True))
+    lacking = shape.unhashed - set(stored.columns)
+    found = stored.select(*[name for name in expected.columns if name not in lacking])
+    sides = _marked(wanted.drop(*lacking), shape).withColumn(_EXPECTED, F.lit(True))
     sides = sides.union(_marked(found, shape).withColumn(_EXPECTED, F.lit(False)))
     sums = summed(sides, F.col(_EXPECTED))
     return compare_summed(wanted, found, shape, sums.get(True, {}), sums.get(False, {}))
@@ -128,8 +129,11 @@ def compare(expected: DataFrame, stored: DataFrame, shape: TableShape) -> TableC
 def compare_summed(
     wanted: DataFrame, found: DataFrame, shape: TableShape, theirs: Sums, ours: Sums
 ) -> TableComparison:
-    """Compare rows of the same columns and types whose sums, in the same order, are known."""
-    names = wanted.columns
+    """Compare rows of the same columns and types whose sums, in the same order, are known.
+
+    ``wanted`` may have more columns, which only ``shape.near`` reads.
+    """
+    names = found.columns
     rows = sum(count for count, *_ in ours.values())
     told = by_group(ours)
     # Values that need not be equal to the last bit mostly are.
@@ -235,7 +239,7 @@ def _rows_that_differ(
         .agg(
             F.count("*").alias(_COUNT),
             F.min(_HASH).alias(_HASH),
-            F.first(F.struct(*names)).alias(_ROW),
+            F.first(F.struct(*rows.drop(_GROUP, _HASH, _WHOLE).columns)).alias(_ROW),
         )
         .select(F.struct("*").alias(letter))
         for rows, letter in ((wanted, "e"), (found, "s"))
@@ -246,7 +250,8 @@ def _rows_that_differ(
 
     sides = e.join(s, on=[same(name) for name in shape.key], how="full_outer")
     near = [
-        ~F.coalesce(F.expr(_over_rows(sql, names)), F.lit(False)) for sql in shape.near.values()
+        ~F.coalesce(F.expr(_over_rows(sql, wanted.columns)), F.lit(False))
+        for sql in shape.near.values()
     ]
     differs = ~same(_COUNT) | ~same(_HASH)
     for column in near:

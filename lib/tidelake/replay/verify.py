@@ -288,6 +288,7 @@ def judge_target(run: Run, target: Target, version: int, since: datetime | None)
     reached = positions(last_commit(target.table, up_to=version))
     read = up_to(run.spark, tables, {key: reached.get(key, BEGINNING) for key in tables})
     found = load(run.spark, target.table, version=version).drop(*ORIGIN)
+    target = target.with_terms(_types_of(found))
     shape = shape_of(target, found)
     if since is None or target.reach is None or target.moment is None:
         return compare(target.of_all(Inputs({}, read)), found, shape)
@@ -308,13 +309,16 @@ def judge_target(run: Run, target: Target, version: int, since: datetime | None)
 
 def shape_of(target: Target, stored: DataFrame) -> TableShape:
     """Say how a gold table's rows are compared."""
-    types = {field.name: field.dataType.simpleString() for field in stored.schema.fields}
     return TableShape(
         key=target.identity,
         moment=target.moment,
-        near=target.tolerances(types),
-        unhashed=target.sketches,
+        near=target.tolerances(_types_of(stored)),
+        unhashed=target.unhashed,
     )
+
+
+def _types_of(stored: DataFrame) -> dict[str, str]:
+    return {field.name: field.dataType.simpleString() for field in stored.schema.fields}
 
 
 def certify(verification: Verification, pipeline: Pipeline) -> dict[str, Any]:

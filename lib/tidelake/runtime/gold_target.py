@@ -79,13 +79,17 @@ class Target(ABC):
         return F.lit(False)
 
     def tolerances(self, types: Mapping[str, str]) -> Mapping[str, str]:
-        """Say how far values computed anew may differ: see :mod:`tidelake.gold.tolerances`."""
+        """Say how far values computed anew may differ: see :func:`.measures.tolerances`."""
         return {}
 
     @property
-    def sketches(self) -> frozenset[str]:
-        """The columns that hold sketches."""
+    def unhashed(self) -> frozenset[str]:
+        """The columns that only tolerances read."""
         return frozenset()
+
+    def with_terms(self, types: Mapping[str, str]) -> Target:
+        """Return the target that computes what its tolerances need beside the table's columns."""
+        return self
 
     @abstractmethod
     def expressions(self) -> dict[str, tuple[str, Column]]:

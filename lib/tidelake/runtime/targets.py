@@ -36,9 +36,10 @@ from tidelake.gold.measures import (
     GoldPlan,
     aggregates_of,
     columns_of,
-    sketches_of,
     to_values,
     tolerances,
+    unhashed_of,
+    with_terms,
 )
 from tidelake.gold.sessions import gap_of, regroup, session_id, to_sessions
 from tidelake.gold.windows import BOUNDS, to_partials
@@ -122,9 +123,13 @@ class Aggregated(Target):
         return tolerances(self.gold, types)
 
     @property
-    def sketches(self) -> frozenset[str]:
+    def unhashed(self) -> frozenset[str]:
         """Those of its measures."""
-        return sketches_of(self.gold)
+        return unhashed_of(self.gold)
+
+    def with_terms(self, types: Mapping[str, str]) -> Target:
+        """Compute beside each sum of doubles how large its terms were."""
+        return Aggregated(self.table, self.place, with_terms(self.gold, types))
 
     def expressions(self) -> dict[str, tuple[str, Column]]:
         """Give ``where`` and the measures."""
