@@ -37,7 +37,7 @@ def payload(clock: str, **changes: object) -> str:
     return json.dumps({**event, **changes})
 
 
-def decided(spark: SparkSession, folder: Path) -> DataFrame:
+def decided(spark: SparkSession, folder: Path, watermark: datetime | None = WATERMARK) -> DataFrame:
     again = {"reason": "late", "requeued_at": "2024-01-02 00:00:00"}
     mended = {"reason": "quarantine", "requeued_at": "2024-01-02 00:00:01"}
     rows = bronze(
@@ -62,7 +62,7 @@ def decided(spark: SparkSession, folder: Path) -> DataFrame:
     verdicts = classified.where(F.col("record_id").isin("copy", "conflict")).select(
         *IDENTITY, named.otherwise(CONFLICT).alias(VERDICT)
     )
-    return decide(classified, Repeats(verdicts, 0), Fates(), watermark=WATERMARK, allowed=ALLOWED)
+    return decide(classified, Repeats(verdicts, 0), Fates(), watermark=watermark, allowed=ALLOWED)
 
 
 def test_every_row_has_one_fate(spark: SparkSession, tmp_path: Path) -> None:
@@ -143,6 +143,28 @@ def test_a_late_row_keeps_its_payload_and_says_how_late_it_was(
     assert row["lateness_seconds"] == 3601.5
     assert row["watermark"] == "2024-01-01 11:00:00"
     assert bytes(row["payload"]).decode() == payload("09:59:58.500000")
+
+
+def test_later_batches_run_the_classes_that_spark_compiled_for_the_first(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    routing = Routing(shop(tmp_path))
+    source = "org.apache.spark.metrics.source.CodegenMetrics$"
+    metrics = spark._jvm.java.lang.Class.forName(source).getField("MODULE$").get(None)
+    compiled = metrics.METRIC_COMPILATION_TIME().getCount
+    classes = [compiled()]
+    for batch in range(1, 7):
+        watermark = WATERMARK + timedelta(minutes=batch)
+        rows, origin = decided(spark, tmp_path, watermark), {"generation": "g", "batch": batch}
+        late = to_late(rows, routing, watermark=marked(watermark), **origin)
+        for table in (to_silver(rows, routing, **origin), late, to_quarantine(rows, **origin)):
+            table.write.format("noop").mode("append").save()
+        classes.append(compiled())
+    # Spark puts common subexpressions in the order of their hash codes, which a batch's number is
+    # part of: what compares two of them has two forms, of two classes. Numbers in the code would
+    # make eight classes anew with each batch.
+    assert classes[1] > classes[0]
+    assert classes[-1] - classes[1] <= 4
 
 
 def test_quarantine_keeps_the_payload_with_stage_and_every_reason(

@@ -16,9 +16,9 @@ from typing import Literal
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from tidelake.columns import instant
 from tidelake.config import Pipeline
 from tidelake.config.names import ID_HASH
+from tidelake.instants import to_micros
 from tidelake.silver.classify import (
     CONFLICTING,
     FILTERED,
@@ -157,8 +157,21 @@ def fate_unless_repeat(watermark: datetime | None, allowed: timedelta) -> Column
 
 
 def marked(watermark: datetime | None) -> Column:
-    """Write a watermark as a column."""
-    return F.lit(None).cast("timestamp") if watermark is None else instant(watermark)
+    """Return a batch's watermark as a column of rows that have ``_payload_hash``."""
+    if watermark is None:
+        return F.lit(None).cast("timestamp")
+    return F.timestamp_micros(_of_batch(to_micros(watermark)))
+
+
+def _of_batch(number: int) -> Column:
+    """Return a number that differs from batch to batch, kept out of the code that Spark generates.
+
+    A literal is part of that code, so that each batch would compile its classes anew, and the JVM
+    after Spark: a third of a large batch's time. An array is handed to the code, and read at an
+    index that is always zero, which Spark does not know.
+    """
+    zero = F.col(PAYLOAD_HASH).bitwiseAND(F.lit(0)).cast("int")
+    return F.get(F.array(F.lit(number).cast("bigint")), zero)
 
 
 def lateness(watermark: Column, allowed: timedelta) -> Column:
@@ -272,5 +285,5 @@ def _event_columns(pipeline: Pipeline) -> list[Column]:
 def _origin(generation: str, batch: int) -> list[Column]:
     return [
         F.lit(generation).alias("_generation"),
-        F.lit(batch).cast("bigint").alias("_batch"),
+        _of_batch(batch).alias("_batch"),
     ]
