@@ -35,6 +35,20 @@ def test_the_page_in_the_docs_is_what_the_definitions_say(
     assert capsys.readouterr().out == PAGE.read_text(encoding="utf-8"), told
 
 
+def test_every_pipeline_of_a_folder_is_described_by_whichever_ending_its_file_has(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "conf" / "pipelines"
+    folder.mkdir(parents=True)
+    shipped = PAGE.parents[1] / "conf" / "pipelines" / "airlines.yml"
+    (folder / "airlines.yaml").write_text(shipped.read_text(encoding="utf-8"), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+
+    assert run_command(app, ["dictionary", "--json"]) == 0
+
+    assert "airlines" in json.loads(capsys.readouterr().out)
+
+
 @pytest.mark.parametrize(
     ("sql", "kind"),
     [

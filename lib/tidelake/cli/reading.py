@@ -168,11 +168,11 @@ def dictionary(pipelines: tuple[str, ...], file: Path | None, json_: bool, where
     Without a name also the tables that all pipelines share.
     """
     from tidelake.config import dictionary as described  # noqa: PLC0415
-    from tidelake.config.places import conf_dir  # noqa: PLC0415
+    from tidelake.config.places import pipeline_names  # noqa: PLC0415
 
     if file is not None and file.suffix not in (".md", ".json"):
         raise UsageError(f"{file} ends neither in .md nor in .json, which say how to write it.")
-    names = pipelines or sorted(path.stem for path in (conf_dir() / "pipelines").glob("*.yml"))
+    names = pipelines or pipeline_names()
     definitions = [where.pipeline(name) for name in names]
     as_data = {
         one.name: [asdict(entry) for entry in described.entries_of(one)] for one in definitions
