@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from chispa import assert_df_equality
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tests.pipelines import timed
+from tidelake.silver.classify import PAYLOAD_HASH
 from tidelake.silver.route import lateness, marked
 
 WATERMARK = datetime(2024, 1, 2, 12, tzinfo=UTC)
@@ -24,11 +25,14 @@ ROWS = [
 DDL = "event_time timestamp; expected string"
 
 
+def hashed(spark: SparkSession) -> DataFrame:
+    return timed(spark, ROWS, DDL).withColumn(PAYLOAD_HASH, F.xxhash64("expected"))
+
+
 def test_both_bounds_belong_to_the_milder_verdict(spark: SparkSession) -> None:
-    events = timed(spark, ROWS, DDL)
-    hashed = events.withColumn("_payload_hash", F.xxhash64("expected"))
-    judged = hashed.withColumn("verdict", lateness(marked(WATERMARK), timedelta(hours=1)))
-    judged = judged.drop("_payload_hash")
+    events = hashed(spark)
+    verdict = lateness(marked(WATERMARK), timedelta(hours=1)).alias("verdict")
+    judged = events.select("event_time", "expected", verdict)
     expected = events.select("event_time", "expected", events.expected.alias("verdict"))
     assert_df_equality(judged, expected, ignore_nullable=True)
 
@@ -37,7 +41,7 @@ def test_before_the_first_watermark_and_without_allowance_no_event_is_late(
     spark: SparkSession,
 ) -> None:
     strict = ["too_late" if verdict == "late" else verdict for _, verdict in ROWS]
-    events = timed(spark, ROWS, DDL).withColumn("_payload_hash", F.xxhash64("expected"))
+    events = hashed(spark)
     judged = events.select(
         lateness(marked(None), timedelta(0)).alias("first"),
         lateness(marked(WATERMARK), timedelta(0)).alias("strict"),

@@ -37,7 +37,7 @@ def payload(clock: str, **changes: object) -> str:
     return json.dumps({**event, **changes})
 
 
-def decided(spark: SparkSession, folder: Path, watermark: datetime | None = WATERMARK) -> DataFrame:
+def decided(spark: SparkSession, folder: Path, watermark: datetime = WATERMARK) -> DataFrame:
     again = {"reason": "late", "requeued_at": "2024-01-02 00:00:00"}
     mended = {"reason": "quarantine", "requeued_at": "2024-01-02 00:00:01"}
     rows = bronze(

@@ -166,9 +166,9 @@ def marked(watermark: datetime | None) -> Column:
 def _of_batch(number: int) -> Column:
     """Return a number that differs from batch to batch, kept out of the code that Spark generates.
 
-    A literal is part of that code, so that each batch would compile its classes anew, and the JVM
-    after Spark: a third of a large batch's time. An array is handed to the code, and read at an
-    index that is always zero, which Spark does not know.
+    A literal is part of that code: each batch would compile its classes anew, first Spark and then
+    the JVM. An array is handed to the code as an object, and read at an index that is always zero,
+    which Spark does not know. The index is made of ``_payload_hash``, which is never null.
     """
     zero = F.col(PAYLOAD_HASH).bitwiseAND(F.lit(0)).cast("int")
     return F.get(F.array(F.lit(number).cast("bigint")), zero)

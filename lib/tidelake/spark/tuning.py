@@ -10,8 +10,8 @@ _MIB = 1 << 20
 SMALL_BATCH_ROWS = 20_000
 # Text is a tenth of its size, or less, in Parquet.
 SMALL_BATCH_BYTES = 4 * _MIB
-# Compiling an expression costs more than interpreting it for a few thousand rows, and each batch's
-# literals make its code new.
+# Compiling an expression costs more than interpreting it for a few thousand rows, and the literals
+# of a batch of gold make its code new.
 SMALL_BATCH_SETTINGS = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
