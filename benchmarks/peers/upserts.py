@@ -14,7 +14,8 @@ from pyspark.sql import functions as F
 from benchmarks.peers.definition import run_in
 from benchmarks.peers.events import START
 from tidelake.delta.append import append, ensure_table
-from tidelake.delta.merge import relieve
+from tidelake.delta.log import last_commit
+from tidelake.delta.merge import enable_deletion_vectors
 from tidelake.runtime.gold_target import OWN, Inputs, Target, stamped
 from tidelake.runtime.held import Held
 from tidelake.runtime.targets import targets_of
@@ -119,7 +120,8 @@ class Large:
         with fitted(self.spark, count), Held() as hold:
             inputs = Inputs({OWN: hold(rows)}, lambda _: rows)
             self.target.merge(inputs, {**self._note(self.merged), "eligible": count}, hold)
-            relieve(self.spark, self.target.table)
+            last = last_commit(self.target.table)
+            enable_deletion_vectors(self.spark, self.target.table, last)
         return time.monotonic() - began
 
     def metrics(self) -> dict[str, str]:

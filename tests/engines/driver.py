@@ -23,7 +23,7 @@ from tidelake.replay.verify import verify
 from tidelake.runtime import runner
 from tidelake.runtime.bronze_hop import BronzeHop
 from tidelake.runtime.gold_hop import GoldHop
-from tidelake.runtime.hop import HopQuery, Run
+from tidelake.runtime.hop import Heads, HopQuery, Run
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.triggers import parse_trigger
 from tidelake.spark.session import build_session
@@ -32,11 +32,11 @@ from tidelake.spark.session import build_session
 class Overtaken(BronzeHop):
     """Somebody writes on in a file while it is read."""
 
-    def write(self, rows: DataFrame, batch: int) -> None:
+    def write(self, rows: DataFrame, batch: int, heads: Heads) -> None:
         source: Any = self.run.pipeline.source
         with max(Path(source.path).glob("*.jsonl")).open("ab") as file:
             file.write(b"{}\n" * 100)
-        super().write(rows, batch)
+        super().write(rows, batch, heads)
 
 
 class Dying(GoldHop):

@@ -19,6 +19,7 @@ from tests.running import click
 from tests.worlds import World, world
 from tidelake.delta.positions import BEGINNING, files_between
 from tidelake.delta.tables import Hop, Table
+from tidelake.runtime.hop import Heads
 from tidelake.runtime.silver import SilverHop
 
 BATCHES = 5
@@ -84,12 +85,12 @@ def played(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, seen: 
     here: set[int] = set()
     write, send = SilverHop.write, JavaClient.send_command
 
-    def noted(hop: SilverHop, rows: DataFrame, batch: int) -> None:
+    def noted(hop: SilverHop, rows: DataFrame, batch: int, heads: Heads) -> None:
         frames.append(weakref.ref(rows._jdf))
         seen.calls.append(0)
         here.add(get_ident())
         try:
-            write(hop, rows, batch)
+            write(hop, rows, batch, heads)
         finally:
             here.clear()
 

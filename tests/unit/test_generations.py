@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.handmade import write_batches, write_checkpoint, write_commit
+from tidelake.delta.log import last_commit
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import GenerationError
 from tidelake.runtime.checkpoints import Fence, open_generation
@@ -178,21 +179,21 @@ def test_tables_of_two_generations_are_refused(lake: Lake, totals: Table) -> Non
 def test_the_next_batch_is_admitted_and_one_that_the_table_holds_is_not(totals: Table) -> None:
     write_batches(totals, 3)
 
-    assert FENCE.admits(totals, 4)
-    assert not FENCE.admits(totals, 3)
+    assert FENCE.admits(totals, last_commit(totals), 4)
+    assert not FENCE.admits(totals, last_commit(totals), 3)
 
 
 def test_the_first_batch_is_admitted_to_a_table_that_was_just_made(totals: Table) -> None:
     write_batches(totals, -1)
 
-    assert FENCE.admits(totals, 0)
+    assert FENCE.admits(totals, last_commit(totals), 0)
 
 
 def test_a_compaction_in_between_changes_nothing(totals: Table) -> None:
     write_batches(totals, 3)
     write_commit(totals, 5, operation="OPTIMIZE", adds=[(9, False)])
 
-    assert FENCE.admits(totals, 4)
+    assert FENCE.admits(totals, last_commit(totals), 4)
 
 
 @pytest.mark.parametrize("batch", [0, 2, 5, 9])
@@ -202,18 +203,18 @@ def test_a_batch_that_is_neither_the_last_nor_the_next_is_refused(
     write_batches(totals, 3)
 
     with pytest.raises(GenerationError, match=f"stands at batch 3, batch {batch} came.*{REPAIR}"):
-        FENCE.admits(totals, batch)
+        FENCE.admits(totals, last_commit(totals), batch)
 
 
 def test_a_writer_of_another_generation_is_refused(totals: Table) -> None:
     write_batches(totals, 3, generation="g2")
 
     with pytest.raises(GenerationError, match=f"generation g2, this writer of g1.*{REPAIR}"):
-        FENCE.admits(totals, 4)
+        FENCE.admits(totals, last_commit(totals), 4)
 
 
 def test_a_table_without_any_note_is_refused(totals: Table) -> None:
     write_commit(totals, 0)
 
     with pytest.raises(GenerationError, match=f"lost the notes.*{REPAIR}"):
-        FENCE.admits(totals, 0)
+        FENCE.admits(totals, last_commit(totals), 0)

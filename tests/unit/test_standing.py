@@ -49,4 +49,4 @@ def test_in_a_catalog_no_batch_may_end_inside_a_commit(tmp_path: Path) -> None:
     )
 
     with pytest.raises(GenerationError, match="batch 4 end inside a commit of bronze"):
-        standing.planned(4)
+        standing.planned(4, {})

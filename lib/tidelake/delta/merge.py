@@ -31,7 +31,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tidelake.config import GoldTable
 from tidelake.config.types import quoted
 from tidelake.delta.access import detail
-from tidelake.delta.log import USER_METADATA, encode, last_commit
+from tidelake.delta.log import USER_METADATA, Commit, encode
 from tidelake.delta.tables import Table
 from tidelake.gold import GONE
 from tidelake.gold.measures import shown_of, states_of
@@ -155,9 +155,8 @@ def clustering_of(spark: SparkSession, table: Table) -> tuple[str, ...]:
     return tuple(detail(spark, table)["clusteringColumns"])
 
 
-def relieve(spark: SparkSession, table: Table) -> None:
-    """Give a table deletion vectors where its last merge copied many rows."""
-    last = last_commit(table)
+def enable_deletion_vectors(spark: SparkSession, table: Table, last: Commit | None) -> None:
+    """Enable deletion vectors of a table whose last commit, a merge, copied many rows."""
     if last is not None and last.copied > tuning.COPIED_ROWS and not has_vectors(spark, table):
         spark.sql(f"ALTER TABLE {table.sql} SET TBLPROPERTIES ('{_VECTORS}' = 'true')")
 

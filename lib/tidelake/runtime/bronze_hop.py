@@ -50,7 +50,7 @@ from tidelake.kafka.topic_source import look_at, lost, made_anew
 from tidelake.runtime.books import taken_before
 from tidelake.runtime.checkpoints import Fence
 from tidelake.runtime.failures import FOREIGN
-from tidelake.runtime.hop import HopQuery, Run
+from tidelake.runtime.hop import Heads, HopQuery, Run
 from tidelake.runtime.landing import (
     LandedFile,
     LandingGuard,
@@ -164,10 +164,10 @@ class BronzeHop(HopQuery):
             self._landing.check_if_due()
         super().check(query)
 
-    def write(self, rows: DataFrame, batch: int) -> None:
+    def write(self, rows: DataFrame, batch: int, heads: Heads) -> None:
         """Append a batch, after the bytes that were read were compared with the files' sizes."""
         began, begun_at = time.monotonic(), now()
-        before = self.fence.admits(self.table, batch)
+        before = self.fence.admits(self.table, heads[0], batch)
         if before is None:
             return
         source = self.run.pipeline.source

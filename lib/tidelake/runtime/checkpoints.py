@@ -30,7 +30,6 @@ from tidelake.delta.positions import (
     bytes_between,
     rewritten_after,
     rows_between,
-    size_between,
 )
 from tidelake.delta.tables import Hop, Table
 from tidelake.errors import GenerationError
@@ -57,15 +56,24 @@ class Fence:
     closed: int = field(default=CREATION, compare=False)
 
     def admits(
-        self, table: Table, batch: int, until: Mapping[str, Position] | None = None
+        self,
+        table: Table,
+        last: Commit | None,
+        batch: int,
+        until: Mapping[str, Position] | None = None,
     ) -> Commit | None:
-        """Give the commit after which a batch is the table's next; None when it holds the batch.
+        """Return the commit after which a batch is the table's next; None if it holds the batch.
 
-        A GenerationError where the table is at another batch, by another writer or an old copy,
-        or where a batch that it holds comes again with other rows: ``until`` is how far it goes
-        in each of its inputs, None where none of them is a table.
+        Args:
+            table: That the batch is to be written to.
+            last: Its newest commit of a batch.
+            batch: The number of the batch.
+            until: The end of the batch in each of its inputs; None where none of them is a table.
+
+        Raises:
+            GenerationError: The table is at another batch, by another writer or as an old copy, or
+                it holds the batch with other rows.
         """
-        last = last_commit(table)
         if last is None:
             raise self.refusal(f"{table.name} has lost the notes of its commits")
         if last.generation != self.generation:
@@ -132,13 +140,9 @@ class CheckpointGuard:
     closing: tuple[Table, ...]
     inputs: Mapping[str, Table]
 
-    def reached(self) -> dict[str, Position]:
-        """Return how far the hop has come in each input; empty before the first batch."""
-        return positions(last_commit(self.closing[0]))
-
     def idle(self) -> frozenset[str]:
         """Name the inputs that have no commit behind what the hop has taken."""
-        reached = self.reached()
+        reached = positions(last_commit(self.closing[0]))
         return frozenset(
             key
             for key, table in self.inputs.items()
@@ -163,11 +167,16 @@ class CheckpointGuard:
                 return False
         return True
 
-    def planned(self, batch: int) -> dict[str, Position]:
-        """Return how far a batch goes in each input; Spark writes its offsets before it runs.
+    def planned(self, batch: int, reached: Mapping[str, Position]) -> dict[str, Position]:
+        """Return the end of a batch in each input; Spark writes its offsets before it runs.
 
-        A GenerationError where that is behind what the table holds, or past what the input holds:
-        rows would be taken twice, or never.
+        Args:
+            batch: The number of the batch.
+            reached: The end of the last committed batch in each input; empty before the first.
+
+        Raises:
+            GenerationError: The end lies before what the table holds, or after what the input
+                holds: rows would be taken twice, or never.
         """
         ends = planned_positions(self.checkpoint, batch, len(self.inputs))
         if len(ends) != len(self.inputs):
@@ -178,22 +187,13 @@ class CheckpointGuard:
                 raise self.fence.refusal(
                     f"its checkpoint lets batch {batch} end inside a commit of {table.name}"
                 )
-        for key, reached in self.reached().items():
+        for key, start in reached.items():
             followed, end = self.inputs.get(key), until.get(key)
-            if followed and end and not reached <= end <= (newest_version(followed) + 1, -1):
+            if followed and end and not start <= end <= (newest_version(followed) + 1, -1):
                 raise self.fence.refusal(
                     f"its checkpoint lets batch {batch} end at version {end[0]} of {followed.name}"
                 )
         return until
-
-    def size(self, until: Mapping[str, Position]) -> tuple[int, int]:
-        """Return the rows, by Delta's statistics, and bytes of a batch that ends there."""
-        reached = self.reached()
-        sizes = [
-            size_between(table, reached.get(key, BEGINNING), until[key])
-            for key, table in self.inputs.items()
-        ]
-        return sum(rows for rows, _ in sizes), sum(size for _, size in sizes)
 
     def taken(self, before: Commit | None, batch: int) -> tuple[int, int] | None:
         """Return how many bytes a closed batch took after a commit, and how many still wait.
@@ -202,13 +202,11 @@ class CheckpointGuard:
         """
         if not self.inputs:
             return None
-        was, until = positions(before), self.planned(batch)
-        sizes = [
-            bytes_between(table, was.get(key, BEGINNING), until[key])
-            for key, table in self.inputs.items()
-        ]
-        waiting = [bytes_between(table, until[key]) for key, table in self.inputs.items()]
-        return max(sizes), max(waiting)
+        was = positions(before)
+        ends = planned_positions(self.checkpoint, batch, len(self.inputs))
+        inputs = list(zip(self.inputs.items(), ends, strict=True))
+        sizes = [bytes_between(table, was.get(key, BEGINNING), end) for (key, table), end in inputs]
+        return max(sizes), max(bytes_between(table, end) for (_, table), end in inputs)
 
     def offset_mismatch(self, closed: Commit) -> str:
         """Describe how the offsets of a table's newest batch differ from its commit, if they do."""
@@ -242,7 +240,7 @@ class CheckpointGuard:
 
     def refuse_rewritten(self) -> None:
         """Raise a GenerationError where rows that were read may have changed since."""
-        reached = self.reached()
+        reached = positions(last_commit(self.closing[0]))
         for key, table in self.inputs.items():
             position = reached.get(key, BEGINNING)
             if position == BEGINNING and oldest_version(table) > 0:

@@ -14,9 +14,14 @@ from tidelake.config.meanings import meaning_of
 from tidelake.config.model import bytes_of
 from tidelake.delta.append import ensure_table
 from tidelake.delta.log import last_commit
-from tidelake.delta.merge import CONFLICTS, has_vectors, relieve
-from tidelake.delta.notes import changed_definition, definition_note, settled_until
-from tidelake.delta.positions import Position
+from tidelake.delta.merge import CONFLICTS, enable_deletion_vectors, has_vectors
+from tidelake.delta.notes import (
+    changed_definition,
+    definition_note,
+    positions,
+    settled_until,
+)
+from tidelake.delta.positions import BEGINNING, Position, size_between
 from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
 from tidelake.runtime.checkpoints import Fence
@@ -33,7 +38,7 @@ from tidelake.runtime.gold_target import (
     up_to,
 )
 from tidelake.runtime.held import Held
-from tidelake.runtime.hop import HopQuery, Run
+from tidelake.runtime.hop import Heads, HopQuery, Run
 from tidelake.runtime.lanes import Lanes
 from tidelake.runtime.schemas import GOLD_FREEDOM, target_schema
 from tidelake.runtime.targets import targets_of
@@ -104,17 +109,24 @@ class GoldHop(HopQuery):
             self.run.spark, self._inputs, max_bytes=self.limit, idle=self.standing.idle()
         )
 
-    def write(self, rows: DataFrame, batch: int) -> None:
+    def write(self, rows: DataFrame, batch: int, heads: Heads) -> None:
         """Merge a batch into each table that does not hold it yet."""
         began = time.monotonic()
-        until = self.standing.planned(batch)
+        reached = positions(heads[0])
+        until = self.standing.planned(batch, reached)
         open_targets = [
-            target for target in self._targets if self.fence.admits(target.table, batch, until)
+            target
+            for target, last in zip(self._targets, heads, strict=True)
+            if self.fence.admits(target.table, last, batch, until)
         ]
         if not open_targets:
             return
-        count, size = self.standing.size(until)
-        small = is_small(count, size)
+        sizes = [
+            size_between(table, reached.get(key, BEGINNING), until[key])
+            for key, table in self._inputs.items()
+        ]
+        count = sum(rows for rows, _ in sizes)
+        small = is_small(count, sum(size for _, size in sizes))
         settled = settled_until((table, until[key]) for key, table in self._inputs.items())
         if self._lanes is None:
             self._lanes = Lanes(rows.sparkSession, len(self._targets))
@@ -160,12 +172,16 @@ class GoldHop(HopQuery):
                 with Held(small=small) as hold:
                     target.merge(inputs, note, hold)
                 # Delta leaves out the commit of a merge that changes no row.
-                if self.fence.admits(target.table, note["batch"], until):
+                last = last_commit(target.table)
+                if self.fence.admits(target.table, last, note["batch"], until):
                     target.close_unchanged(inputs, note)
-                relieve(inputs.taken[OWN].sparkSession, target.table)
+                else:
+                    spark = inputs.taken[OWN].sparkSession
+                    enable_deletion_vectors(spark, target.table, last)
             except CONFLICTS:
                 if not left:
                     raise
-                if self.fence.admits(target.table, note["batch"], until):
+                last = last_commit(target.table)
+                if self.fence.admits(target.table, last, note["batch"], until):
                     continue
             return

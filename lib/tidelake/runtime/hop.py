@@ -14,7 +14,7 @@ import re
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property, partial
@@ -46,6 +46,10 @@ _POLL_SECONDS = 1
 # and its first batch.
 _GREW = ("DELTA_SCHEMA_CHANGED", "assertion failed: Invalid batch")
 _CARRIED = re.compile(r"tidelake-error<([A-Za-z0-9_-]+=*)>")
+
+
+# The newest commit of each table whose commits close a batch, before the batch.
+Heads = Sequence[Commit | None]
 
 
 @dataclass(frozen=True)
@@ -151,8 +155,8 @@ class HopQuery(ABC):
         """Open the hop's input as a stream."""
 
     @abstractmethod
-    def write(self, rows: DataFrame, batch: int) -> None:
-        """Write one micro-batch."""
+    def write(self, rows: DataFrame, batch: int, heads: Heads) -> None:
+        """Write one micro-batch; ``heads`` has the newest commit of each closing table."""
 
     def note(self, batch: int, **more: Any) -> dict[str, Any]:
         """Start the metadata of a commit."""
@@ -199,12 +203,12 @@ class HopQuery(ABC):
         passes over it.
         """
         began = time.monotonic()
-        before = None if self.pace is None else last_commit(self.closing_tables()[0])
-        self.write(rows, batch)
+        heads = [last_commit(table) for table in self.closing_tables()]
+        self.write(rows, batch, heads)
         if is_due(batch):
             for table in self.compacted(rows.sparkSession):
                 compact(rows.sparkSession, table)
-        taken = None if self.pace is None else self.taken(before, batch)
+        taken = None if self.pace is None else self.taken(heads[0], batch)
         if self.pace is None or taken is None:
             return
         ended = time.monotonic()

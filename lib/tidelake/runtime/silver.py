@@ -23,6 +23,7 @@ from tidelake.delta.notes import (
     changed_parts,
     decision_note,
     is_decided_by,
+    positions,
     silver_note,
 )
 from tidelake.delta.positions import BEGINNING, Position, size_between
@@ -31,7 +32,7 @@ from tidelake.errors import UsageError
 from tidelake.runtime.accepted_rows import AcceptedRows, FilesInScope
 from tidelake.runtime.gold_target import stamped
 from tidelake.runtime.held import Held
-from tidelake.runtime.hop import HopQuery, Run
+from tidelake.runtime.hop import Heads, HopQuery, Run
 from tidelake.runtime.lanes import side_by_side
 from tidelake.runtime.prefilter import (
     Recovered,
@@ -149,11 +150,11 @@ class SilverHop(HopQuery):
         table, idle = self.inputs[key], key in self.standing.idle()
         return follow(self.run.spark, table, max_bytes=self.limit, idle=idle)
 
-    def write(self, rows: DataFrame, batch: int) -> None:
+    def write(self, rows: DataFrame, batch: int, heads: Heads) -> None:
         """Decide a batch and write it."""
         began = time.monotonic()
-        until = self.standing.planned(batch)
-        last = self.fence.admits(self.table, batch, until)
+        until = self.standing.planned(batch, positions(heads[0]))
+        last = self.fence.admits(self.table, heads[0], batch, until)
         if last is None:
             if self._prefilters:
                 # The operator's state moves on only where its rows are read.
