@@ -26,7 +26,7 @@ from benchmarks.triggers import Triggers, going_on
 from benchmarks.visits import MINUTES, NAME, SESSIONS, append_silver, opened
 from tidelake.config import load_environment
 from tidelake.delta.access import load
-from tidelake.runtime.gold_hop import GoldHop
+from tidelake.runtime.gold import GoldHop
 from tidelake.runtime.hop import Run
 from tidelake.spark.session import build_session
 

@@ -33,7 +33,7 @@ from tidelake.delta.access import load
 from tidelake.delta.log import newest_version
 from tidelake.delta.tables import HOPS, Hop
 from tidelake.runtime.bronze_hop import BronzeHop
-from tidelake.runtime.gold_hop import GoldHop
+from tidelake.runtime.gold import GoldHop
 from tidelake.runtime.hop import HopQuery, Run
 from tidelake.runtime.silver import SilverHop
 from tidelake.spark.session import build_session

@@ -25,7 +25,7 @@ from benchmarks.visits import MINUTES, NAME, feed, land_batches, opened, version
 from tidelake.config import load_environment
 from tidelake.delta.access import follow, load
 from tidelake.delta.tables import Lake, Table
-from tidelake.runtime.gold_hop import GoldHop
+from tidelake.runtime.gold import GoldHop
 from tidelake.runtime.runner import run_hops
 from tidelake.runtime.silver import SilverHop
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger

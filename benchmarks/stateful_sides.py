@@ -16,7 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.stateful_data import GAP, MINUTES, NAME, SESSIONS, context
 from tidelake.delta.tables import Lake
-from tidelake.runtime.gold_hop import GoldHop
+from tidelake.runtime.gold import GoldHop
 from tidelake.runtime.held import Held
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.spark.engine import fitted

@@ -13,9 +13,8 @@ from tidelake.delta import locks
 from tidelake.delta.tables import Table
 from tidelake.errors import LeaseLostError
 from tidelake.folders import Folder
-from tidelake.runtime import lanes, silver
-from tidelake.runtime.gold_hop import GoldHop
-from tidelake.runtime.gold_target import Target
+from tidelake.runtime import gold, lanes, silver
+from tidelake.runtime.gold import GoldHop
 
 
 @contextmanager
@@ -85,16 +84,16 @@ def before_a_batch_closes(seen: set[str]) -> Iterator[None]:
     Args:
         seen: Names of the tables where that happened; gets one more.
     """
-    real = Target.close_unchanged
+    real = gold.close_unchanged
 
-    def close(target: Target, *rest: Any) -> None:
-        if target.table.name not in seen:
-            seen.add(target.table.name)
+    def close(inputs: Any, table: Table, note: dict[str, Any]) -> None:
+        if table.name not in seen:
+            seen.add(table.name)
             raise RuntimeError("cut off")
-        real(target, *rest)
+        real(inputs, table, note)
 
     with _dying() as patch:
-        patch.setattr(Target, "close_unchanged", close)
+        patch.setattr(gold, "close_unchanged", close)
         yield
 
 

@@ -13,13 +13,15 @@ from pyspark.sql import functions as F
 
 from benchmarks.peers.definition import run_in
 from benchmarks.peers.events import START
+from tidelake.columns import stamped
+from tidelake.delta.access import load
 from tidelake.delta.append import append, ensure_table
 from tidelake.delta.log import last_commit
-from tidelake.delta.merge import enable_deletion_vectors
-from tidelake.runtime.gold_target import OWN, Inputs, Target, stamped
+from tidelake.delta.merge import enable_deletion_vectors, merge
+from tidelake.gold.plan import OWN, GoldBatch, Inputs
+from tidelake.runtime.gold_tables import Target, targets_of
 from tidelake.runtime.held import Held
-from tidelake.runtime.targets import targets_of
-from tidelake.spark.engine import fitted, with_settings
+from tidelake.spark.engine import fitted, slots_of, with_settings
 
 # Spark's own times of 96 bits have no statistics, and few readers like them.
 READABLE = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
@@ -53,7 +55,7 @@ class Large:
         large = cls(spark, target, size)
         rows = spark.range(0, size, numPartitions=-(-size // _A_DAY))
         filled = stamped(
-            target.of_all(Inputs({OWN: _events(rows)}, lambda _: _events(rows))),
+            target.kind.of_all(Inputs({OWN: _events(rows)}, lambda _: _events(rows))),
             generation="g1",
             batch=0,
         )
@@ -119,7 +121,19 @@ class Large:
         count = rows.count()
         with fitted(self.spark, count), Held() as hold:
             inputs = Inputs({OWN: hold(rows)}, lambda _: rows)
-            self.target.merge(inputs, {**self._note(self.merged), "eligible": count}, hold)
+            note = self._note(self.merged)
+            batch = GoldBatch(
+                inputs,
+                eligible=count,
+                stored=lambda _: load(self.spark, self.target.table),
+                generation=note["generation"],
+                number=self.merged,
+                slots=slots_of(self.spark),
+                hold=hold,
+            )
+            plan = self.target.kind.plan(batch)
+            assert plan is not None
+            merge(plan, self.target.table, note)
             last = last_commit(self.target.table)
             enable_deletion_vectors(self.spark, self.target.table, last)
         return time.monotonic() - began

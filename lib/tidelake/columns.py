@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import reduce
 from operator import and_
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StringType
 
@@ -25,6 +25,18 @@ def instant(moment: datetime) -> Column:
     ``F.lit`` passes a datetime through Java's old calendar, which shifts it by days before 1582.
     """
     return F.timestamp_micros(F.lit(to_micros(moment)))
+
+
+def literal(moment: datetime) -> str:
+    """Write an instant in Spark SQL; Spark wants a year of four digits, ``%Y`` gives 999."""
+    return f"TIMESTAMP'{moment.astimezone(UTC).replace(tzinfo=None).isoformat(' ')}Z'"
+
+
+def stamped(rows: DataFrame, *, generation: str, batch: int) -> DataFrame:
+    """Add the generation and the batch that rows come from."""
+    return rows.withColumns(
+        {"_generation": F.lit(generation), "_batch": F.lit(batch).cast("bigint")}
+    )
 
 
 def is_plain_name(sql: str) -> bool:

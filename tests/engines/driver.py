@@ -22,7 +22,7 @@ from tidelake.ops.ledger import read_ledger
 from tidelake.replay.verify import verify
 from tidelake.runtime import runner
 from tidelake.runtime.bronze_hop import BronzeHop
-from tidelake.runtime.gold_hop import GoldHop
+from tidelake.runtime.gold import GoldHop
 from tidelake.runtime.hop import Heads, HopQuery, Run
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.triggers import parse_trigger

@@ -23,9 +23,9 @@ import pytest
 from tidelake import cli
 from tidelake.delta.store import FolderStore
 from tidelake.delta.tables import Table
-from tidelake.runtime import books, gold_hop, hop, lanes, runner, schemas, silver
+from tidelake.runtime import books, gold, hop, lanes, runner, schemas, silver
 from tidelake.runtime import bronze_hop as bronze
-from tidelake.runtime.gold_target import Target
+from tidelake.runtime.gold_tables import Target
 from tidelake.spark import tuning
 
 _KILLED = 137
@@ -97,11 +97,11 @@ POINTS: dict[str, Point] = {
         *_saved("silver/append", r"^silver\.[a-z]+$"),
         Point("silver/batch/after", silver.SilverHop, "write"),
         *_around("silver/compact", hop, "compact", r"^silver\."),
-        *_around("gold/create", gold_hop, "ensure_table"),
-        Point("gold/read/before", gold_hop, "by_input"),
-        *_around("gold/merge", gold_hop.GoldHop, "_merge"),
-        *_around("gold/close", Target, "close_unchanged"),
-        Point("gold/batch/after", gold_hop.GoldHop, "write"),
+        *_around("gold/create", gold, "ensure_table"),
+        Point("gold/read/before", gold, "by_input"),
+        *_around("gold/merge", gold.GoldHop, "_merge"),
+        *_around("gold/close", gold, "close_unchanged"),
+        Point("gold/batch/after", gold.GoldHop, "write"),
         Point("books/copy/before", runner, "copy_books"),
         *_around("books/create", books, "ensure_table", r"^ops\.books$"),
         *_saved("books/append", r"^ops\.books$"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ from tests.running import click, read, versions
 from tests.worlds import TO_SILVER, World, world
 from tidelake.delta.log import commits
 from tidelake.delta.merge import CONFLICTS
+from tidelake.delta.tables import Table
+from tidelake.gold.plan import MergePlan
 from tidelake.ops.ledger import read_ledger
-from tidelake.runtime import targets
+from tidelake.runtime import gold
 from tidelake.spark import tuning
 
 _TABLES = [f"gold.{table['name']}" for table in (*GOLD, *JOINS)]
@@ -91,19 +94,19 @@ def _rewritten_meanwhile(partials: DataFrame, folder: Path) -> DataFrame:
 def test_a_merge_that_a_compaction_gets_in_the_way_of_is_tried_again(
     waiting: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = targets.merge_partials
+    real = gold.merge
     failed: list[str] = []
 
-    def merge(partials: DataFrame, target: Any, *rest: Any, **options: Any) -> None:
-        if target.name == "gold.by_hours" and not failed:
-            partials = _rewritten_meanwhile(partials, target.path)
+    def merge(plan: MergePlan, table: Table, note: dict[str, Any]) -> None:
+        if table.name == "gold.by_hours" and not failed:
+            plan = replace(plan, rows=_rewritten_meanwhile(plan.rows, table.path))
         try:
-            real(partials, target, *rest, **options)
+            real(plan, table, note)
         except CONFLICTS as error:
             failed.append(type(error).__name__)
             raise
 
-    monkeypatch.setattr(targets, "merge_partials", merge)
+    monkeypatch.setattr(gold, "merge", merge)
     waiting.run(hops=["gold"])
     assert len(failed) == 1
     assert_gold_follows(waiting)

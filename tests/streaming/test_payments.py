@@ -21,12 +21,13 @@ from tidelake.delta.log import last_commit
 from tidelake.delta.tables import HOPS
 from tidelake.errors import TidelakeError
 from tidelake.generators import generate
+from tidelake.gold.detections import Detected
 from tidelake.ops.ledger import read_ledger
 from tidelake.replay.verify import judge_target
+from tidelake.runtime.gold_tables import targets_of
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.runner import run_hops
-from tidelake.runtime.targets import Detected, targets_of
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 
 _CARDS = int(os.environ.get("TIDELAKE_GOLD_EXAMPLES", "60"))
@@ -87,7 +88,7 @@ def test_a_batch_that_reached_the_features_alone_gives_the_same_alerts_when_repe
     played.run()
     played.land("1.jsonl", second)
     with monkeypatch.context() as broken:
-        broken.setattr(Detected, "merge", _refused)
+        broken.setattr(Detected, "plan", _refused)
         with pytest.raises(TidelakeError, match="cut off"):
             played.run()
     lake = played.lake

@@ -12,8 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tests.pipelines import bronze, shop
-from tidelake.columns import VALUE, equal, instant, try_eval
-from tidelake.runtime.gold_target import literal
+from tidelake.columns import VALUE, equal, instant, literal, try_eval
 from tidelake.silver.classify import REASONS, SELECTED, STAGE, Judging, classify
 
 DDL = "row string, s string, n int, l array<int>, `odd name` int"

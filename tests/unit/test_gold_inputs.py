@@ -10,7 +10,7 @@ from tests.oracles.gold import files_until
 from tidelake.delta.positions import Position
 from tidelake.delta.store import FolderStore
 from tidelake.delta.tables import Table
-from tidelake.runtime.gold_target import up_to
+from tidelake.runtime.gold_tables import up_to
 
 
 @pytest.fixture(scope="module")

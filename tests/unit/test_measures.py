@@ -11,13 +11,11 @@ from pyspark.sql import functions as F
 
 from tests.pipelines import gold, timed
 from tidelake.config import GoldTable
-from tidelake.delta.store import FolderStore
-from tidelake.delta.tables import Table
 from tidelake.gold.measures import GoldPlan, TypedTable, columns_of, shown_of, states_of, to_values
+from tidelake.gold.plan import Inputs
+from tidelake.gold.windows import Windowed
 from tidelake.replay.compare import compare
 from tidelake.replay.verify import shape_of
-from tidelake.runtime.gold_target import Inputs
-from tidelake.runtime.targets import Aggregated
 
 MEASURES = {
     "events": {"count": "*"},
@@ -291,7 +289,7 @@ def test_a_sum_of_doubles_is_judged_by_the_size_of_its_terms(
     events = spark.createDataFrame(rows, "user_id string, event_id string, value double")
     events = events.withColumn("event_time", F.timestamp_seconds(F.lit(0)))
     types = {"heat": "double", "_heat_sum": "double"}
-    target = Aggregated(Table("gold.t", FolderStore(Path("t"))), "gold[0]", table)
+    target = Windowed("gold.t", "gold[0]", table)
     whole = Inputs({}, lambda _: events)
     found = target.of_all(whole)
     known = (

@@ -15,12 +15,9 @@ from pyspark.sql import functions as F
 
 from tests.pipelines import gold, timed
 from tidelake.config import GoldTable
-from tidelake.delta.store import FolderStore
-from tidelake.delta.tables import Table
-from tidelake.gold import GONE
 from tidelake.gold.measures import GoldPlan
-from tidelake.gold.sessions import gap_of, regroup, session_id, to_sessions
-from tidelake.runtime.targets import Aggregated
+from tidelake.gold.plan import GONE
+from tidelake.gold.sessions import Sessions, gap_of, regroup, session_id, to_sessions
 from tidelake.spark import tuning
 
 MEASURES = {
@@ -164,16 +161,15 @@ def test_a_salt_changes_no_session(spark: SparkSession, tmp_path: Path, minutes:
 def test_only_a_key_that_would_keep_a_slot_busy_alone_is_salted(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = Aggregated(
-        Table("gold.counted", FolderStore(tmp_path)), "gold[0]", sessions_table(tmp_path)
-    )
+    kind = Sessions("gold.counted", "gold[0]", sessions_table(tmp_path))
+    slots = spark.sparkContext.defaultParallelism
     monkeypatch.setattr(tuning, "SPLIT_EVENTS", 10)
-    monkeypatch.setattr(tuning, "SPLIT_COST", 2 * 0.1 * spark.sparkContext.defaultParallelism)
+    monkeypatch.setattr(tuning, "SPLIT_COST", 2 * 0.1 * slots)
     even: list[Event] = [(f"u{n}", f"{n:02}:00:00") for n in range(20)]
     one: list[Event] = [("hot", f"{n:02}:00:00") for n in range(20)]
-    assert target._salt(events_of(spark, even), 20) is None
-    assert target._salt(events_of(spark, one), 20) is not None
-    assert target._salt(events_of(spark, one), 9) is None
+    assert kind.salt(events_of(spark, even), 20, slots) is None
+    assert kind.salt(events_of(spark, one), 20, slots) is not None
+    assert kind.salt(events_of(spark, one), 9, slots) is None
 
 
 def test_ids_tell_keys_and_starts_apart_to_the_microsecond(

@@ -6,7 +6,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tidelake.config import Enrich, Join
-from tidelake.gold.joins import failed, left_side, matched, right_side
+from tidelake.gold.joins import Joined, left_side, matched, right_side
 from tidelake.silver.enrich import look_up, looked_up
 
 _AT = "timestamp'2026-01-05 00:00:00Z'"
@@ -34,7 +34,8 @@ def test_a_join_of_a_text_with_a_number_passes_over_texts_that_are_none(
     rows = matched(left_side(events, join), right_side(others, join), join)
     found = {row["_left"]: (row["n"], row["inverse"], row["found"]) for row in rows.collect()}
     assert found == {"l1": (1, None, 7), "l2": (2, 1.0, None)}
-    failures = events.where(failed(join.left)).select("record_id").collect()
+    kind = Joined("gold.pairs", "joins[0]", join, "own")
+    failures = events.where(kind.failed("silver", events)).select("record_id").collect()
     assert [row["record_id"] for row in failures] == ["l1", "l3"]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from decimal import Decimal
 from math import ceil
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Literal, NamedTuple, Self, get_args
 
 from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
@@ -35,6 +35,13 @@ Aggregate = Literal[
     "approx_percentile",
 ]
 AGGREGATES: tuple[str, ...] = get_args(Aggregate)
+
+
+class Ends(NamedTuple):
+    """When a row can no longer change: so long after the time in a column."""
+
+    column: str
+    after: timedelta = timedelta(0)
 
 
 class TumblingWindow(Model):

@@ -1,8 +1,7 @@
 """Merge a batch into a gold table in one commit, so that a retry changes nothing; compact tables.
 
 Merges are SQL statements, the one way that a session of any kind understands: Delta's Python
-classes need a plugin in a server of Spark Connect. The ON clause holds literal bounds of the batch:
-in a MERGE only conditions on the target alone let Delta skip files.
+classes need a plugin in a server of Spark Connect.
 
 The metadata is set in the session. Where that is refused, the merge's commit has none, and whoever
 merges closes the batch by a commit of its own. Until then the batch counts as open: merged once
@@ -17,7 +16,7 @@ with which a merge copies nothing, but takes longer on small files.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -28,13 +27,11 @@ from delta.exceptions import (
 )
 from pyspark.sql import DataFrame, SparkSession
 
-from tidelake.config import GoldTable
 from tidelake.config.types import quoted
 from tidelake.delta.access import detail
 from tidelake.delta.log import USER_METADATA, Commit, encode
 from tidelake.delta.tables import Table
-from tidelake.gold import GONE
-from tidelake.gold.measures import shown_of, states_of
+from tidelake.gold.plan import GONE, MergePlan
 from tidelake.spark import tuning
 from tidelake.spark.engine import with_settings
 
@@ -51,55 +48,25 @@ _VECTORS = "delta.enableDeletionVectors"
 _FENCE = "t._batch < s._batch"
 
 
-def merge_partials(
-    partials: DataFrame, target: Table, gold: GoldTable, *, within: str, note: dict[str, Any]
-) -> None:
-    """Add a batch's partial aggregates to the windows that the table holds.
-
-    ``partials`` are kept rows, one per window and key, with ``_generation`` and ``_batch``;
-    ``within`` is SQL over ``t`` that bounds their windows by literals, or empty.
-    """
-    bounds = [name for name in ("window_start", "window_end") if name in partials.columns]
-    same = [f"t.{name} <=> s.{name}" for name in (*bounds, *gold.keys)]
-    merged = {state.name: state.merge for state in states_of(gold)}
-    # Delta casts what is assigned to the type of the stored column.
-    changed = merged | {shown.name: shown.over(merged) for shown in shown_of(gold)}
-    changed |= {"_generation": "s._generation", "_batch": "s._batch"}
-    clauses = (
-        f"WHEN MATCHED AND {_FENCE} THEN UPDATE SET {_assignments(changed)} "
-        "WHEN NOT MATCHED THEN INSERT *"
-    )
-    on = " AND ".join(filter(None, [*same, within]))
-    with _noted(partials.sparkSession, note):
-        target.store.merge(partials, on=on, clauses=clauses)
-
-
-def merge_rows(
-    rows: DataFrame, target: Table, *, on: str, note: dict[str, Any], changed: str = "true"
-) -> None:
-    """Replace the rows that a batch changed, delete those that are gone, insert the new ones.
-
-    Args:
-        rows: Kept whole rows, with ``_generation``, ``_batch`` and, where they can be, ``_gone``.
-        target: The stored table.
-        on: SQL over ``t`` and ``s`` that finds a row's earlier state, bounded by literals over
-            ``t`` where rows have a time.
-        note: The commit's metadata.
-        changed: SQL over ``t`` and ``s``; a row for which it is false stays as it is.
-    """
+def merge(plan: MergePlan, target: Table, note: dict[str, Any]) -> None:
+    """Replace the rows that a batch changed, delete those that are gone, insert the new ones."""
+    rows = plan.rows
     written = {name: f"s.{quoted(name)}" for name in rows.columns if name != GONE}
     there, deleted = "true", ""
     if GONE in rows.columns:
         there = f"NOT s.{GONE}"
         deleted = f"WHEN MATCHED AND s.{GONE} AND {_FENCE} THEN DELETE "
+    update = ", ".join(
+        f"{quoted(name)} = {value}" for name, value in (plan.update or written).items()
+    )
     clauses = (
-        f"{deleted}WHEN MATCHED AND {there} AND {_FENCE} AND ({changed}) "
-        f"THEN UPDATE SET {_assignments(written)} "
+        f"{deleted}WHEN MATCHED AND {there} AND {_FENCE} AND ({plan.changed}) "
+        f"THEN UPDATE SET {update} "
         f"WHEN NOT MATCHED AND {there} THEN INSERT ({', '.join(map(quoted, written))}) "
         f"VALUES ({', '.join(written.values())})"
     )
     with _noted(rows.sparkSession, note):
-        target.store.merge(rows, on=on, clauses=clauses)
+        target.store.merge(rows, on=plan.on, clauses=clauses)
 
 
 def delete_records(
@@ -127,10 +94,6 @@ def notes_can_ride(spark: SparkSession) -> bool:
 def _noted(spark: SparkSession, note: dict[str, Any]) -> AbstractContextManager[None]:
     """Attach a note to the session's next commits; MERGE takes it from nowhere else."""
     return with_settings(spark, {USER_METADATA: encode(note), **tuning.MERGE_SETTINGS})
-
-
-def _assignments(values: Mapping[str, str]) -> str:
-    return ", ".join(f"{quoted(name)} = {value}" for name, value in values.items())
 
 
 def is_due(batch: int) -> bool:

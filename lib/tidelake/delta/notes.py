@@ -13,12 +13,13 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
 from tidelake.config import Pipeline
+from tidelake.config.gold import Ends
 from tidelake.delta.log import ERASED, Commit, last_commit
 from tidelake.delta.positions import BEGINNING, Position, version_at
 from tidelake.delta.tables import Table
@@ -379,14 +380,6 @@ class Final:
         if self.until is None:
             return "false"
         return f"\"{self.column}\" <= TIMESTAMPTZ '{self.until.isoformat()}'"
-
-
-@dataclass(frozen=True)
-class Ends:
-    """How long rows may change by events that come in time: so long after their column's time."""
-
-    column: str
-    after: timedelta = timedelta(0)
 
 
 def settled_until(inputs: Iterable[tuple[Table, Position]]) -> datetime | None:

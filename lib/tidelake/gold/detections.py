@@ -8,14 +8,14 @@ the hour itself from the events.
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from functools import reduce
-from operator import or_
+from functools import cached_property, reduce
+from operator import and_, or_
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from tidelake.columns import VALUE as _VALUE
-from tidelake.columns import instant, try_eval
+from tidelake.columns import instant, literal, try_eval
 from tidelake.config.gold import (
     HOUR,
     LAST_PLACE,
@@ -23,10 +23,13 @@ from tidelake.config.gold import (
     VALUES,
     Burst,
     Detection,
+    Ends,
     ImpossibleTravel,
     UnusualAmount,
 )
 from tidelake.gold.measures import GoldPlan, value_of
+from tidelake.gold.plan import GONE, OWN, Expression, GoldBatch, Inputs, Kind, MergePlan, span
+from tidelake.gold.windows import to_partials
 from tidelake.instants import back
 
 RECORD, RULE, EVIDENCE = "_record", "rule", "evidence"
@@ -37,6 +40,124 @@ _COUNT_NOW, _SUM_NOW, _NOW = "_count_now", "_sum_now", "_now"
 _LAST, _RECENT = "_last", "_recent"
 _EARTH_KM = 6371.0088
 _SECONDS_AN_HOUR = 3600
+# From when on a key's alerts may change with a batch, and from when on its events are read.
+_FROM, _SINCE = "_from", "_since"
+
+
+class Detected(Kind):
+    """One row an event and rule that it broke; only events before it count.
+
+    A batch computes anew the alerts of its keys from its earliest event of each key on: an event
+    changes what is told of those after it, never of those before. It changes no hour of the table
+    ``features`` before those of its events, so that it does not matter whether the table holds it.
+    """
+
+    moment = "event_time"
+    identity = (RECORD, RULE)
+    ends = Ends("event_time")
+
+    def __init__(self, name: str, place: str, detection: Detection, features: str) -> None:
+        """Take the rules; where the fast lane sends its alerts is no part of the definition."""
+        self.name, self.place, self.detection, self.features = name, place, detection, features
+        self.definition = detection.model_copy(update={"fast": None})
+        # How far back a burst reaches.
+        self._within = detection.burst.within if detection.burst else timedelta(0)
+
+    @cached_property
+    def _hours(self) -> GoldPlan:
+        return GoldPlan(self.detection.hours)
+
+    def expressions(self) -> dict[str, Expression]:
+        """Return the keys, the columns and what the rules look at."""
+        detection = self.detection
+        named = {f"keys.{key}": key for key in detection.keys}
+        named |= {f"columns.{name}": sql for name, sql in detection.columns.items()}
+        if detection.unusual_amount:
+            named["unusual_amount.value"] = detection.unusual_amount.value
+        if detection.impossible_travel:
+            named["impossible_travel.latitude"] = detection.impossible_travel.latitude
+            named["impossible_travel.longitude"] = detection.impossible_travel.longitude
+        return {path: Expression(OWN, sql) for path, sql in named.items()}
+
+    def eligible(self) -> Column:
+        """Return which events have all keys."""
+        return reduce(and_, [F.col(key).isNotNull() for key in self.detection.keys])
+
+    def failed(self, key: str, events: DataFrame) -> Column:
+        """Return where a column, or what a rule looks at, fails."""
+        told = [try_eval(sql).isNull() for sql in self.detection.columns.values()]
+        return self.eligible() & reduce(or_, told, self._hours.typed(events).failed)
+
+    def of_all(self, inputs: Inputs) -> DataFrame:
+        """Judge all of silver."""
+        events = keyed(inputs.whole(OWN), self.detection)
+        before = summed_up(to_partials(events, self._hours), self.detection)
+        found = judged(looked_at(events, self.detection, self._hours), before, self.detection)
+        return to_alerts(found, self.detection)
+
+    def plan(self, batch: GoldBatch) -> MergePlan | None:
+        """Judge anew what the batch may change, and replace what differs."""
+        events = keyed(batch.events, self.detection)
+        bounds = span(events, "event_time", "event_time")
+        if bounds is None:
+            return None
+        first = bounds[0]
+        keys = batch.hold(self._keys(events))
+        found = batch.hold(self._found(batch, keys, first))
+        changed = batch.hold(self._with_gone(batch.stored(self.name), found, keys, first))
+        if changed.isEmpty():
+            return None
+        return MergePlan(
+            batch.hold(batch.stamped(changed)),
+            on=(
+                f"t.{RECORD} = s.{RECORD} AND t.{RULE} = s.{RULE} "
+                f"AND t.event_time >= {literal(first)}"
+            ),
+            changed=f"t.{EVIDENCE} <> s.{EVIDENCE}",
+        )
+
+    def _keys(self, events: DataFrame) -> DataFrame:
+        """Return for each key of a batch from when on, and from which hour on."""
+        return (
+            events.groupBy(*self.detection.keys)
+            .agg(F.min("event_time").alias(_FROM))
+            .withColumn(_SINCE, hour_of(F.col(_FROM) - F.lit(self._within)))
+        )
+
+    def _found(self, batch: GoldBatch, keys: DataFrame, first: datetime) -> DataFrame:
+        """Compute the alerts of the keys from their first event in the batch on."""
+        detection, on = self.detection, list(self.detection.keys)
+        since = back(first, self._within).replace(minute=0, second=0, microsecond=0)
+        recent = batch.inputs.whole(OWN).where(F.col("event_time") >= instant(since))
+        recent = recent.join(F.broadcast(keys), on=on, how="inner")
+        recent = recent.where(F.col("event_time") >= F.col(_SINCE))
+        hours = to_partials(recent, self._hours)
+        lookback = instant(back(since, detection.lookback))
+        earlier = (
+            batch.stored(self.features)
+            .where(F.col("window_start") >= lookback)
+            .join(F.broadcast(keys), on=on, how="inner")
+            .where(F.col("window_start") < F.col(_SINCE))
+            .select(*hours.columns)
+        )
+        before = summed_up(earlier.unionByName(hours), detection)
+        found = judged(looked_at(recent, detection, self._hours), before, detection)
+        open_events = found.join(F.broadcast(keys.select(*on, _FROM)), on=on, how="inner")
+        return to_alerts(open_events.where(F.col("event_time") >= F.col(_FROM)), detection)
+
+    def _with_gone(
+        self, stored: DataFrame, found: DataFrame, keys: DataFrame, first: datetime
+    ) -> DataFrame:
+        """Add the stored alerts that no longer hold."""
+        on = list(self.detection.keys)
+        gone = (
+            stored.where(F.col("event_time") >= instant(first))
+            .join(F.broadcast(keys.select(*on, _FROM)), on=on, how="inner")
+            .where(F.col("event_time") >= F.col(_FROM))
+            .join(found, on=[RECORD, RULE], how="left_anti")
+            .select(*found.columns, F.lit(True).alias(GONE))
+        )
+        return found.withColumn(GONE, F.lit(False)).unionByName(gone)
 
 
 def keyed(events: DataFrame, detection: Detection) -> DataFrame:
@@ -66,12 +187,6 @@ def looked_at(events: DataFrame, detection: Detection, hours: GoldPlan, *more: s
         measured.get(LAST_PLACE, F.lit(None)).alias(PLACE),
         *more,
     )
-
-
-def failed(events: DataFrame, detection: Detection, hours: GoldPlan) -> Column:
-    """Tell the events on which a told column, or what a rule looks at, fails."""
-    told = [try_eval(sql).isNull() for sql in detection.columns.values()]
-    return reduce(or_, told, hours.typed(events).failed)
 
 
 def hour_of(instant: Column) -> Column:

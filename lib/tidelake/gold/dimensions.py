@@ -12,11 +12,60 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from tidelake.config import DimensionSpec
 from tidelake.config.names import IS_DELETE, SEQUENCE
-from tidelake.gold import GONE
+from tidelake.gold.plan import GONE, OWN, Expression, GoldBatch, Inputs, Kind, MergePlan
 
 CHANGE, CHANGED_AT = "_change", "_changed_at"
 VALID_FROM, VALID_TO, IS_CURRENT = "valid_from", "valid_to", "is_current"
+
+
+class Dimension(Kind):
+    """Follows from all changes of a key; a batch computes its keys anew."""
+
+    place = "dimension"
+
+    def __init__(
+        self, name: str, spec: DimensionSpec, columns: tuple[str, ...], *, history: bool = False
+    ) -> None:
+        """Take the columns beside the key.
+
+        With ``history`` it has a row for each change that held for some time, otherwise one for
+        each key that is not deleted, whenever that began. A late change may come for any row.
+        """
+        self.name, self.definition, self.spec = name, spec, spec
+        self.identity = (CHANGE,) if history else tuple(spec.key)
+        self.moment = VALID_FROM if history else None
+        self.columns, self.history = columns, history
+
+    def expressions(self) -> dict[str, Expression]:
+        """Return the key."""
+        return {f"key.{name}": Expression(OWN, f"`{name}`") for name in self.spec.key}
+
+    def of_all(self, inputs: Inputs) -> DataFrame:
+        """Replay all changes."""
+        return self._rows(inputs.whole(OWN)).where(~F.col(GONE)).drop(GONE)
+
+    def plan(self, batch: GoldBatch) -> MergePlan | None:
+        """Replay all changes of the batch's keys."""
+        if not batch.eligible:
+            return None
+        keys = batch.events.select(*self.spec.key).distinct()
+        changes = batch.inputs.whole(OWN).join(keys, on=list(self.spec.key), how="left_semi")
+        return MergePlan(
+            batch.hold(batch.stamped(self._rows(changes))),
+            on=" AND ".join(f"t.{name} = s.{name}" for name in self.identity),
+            changed=(
+                f"NOT t.{VALID_TO} <=> s.{VALID_TO}"
+                if self.history
+                else f"t.{CHANGE} <> s.{CHANGE}"
+            ),
+        )
+
+    def _rows(self, changes: DataFrame) -> DataFrame:
+        """Compute rows with ``_gone`` from changes."""
+        replay = versions if self.history else latest
+        return replay(changes, self.spec.key, self.columns)
 
 
 def latest(changes: DataFrame, keys: Sequence[str], columns: Sequence[str]) -> DataFrame:

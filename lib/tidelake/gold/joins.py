@@ -7,20 +7,95 @@ may change, and their rows are computed anew from all of silver that was taken.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from functools import reduce
 from operator import or_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from tidelake.columns import VALUE, equal, holds, try_eval
+from tidelake.columns import VALUE, equal, holds, literal, try_eval
 from tidelake.config import Join
-from tidelake.config.gold import LeftSide, RightSide
+from tidelake.config.gold import Ends, LeftSide, RightSide
+from tidelake.gold.plan import OWN, Expression, GoldBatch, Inputs, Kind, MergePlan, span
 
 LEFT, LEFT_TIME = "_left", "_left_time"
 RIGHT, RIGHT_TIME = "_right", "_right_time"
 _RIGHT_ID = "_right_id"
 _FOUND = "_found"
+
+
+class Joined(Kind):
+    """One row a left event of the pipeline's own silver, open as long as a match may come."""
+
+    moment = LEFT_TIME
+    identity = (LEFT,)
+
+    def __init__(self, name: str, place: str, join: Join, pipeline: str) -> None:
+        """Find the right side's input; ``pipeline`` is the left side's, and may be both."""
+        self.name, self.place, self.definition, self.join = name, place, join, join
+        other = join.right.pipeline
+        self._right = OWN if other == pipeline else f"silver.{other}"
+        self.ends, self.reach = Ends(LEFT_TIME, join.within), join.within
+        self.sources = (OWN,) if self._right == OWN else (OWN, self._right)
+
+    def expressions(self) -> dict[str, Expression]:
+        """Return both sides' conditions, columns and keys."""
+        named: dict[str, Expression] = {}
+        for name, key, side in (
+            ("left", OWN, self.join.left),
+            ("right", self._right, self.join.right),
+        ):
+            if side.where:
+                named[f"{name}.where"] = Expression(key, side.where, is_condition=True)
+            for column, sql in side.columns.items():
+                named[f"{name}.columns.{column}"] = Expression(key, sql)
+        for column in self.join.on:
+            named[f"on.{column}"] = Expression(self._right, f"`{column}`")
+        return named
+
+    def eligible(self) -> Column:
+        """Return which events the left side's ``where`` admits."""
+        return holds(self.join.left.where) if self.join.left.where else F.lit(True)
+
+    def failed(self, key: str, events: DataFrame) -> Column:
+        """Return where a side's ``where`` or one of its columns fails."""
+        sides = ((OWN, self.join.left), (self._right, self.join.right))
+        return reduce(or_, [_failed(side) for of, side in sides if of == key])
+
+    def of_all(self, inputs: Inputs) -> DataFrame:
+        """Join all of silver."""
+        left = left_side(inputs.whole(OWN), self.join)
+        return matched(left, right_side(inputs.whole(self._right), self.join), self.join)
+
+    def plan(self, batch: GoldBatch) -> MergePlan | None:
+        """Compute the rows anew that the batch may change, and replace those that it does."""
+        join, inputs = self.join, batch.inputs
+        new_left = left_side(batch.events, join)
+        new_right = right_side(inputs.taken[self._right], join)
+        # The left events that the batch may change.
+        spans = [span(new_left, LEFT_TIME, LEFT_TIME)]
+        of_right = span(new_right, RIGHT_TIME, RIGHT_TIME)
+        spans.append(None if of_right is None else (of_right[0] - join.within, of_right[1]))
+        bounds = [one for one in spans if one is not None]
+        if not bounds:
+            return None
+        first, last = min(low for low, _ in bounds), max(high for _, high in bounds)
+        known = left_side(inputs.whole(OWN).where(_between(first, last)), join)
+        left = batch.hold(changed_by(new_left, new_right, known, join))
+        near = inputs.whole(self._right).where(_between(first, last + join.within))
+        return MergePlan(
+            batch.hold(batch.stamped(matched(left, right_side(near, join), join))),
+            on=(
+                f"t.{LEFT} = s.{LEFT} "
+                f"AND t.{LEFT_TIME} BETWEEN {literal(first)} AND {literal(last)}"
+            ),
+            changed=f"NOT t.{RIGHT} <=> s.{RIGHT}",
+        )
+
+
+def _between(first: datetime, last: datetime) -> str:
+    return f"event_time BETWEEN {literal(first)} AND {literal(last)}"
 
 
 def left_side(events: DataFrame, join: Join) -> DataFrame:
@@ -53,7 +128,7 @@ def right_side(events: DataFrame, join: Join) -> DataFrame:
     )
 
 
-def failed(side: LeftSide | RightSide) -> Column:
+def _failed(side: LeftSide | RightSide) -> Column:
     """Tell the events on which a side's ``where`` or one of its columns fails."""
     broken = reduce(or_, [try_eval(sql).isNull() for sql in side.columns.values()])
     if side.where is None:

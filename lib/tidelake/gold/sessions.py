@@ -13,12 +13,73 @@ from typing import Literal
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from tidelake.columns import literal
 from tidelake.config import GoldTable, SessionWindow
-from tidelake.gold import GONE
+from tidelake.config.gold import Ends
 from tidelake.gold.measures import GoldPlan, shown_of, states_of, to_values
+from tidelake.gold.plan import GONE, OWN, GoldBatch, Inputs, MergePlan, held_with_span
+from tidelake.gold.windows import Aggregated
+from tidelake.spark import tuning
 
 _SALT = "_salt"
 _Form = Literal["partial", "combine"]
+
+
+class Sessions(Aggregated):
+    """One row a session and key. A session may begin long before an event of its own."""
+
+    def __init__(self, name: str, place: str, gold: GoldTable) -> None:
+        """Take the gap: a session ends when it has passed."""
+        super().__init__(name, place, gold)
+        self.identity = ("session_id", *gold.keys)
+        self._leading = (*gold.keys, "session_id", "session_start", "session_end")
+        self.moment, self.ends = "session_start", Ends("session_end", gap_of(gold))
+
+    def of_all(self, inputs: Inputs) -> DataFrame:
+        """Group all of silver."""
+        sessions = to_sessions(inputs.whole(OWN), self.columns)
+        return self.ordered(sessions.withColumn("session_id", session_id(self.gold)))
+
+    def plan(self, batch: GoldBatch) -> MergePlan | None:
+        """Join the batch's sessions with the stored ones that they touch, and replace those."""
+        if not batch.eligible:
+            return None
+        events, gap = batch.events, gap_of(self.gold)
+        typed = self.columns.typed(events)
+        salt = self.salt(to_values(events, typed), batch.eligible, batch.slots)
+        sessions = to_sessions(events, self.columns, salt=salt)
+        partials, (first, last) = held_with_span(
+            sessions, "session_start", "session_end", batch.hold
+        )
+        # The stored sessions that the batch's could touch.
+        within = (
+            f"t.session_end >= {literal(first - gap)} AND t.session_start <= {literal(last + gap)}"
+        )
+        stored = batch.stored(self.name).alias("t").where(within)
+        changed = self.ordered(regroup(partials, stored, typed.table), GONE)
+        return MergePlan(
+            batch.hold.now(batch.stamped(changed)), on=f"t.session_id = s.session_id AND {within}"
+        )
+
+    def salt(self, events: DataFrame, count: int, slots: int) -> timedelta | None:
+        """Return the length of stretches into which keys are cut, where one is too much for a slot.
+
+        Args:
+            events: From :func:`tidelake.gold.measures.to_values`.
+            count: How many there are.
+            slots: Tasks that run at a time.
+        """
+        if count < tuning.SPLIT_EVENTS or slots <= tuning.SPLIT_COST:
+            return None
+        micros = F.unix_micros("event_time")
+        by_key = events.groupBy(*self.gold.keys).agg(
+            F.count("*").alias("_events"), F.min(micros).alias("_low"), F.max(micros).alias("_high")
+        )
+        found = by_key.agg(F.max("_events"), F.min("_low"), F.max("_high")).collect()[0]
+        if found[0] <= count * tuning.SPLIT_COST / slots:
+            return None
+        stretch = timedelta(microseconds=(found[2] - found[1]) // (tuning.SPLIT_STRETCHES * slots))
+        return max(stretch, gap_of(self.gold))
 
 
 def gap_of(table: GoldTable) -> timedelta:

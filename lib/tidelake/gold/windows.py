@@ -1,4 +1,4 @@
-"""Aggregate a batch of events per window and key, for windows whose bounds the clock gives.
+"""Aggregate events per window and key, for windows whose bounds the clock gives, or for all time.
 
 Windows lie on event time, aligned to the epoch in UTC and shifted by their offset; a start
 belongs to its window, an end does not.
@@ -6,15 +6,125 @@ belongs to its window, an end does not.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
+from functools import cached_property
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from tidelake.columns import holds, literal
 from tidelake.config import GlobalWindow, GoldTable, HoppingWindow, TumblingWindow
-from tidelake.gold.measures import GoldPlan, shown_of, states_of, to_values
+from tidelake.config.gold import Ends
+from tidelake.gold.measures import (
+    GoldPlan,
+    aggregates_of,
+    columns_of,
+    shown_of,
+    states_of,
+    to_values,
+    tolerances,
+    unhashed_of,
+    with_terms,
+)
+from tidelake.gold.plan import (
+    OWN,
+    Expression,
+    GoldBatch,
+    Inputs,
+    Kind,
+    MergePlan,
+    held_with_span,
+)
 
 BOUNDS = ("window_start", "window_end")
+
+
+class Aggregated(Kind):
+    """Measures of the events of a key, and of a window or session."""
+
+    # The columns before those of the measures.
+    _leading: tuple[str, ...]
+
+    def __init__(self, name: str, place: str, gold: GoldTable) -> None:
+        """Take the definition."""
+        self.name, self.place, self.definition, self.gold = name, place, gold, gold
+
+    @cached_property
+    def columns(self) -> GoldPlan:
+        """The columns of the measures, built once."""
+        return GoldPlan(self.gold)
+
+    def expressions(self) -> dict[str, Expression]:
+        """Return ``where`` and the measures."""
+        where = self.gold.where
+        named = {"where": Expression(OWN, where, is_condition=True)} if where else {}
+        return named | {
+            f"measures.{name.lstrip('_')}": Expression(OWN, sql)
+            for name, sql in aggregates_of(self.gold).items()
+        }
+
+    def eligible(self) -> Column:
+        """Return which events the table's ``where`` admits."""
+        return holds(self.gold.where) if self.gold.where else F.lit(True)
+
+    def failed(self, key: str, events: DataFrame) -> Column:
+        """Return where ``where`` or a measure fails."""
+        return self.columns.typed(events).failed
+
+    def tolerances(self, types: Mapping[str, str]) -> Mapping[str, str]:
+        """Return those of sums of doubles, means and sketches."""
+        return tolerances(self.gold, types)
+
+    @property
+    def unhashed(self) -> frozenset[str]:
+        """Those of its measures."""
+        return unhashed_of(self.gold)
+
+    def with_terms(self, types: Mapping[str, str]) -> Kind:
+        """Compute beside each sum of doubles how large its terms were."""
+        return type(self)(self.name, self.place, with_terms(self.gold, types))
+
+    def ordered(self, aggregated: DataFrame, *more: str) -> DataFrame:
+        """Put the columns in the order in which analysts read them."""
+        return aggregated.select(*self._leading, *columns_of(self.gold), *more)
+
+
+class Windowed(Aggregated):
+    """One row a window and key; without windows one row a key."""
+
+    def __init__(self, name: str, place: str, gold: GoldTable) -> None:
+        """Take where windows begin and end."""
+        super().__init__(name, place, gold)
+        self._leading = self.identity = gold.keys
+        if isinstance(gold.window, TumblingWindow | HoppingWindow):
+            self._leading = self.identity = (*BOUNDS, *gold.keys)
+            self.moment, self.ends = BOUNDS[0], Ends(BOUNDS[1])
+            self.reach = gold.window.size
+
+    def of_all(self, inputs: Inputs) -> DataFrame:
+        """Aggregate all of silver."""
+        return self.ordered(to_partials(inputs.whole(OWN), self.columns))
+
+    def plan(self, batch: GoldBatch) -> MergePlan | None:
+        """Add the batch's partial aggregates to the windows that the table holds."""
+        if not batch.eligible:
+            return None
+        partials, within = to_partials(batch.events, self.columns), []
+        gold = self.columns.typed(batch.events).table
+        if self.moment is None:
+            partials = batch.hold(partials)
+        else:
+            partials, (first, last) = held_with_span(partials, self.moment, self.moment, batch.hold)
+            within = [f"t.{self.moment} BETWEEN {literal(first)} AND {literal(last)}"]
+        merged = {state.name: state.merge for state in states_of(gold)}
+        # Delta casts what is assigned to the type of the stored column.
+        update = merged | {shown.name: shown.over(merged) for shown in shown_of(gold)}
+        return MergePlan(
+            batch.stamped(self.ordered(partials)),
+            on=" AND ".join([*[f"t.{name} <=> s.{name}" for name in self.identity], *within]),
+            update=update | {name: f"s.{name}" for name in ("_generation", "_batch")},
+        )
 
 
 def to_partials(events: DataFrame, plan: GoldPlan) -> DataFrame:

@@ -27,8 +27,8 @@ from tidelake.delta.tables import Lake, Table
 from tidelake.errors import RefusedError
 from tidelake.folders import matching
 from tidelake.ops.query import ask
+from tidelake.runtime.gold_tables import targets_of
 from tidelake.runtime.hop import Run
-from tidelake.runtime.targets import targets_of
 from tidelake.spark.engine import with_settings
 from tidelake.spark.tuning import VACUUM_SETTINGS
 
@@ -107,8 +107,8 @@ def plan_upkeep(
     needs = needs_of(lake, tables, rollbacks_since=moment - horizon)
     # By time where rows have one: merges look for a batch's windows, and analysts for days.
     orders = {
-        target.table: (target.moment,) if target.moment else target.identity[:CLUSTERED_BY]
-        for target in targets_of(lake, pipeline)
+        table: (kind.moment,) if kind.moment else kind.identity[:CLUSTERED_BY]
+        for table, kind in targets_of(lake, pipeline)
     }
     plans = []
     for table in tables:

@@ -26,15 +26,15 @@ from tidelake.delta.positions import Position
 from tidelake.delta.tables import BESIDE, Hop, Lake, Table
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.folders import Folder, remove_tree, write_whole
+from tidelake.gold.plan import Inputs
 from tidelake.ops.history import history
 from tidelake.ops.query import ask
 from tidelake.replay.generations import closing_tables, decided_before, rebuild_gold, rebuild_silver
 from tidelake.replay.verify_silver import ORIGIN
-from tidelake.runtime.gold_target import Inputs, Target
+from tidelake.runtime.gold_tables import Target, targets_of
 from tidelake.runtime.hop import Run
 from tidelake.runtime.runner import run_hops
 from tidelake.runtime.schemas import check_definition
-from tidelake.runtime.targets import targets_of
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 
 Start = Literal["bronze", "silver"]
@@ -357,7 +357,7 @@ def _pinned_gold(run: Run) -> tuple[dict[str, int], Mapping[str, Position]]:
         # The version before the note: a batch that closes meanwhile is not read.
         version = newest_version(target.table)
         last = last_commit(target.table, up_to=version) if version >= 0 else None
-        if last is None or changed_definition(last, target.definition):
+        if last is None or changed_definition(last, target.kind.definition):
             raise UsageError(
                 f"{target.table.name} was not filled under today's definition, and a range would "
                 f"leave the rest of it so. Fill all of it with: tidelake backfill run {name} "
@@ -383,20 +383,21 @@ def _rows_in(
     first, end = F.lit(span.start), F.lit(span.end)
 
     def rows_of(target: Target, inputs: Inputs) -> DataFrame:
-        if target.moment is None:
-            return target.of_all(inputs)
-        reach = target.reach
+        kind = target.kind
+        if kind.moment is None:
+            return kind.of_all(inputs)
+        reach = kind.reach
         if reach is not None:
             # No row of the range follows from other events.
             event_time, after = F.col("event_time"), F.lit(span.end + reach)
             near = (event_time >= first) & (event_time < after)
             whole = inputs.whole
             inputs = Inputs({}, lambda key: whole(key).where(near))
-        moment = F.col(target.moment)
+        moment = F.col(kind.moment)
         inside = (moment >= first) & (moment < end)
         name = target.table.name
         stored = load(run.spark, run.lake.table(name), version=versions[name])
         kept = stored.drop(*ORIGIN).where(~inside | moment.isNull())
-        return kept.unionByName(target.of_all(inputs).where(inside))
+        return kept.unionByName(kind.of_all(inputs).where(inside))
 
     return rows_of

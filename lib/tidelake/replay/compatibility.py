@@ -128,7 +128,7 @@ def _gold_verdicts(run: Run) -> Iterator[TableVerdict]:
             continue
         wanted = target_schema(run, target)
         found = tuple(differences(load(run.spark, table).schema, wanted, GOLD_FREEDOM))
-        redefined = changed_definition(last_commit(table), target.definition)
+        redefined = changed_definition(last_commit(table), target.kind.definition)
         yield TableVerdict(table.name, "redefined" if redefined else "continues", found)
     for table in run.lake.existing():
         last = last_commit(table)

@@ -20,6 +20,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from tidelake.columns import literal
 from tidelake.config import FilesSource
 from tidelake.config.model import parse_duration
 from tidelake.delta.access import detail, load
@@ -31,6 +32,7 @@ from tidelake.delta.tables import HOPS, Hop, Lake, Table
 from tidelake.errors import NotBuiltError, RefusedError, SourceError, UsageError
 from tidelake.fingerprints import EMPTY, bronze_marks
 from tidelake.folders import remove_tree
+from tidelake.gold.plan import span
 from tidelake.instants import to_json
 from tidelake.ops.history import history, require_tables
 from tidelake.ops.maintenance import needs_of, vacuum
@@ -54,7 +56,6 @@ from tidelake.replay.generations import (
 from tidelake.replay.requeue import as_requeued, kept_in, send
 from tidelake.replay.subject import Subject
 from tidelake.runtime.books import close_epoch, copy_books
-from tidelake.runtime.gold_target import literal, span
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
 from tidelake.runtime.landing import check_landing, taken_files

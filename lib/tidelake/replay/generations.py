@@ -18,6 +18,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidelake.bronze import REQUEUE_DDL, as_never_requeued
+from tidelake.columns import stamped
 from tidelake.config import Source
 from tidelake.delta.access import detail, load
 from tidelake.delta.append import append, differences, ensure_table
@@ -36,17 +37,18 @@ from tidelake.delta.positions import BEGINNING, Position, rewritten_after, rows_
 from tidelake.delta.tables import Hop, Table
 from tidelake.errors import UsageError
 from tidelake.fingerprints import fingerprint
+from tidelake.gold.plan import Inputs
 from tidelake.ops.history import history
 from tidelake.replay.verify_silver import ORIGIN as OF_THE_BATCH
 from tidelake.replay.verify_silver import read_inputs
 from tidelake.runtime.accepted_rows import AcceptedRows
 from tidelake.runtime.checkpoints import delta_offset, prepare
-from tidelake.runtime.gold_target import (
-    Inputs,
+from tidelake.runtime.gold_tables import (
     Target,
     count_contributions,
+    gold_note,
     inputs_of,
-    stamped,
+    targets_of,
     up_to,
 )
 from tidelake.runtime.held import Held
@@ -54,7 +56,6 @@ from tidelake.runtime.hop import Run
 from tidelake.runtime.prefilter import Recovered
 from tidelake.runtime.schemas import GOLD_FREEDOM, create_silver, from_ddl, target_schema
 from tidelake.runtime.silver import BatchContext, Stored, silver_batch
-from tidelake.runtime.targets import targets_of
 from tidelake.silver.classify import ORIGIN, STAGE
 from tidelake.silver.route import FATE, QUARANTINED, SILVER
 from tidelake.silver.watermark import partition_of
@@ -250,7 +251,7 @@ def rebuild_gold(
     run: Run,
     *,
     until: Mapping[str, Position] | None = None,
-    rows_of: Callable[[Target, Inputs], DataFrame] = lambda target, inputs: target.of_all(inputs),
+    rows_of: Callable[[Target, Inputs], DataFrame] = lambda one, inputs: one.kind.of_all(inputs),
 ) -> str:
     """Compute every gold table from all of silver, and return the new generation.
 
@@ -267,7 +268,7 @@ def rebuild_gold(
         (
             target.table,
             rows_of(target, Inputs({}, read)),
-            {**contributed, **target.books(until, settled)},
+            {**contributed, **gold_note(target, until, settled)},
         )
         for target, contributed in zip(targets, counted, strict=True)
     )
@@ -296,7 +297,7 @@ def _gold_mismatches(run: Run) -> Iterator[str]:
         if last is None:
             yield f"{table.name} is new"
             return
-        if changed_definition(last, target.definition):
+        if changed_definition(last, target.kind.definition):
             yield f"{table.name} has another definition now"
         stored = load(run.spark, table).schema
         changes = differences(stored, target_schema(run, target), GOLD_FREEDOM)

@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from tidelake.columns import stamped
 from tidelake.config.names import ID_HASH
 from tidelake.delta.access import load, rows_that_came
 from tidelake.delta.locks import HopLocks, hold_hops
@@ -31,6 +32,7 @@ from tidelake.delta.notes import (
 )
 from tidelake.delta.positions import BEGINNING, Position, rows_between
 from tidelake.errors import RefusedError, UnbalancedError, UsageError
+from tidelake.gold.plan import OWN
 from tidelake.ops.history import history
 from tidelake.ops.ledger import read_ledger
 from tidelake.replay.backfill import State, fill, green_lake, green_run, need_state, write_state
@@ -51,11 +53,10 @@ from tidelake.replay.generations import (
 from tidelake.replay.requeue import next_instant, send, waiting
 from tidelake.replay.verify import shape_of
 from tidelake.replay.verify_silver import ORIGIN, read_inputs
-from tidelake.runtime.gold_target import OWN, inputs_of, stamped
+from tidelake.runtime.gold_tables import inputs_of, targets_of
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import create_silver
-from tidelake.runtime.targets import targets_of
 
 Cause = Literal["late rows", "dimension", "definition", "arrived since"]
 
@@ -114,13 +115,15 @@ def differences(run: Run, state: State) -> Differences:
         targets_of(run.lake, run.pipeline), targets_of(green.lake, run.pipeline), strict=True
     ):
         exists = live.table.exists
-        if not exists or changed_definition(last_commit(live.table), live.definition):
+        if not exists or changed_definition(last_commit(live.table), live.kind.definition):
             redefined.add(live.table.name)
         if exists:
             made = load(run.spark, target.table).drop(*ORIGIN)
             stored = load(run.spark, live.table).drop(*ORIGIN)
             both = [name for name in made.columns if name in stored.columns]
-            gold[live.table.name] = compare(made.select(*both), stored, shape_of(target, stored))
+            gold[live.table.name] = compare(
+                made.select(*both), stored, shape_of(target.kind, stored)
+            )
     return Differences(silver, gold, frozenset(redefined))
 
 

@@ -31,7 +31,7 @@ from tidelake.replay.generations import (
     rebuild_silver,
 )
 from tidelake.runtime.checkpoints import file_entry
-from tidelake.runtime.gold_target import inputs_of
+from tidelake.runtime.gold_tables import inputs_of
 from tidelake.runtime.hop import Run
 from tidelake.runtime.landing import taken_files
 

@@ -33,6 +33,7 @@ from tidelake.fingerprints import (
     fingerprint,
     ids_in,
 )
+from tidelake.gold.plan import Inputs, Kind
 from tidelake.instants import from_json, from_micros
 from tidelake.ops.history import history
 from tidelake.replay.compare import (
@@ -49,10 +50,9 @@ from tidelake.replay.compare import (
     types_in,
 )
 from tidelake.replay.verify_silver import EVENTS, ORIGIN, judge_silver, read_inputs
-from tidelake.runtime.gold_target import Inputs, Target, inputs_of, up_to
+from tidelake.runtime.gold_tables import Target, inputs_of, targets_of, up_to
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
-from tidelake.runtime.targets import targets_of
 from tidelake.spark.engine import fitted
 
 _BRONZE = TableShape(key=("record_id",), moment="ingested_at")
@@ -288,32 +288,32 @@ def judge_target(run: Run, target: Target, version: int, since: datetime | None)
     reached = positions(last_commit(target.table, up_to=version))
     read = up_to(run.spark, tables, {key: reached.get(key, BEGINNING) for key in tables})
     found = load(run.spark, target.table, version=version).drop(*ORIGIN)
-    target = target.with_terms(_types_of(found))
-    shape = shape_of(target, found)
-    if since is None or target.reach is None or target.moment is None:
-        return compare(target.of_all(Inputs({}, read)), found, shape)
+    kind = target.kind.with_terms(_types_of(found))
+    shape = shape_of(kind, found)
+    if since is None or kind.reach is None or kind.moment is None:
+        return compare(kind.of_all(Inputs({}, read)), found, shape)
     # From when on rows may have changed by what arrived.
     earliest = []
-    for key in target.inputs:
+    for key in kind.sources:
         arrived = read(key).where(F.col("ingested_at") >= F.lit(since))
         micros = arrived.agg(F.min(F.unix_micros("event_time"))).collect()[0][0]
         if (at := from_micros(micros)) is not None:
             earliest.append(at)
     if not earliest:
         return compare(found.limit(0), found.limit(0), shape)
-    first = instant(min(earliest) - target.reach)
-    expected = target.of_all(Inputs({}, lambda key: read(key).where(F.col("event_time") >= first)))
-    late_enough = F.col(target.moment) >= first
+    first = instant(min(earliest) - kind.reach)
+    expected = kind.of_all(Inputs({}, lambda key: read(key).where(F.col("event_time") >= first)))
+    late_enough = F.col(kind.moment) >= first
     return compare(expected.where(late_enough), found.where(late_enough), shape)
 
 
-def shape_of(target: Target, stored: DataFrame) -> TableShape:
+def shape_of(kind: Kind, stored: DataFrame) -> TableShape:
     """Say how a gold table's rows are compared."""
     return TableShape(
-        key=target.identity,
-        moment=target.moment,
-        near=target.tolerances(_types_of(stored)),
-        unhashed=target.unhashed,
+        key=kind.identity,
+        moment=kind.moment,
+        near=kind.tolerances(_types_of(stored)),
+        unhashed=kind.unhashed,
     )
 
 

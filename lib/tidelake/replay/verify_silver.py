@@ -37,7 +37,7 @@ from tidelake.replay.compare import (
 )
 from tidelake.replay.requeue import kept_in
 from tidelake.runtime.accepted_rows import AcceptedRows
-from tidelake.runtime.gold_target import up_to
+from tidelake.runtime.gold_tables import up_to
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import Lookup, enriched, from_records, lookups, remembered

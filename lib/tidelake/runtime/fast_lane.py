@@ -33,12 +33,13 @@ from tidelake.delta.tables import Table
 from tidelake.errors import NotBuiltError, TidelakeError, UsageError
 from tidelake.folders import Folder, remove_tree
 from tidelake.gold.detections import EVIDENCE, RULE, known, to_fast_alerts
+from tidelake.gold.plan import OWN
 from tidelake.instants import BEGINNING as FIRST_INSTANT
 from tidelake.instants import back, from_micros
 from tidelake.kafka.client import refuse_unreachable
 from tidelake.kafka.topic_source import client_options
 from tidelake.runtime.failures import FOREIGN, named
-from tidelake.runtime.gold_target import OWN, inputs_of, up_to
+from tidelake.runtime.gold_tables import inputs_of, up_to
 from tidelake.runtime.hop import Run
 from tidelake.silver.glance import glance
 from tidelake.spark.engine import runs_until_stopped

@@ -14,7 +14,7 @@ from tidelake.errors import RefusedError, UsageError
 from tidelake.runtime.books import close_epoch, copy_books
 from tidelake.runtime.bronze_hop import BronzeHop
 from tidelake.runtime.failures import naming
-from tidelake.runtime.gold_hop import GoldHop
+from tidelake.runtime.gold import GoldHop
 from tidelake.runtime.hop import HopQuery, Run
 from tidelake.runtime.progress import InputGrewError, LimitChangedError
 from tidelake.runtime.schemas import check_definition

@@ -24,6 +24,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from tidelake.bronze import REQUEUE_DDL
+from tidelake.columns import stamped
 from tidelake.config import Enrich, Pipeline, Registry
 from tidelake.config.meanings import meaning_of
 from tidelake.config.names import IS_DELETE, SEQUENCE
@@ -33,12 +34,12 @@ from tidelake.delta.log import CREATION, FIRST_GENERATION, last_commit, newest_v
 from tidelake.delta.merge import compact, is_due
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import ConfigError, UsageError, Violation
+from tidelake.gold.plan import OWN, Inputs
 from tidelake.instants import from_micros, to_json
 from tidelake.kafka.registry import Version, incompatibility, versions_of
 from tidelake.runtime.failures import FOREIGN
-from tidelake.runtime.gold_target import OWN, Inputs, Target, inputs_of, stamped
+from tidelake.runtime.gold_tables import Target, inputs_of, targets_of
 from tidelake.runtime.hop import Run
-from tidelake.runtime.targets import targets_of
 from tidelake.silver.avro_schema import problem_of
 from tidelake.silver.classify import SELECTED, payload_scope
 from tidelake.silver.dedup import Repeats
@@ -122,7 +123,7 @@ def silver_freedom(pipeline: Pipeline) -> Freedom:
 def target_schema(run: Run, target: Target) -> StructType:
     """Give a gold table's columns, in the order in which analysts read them."""
     inputs = _empty_inputs(run)
-    rows = target.of_all(Inputs(inputs, inputs.__getitem__))
+    rows = target.kind.of_all(Inputs(inputs, inputs.__getitem__))
     return stamped(rows, generation="", batch=0).schema
 
 
@@ -140,7 +141,7 @@ def _empty_inputs(run: Run) -> dict[str, DataFrame]:
 def known_targets(run: Run, inputs: Mapping[str, DataFrame] | None = None) -> list[Target]:
     """List the gold tables whose inputs all exist, or can be derived from the definition."""
     known = (_empty_inputs(run) if inputs is None else inputs).keys()
-    return [one for one in targets_of(run.lake, run.pipeline) if set(one.inputs) <= known]
+    return [one for one in targets_of(run.lake, run.pipeline) if set(one.kind.sources) <= known]
 
 
 def check_definition(run: Run) -> None:
@@ -155,8 +156,11 @@ def check_definition(run: Run) -> None:
     if not violations:
         inputs = _empty_inputs(run)
         for target in known_targets(run, inputs):
-            for path, (key, column) in target.expressions().items():
-                violations += _refused(inputs[key], {f"{target.place}.{path}": column})
+            for path, one in target.kind.expressions().items():
+                place = f"{target.kind.place}.{path}"
+                column = F.expr(one.sql)
+                wanted = F.count_if(column) if one.is_condition else column
+                violations += _refused(inputs[one.key], {place: wanted})
     if violations:
         raise ConfigError(pipeline.file, violations)
 

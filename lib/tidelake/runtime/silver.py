@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 
 from tidelake.bronze import as_never_requeued
+from tidelake.columns import stamped
 from tidelake.config.model import bytes_of
 from tidelake.delta.access import follow, load
 from tidelake.delta.append import append, types_of
@@ -30,7 +31,6 @@ from tidelake.delta.positions import BEGINNING, Position, size_between
 from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
 from tidelake.runtime.accepted_rows import AcceptedRows, FilesInScope
-from tidelake.runtime.gold_target import stamped
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Heads, HopQuery, Run
 from tidelake.runtime.lanes import side_by_side

@@ -173,7 +173,7 @@ def _refuse_mismatch(context: AlertContext, hop: Hop, tables: list[Table]) -> No
 
 
 def _inputs(context: AlertContext, hop: Hop) -> Mapping[str, Table]:
-    from tidelake.runtime.gold_target import inputs_of  # noqa: PLC0415
+    from tidelake.runtime.gold_tables import inputs_of  # noqa: PLC0415
 
     if hop == "silver":
         return context.lake.silver_inputs(context.name)

@@ -37,8 +37,7 @@ from tidelake.ops.metrics.table import Measured, kept_since
 from tidelake.ops.query import ask
 from tidelake.ops.side import LateDay, ReasonGroup, list_late, list_quarantine
 from tidelake.ops.status import HopStatus, Status, batch_reached, read_status
-from tidelake.runtime.gold_target import Target
-from tidelake.runtime.targets import targets_of
+from tidelake.runtime.gold_tables import Target, targets_of
 
 # How many batches the trend of a hop shows.
 _LATELY = 30
@@ -327,7 +326,7 @@ def _kind(target: Target, gold: GoldTable | None) -> str:
         return _KINDS[gold.window.kind]
     if target.table.name.startswith("dim."):
         return "versions" if target.table.name.endswith("__history") else "dimension"
-    return "alerts" if "rule" in target.identity else "join"
+    return "alerts" if "rule" in target.kind.identity else "join"
 
 
 def _shown(lake: Lake, blank: Plot, gold: GoldTable | None) -> Plot:

@@ -12,9 +12,11 @@ from pyspark.sql import functions as F
 
 from tidelake.config.meanings import meaning_of
 from tidelake.config.model import bytes_of
-from tidelake.delta.append import ensure_table
-from tidelake.delta.log import last_commit
-from tidelake.delta.merge import CONFLICTS, enable_deletion_vectors, has_vectors
+from tidelake.config.types import quoted
+from tidelake.delta.access import load
+from tidelake.delta.append import append, ensure_table
+from tidelake.delta.log import CREATION, Commit, last_commit, newest_version
+from tidelake.delta.merge import CONFLICTS, enable_deletion_vectors, has_vectors, merge
 from tidelake.delta.notes import (
     changed_definition,
     definition_note,
@@ -24,25 +26,25 @@ from tidelake.delta.notes import (
 from tidelake.delta.positions import BEGINNING, Position, size_between
 from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
+from tidelake.gold.plan import GONE, OWN, GoldBatch, Inputs, MergePlan
 from tidelake.runtime.checkpoints import Fence
-from tidelake.runtime.gold_target import (
-    OWN,
-    Inputs,
+from tidelake.runtime.gold_tables import (
     Target,
     by_input,
     contributions,
     count_contributions,
     counted_for,
+    gold_note,
     inputs_of,
     open_stream,
+    targets_of,
     up_to,
 )
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Heads, HopQuery, Run
 from tidelake.runtime.lanes import Lanes
 from tidelake.runtime.schemas import GOLD_FREEDOM, target_schema
-from tidelake.runtime.targets import targets_of
-from tidelake.spark.engine import fitted
+from tidelake.spark.engine import fitted, slots_of
 from tidelake.spark.internals import moved
 from tidelake.spark.tuning import is_small
 
@@ -90,7 +92,7 @@ class GoldHop(HopQuery):
                     f"Fill it with: tidelake run {name} --hop silver"
                 )
         for target in self._targets:
-            if changed_definition(last_commit(target.table), target.definition):
+            if changed_definition(last_commit(target.table), target.kind.definition):
                 raise self.fence.refusal(f"{target.table.name} was filled under another definition")
         for target in self._targets:
             ensure_table(
@@ -98,15 +100,19 @@ class GoldHop(HopQuery):
                 target.table,
                 target_schema(self.run, target),
                 # Where a merge carries no note, rows of an uncommitted batch are of this one.
-                {**self.creation_note(), **definition_note(target.definition)},
+                {**self.creation_note(), **definition_note(target.kind.definition)},
                 meaning=meaning_of(self.run.pipeline, target.table.name),
                 freedom=GOLD_FREEDOM,
             )
 
     def stream(self) -> DataFrame:
-        """Follow silver from its first commit on."""
+        """Follow silver from its first commit on, in the columns that gold reads."""
         return open_stream(
-            self.run.spark, self._inputs, max_bytes=self.limit, idle=self.standing.idle()
+            self.run.spark,
+            self._inputs,
+            self._targets,
+            max_bytes=self.limit,
+            idle=self.standing.idle(),
         )
 
     def write(self, rows: DataFrame, batch: int, heads: Heads) -> None:
@@ -114,12 +120,14 @@ class GoldHop(HopQuery):
         began = time.monotonic()
         reached = positions(heads[0])
         until = self.standing.planned(batch, reached)
-        open_targets = [
-            target
-            for target, last in zip(self._targets, heads, strict=True)
-            if self.fence.admits(target.table, last, batch, until)
-        ]
-        if not open_targets:
+        # A table may hold the batch already: the run before ended between two of them.
+        targets, lasts = [], []
+        for target, head in zip(self._targets, heads, strict=True):
+            last = self.fence.admits(target.table, head, batch, until)
+            if last is not None:
+                targets.append(target)
+                lasts.append(last)
+        if not targets:
             return
         sizes = [
             size_between(table, reached.get(key, BEGINNING), until[key])
@@ -131,38 +139,44 @@ class GoldHop(HopQuery):
         if self._lanes is None:
             self._lanes = Lanes(rows.sparkSession, len(self._targets))
         with ExitStack() as fitting, Held(small=small) as hold:
-            for one in (rows.sparkSession, *self._lanes.beside):
-                fitting.enter_context(fitted(one, count))
-            # The batch by input, and its events counted.
-            if len(self._inputs) == 1:
-                told = Observation()
-                marks = contributions(rows, OWN, open_targets)
-                counts = [F.count_if(mark).alias(name) for name, mark in marks.items()]
-                taken = by_input(hold.now(rows.observe(told, *counts)), self._inputs)
-                counted = counted_for(open_targets, [told.get])
-            else:
-                taken = by_input(hold.now(rows), self._inputs)
-                counted = count_contributions(taken, open_targets)
+            for session in (rows.sparkSession, *self._lanes.beside):
+                fitting.enter_context(fitted(session, count))
+            taken, counted = self._taken(rows, targets, hold)
+            notes = [
+                self.note(batch, **counts, **gold_note(target, until, settled))
+                for target, counts in zip(targets, counted, strict=True)
+            ]
 
-            def merge(session: SparkSession, piece: tuple[Target, Mapping[str, int]]) -> None:
-                target, contributed = piece
-                note = self.note(batch, **contributed, **target.books(until, settled))
+            def work(session: SparkSession, piece: tuple[Target, Commit, dict[str, Any]]) -> None:
                 inputs = Inputs(
                     {key: moved(frame, session) for key, frame in taken.items()},
                     up_to(session, self._inputs, until),
                 )
-                self._merge(target, inputs, note, until, small)
+                self._merge(*piece, inputs, until, small)
 
-            pieces = list(zip(open_targets, counted, strict=True))
-            self._lanes.each(rows.sparkSession, pieces, merge)
-        detail = f"into {len(open_targets)} tables"
+            self._lanes.each(rows.sparkSession, list(zip(targets, lasts, notes, strict=True)), work)
+        detail = f"into {len(targets)} tables"
         self.run.progress.closed(self.hop, batch, counted[0]["rows"], began, detail=detail)
+
+    def _taken(
+        self, rows: DataFrame, targets: list[Target], hold: Held
+    ) -> tuple[dict[str, DataFrame], list[dict[str, int]]]:
+        """Keep a batch, and return its events by input and what was counted for each table."""
+        if len(self._inputs) > 1:
+            taken = by_input(hold.now(rows), self._inputs)
+            return taken, count_contributions(taken, targets)
+        told = Observation()
+        marks = contributions(rows, OWN, targets)
+        counts = [F.count_if(mark).alias(name) for name, mark in marks.items()]
+        taken = by_input(hold.now(rows.observe(told, *counts)), self._inputs)
+        return taken, counted_for(targets, [told.get])
 
     def _merge(
         self,
         target: Target,
-        inputs: Inputs,
+        last: Commit,
         note: dict[str, Any],
+        inputs: Inputs,
         until: Mapping[str, Position],
         small: bool,
     ) -> None:
@@ -170,18 +184,57 @@ class GoldHop(HopQuery):
         for left in reversed(range(_TRIES)):
             try:
                 with Held(small=small) as hold:
-                    target.merge(inputs, note, hold)
+                    self._merge_once(target, last, note, inputs, hold)
                 # Delta leaves out the commit of a merge that changes no row.
-                last = last_commit(target.table)
-                if self.fence.admits(target.table, last, note["batch"], until):
-                    target.close_unchanged(inputs, note)
+                new = last_commit(target.table)
+                if self.fence.admits(target.table, new, note["batch"], until):
+                    close_unchanged(inputs, target.table, note)
                 else:
                     spark = inputs.taken[OWN].sparkSession
-                    enable_deletion_vectors(spark, target.table, last)
+                    enable_deletion_vectors(spark, target.table, new)
             except CONFLICTS:
                 if not left:
                     raise
-                last = last_commit(target.table)
-                if self.fence.admits(target.table, last, note["batch"], until):
+                new = last_commit(target.table)
+                if self.fence.admits(target.table, new, note["batch"], until):
                     continue
             return
+
+    def _merge_once(
+        self, target: Target, last: Commit, note: dict[str, Any], inputs: Inputs, hold: Held
+    ) -> None:
+        table, spark = target.table, inputs.taken[OWN].sparkSession
+        batch = GoldBatch(
+            inputs,
+            eligible=note["eligible"],
+            stored=lambda name: load(spark, self.run.lake.table(name)),
+            generation=note["generation"],
+            number=note["batch"],
+            slots=slots_of(spark),
+            hold=hold,
+        )
+        plan = target.kind.plan(batch)
+        if plan is None:
+            return
+        # Nothing has been written since the table was made, not even by a merge without metadata.
+        if last.batch == CREATION and newest_version(table) == last.version:
+            append(_first_rows(plan, load(spark, table)), table, note, surely_filled=False)
+        else:
+            merge(plan, table, note)
+
+
+def _first_rows(plan: MergePlan, stored: DataFrame) -> DataFrame:
+    """Return what a merge into a table without rows inserts, in the types that it has."""
+    rows = plan.rows
+    if GONE in rows.columns:
+        rows = rows.where(~F.col(GONE))
+    # As MERGE does, which assigns to the columns of the table.
+    return rows.select(
+        *[F.col(quoted(one.name)).cast(one.dataType).alias(one.name) for one in stored.schema]
+    )
+
+
+def close_unchanged(inputs: Inputs, table: Table, note: dict[str, Any]) -> None:
+    """Commit no row, so that the table keeps up with the batches."""
+    stored = load(inputs.taken[OWN].sparkSession, table)
+    append(stored.limit(0), table, note, surely_filled=False)

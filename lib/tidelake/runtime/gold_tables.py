@@ -1,0 +1,186 @@
+"""The gold tables of a pipeline, the silver tables that they follow, and what each event counts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime
+from functools import reduce
+from typing import Any, NamedTuple
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tidelake.config import Pipeline, SessionWindow
+from tidelake.config.pipeline import selected_columns
+from tidelake.config.types import quoted
+from tidelake.delta.access import follow, load, rows_that_came
+from tidelake.delta.notes import definition_note, final_note
+from tidelake.delta.positions import Position
+from tidelake.delta.tables import Lake, Table
+from tidelake.gold.detections import Detected
+from tidelake.gold.dimensions import Dimension
+from tidelake.gold.joins import Joined
+from tidelake.gold.plan import OWN, Kind, columns_read
+from tidelake.gold.sessions import Sessions
+from tidelake.gold.windows import Windowed
+
+# What silver's batches wrote beside the columns that users see.
+_HIDDEN = ("_payload_hash", "_id_hash", "_generation", "_batch")
+
+
+class Target(NamedTuple):
+    """A table that gold's batches close, and what it follows from."""
+
+    table: Table
+    kind: Kind
+
+
+def targets_of(lake: Lake, pipeline: Pipeline) -> list[Target]:
+    """List the tables that a pipeline's gold hop fills, in the file's order."""
+    return [Target(lake.table(kind.name), kind) for kind in _kinds(pipeline)]
+
+
+def _kinds(pipeline: Pipeline) -> list[Kind]:
+    spec = pipeline.dimension
+    if spec is not None:
+        newest, *history = pipeline.gold_names
+        columns = tuple(name for name in selected_columns(pipeline.event) if name not in spec.key)
+        return [
+            Dimension(newest, spec, columns),
+            *[Dimension(name, spec, columns, history=True) for name in history],
+        ]
+    found: list[Kind] = []
+    for number, gold in enumerate(pipeline.gold):
+        kind = Sessions if isinstance(gold.window, SessionWindow) else Windowed
+        found.append(kind(f"gold.{gold.name}", f"gold[{number}]", gold))
+    for number, join in enumerate(pipeline.joins):
+        found.append(Joined(f"gold.{join.name}", f"joins[{number}]", join, pipeline.name))
+    for number, detection in enumerate(pipeline.detections):
+        place, features = f"detections[{number}]", f"gold.{detection.features}"
+        # Features and, after them, the alerts that look back at them.
+        found.append(Windowed(features, f"{place}.features", detection.hours))
+        found.append(Detected(f"gold.{detection.name}", place, detection, features))
+    return found
+
+
+def inputs_of(lake: Lake, pipeline: Pipeline) -> dict[str, Table]:
+    """Name the tables that gold follows, the pipeline's own silver first."""
+    others = [lake.silver(join.right.pipeline) for join in pipeline.joins]
+    own = lake.silver(pipeline.name)
+    return {OWN: own} | {table.name: table for table in others if table != own}
+
+
+def open_stream(
+    spark: SparkSession,
+    inputs: Mapping[str, Table],
+    targets: Sequence[Target],
+    *,
+    max_bytes: int | None,
+    idle: Collection[str] = (),
+) -> DataFrame:
+    """Follow each table from its first commit on; see :func:`tidelake.delta.access.follow`.
+
+    Returns the columns that the targets read; rows of several tables each in a struct of its own,
+    by number.
+    """
+    kinds, streams = [target.kind for target in targets], []
+    for key, table in inputs.items():
+        rows = follow(spark, table, max_bytes=max_bytes, idle=key in idle).drop(*_HIDDEN)
+        # Chosen here: what a micro-batch hands over is read whole.
+        streams.append(rows.select(*map(quoted, columns_read(kinds, rows.columns))))
+    if len(streams) == 1:
+        return streams[0]
+    packed = [rows.select(F.struct("*").alias(_packed(n))) for n, rows in enumerate(streams)]
+    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), packed)
+
+
+def by_input(rows: DataFrame, inputs: Mapping[str, Table]) -> dict[str, DataFrame]:
+    """Return a batch of the stream by the table that its rows are of."""
+    if len(inputs) == 1:
+        return dict.fromkeys(inputs, rows)
+    return {
+        key: rows.where(F.col(_packed(n)).isNotNull()).select(f"{_packed(n)}.*")
+        for n, key in enumerate(inputs)
+    }
+
+
+def _packed(number: int) -> str:
+    return f"_input_{number}"
+
+
+def up_to(
+    spark: SparkSession, inputs: Mapping[str, Table], until: Mapping[str, Position]
+) -> Callable[[str], DataFrame]:
+    """Return a reader of each table as far as a batch goes in it, which may be inside a commit."""
+
+    def read(key: str) -> DataFrame:
+        table, version = inputs[key], until[key][0]
+        rows = load(spark, table, version=version - 1) if version else load(spark, table).limit(0)
+        begun = rows_that_came(spark, table, (version, -1), until[key])
+        if begun is not None:
+            rows = rows.unionByName(begun)
+        return rows.drop(*_HIDDEN)
+
+    return read
+
+
+def contributions(events: DataFrame, key: str, targets: Sequence[Target]) -> dict[str, Column]:
+    """Return conditions: which events of an input go into each table, and which fail there.
+
+    None where no table reads the input. By number, since a table's name may be that of a column.
+    """
+    told = {"_rows": F.lit(True)} if key == OWN else {}
+    for number, (_, kind) in enumerate(targets):
+        if key == OWN:
+            told[f"_eligible_{number}"] = kind.eligible()
+        if key in kind.sources:
+            told[f"_failed_{number}"] = kind.failed(key, events)
+    return told
+
+
+def count_contributions(
+    inputs: Mapping[str, DataFrame], targets: Sequence[Target]
+) -> list[dict[str, int]]:
+    """Count the events of all inputs; see :func:`counted_for`."""
+    found = []
+    for key, events in inputs.items():
+        told = contributions(events, key, targets)
+        if told:
+            # An aggregate refuses what `try_eval` gives, which counts as not deterministic.
+            marks = events.select(*[condition.alias(name) for name, condition in told.items()])
+            counts = marks.agg(*[F.count_if(name).alias(name) for name in told])
+            found.append(counts.collect()[0].asDict())
+    return counted_for(targets, found)
+
+
+def counted_for(
+    targets: Sequence[Target], found: Sequence[Mapping[str, Any]]
+) -> list[dict[str, int]]:
+    """Add up what :func:`contributions` counted in each input, for each table.
+
+    ``rows`` of the pipeline's own silver, ``eligible``, those that go into the table, and
+    ``failed``, those of all its inputs on which an expression failed, which is null there.
+    """
+    total = Counter[str]()
+    for counts in found:
+        total.update({name: int(count or 0) for name, count in counts.items()})
+    return [
+        {
+            "rows": total["_rows"],
+            "eligible": total[f"_eligible_{number}"],
+            "failed": total[f"_failed_{number}"],
+        }
+        for number in range(len(targets))
+    ]
+
+
+def gold_note(
+    target: Target, until: Mapping[str, Position], settled: datetime | None
+) -> dict[str, Any]:
+    """Return the metadata that follows from a batch's end and what is settled there."""
+    return {
+        "until": {key: list(position) for key, position in until.items()},
+        **definition_note(target.kind.definition),
+        **final_note(target.kind.ends, settled),
+    }
