@@ -174,7 +174,7 @@ def columns_read(kinds: Collection[Kind], columns: Collection[str]) -> list[str]
     All columns where an expression may mean all of them.
     """
     written = " ".join(one.sql for kind in kinds for one in kind.expressions().values())
-    if re.search(r"[(,.]\s*\*", re.sub(r"\(\s*\*\s*\)", "", written)):
+    if re.search(r"[(,.]\s*\*", re.sub(r"(?i)\bcount\s*\(\s*\*\s*\)", "", written)):
         return list(columns)
     words = {word.lower() for word in re.findall(r"\w+", written)}
     words |= _ALWAYS | {name.lower() for kind in kinds for name in kind.identity}
