@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.brokers import Kafka, following, until_decided
 from tests.recovery.failpoints import armed
@@ -26,6 +27,8 @@ from tidelake.ops.status import read_status
 from tidelake.replay.repair import repair
 from tidelake.runtime import triggers
 from tidelake.runtime.bronze_hop import BronzeHop
+from tidelake.runtime.hop import HopQuery
+from tidelake.runtime.progress import LimitChangedError
 
 _BRONZE: tuple[Hop, ...] = ("bronze",)
 
@@ -197,6 +200,17 @@ def test_a_limit_that_changes_while_a_run_goes_on_loses_and_doubles_nothing(
     clicks = replace(clicks, environment=small)
     # Each hop learns once, from its second batch.
     lower = {8: 4, 8 << 10: 4 << 10}
+    ended: list[str] = []
+    real = HopQuery.check
+
+    def check(hop: HopQuery, query: StreamingQuery) -> None:
+        try:
+            real(hop, query)
+        except LimitChangedError:
+            ended.append(f"{hop.hop} {query.exception()}")
+            raise
+
+    monkeypatch.setattr(HopQuery, "check", check)
     monkeypatch.setattr(triggers, "next_limit", lambda *_, limit, **__: lower.get(limit, limit))
     lines: list[str] = []
     until_decided(clicks, 20, lines)
@@ -208,6 +222,8 @@ def test_a_limit_that_changes_while_a_run_goes_on_loses_and_doubles_nothing(
         "bronze  limit 8 -> 4 records",
         "silver  limit 8,192 -> 4,096 bytes",
     ]
+    # No query failed for it: each was stopped after a batch.
+    assert sorted(ended) == ["bronze None", "silver None"]
     held = [row[0] for row in kafka.records(topic)]
     assert [row[0] for row in read(clicks.lake, "bronze.clicks", "record_id")] == held
     clicks.run()

@@ -42,6 +42,7 @@ from tidelake.silver.plan import SilverPlan
 from tidelake.spark.engine import failure_text, runs_batches_here
 
 _POLL_SECONDS = 1
+_STOP_POLL_SECONDS = 0.01
 # What ends a query whose input got columns; the second where they came between the query's plan
 # and its first batch.
 _GREW = ("DELTA_SCHEMA_CHANGED", "assertion failed: Invalid batch")
@@ -105,6 +106,9 @@ class HopQuery(ABC):
         # The folder of this generation's checkpoint.
         self.checkpoint: Folder = checkpoints / self.fence.generation
         self._failure: Exception | None = None
+        self._query: StreamingQuery | None = None
+        # Stops the query after a batch that changed the limit.
+        self._stopping: threading.Thread | None = None
         self._closings: Closings | None = None
         self._took = False
         self.standing = CheckpointGuard(self.fence, self.checkpoint, tuple(closing), self.inputs)
@@ -191,17 +195,13 @@ class HopQuery(ABC):
             .trigger(**trigger)
         )
         try:
-            return writer.start()
+            self._query = writer.start()
         except FOREIGN as error:
             raise self.named(error) from error
+        return self._query
 
     def take(self, rows: DataFrame, batch: int) -> None:
-        """Write one micro-batch, and now and then put files together.
-
-        Spark cannot change the limit of a query that runs, nor stop one between two batches. So a
-        batch that changes the limit raises a LimitChangedError after it was closed: the next query
-        passes over it.
-        """
+        """Write one micro-batch, and now and then put files together."""
         began = time.monotonic()
         heads = [last_commit(table) for table in self.closing_tables()]
         self.write(rows, batch, heads)
@@ -213,9 +213,20 @@ class HopQuery(ABC):
             return
         ended = time.monotonic()
         changed = self.pace.closed(Load(taken[0], ended - began, taken[1], ended))
-        if changed:
+        if changed and self._query is not None:
             self.run.progress.say(f"{self.hop:<7} {changed}")
-            raise LimitChangedError(f"hop {self.hop}: {changed}")
+            self._stop_after_batch(self._query)
+
+    def _stop_after_batch(self, query: StreamingQuery) -> None:
+        """Let the open batch be the last of its query; Spark cannot change the limit of one.
+
+        A query that is stopped waits for its batch, and so must not be stopped from within it.
+        This returns when Spark has taken note, so that no other batch begins.
+        """
+        self._stopping = threading.Thread(target=query.stop, name=f"stop-{self.hop}", daemon=True)
+        self._stopping.start()
+        while query.isActive and self._stopping.is_alive():
+            time.sleep(_STOP_POLL_SECONDS)
 
     def _take_here(self, rows: DataFrame, batch: int) -> None:
         try:
@@ -235,9 +246,15 @@ class HopQuery(ABC):
         """
         if self.run.stop.is_set():
             raise KeyboardInterrupt
+        if self._stopping is not None:
+            self._stopping.join()
+            raise LimitChangedError(f"the limit of hop {self.hop} changed")
         try:
             query.awaitTermination(_POLL_SECONDS)
         except StreamingQueryException as error:
+            if self._stopping is not None and self._failure is None:
+                # Stopped while it wrote down that the batch is done: the next query passes over it.
+                return
             told = failure_text(query, error)
             if has_grown(told):
                 raise InputGrewError(f"the input of hop {self.hop} has new columns") from error
