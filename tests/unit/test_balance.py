@@ -32,7 +32,7 @@ from tidelake.fingerprints import (
     combined,
     fingerprint,
 )
-from tidelake.ops.balance import Batch, Mark, Tally, batch_of, problems_of, tally
+from tidelake.ops.balance import Batch, Mark, Tally, problems_of, tally
 from tidelake.ops.ledger import books_by
 from tidelake.ops.side import ClosedBatch
 
@@ -62,7 +62,7 @@ def fated(fate: str, *ids: str, stage: str | None = None, origin: str = "bronze"
 
 def batch(number: int, *counts: FateCount, taken: int | None = None, returned: int = 0) -> Batch:
     rows = sum(count.rows for count in counts) - returned if taken is None else taken
-    return Batch(number, "g1", NOON, rows, returned, counts, None)
+    return Batch(number, "g1", NOON, rows, returned, counts)
 
 
 def commit(number: int, *ids: str, rows: int | None = None, **note: Any) -> Commit:
@@ -291,14 +291,14 @@ def test_a_batch_is_read_from_silvers_commit() -> None:
         "prefiltered": None,
         "columns": [],
     }
-    found = batch_of(Commit(4, NOON, 2, note))
+    found = Batch.of(Commit(4, NOON, 2, note))
 
     assert (found.generation, found.number, found.taken, found.returned) == ("g2", 3, 3, 4)
     fresh = sum(count.rows for count in found.counts if count.origin == "bronze")
     (line,) = books_by([found], "batch")
     assert (fresh, line.fates.total() - fresh, line.conflicts) == (3, 4, 1)
     assert (line.fates["silver"], line.fates["quarantined"]) == (2, 5)
-    assert (found.watermark, found.closed_at) == (NOON, NOON)
+    assert found.closed_at == NOON
 
 
 def test_a_table_is_tallied_by_the_batch_that_wrote_each_row_and_open_ones_are_left_out(
@@ -393,7 +393,6 @@ _BEHIND = Batch(
     0,
     0,
     (),
-    None,
     (
         Deduction("g1", 0, "silver", 1, fingerprint_of([B]), sum_of([B])),
         Deduction("", -1, "duplicate", 1, 0, 0),
@@ -435,5 +434,5 @@ def test_another_row_that_went_instead_of_the_erased_one_is_told() -> None:
 def test_what_notes_say_of_an_erasure_is_read_back() -> None:
     told = deductions_note("now", _BEHIND.erased)
     read = Commit(3, NOON, 0, {"generation": "g2", "batch": 1, ERASED: told})
-    assert batch_of(read).erased == _BEHIND.erased
+    assert Batch.of(read).erased == _BEHIND.erased
     assert read.brought == _ERASED[0].brought == 0

@@ -392,7 +392,7 @@ def test_a_discarded_row_stays_in_quarantine_and_is_told_apart(
 def test_books_read_while_a_run_writes_are_read_again(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = ledger_module._tallies
+    real = ledger_module.closed_batch
     calls: list[int] = []
 
     def write_meanwhile(lake: Lake, name: str) -> Any:
@@ -401,7 +401,7 @@ def test_books_read_while_a_run_writes_are_read_again(
             write_bronze(lake, ["g:0"], 1)
         return real(lake, name)
 
-    monkeypatch.setattr(ledger_module, "_tallies", write_meanwhile)
+    monkeypatch.setattr(ledger_module, "closed_batch", write_meanwhile)
     found = books(lake)
 
     assert len(calls) == 2
@@ -424,7 +424,7 @@ def test_books_that_stay_unbalanced_are_not_read_again(
 
 def batch(number: int, *, hours: int, counts: tuple[FateCount, ...]) -> Batch:
     closed_at = datetime(2024, 1, 1, tzinfo=UTC) + timedelta(hours=hours)
-    return Batch(number, "g1", closed_at, 10, 1, counts, None)
+    return Batch(number, "g1", closed_at, 10, 1, counts)
 
 
 BATCHES = [

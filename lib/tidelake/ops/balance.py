@@ -1,9 +1,9 @@
-"""Compare what commits say of their batches with each other and with the tables' rows.
+"""Compare the metadata of commits with each other and with the tables' rows.
 
-Of topics, the offsets that bronze's batches read are compared with the rows that bronze holds.
-Offsets are more than records: the marker that ends a transaction has one, and so have records that
-were aborted or compacted away. So a missing row is no loss where only offsets tell. What is known:
-how many records each batch read of a partition, from where, and up to where.
+For topics, the offsets that bronze's batches read are compared with bronze's rows. There are more
+offsets than records: the marker that ends a transaction has one, and so have records that were
+aborted or compacted away. So a missing offset alone is no loss; commits also say how many records
+their batch read of each partition, from where and up to where.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _COUNTED = f"count(*), {DUCKDB_XOR}, {DUCKDB_SUM}"
 
 @dataclass(frozen=True)
 class Mark:
-    """How many rows, and which: marks that agree mean the same record ids."""
+    """The number of rows in a set, and the fingerprint of their record ids."""
 
     rows: int = 0
     fingerprint: Fingerprint = EMPTY
@@ -51,11 +51,9 @@ class Mark:
 
 @dataclass(frozen=True)
 class Tally:
-    """A table's rows, counted in the table itself.
+    """A table's rows as counted in the table, by generation and batch; bronze has one entry.
 
-    Attributes:
-        batches: By generation and batch; bronze has one entry for all.
-        records: How many different record ids bronze has; None for other tables.
+    ``records`` is the number of distinct record ids of bronze, None for other tables.
     """
 
     batches: Mapping[_Key, Mark]
@@ -76,8 +74,8 @@ class Tally:
 class Batch:
     """One committed batch of silver.
 
-    By Delta's statistics it took ``taken`` rows from bronze and ``returned`` rows from the requeue.
-    Where it began a generation, ``erased`` says what an erasure took out of earlier batches.
+    By Delta's statistics it read ``taken`` rows of bronze and ``returned`` rows of the requeue. In
+    the first batch of a generation, ``erased`` is what an erasure removed from earlier ones.
     """
 
     number: int
@@ -86,29 +84,27 @@ class Batch:
     taken: int
     returned: int
     counts: tuple[FateCount, ...]
-    watermark: datetime | None
     erased: tuple[Deduction, ...] = ()
 
-
-def batch_of(commit: Commit) -> Batch:
-    """Read a batch from silver's commit."""
-    note = SilverNote.of(commit)
-    return Batch(
-        number=commit.batch,
-        generation=commit.generation,
-        closed_at=commit.written_at,
-        taken=note.taken.get("bronze", 0),
-        returned=note.taken.get("requeue", 0),
-        counts=note.counts,
-        watermark=note.watermark,
-        erased=deductions_in([commit]),
-    )
+    @staticmethod
+    def of(commit: Commit) -> Batch:
+        """Read a batch from silver's commit."""
+        note = SilverNote.of(commit)
+        return Batch(
+            number=commit.batch,
+            generation=commit.generation,
+            closed_at=commit.written_at,
+            taken=note.taken.get("bronze", 0),
+            returned=note.taken.get("requeue", 0),
+            counts=note.counts,
+            erased=deductions_in([commit]),
+        )
 
 
 def tally(lake: Lake, table: Table, closed: ClosedBatch | None) -> Tally:
-    """Count a table's rows by the batch that wrote them, without those of later batches.
+    """Count a table's rows by batch, without those after ``closed``.
 
-    Without ``closed`` all rows of bronze, which does not know its batches.
+    Where ``closed`` is None, count all rows of bronze, which have no batch number.
     """
     if not table.exists:
         return Tally({})
@@ -129,7 +125,7 @@ def tally(lake: Lake, table: Table, closed: ClosedBatch | None) -> Tally:
 def repetitions(
     lake: Lake, bronze: Table, tallied: Tally, closing: Mapping[str, Sequence[Commit]]
 ) -> Iterator[str]:
-    """Say which batches of a layer were committed twice, and how many records bronze has twice."""
+    """Describe batches that were committed twice, and records that bronze holds twice."""
     for layer, commits in closing.items():
         for (generation, batch), versions in repeated(commits).items():
             yield (
@@ -153,10 +149,10 @@ def problems_of(
     pending: int,
     requeued: int,
 ) -> Iterator[str]:
-    """Say what does not add up, the earliest first."""
+    """Describe what does not add up, the earliest first."""
     yield from _bronze_problems(taken, tables["bronze"])
     erased = [one for batch in batches for one in batch.erased]
-    # What erasures took out of each batch, by its fate.
+    # The rows that erasures removed, by batch and fate.
     lost: dict[tuple[_Key, str], Mark] = {}
     for one in erased:
         key = (one.generation, one.batch), one.fate
@@ -223,7 +219,7 @@ def _batch_problems(
 
 @dataclass
 class _Partition:
-    """What bronze's commits say of one partition: None for what a commit does not say."""
+    """A partition by bronze's commits; None for what commits of earlier versions do not have."""
 
     name: str
     first: int | None
@@ -245,17 +241,17 @@ class _Partition:
 def topic_offsets(
     lake: Lake, bronze: Table, taken: Sequence[Commit]
 ) -> tuple[dict[str, int], list[str]]:
-    """Add up the offsets that bronze's batches, the newest first, read of topics.
+    """Add up the offsets of topics that bronze's batches read, given newest first.
 
     Returns:
-        ``offered``, the offsets between where the batches began and where they ended, and
-        ``taken``, the rows that bronze holds of them: nothing where bronze was not filled from
-        Kafka. And what does not add up, by partition.
+        ``offered``, the offsets between the start and the end of the batches, and ``taken``, the
+        rows that bronze holds of them; empty where bronze was not filled from Kafka. And what does
+        not add up, by partition.
     """
     partitions = _partitions(taken)
     if not partitions:
         return {}, []
-    # Rows that were erased are known by their arrivals, not by their partitions.
+    # Erased rows are recorded by their arrival, not by their partition.
     erased = any(ERASED in commit.note for commit in taken)
     topic, number, offset = (f"split_part(record_id, ':', {part})" for part in (1, 2, 3))
     at = f"CAST({offset} AS BIGINT)"
@@ -283,13 +279,13 @@ def topic_offsets(
 def _partitions(taken: Sequence[Commit]) -> dict[tuple[str, str], _Partition]:
     found: dict[tuple[str, str], _Partition] = {}
     for commit in reversed(taken):
-        # The commit that takes rows out carries the metadata of the last batch.
+        # The commit of an erasure carries the metadata of the last batch.
         if commit.batch < 0 or ERASED in commit.note:
             continue
         begins, read = commit.note.get("from"), commit.note.get("read")
         for topic, ends in commit.note.get("offsets", {}).items():
             for number, end in ends.items():
-                # A partition that is new begins with its first offset.
+                # A new partition begins at offset 0.
                 start = None if begins is None else begins.get(topic, {}).get(number, 0)
                 records = None if read is None else read.get(topic, {}).get(number, 0)
                 name = f"{number} of {topic}"

@@ -1,7 +1,7 @@
-"""Add up the ledger: what the source offered, what bronze holds, and the fate of each row.
+"""The ledger: what the source offered, what bronze holds, and the fate of each row.
 
-Every term is counted by itself: by the commit that wrote it, by Delta's statistics, and in the
-tables; none is derived from another.
+Each term is counted independently, from commit metadata, Delta's statistics and the tables; none
+is derived from another.
 """
 
 from __future__ import annotations
@@ -12,20 +12,12 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from tidelake.config import FilesSource, GlobalWindow, GoldTable, Pipeline, TumblingWindow
+from tidelake.config import FilesSource, GlobalWindow, Pipeline, TumblingWindow
 from tidelake.delta.log import Commit, newest_version
 from tidelake.delta.notes import FATES, add_up, arrivals_in, erased_rows, position
 from tidelake.delta.positions import rows_between
 from tidelake.delta.tables import Lake
-from tidelake.ops.balance import (
-    Batch,
-    Tally,
-    batch_of,
-    problems_of,
-    repetitions,
-    tally,
-    topic_offsets,
-)
+from tidelake.ops.balance import Batch, problems_of, repetitions, tally, topic_offsets
 from tidelake.ops.history import history, offered_files, require_tables
 from tidelake.ops.query import ask
 from tidelake.ops.side import closed_batch, quarantined_by, side_rows
@@ -36,7 +28,7 @@ _TRIES = 3
 
 @dataclass(frozen=True)
 class SourceBooks:
-    """Files in the landing folder, those gone since included, and those that bronze took."""
+    """Files and bytes in the landing folder, files gone since included, and those bronze took."""
 
     offered: int = 0
     taken: int = 0
@@ -46,7 +38,7 @@ class SourceBooks:
 
 @dataclass(frozen=True)
 class GoldBooks:
-    """Rows of silver that a gold table's batches found eligible, and the sum of its counts."""
+    """Rows of silver that a gold table's batches merged, and the sum of the table's counts."""
 
     expected: int
     counted: int
@@ -57,21 +49,15 @@ class Ledger:
     """The ledger of one pipeline.
 
     Attributes:
-        pipeline: Its name.
         records: Records that the source held, counted in a read of its own.
-        source: Its files.
-        bronze: Rows of bronze.
-        erased: Rows that an erasure took out of it.
-        fates: Rows by their fate as it now is.
-        stages: Rows of quarantine by stage.
-        reasons: The same by reason; a row may have several.
+        bronze: Rows of bronze; ``erased`` those that an erasure removed.
+        fates: Rows by their fate as it is now.
+        stages: Rows of quarantine by stage; a row may have several ``reasons``.
         discarded: Rows of quarantine that somebody discarded; they stay there.
-        requeued: Requeued rows that silver has not taken yet.
-        pending: Rows of bronze that silver has not taken yet.
-        gold: By table.
+        requeued: Requeued rows that silver has not taken yet, ``pending`` those of bronze.
         batches: Silver's batches, oldest first.
         problems: What does not add up, the earliest first.
-        topics: Offsets of topics, ``offered`` and ``taken``; empty where the source is another.
+        topics: Offsets of topics, ``offered`` and ``taken``; empty for other sources.
     """
 
     pipeline: str
@@ -92,17 +78,17 @@ class Ledger:
 
     @property
     def balanced(self) -> bool:
-        """Tell whether nothing was lost or doubled."""
+        """Whether nothing was lost or duplicated."""
         return not self.problems
 
     @property
     def first_problem(self) -> str:
-        """Give the earliest problem, and how many more there are; empty where there is none."""
+        """The earliest problem, and how many more there are; empty where there is none."""
         first, more = self.problems[:1], len(self.problems) - 1
         return "".join(first) + (f"; and {more} more" if more > 0 else "")
 
     def to_json(self) -> dict[str, Any]:
-        """Give the contract's terms, with what they rest on beside them."""
+        """Return the terms, and the counts that they are made of."""
         told = {
             "pipeline": self.pipeline,
             "source": self.records,
@@ -128,10 +114,10 @@ class Ledger:
 
 @dataclass(frozen=True)
 class BooksLine:
-    """The ledger of a batch, ``batch 3``, or of all that were committed on one day (UTC).
+    """The ledger of a batch, named ``batch 3``, or of the batches of a day (UTC).
 
-    ``taken`` counts rows from bronze, ``returned`` rows from the requeue, and ``conflicts`` rows in
-    quarantine because another payload had their id.
+    ``taken`` counts rows of bronze, ``returned`` rows of the requeue, ``conflicts`` rows that were
+    quarantined because another payload had their id.
     """
 
     name: str
@@ -142,7 +128,7 @@ class BooksLine:
     closed_at: datetime
 
     def to_json(self) -> dict[str, Any]:
-        """Give the terms by the names that the whole ledger has for them."""
+        """Return the terms under the names of the whole ledger."""
         return {
             "name": self.name,
             "taken": self.taken,
@@ -158,7 +144,7 @@ def _fates_to_json(fates: Counter[str]) -> dict[str, int]:
 
 
 def books_by(batches: Sequence[Batch], by: Literal["batch", "day"]) -> list[BooksLine]:
-    """Roll silver's batches up, oldest first: one line a batch, or one a day."""
+    """Add up silver's batches by batch or by day, oldest first."""
     lines: dict[str, BooksLine] = {}
     for batch in batches:
         name = f"batch {batch.number}" if by == "batch" else f"{batch.closed_at:%Y-%m-%d}"
@@ -176,16 +162,12 @@ def books_by(batches: Sequence[Batch], by: Literal["batch", "day"]) -> list[Book
 
 
 def read_ledger(lake: Lake, pipeline: Pipeline) -> Ledger:
-    """Read a pipeline's ledger and compare it with its tables.
-
-    Raises:
-        UsageError: The pipeline has not run under this root.
-    """
+    """Read a pipeline's ledger and check it; a UsageError where the pipeline has not run."""
     require_tables(lake, pipeline.name)
     for _ in range(_TRIES):
         before = _versions(lake, pipeline)
         ledger = _read(lake, pipeline)
-        # What was read while a run was writing may disagree by what came in between.
+        # A run may have committed between the reads.
         if ledger.balanced or _versions(lake, pipeline) == before:
             break
     return ledger
@@ -200,14 +182,20 @@ def _versions(lake: Lake, pipeline: Pipeline) -> list[int]:
 def _read(lake: Lake, pipeline: Pipeline) -> Ledger:
     name = pipeline.name
     bronze, requeue = lake.bronze(name), lake.requeue(name)
-    # Silver's notes before bronze's: what comes into bronze meanwhile is pending.
+    # Silver's commits before bronze's: rows that bronze gets meanwhile are pending.
     closing = history(lake, lake.silver(name))
-    batches = tuple(batch_of(commit) for commit in reversed(closing) if commit.batch >= 0)
+    batches = tuple(Batch.of(commit) for commit in reversed(closing) if commit.batch >= 0)
     taken = history(lake, bronze)
     last = closing[0] if closing else None
     pending = rows_between(bronze, position(last, "bronze"))
     requeued = rows_between(requeue, position(last, "requeue")) if requeue.exists else 0
-    tables = _tallies(lake, name)
+    closed = closed_batch(lake, name)
+    tables = {
+        "bronze": tally(lake, bronze, None),
+        "silver": tally(lake, lake.silver(name), closed),
+        "quarantined": tally(lake, lake.quarantine(name), closed),
+        "late": tally(lake, lake.late(name), closed),
+    }
     sides = side_rows(lake, name)
     booked = add_up(count for batch in batches for count in batch.counts)
     erased = [one for batch in batches for one in batch.erased]
@@ -251,16 +239,6 @@ def _read(lake: Lake, pipeline: Pipeline) -> Ledger:
     )
 
 
-def _tallies(lake: Lake, name: str) -> dict[str, Tally]:
-    closed = closed_batch(lake, name)
-    return {
-        "bronze": tally(lake, lake.bronze(name), None),
-        "silver": tally(lake, lake.silver(name), closed),
-        "quarantined": tally(lake, lake.quarantine(name), closed),
-        "late": tally(lake, lake.late(name), closed),
-    }
-
-
 def _source_books(taken: Sequence[Commit], pipeline: Pipeline) -> SourceBooks:
     if not isinstance(pipeline.source, FilesSource):
         return SourceBooks()
@@ -274,19 +252,12 @@ def _source_books(taken: Sequence[Commit], pipeline: Pipeline) -> SourceBooks:
 def _gold_books(lake: Lake, pipeline: Pipeline) -> dict[str, GoldBooks]:
     books = {}
     for gold in pipeline.aggregates:
-        counter = _counter(gold)
         table = lake.gold(gold.name)
-        if counter is None or not table.exists:
-            continue
-        expected = sum(int(commit.note.get("eligible", 0)) for commit in history(lake, table))
-        counted = ask(lake, f'SELECT sum("{counter}") FROM {table.name}').rows[0][0]
-        books[gold.name] = GoldBooks(expected, int(counted or 0))
+        # Measures that count each event once.
+        names = [m.name for m in gold.measures if m.aggregate == "count" and m.expression == "*"]
+        counts_once = isinstance(gold.window, TumblingWindow | GlobalWindow) and names
+        if counts_once and table.exists:
+            expected = sum(int(commit.note.get("eligible", 0)) for commit in history(lake, table))
+            counted = ask(lake, f'SELECT sum("{names[0]}") FROM {table.name}').rows[0][0]
+            books[gold.name] = GoldBooks(expected, int(counted or 0))
     return books
-
-
-def _counter(gold: GoldTable) -> str | None:
-    """Name the measure that counts every event once, if the table has one."""
-    if not isinstance(gold.window, TumblingWindow | GlobalWindow):
-        return None
-    names = [m.name for m in gold.measures if m.aggregate == "count" and m.expression == "*"]
-    return names[0] if names else None

@@ -1,7 +1,7 @@
-"""Read quarantine and late: which rows are still there, counted and listed, without Spark.
+"""Read quarantine and late without Spark: count and list the rows that are still there.
 
-A side table only grows. A requeued row stays where it is, and its row in the requeue marks it; if
-it fails again, a new row with the new reasons takes its place.
+A side table only grows. A requeued row stays in it, marked by its row in the requeue; if it fails
+again, a new row with the new reasons replaces it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TREND = 8
 
 @dataclass(frozen=True)
 class ClosedBatch:
-    """The last batch that silver committed: rows of a later one may still be written again."""
+    """Silver's last committed batch: rows of a later one belong to a batch that will be retried."""
 
     generation: str
     batch: int
@@ -42,17 +42,13 @@ class LateDay:
 
 @dataclass(frozen=True)
 class ReasonGroup:
-    """Quarantined rows that are still there, by one of their reasons.
+    """Quarantined rows that are still there, by reason: a row with several is in several groups.
 
     Attributes:
-        stage: Where they failed.
-        reason: Why; a row with several reasons is in several groups.
-        rows: How many.
-        discarded: Those that somebody discarded.
-        attempts: How often rows of it were requeued and came back.
-        first: Arrival of the first (UTC); then of the last.
+        attempts: How often its rows were requeued and failed again.
+        first: Arrival of the first row (UTC), as ``last`` of the newest.
         trend: Rows in each of silver's newest batches, oldest first.
-        example: The payload of the newest.
+        example: The payload of the newest row.
     """
 
     stage: str
@@ -73,13 +69,13 @@ def closed_batch(lake: Lake, pipeline: str) -> ClosedBatch:
 
 
 def in_closed_batch(closed: ClosedBatch) -> str:
-    """Write the condition that leaves out an uncommitted batch's rows of ``q``."""
-    # A generation's name comes from our own notes: a letter and digits.
+    """Return the SQL condition that excludes rows of ``q`` of a batch that is not committed."""
+    # A generation's name comes from our own metadata: a letter and digits.
     return f"NOT (q._generation = '{closed.generation}' AND q._batch > {closed.batch})"
 
 
 def still_there(side: Table, requeue: Table, closed: ClosedBatch) -> str:
-    """Write the query for a side table's rows that count; for Spark and for DuckDB alike."""
+    """Return the query for a side table's rows that are still there, for Spark and DuckDB."""
     return (
         f"SELECT q.* FROM {side.name} q WHERE {in_closed_batch(closed)} AND NOT EXISTS ("
         f"SELECT 1 FROM {requeue.name} r WHERE r.record_id = q.record_id "
@@ -88,7 +84,7 @@ def still_there(side: Table, requeue: Table, closed: ClosedBatch) -> str:
 
 
 def unless_discarded(query: str, discarded: Table) -> str:
-    """Leave out of a query the rows that somebody discarded."""
+    """Exclude discarded rows from a query."""
     if not discarded.exists:
         return query
     return (
@@ -111,7 +107,7 @@ def side_rows(lake: Lake, name: str) -> dict[str, int]:
 
 
 def quarantined_by(lake: Lake, name: str, expression: str) -> dict[str, int]:
-    """Count quarantine's rows that are still there, by an expression of ours over its columns."""
+    """Count quarantine's rows that are still there, by an SQL expression over its columns."""
     if not lake.silver(name).exists:
         return {}
     there = still_there(lake.quarantine(name), lake.requeue(name), closed_batch(lake, name))
@@ -124,11 +120,7 @@ def quarantined_by(lake: Lake, name: str, expression: str) -> dict[str, int]:
 
 
 def list_late(lake: Lake, pipeline: Pipeline) -> list[LateDay]:
-    """List a pipeline's late rows by event date.
-
-    Raises:
-        UsageError: It has not run under this root.
-    """
+    """List late rows by event date; a UsageError where the pipeline has not run."""
     require_tables(lake, pipeline.name)
     late = lake.late(pipeline.name)
     if not late.exists:
@@ -149,16 +141,10 @@ def list_late(lake: Lake, pipeline: Pipeline) -> list[LateDay]:
 def list_quarantine(
     lake: Lake, pipeline: Pipeline, *, stage: str | None = None, rule: str | None = None
 ) -> list[ReasonGroup]:
-    """List a pipeline's quarantined rows by stage and reason, the most frequent first.
+    """List quarantined rows by stage and reason, the most frequent first.
 
-    Args:
-        lake: Where the tables are.
-        pipeline: Whose.
-        stage: Only those that failed there.
-        rule: Only reasons that hold this text.
-
-    Raises:
-        UsageError: It has not run under this root.
+    Only those of ``stage``, and of reasons that contain ``rule``, where these are given. Raises a
+    UsageError where the pipeline has not run.
     """
     require_tables(lake, pipeline.name)
     name = pipeline.name
