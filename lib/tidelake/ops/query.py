@@ -1,7 +1,6 @@
-"""Answer SQL on any table by its logical name: with DuckDB on the Delta tables, else with Spark.
+"""Answer SQL on tables by logical name: with DuckDB on Delta tables, on a catalog with Spark.
 
-A statement reads the tables as they are, in given versions, or as an epoch had them, so that all
-of them agree.
+A statement reads the current tables, given versions, or the consistent versions of an epoch.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ from tidelake.errors import MachineError, NotBuiltError, TidelakeError, UsageErr
 from tidelake.fingerprints import IN_SPARK
 from tidelake.instants import from_micros
 from tidelake.object_store import duckdb_secret
-from tidelake.ops.statements import DUCKDB, SPARK, known, refuse_beside_tables, tables_in
+from tidelake.ops.statements import DUCKDB, SPARK, known, tables_in
 from tidelake.visible import kind_of
 
 _T = TypeVar("_T")
-# DuckDB's COPY options for each ending of a file. A line of JSON is a row.
+# DuckDB's COPY options by file extension. JSON has one row a line.
 _FORMATS = {".csv": "FORMAT csv, HEADER", ".parquet": "FORMAT parquet", ".json": "FORMAT json"}
 
 
@@ -46,11 +45,7 @@ class Answer:
     rows: tuple[tuple[Any, ...], ...]
 
     def as_dicts(self) -> list[dict[str, Any]]:
-        """Give each row by column name.
-
-        Raises:
-            UsageError: Two columns have the same name, and one would hide the other.
-        """
+        """Return each row as a dict; a UsageError where two columns have the same name."""
         if len(set(self.columns)) < len(self.columns):
             raise UsageError("two columns have the same name; give one another with AS.")
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
@@ -58,17 +53,13 @@ class Answer:
 
 @dataclass(frozen=True)
 class AnswerFile:
-    """The file that an answer is written to: whole or not at all, never over another unasked."""
+    """The file for an answer: written whole or not at all, replaced only with ``overwrite``."""
 
     file: Path
     overwrite: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse a file that cannot be written, before anything is read.
-
-        Raises:
-            UsageError: Says what to do instead.
-        """
+        """Raise a UsageError for a file that cannot be written."""
         if self.file.suffix.lower() not in _FORMATS:
             raise UsageError(
                 f"{self.file} ends in none of {', '.join(_FORMATS)}, which say how to write it."
@@ -83,7 +74,7 @@ class AnswerFile:
 
 @dataclass(frozen=True)
 class Epoch:
-    """Versions that belong together, by the table's logical name."""
+    """Consistent versions of tables, by logical name."""
 
     pipeline: str
     number: int
@@ -91,20 +82,16 @@ class Epoch:
     versions: dict[str, int]
 
     def __str__(self) -> str:
-        """Name it for people."""
+        """Name the epoch in a message."""
         return f"epoch {self.number} of {self.pipeline}, closed {self.closed_at:%Y-%m-%d %H:%M:%S}Z"
 
 
 def ask(lake: Lake, sql: str) -> Answer:
-    """Run one SELECT of our own, in DuckDB's words.
-
-    Raises:
-        UsageError: The statement is no query, or DuckDB does not understand it.
-    """
-    wanted = tables_in(sql, lake)
+    """Run one trusted SELECT in DuckDB's dialect; a UsageError where that fails."""
+    wanted = tables_in(sql, lake, trusted=True)
     if lake.catalog is not None:
         return _ask_spark(lake, sql, wanted, {}, dialect=DUCKDB)
-    # A catalog of its own keeps the views of one question from another's.
+    # Each statement has views in a database of its own.
     catalog = f"asked_{next(_numbers)}"
     with _instance().cursor() as connection:
         _prepare(connection, lake)
@@ -119,17 +106,16 @@ def ask(lake: Lake, sql: str) -> Answer:
 
 
 def ask_for_user(lake: Lake, sql: str, versions: Mapping[str, int] | None = None) -> Answer:
-    """Run one SELECT of the user's, which reaches the tables that it names and nothing else.
+    """Run one untrusted SELECT, which can access the tables that it names and nothing else.
 
-    It is in DuckDB's words; on a catalog Spark answers it, and it is in Spark's. ``versions`` are
-    those in which to read tables, by logical name; others are read as they are.
+    It is in DuckDB's dialect, on a catalog in Spark's. ``versions`` are those of tables, by logical
+    name, that are not read in their newest one.
 
     Raises:
-        UsageError: The statement is no query, or DuckDB does not understand it.
+        UsageError: The statement is no query, is refused, or cannot be run.
     """
     if lake.catalog is not None:
         wanted = tables_in(sql, lake, dialect=SPARK)
-        refuse_beside_tables(sql, lake, wanted, dialect=SPARK)
         return _ask_spark(lake, sql, wanted, versions or {}, dialect=SPARK)
     with _for_user(lake, sql, versions or {}) as connection:
         return _answer(connection, sql, lake)
@@ -138,10 +124,10 @@ def ask_for_user(lake: Lake, sql: str, versions: Mapping[str, int] | None = None
 def write_for_user(
     lake: Lake, sql: str, target: AnswerFile, versions: Mapping[str, int] | None = None
 ) -> int:
-    """Write what :func:`ask_for_user` would answer into a file, and count the rows.
+    """Write the answer of :func:`ask_for_user` into a file, and return the number of rows.
 
     Raises:
-        UsageError: What :func:`ask_for_user` refuses.
+        UsageError: As for :func:`ask_for_user`.
         TidelakeError: The file cannot be written.
         NotBuiltError: The tables are in a catalog.
     """
@@ -166,19 +152,19 @@ def write_for_user(
 
 
 def ask_at_epoch(lake: Lake, sql: str) -> tuple[Answer, Epoch | None]:
-    """Run one SELECT of the user's on the newest epoch that holds all tables that it names.
+    """Run one untrusted SELECT on the newest epoch that has all tables of the statement.
 
-    There is no epoch where the statement names no table.
+    The epoch is None where the statement names no table.
 
     Raises:
-        UsageError: No epoch holds them together, or its versions are gone; and what
-            :func:`ask_for_user` refuses.
+        UsageError: No epoch has all of them, or its versions are gone; or as for
+            :func:`ask_for_user`.
     """
     return _at_epoch(lake, sql, lambda versions: ask_for_user(lake, sql, versions))
 
 
 def write_at_epoch(lake: Lake, sql: str, target: AnswerFile) -> tuple[int, Epoch | None]:
-    """Write the answer of :func:`ask_at_epoch` into a file, and count the rows."""
+    """Write the answer of :func:`ask_at_epoch` into a file, and return the number of rows."""
     return _at_epoch(lake, sql, lambda versions: write_for_user(lake, sql, target, versions))
 
 
@@ -186,14 +172,15 @@ def _at_epoch(
     lake: Lake, sql: str, read: Callable[[Mapping[str, int]], _T]
 ) -> tuple[_T, Epoch | None]:
     dialect = DUCKDB if lake.catalog is None else SPARK
-    names = {table.name for table in tables_in(sql, lake, dialect=dialect).values()}
+    tables = tables_in(sql, lake, dialect=dialect)
+    names = {table.name for table in tables.values()}
     if not names:
         return read({}), None
     epoch = _epoch_of(lake, names)
     try:
         return read(epoch.versions), epoch
     except UsageError as error:
-        # The statement itself reaches no other file.
+        # The statement itself cannot read another file.
         if not isinstance(error.__cause__, duckdb.IOException):
             raise
         pinned = ", ".join(f"version {epoch.versions[name]} of {name}" for name in sorted(names))
@@ -205,8 +192,8 @@ def _at_epoch(
 
 
 def _epoch_of(lake: Lake, names: Collection[str]) -> Epoch:
-    """Find the newest epoch that holds tables together; a UsageError where there is none."""
-    # Theirs is the history of the others; they stand at no boundary.
+    """Find the newest epoch that has all tables; a UsageError where there is none."""
+    # These tables describe the others, and are in no epoch.
     unpinned = sorted(name for name in names if name.startswith("ops."))
     if unpinned:
         raise UsageError(
@@ -231,7 +218,7 @@ def _epoch_of(lake: Lake, names: Collection[str]) -> Epoch:
 def _newest_epoch(lake: Lake, names: Collection[str]) -> Epoch | None:
     if not lake.epochs().exists:
         return None
-    # The names are checked ones, of tables that exist.
+    # The names are those of existing tables, so they need no quoting.
     wanted = " AND ".join(f"versions['{name}'] IS NOT NULL" for name in names)
     found = ask(
         lake,
@@ -245,12 +232,8 @@ def _newest_epoch(lake: Lake, names: Collection[str]) -> Epoch | None:
 def _for_user(
     lake: Lake, sql: str, versions: Mapping[str, int], *, writes: Path | None = None
 ) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open a database that holds the tables of a user's statement and reaches nothing else.
-
-    It may write one file.
-    """
+    """Open a database that can read the tables of an untrusted statement and write one file."""
     wanted = tables_in(sql, lake)
-    refuse_beside_tables(sql, lake, wanted)
     with duckdb.connect() as connection:
         import_extension("delta", con=connection)
         _prepare(connection, lake)
@@ -268,18 +251,18 @@ _numbers = itertools.count()
 
 @functools.cache
 def _instance() -> duckdb.DuckDBPyConnection:
-    """Keep one database for our own questions: the first look at a Delta table costs 0.2 s."""
+    """Keep one database for trusted statements: the first access to a Delta table takes 0.2 s."""
     connection = duckdb.connect()
     import_extension("delta", con=connection)
-    # A table's log may be rewritten under the same name; only the disk says what it holds.
+    # A log's files may be rewritten under the same names, which a cache would not notice.
     connection.execute("SET enable_external_file_cache = false")
     return connection
 
 
 def _prepare(connection: duckdb.DuckDBPyConnection, lake: Lake) -> None:
-    """Set UTC, and let a connection read the lake where it lies on a store.
+    """Set UTC, and the access to an object store where the lake is on one.
 
-    Keys stay in memory and are set anew each time: those of a role change every few hours.
+    Keys are in memory only and set each time: those of a role change every few hours.
     """
     connection.execute("SET TimeZone = 'UTC'")
     if not lake.is_on_object_store:
@@ -297,7 +280,7 @@ def _prepare(connection: duckdb.DuckDBPyConnection, lake: Lake) -> None:
 def _create_views(
     connection: duckdb.DuckDBPyConnection, tables: Mapping[str, Table], versions: Mapping[str, int]
 ) -> None:
-    """Give tables their logical names; a UsageError for one that cannot be read in its version."""
+    """Create views with the logical names; a UsageError for a version that cannot be read."""
     for view, table in tables.items():
         layer, name = view.split(".")
         connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{layer}"')
@@ -313,7 +296,7 @@ def _create_views(
 
 
 def _final_condition(view: str, table: Table, version: int | None) -> str:
-    """Cut a gold table's view ``__final`` to the rows that are final in a version of the table."""
+    """Return the condition of a view: of ``__final`` the rows that are final in a version."""
     if view == table.name:
         return "true"
     final = Final.of(last_commit(table, up_to=version))
@@ -370,7 +353,7 @@ def _ask_spark(
 
 
 def _collected(rows: DataFrame) -> tuple[tuple[Any, ...], ...]:
-    """Collect rows; their columns may share a name, and instants come without a zone otherwise."""
+    """Collect rows with UTC instants; columns may have the same name."""
     kinds = [field.dataType for field in rows.schema.fields]
     numbered = rows.toDF(*[f"_{number}" for number in range(len(kinds))])
     columns = [

@@ -1,14 +1,13 @@
-"""Run Spark's Thrift server, for tools that speak JDBC: clients may read the lake's tables only.
+"""Run Spark's Thrift server for JDBC clients, which can only read the lake's tables.
 
-Spark has no switch for that. But each statement of a client goes through its session's parser, and
-a parser can be put in front of Spark's own, even one in Python. This one analyses the statement
-and judges the analysed plan: every node and every relation in it must be an allowed one. Spark
-then runs the plan that was judged.
+Spark has no setting for that. But each statement goes through its session's parser, and Spark lets
+an extension replace the parser, even by one in Python. This one analyses the statement and checks
+that every node and relation of the analysed plan is allowed. Spark then runs that very plan.
 
-Three things are settled elsewhere, because analysis itself would already act on them: the settings
-in ``_LOCKED``, the functions in :data:`~tidelake.ops.statements.SPARK_REFUSED`, and the settings
-that a connection brings along. The Thrift server puts those into the session, Hive and the JVM
-before any statement is parsed, so the requests of clients go through :class:`_Requests` first.
+Three things must be prevented before analysis, which would already act on them: the settings in
+``_LOCKED``, the functions in :data:`~tidelake.ops.statements.SPARK_REFUSED`, and the settings that
+a client sends when it connects. The Thrift server sets those in the session, Hive and the JVM
+before it parses any statement, so :class:`_Requests` filters the requests first.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from typing import Any, ClassVar
 from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.captured import AnalysisException, CapturedException
 from pyspark.sql import SparkSession
+from sqlglot import transpile
 
 from tidelake.config import Environment
-from tidelake.config.types import quoted
 from tidelake.delta.log import last_commit
 from tidelake.delta.notes import Final
-from tidelake.delta.tables import Lake, Table
+from tidelake.delta.tables import LAYERS, Lake, Table
 from tidelake.errors import MachineError, NotBuiltError, UsageError
-from tidelake.ops.statements import SPARK_REFUSED
+from tidelake.ops.statements import DUCKDB, SPARK, SPARK_REFUSED
 from tidelake.spark.internals import (
     BridgeError,
     JavaError,
@@ -43,9 +42,8 @@ from tidelake.spark.internals import (
 )
 from tidelake.spark.session import build_session, kept_log, session_jars, spark_log
 
-_LAYERS = ("bronze", "silver", "gold", "dim", "ops")
-# Settings that a client may read and change; their values are numbers, switches or checked by
-# Spark. Every other key also becomes one of Hadoop's, which name classes, hosts and folders.
+# Settings that a client may read and change: numbers, switches, or values that Spark checks. Any
+# other key also becomes a setting of Hadoop, where keys name classes, hosts and folders.
 _SETTINGS = frozenset(
     {
         "spark.sql.adaptive.enabled",
@@ -59,19 +57,19 @@ _SETTINGS = frozenset(
         "spark.sql.shuffle.partitions",
     }
 )
-# Drivers ask for it and decide by it what to send.
+# JDBC drivers read it to decide what to send.
 _READABLE = _SETTINGS | {"spark.sql.hive.version"}
-# What analysis would act on before there is a plan to judge: files as tables, ``${env:…}`` in
-# texts, settings and temporary views that all clients share.
+# Analysis acts on these before there is a plan to check: files as tables, ``${env:…}`` in texts,
+# settings and temporary views that all clients share.
 _LOCKED = {
     "spark.sql.runSQLOnFiles": "false",
     "spark.sql.variable.substitute": "false",
     "spark.sql.hive.thriftServer.singleSession": "false",
 }
 _AUTHENTICATION = "spark.hadoop.hive.server2.authentication"
-# With it nobody gets in: there is no class that could check a password.
+# Nobody can log in with it, since no class checks passwords.
 _CLOSED = "CUSTOM"
-# What Hive's driver always sends: the database to begin in, and how many rows a fetch takes.
+# Hive's driver always sends them: the initial database, and the rows of a fetch.
 _ALWAYS = frozenset(
     {"use:database", "set:hiveconf:hive.server2.thrift.resultset.default.fetch.size"}
 )
@@ -86,7 +84,7 @@ _QUERIES = """
     UnresolvedTVFAliases UnresolvedTableValuedFunction UnresolvedTranspose UnresolvedWith View
     Window WithCTE WithWindowDefinition
 """
-# They change nothing but the client's own session.
+# They change only the client's own session.
 _COMMANDS = """
     DescribeColumn DescribeColumnCommand DescribeDatabaseCommand DescribeDeltaDetailCommand
     DescribeDeltaHistory DescribeDeltaHistoryCommand DescribeFunction DescribeFunctionCommand
@@ -117,9 +115,9 @@ class _Unresolved(Exception):
 
 
 def _only_reading(spark: SparkSession) -> None:
-    """Put a guard in front of each session that begins from now on; ``spark`` itself may write.
+    """Put a guard in front of the parser of each new session; ``spark`` itself may still write.
 
-    ``spark`` is started with :data:`_LOCKED`, and clients' sessions are made from it.
+    ``spark`` was started with :data:`_LOCKED`, and clients' sessions are made from it.
     """
     jvm = inject_parser(spark, _Guards)
     analysis = jvm.org.apache.spark.sql.catalyst.analysis
@@ -134,7 +132,7 @@ def _drop_functions(registry: Any) -> None:
 
 
 class _Guards:
-    """Makes the guard of a session; called by the JVM."""
+    """Creates the guard of a session; called by the JVM."""
 
     def __init__(self, jvm: Any) -> None:
         self._jvm = jvm
@@ -160,7 +158,7 @@ class _Guard:
         self._has_begun = False
 
     def __getattr__(self, name: str) -> Any:
-        """Hand everything else that a parser does to the other one."""
+        """Forward the other methods of a parser to Spark's own."""
         if not name.startswith("parse"):
             raise AttributeError(name)
         parse = getattr(self._parser, name)
@@ -177,7 +175,7 @@ class _Guard:
         return "a parser that lets nobody write"
 
     def _reported(self, call: Any, *arguments: Any) -> Any:
-        """Call, and let the client hear what the JVM or the guard says."""
+        """Call, and raise what the client is to see: the JVM's error or the guard's."""
         try:
             return call(*arguments)
         except CapturedException as error:
@@ -187,29 +185,29 @@ class _Guard:
             raise JavaError("", refusal) from error
 
     def _judged_once(self, plan: Any) -> Any:
-        # Analysis parses the text of each view that it meets, on this thread. The views are the
-        # server's own, and the plan that is judged holds what became of their text.
+        # Analysis parses the text of views on this thread. The views are the server's own, and the
+        # plan that is checked contains theirs.
         if getattr(self._analyses, "running", False):
             return plan
         self._analyses.running = True
         try:
             if not self._has_begun:
-                # Delta brings its functions along, into the session's registry alone.
+                # Delta registers its functions in each session only.
                 _drop_functions(self._session.sessionState().tableFunctionRegistry())
                 self._has_begun = True
             return self._judged(plan)
         except _Unresolved as error:
-            # A parser may not throw what analysis throws. This command analyses the plan again
-            # and fails as the statement would; it never runs the plan.
+            # A parser must not throw analysis errors. This command analyses the plan again and
+            # fails as the statement would; it never runs the plan.
             commands = self._jvm.org.apache.spark.sql.execution.command
             return commands.DescribeQueryCommand("", *error.args)
         finally:
             self._analyses.running = False
 
     def _judged(self, plan: Any) -> Any:
-        """Analyse a plan and return it; raise _Refused or _Unresolved."""
+        """Return the analysed plan; raise _Refused or _Unresolved."""
         kind = _kind(plan)
-        # Before analysis, which already runs some of these (EXECUTE IMMEDIATE, CALL).
+        # Before analysis, which already runs some commands (EXECUTE IMMEDIATE, CALL).
         _refuse_unless(kind in _ALLOWED, kind)
         # Spark analyses the plans in these only when the command runs.
         if kind == "ExplainCommand":
@@ -230,7 +228,7 @@ class _Guard:
 
 
 def _judge(node: Any) -> None:
-    """Refuse a node of an analysed plan that is not allowed, or that reads no table."""
+    """Refuse a node of an analysed plan that is not allowed, or does not read a table."""
     kind = _kind(node)
     _refuse_unless(kind in _ALLOWED, kind)
     if kind == "LogicalRelation":
@@ -274,16 +272,11 @@ def _items(sequence: Any) -> Iterator[Any]:
 
 
 def _open_for_clients(spark: SparkSession, server: Any, *, anybody: bool) -> None:
-    """Let clients of a server connect, with no other settings than the allowed ones.
+    """Let clients of Spark's ``HiveThriftServer2`` connect, with only the allowed settings.
 
-    The server listens from its start on, before its requests can be put through anything. Until
-    this function is called, :data:`_CLOSED` keeps everybody out.
-
-    Args:
-        spark: The server's session.
-        server: Spark's ``HiveThriftServer2``.
-        anybody: Whether it was started with :data:`_CLOSED` and now asks for no password. Else the
-            environment has an authentication of its own, which stays.
+    The server listens as soon as it starts, before its requests can be filtered; until this
+    function is called, :data:`_CLOSED` refuses every login. With ``anybody`` it asks for no
+    password from now on; else the environment's own authentication stays.
     """
     jvm = jvm_of(spark)
     assert jvm is not None
@@ -303,11 +296,11 @@ def _open_for_clients(spark: SparkSession, server: Any, *, anybody: bool) -> Non
 
 
 def allowed_settings(brought: Mapping[str, str]) -> dict[str, str]:
-    """Choose from what a client sent with its connection the settings that it may begin with.
+    """Return the allowed ones of the settings that a client sent when it connected.
 
-    Hive's driver puts the settings of an address under ``set:hiveconf:`` and ``set:hivevar:``: they
-    become the session's. Under other prefixes Hive keeps properties of the JVM and
-    settings of a metastore, which all sessions share.
+    Hive's driver puts the settings of a JDBC address under ``set:hiveconf:`` and ``set:hivevar:``,
+    which become the session's. Other prefixes are properties of the JVM and settings of the
+    metastore, which all sessions share.
     """
     of_session = {
         f"set:{kind}:{setting}" for kind in ("hiveconf", "hivevar") for setting in _SETTINGS
@@ -315,27 +308,27 @@ def allowed_settings(brought: Mapping[str, str]) -> dict[str, str]:
     return {
         key: value
         for key, value in brought.items()
-        # Hive would replace a reference to the server's environment by what it refers to.
+        # Hive would resolve a reference to the server's environment.
         if key in _ALWAYS | of_session and "${" not in value
     }
 
 
 def _field(kind: Any, name: str) -> Any:
-    """Find a field of a class that has no method to set it."""
+    """Return a private field of a class, made accessible."""
     found = kind.getDeclaredField(name)
     found.setAccessible(True)
     return found
 
 
 class _Requests:
-    """Answers clients' requests as the Thrift server does, without the settings in them."""
+    """Forwards clients' requests to the Thrift service, without their settings."""
 
     def __init__(self, jvm: Any, service: Any) -> None:
         self._jvm = jvm
         self._service = service
 
     def __getattr__(self, name: str) -> Any:
-        """Hand every other request to the service."""
+        """Forward every other request."""
         return getattr(self._service, name)
 
     def OpenSession(self, request: Any) -> Any:
@@ -358,11 +351,10 @@ class _Requests:
 
 @dataclass
 class Registered:
-    """The tables that the server's catalog has, and up to when their final rows go.
+    """The tables in the server's catalog, and the bounds of their views of final rows.
 
-    The catalog is in memory and knows where tables lie; Delta's log says the rest, so that new
-    rows and new columns are seen at once. What :meth:`refresh` brings are tables that were not
-    there before, and the bounds of the views of final rows.
+    The catalog holds paths in memory; rows and columns come from Delta's log and are always
+    current. :meth:`refresh` adds new tables and updates the bounds.
     """
 
     spark: SparkSession
@@ -371,9 +363,9 @@ class Registered:
     _bounds: dict[str, datetime | None] = field(default_factory=dict)
 
     def refresh(self) -> list[str]:
-        """Register what came since; give the names that are new."""
+        """Register new tables and views, and return their names."""
         if not self.tables:
-            for layer in _LAYERS:
+            for layer in LAYERS:
                 self.spark.sql(f"CREATE SCHEMA IF NOT EXISTS {layer}")
         found = []
         for table in self.lake.existing():
@@ -387,15 +379,13 @@ class Registered:
         return found
 
     def _follow_final(self, table: Table) -> bool:
-        """Cut the view of a table's final rows where its newest commit says; True for a new one."""
+        """Update a table's view of final rows to its newest commit; return whether it is new."""
         final = Final.of(last_commit(table))
         known = table.name in self._bounds
         if final is None or (known and self._bounds[table.name] == final.until):
             return False
         self._bounds[table.name] = final.until
-        kept = "false"
-        if final.until is not None:
-            kept = f"{quoted(final.column)} <= TIMESTAMP'{final.until.isoformat()}'"
+        kept = transpile(final.condition(), read=DUCKDB, write=SPARK)[0]
         view = f"SELECT * FROM {table.name} WHERE {kept}"
         self.spark.sql(f"CREATE OR REPLACE VIEW {table.name}__final AS {view}")
         return not known
@@ -406,7 +396,7 @@ def serving(environment: Environment, lake: Lake, *, host: str, port: int) -> It
     """Serve a lake's tables at an address, with an environment's Spark settings.
 
     Yields:
-        The tables that clients see; whoever holds them is to bring them up to date.
+        The tables that clients see; the caller is to refresh them.
 
     Raises:
         UsageError: Nobody can listen there.
@@ -418,7 +408,7 @@ def serving(environment: Environment, lake: Lake, *, host: str, port: int) -> It
             f"Serving the tables of environment {environment.name}",
             "Connect to the SQL warehouse, or the server, that is there.",
         )
-    # Not only after Spark's start.
+    # Checked now, since Spark takes long to start.
     try:
         with socket.create_server((host, port)):
             pass
@@ -443,7 +433,7 @@ def serving(environment: Environment, lake: Lake, *, host: str, port: int) -> It
             _open_for_clients(spark, server, anybody=_AUTHENTICATION not in environment.spark)
             yield registered
         finally:
-            # Told to stop together with us, the JVM may be gone already.
+            # The JVM may have ended already, by the same signal.
             with suppress(BridgeError, OSError):
                 server.stop()
     finally:
@@ -454,7 +444,7 @@ def serving(environment: Environment, lake: Lake, *, host: str, port: int) -> It
 def _settings(environment: Environment, host: str, port: int) -> dict[str, str]:
     return {
         _AUTHENTICATION: _CLOSED,
-        # Not those that give the session a catalog beside the lake's.
+        # Without those that add another catalog to the session.
         **{
             key: value
             for key, value in environment.spark.items()
@@ -462,7 +452,7 @@ def _settings(environment: Environment, host: str, port: int) -> dict[str, str]:
         },
         **_LOCKED,
         "spark.hadoop.hive.server2.transport.mode": "binary",
-        # Clients' threads see the jars of the JVM's start alone.
+        # Clients' threads have only the jars of the JVM's start.
         "spark.driver.extraClassPath": os.pathsep.join(
             str(jar) for jar in session_jars(environment)
         ),

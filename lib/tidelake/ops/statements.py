@@ -1,4 +1,4 @@
-"""Find what a statement asks: one SELECT, the tables that it names, and nothing beside them."""
+"""Check statements: exactly one query, of existing tables, which accesses nothing else."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from tidelake.typed import first_command
 
 DUCKDB, SPARK = "duckdb", "databricks"
 _FINAL, _INFORMATION = "__final", "information_schema"
-# Functions of Spark that call into the JVM or another service, or read a file or a secret that an
-# argument names.
+# Functions of Spark that call the JVM or a service, or read a file or secret named by an argument.
 SPARK_REFUSED = frozenset(
     {
         *("reflect", "try_reflect", "java_method"),
@@ -28,9 +27,9 @@ SPARK_REFUSED = frozenset(
         *("secret", "try_secret", "http_request", "remote_query", "ai_query"),
     }
 )
-# DuckDB's settings and environment, which hold the keys of a store.
+# They read DuckDB's settings and environment, which hold the keys of a store.
 _DUCKDB_REFUSED = frozenset({"current_setting", "getenv", "getvariable", "write_log"})
-# Functions that may stand in FROM: they read nothing but their arguments.
+# Functions that are allowed in FROM: they read only their arguments.
 _SPARK_ROWS = frozenset({"range", "explode", "explode_outer", "inline", "posexplode", "stack"})
 _DUCKDB_ROWS = frozenset(
     {"range", "generate_series", "unnest", "repeat", "repeat_row", "json_each", "json_tree"}
@@ -38,11 +37,17 @@ _DUCKDB_ROWS = frozenset(
 _ONE_SELECT = "`tidelake sql` takes one SELECT; tables change only through `run`."
 
 
-def tables_in(sql: str, lake: Lake, *, dialect: str = DUCKDB) -> dict[str, Table]:
-    """Find the tables that a statement names, by the names that it uses.
+def tables_in(
+    sql: str, lake: Lake, *, dialect: str = DUCKDB, trusted: bool = False
+) -> dict[str, Table]:
+    """Return the tables of a statement by the names that it uses.
+
+    A statement that is not ``trusted`` must not access anything else. DuckDB's settings alone do
+    not ensure that: ``delta_scan`` reads the log of any table before DuckDB checks whether a file
+    is allowed.
 
     Raises:
-        UsageError: It is not exactly one query, or names a table that does not exist.
+        UsageError: It is not exactly one query, names an unknown table, or accesses another thing.
     """
     statement = _one_query(sql, dialect)
     named = {
@@ -58,30 +63,11 @@ def tables_in(sql: str, lake: Lake, *, dialect: str = DUCKDB) -> dict[str, Table
                 tables[name] = table
     if unknown := sorted(named - tables.keys()):
         raise _unknown(unknown, lake)
-    return tables
-
-
-def refuse_beside_tables(
-    sql: str, lake: Lake, tables: Collection[str], *, dialect: str = DUCKDB
-) -> None:
-    """Refuse a user's statement that reads, writes or calls anything beside its tables.
-
-    DuckDB's settings keep a query from files, but not from everything: ``delta_scan`` reads the
-    log of any table before DuckDB is asked for a file.
-
-    Args:
-        sql: The statement.
-        lake: Where the tables are.
-        tables: Those that it may read, by the names that it uses.
-        dialect: The statement's.
-
-    Raises:
-        UsageError: Names the function or table.
-    """
-    if dialect == SPARK:
-        _refuse_in_spark(_one_query(sql, dialect), lake)
-    else:
+    if not trusted and dialect == SPARK:
+        _refuse_in_spark(statement, lake)
+    elif not trusted:
         _refuse_in_duckdb(sql, lake, tables)
+    return tables
 
 
 def _one_query(sql: str, dialect: str) -> exp.Query | exp.Describe:
@@ -122,19 +108,19 @@ def _refuse_in_duckdb(sql: str, lake: Lake, tables: Collection[str]) -> None:
 
 @functools.cache
 def _parser() -> duckdb.DuckDBPyConnection:
-    """Keep an empty database that parses statements and runs none of them."""
+    """Keep an empty database that only parses statements."""
     return duckdb.connect()
 
 
 def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
-    """Give every node of a parsed statement."""
+    """Yield every node of a parsed statement."""
     waiting = [tree]
     while waiting:
         found = waiting.pop()
         if isinstance(found, dict):
             yield found
-            waiting.extend(found.values())
-        elif isinstance(found, list):
+            found = list(found.values())
+        if isinstance(found, list):
             waiting.extend(found)
 
 
@@ -171,6 +157,6 @@ def _unknown(names: Collection[str], lake: Lake) -> UsageError:
 
 
 def known(lake: Lake) -> str:
-    """List the tables that there are, for messages."""
+    """List the existing tables for a message."""
     names = ", ".join(table.name for table in lake.existing())
     return f"Tables {lake.place}: {names or f'none yet; fill them with: {first_command()}'}"
