@@ -1,9 +1,8 @@
-"""Fingerprints of sets of record ids, alike in Spark and in DuckDB.
+"""Fingerprints of sets of record ids, the same in Spark and in DuckDB.
 
-The sum of 60 bits of each id's MD5, modulo 2^64: with equal counts, equal sums mean equal rows. A
-row lost and another doubled keep the count, not the sum; nor does a row that is there twice cancel
-out. Beside it stands their exclusive or, which is all that commits of earlier versions carry, and
-in which a pair of equal rows leaves no trace.
+A fingerprint is the sum of 60 bits of each id's MD5, modulo 2^64: with equal counts, equal sums
+mean equal rows. A row that is lost while another is doubled changes the sum, though not the count.
+Commits of earlier versions have only the exclusive or, in which two equal rows cancel out.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ _SPARK_NUMBER = "CAST(conv(left(md5(CAST(record_id AS BINARY)), 15), 16, 10) AS 
 # The same numbers in SQL, over a column `record_id`; the sum is exact there, not modulo 2^64.
 DUCKDB_XOR = f"coalesce(bit_xor({_DUCKDB_NUMBER}), 0)"
 DUCKDB_SUM = f"coalesce(sum({_DUCKDB_NUMBER}), 0)"
-# How many different record ids there are, but for a collision of 60 bits.
+# The number of distinct record ids, except for collisions of 60 bits.
 DUCKDB_DISTINCT = f"count(DISTINCT {_DUCKDB_NUMBER})"
-# What stands for them where Spark answers.
+# The expressions of Spark in their place.
 IN_SPARK = {
     DUCKDB_XOR: f"coalesce(bit_xor({_SPARK_NUMBER}), 0)",
     DUCKDB_SUM: f"coalesce(sum(CAST({_SPARK_NUMBER} AS DECIMAL(38, 0))), 0)",
@@ -37,12 +36,9 @@ _HALF = 30
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """The fingerprint of a set of rows.
+    """The exclusive or of the numbers of a set of rows, and their sum modulo 2^64, signed.
 
-    Attributes:
-        xor: The exclusive or of the rows' numbers.
-        total: Their sum modulo 2^64, as a signed number; None where a commit of an earlier version
-            is among those that are combined.
+    The sum is None where a commit of an earlier version contributes.
     """
 
     xor: int = 0
@@ -51,8 +47,7 @@ class Fingerprint:
     @staticmethod
     def of(xor: object, total: object = None) -> Fingerprint:
         """Convert the numbers of a commit or a query."""
-        told = None if total is None else _wrapped(int(str(total)))
-        return Fingerprint(int(str(xor)), told)
+        return Fingerprint(int(str(xor)), None if total is None else _wrapped(int(str(total))))
 
     @staticmethod
     def of_numbers(numbers: np.ndarray[Any, np.dtype[np.int64]]) -> Fingerprint:
@@ -61,13 +56,15 @@ class Fingerprint:
         total = int(numbers.astype(np.uint64).sum(dtype=np.uint64))
         return Fingerprint(int(np.bitwise_xor.reduce(numbers)), _wrapped(total))
 
-    def plus(self, other: Fingerprint) -> Fingerprint:
-        """Add rows."""
-        return self._with(other, 1)
+    def plus(self, other: Fingerprint, *, sign: int = 1) -> Fingerprint:
+        """Add rows; subtract them with a sign of -1."""
+        known = self.total is not None and other.total is not None
+        total = _wrapped((self.total or 0) + sign * (other.total or 0)) if known else None
+        return Fingerprint(self.xor ^ other.xor, total)
 
     def minus(self, other: Fingerprint) -> Fingerprint:
-        """Take rows away."""
-        return self._with(other, -1)
+        """Subtract rows."""
+        return self.plus(other, sign=-1)
 
     def agrees(self, other: Fingerprint) -> bool:
         """Return whether both may be of the same rows."""
@@ -75,18 +72,13 @@ class Fingerprint:
             return self.xor == other.xor
         return self.total == other.total
 
-    def _with(self, other: Fingerprint, sign: int) -> Fingerprint:
-        known = self.total is not None and other.total is not None
-        total = _wrapped((self.total or 0) + sign * (other.total or 0)) if known else None
-        return Fingerprint(self.xor ^ other.xor, total)
 
-
-# Of no rows.
+# The fingerprint of no rows.
 EMPTY = Fingerprint()
 
 
 def fingerprint(record_id: Column | str = "record_id") -> Column:
-    """Aggregate the fingerprint of a column of record ids, but for nulls: ``xor`` and ``total``."""
+    """Aggregate the fingerprint of a column of record ids, ``xor`` and ``total``, without nulls."""
     number = id_number(record_id)
     return F.struct(_xor(number), _total(number))
 
@@ -99,9 +91,9 @@ def id_number(record_id: Column | str = "record_id") -> Column:
 
 
 def contents() -> Column:
-    """Aggregate a fingerprint of whole records: a byte of a payload changed shows too."""
+    """Aggregate a fingerprint of whole records, which each byte of a payload changes."""
     columns = [F.col(name) for name in _RECORD]
-    # A null leaves Spark's hash as it was, so that where it stands must count by itself.
+    # Spark's hash skips nulls, so that their positions are hashed too.
     hashed = F.xxhash64(*columns, *[column.isNull() for column in columns])
     return F.struct(_xor(hashed), _total(F.shiftrightunsigned(hashed, 64 - 2 * _HALF)))
 
@@ -138,13 +130,13 @@ def _xor(number: Column) -> Column:
 
 
 def _total(number: Column) -> Column:
-    """Sum up numbers of 60 bits modulo 2^64, in halves: a sum of BIGINT fails where it overflows.
+    """Add up numbers of 60 bits modulo 2^64, in halves, since a sum of BIGINT fails at overflow.
 
-    The halves hold for 2^33 rows.
+    The halves are exact for up to 2^33 rows.
     """
     mask = F.lit((1 << _HALF) - 1).cast("bigint")
     high, low = F.sum(F.shiftright(number, _HALF)), F.sum(number.bitwiseAND(mask))
-    # A shift drops the bits past the 64th, and fails in no mode.
+    # A shift drops the bits beyond the 64th and never fails.
     carried = F.shiftleft(high + F.shiftright(low, _HALF), _HALF)
     total = carried.bitwiseOR(low.bitwiseAND(mask))
     return F.coalesce(total, F.lit(0).cast("bigint")).alias("total")

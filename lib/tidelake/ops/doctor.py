@@ -1,7 +1,7 @@
-"""Check what Tidelake needs of a machine, or of a catalog; each failing line says the remedy.
+"""Check what Tidelake needs of a machine, or of a catalog; each failing check has a remedy.
 
-Rights in a catalog are not read but tried: what may be granted, inherited or owned has many ways,
-and a table that was made and dropped is proof.
+Rights in a catalog are tried rather than read: they may be granted, inherited or come with
+ownership, and a table that was created and dropped is proof.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True)
 class DoctorFinding:
-    """What was checked, what is there, and what to do; empty when all is well."""
+    """What was checked, what was found, and what to do; empty where nothing is."""
 
     what: str
     found: str
@@ -39,12 +39,12 @@ class DoctorFinding:
 
     @property
     def well(self) -> bool:
-        """Tell whether nothing needs to be done."""
+        """Whether nothing needs to be done."""
         return not self.remedy
 
 
 def examine_lake(lake: Lake) -> list[DoctorFinding]:
-    """Check the machine, or in a catalog what only the catalog can lack."""
+    """Check the machine; with a catalog what the catalog and its runtime may lack."""
     if lake.catalog is not None:
         return [check_python(), *_check_catalog(lake.catalog), check_volume(Path(str(lake.root)))]
     of_machine = [check_python(), check_java(), check_spark(), check_memory()]
@@ -52,7 +52,7 @@ def examine_lake(lake: Lake) -> list[DoctorFinding]:
 
 
 def check_python() -> DoctorFinding:
-    """Want Python 3.11 or newer."""
+    """Require Python 3.11 or newer."""
     found = ".".join(str(part) for part in sys.version_info[:3])
     return DoctorFinding(
         "Python", found, "" if sys.version_info >= (3, 11) else "install Python 3.11"
@@ -60,7 +60,7 @@ def check_python() -> DoctorFinding:
 
 
 def check_java() -> DoctorFinding:
-    """Want Java 17 or newer, where Spark will look for it."""
+    """Require Java 17 or newer, where Spark looks for it."""
     remedy = (
         f"install a JDK {_LEAST_JAVA} or newer (Debian: apt-get install openjdk-17-jre-headless) "
         "and set JAVA_HOME or PATH to it"
@@ -83,7 +83,7 @@ def check_java() -> DoctorFinding:
 
 
 def check_spark() -> DoctorFinding:
-    """Want PySpark and Delta."""
+    """Require PySpark and Delta."""
     try:
         found = f"pyspark {version('pyspark')}, delta-spark {version('delta-spark')}"
     except PackageNotFoundError:
@@ -92,15 +92,15 @@ def check_spark() -> DoctorFinding:
 
 
 def check_memory() -> DoctorFinding:
-    """Want memory for the driver."""
+    """Require memory for the driver."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / _GIB
     remedy = f"at least {_LEAST_MEMORY_GIB} GiB; lower spark.driver.memory in the environment file"
     return DoctorFinding("Memory", f"{total:.1f} GiB", "" if total >= _LEAST_MEMORY_GIB else remedy)
 
 
 def check_disk(root: Folder) -> DoctorFinding:
-    """Want room for tables and shuffles."""
-    # Shuffles go to this machine's disk wherever the tables lie.
+    """Require space for tables and shuffles."""
+    # Shuffles are on this machine's disk wherever the tables are.
     folder = root if isinstance(root, Path) else Path(tempfile.gettempdir())
     place = next(path for path in (folder, *folder.parents) if path.exists())
     free = shutil.disk_usage(place).free / _GIB
@@ -109,7 +109,7 @@ def check_disk(root: Folder) -> DoctorFinding:
 
 
 def check_jars(root: Folder | None = None) -> DoctorFinding:
-    """Want every jar of the lock in the cache, with its hash; on a store those that read it too."""
+    """Require each jar of the lock in the cache, with its hash; on S3 the connector's too."""
     try:
         jars = jars_for(root)
     except JarError as error:
@@ -129,7 +129,7 @@ def check_jars(root: Folder | None = None) -> DoctorFinding:
 
 
 def check_root(root: Folder) -> DoctorFinding:
-    """Want to write under the root, and of a store conditions that keep a second writer out."""
+    """Require a writable root, and of an object store conditional writes, which locks need."""
     if not isinstance(root, Path):
         try:
             with lease(root / "checkpoints" / ".doctor.lock", "doctor", waits=True):
@@ -138,30 +138,28 @@ def check_root(root: Folder) -> DoctorFinding:
             return DoctorFinding("Root", str(root), str(error))
         return DoctorFinding("Root", f"{root} is writable, and keeps conditional writes")
     place = next(path for path in (root, *root.parents) if path.exists())
-    try:
-        with tempfile.TemporaryFile(dir=place):
-            pass
-    except OSError as error:
-        return DoctorFinding(
-            "Root", f"{root}: {error.strerror}", "choose a --root that you may write"
-        )
-    return DoctorFinding("Root", f"{root} is writable")
+    return _check_writable("Root", root, place, "choose a --root that you may write")
 
 
 def check_volume(folder: Path) -> DoctorFinding:
-    """Want to write on a catalog's volume."""
+    """Require a writable volume."""
     remedy = (
         "create the volume, or name another under `volume` of the environment, and grant READ "
         "VOLUME and WRITE VOLUME on it"
     )
     if not folder.is_dir():
         return DoctorFinding("Volume", f"{folder} is not there", remedy)
+    return _check_writable("Volume", folder, folder, remedy)
+
+
+def _check_writable(what: str, named: Path, folder: Path, remedy: str) -> DoctorFinding:
     try:
+        # A volume may accept a file and refuse its content.
         with tempfile.NamedTemporaryFile(dir=folder) as probe:
             probe.write(b"tidelake")
     except OSError as error:
-        return DoctorFinding("Volume", f"{folder}: {error.strerror}", remedy)
-    return DoctorFinding("Volume", f"{folder} is writable")
+        return DoctorFinding(what, f"{named}: {error.strerror}", remedy)
+    return DoctorFinding(what, f"{named} is writable")
 
 
 def _check_catalog(catalog: Catalog) -> Iterator[DoctorFinding]:
@@ -197,7 +195,7 @@ def _check_catalog(catalog: Catalog) -> Iterator[DoctorFinding]:
 
 
 def _first_line(error: Exception) -> str:
-    """Give the line that says what is wrong; Py4J's own comes before it."""
+    """Return the first line of an error's message, without Py4J's own."""
     lines = str(error).strip().splitlines()
     told = [line for line in lines if not line.startswith("An error occurred while calling")]
     return (told or lines)[0].removeprefix(": ")[:200]

@@ -1,7 +1,7 @@
-"""Judge whole tables by a suite, with Great Expectations on Spark: the only module that uses it.
+"""Validate whole tables with Great Expectations on Spark; no other module uses it.
 
-Nothing leaves the machine: the context lives in memory and its analytics are off. What Great
-Expectations cannot judge counts as failed.
+No data leaves the machine: the context is in memory and its analytics are off. An expectation that
+Great Expectations cannot evaluate counts as failed.
 """
 
 from __future__ import annotations
@@ -31,15 +31,12 @@ _LONGEST = 120
 
 @dataclass(frozen=True)
 class GateResult:
-    """What came of one expectation.
+    """The result of one expectation on a table, which has its logical name.
 
     Attributes:
-        table: Logical name, such as ``silver.clickstream``.
-        type: The expectation's type.
         text: The expectation with its columns and arguments.
         severity: ``critical`` or ``warning``.
-        passed: Whether the table is as expected.
-        observed: What was found, in a few words; or why it could not be judged.
+        observed: What was found, in a few words; or why it could not be evaluated.
         unexpected: Number of unexpected rows; None where rows are not counted.
     """
 
@@ -54,23 +51,19 @@ class GateResult:
 
 @dataclass(frozen=True)
 class GateReport:
-    """The results in the order of the suite, silver's first, and the page of Data Docs to open."""
+    """The results in the order of the suite, silver first, and the first page of Data Docs."""
 
     results: tuple[GateResult, ...]
     docs: Path
 
     @property
     def passed(self) -> bool:
-        """Tell whether no critical expectation failed."""
+        """Whether no critical expectation failed."""
         return all(result.passed or result.severity == "warning" for result in self.results)
 
     def to_json(self) -> dict[str, Any]:
-        """Give the report in types that JSON has."""
-        return {
-            "passed": self.passed,
-            "docs": str(self.docs),
-            "results": [asdict(result) for result in self.results],
-        }
+        """Return the report as JSON types."""
+        return asdict(self) | {"passed": self.passed, "docs": str(self.docs)}
 
 
 def judge_tables(
@@ -78,13 +71,8 @@ def judge_tables(
 ) -> GateReport:
     """Validate a pipeline's silver and gold tables with a suite.
 
-    Args:
-        spark: A session in UTC.
-        lake: Where the tables lie.
-        pipeline_name: Whose silver table it is.
-        suite: What is expected.
-        docs: The folder for Data Docs; pages of earlier runs stay in it.
-        now: What ``now`` stands for in the suite, with a time zone.
+    The session is in UTC. ``docs`` is the folder of Data Docs, which keeps the pages of earlier
+    runs; ``now`` is the value of ``now`` in the suite, with a time zone.
 
     Raises:
         UsageError: A table does not exist yet.
@@ -97,7 +85,7 @@ def judge_tables(
         raise UsageError(
             f"{', '.join(missing)} does not exist yet; fill it with: tidelake run {pipeline_name}"
         )
-    # What matters of Great Expectations' own log is in the results.
+    # The results have what Great Expectations would log.
     log = logging.getLogger("great_expectations")
     level = log.level
     log.setLevel(logging.CRITICAL + 1)
@@ -115,7 +103,7 @@ def judge_tables(
 
 
 def import_gx() -> Any:
-    """Import Great Expectations, which is slow and optional: a MachineError says how to get it."""
+    """Import Great Expectations, which is optional; a MachineError says how to install it."""
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "module 'sre_", DeprecationWarning)
@@ -161,10 +149,10 @@ def _judge(
     failure = "Great Expectations gave no result"
     types = dict(frame.dtypes)
     try:
-        # Added one by one, those equal but for a default that is written out would become one.
+        # Added one by one, two that differ only in an explicit default would become one.
         judges = [as_gx(expectation, types, now) for expectation in expectations]
         found = _validate(context, name, frame, judges, now)
-    except Exception as error:  # whatever it is, nothing was judged, and that must not pass
+    except Exception as error:  # whatever it is, nothing was evaluated, so nothing may pass
         failure = kind_of_text(str(error)) or type(error).__name__
     for index, expectation in enumerate(expectations):
         result: Any = found.get(index)
@@ -184,7 +172,7 @@ def _judge(
 def _validate(
     context: Any, name: str, frame: DataFrame, judges: list[Any], now: datetime
 ) -> dict[int, Any]:
-    """Run one validation and return its results by the number of the expectation."""
+    """Run one validation and return the results by the index of the expectation."""
     gx = import_gx()
     asset = context.data_sources.add_spark(name, persist=False).add_dataframe_asset(name)
     batch = asset.add_batch_definition_whole_dataframe(name)
@@ -202,7 +190,7 @@ def _validate(
 
 
 def _exception_text(result: Any) -> str | None:
-    """Give the first line of what Great Expectations raised on an expectation, if it did."""
+    """Return the error of an expectation in one line; None where it raised none."""
     info = result.exception_info or {}
     parts = [info] if "raised_exception" in info else list(info.values())
     messages = [part["exception_message"] for part in parts if part["raised_exception"]]
@@ -214,7 +202,7 @@ def _exception_text(result: Any) -> str | None:
 def _observed_text(
     result: Mapping[str, Any], expectation: Expectation, types: Mapping[str, str]
 ) -> str:
-    """Put a result in the format BASIC into a few words; instants in UTC."""
+    """Describe a result of format BASIC in a few words, instants in UTC."""
     count = result.get("unexpected_count")
     if count is not None:
         listed = result.get("partial_unexpected_list") or ()
@@ -236,20 +224,16 @@ def _cut(text: str) -> str:
 
 
 def as_gx(expectation: Expectation, types: dict[str, str], now: datetime) -> Any:
-    """Make Great Expectations' own object of an expectation, given the columns' simple types."""
+    """Convert an expectation to Great Expectations' object, given the columns' simple types."""
     from great_expectations.expectations.expectation_configuration import (  # noqa: PLC0415
         ExpectationConfiguration,
     )
-    from great_expectations.expectations.metadata_types import (  # noqa: PLC0415
-        FailureSeverity,
-    )
-    from great_expectations.expectations.row_conditions import (  # noqa: PLC0415
-        PassThroughCondition,
-    )
+    from great_expectations.expectations.metadata_types import FailureSeverity  # noqa: PLC0415
+    from great_expectations.expectations.row_conditions import PassThroughCondition  # noqa: PLC0415
 
     kwargs = {key: value for key, value in expectation.kwargs.items() if key != "condition_parser"}
     if "row_condition" in kwargs:
-        # The text and its parser are deprecated, and each use of them warns.
+        # A text with a parser is deprecated, and warns at each use.
         kwargs["row_condition"] = PassThroughCondition(pass_through_filter=kwargs["row_condition"])
     kinds = SIGNATURES[expectation.type].arguments
     for key, value in kwargs.items():
@@ -268,9 +252,9 @@ def as_gx(expectation: Expectation, types: dict[str, str], now: datetime) -> Any
 
 
 def _as_collected(bound: float | date | datetime, simple: str) -> float | date | datetime:
-    """Give a bound the form in which Spark's driver collects the column's largest value.
+    """Convert a bound to the type in which Spark collects the column's largest value.
 
-    An instant is collected as a naive time on the clock of this process, wherever that hangs.
+    An instant is collected as a naive time in the local time zone of this process.
     """
     if isinstance(bound, float):
         return bound

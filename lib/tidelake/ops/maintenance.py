@@ -1,8 +1,8 @@
-"""Keep tables small: put files together, and delete what nobody needs any more.
+"""Compact tables, and delete files that no reader needs.
 
-A file that a commit took out of a table lies there until it is vacuumed. Whoever reads an older
-version, or the commits since, needs it: a stream that lags behind, a gold batch that looks at
-silver as far as it has come, a statement at the last epoch, a rollback.
+A file that a commit removed stays on disk until VACUUM. Readers of older versions need it: a stream
+that lags behind, a gold batch that reads silver up to its position, a statement at the last epoch,
+a rollback.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from typing import NamedTuple
 
 from pyspark.sql import SparkSession
@@ -32,12 +33,12 @@ from tidelake.runtime.hop import Run
 from tidelake.spark.engine import with_settings
 from tidelake.spark.tuning import VACUUM_SETTINGS
 
-# Clocks differ, and a reader that has just begun may need a moment.
+# For clock differences and readers that have just started.
 _MARGIN = timedelta(hours=1)
-# Delta's own. Of versions older than the second nothing is read, files or no files.
+# Delta's defaults. No version older than the second is read, even if its files exist.
 _LOG, _FILES = timedelta(days=30), timedelta(days=7)
 _FOR_VACUUM = {
-    # Plans have their own, stricter check.
+    # plan_upkeep has a stricter check.
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
     **VACUUM_SETTINGS,
 }
@@ -45,9 +46,9 @@ _FOR_VACUUM = {
 
 @dataclass(frozen=True)
 class Need:
-    """A version of a table that somebody reads, though newer ones exist.
+    """An old version of a table that has a reader, ``by``; the command ``remedy`` ends the need.
 
-    It was written at ``since`` (UTC): files taken out later must stay. The remedy ends the need.
+    It was written at ``since`` (UTC): files that were removed later must stay.
     """
 
     table: Table
@@ -58,10 +59,10 @@ class Need:
 
 @dataclass(frozen=True)
 class Plan:
-    """What maintenance may do to a table: files that it no longer holds stay for ``keep``.
+    """The maintenance of a table: removed files stay for ``keep``.
 
-    The needs begin with the one that reaches back furthest. Files are sorted by columns where
-    merges scatter rows; by none where rows come in the order of time.
+    The need of the oldest version is first. Files are sorted by columns where merges scatter rows,
+    by none where rows arrive in the order of time.
     """
 
     table: Table
@@ -71,7 +72,7 @@ class Plan:
 
 
 class Done(NamedTuple):
-    """How many files a table had before maintenance, has after it, and how many were deleted."""
+    """The number of files of a table before and after maintenance, and of deleted files."""
 
     table: Table
     files_before: int
@@ -87,14 +88,13 @@ def plan_upkeep(
     keep: timedelta | None = None,
     now: datetime | None = None,
 ) -> list[Plan]:
-    """Compute for each table how long its old files must stay; nothing is written.
+    """Compute for each table how long removed files must stay; nothing is written.
 
-    Where ``keep`` is None, files stay for the environment's recovery horizon, or longer where a
-    need reaches further back.
+    Where ``keep`` is None, they stay for the recovery horizon, or longer where a need is older.
 
     Raises:
-        RefusedError: ``keep`` is less than the horizon, or would break somebody; it names who, and
-            the command that makes the need go away.
+        RefusedError: ``keep`` is less than the horizon, or less than a reader needs; the message
+            names the reader and the remedy.
     """
     moment = now or datetime.now(UTC)
     if keep is not None and keep < horizon:
@@ -105,7 +105,7 @@ def plan_upkeep(
         )
     tables = _tables(lake, pipeline)
     needs = needs_of(lake, tables, rollbacks_since=moment - horizon)
-    # By time where rows have one: merges look for a batch's windows, and analysts for days.
+    # By time where rows have one: merges read a batch's windows, and queries read days.
     orders = {
         table: (kind.moment,) if kind.moment else kind.identity[:CLUSTERED_BY]
         for table, kind in targets_of(lake, pipeline)
@@ -127,35 +127,26 @@ def plan_upkeep(
 
 
 def _tables(lake: Lake, pipeline: Pipeline) -> list[Table]:
-    """List the existing tables of a pipeline, and those that all pipelines share."""
+    """List the existing tables of a pipeline, and those shared by all pipelines."""
     name = pipeline.name
-    known = [
-        lake.bronze(name),
-        lake.requeue(name),
-        lake.schemas(name),
-        lake.silver(name),
-        lake.quarantine(name),
-        lake.late(name),
-        lake.discarded(name),
-        *map(lake.table, pipeline.gold_names),
-        lake.books(),
-        lake.epochs(),
-        lake.progress(),
-    ]
-    return [table for table in known if table.exists]
+    tables = [lake.bronze(name), lake.requeue(name), lake.schemas(name), lake.silver(name)]
+    tables += [lake.quarantine(name), lake.late(name), lake.discarded(name)]
+    tables += map(lake.table, pipeline.gold_names)
+    tables += [lake.books(), lake.epochs(), lake.progress()]
+    return [table for table in tables if table.exists]
 
 
 def upkeep(run: Run, plans: Sequence[Plan]) -> Iterator[Done]:
-    """Put small files together, keep the log long enough, delete what nobody needs."""
+    """Compact tables, set the retention of their logs, and delete old files."""
     spark = run.spark
     for plan in plans:
-        before = _files(spark, plan.table)
+        before = detail(spark, plan.table)["numFiles"]
         if not plan.sorted_by:
-            # Rows come in the order of time and stay where they are.
+            # Rows are in the order of time already.
             compact(spark, plan.table)
         elif has_vectors(spark, plan.table):
-            # Without deletion vectors a merge would copy the large files that this makes.
-            # Where a run is writing the table, its order is set the next time.
+            # Without deletion vectors a merge would copy the large files that this writes.
+            # A table that a run is writing is clustered the next time.
             with suppress(RefusedError), hold_hops(run.lake, run.pipeline.name, ["gold"]):
                 cluster(spark, plan.table, plan.sorted_by)
             compact(spark, plan.table)
@@ -164,27 +155,23 @@ def upkeep(run: Run, plans: Sequence[Plan]) -> Iterator[Done]:
         last = spark.sql(f"DESCRIBE HISTORY {plan.table.sql} LIMIT 1").collect()[0]
         metrics = last["operationMetrics"] if last["operation"] == "VACUUM END" else {}
         deleted = int(metrics.get("numDeletedFiles", 0))
-        yield Done(plan.table, before, _files(spark, plan.table), deleted)
+        yield Done(plan.table, before, detail(spark, plan.table)["numFiles"], deleted)
 
 
 def vacuum(spark: SparkSession, table: Table, *, hours: int) -> None:
-    """Delete files that a table no longer holds and that are older than so many hours."""
+    """Delete files that were removed from a table more than so many hours ago."""
     with with_settings(spark, _FOR_VACUUM):
         spark.sql(f"VACUUM {table.sql} RETAIN {hours} HOURS")
 
 
-def _files(spark: SparkSession, table: Table) -> int:
-    return int(detail(spark, table)["numFiles"])
-
-
 def _keep_log(spark: SparkSession, plan: Plan) -> None:
-    """Let the log reach back as far as the files do, and to our newest note by all means.
+    """Keep the log for as long as the files, and at least back to our last commit.
 
-    A table that nothing comes into has an old note, and a hop goes on by it alone.
+    A table without input has an old last commit, and its hop continues from that.
     """
     last = last_commit(plan.table)
     age = datetime.now(UTC) - last.written_at if last else timedelta(0)
-    # Twice as far, so that the property does not change each night.
+    # Twice the age, so that the property does not change every day.
     noted = 2 * age if age > _LOG / 2 else timedelta(0)
     needed = {
         "logRetentionDuration": max(_LOG, plan.keep, noted),
@@ -206,18 +193,15 @@ def _told(length: timedelta) -> str:
 
 
 def needs_of(lake: Lake, tables: Sequence[Table], *, rollbacks_since: datetime) -> list[Need]:
-    """List who needs an older version of some tables.
+    """List the readers of older versions of some tables.
 
-    A backfill that was promoted before ``rollbacks_since`` is not taken back any more.
+    A backfill that was promoted before ``rollbacks_since`` is not rolled back any more.
     """
     wanted = {table.name for table in tables}
     found = []
-    for table, version, by, remedy in (
-        *_readers(lake),
-        *_epochs(lake),
-        *_backfills(lake, rollbacks_since),
-    ):
-        # The newest version stays anyway.
+    needed = chain(_readers(lake), _epochs(lake), _backfills(lake, rollbacks_since))
+    for table, version, by, remedy in needed:
+        # The files of the newest version stay anyway.
         if table.name in wanted and table.exists and version < newest_version(table):
             at = written_at(table, max(version, 0))
             if at is not None:
@@ -226,7 +210,7 @@ def needs_of(lake: Lake, tables: Sequence[Table], *, rollbacks_since: datetime) 
 
 
 def _readers(lake: Lake) -> Iterator[tuple[Table, int, str, str]]:
-    """Find where each hop stands in what it follows: in the notes of the tables that it fills."""
+    """Find the position of each hop in its inputs, from the commits of its tables."""
     for filled in lake.existing():
         last = last_commit(filled)
         if last is None or last.note.get("hop") not in ("silver", "gold") or "__" in filled.name:
@@ -234,13 +218,13 @@ def _readers(lake: Lake) -> Iterator[tuple[Table, int, str, str]]:
         pipeline, hop = str(last.note["pipeline"]), str(last.note["hop"])
         followed = lake.silver_inputs(pipeline)
         if hop == "gold":
-            # So do gold's notes name the silver of its own pipeline.
+            # Gold's commits have the silver of its own pipeline under this name.
             followed = {"silver": lake.silver(pipeline)}
         reached = positions(last)
         followed |= {key: lake.table(key) for key in reached if key.startswith("silver.")}
         for key, table in followed.items():
             position = reached.get(key, BEGINNING)
-            # A reader that has all rows is not started for a compaction alone.
+            # A reader with all rows does not need the version before a compaction.
             version = version_at(table, position) if table.exists else None
             version = position[0] - 1 if version is None else version
             by = f"{filled.name} has not read further"
@@ -248,7 +232,7 @@ def _readers(lake: Lake) -> Iterator[tuple[Table, int, str, str]]:
 
 
 def _epochs(lake: Lake) -> Iterator[tuple[Table, int, str, str]]:
-    """Give the versions of the newest epoch of each pipeline."""
+    """Find the versions of the newest epoch of each pipeline."""
     if not lake.epochs().exists:
         return
     newest = ask(
@@ -263,7 +247,7 @@ def _epochs(lake: Lake) -> Iterator[tuple[Table, int, str, str]]:
 
 
 def _backfills(lake: Lake, since: datetime) -> Iterator[tuple[Table, int, str, str]]:
-    """Give the versions that a rollback would restore."""
+    """Find the versions that a rollback would restore."""
     for file in matching(lake.root, "backfill/*/backfill.json"):
         state = json.loads(file.read_text(encoding="utf-8"))
         swapped = state["stage"] in ("promoting", "promoted", "rolling back")
@@ -272,7 +256,7 @@ def _backfills(lake: Lake, since: datetime) -> Iterator[tuple[Table, int, str, s
         pipeline = file.parent.name
         versions = [*state["before"].items()]
         if state.get("requeue") is not None:
-            # What was requeued since is read from it when the rollback goes on.
+            # The rollback reads what was requeued since.
             versions.append((lake.requeue(pipeline).name, state["requeue"]))
         for name, version in versions:
             by = f"the rollback of {pipeline}'s backfill"
