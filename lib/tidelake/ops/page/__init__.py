@@ -1,4 +1,1 @@
-"""The live page: ``facts`` reads the tables, ``rendering`` writes HTML.
-
-``desk`` decides when to read again, ``server`` answers.
-"""
+"""The live page: ``facts`` reads tables, ``desk`` caches facts, ``rendering`` writes HTML."""

@@ -1,9 +1,9 @@
-"""Keep what the page shows up to date, and rest while nobody looks or nothing changed.
+"""Keep the facts of the page current, reading only what changed and only while it is viewed.
 
-One thread reads. Somebody who looks wakes it; then it takes the pulse of that pipeline, without
-reading a table or parsing a commit, and reads the parts whose pulse changed, quick ones first. It
-rests in proportion to what that cost: a look takes a fiftieth of the time at most, reading a part
-a fifth.
+One thread reads. A request wakes it; it compares the pulse of the pipeline (versions and listings,
+no table or commit is read) with the last one, and reads the parts whose pulse changed, the fast
+ones first. It pauses in proportion to the cost: the pulse takes at most a fiftieth of the time,
+reading a part a fifth.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from tidelake.config import Pipeline
 from tidelake.delta.locks import writer
@@ -23,6 +22,7 @@ from tidelake.delta.log import newest_version
 from tidelake.delta.tables import HOPS, Lake
 from tidelake.errors import TidelakeError
 from tidelake.folders import Folder, list_folder, matching
+from tidelake.instants import now
 from tidelake.ops.alerts import alerts_of
 from tidelake.ops.history import offered_files
 from tidelake.ops.ledger import read_ledger
@@ -30,28 +30,19 @@ from tidelake.ops.page.facts import Facts, read_flow, read_plots, read_sides
 from tidelake.typed import Typed
 from tidelake.visible import kind_of
 
-# Seconds between two looks at the least, and how many times its own cost each rests.
+# Least seconds between two pulses; pauses after a pulse and after a part, as multiples of the cost.
 _LOOK, _LOOK_REST, _READ_REST = 2.0, 50, 5
-# Time alone changes what waits for how long, and what a broker holds: seconds between two such
-# readings at the least, and how many times its own cost each rests.
+# Ages and a broker's offsets change without a commit: least seconds between two readings, and the
+# pause as a multiple of the cost.
 _AGES, _AGES_REST = 30.0, 100
-# For how long somebody who looked once is taken to look still.
+_AGING = ("flow", "alerts")
+# Seconds after a request in which the page counts as viewed.
 _WATCHED = 10.0
-
-
-class Pulse(NamedTuple):
-    """The newest version of each table, -1 for none, and what else tells whether anything changed.
-
-    Which is: files on offer, checkpoints, who writes, what was interrupted.
-    """
-
-    versions: tuple[int, ...]
-    beside: tuple[object, ...]
 
 
 @dataclass
 class _Part:
-    """One part of the facts: under which pulse it was read, when it may be again and must be."""
+    """A part of the facts: the pulse at its reading, and when it may and must be read again."""
 
     key: object = None
     rests_until: float = 0.0
@@ -60,7 +51,7 @@ class _Part:
 
 @dataclass
 class _Watch:
-    """What the reading thread knows of a pipeline."""
+    """The reading thread's state of a pipeline."""
 
     asked_at: float = 0.0
     looks_at: float = 0.0
@@ -69,7 +60,7 @@ class _Watch:
 
 
 class Desk:
-    """Facts of some pipelines, read in a thread of its own."""
+    """The facts of some pipelines, read in a thread of its own."""
 
     def __init__(
         self,
@@ -79,16 +70,14 @@ class Desk:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Know the pipelines; nothing is read before somebody asks.
+        """Read nothing before the first request.
 
-        Args:
-            lake: Where the tables are.
-            called: The pipelines' names, and what each is called by: that name, or a file's path.
-            load: Reads a definition by what it is called by.
-            clock: Seconds that only grow.
+        ``called`` has by name the argument that stands for each pipeline, its name or a file's
+        path; ``load`` reads a definition by that argument; ``clock`` has monotonic seconds.
         """
         self._lake, self._load, self._clock = lake, load, clock
         self._called = dict(called)
+        self.names = tuple(called)
         self._facts = {name: Facts(name, called=one) for name, one in called.items()}
         self._watches = {name: _Watch() for name in called}
         self._changed = threading.Condition()
@@ -96,35 +85,28 @@ class Desk:
         self._stopped = False
         self._thread = threading.Thread(target=self._work, name="page", daemon=True)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The pipelines, in the order in which they were given."""
-        return tuple(self._facts)
-
     def start(self) -> None:
-        """Begin to read, once for all pipelines, so that the first look finds something."""
-        now = self._clock()
+        """Start the thread, and read all pipelines once for the first request."""
         for watch in self._watches.values():
-            watch.asked_at = now
+            watch.asked_at = self._clock()
         self._asked.set()
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; what it reads at the moment is read to its end."""
+        """End the thread after its current reading."""
         self._stopped = True
         self._asked.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def look(self, names: Sequence[str], *, patience: float) -> tuple[Facts, ...]:
-        """Give what is known of pipelines, and let it be brought up to date.
+        """Return the facts of pipelines, and let the thread update them.
 
-        ``patience`` is for how many seconds to wait for a first answer, and for one after a pause.
+        Waits at most ``patience`` seconds for facts that were never read, or not since a pause.
         """
-        now = self._clock()
-        fresh = datetime.now(UTC).timestamp() - _WATCHED
+        fresh = now().timestamp() - _WATCHED
         for name in names:
-            self._watches[name].asked_at = now
+            self._watches[name].asked_at = self._clock()
         self._asked.set()
         with self._changed:
             self._changed.wait_for(
@@ -136,40 +118,39 @@ class Desk:
         while not self._stopped:
             self._asked.wait()
             self._asked.clear()
-            now = self._clock()
+            since = self._clock() - _WATCHED
             for name, watch in self._watches.items():
-                if now - watch.asked_at < _WATCHED and not self._stopped:
+                if watch.asked_at > since and not self._stopped:
                     self.bring_up_to_date(name)
 
     def bring_up_to_date(self, name: str) -> None:
-        """Take a pipeline's pulse, if it is time, and read what changed."""
+        """Compute a pipeline's pulse, if it is time, and read what changed."""
         watch, began = self._watches[name], self._clock()
         if began < watch.looks_at:
             return
+        watch.looks_at = began + _LOOK
         pipeline = self._definition(name, watch)
         if pipeline is None:
-            watch.looks_at = began + _LOOK
             return
         try:
-            pulse = pulse_of(self._lake, pipeline)
+            versions, others = pulse_of(self._lake, pipeline)
         except Exception as error:
-            # Whatever it was: a thread that ended would leave a page that looks well.
-            self._report(name, "pulse", f"the tables cannot be looked at: {_told(error)}")
-            watch.looks_at = began + _LOOK
+            # Whatever the error: without the thread the page would never change again.
+            self._report(name, "pulse", f"the tables cannot be looked at: {_text_of(error)}")
             return
         ended = self._clock()
         watch.looks_at = began + max(_LOOK, _LOOK_REST * (ended - began))
-        has_run = pulse.versions[0] >= 0
-        before = self._facts[name]
-        is_news = (before.has_run, before.pipeline) != (has_run, pipeline) or not before.looked_at
-        self._publish(name, is_news=is_news, pipeline=pipeline, has_run=has_run)
+        has_run = versions[0] >= 0
+        self._publish(name, pipeline=pipeline, has_run=has_run)
         self._report(name, "pulse")
         if has_run:
             for part in ("flow", "alerts", "sides", "plots", "books"):
-                self._refresh(name, part, pulse, pipeline)
+                # The flow and the alerts depend on more than the tables.
+                key = (versions, others) if part in _AGING else versions
+                self._refresh(name, part, key, pipeline)
 
     def _definition(self, name: str, watch: _Watch) -> Pipeline | None:
-        """Give the definition; read anew when its file changed."""
+        """Return the definition, reloaded when its file changed; None where it is invalid."""
         known = self._facts[name].pipeline
         try:
             if known is not None and watch.file == _stamp(known.file):
@@ -183,24 +164,21 @@ class Desk:
         self._report(name, "definition")
         return found
 
-    def _refresh(self, name: str, part: str, pulse: Pulse, pipeline: Pipeline) -> None:
-        """Read one part, if it is another than it was and may be read again."""
-        ages = part in ("flow", "alerts")
-        key: object = pulse if ages else pulse.versions
+    def _refresh(self, name: str, part: str, key: object, pipeline: Pipeline) -> None:
+        """Read a part, if its pulse changed and its pause is over."""
         known = self._watches[name].parts.setdefault(part, _Part())
         began = self._clock()
-        is_old = ages and began >= known.ages_at
+        is_old = part in _AGING and began >= known.ages_at
         if began < known.rests_until or (known.key == key and not is_old):
             return
         try:
             found = self._read(part, pipeline)
         except Exception as error:
-            # As above: of a damaged table anything may come.
-            self._report(name, part, f"{part} cannot be read: {_told(error)}")
+            # Whatever the error, as above: a damaged table may raise any.
+            self._report(name, part, f"{part} cannot be read: {_text_of(error)}")
         else:
-            is_news = getattr(self._facts[name], part) != found
             self._report(name, part)
-            self._publish(name, is_news=is_news, **{part: found})
+            self._publish(name, **{part: found})
         ended = self._clock()
         known.key, cost = key, ended - began
         known.rests_until = ended + _READ_REST * cost
@@ -208,11 +186,10 @@ class Desk:
 
     def _read(self, part: str, pipeline: Pipeline) -> object:
         if part == "flow":
-            return read_flow(self._lake, pipeline, now=datetime.now(UTC))
+            return read_flow(self._lake, pipeline, now=now())
         if part == "alerts":
             typed = Typed(called=self._called[pipeline.name])
-            now = datetime.now(UTC)
-            return alerts_of(self._lake, pipeline, now=now, counts=False, typed=typed)
+            return alerts_of(self._lake, pipeline, now=now(), counts=False, typed=typed)
         if part == "sides":
             return read_sides(self._lake, pipeline)
         if part == "plots":
@@ -220,28 +197,31 @@ class Desk:
         return read_ledger(self._lake, pipeline)
 
     def _report(self, name: str, part: str, why: str = "") -> None:
-        """Note why a part cannot be read, or nothing where it can."""
+        """Publish why a part cannot be read; without a reason, that it can."""
         before = self._facts[name].broken
         broken = tuple(one for one in before if one[0] != part)
         if why:
             broken = (*broken, (part, why))
         if why or broken != before:
-            self._publish(name, is_news=broken != before, broken=broken)
+            self._publish(name, broken=broken)
 
-    def _publish(self, name: str, *, is_news: bool, **known: Any) -> None:
+    def _publish(self, name: str, **known: Any) -> None:
+        """Replace some facts of a pipeline; the serial grows where one of them changed."""
         with self._changed:
-            facts = replace(self._facts[name], looked_at=datetime.now(UTC), **known)
-            self._facts[name] = replace(facts, serial=facts.serial + is_news)
+            before = self._facts[name]
+            changed = any(getattr(before, part) != found for part, found in known.items())
+            serial = before.serial + (changed or before.looked_at is None)
+            self._facts[name] = replace(before, looked_at=now(), serial=serial, **known)
             self._changed.notify_all()
 
 
-def _told(error: Exception) -> str:
-    """Give an error's words; of one without a name of ours, its kind."""
+def _text_of(error: Exception) -> str:
+    """Return the message of an error of ours; of any other its kind, without values of rows."""
     return str(error) if isinstance(error, TidelakeError) else kind_of(error)
 
 
 def _is_seen(facts: Facts, since: float) -> bool:
-    """Tell whether there is something to show that is not from before a pause."""
+    """Return whether there is something to show that is not from before a pause."""
     if facts.looked_at is None or facts.looked_at.timestamp() < since:
         return False
     return facts.flow is not None or not facts.has_run or bool(facts.broken)
@@ -251,8 +231,11 @@ def _stamp(file: str) -> tuple[str, int]:
     return file, Path(file).stat().st_mtime_ns
 
 
-def pulse_of(lake: Lake, pipeline: Pipeline) -> Pulse:
-    """Take a pipeline's pulse."""
+def pulse_of(lake: Lake, pipeline: Pipeline) -> tuple[tuple[int, ...], tuple[object, ...]]:
+    """Return the newest version of each table, -1 for none, and the state of everything else.
+
+    That is: landed files, running writers, interrupted operations and checkpoints.
+    """
     name = pipeline.name
     tables = (
         *(lake.bronze(name), lake.requeue(name), lake.silver(name)),
@@ -261,7 +244,7 @@ def pulse_of(lake: Lake, pipeline: Pipeline) -> Pulse:
         lake.progress(),
     )
     files = (offered_files(pipeline) or {}).values()
-    return Pulse(
+    return (
         tuple(newest_version(table) for table in tables),
         (
             (len(files), sum(f.size for f in files), max((f.modified for f in files), default=0)),
@@ -274,11 +257,11 @@ def pulse_of(lake: Lake, pipeline: Pipeline) -> Pulse:
 
 
 def _checkpoint(folder: Folder) -> Iterator[tuple[str, object]]:
-    """Name each generation's logs and when a file last came or went there."""
+    """Return each log of each generation, and when its files last changed."""
     for log in matching(folder, "*/*"):
-        # Files come and go under a run.
+        # A run may delete files meanwhile.
         with contextlib.suppress(FileNotFoundError):
-            # Folders of a store have no time of their own; the names in them have to do.
+            # Folders on an object store have no modification time; their file names stand for it.
             yield (
                 f"{log.parent.name}/{log.name}",
                 log.stat().st_mtime_ns

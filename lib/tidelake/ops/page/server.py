@@ -1,4 +1,4 @@
-"""Hand out the page: GET alone, to this machine alone, nothing that was not escaped."""
+"""Serve the page over HTTP: only GET and HEAD, only to the host that it was bound to."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _HOST = re.compile(
     r"(?:(?P<name>[\w.-]+)|\[(?P<v6>[\da-f:.]+)\])(?::(?P<port>\d{0,5}))?", re.A | re.I
 )
 _MAX_PORT = 65535
-# For how long the first answer may wait for the first facts; the page comes without them then.
+# Seconds that an answer waits for facts that were not read yet; then it is sent without them.
 _PATIENCE = 0.7
 _HEADERS = {
-    # Everything comes from here, nothing is written into the page itself, nobody frames it.
+    # Everything comes from this server, no script or style is inline, and no page may frame it.
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -38,16 +38,12 @@ _HEADERS = {
 
 
 class PageServer(ThreadingHTTPServer):
-    """Serves what a desk knows."""
+    """Serves the facts of a desk as pages."""
 
     daemon_threads = True
 
     def __init__(self, host: str, port: int, desk: Desk, renderer: Renderer) -> None:
-        """Bind, 0 being any port that is free; nothing is answered before ``serve_forever``.
-
-        Raises:
-            UsageError: The address is none of this machine's, or the port is taken.
-        """
+        """Bind to an address, port 0 for any free one; a UsageError where that is impossible."""
         self.host, self.desk, self.renderer = host, desk, renderer
         self._kept: dict[tuple[str, ...], tuple[tuple[int, ...], PageDocument]] = {}
         try:
@@ -61,24 +57,24 @@ class PageServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where a browser finds it."""
+        """The address of the page."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.server_address[1]}/"
 
     def server_bind(self) -> None:
-        """Bind without asking a name server what this machine is called."""
+        """Bind without a DNS lookup of the host's name."""
         super(ThreadingHTTPServer, self).server_bind()
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Pass over a reader who went away in the middle of an answer; that is nobody's fault."""
+        """Ignore clients that disconnect during an answer."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
     def knows(self, host: str) -> bool:
-        """Tell whether a request's host, as :func:`host_in` found it, means this server.
+        """Return whether a request's host, from :func:`host_in`, is this server.
 
-        A page elsewhere may let its own name point here, and would then read what is shown
-        (DNS rebinding). So a name must be the one that was bound to; an address cannot be forged.
+        Against DNS rebinding: another site could resolve its own name to this address and read the
+        page. So a name must be the one that was bound to; an IP address cannot be forged.
         """
         if host in ("localhost", self.host.lower()):
             return True
@@ -89,7 +85,7 @@ class PageServer(ThreadingHTTPServer):
         return address.is_loopback or not is_loopback(self.host)
 
     def document(self, path: str) -> PageDocument | None:
-        """Give what lies at a path; None for nothing."""
+        """Return the document at a path; None where there is none."""
         names = self.desk.names
         if path.startswith("/static/"):
             return static().get(path.removeprefix("/static/"))
@@ -103,7 +99,7 @@ class PageServer(ThreadingHTTPServer):
     def _rendered(self, names: tuple[str, ...], *, is_overview: bool) -> PageDocument:
         facts = self.desk.look(names, patience=_PATIENCE)
         state = tuple(one.serial for one in facts)
-        # A state is written once, however often it is asked for.
+        # Each state is rendered once.
         known = self._kept.get(names)
         if known is None or known[0] != state:
             renderer = self.renderer
@@ -113,7 +109,7 @@ class PageServer(ThreadingHTTPServer):
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether an address is reached from this machine alone."""
+    """Return whether an address is reachable from this machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -121,7 +117,7 @@ def is_loopback(host: str) -> bool:
 
 
 def host_in(headers: Sequence[str]) -> str | None:
-    """Find the host that a request is for; None if its ``Host`` headers name none or several."""
+    """Parse the ``Host`` header of a request; None if it is malformed, missing or repeated."""
     found = _HOST.fullmatch(headers[0].strip()) if len(headers) == 1 else None
     if found is None or int(found["port"] or 0) > _MAX_PORT:
         return None
@@ -134,42 +130,37 @@ def host_in(headers: Sequence[str]) -> str | None:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers one request a connection: none is left open, so none keeps a thread."""
+    """Answers one request a connection, so that no idle connection keeps a thread."""
 
     server: PageServer
     server_version = "tidelake"
     sys_version = ""
-    # For whoever connects and says nothing.
+    # For clients that connect and send nothing.
     timeout: ClassVar[float] = 10.0
 
     def do_GET(self) -> None:
-        """Give a page, or say that it is the one that is known."""
-        self._answer(sends=True)
-
-    def do_HEAD(self) -> None:
-        """Give its headers."""
-        self._answer(sends=False)
-
-    def _answer(self, *, sends: bool) -> None:
+        """Send a document, or that the client's copy is current."""
         host, path = host_in(self.headers.get_all("Host", [])), None
         with suppress(ValueError):
             path = urlsplit(self.path).path
         if host is None or path is None:
             malformed = "The Host header" if host is None else "The address"
-            self._send(HTTPStatus.BAD_REQUEST, _told(f"{malformed} is malformed."), sends=sends)
+            self._send(HTTPStatus.BAD_REQUEST, _text(f"{malformed} is malformed."))
             return
         if not self.server.knows(host):
-            self._send(HTTPStatus.MISDIRECTED_REQUEST, _told("This page is at another address."))
+            self._send(HTTPStatus.MISDIRECTED_REQUEST, _text("This page is at another address."))
             return
         found = self.server.document(path)
         if found is None:
-            self._send(HTTPStatus.NOT_FOUND, self.server.renderer.unknown(), sends=sends)
+            self._send(HTTPStatus.NOT_FOUND, self.server.renderer.unknown())
         elif self.headers.get("If-None-Match") == found.tag:
-            self._send(HTTPStatus.NOT_MODIFIED, found, sends=False)
+            self._send(HTTPStatus.NOT_MODIFIED, found)
         else:
-            self._send(HTTPStatus.OK, found, sends=sends)
+            self._send(HTTPStatus.OK, found)
 
-    def _send(self, status: HTTPStatus, document: PageDocument, *, sends: bool = True) -> None:
+    do_HEAD = do_GET
+
+    def _send(self, status: HTTPStatus, document: PageDocument) -> None:
         self.send_response(status)
         for name, value in _HEADERS.items():
             self.send_header(name, value)
@@ -178,12 +169,12 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Type", document.kind)
             self.send_header("Content-Length", str(len(document.body)))
         self.end_headers()
-        if sends:
+        if self.command != "HEAD" and status is not HTTPStatus.NOT_MODIFIED:
             self.wfile.write(document.body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing: a page that asks every two seconds would fill the terminal."""
+        """Log nothing: the page sends a request every two seconds."""
 
 
-def _told(text: str) -> PageDocument:
+def _text(text: str) -> PageDocument:
     return PageDocument.of(text, "text/plain; charset=utf-8")
