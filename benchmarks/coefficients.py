@@ -25,7 +25,7 @@ from benchmarks.measuring import machine, say
 from benchmarks.runner import REPORTS
 from tidelake.config import Limits, load_environment, load_pipeline
 from tidelake.delta.tables import HOPS, Hop, Lake, Table
-from tidelake.ops.metrics.recorder import TriggerListener, TriggerProgress
+from tidelake.ops.observers import TriggerListener, TriggerProgress
 from tidelake.ops.query import ask
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress

@@ -1,12 +1,12 @@
 r"""Text that is safe to show: control characters escaped, values of rows left out.
 
-Payloads, ids and keys hold what people send. An escape sequence in them could clear a screen or
-forge a line of a report, and a bidirectional override could reverse how a line reads.
+Payloads, ids and keys come from anybody. An escape sequence in them could clear a screen or forge a
+line of a report, and a bidirectional override could reverse a line.
 
-Spark quotes values in its messages (the text that is no number, the record that is malformed, the
-row that breaks a constraint), and messages go to terminals, webhooks, lineage and logs. Passed on
-are the error's kind, its condition (``[CAST_INVALID_INPUT]``) and those of its parameters that name
-types, tables and files. The whole text stays in a private file.
+Spark's messages contain values (the text that is no number, the malformed record, the row that
+breaks a constraint), and messages go to terminals, webhooks, lineage and logs. So only the error's
+kind, its condition (``[CAST_INVALID_INPUT]``) and parameters that name types, tables and files are
+shown; the whole text is kept in a private file.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ from typing import Any
 
 from tidelake.errors import TidelakeError
 
-# C0 and DEL, C1, marks and overrides of direction, separators of lines, halves of surrogate pairs.
+# C0 and DEL, C1, bidirectional marks and overrides, line separators, surrogates.
 _DIRECTIONS = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
-_UNSEEN = re.compile(f"[\\0-\x1f\x7f-\x9f{_DIRECTIONS}\u2028\u2029\ufeff\ud800-\udfff]")
-_UNSEEN_IN_LINES = re.compile(
-    f"[\\0-\x09\x0b-\x1f\x7f-\x9f{_DIRECTIONS}\u2028\u2029\ufeff\ud800-\udfff]"
-)
+_HIDDEN = f"\x7f-\x9f{_DIRECTIONS}\u2028\u2029\ufeff\ud800-\udfff"
+_UNSEEN = re.compile(f"[\\0-\x1f{_HIDDEN}]")
+_UNSEEN_IN_LINES = re.compile(f"[\\0-\x09\x0b-\x1f{_HIDDEN}]")
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
-# What may stand in front of a message: a payload can hold its words, but not begin a message.
+# The possible beginning of a message: a payload may contain its words, but cannot precede them.
 HEAD = (
     r"^(?:Caused by: |: )?(?:\[\w+\] Query[^\n'\"]*? exception: )?(?:[\w.$]+(?:Exception|Error): )*"
 )
@@ -43,17 +42,15 @@ _LONGEST = 300
 
 
 def visible(text: str, *, lines: bool = False) -> str:
-    r"""Escape control characters and overrides of direction: ``\n``, ``\x1b``, ``\u202e``.
+    r"""Escape control characters and bidirectional overrides: ``\x1b``, ``\u202e``.
 
-    Args:
-        text: What to show.
-        lines: Whether it may have several lines.
+    With ``lines``, line breaks are kept; else they are escaped too.
     """
     return (_UNSEEN_IN_LINES if lines else _UNSEEN).sub(_escaped, text)
 
 
 def visible_json(document: str) -> str:
-    """Escape in a JSON document what is raw in its strings and a terminal would obey."""
+    """Escape control characters that are raw in the strings of a JSON document."""
     return _UNSEEN_IN_LINES.sub(lambda found: f"\\u{ord(found[0]):04x}", document)
 
 
@@ -65,9 +62,9 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def kind_of(error: BaseException) -> str:
-    """Name an error in one line: its kind, its condition, what caused it.
+    """Describe an error in one line: its kind, its condition and its causes.
 
-    The message of a :class:`TidelakeError` is our own and is returned as it is.
+    For a :class:`TidelakeError` that is the first line of its message.
     """
     if isinstance(error, TidelakeError):
         return visible(next((line for line in str(error).splitlines() if line.strip()), ""))
@@ -75,8 +72,14 @@ def kind_of(error: BaseException) -> str:
     return visible(", caused by ".join(found))[:_LONGEST]
 
 
+def first_line(error: BaseException) -> str:
+    """Return an error's kind and its message without values of rows."""
+    told, kind = kind_of(error), type(error).__name__
+    return (told if told.startswith(kind) else f"{kind}: {told}").rstrip(".")
+
+
 def kind_of_text(text: str) -> str:
-    """Name an error by its text: the first line, or the condition where it is Spark's."""
+    """Describe an error by its text: the first line, or the condition of an error of Spark."""
     lines = text.strip().splitlines()
     found = _ANY_CONDITION.findall(text)
     if found:
@@ -102,7 +105,7 @@ def _links(error: BaseException) -> Iterator[str]:
             yield from _of_spark(found)
         else:
             yield type(found).__name__
-        # What Spark itself names as the cause is no cause to Python.
+        # Spark's own cause is not Python's.
         found = found.__cause__ or getattr(found, "_cause", None)
 
 

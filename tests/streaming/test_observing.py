@@ -19,9 +19,8 @@ from tidelake.config import AlertTargets, Lineage, Metrics
 from tidelake.delta.tables import HOPS, Hop
 from tidelake.errors import RefusedError, TidelakeError
 from tidelake.ops.alerts import alerts_of
-from tidelake.ops.metrics.recorder import Recorder
-from tidelake.ops.metrics.table import Measured, ProgressTable, kept_since
-from tidelake.ops.observers import RunObserver, observing
+from tidelake.ops.observers import Recorder, RunObserver, observing
+from tidelake.ops.sinks import Measured, ProgressTable, kept_since
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.runner import run_hops
@@ -194,12 +193,12 @@ def test_nothing_that_observes_can_harm_a_run(
 ) -> None:
     monkeypatch.setenv("HOOK", "http://127.0.0.1:1/s3cret")
     monkeypatch.setenv("LINEAGE", "http://127.0.0.1:1/s3cret")
-    monkeypatch.setattr("tidelake.ops.alerts.telling._PAUSES", ())
+    monkeypatch.setattr("tidelake.ops.alert_delivery._PAUSES", ())
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("tidelake.ops.metrics.prometheus.MetricRegistry.put", full)
+    monkeypatch.setattr("tidelake.ops.sinks.MetricRegistry.put", full)
     made = world(spark, tmp_path / "world")
     made.land("a.json", [b"broken"] * 100)
     blocked = tmp_path / "world" / "lake" / "ops" / "progress"

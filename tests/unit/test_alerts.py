@@ -20,7 +20,7 @@ from tidelake.delta.locks import hold_hops
 from tidelake.delta.tables import Lake
 from tidelake.errors import RefusedError, UsageError
 from tidelake.ops.alerts import RULES, Alert, alerts_of
-from tidelake.ops.metrics.table import Measured
+from tidelake.ops.sinks import Measured
 from tidelake.replay.backfill import Stage, State, write_state
 
 NEW_YEAR = datetime(2024, 1, 1, tzinfo=UTC)
@@ -408,7 +408,7 @@ def test_critical_alerts_come_first_and_every_rule_is_listed(shop: Shop) -> None
 def test_the_command_prints_alerts_and_exits_3_where_one_is_critical(
     shop: Shop, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    balanced = RULES["books_unbalanced"]._replace(find=lambda _: iter(()))
+    balanced = RULES["books_unbalanced"]._replace(find=lambda *_: iter(()))
     monkeypatch.setitem(RULES, "books_unbalanced", balanced)
     monkeypatch.setattr("tidelake.cli.upkeep.now", lambda: at(310))
     shop.batch(0)

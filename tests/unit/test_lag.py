@@ -17,7 +17,7 @@ from tidelake.delta.log import Commit
 from tidelake.delta.tables import Lake, Table
 from tidelake.kafka.client import client_options
 from tidelake.kafka.topic_offsets import behind, between
-from tidelake.ops.lag import Check, lag_of
+from tidelake.ops.status import Check, lag_of
 
 _NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 _CLICKS = {

@@ -17,10 +17,9 @@ from tests.pipelines import shop
 from tests.unit.handmade import write_commit, write_rows
 from tidelake.config.standard import PROGRESS_COLUMNS
 from tidelake.delta.tables import Lake
-from tidelake.ops.alerts.alert import Alert
-from tidelake.ops.backlogs import Backlog
-from tidelake.ops.metrics.prometheus import EXPORTED, MetricRegistry, Served
-from tidelake.ops.metrics.recorder import (
+from tidelake.ops.alerts import Alert
+from tidelake.ops.history import Backlog
+from tidelake.ops.observers import (
     Closed,
     Failed,
     Joining,
@@ -29,7 +28,7 @@ from tidelake.ops.metrics.recorder import (
     Started,
     TriggerProgress,
 )
-from tidelake.ops.metrics.table import Measured, Sink, kept_since
+from tidelake.ops.sinks import EXPORTED, Measured, MetricRegistry, Sink, kept_since, served
 
 NEW_YEAR = datetime(2024, 1, 1, tzinfo=UTC)
 PHASES = {"addBatch": 4000, "walCommit": 300, "commitOffsets": 200, "triggerExecution": 5000}
@@ -81,8 +80,7 @@ def joining(tmp_path: Path) -> Joining:
 
 
 def take(joining: Joining, *messages: Message) -> list[Measured]:
-    found = [joining.take(message) for message in messages]
-    return [one for one in found if one is not None]
+    return [one for message in messages for one in joining.take(message)]
 
 
 def test_a_batch_is_what_the_run_spark_and_the_note_say_of_it(joining: Joining) -> None:
@@ -265,7 +263,7 @@ def filled(measures: Sequence[Measured]) -> MetricRegistry:
 def test_prometheus_reads_every_metric_that_is_documented() -> None:
     registry = filled([measured(), measured(error_class="LostError", error="gone")])
     opened = Alert("stale", "shop", None, "critical", "no batch", None, "tidelake run shop")
-    registry.tell([opened], [])
+    registry.show([opened], [])
     text = generate_latest(registry.collected).decode()
     families = set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))
     assert families == set(EXPORTED)
@@ -294,25 +292,24 @@ def test_counters_add_up_and_gauges_stay_where_a_batch_does_not_know() -> None:
 def test_an_alert_that_closes_and_a_lag_that_grows_show_between_batches() -> None:
     registry = filled([measured()])
     opened = Alert("stale", "shop", None, "critical", "no batch", None, "tidelake run shop")
-    registry.tell([opened], [Backlog("silver", "rows", 99, at(0), 0, 0)])
+    registry.show([opened], [Backlog("silver", "rows", 99, at(0), 0, 0)])
     found = values_of(generate_latest(registry.collected).decode())
     alert = "{'hop': '', 'pipeline': 'shop', 'rule': 'stale', 'severity': 'critical'}"
     assert found[f"tidelake_alert_open{alert}"] == 1
     assert found["tidelake_hop_waiting{'hop': 'silver', 'pipeline': 'shop'}"] == 99
     assert found["tidelake_hop_lag_seconds{'hop': 'silver', 'pipeline': 'shop'}"] > 1e6
-    registry.tell([], [])
+    registry.show([], [])
     assert "tidelake_alert_open{" not in generate_latest(registry.collected).decode()
 
 
 def test_metrics_are_served_on_this_machine_until_the_run_ends() -> None:
     registry = filled([measured()])
-    served = Served(registry, "127.0.0.1:0")
-    address = f"http://127.0.0.1:{served.port}/metrics"
-    with urlopen(address, timeout=5) as answer:
-        assert b"tidelake_hop_rows_total{" in answer.read()
-    with pytest.raises(OSError, match="in use"):
-        Served(registry, f"127.0.0.1:{served.port}")
-    served.close()
+    with served(registry, "127.0.0.1:0") as port:
+        address = f"http://127.0.0.1:{port}/metrics"
+        with urlopen(address, timeout=5) as answer:
+            assert b"tidelake_hop_rows_total{" in answer.read()
+        with pytest.raises(OSError, match="in use"), served(registry, f"127.0.0.1:{port}"):
+            pass
     with pytest.raises(OSError):
         urlopen(address, timeout=5)
 

@@ -14,7 +14,7 @@ from tests.typed import problem_of
 from tidelake.config import Alerts, Metrics
 from tidelake.config.standard import PROGRESS_COLUMNS
 from tidelake.ops.alerts import RULES
-from tidelake.ops.metrics.prometheus import EXPORTED
+from tidelake.ops.sinks import EXPORTED
 
 PROJECT = Path(__file__).parents[2]
 METRICS = (PROJECT / "docs" / "metrics.md").read_text(encoding="utf-8")

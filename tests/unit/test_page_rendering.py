@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.shops import Shop
-from tidelake.ops.lag import Advice, PartitionLag, SourceLag
-from tidelake.ops.metrics.table import Measured
+from tidelake.delta.notes import DimensionUse
 from tidelake.ops.page.facts import Facts, Flow, HopFacts, read_flow
 from tidelake.ops.page.rendering import Renderer
-from tidelake.ops.status import DimensionStatus
+from tidelake.ops.sinks import Measured
+from tidelake.ops.status import Advice, PartitionLag, SourceLag
 from tidelake.typed import Typed
 
 NOW = datetime(2026, 3, 1, 1, tzinfo=UTC)
@@ -96,7 +96,7 @@ def test_a_topic_shows_what_waits_what_would_help_and_why_nobody_was_asked(facts
 
 def test_dimensions_and_rules_that_only_warn_stand_beside_silver(facts: Facts) -> None:
     flow = flow_of(facts)
-    dimensions = (DimensionStatus("dim.a", 7, 17), DimensionStatus("dim.b", -1, 1))
+    dimensions = (DimensionUse("dim.a", 7, 17), DimensionUse("dim.b", -1, 1))
     status = replace(flow.status, dimensions=dimensions, warnings={"value: is <odd>": 5})
     page = written(replace(facts, flow=replace(flow, status=status)))
 

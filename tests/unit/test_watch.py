@@ -10,7 +10,7 @@ import pytest
 
 from tests.shops import Shop
 from tidelake.config import load_environment
-from tidelake.ops.alerts.alert import AlertContext
+from tidelake.ops.alerts import AlertContext
 from tidelake.ops.observers import observing
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
@@ -28,7 +28,7 @@ def test_a_run_hands_on_what_it_was_called_by(
         taken.append(context.typed)
         return ()
 
-    monkeypatch.setattr("tidelake.ops.alerts.telling.judge", judge)
+    monkeypatch.setattr("tidelake.ops.alert_delivery.judge", judge)
     nothing = SimpleNamespace(addListener=lambda _: None, removeListener=lambda _: None)
     spark: Any = SimpleNamespace(streams=nothing)
     environment = load_environment("local", root=str(tmp_path))

@@ -19,10 +19,9 @@ from tidelake.typed import Typed
 
 if TYPE_CHECKING:
     # Spark comes with them, and not every command needs it.
-    from tidelake.ops.lag import SourceLag
     from tidelake.ops.ledger import Ledger
     from tidelake.ops.query import Answer
-    from tidelake.ops.status import Status
+    from tidelake.ops.status import SourceLag, Status
 
 _TOP = 3
 # The others would push the rest off the screen.

@@ -25,8 +25,8 @@ _DONE = ("table", "files before", "files", "deleted")
 @located
 def alerts(pipeline: str, tell: bool, json_: bool, where: Place) -> int:
     """Show what is open that somebody should look at; exit 3 when any of it is critical."""
+    from tidelake.ops.alert_delivery import AlertReporter, sender_of  # noqa: PLC0415
     from tidelake.ops.alerts import RULES, alerts_of  # noqa: PLC0415
-    from tidelake.ops.alerts.telling import Teller, sender_of  # noqa: PLC0415
 
     definition = where.pipeline(pipeline)
     deliver = sender_of(where.environment)
@@ -54,7 +54,7 @@ def alerts(pipeline: str, tell: bool, json_: bool, where: Place) -> int:
         for one in found:
             print_line(f"  {one.rule}: {one.command}")
     if tell:
-        Teller(where.lake, definition.name, say, deliver).tell(found, rules=RULES)
+        AlertReporter(where.lake, definition.name, say, deliver).report(found, rules=RULES)
     return _CRITICAL if any(one.severity == "critical" for one in found) else 0
 
 

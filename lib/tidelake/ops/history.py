@@ -1,16 +1,24 @@
-"""What every report begins with: that a pipeline has run, its tables' commits, its landed files."""
+"""The commits and landed files of a pipeline, which all reports read, and the hops' backlogs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import takewhile
 
 from tidelake.config import FilesSource, Pipeline
-from tidelake.delta.log import REBUILT, Commit, commits, oldest_version
-from tidelake.delta.tables import Lake, Table
+from tidelake.delta.log import REBUILT, Commit, commits, last_commit, oldest_version
+from tidelake.delta.notes import position
+from tidelake.delta.positions import Position, rows_between
+from tidelake.delta.tables import Hop, Lake, Table
 from tidelake.errors import SourceError, UsageError
+from tidelake.instants import from_json
 from tidelake.ops.query import ask
-from tidelake.runtime.landing import LandedFile, list_files
+from tidelake.runtime.landing import LandedFile, list_files, taken_files
+
+_RECENT = timedelta(hours=1)
 
 
 def require_tables(lake: Lake, pipeline: str) -> None:
@@ -24,8 +32,7 @@ def require_tables(lake: Lake, pipeline: str) -> None:
 def history(lake: Lake, table: Table) -> list[Commit]:
     """List our commits of a table, newest first.
 
-    The log has the newest; what is beyond its retention comes from ``ops.books``, to which each
-    run copies the metadata of commits.
+    Commits beyond the log's retention come from ``ops.books``, to which each run copies them.
     """
     logged = list(commits(table))
     oldest = oldest_version(table)
@@ -39,10 +46,20 @@ def history(lake: Lake, table: Table) -> list[Commit]:
     )
     for version, committed_at, rows, note in kept.rows:
         logged.append(Commit(version, committed_at, rows, json.loads(note)))
-        # What came before the table was rebuilt is no longer in it.
+        # Rows from before the table was rebuilt are no longer in it.
         if logged[-1].note.get(REBUILT):
             break
     return logged
+
+
+def newest_batches(table: Table) -> list[Commit]:
+    """List a table's batches of the last hour in which there were any, newest first."""
+    found: list[Commit] = []
+    for commit in commits(table):
+        if commit.batch < 0 or (found and found[0].written_at - commit.written_at > _RECENT):
+            break
+        found.append(commit)
+    return found
 
 
 def offered_files(pipeline: Pipeline) -> Mapping[str, LandedFile] | None:
@@ -52,5 +69,126 @@ def offered_files(pipeline: Pipeline) -> Mapping[str, LandedFile] | None:
     try:
         return list_files(pipeline.source.path)
     except SourceError:
-        # Reports on the tables are of use even where the landing folder is gone.
+        # Reports on the tables are useful even where the landing folder is gone.
         return None
+
+
+@dataclass(frozen=True)
+class Backlog:
+    """How many files or rows wait for a hop, since when (UTC); how many recently came and went."""
+
+    hop: str
+    unit: str
+    waiting: int
+    oldest: datetime | None
+    came: int
+    taken: int
+
+    def seconds(self, now: datetime) -> float:
+        """Return how long the oldest has waited; 0 where nothing waits."""
+        return 0.0 if self.oldest is None else max((now - self.oldest).total_seconds(), 0.0)
+
+
+class BacklogReader:
+    """Counts what waits for the hops of a pipeline; each commit of bronze is read once."""
+
+    def __init__(self, lake: Lake, pipeline: Pipeline) -> None:
+        """Read nothing yet."""
+        self._lake = lake
+        self._pipeline = pipeline
+        self._bronze = lake.bronze(pipeline.name)
+        # When each commit was written and the files that it took, newest first.
+        self._taken: list[tuple[datetime, Mapping[str, LandedFile]]] = []
+        self._version = -1
+
+    def taken_files(self) -> dict[str, LandedFile]:
+        """Return by path the files that bronze's commits name."""
+        if self._version < 0:
+            new = history(self._lake, self._bronze)
+        else:
+            new = list(takewhile(lambda one: one.version > self._version, commits(self._bronze)))
+        if new:
+            self._version = new[0].version
+            self._taken[:0] = [(one.written_at, taken_files([one])) for one in new]
+        return {path: file for _, files in reversed(self._taken) for path, file in files.items()}
+
+    def backlog(
+        self, hop: Hop, reader: Table | None, *, now: datetime, lately: timedelta
+    ) -> Backlog | None:
+        """Count what waits for a hop: files for bronze, else rows of the table that it follows.
+
+        A file waits since its last change: one that is copied with its old time counts as old.
+        ``reader`` is the hop's table whose commits say how far it has read, None before it was
+        made. ``lately`` is the time before ``now`` in which arrivals and reads are counted.
+
+        Returns:
+            None for bronze where its source is no files or the folder cannot be listed, and for a
+            hop whose input does not exist yet.
+        """
+        since = now - lately
+        if hop == "bronze":
+            return self._landing_backlog(since)
+        name = self._pipeline.name
+        key = "bronze" if hop == "silver" else "silver"
+        followed = self._bronze if hop == "silver" else self._lake.silver(name)
+        if not followed.exists:
+            return None
+        reached = position(last_commit(reader) if reader else None, key)
+        closed = commits(reader) if reader else iter(())
+        earlier = next((one for one in closed if one.written_at < since), None)
+        was = position(earlier, key)
+        waiting = rows_between(followed, reached)
+        arrived = takewhile(lambda one: one.written_at >= since, commits(followed))
+        return Backlog(
+            hop=hop,
+            unit="rows",
+            waiting=waiting,
+            oldest=_oldest(followed, reached) if waiting else None,
+            came=sum(one.brought for one in arrived),
+            taken=rows_between(followed, was, reached) if was <= reached else 0,
+        )
+
+    def _landing_backlog(self, since: datetime) -> Backlog | None:
+        offered = offered_files(self._pipeline)
+        if offered is None:
+            return None
+        known = self.taken_files()
+        waiting = [file for path, file in offered.items() if path not in known]
+        return Backlog(
+            hop="bronze",
+            unit="files",
+            waiting=len(waiting),
+            oldest=min((_instant(file.modified) for file in waiting), default=None),
+            came=sum(_instant(file.modified) >= since for file in {**known, **offered}.values()),
+            taken=sum(len(files) for at, files in self._taken if at >= since),
+        )
+
+
+def _oldest(followed: Table, reached: Position) -> datetime | None:
+    """Find when the first commit was written that a reader has not wholly taken."""
+    newer = takewhile(lambda one: one.version >= reached[0], commits(followed))
+    behind = [one for one in newer if one.brought]
+    # The reader may have taken all files of the commit at its position.
+    if behind and behind[-1].version == reached[0]:
+        left = rows_between(followed, reached, (reached[0] + 1, -1))
+        behind = behind if left else behind[:-1]
+    return behind[-1].written_at if behind else None
+
+
+def _instant(milliseconds: int) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000, tz=UTC)
+
+
+def bronze_version_in(gold: Commit | None, silver: Sequence[Commit]) -> int:
+    """Return the first version of bronze that is not in a batch of gold; commits newest first."""
+    until = position(gold, "silver")
+    held = next((one for one in silver if one.version < until[0]), None)
+    return position(held, "bronze")[0]
+
+
+def first_arrival(bronze: Sequence[Commit], since: int, until: int | None) -> datetime | None:
+    """Find when the first rows between two versions of bronze arrived (UTC); newest first."""
+    for one in reversed(bronze):
+        if one.version >= since and (until is None or one.version < until) and one.brought:
+            return from_json(one.note.get("ingested_at")) or one.written_at
+    return None

@@ -1,6 +1,6 @@
-"""Report a run's hops to an OpenLineage backend, in a thread that no batch waits for.
+"""Report a run's hops to an OpenLineage backend, in a thread of its own.
 
-The client and its models are loaded when they are needed: they are an extra.
+The client is an optional dependency, imported on use.
 """
 
 from __future__ import annotations
@@ -23,36 +23,38 @@ from tidelake.delta.tables import Hop, Lake, Table
 from tidelake.errors import MachineError, UsageError
 from tidelake.folders import absolute, namespace_of
 from tidelake.instants import now
-from tidelake.ops.metrics.recorder import first_line
 from tidelake.runtime.failures import FOREIGN
 from tidelake.runtime.hop import Run
+from tidelake.visible import first_line
 
 State = Literal["START", "COMPLETE", "FAIL", "ABORT"]
 _TIMEOUT_SECONDS, _CLOSE_SECONDS = 5.0, 20.0
-# A backend that is away is asked twice, and the run does not wait for it.
+# One retry; the run does not wait for it.
 _RETRY = {"total": 1, "connect": 1, "read": 1, "backoff_factor": 0.5}
 
 
 @dataclass(frozen=True)
 class LineagePlace:
-    """A dataset, the way OpenLineage names it; with the table, where it is one of ours."""
+    """A dataset under its OpenLineage name, and the table where it is one.
 
-    # The root of the tables, the folder of files, the broker.
+    The namespace is the root of the tables, a file system or a broker; the name is the logical
+    name, the path or the topic.
+    """
+
     namespace: str
-    # The logical name, the path, the topic.
     name: str
     table: Table | None = None
 
 
 class LineageFlow(NamedTuple):
-    """What a hop reads and what it writes."""
+    """The inputs and outputs of a hop."""
 
     inputs: tuple[LineagePlace, ...] = ()
     outputs: tuple[LineagePlace, ...] = ()
 
 
 class Written(NamedTuple):
-    """How many rows a hop wrote into a table, and the table's version afterwards."""
+    """Rows that a hop wrote to a table, and the table's version afterwards."""
 
     rows: int
     version: int
@@ -60,9 +62,9 @@ class Written(NamedTuple):
 
 @dataclass(frozen=True)
 class Job:
-    """A hop such as ``clickstream.silver``, or its parent, the run of all hops.
+    """The run of a hop such as ``clickstream.silver``, or its parent, the run of all hops.
 
-    ``streams`` is whether it goes on until it is stopped; ids of runs are ordered by time.
+    ``streams`` is whether it runs until it is stopped; the ids of runs are ordered by time.
     """
 
     name: str
@@ -72,12 +74,12 @@ class Job:
 
 
 def flow_of(lake: Lake, pipeline: Pipeline, hop: Hop) -> LineageFlow:
-    """List what a hop of a pipeline reads and writes, dimensions and side tables included."""
+    """List the inputs and outputs of a hop, with dimensions and side tables."""
     name = pipeline.name
     if hop == "bronze":
         return LineageFlow(_sources(pipeline), (_ours(lake, lake.bronze(name)),))
     if hop == "silver":
-        # Looked up as of a time, a dimension is read in its history.
+        # With `as_of` the history of the dimension is read.
         dimensions = [
             lake.table(f"dim.{one.dimension}__history" if one.as_of else f"dim.{one.dimension}")
             for one in pipeline.enrich
@@ -103,7 +105,7 @@ def _sources(pipeline: Pipeline) -> tuple[LineagePlace, ...]:
     source = pipeline.source
     if isinstance(source, KafkaSource):
         topic = source.topic or source.pattern or ""
-        # Of several brokers the first stands for the cluster.
+        # The first broker names the cluster.
         return (LineagePlace(f"kafka://{source.bootstrap.split(',')[0]}", topic),)
     if isinstance(source, FilesSource | DeltaSource):
         return (LineagePlace(*namespace_of(absolute(source.path))),)
@@ -111,7 +113,7 @@ def _sources(pipeline: Pipeline) -> tuple[LineagePlace, ...]:
 
 
 def client_of(lineage: Lineage) -> Any:
-    """Make the client for the place where events go.
+    """Create the client for the file or the server of an environment's lineage.
 
     Raises:
         MachineError: The client is not installed.
@@ -152,13 +154,13 @@ def event_of(
     written: Mapping[str, Written] | None = None,
     error: str = "",
 ) -> Any:
-    """Build an event with the client's own models.
+    """Build an event with the client's models.
 
-    ``schemas`` has the name and type of each column, ``written`` what was written, both by a
-    table's logical name; ``error`` is what stopped the job.
+    ``schemas`` has the name and type of each column and ``written`` what was written, both by
+    logical name; ``error`` is what stopped the job.
     """
     model, facets = _loaded("event_v2"), _loaded("facet_v2")
-    flow = flow or LineageFlow()
+    flow, schemas, written = flow or LineageFlow(), schemas or {}, written or {}
     run_facets: dict[str, Any] = {
         "processing_engine": facets.processing_engine_run.ProcessingEngineRunFacet(
             version=__version__, name="tidelake"
@@ -182,20 +184,18 @@ def event_of(
 
     def described(place: LineagePlace) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        if schemas and schemas.get(place.name):
+        if place.name in schemas:
             schema = facets.schema_dataset
-            fields = [
-                schema.SchemaDatasetFacetFields(name=name, type=kind)
-                for name, kind in schemas[place.name]
-            ]
+            column = schema.SchemaDatasetFacetFields
+            fields = [column(name=name, type=kind) for name, kind in schemas[place.name]]
             found["schema"] = schema.SchemaDatasetFacet(fields=fields)
-        if written and place.name in written:
+        if place.name in written:
             version = facets.dataset_version_dataset.DatasetVersionDatasetFacet
             found["version"] = version(datasetVersion=str(written[place.name].version))
         return found
 
     def counted(place: LineagePlace) -> dict[str, Any]:
-        if not written or place.name not in written:
+        if place.name not in written:
             return {}
         statistics = facets.output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet
         return {"outputStatistics": statistics(rowCount=written[place.name].rows)}
@@ -229,102 +229,86 @@ def _loaded(module: str) -> Any:
 
 
 class LineageReporter:
-    """Reports when a run and its hops start, end or fail; a backend that fails is said once."""
+    """Reports when a run and its hops start, end or fail; the first error ends the reports."""
 
     def __init__(self, run: Run, lineage: Lineage, client: Any, *, streams: bool) -> None:
-        """Report the start of the run; the client is that of :func:`client_of`."""
+        """Report the start of the run, with a client of :func:`client_of`."""
         self._run = run
         self._lineage = lineage
         self._client = client
         self._job = Job(run.pipeline.name, streams)
         self._jobs: dict[Hop, Job] = {}
         self._before: dict[Hop, Mapping[str, int]] = {}
-        # Of hops that have started and not ended; known to the run's own thread.
+        # Hops that have started and not ended; used by the run's thread only.
         self._open: list[Hop] = []
         self._error = ""
         self._queue: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="tidelake-lineage", daemon=True)
         self._thread.start()
-        self._queue.put(partial(self._event, "START", None, now()))
+        self._queue.put(partial(event_of, lineage, self._job, "START", now()))
 
     def starts(self, hop: Hop) -> None:
-        """A hop starts; under another limit it only goes on."""
+        """Report the start of a hop; its restart under another limit is not reported."""
         if hop not in self._open:
             self._open.append(hop)
             self._change("START", hop)
 
     def ends(self, hop: Hop) -> None:
-        """A hop has come to its end; one that had nothing to do never started."""
+        """Report the end of a hop, if it started: one without input does not."""
         if hop in self._open:
             self._open.remove(hop)
             self._change("COMPLETE", hop)
 
     def failed(self, hop: Hop, error: Exception) -> None:
-        """A hop stopped, or did not start."""
+        """Report that a hop failed, also before its start."""
         self.starts(hop)
         self._open.remove(hop)
         self._error = first_line(error)
         self._change("FAIL", hop, self._error)
 
     def close(self) -> None:
-        """End what is open, and give the backend a moment to take it."""
+        """Report the end of open hops and of the run, and wait briefly for the backend."""
         for hop in self._open:
             self._change("ABORT" if self._error else "COMPLETE", hop)
         state: State = "FAIL" if self._error else "COMPLETE"
-        self._queue.put(partial(self._event, state, None, now(), error=self._error))
+        event = partial(event_of, self._lineage, self._job, state, now(), error=self._error)
+        self._queue.put(event)
         self._queue.put(None)
         self._thread.join(_CLOSE_SECONDS)
 
     def _change(self, state: State, hop: Hop, error: str = "") -> None:
-        # Now, since the thread may be busy with the backend while the tables go on.
-        flow = flow_of(self._run.lake, self._run.pipeline, hop)
+        # Read versions now: the thread may be late, and tables change meanwhile.
+        flow, at = flow_of(self._run.lake, self._run.pipeline, hop), now()
         versions = {table.name: newest_version(table) for table in _tables(flow.outputs)}
-        self._queue.put(partial(self._event, state, hop, now(), flow, versions, error=error))
-
-    def _work(self) -> None:
-        is_well = True
-        while (event := self._queue.get()) is not None:
-            if not is_well:
-                continue
-            try:
-                self._client.emit(event())
-            except Exception as error:
-                # Whatever the backend or its client do, the run goes on. The error's text may hold
-                # the backend's address, which is a secret: its kind has to do.
-                is_well = False
-                self._run.progress.say(
-                    f"lineage: the backend takes no events ({type(error).__name__}). "
-                    "The run goes on without."
-                )
-        self._client.close(0)
-
-    def _event(
-        self,
-        state: State,
-        hop: Hop | None,
-        at: datetime,
-        flow: LineageFlow | None = None,
-        versions: Mapping[str, int] | None = None,
-        *,
-        error: str = "",
-    ) -> Any:
-        """Build the event of a hop, or of the run; versions are those of the hop's tables then."""
-        if hop is None or flow is None or versions is None:
-            return event_of(self._lineage, self._job, state, at, error=error)
-        written: dict[str, Written] = {}
         if state == "START":
             self._jobs[hop] = Job(f"{self._job.name}.{hop}", self._job.streams, self._job)
             self._before[hop] = versions
-        else:
-            written = _written(flow, self._before[hop], versions)
-        schemas = self._schemas(flow)
-        job = self._jobs[hop]
-        return event_of(
-            self._lineage, job, state, at, flow, schemas=schemas, written=written, error=error
-        )
+        job, before = self._jobs[hop], self._before[hop]
+
+        def event() -> Any:
+            written = {} if state == "START" else _written(flow, before, versions)
+            columns = self._schemas(flow)
+            return event_of(
+                self._lineage, job, state, at, flow, schemas=columns, written=written, error=error
+            )
+
+        self._queue.put(event)
+
+    def _work(self) -> None:
+        try:
+            while (event := self._queue.get()) is not None:
+                self._client.emit(event())
+        except Exception as error:
+            # Whatever the error, the run goes on. Its text may hold the backend's address, which is
+            # a secret, so only the kind is reported.
+            self._run.progress.say(
+                f"lineage: the backend takes no events ({type(error).__name__}). "
+                "The run goes on without."
+            )
+        self._client.close(0)
 
     def _schemas(self, flow: LineageFlow) -> dict[str, list[tuple[str, str]]]:
-        """Read the columns of the tables that there are; none where Spark is gone already."""
+        """Read the columns of existing tables; empty where the session has ended."""
         try:
             return {
                 table.name: [
@@ -345,7 +329,7 @@ def _tables(places: Sequence[LineagePlace]) -> list[Table]:
 def _written(
     flow: LineageFlow, before: Mapping[str, int], versions: Mapping[str, int]
 ) -> dict[str, Written]:
-    """Count what came into each table between versions; what a merge moved is none."""
+    """Count the rows written to each table between versions, without those that a merge copied."""
     return {
         table.name: Written(
             sum(

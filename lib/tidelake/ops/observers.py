@@ -1,44 +1,368 @@
-"""Observe a run: measure its batches, judge its alerts, report where its rows came from."""
+"""Observe a run: measure its batches, judge its alerts, report its lineage.
+
+The run reports a batch after its commit to the tables, Spark the trigger after the commit of its
+checkpoint. Both only put a message into a queue. A thread does the work; an error there is reported
+once and does not stop the run.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import threading
+import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from operator import methodcaller
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
 
-from tidelake.config import Environment
-from tidelake.delta.tables import Hop
-from tidelake.instants import now
-from tidelake.ops.alerts.alert import AlertContext
-from tidelake.ops.alerts.telling import Teller, Watch, sender_of
-from tidelake.ops.backlogs import TakenFiles
-from tidelake.ops.lineage import LineageReporter, client_of
-from tidelake.ops.metrics.prometheus import MetricRegistry, Served, library
-from tidelake.ops.metrics.recorder import (
-    Closed,
-    Failed,
-    Joining,
-    Recorder,
-    Started,
-    TriggerListener,
-    first_line,
+from pyspark.sql.streaming.listener import (
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
 )
-from tidelake.ops.metrics.table import ProgressTable, Sink
+
+from tidelake.config import Environment, Pipeline
+from tidelake.delta.log import Commit, commits
+from tidelake.delta.notes import SilverNote
+from tidelake.delta.tables import HOPS, Hop, Lake, Table
+from tidelake.instants import now
+from tidelake.kafka.topic_offsets import total
+from tidelake.ops.alert_delivery import AlertReporter, Watch, sender_of
+from tidelake.ops.alerts import AlertContext
+from tidelake.ops.history import BacklogReader
+from tidelake.ops.lineage import LineageReporter, client_of
+from tidelake.ops.sinks import Measured, MetricRegistry, ProgressTable, Sink, library, served
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Say
 from tidelake.runtime.triggers import Trigger
 from tidelake.typed import PLAIN, Typed
-from tidelake.visible import kind_of
+from tidelake.visible import first_line, kind_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# The phase in which foreachBatch runs; a trigger without it found no input.
+WRITING = "addBatch"
+# Commits of the log that are searched for a batch that was just closed.
+_NEWEST = 20
+_POLL_SECONDS = 1.0
+# How long the end of a run waits for Spark's last reports, and for the sinks.
+_LAST_SECONDS, _CLOSE_SECONDS = 3.0, 30.0
+# How long Spark may take to report the trigger of a batch that is closed.
+_OVERDUE = timedelta(seconds=10)
+# Batches that are kept for alerts: an hour of batches of a second.
+_RECENT = 3_600
+
+
+@dataclass(frozen=True)
+class Started:
+    """A hop's query starts; ``limit`` is the largest input of a batch, in the hop's unit."""
+
+    hop: Hop
+    generation: str
+    limit: int | None
+
+
+@dataclass(frozen=True)
+class Closed:
+    """A batch was committed to the tables, after so many seconds."""
+
+    hop: Hop
+    batch: int
+    rows: int
+    seconds: float
+    at: datetime
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A hop stopped, with the kind and the message of the error."""
+
+    hop: Hop
+    kind: str
+    told: str
+    at: datetime
+
+
+@dataclass(frozen=True)
+class TriggerProgress:
+    """Spark's progress of a trigger that ran a batch; ``phases`` are in milliseconds.
+
+    The state is that of stateful operators, None where there are none.
+    """
+
+    query: str
+    batch: int
+    started_at: datetime
+    phases: Mapping[str, int]
+    state_rows: int | None
+    state_bytes: int | None
+
+    @property
+    def seconds(self) -> float:
+        """The whole trigger: planning, the batch, and both writes to the checkpoint."""
+        return self.phases.get("triggerExecution", 0) / 1000
+
+
+Message = Started | Closed | Failed | TriggerProgress
+
+
+class TriggerListener(StreamingQueryListener):
+    """Reports each trigger that ran a batch; Spark calls it after the batch, in its own thread.
+
+    It must not raise or take long: Spark's listener bus waits for it.
+    """
+
+    def __init__(self, hears: Callable[[TriggerProgress], None]) -> None:
+        """Report to ``hears``."""
+        self._hears = hears
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        """Report times and state; Spark's row counts are left out, as they count each read."""
+        progress = event.progress
+        if WRITING not in progress.durationMs:
+            return
+        states = list(progress.stateOperators)
+        self._hears(
+            TriggerProgress(
+                query=progress.name or "",
+                batch=progress.batchId,
+                started_at=datetime.fromisoformat(progress.timestamp).astimezone(UTC),
+                phases={str(name): int(took) for name, took in progress.durationMs.items()},
+                state_rows=sum(one.numRowsTotal for one in states) if states else None,
+                state_bytes=sum(one.memoryUsedBytes for one in states) if states else None,
+            )
+        )
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        """Do nothing: the run itself reports it."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """Do nothing: the run itself reports it, with the error."""
+
+
+class Joining:
+    """Joins each batch with its trigger and with the metadata of its commit."""
+
+    def __init__(self, lake: Lake, pipeline: Pipeline, run: str, interval: float | None) -> None:
+        """``interval`` is how long a batch may take, in seconds; None for no limit."""
+        self.lake = lake
+        self._pipeline = pipeline
+        self._run = run
+        self._interval = interval
+        self._backlogs = BacklogReader(lake, pipeline)
+        self._open: dict[tuple[Hop, int], Closed] = {}
+        self._reported: dict[Hop, TriggerProgress] = {}
+        self._started: dict[Hop, Started] = {}
+        # Number and start of the last measured batch of each hop.
+        self._last: dict[Hop, tuple[int, datetime]] = {}
+        # Silver's watermark, and since when it has that value.
+        self._mark: tuple[datetime | None, datetime] | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether a batch waits for Spark's report on its trigger."""
+        return bool(self._open)
+
+    def take(self, message: Message) -> Iterator[Measured]:
+        """Process a message, and yield the batch or failure that it completes, if any."""
+        hop: Hop | None = None
+        if isinstance(message, Started):
+            self._started[message.hop] = message
+        elif isinstance(message, Failed):
+            batch = self._last[message.hop][0] + 1 if message.hop in self._last else -1
+            times = {"started_at": message.at, "ended_at": message.at}
+            error = {"error_class": message.kind, "error": message.told}
+            yield self._record(message.hop, batch=batch, **times, **error)
+        elif isinstance(message, Closed):
+            hop = message.hop
+            self._open[message.hop, message.batch] = message
+        else:
+            named = {f"{self._pipeline.name}-{one}": one for one in HOPS}
+            hop = named.get(message.query)
+            if hop is not None:
+                # With Spark Connect the trigger's progress may arrive before the batch's report.
+                self._reported[hop] = message
+        # A trigger without a report wrote nothing: an earlier run closed and measured the batch.
+        trigger = self._reported.get(hop) if hop else None
+        closed = self._open.pop((hop, trigger.batch), None) if hop and trigger else None
+        if closed is not None:
+            yield self._measured(closed, trigger)
+
+    def rest(self, *, until: datetime | None = None) -> Iterator[Measured]:
+        """Yield the batches closed before ``until`` whose trigger Spark did not report."""
+        for key, closed in sorted(self._open.items(), key=lambda one: one[1].at):
+            if until is None or closed.at < until:
+                del self._open[key]
+                yield self._measured(closed, None)
+
+    def _record(self, hop: Hop, **values: Any) -> Measured:
+        started = self._started.get(hop)
+        return Measured(
+            pipeline=self._pipeline.name,
+            hop=hop,
+            generation=started.generation if started else "",
+            run=self._run,
+            interval_seconds=self._interval,
+            **values,
+        )
+
+    def _measured(self, closed: Closed, trigger: TriggerProgress | None) -> Measured:
+        hop, started = closed.hop, self._started.get(closed.hop)
+        started_at, seconds = closed.at - timedelta(seconds=closed.seconds), closed.seconds
+        # A batch that changes its own limit is retried after it was closed: Spark then reports the
+        # second attempt, which began later and wrote nothing.
+        if trigger is not None and trigger.started_at <= closed.at:
+            started_at, seconds = trigger.started_at, trigger.seconds
+        since = (started_at - self._last[hop][1]).total_seconds() if hop in self._last else 0.0
+        self._last[hop] = closed.batch, started_at
+        ended_at = started_at + timedelta(seconds=seconds)
+        waiting, lag = self._waiting(hop, closed.batch, ended_at)
+        phases = trigger.phases if trigger else {}
+        return self._record(
+            hop,
+            batch=closed.batch,
+            started_at=started_at,
+            ended_at=ended_at,
+            seconds=seconds,
+            rows=closed.rows,
+            input_rows_per_second=closed.rows / since if since > 0 else None,
+            processed_rows_per_second=closed.rows / seconds if seconds else None,
+            phases=phases,
+            # The writes to the offset log before the batch and to the commit log after it.
+            checkpoint_seconds=(phases.get("walCommit", 0) + phases.get("commitOffsets", 0)) / 1000,
+            state_bytes=trigger.state_bytes if trigger else None,
+            waiting=waiting,
+            lag_seconds=lag,
+            limit=started.limit if started else None,
+            **self._noted(hop, closed.batch, trigger, ended_at),
+        )
+
+    def _noted(
+        self, hop: Hop, batch: int, trigger: TriggerProgress | None, ended_at: datetime
+    ) -> dict[str, Any]:
+        """Return what only silver's commit metadata has: fates, watermark, state."""
+        operator_rows = trigger.state_rows if trigger else None
+        if hop != "silver":
+            return {"state_rows": operator_rows}
+        note = SilverNote.of(_of_batch(self.lake.silver(self._pipeline.name), batch))
+        mark = note.watermark
+        if self._mark is None or self._mark[0] != mark:
+            self._mark = mark, ended_at
+        age = (ended_at - self._mark[1]).total_seconds()
+        return {
+            # Silver's state is the ids that it compared with, and the prefilter's.
+            "state_rows": note.searched + (operator_rows or 0),
+            "fates": dict(note.total()),
+            "watermark": mark,
+            "event_time_lag_seconds": (ended_at - mark).total_seconds() if mark else None,
+            "watermark_age_seconds": age if mark else None,
+        }
+
+    def _waiting(self, hop: Hop, batch: int, at: datetime) -> tuple[int | None, float | None]:
+        """Return what waits for a hop after its batch, and for how many seconds."""
+        lake, pipeline = self.lake, self._pipeline
+        reader = lake.silver(pipeline.name)
+        if hop == "gold":
+            reader = lake.table(pipeline.gold_names[0])
+        # How the backlog changed is judged by the alerts.
+        backlog = self._backlogs.backlog(hop, reader, now=at, lately=timedelta(0))
+        if backlog is not None:
+            return backlog.waiting, backlog.seconds(at)
+        commit = _of_batch(lake.bronze(pipeline.name), batch)
+        behind = commit.note.get("behind") if commit else None
+        # The broker says how many records wait, not since when.
+        return (None, None) if behind is None else (total(behind), None)
+
+
+def _of_batch(table: Table, batch: int) -> Commit | None:
+    return next((one for one in islice(commits(table), _NEWEST) if one.batch == batch), None)
+
+
+class Recorder:
+    """Measures the batches of one run and writes them to the sinks."""
+
+    def __init__(self, joining: Joining, sinks: Sequence[Sink], say: Say) -> None:
+        """Start the thread."""
+        self._joining = joining
+        self._sinks = list(sinks)
+        self._say = say
+        self._queue: SimpleQueue[Message | None] = SimpleQueue()
+        self._recent: deque[Measured] = deque(maxlen=_RECENT)
+        self._lock = threading.Lock()
+        self._has_failed = False
+        self._thread = threading.Thread(target=self._work, name="tidelake-metrics", daemon=True)
+        self._thread.start()
+
+    def hear(self, message: Message) -> None:
+        """Queue a message; callable from any thread."""
+        self._queue.put(message)
+
+    def recent(self) -> tuple[Measured, ...]:
+        """Return the latest batches, oldest first; callable from any thread."""
+        with self._lock:
+            return tuple(self._recent)
+
+    def settle(self) -> None:
+        """Wait for Spark's progress of batches that are closed."""
+        until = time.monotonic() + _LAST_SECONDS
+        while time.monotonic() < until and (self._joining.waits or not self._queue.empty()):
+            time.sleep(0.05)
+
+    def close(self) -> None:
+        """Flush and close the sinks, and end the thread."""
+        self._queue.put(None)
+        self._thread.join(_CLOSE_SECONDS)
+
+    def _work(self) -> None:
+        while True:
+            with suppress(Empty):
+                message = self._queue.get(timeout=_POLL_SECONDS)
+                if message is None:
+                    break
+                self._record(self._joining.take(message))
+            if self._joining.waits:
+                # Some compute has no listeners, and a stopped query reports no progress.
+                self._record(self._joining.rest(until=now() - _OVERDUE))
+            self._for_each_sink(methodcaller("tick"))
+        self._record(self._joining.rest())
+        self._for_each_sink(methodcaller("close"))
+
+    def _record(self, measures: Iterator[Measured]) -> None:
+        """Keep measures and write them; report the first error while they are computed."""
+        try:
+            for measured in measures:
+                with self._lock:
+                    self._recent.append(measured)
+                self._for_each_sink(methodcaller("put", measured))
+        except Exception as error:
+            # The run itself reports a log that cannot be read.
+            if not self._has_failed:
+                self._has_failed = True
+                told = first_line(error)
+                self._say(f"metrics: a batch could not be measured: {told}. The run goes on.")
+
+    def _for_each_sink(self, step: Callable[[Sink], None]) -> None:
+        """Apply a step to each sink; one that fails is reported and removed."""
+        for sink in list(self._sinks):
+            try:
+                step(sink)
+            except Exception as error:
+                # Whatever the error, the run goes on.
+                self._sinks.remove(sink)
+                self._say(
+                    f"metrics: {sink.name} takes no more: {first_line(error)}. The run goes on."
+                )
+
 
 def refuse_unready(environment: Environment) -> None:
-    """Stop before Spark starts where what the environment asks for cannot be had.
+    """Check before Spark starts that the environment's metrics, webhook and lineage can be used.
 
     Raises:
         MachineError: A client is not installed.
@@ -53,32 +377,39 @@ def refuse_unready(environment: Environment) -> None:
 
 @contextmanager
 def observing(run: Run, trigger: Trigger, typed: Typed = PLAIN) -> Iterator[Run]:
-    """Observe a run, and give it with an observer; nothing that goes wrong here stops it.
+    """Yield a run with an observer; no error of the observer stops it.
 
     ``typed`` completes the commands that alerts name.
     """
     environment, say = run.environment, run.progress.say
     metrics = environment.metrics
+    lake, pipeline = run.lake, run.pipeline
     with ExitStack() as closing:
         registry: MetricRegistry | None = None
         sinks: list[Sink] = []
         if metrics.prometheus:
-            registry = MetricRegistry(run.pipeline.name)
+            registry = MetricRegistry(pipeline.name)
             sinks.append(registry)
-            _serve(registry, metrics.prometheus, run, closing)
+            try:
+                closing.enter_context(served(registry, metrics.prometheus))
+                say(f"metrics: http://{metrics.prometheus}/metrics")
+            except OSError as error:
+                say(
+                    f"metrics: {metrics.prometheus} cannot be listened on: "
+                    f"{error.strerror or error}. The run goes on without /metrics."
+                )
         if metrics.table:
             sinks.append(ProgressTable(run, metrics.keep))
-        joining = Joining(run.lake, run.pipeline, str(uuid.uuid4()), trigger.seconds)
-        recorder = Recorder(joining, sinks, say)
-        taken = TakenFiles(run.lake, run.pipeline)
+        recorder = Recorder(Joining(lake, pipeline, str(uuid.uuid4()), trigger.seconds), sinks, say)
+        backlogs = BacklogReader(lake, pipeline)
         watch = Watch(
-            lambda: AlertContext(run.lake, run.pipeline, now(), recorder.recent(), taken, typed),
-            Teller(run.lake, run.pipeline.name, say, sender_of(environment)),
-            registry.tell if registry else None,
+            lambda: AlertContext(lake, pipeline, now(), recorder.recent(), backlogs, typed),
+            AlertReporter(lake, pipeline.name, say, sender_of(environment)),
+            registry.show if registry else None,
             say,
         )
         lineage = None
-        # Closed from the last to the first: Spark's last reports, a last look at the alerts, sinks.
+        # Closed in reverse: Spark's last reports, the last judgement of alerts, sinks, lineage.
         if (target := environment.lineage) is not None:
             lineage = LineageReporter(run, target, client_of(target), streams=not trigger.ends)
             closing.callback(lineage.close)
@@ -91,24 +422,11 @@ def observing(run: Run, trigger: Trigger, typed: Typed = PLAIN) -> Iterator[Run]
         yield replace(run, progress=replace(run.progress, observer=observer))
 
 
-def _serve(registry: MetricRegistry, address: str, run: Run, closing: ExitStack) -> None:
-    try:
-        served = Served(registry, address)
-    except OSError as error:
-        run.progress.say(
-            f"metrics: {address} cannot be listened on: {error.strerror or error}. "
-            "The run goes on without /metrics."
-        )
-        return
-    closing.callback(served.close)
-    run.progress.say(f"metrics: http://{address}/metrics")
-
-
 class RunObserver:
-    """Passes on what a run says of itself; whoever hears of it works in a thread of its own."""
+    """Forwards a run's events to the recorder and to lineage, which have threads of their own."""
 
     def __init__(self, recorder: Recorder, lineage: LineageReporter | None, say: Say) -> None:
-        """Keep who hears of it."""
+        """Forward to the recorder, and to lineage where there is one."""
         self._recorder = recorder
         self._lineage = lineage
         self._say = say
@@ -116,42 +434,42 @@ class RunObserver:
         self._sessions: list[SparkSession] = []
 
     def attach(self, session: SparkSession) -> None:
-        """Listen to a session's queries, once."""
+        """Listen to a session's queries; a session is added once."""
         if any(session is one for one in self._sessions):
             return
         try:
             session.streams.addListener(self._listener)
         except Exception as error:
-            # Some compute knows no listeners; batches are measured by the run's own word then.
+            # Some compute has no listeners; batches are then measured without Spark's progress.
             self._say(f"metrics: Spark takes no listener: {first_line(error)}. The run goes on.")
         self._sessions.append(session)
 
     def detach(self) -> None:
-        """Listen no more; a session may be gone by now."""
+        """Stop listening; a session may have ended."""
         for session in self._sessions:
-            with contextlib.suppress(Exception):
+            with suppress(Exception):
                 session.streams.removeListener(self._listener)
 
     def starts(self, hop: Hop, generation: str, limit: int | None) -> None:
-        """Pass it on."""
+        """Forward the start of a hop."""
         self._recorder.hear(Started(hop, generation, limit))
         self._report(lambda lineage: lineage.starts(hop))
 
     def closed(self, hop: Hop, batch: int, rows: int, seconds: float) -> None:
-        """Pass it on."""
+        """Forward a closed batch."""
         self._recorder.hear(Closed(hop, batch, rows, seconds, now()))
 
     def ends(self, hop: Hop) -> None:
-        """Pass it on; its batches have told the rest."""
+        """Forward the end of a hop, which the recorder has from its batches."""
         self._report(lambda lineage: lineage.ends(hop))
 
     def failed(self, hop: Hop, error: Exception) -> None:
-        """Pass on the error's kind and what it is."""
+        """Forward the error's kind and message, without values of rows."""
         self._recorder.hear(Failed(hop, type(error).__name__, kind_of(error), now()))
         self._report(lambda lineage: lineage.failed(hop, error))
 
     def _report(self, tell: Callable[[LineageReporter], None]) -> None:
-        """Report lineage, which reads the logs; what is wrong there the run says itself."""
+        """Report lineage, which reads the logs; its first error ends the reports."""
         if self._lineage is None:
             return
         try:

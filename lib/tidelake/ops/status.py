@@ -1,45 +1,113 @@
-"""Report how far each hop of a pipeline has come, and what waits for it."""
+"""Report how far each hop has read, what waits for it, and bronze's lag behind Kafka.
+
+The advice on a lag follows the rule of KEDA's Kafka scaler: the number of slots is the lag divided
+by the lag that one slot may leave, and no more than the partitions that are read in parallel.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 from tidelake.config import KafkaSource, Pipeline
 from tidelake.delta.log import Commit, last_commit
-from tidelake.delta.notes import SilverNote, position
+from tidelake.delta.notes import DimensionUse, SilverNote, position
 from tidelake.delta.positions import bytes_between, rows_between
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import TidelakeError
 from tidelake.instants import to_json
 from tidelake.kafka.client import ends_of
-from tidelake.kafka.topic_offsets import behind
+from tidelake.kafka.topic_offsets import Offsets, behind, total
 from tidelake.ops.history import history, offered_files, require_tables
-from tidelake.ops.lag import Check, SourceLag, lag_of
 from tidelake.runtime.landing import taken_files
 from tidelake.silver.watermark import held_back_by
 from tidelake.spark.tuning import BRIEF_RUN_BYTES
 
-# How long a backlog may last where the pipeline file does not say.
+Verdict = Literal["none", "unknown", "falls", "rests", "limit", "slots", "partitions", "enough"]
+Trend = Literal["growing", "falling", "steady"]
+Lags = dict[tuple[str, str], tuple[int | None, int]]
+
+# How long a lag may last where the pipeline file does not say.
 _LAG_SECONDS = 300.0
+# Checks that are closer differ by when in a batch they were made rather than by the lag.
+_APART = timedelta(seconds=30)
+# How many batches the rate is measured over.
+_LATELY = 10
+# The limit holds bronze back where so many batches in a row reached it, and bronze worked for less
+# than this part of the time.
+_IN_A_ROW, _BUSY = 3, 0.9
+# The least ratio between two lags that is more than ordinary variation.
+_FIFTH = 1.2
 # A file may be written for a while before it lands, and clocks differ.
 _BEFORE_LANDING = timedelta(hours=1)
 
 
 @dataclass(frozen=True)
-class HopStatus:
-    """One hop of a pipeline.
+class Check:
+    """Offsets of topics at one moment (UTC): after bronze's last record, and how many follow."""
+
+    at: datetime
+    taken: Offsets
+    behind: Offsets
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to do about a lag; with ``slots`` it would be read in time, None where unknown."""
+
+    verdict: Verdict
+    slots: int | None
+    text: str
+
+
+@dataclass(frozen=True)
+class PartitionLag:
+    """Bronze's lag behind a partition of a topic, in records.
+
+    ``taken`` is the offset after bronze's last record, ``end`` the one after the partition's last;
+    the trend compares with the earlier check, None where there was none.
+    """
+
+    topic: str
+    partition: int
+    taken: int
+    end: int
+    lag: int
+    trend: Trend | None
+
+
+@dataclass(frozen=True)
+class SourceLag:
+    """Bronze's lag behind its topics, in records, the partition with the largest lag first.
 
     Attributes:
-        hop: Its name.
-        generation: The generation of its tables; None before the first run.
-        batch: The last committed batch, -1 for none.
-        rows: Rows taken in so far.
-        waiting: Rows that it has still to take, for bronze files or records; None where unknown.
-        last_commit: When the last batch was committed (UTC).
+        checked_at: In UTC.
+        not_asked: Why the broker was not asked just now; empty where it was.
+        rows_per_second: Rate of the last batches while they ran; None before the first.
+        arriving_per_second: Rate of the topics' producers between two checks.
+        catch_up_seconds: How long the lag lasts at these rates; None for ever.
+    """
+
+    checked_at: datetime
+    not_asked: str
+    partitions: tuple[PartitionLag, ...]
+    lag: int
+    rows_per_second: float | None
+    arriving_per_second: float | None
+    catch_up_seconds: float | None
+    advice: Advice
+
+
+@dataclass(frozen=True)
+class HopStatus:
+    """One hop of a pipeline; ``batch`` is the last committed one, -1 for none.
+
+    ``rows`` were read so far, ``waiting`` rows, for bronze files or records, are still to be read,
+    None where unknown. The generation is None before the first run, ``last_commit`` is in UTC.
     """
 
     hop: str
@@ -52,9 +120,9 @@ class HopStatus:
 
 @dataclass(frozen=True)
 class DedupStatus:
-    """The accepted ids that silver's last batch searched for copies: the state, within the TTL.
+    """How many accepted ids silver's last batch searched, and the rows that a prefilter dropped.
 
-    Rows are prefiltered where there is a prefilter; else None.
+    ``prefiltered`` is None where there is no prefilter.
     """
 
     searched: int
@@ -63,30 +131,18 @@ class DedupStatus:
 
 
 @dataclass(frozen=True)
-class DimensionStatus:
-    """The version of a dimension that silver used last, -1 for none, and rows without a match."""
-
-    table: str
-    version: int
-    unmatched: int
-
-
-@dataclass(frozen=True)
 class Status:
-    """How far a pipeline has come.
+    """How far a pipeline has come, its hops in the order of the flow.
 
     Attributes:
-        pipeline: Its name.
-        watermark: Event time that silver has passed (UTC).
+        watermark: Silver's, in UTC.
         event_time_lag_seconds: How far the watermark trails the present.
         held_back_by: The source partition that the watermark waits for.
         idle: Partitions that it does not wait for.
-        dedup: What deduplication searched.
-        source: How far bronze lags behind Kafka; None for other sources.
+        source: Bronze's lag behind Kafka; None for other sources.
         warnings: Silver's rows by the rule of severity ``warning`` that they fail.
-        dimensions: What silver looked up.
+        dimensions: The version that silver last used, and rows without a match in all batches.
         failed: Events by the gold table in which an expression failed on them and gave null.
-        hops: In the order of the flow.
     """
 
     pipeline: str
@@ -97,14 +153,15 @@ class Status:
     dedup: DedupStatus
     source: SourceLag | None
     warnings: Mapping[str, int]
-    dimensions: tuple[DimensionStatus, ...]
+    dimensions: tuple[DimensionUse, ...]
     failed: Mapping[str, int]
     hops: tuple[HopStatus, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Give the status with instants as ISO 8601."""
+        """Return the status with instants as ISO 8601."""
         data = asdict(self)
         data["watermark"] = to_json(self.watermark)
+        data["dimensions"] = [use._asdict() for use in self.dimensions]
         if self.source is not None:
             data["source"]["checked_at"] = to_json(self.source.checked_at)
         for hop in data["hops"]:
@@ -113,28 +170,24 @@ class Status:
 
 
 def read_status(lake: Lake, pipeline: Pipeline, *, now: datetime | None = None) -> Status:
-    """Read a pipeline's status from its tables' logs.
-
-    Raises:
-        UsageError: The pipeline has not run under this root.
-    """
+    """Read a pipeline's status from its tables' logs; a UsageError where it has not run."""
     name = pipeline.name
     require_tables(lake, name)
     bronze, silver = lake.bronze(name), lake.silver(name)
     golds = [lake.table(name) for name in pipeline.gold_names]
-    # The gold table that is furthest behind stands for the hop.
+    # The hop is as far as its gold table that is furthest behind.
     slowest = min(golds, key=batch_reached, default=None)
     closed = last_commit(silver)
     note = SilverNote.of(closed)
     notes = [SilverNote.of(commit) for commit in history(lake, silver)]
     warnings: Counter[str] = Counter()
-    dimensions: dict[str, DimensionStatus] = {}
+    dimensions: dict[str, DimensionUse] = {}
     for one in notes:
         warnings.update(one.warnings)
         for use in one.dimensions:
-            newest = dimensions.get(use.table, DimensionStatus(use.table, use.version, 0))
+            newest = dimensions.get(use.table, use._replace(unmatched=0))
             unmatched = newest.unmatched + use.unmatched
-            dimensions[use.table] = replace(newest, unmatched=unmatched)
+            dimensions[use.table] = newest._replace(unmatched=unmatched)
     arrived = history(lake, bronze)
     now = now or datetime.now(UTC)
     lag = source_lag(pipeline, arrived, now=now)
@@ -179,23 +232,39 @@ def batch_reached(table: Table) -> int:
 
 def _hop(hop: str, table: Table, rows: int, waiting: int | None) -> HopStatus:
     last = last_commit(table)
-    return HopStatus(
-        hop=hop,
-        generation=None if last is None else last.generation,
-        batch=-1 if last is None else last.batch,
-        rows=rows,
-        waiting=waiting,
-        last_commit=None if last is None else last.written_at,
+    generation, at = (last.generation, last.written_at) if last else (None, None)
+    return HopStatus(hop, generation, batch_reached(table), rows, waiting, at)
+
+
+def little_waits(lake: Lake, pipeline: Pipeline) -> bool:
+    """Return, without Spark, whether few bytes wait for the hops; False where that is unknown.
+
+    An estimate: files of the last hour may have been read already, and older ones copied in late.
+    """
+    offered = offered_files(pipeline)
+    if lake.catalog is not None or offered is None:
+        return False
+    bronze, silver = lake.bronze(pipeline.name), lake.silver(pipeline.name)
+    last = last_commit(bronze)
+    since = None if last is None else (last.written_at - _BEFORE_LANDING).timestamp() * 1000
+    landed = sum(f.size for f in offered.values() if since is None or f.modified >= since)
+    if landed > BRIEF_RUN_BYTES:
+        return False
+    for_silver = bytes_between(bronze, position(last_commit(silver), "bronze"))
+    golds = (lake.table(name) for name in pipeline.gold_names)
+    for_gold = max(
+        (bytes_between(silver, position(last_commit(one), "silver")) for one in golds), default=0
     )
+    return landed + for_silver + for_gold <= BRIEF_RUN_BYTES
 
 
 def source_lag(
     pipeline: Pipeline, newest_first: Sequence[Commit], *, now: datetime
 ) -> SourceLag | None:
-    """Ask the broker how far bronze lags behind its topics; None where it was not filled from them.
+    """Compute bronze's lag with the broker's offsets; None where bronze was not filled from Kafka.
 
-    Bronze's commits say where the records came from: the run may have been given another source
-    than the pipeline file has. Where the broker is away, what they say of the lag still counts.
+    The topics are those of bronze's commits, since a run may have had another source than the
+    pipeline file. Where the broker does not answer, the lag is that of the newest commit.
     """
     noted = next((commit.note for commit in newest_first if commit.note.get("behind")), None)
     if noted is None:
@@ -219,23 +288,175 @@ def source_lag(
     )
 
 
-def little_waits(lake: Lake, pipeline: Pipeline) -> bool:
-    """Tell before Spark starts whether few bytes wait for the hops; False where that is unknown.
+def lag_of(
+    newest_first: Sequence[Commit],
+    asked: Check | None,
+    *,
+    not_asked: str = "",
+    min_partitions: int = 0,
+    seconds: float = 300,
+    now: datetime,
+) -> SourceLag | None:
+    """Compute bronze's lag from its commits; None where no commit has offsets of topics.
 
-    A hint: files of the last hour may have been taken already, and older ones copied in late.
+    ``asked`` is the broker's answer, None where there is none for the reason ``not_asked``. Spark
+    makes at least ``min_partitions`` tasks, and a lag may last ``seconds``; ``now`` is in UTC.
     """
-    offered = offered_files(pipeline)
-    if lake.catalog is not None or offered is None:
-        return False
-    bronze, silver = lake.bronze(pipeline.name), lake.silver(pipeline.name)
-    last = last_commit(bronze)
-    since = None if last is None else (last.written_at - _BEFORE_LANDING).timestamp() * 1000
-    landed = sum(f.size for f in offered.values() if since is None or f.modified >= since)
-    if landed > BRIEF_RUN_BYTES:
-        return False
-    for_silver = bytes_between(bronze, position(last_commit(silver), "bronze"))
-    golds = (lake.table(name) for name in pipeline.gold_names)
-    for_gold = max(
-        (bytes_between(silver, position(last_commit(one), "silver")) for one in golds), default=0
+    checks = [] if asked is None else [asked]
+    checks += [
+        Check(datetime.fromisoformat(note["looked_at"]), note["offsets"], note["behind"])
+        for note in (commit.note for commit in newest_first)
+        if note.get("behind")
+    ]
+    if not checks:
+        return None
+    latest = checks[0]
+    older = [check for check in checks[1:] if check.at < latest.at]
+    apart = (check for check in older if latest.at - check.at >= _APART)
+    earlier = next(apart, older[-1] if older else None)
+    was = earlier.behind if earlier else {}
+    # By topic and partition: the lag at the earlier check, None where unknown, and the latest.
+    lags = {
+        (topic, partition): (was.get(topic, {}).get(partition), lag)
+        for topic, of_topic in latest.behind.items()
+        for partition, lag in of_topic.items()
+    }
+    partitions = [
+        PartitionLag(
+            topic,
+            int(partition),
+            taken := latest.taken[topic][partition],
+            taken + lag,
+            lag,
+            trend_of(before, lag),
+        )
+        for (topic, partition), (before, lag) in lags.items()
+    ]
+    recent = [commit for commit in newest_first if commit.note.get("records")][:_LATELY]
+    took: int = sum(commit.note["records"] for commit in recent)
+    rate = took / sum(map(_seconds, recent)) if recent else None
+    arriving = _arriving(earlier, latest, lags) if earlier else None
+    slots = recent[0].note["slots"] if recent else 1
+    tasks = max(len(lags), min_partitions)
+    waits = total(latest.behind)
+    left = (rate or 0.0) - (arriving or 0.0)
+    catch_up = waits / left if left > 0 else None
+    return SourceLag(
+        checked_at=latest.at,
+        not_asked=not_asked,
+        partitions=tuple(sorted(partitions, key=lambda one: (-one.lag, one.topic, one.partition))),
+        lag=waits,
+        rows_per_second=rate,
+        arriving_per_second=arriving,
+        catch_up_seconds=catch_up if waits else 0.0,
+        advice=advise(
+            list(lags.values()),
+            rows_per_slot=rate / min(slots, tasks) if rate else None,
+            slots=slots,
+            tasks=tasks,
+            limit=recent[0].note["limit"] if recent else None,
+            is_held_back=_is_held_back(recent[:_IN_A_ROW]),
+            rests=now - newest_first[0].written_at > timedelta(seconds=seconds),
+            seconds=seconds,
+        ),
     )
-    return landed + for_silver + for_gold <= BRIEF_RUN_BYTES
+
+
+def _seconds(commit: Commit) -> float:
+    """Return how long a batch took; the log's clock has milliseconds."""
+    began = datetime.fromisoformat(commit.note["began"])
+    return max((commit.written_at - began).total_seconds(), 1e-3)
+
+
+def _is_held_back(recent: Sequence[Commit]) -> bool:
+    """Return whether the last batches reached the limit, with pauses between them."""
+    limits = [commit.note["limit"] for commit in recent]
+    if len(recent) < _IN_A_ROW or not all(limits):
+        return False
+    is_full = all(
+        commit.note["records"] >= 0.9 * limit for commit, limit in zip(recent, limits, strict=True)
+    )
+    first, last = (datetime.fromisoformat(recent[n].note["began"]) for n in (-1, 0))
+    return is_full and sum(map(_seconds, recent[1:])) < _BUSY * (last - first).total_seconds()
+
+
+def _arriving(earlier: Check, latest: Check, lags: Lags) -> float:
+    """Return the records per second between two checks, without partitions that are new since."""
+    came = sum(
+        latest.taken[topic][partition] + lag - earlier.taken[topic][partition] - before
+        for (topic, partition), (before, lag) in lags.items()
+        if before is not None
+    )
+    return max(came, 0) / (latest.at - earlier.at).total_seconds()
+
+
+def trend_of(earlier: int | None, latest: int) -> Trend | None:
+    """Return whether a lag changed by a fifth or more; None where the earlier one is unknown."""
+    if earlier is None:
+        return None
+    if latest >= _FIFTH * earlier and latest > earlier:
+        return "growing"
+    return "falling" if earlier >= _FIFTH * latest and latest < earlier else "steady"
+
+
+def advise(
+    lags: Sequence[tuple[int | None, int]],
+    *,
+    rows_per_slot: float | None,
+    slots: int,
+    tasks: int,
+    limit: int | None = None,
+    is_held_back: bool = False,
+    rests: bool = False,
+    seconds: float = 300,
+) -> Advice:
+    """Judge a lag that may last so many seconds.
+
+    Args:
+        lags: The lag of each partition at the earlier check, None where unknown, and the latest.
+        rows_per_slot: Rows a second that a slot recently read; None before the first.
+        slots: How many bronze had.
+        tasks: How many can read in parallel: the partitions, or ``min_partitions``.
+        limit: The most records of a batch; None for no limit.
+        is_held_back: Whether the last batches reached the limit, with pauses between them.
+        rests: Whether no batch was closed for longer than a lag may last.
+        seconds: How long a lag may last.
+    """
+    waits = sum(latest for _, latest in lags)
+    known = [(earlier, latest) for earlier, latest in lags if earlier is not None]
+    if not waits:
+        return Advice("none", None, "nothing waits")
+    if not known or not rows_per_slot:
+        return Advice("unknown", None, "there are no two checks yet to tell where the lag goes")
+    needed = math.ceil(waits / (rows_per_slot * seconds))
+    helpful = min(tasks, needed)
+    grown = sum(trend_of(earlier, latest) == "growing" for earlier, latest in known)
+    verdict: Verdict = "enough"
+    if sum(latest for _, latest in known) < sum(earlier for earlier, _ in known):
+        verdict, text = "falls", "the lag falls: nothing to do"
+    # More slots would change nothing about these two.
+    elif rests:
+        verdict, text = "rests", "no batch was closed lately: start the run, or look at it"
+    elif is_held_back:
+        verdict = "limit"
+        text = (
+            f"the limit of {limit:,} records a batch holds it back: "
+            "raise source.max_offsets_per_trigger"
+        )
+    elif 2 * grown <= len(lags):
+        text = "the lag does not grow: nothing to do"
+    elif helpful > slots:
+        verdict = "slots"
+        text = (
+            f"more slots would help: {helpful} instead of {slots} take what waits "
+            f"within {seconds:g} s"
+        )
+    elif needed > tasks:
+        verdict = "partitions"
+        text = (
+            f"more slots would not help: {tasks} tasks read side by side. Give the topic "
+            "more partitions, or raise source.min_partitions"
+        )
+    else:
+        text = f"the lag grows; {slots} slots still take it within {seconds:g} s: look again"
+    return Advice(verdict, helpful, text)

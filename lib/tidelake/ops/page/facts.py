@@ -1,7 +1,7 @@
-"""Read all that the page shows of a pipeline; each part may be missing while it is read.
+"""Read the facts of a pipeline that the page shows.
 
-The parts are the flow (what each hop took, how fast, what waits for it and who writes it), the
-alerts, the side tables, a plot of each gold table, and the ledger.
+Their parts are the flow (each hop's rows, rate, backlog and writer), the alerts, the side tables, a
+plot of each gold table, and the ledger; any of them may not have been read yet.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
+from typing import NamedTuple
 
 from tidelake.config import (
     DeltaSource,
@@ -21,7 +22,6 @@ from tidelake.config import (
     GoldTable,
     HoppingWindow,
     KafkaSource,
-    Measure,
     Pipeline,
     SessionWindow,
 )
@@ -33,26 +33,26 @@ from tidelake.delta.tables import HOPS, Lake, Table
 from tidelake.errors import TidelakeError
 from tidelake.ops.alerts import Alert
 from tidelake.ops.ledger import Ledger
-from tidelake.ops.metrics.table import Measured, kept_since
 from tidelake.ops.query import ask
 from tidelake.ops.side import LateDay, ReasonGroup, list_late, list_quarantine
+from tidelake.ops.sinks import Measured, kept_since
 from tidelake.ops.status import HopStatus, Status, batch_reached, read_status
 from tidelake.runtime.gold_tables import Target, targets_of
 
-# How many batches the trend of a hop shows.
+# Batches in the trend of a hop.
 _LATELY = 30
-# How far back what a run measured is looked for.
+# The age up to which a run's measures are shown.
 _MEASURED_WITHIN = timedelta(days=7)
-# Batches that lie farther apart are not of one stretch of work.
+# A rate does not span two batches that are farther apart.
 _PAUSE = timedelta(minutes=5)
-# A plot has no more points than a phone has room for.
+# The most points and bars of a plot, so that it fits a phone.
 POINTS, BARS = 60, 10
-# One row of a far past or future would press all others into one point.
+# The longest time axis: one row of the far past or future would compress all others.
 _SPAN = timedelta(days=14)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECONDS = (1, 5, 10, 30, 60, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 _STEPS = tuple(timedelta(seconds=seconds) for seconds in _SECONDS)
-# How the windows of a step become one value; the other aggregates have no such way.
+# How the windows of a step become one value; all other aggregates are averaged.
 _ROLLED = {"count": "sum", "count_if": "sum", "sum": "sum", "min": "min", "max": "max"}
 _KINDS = {
     "tumbling": "tumbling windows",
@@ -60,7 +60,7 @@ _KINDS = {
     "session": "sessions",
     "global": "totals",
 }
-# The label of a row, and what the rows are, by the kind of a table without windows.
+# By the kind of a table without windows: the label of a row, and what the rows are.
 _UNWINDOWED = {
     "alerts": ("rule", "alerts"),
     "join": ("CASE WHEN _right_time IS NULL THEN 'no match yet' ELSE 'matched' END", "left events"),
@@ -71,15 +71,13 @@ _UNWINDOWED = {
 
 @dataclass(frozen=True)
 class HopFacts:
-    """One arrow of the flow.
+    """One hop of the flow.
 
     Attributes:
-        status: What ``tidelake status`` tells of it.
-        sizes: Rows that its newest batches took, oldest first.
-        rows_per_second: Over those of them that came without a pause, the time between them
-            included; None for one batch.
-        process: Who writes it on this machine; None for nobody.
-        measured: Its newest batch as a run measured it; None where no run keeps that.
+        sizes: Rows of its newest batches, oldest first.
+        rows_per_second: Since the last pause between batches; None for one batch.
+        process: The process id of its writer on this machine; None for none.
+        measured: Its newest batch in ``ops.progress``; None where no run writes there.
     """
 
     status: HopStatus
@@ -91,7 +89,7 @@ class HopFacts:
 
 @dataclass(frozen=True)
 class GoldHead:
-    """The last batch of a table that gold fills, -1 for none, and when it was committed (UTC)."""
+    """The last batch of a table of the gold hop, -1 for none, and its commit's time (UTC)."""
 
     table: str
     batch: int
@@ -100,10 +98,7 @@ class GoldHead:
 
 @dataclass(frozen=True)
 class Flow:
-    """A pipeline from its source to gold.
-
-    Gold is missing in ``hops`` where the definition has none; ``requeued`` rows wait for silver.
-    """
+    """A pipeline from its source to gold, if it has gold; ``requeued`` rows wait for silver."""
 
     source: str
     status: Status
@@ -113,13 +108,13 @@ class Flow:
 
     @property
     def runs(self) -> bool:
-        """Tell whether a process of this machine writes any hop."""
+        """Whether a process of this machine writes any hop."""
         return any(hop.process is not None for hop in self.hops)
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A value of a plot, None where unknown; under its key, or at the begin of a step (UTC)."""
+    """A value of a plot, None where unknown, with its key or the start of its step (UTC)."""
 
     label: str
     value: float | None
@@ -128,15 +123,13 @@ class Bar:
 
 @dataclass(frozen=True)
 class Plot:
-    """What a plot of a gold table shows.
+    """A plot of a gold table, by its logical name: a line over time, or bars, the largest first.
 
     Attributes:
-        table: The table's logical name.
-        kind: What it holds, in words; then its number of rows.
+        kind: What the table holds, in words.
         title: What is shown, in words.
-        bars: The values: of a line in the order of time, else the largest first.
-        step: Of a line, the time from one value to the next; None for bars.
-        missing: Why nothing is shown; empty where something is.
+        step: Of a line, the time between two values; None for bars.
+        missing: Why nothing is shown; else empty.
     """
 
     table: str
@@ -148,31 +141,24 @@ class Plot:
     missing: str = ""
 
 
-@dataclass(frozen=True)
-class Sides:
+class Sides(NamedTuple):
     """Quarantine by stage and reason, the most frequent first; late rows by event date."""
 
     quarantine: tuple[ReasonGroup, ...]
     late: tuple[LateDay, ...]
 
-    @property
-    def waiting(self) -> int:
-        """Late rows that were not applied."""
-        return sum(day.waiting for day in self.late)
-
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a pipeline.
+    """The facts of a pipeline; a part is None before it is read.
 
     Attributes:
-        pipeline: Its definition; None where it cannot be read.
-        broken: Why parts cannot be read, by part; ``definition`` for all of them.
-        looked_at: When its tables were last asked whether they changed (UTC); None: not yet.
-        has_run: Whether it has tables under the root.
-        alerts: What is open in its tables; that its books do not balance is no part of these.
-        serial: Grows with each change, so that two states can be told apart.
-        called: What it was called by; empty for its name.
+        pipeline: The definition; None where it is invalid.
+        broken: Parts that cannot be read and why; ``definition`` stands for all of them.
+        looked_at: When the tables were last checked for changes (UTC).
+        alerts: Without that of the ledger.
+        serial: Grows with each change.
+        called: The argument that stands for the pipeline in commands; empty for its name.
     """
 
     name: str
@@ -190,53 +176,46 @@ class Facts:
 
     @property
     def word(self) -> str:
-        """What stands for it in a command."""
+        """The pipeline's argument in a command."""
         return shlex.quote(self.called or self.name)
 
     @property
-    def open(self) -> tuple[Alert, ...]:
-        """All alerts, the worst first: those of the tables, and that of the books."""
-        found = [*self._unreadable(), *self._unbalanced(), *(self.alerts or ())]
-        return tuple(sorted(found, key=lambda alert: alert.severity != "critical"))
-
-    @property
     def whole(self) -> bool:
-        """Tell whether all that could speak of a fault was read."""
+        """Whether all parts that could show a fault were read."""
         return self.pipeline is None or not self.has_run or None not in (self.alerts, self.books)
 
-    def _unreadable(self) -> Iterator[Alert]:
-        """Make an alert of each part that could not be read, since its faults stay unseen."""
+    @property
+    def open(self) -> tuple[Alert, ...]:
+        """All alerts, critical ones first: with those of the ledger and of unreadable parts."""
+        found = []
+        # The faults of a part that cannot be read are not known.
         for part, why in self.broken:
             command = f"tidelake {'check' if part == 'definition' else 'status'} {self.word}"
-            yield Alert("unreadable", self.name, None, "critical", why, None, command)
-
-    def _unbalanced(self) -> Iterator[Alert]:
-        problem = self.books.first_problem if self.books else ""
-        if not problem:
-            return
-        command = f"tidelake ledger {self.word} --by batch"
-        message = f"the books do not balance: {problem}"
-        # It names the layer that it was found in: "silver, batch 3", "gold.totals".
-        layer = re.match(r"[a-z]+", problem)
-        hop = layer[0] if layer and layer[0] in HOPS else None
-        yield Alert("books_unbalanced", self.name, hop, "critical", message, None, command)
+            found.append(Alert("unreadable", self.name, None, "critical", why, None, command))
+        if self.books and (problem := self.books.first_problem):
+            command = f"tidelake ledger {self.word} --by batch"
+            message = f"the books do not balance: {problem}"
+            # It begins with its layer: "silver, batch 3", "gold.totals".
+            layer = re.match(r"[a-z]+", problem)
+            hop = layer[0] if layer and layer[0] in HOPS else None
+            found.append(
+                Alert("books_unbalanced", self.name, hop, "critical", message, None, command)
+            )
+        found += self.alerts or ()
+        return tuple(sorted(found, key=lambda alert: alert.severity != "critical"))
 
 
 def read_sides(lake: Lake, pipeline: Pipeline) -> Sides:
-    """Read what lies in quarantine and late."""
+    """Read quarantine and late rows."""
     return Sides(tuple(list_quarantine(lake, pipeline)), tuple(list_late(lake, pipeline)))
 
 
 def read_flow(lake: Lake, pipeline: Pipeline, *, now: datetime) -> Flow:
-    """Read the flow of a pipeline that has run, from its tables' logs.
-
-    Raises:
-        UsageError: It has not run under this root.
-    """
+    """Read the flow from the tables' logs; a UsageError where the pipeline has not run."""
     status = read_status(lake, pipeline, now=now)
     name = pipeline.name
     golds = [lake.table(one) for one in pipeline.gold_names]
-    # The gold table that is furthest behind stands for the hop.
+    # The hop is as far as its gold table that is furthest behind.
     slowest = min(golds, key=batch_reached, default=None)
     tables: dict[str, tuple[Table | None, Callable[[Commit], int]]] = {
         "bronze": (lake.bronze(name), lambda commit: commit.brought),
@@ -245,15 +224,20 @@ def read_flow(lake: Lake, pipeline: Pipeline, *, now: datetime) -> Flow:
     }
     writers = {str(hop): writer(lake, name, hop) for hop in HOPS}
     measured = {one.hop: one for one in kept_since(lake, name, now - _MEASURED_WITHIN)}
+    hops = []
+    for one in status.hops:
+        table, taken = tables[one.hop]
+        newest = list(islice(commits(table), _LATELY)) if table else []
+        closed = [commit for commit in reversed(newest) if commit.batch >= 0]
+        sizes = tuple(taken(commit) for commit in closed)
+        rate, last = _rate(closed, sizes), measured.get(one.hop)
+        hops.append(HopFacts(one, sizes, rate, writers[one.hop], last))
     requeue = lake.requeue(name)
     reached = position(last_commit(lake.silver(name)), "requeue")
     return Flow(
         source=_source_of(pipeline),
         status=status,
-        hops=tuple(
-            _hop(one, *tables[one.hop], writers[one.hop], measured.get(one.hop))
-            for one in status.hops
-        ),
+        hops=tuple(hops),
         golds=tuple(
             GoldHead(table.name, batch_reached(table), last.written_at if last else None)
             for table, last in ((table, last_commit(table)) for table in golds)
@@ -271,36 +255,20 @@ def _source_of(pipeline: Pipeline) -> str:
     return source.kind
 
 
-def _hop(
-    status: HopStatus,
-    table: Table | None,
-    taken: Callable[[Commit], int],
-    process: int | None,
-    measured: Measured | None,
-) -> HopFacts:
-    newest = list(islice(commits(table), _LATELY)) if table else []
-    closed = [commit for commit in reversed(newest) if commit.batch >= 0]
-    sizes = tuple(taken(commit) for commit in closed)
-    return HopFacts(status, sizes, _rate(closed, sizes), process, measured)
-
-
 def _rate(oldest_first: Sequence[Commit], sizes: Sequence[int]) -> float | None:
-    """Compute the pace since the last pause: earlier runs say nothing of this one."""
+    """Return the rows per second since the last pause between batches."""
     times = [commit.written_at for commit in oldest_first]
     pauses = [after for after in range(1, len(times)) if times[after] - times[after - 1] > _PAUSE]
     first = max(pauses, default=0)
     if first >= len(times) - 1:
         return None
     length = times[-1] - times[first]
-    # What the first of them took came before it was closed.
+    # The rows of the first batch were read before its commit.
     return sum(sizes[first + 1 :]) / max(length.total_seconds(), 1e-3)
 
 
 def read_plots(lake: Lake, pipeline: Pipeline) -> tuple[Plot, ...]:
-    """Read the plots of all tables that a pipeline's gold hop fills, in the definition's order.
-
-    A table that cannot be read says so in its plot and takes nothing from the others.
-    """
+    """Read the plots of the gold hop's tables; that of an unreadable table has the reason."""
     windows = {lake.gold(gold.name): gold for gold in pipeline.aggregates}
     return tuple(
         _plot(lake, target, windows.get(target.table)) for target in targets_of(lake, pipeline)
@@ -337,8 +305,11 @@ def _shown(lake: Lake, blank: Plot, gold: GoldTable | None) -> Plot:
     if isinstance(window, SessionWindow):
         blank = replace(blank, title="sessions begun")
         return _line(lake, blank, "session_start", "count(*)", timedelta(0))
-    measure = _telling(gold)
-    # The loader lets only letters, digits and underscores through.
+    # A count says most, then a sum.
+    best = ("count", "sum", "count_if")
+    rank = {aggregate: number for number, aggregate in enumerate(best)}
+    measure = min(gold.measures, key=lambda measure: rank.get(measure.aggregate, len(best)))
+    # The loader allows only letters, digits and underscores in names.
     column = f'"{measure.name}"'
     if isinstance(window, GlobalWindow):
         key = ", ".join(f'"{one}"' for one in gold.keys) or "'all'"
@@ -346,18 +317,11 @@ def _shown(lake: Lake, blank: Plot, gold: GoldTable | None) -> Plot:
     value = f"{_ROLLED.get(measure.aggregate, 'avg')}({column})"
     kept = "true"
     if isinstance(window, HoppingWindow):
-        # Windows that overlap would count an event several times: those side by side are enough.
+        # Overlapping windows would count an event several times: read every size-th one.
         size, offset = (one // timedelta(microseconds=1) for one in (window.size, window.offset))
         kept = f"(epoch_us(window_start) - {offset}) % {size} = 0"
     blank = replace(blank, title=measure.name)
     return _line(lake, blank, "window_start", value, window.size, kept=kept)
-
-
-def _telling(gold: GoldTable) -> Measure:
-    """Choose the measure that tells most: a count, then a sum, then whatever comes first."""
-    best = ("count", "sum", "count_if")
-    rank = {aggregate: number for number, aggregate in enumerate(best)}
-    return min(gold.measures, key=lambda measure: rank.get(measure.aggregate, len(best)))
 
 
 def _bars(lake: Lake, blank: Plot, label: str, value: str, told: str) -> Plot:
@@ -374,7 +338,7 @@ def _bars(lake: Lake, blank: Plot, label: str, value: str, told: str) -> Plot:
 def _line(
     lake: Lake, blank: Plot, column: str, value: str, least: timedelta, *, kept: str = "true"
 ) -> Plot:
-    """Read one value for each step of time."""
+    """Read the values of a line, one for each step of time."""
     ends = f"SELECT min({column}), max({column}) FROM {blank.table} WHERE {kept}"
     first, last = ask(lake, ends).rows[0]
     if last is None:
@@ -389,7 +353,7 @@ def _line(
         f"WHERE {column} >= TIMESTAMPTZ '{begin.isoformat()}' AND {kept} GROUP BY 1",
     ).rows
     values = {_EPOCH + int(number) * step: _number(much) for number, much in found}
-    # Nothing came in a step without a row; a least or a mean of nothing is not zero.
+    # A count or sum of no rows is 0; a minimum or mean is not known.
     nothing = 0.0 if value.startswith(("sum(", "count(")) else None
     steps = (begin + number * step for number in range((last - begin) // step + 1))
     bars = tuple(Bar("", values.get(at, nothing), at) for at in steps)
@@ -397,7 +361,7 @@ def _line(
 
 
 def _step(span: timedelta, least: timedelta) -> timedelta:
-    """Choose a step that people count in, and that leaves no more points than a plot has."""
+    """Choose a customary step of at most so many points as a plot has."""
     for step in _STEPS:
         is_whole = not least or (step >= least and not step % least)
         if is_whole and span < step * (POINTS - 1):

@@ -1,7 +1,6 @@
-"""Write the page as HTML; everything that comes from a table is escaped.
+"""Render the page as HTML; every value is escaped.
 
-Drawings are SVG, 1000 wide and 100 high whatever room they get: the page stretches them. Values
-are written the way people read them, all in UTC.
+Drawings are SVG, 1000 wide and 100 high, which the page scales. Times are in UTC.
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ from typing import Any, Literal, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tidelake.folders import Folder
-from tidelake.ops.alerts import Alert
-from tidelake.ops.alerts.alert import lasting
+from tidelake.ops.alerts import Alert, lasting
 from tidelake.ops.ledger import books_by
 from tidelake.ops.page.facts import Facts
 from tidelake.typed import Typed, first_command
@@ -29,22 +27,22 @@ _STATIC = {
     "page.js": "text/javascript; charset=utf-8",
     "icon.svg": "image/svg+xml",
 }
-# Of a payload or an error: what lies beyond it is in the table.
+# The most characters of a payload or an error, and of an excerpt.
 _LONGEST, _GLANCE = 4000, 160
 _BIG = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k"))
 WIDTH, HEIGHT = 1000.0, 100.0
-# What is there must be seen, however small it is beside the others.
+# The least size of a value that is not zero, so that it is visible.
 _LEAST = 2.0
-# Of a column's room: what lies between two of them.
+# The gap between two columns, as a part of a column's width.
 _GAP = 0.2
-# Fewer values are drawn at the end of the room: two blocks would look like more than they are.
+# Fewer values are drawn at the right edge: two wide blocks would look like much.
 _SLOTS = 12
 State = Literal["well", "warning", "critical", "unknown", "new"]
 
 
 @dataclass(frozen=True)
 class PageDocument:
-    """What is sent: its bytes, its media type, and a tag that changes with the bytes."""
+    """The body of an answer, its media type, and its entity tag, a hash of the body."""
 
     body: bytes
     kind: str
@@ -52,13 +50,13 @@ class PageDocument:
 
     @staticmethod
     def of(text: str, kind: str = "text/html; charset=utf-8") -> PageDocument:
-        """Encode a text."""
+        """Encode a text as UTF-8."""
         body = text.encode("utf-8", errors="replace")
         return PageDocument(body, kind, f'"{hashlib.sha256(body).hexdigest()[:24]}"')
 
 
 class Verdict(NamedTuple):
-    """The first line of the page: a word that colours it, a sentence, and alerts, worst first."""
+    """The headline of the page: its state, a sentence, and the alerts, critical ones first."""
 
     state: State
     text: str
@@ -75,7 +73,7 @@ class Box(NamedTuple):
 
 
 class Line(NamedTuple):
-    """The path of a line, that of the area under it, and the values at its two edges."""
+    """The paths of a line and of the area under it, and the values at the bottom and the top."""
 
     stroke: str
     area: str
@@ -85,7 +83,7 @@ class Line(NamedTuple):
 
 @functools.cache
 def static() -> Mapping[str, PageDocument]:
-    """Give the files that every page needs, by name."""
+    """Return the static files of the page, by name."""
     folder = files("tidelake.ops.page") / "static"
     return {
         name: PageDocument.of((folder / name).read_text(encoding="utf-8"), kind)
@@ -94,10 +92,10 @@ def static() -> Mapping[str, PageDocument]:
 
 
 class Renderer:
-    """Writes pages for one place."""
+    """Renders pages from templates."""
 
     def __init__(self, names: Sequence[str], root: Folder, typed: Typed) -> None:
-        """Load the templates; the navigation has all names, ``typed`` completes commands."""
+        """Load the templates; ``names`` are in the navigation, ``typed`` completes commands."""
         self._environment = Environment(
             loader=PackageLoader("tidelake.ops.page"),
             autoescape=True,
@@ -112,20 +110,20 @@ class Renderer:
         self._environment.globals.update(typed=typed, names=tuple(names), root=str(root))
         functions = (verdict_of, books_by, first_command)
         self._environment.globals.update({one.__name__: one for one in functions})
-        # Now, and not while the first reader waits.
+        # Compile now, so that the first request does not wait for it.
         for template in self._environment.list_templates():
             self._environment.get_template(template)
 
     def pipeline(self, facts: Facts) -> PageDocument:
-        """Write the page of a pipeline."""
+        """Render the page of a pipeline."""
         return self._written("pipeline.html", facts=facts, verdict=verdict_of([facts]))
 
     def overview(self, all_facts: Sequence[Facts]) -> PageDocument:
-        """Write the page of all pipelines."""
+        """Render the page of all pipelines."""
         return self._written("overview.html", all_facts=all_facts, verdict=verdict_of(all_facts))
 
     def unknown(self) -> PageDocument:
-        """Write the page for an address that there is none for."""
+        """Render the page for an unknown address."""
         return self._written("unknown.html")
 
     def _written(self, template: str, **known: Any) -> PageDocument:
@@ -133,12 +131,12 @@ class Renderer:
 
 
 def _shown(value: Any) -> Any:
-    """Escape what a browser would obey in a text; markup is ours."""
+    """Escape control characters in texts; markup of ours has another type."""
     return visible(value, lines=True) if type(value) is str else value
 
 
 def verdict_of(all_facts: Sequence[Facts]) -> Verdict:
-    """Judge some pipelines together."""
+    """Return the verdict on some pipelines together."""
     found = [alert for facts in all_facts for alert in facts.open]
     alerts = tuple(sorted(found, key=lambda alert: alert.severity != "critical"))
     critical = sum(alert.severity == "critical" for alert in alerts)
@@ -159,7 +157,7 @@ def verdict_of(all_facts: Sequence[Facts]) -> Verdict:
 
 
 def number(value: float | None) -> str:
-    """Write a number with its thousands apart; of large fractions no more than can be read."""
+    """Format a number with thousands separators and at most two decimals."""
     if value is None:
         return "-"
     if float(value).is_integer():
@@ -168,7 +166,7 @@ def number(value: float | None) -> str:
 
 
 def brief(value: float | None) -> str:
-    """Write a number in five characters or so."""
+    """Format a number in about five characters."""
     for size, unit in _BIG:
         if value is not None and abs(value) >= size:
             return f"{value / (size if size != 1e4 else 1e3):.3g}{unit}"
@@ -176,7 +174,7 @@ def brief(value: float | None) -> str:
 
 
 def per(step: timedelta) -> str:
-    """Write how far two values of a plot lie apart: ``minute``, ``15 minutes``."""
+    """Format the step of a plot: ``minute``, ``15 minutes``."""
     seconds = round(step.total_seconds())
     for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1)):
         if seconds >= length and not seconds % length:
@@ -185,14 +183,12 @@ def per(step: timedelta) -> str:
 
 
 def instant(value: datetime | date) -> str:
-    """Write an instant, to the second."""
-    if isinstance(value, datetime):
-        return f"{value:%Y-%m-%d %H:%M:%S}Z"
-    return f"{value:%Y-%m-%d}"
+    """Format an instant to the second."""
+    return f"{value:%Y-%m-%d %H:%M:%S}Z" if isinstance(value, datetime) else f"{value:%Y-%m-%d}"
 
 
 def plain(payload: bytes | str) -> str:
-    """Write a payload as text, whatever bytes it is of; a long one is cut and says so."""
+    """Decode a payload, with escapes for invalid bytes; a long one is cut and its length added."""
     text = payload if isinstance(payload, str) else payload.decode(errors="backslashreplace")
     if len(text) <= _LONGEST:
         return text
@@ -200,20 +196,20 @@ def plain(payload: bytes | str) -> str:
 
 
 def glance(payload: bytes | str) -> str:
-    """Write as much of a payload as fits a line or two."""
+    """Return the beginning of a payload, about two lines."""
     text = " ".join(plain(payload).split())
     return text if len(text) <= _GLANCE else f"{text[:_GLANCE]}…"
 
 
 def some(count: int, thing: str) -> str:
-    """Write how many of a thing there are."""
+    """Format a count with its noun."""
     return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
 
 
 def columns(values: Sequence[float], *, top: float | None = None) -> tuple[Box, ...]:
-    """Draw a column a value, the newest at the right edge; none below zero.
+    """Draw a column for each value, the last at the right edge; none for values below zero.
 
-    The largest value, or ``top``, is as high as the drawing.
+    The largest value, or ``top``, has the height of the drawing.
     """
     slots = max(len(values), _SLOTS)
     room, top = WIDTH / slots, max([*values, 0.0]) if top is None else top
@@ -226,7 +222,7 @@ def columns(values: Sequence[float], *, top: float | None = None) -> tuple[Box, 
 
 
 def shares(values: Sequence[float]) -> tuple[Box, ...]:
-    """Draw parts of a whole, end to end; each part that is more than nothing is to be seen."""
+    """Draw the parts of a whole, end to end; every part above zero is visible."""
     total = sum(values)
     widths = [max(WIDTH * value / total, 2 * _LEAST) if value > 0 else 0.0 for value in values]
     scale = WIDTH / sum(widths) if any(widths) else 0.0
@@ -238,7 +234,7 @@ def shares(values: Sequence[float]) -> tuple[Box, ...]:
 
 
 def lengths(values: Sequence[float | None]) -> tuple[float, ...]:
-    """Give the length of a bar a value, the longest as wide as the drawing."""
+    """Return the length of a bar for each value, the longest as wide as the drawing."""
     top = max((abs(value) for value in values if value is not None), default=0.0)
     return tuple(
         round(max(WIDTH * abs(value) / top, 2 * _LEAST), 1) if value and top else 0.0
@@ -247,7 +243,7 @@ def lengths(values: Sequence[float | None]) -> tuple[float, ...]:
 
 
 def line(values: Sequence[float | None]) -> Line:
-    """Draw a line through values that lie equally far apart; zero is always in sight."""
+    """Draw a line through equidistant values; zero is always in range."""
     known = [value for value in values if value is not None]
     top, bottom = max([*known, 0.0]), min([*known, 0.0])
     scale = (HEIGHT - _LEAST) / (top - bottom) if top > bottom else 0.0
@@ -263,7 +259,7 @@ def line(values: Sequence[float | None]) -> Line:
     strokes, areas = [], []
     for run in filter(None, runs):
         if len(run) == 1:
-            # It would be a line without length.
+            # A line of one point would not be visible.
             run.append((run[0][0] + 4, run[0][1]))
         strokes.append("M" + " L".join(f"{x:g} {y:g}" for x, y in run))
         areas.append(f"{strokes[-1]} L{run[-1][0]:g} {zero:g} L{run[0][0]:g} {zero:g} Z")

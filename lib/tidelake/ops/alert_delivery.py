@@ -1,6 +1,6 @@
-"""Report once that an alert opens, and once that it closes, over all runs of a pipeline.
+"""Report each alert once when it opens and once when it closes, across runs of a pipeline.
 
-Messages go to the run and to a webhook: Slack's, or whatever takes JSON of its shape.
+Messages go to the run and to a webhook: Slack's, or any that takes JSON of that shape.
 """
 
 from __future__ import annotations
@@ -22,47 +22,39 @@ from tidelake.delta.locks import hold
 from tidelake.delta.tables import Lake
 from tidelake.errors import UsageError
 from tidelake.folders import write_whole
-from tidelake.ops.alerts.alert import Alert, AlertContext
-from tidelake.ops.alerts.rules import RUNNING, judge
-from tidelake.ops.backlogs import Backlog
-from tidelake.ops.metrics.recorder import first_line
+from tidelake.ops.alerts import RUNNING, Alert, AlertContext, judge
+from tidelake.ops.history import Backlog
 from tidelake.runtime.progress import Say
+from tidelake.visible import first_line
 
-# Takes what is to be sent; gives why it was not taken, or an empty text.
+# Sends a body; returns why it was not accepted, or an empty text.
 Deliver = Callable[[Mapping[str, Any]], str]
 
 _TIMEOUT_SECONDS = 5.0
 # Pauses before the second and the third try of a webhook.
 _PAUSES = (1.0, 2.0)
 _EVERY_SECONDS = 15.0
-# Of the time at most a part in so many goes into looking, however long a look takes.
+# At most one part in so many of the time is spent judging, however long that takes.
 _SHARE = 20
 _CLOSE_SECONDS = 10.0
 
 
 def sender_of(environment: Environment) -> Deliver | None:
-    """Give what sends to the environment's webhook; None where it has none.
+    """Return what posts to the environment's webhook; None where it has none.
 
     Raises:
-        UsageError: Its variable is not set, or holds no address.
+        UsageError: The variable is not set, or holds no address; its value is not in the message.
     """
     reference = environment.alerts.webhook
-    return partial(deliver, address_of(reference)) if reference else None
-
-
-def address_of(reference: str) -> str:
-    """Find the webhook's address that a reference stands for.
-
-    Raises:
-        UsageError: The variable is not set, or holds no address; the message has not its value.
-    """
-    found = resolved({"alerts.webhook": reference})["alerts.webhook"]
-    parts = urlsplit(found)
+    if not reference:
+        return None
+    address = resolved({"alerts.webhook": reference})["alerts.webhook"]
+    parts = urlsplit(address)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise UsageError(
             f"alerts.webhook stands for {reference}, which holds no http:// or https:// address."
         )
-    return found
+    return partial(deliver, address)
 
 
 def deliver(
@@ -72,9 +64,9 @@ def deliver(
     timeout: float = _TIMEOUT_SECONDS,
     pauses: tuple[float, ...] = _PAUSES,
 ) -> str:
-    """POST a body as JSON; retry where the server is away or says that it is to blame.
+    """POST a body as JSON; retry where the server does not answer, is overloaded or fails.
 
-    ``timeout`` is in seconds for each try, ``pauses`` before each further one.
+    ``timeout`` is in seconds for each try, ``pauses`` in seconds before each further one.
     """
     data = json.dumps(body).encode()
     headers = {"Content-Type": "application/json", "User-Agent": "tidelake"}
@@ -95,36 +87,36 @@ def deliver(
     return problem
 
 
-class Teller:
-    """Remembers in a file under the root which alerts were reported, for this run and the next.
+class AlertReporter:
+    """Keeps in a file under the root which alerts were reported, for this run and the next.
 
-    What a webhook did not take counts as not reported: the next look tries again.
+    An alert that the webhook did not accept counts as not reported: it is sent with the next ones.
     """
 
     def __init__(self, lake: Lake, pipeline: str, say: Say, deliver: Deliver | None) -> None:
-        """Keep where to report; ``deliver`` is None where there is no webhook."""
+        """Report to ``say``, and to ``deliver`` where there is a webhook."""
         self._folder = lake.alerts(pipeline)
         self._file = self._folder / "told.json"
         self._pipeline = pipeline
         self._say = say
         self._deliver = deliver
-        # What was said aloud in this process, though no webhook took it yet.
+        # Lines that this process has said, and the webhook has not accepted yet.
         self._said: set[str] = set()
 
-    def tell(self, found: Sequence[Alert], *, rules: Container[str]) -> None:
-        """Report what opened and what closed since the last look, whoever looked.
+    def report(self, found: Sequence[Alert], *, rules: Container[str]) -> None:
+        """Report the alerts that opened and closed since the last report of any process.
 
-        Of rules that were not judged nothing closes.
+        Only alerts of ``rules``, those that were judged, can close.
         """
-        # Runs of single hops look at the same pipeline, each in a process of its own.
+        # Hops of one pipeline may run in several processes, which share the file.
         with hold(self._folder, f"what was told of {self._pipeline}", waits=True, optional=True):
             known = self._known()
             now_open = {one.key: one for one in found}
-            # One that became critical, or no longer is, is news too.
+            # An alert whose severity changed is reported too.
             opened = [
                 one
                 for key, one in now_open.items()
-                if key not in known or known[key]["severity"] != one.severity
+                if known.get(key, {}).get("severity") != one.severity
             ]
             closed = {
                 key: one
@@ -163,30 +155,27 @@ class Teller:
             kept = json.loads(self._file.read_text(encoding="utf-8"))
             return {Alert(**{**one, "since": None}).key: one for one in kept["open"]}
         except (FileNotFoundError, ValueError, KeyError, TypeError):
-            # Unreadable is as good as none: what is open is told once more.
+            # Without a readable state, open alerts are reported once more.
             return {}
 
 
 class Watch:
-    """Judges a pipeline while its run goes on, and once more when it ends, in its own thread."""
+    """Judges a pipeline while it runs, and once more when the run ends, in a thread of its own."""
 
     def __init__(
         self,
         context: Callable[[], AlertContext],
-        teller: Teller,
+        reporter: AlertReporter,
         shows: Callable[[Sequence[Alert], Sequence[Backlog]], None] | None,
         say: Say,
     ) -> None:
-        """Begin to look.
+        """Start the thread.
 
-        Args:
-            context: Gives what the rules read, as of now.
-            teller: Reports what changed.
-            shows: Takes each time what is open and what waits; None for nobody.
-            say: Hears when the tables cannot be judged.
+        ``context`` returns what the rules read; ``shows`` gets the open alerts and the backlogs
+        after each judgement, ``say`` the reason where the tables cannot be judged.
         """
         self._context = context
-        self._teller = teller
+        self._reporter = reporter
         self._shows = shows
         self._say = say
         self._problem = ""
@@ -195,7 +184,7 @@ class Watch:
         self._thread.start()
 
     def close(self) -> None:
-        """Look once more and end."""
+        """Judge once more and end the thread."""
         self._end.set()
         self._thread.join(_CLOSE_SECONDS)
 
@@ -209,15 +198,15 @@ class Watch:
 
     def _look(self) -> None:
         context = self._context()
-        if not context.lake.bronze(context.name).exists:
+        if not context.lake.bronze(context.pipeline.name).exists:
             return
         try:
             found = judge(context, RUNNING)
             if self._shows is not None:
                 self._shows(found, context.waiting)
-            self._teller.tell(found, rules=RUNNING)
+            self._reporter.report(found, rules=RUNNING)
         except Exception as error:
-            # Judging is a service to the run; what is wrong with its tables it says by itself.
+            # The run goes on, and reports by itself what is wrong with its tables.
             told = first_line(error)
             if told != self._problem:
                 self._problem = told

@@ -7,16 +7,18 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.listening import Listening, listening
+from tidelake.config import AlertTargets, Environment
 from tidelake.delta.tables import Lake
 from tidelake.errors import UsageError
-from tidelake.ops.alerts.alert import Alert
-from tidelake.ops.alerts.telling import Deliver, Teller, address_of, deliver
+from tidelake.ops.alert_delivery import AlertReporter, Deliver, deliver, sender_of
+from tidelake.ops.alerts import Alert
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 LAG = Alert("lag_growing", "shop", "silver", "warning", "9 rows wait", NOON, "tidelake status shop")
@@ -31,57 +33,57 @@ def server() -> Iterator[Listening]:
         yield found
 
 
-def teller(root: Path, said: list[str], send: Deliver | None = None) -> Teller:
-    return Teller(Lake(root), "shop", said.append, send)
+def reporter(root: Path, said: list[str], send: Deliver | None = None) -> AlertReporter:
+    return AlertReporter(Lake(root), "shop", said.append, send)
 
 
 def test_an_alert_is_told_once_when_it_opens_and_once_when_it_closes(tmp_path: Path) -> None:
     said: list[str] = []
-    one = teller(tmp_path, said)
-    one.tell([LAG], rules=RULES)
-    one.tell([replace(LAG, message="99 rows wait")], rules=RULES)
+    one = reporter(tmp_path, said)
+    one.report([LAG], rules=RULES)
+    one.report([replace(LAG, message="99 rows wait")], rules=RULES)
     assert said == [OPENS]
-    one.tell([], rules=RULES)
-    one.tell([], rules=RULES)
+    one.report([], rules=RULES)
+    one.report([], rules=RULES)
     assert said == [OPENS, "alert closes: shop, hop silver: lag_growing"]
 
 
 def test_the_next_run_knows_what_was_told(tmp_path: Path) -> None:
-    teller(tmp_path, []).tell([LAG, STALE], rules=RULES)
+    reporter(tmp_path, []).report([LAG, STALE], rules=RULES)
     said: list[str] = []
-    teller(tmp_path, said).tell([LAG], rules=RULES)
+    reporter(tmp_path, said).report([LAG], rules=RULES)
     assert said == ["alert closes: shop: stale"]
 
 
 def test_of_a_rule_that_was_not_judged_nothing_closes(tmp_path: Path) -> None:
     said: list[str] = []
-    teller(tmp_path, []).tell([LAG, STALE], rules=RULES)
-    teller(tmp_path, said).tell([LAG], rules=["lag_growing"])
+    reporter(tmp_path, []).report([LAG, STALE], rules=RULES)
+    reporter(tmp_path, said).report([LAG], rules=["lag_growing"])
     assert said == []
 
 
 def test_an_alert_that_becomes_critical_is_told_again(tmp_path: Path) -> None:
     said: list[str] = []
-    one = teller(tmp_path, said)
-    one.tell([STALE], rules=RULES)
-    one.tell([replace(STALE, severity="critical")], rules=RULES)
+    one = reporter(tmp_path, said)
+    one.report([STALE], rules=RULES)
+    one.report([replace(STALE, severity="critical")], rules=RULES)
     assert [line.split()[2] for line in said] == ["warning", "critical"]
 
 
 def test_a_state_that_cannot_be_read_is_told_anew(tmp_path: Path) -> None:
     said: list[str] = []
-    teller(tmp_path, []).tell([LAG], rules=RULES)
+    reporter(tmp_path, []).report([LAG], rules=RULES)
     (tmp_path / "alerts" / "shop" / "told.json").write_text('{"open": [{"rule"')
-    teller(tmp_path, said).tell([LAG], rules=RULES)
+    reporter(tmp_path, said).report([LAG], rules=RULES)
     assert said == [OPENS]
 
 
 def test_a_webhook_gets_what_slack_shows_and_what_machines_read(
     tmp_path: Path, server: Listening
 ) -> None:
-    one = teller(tmp_path, [], lambda body: deliver(server.address, body))
-    one.tell([LAG], rules=RULES)
-    one.tell([], rules=RULES)
+    one = reporter(tmp_path, [], lambda body: deliver(server.address, body))
+    one.report([LAG], rules=RULES)
+    one.report([], rules=RULES)
     opened, closed = server.heard
     assert opened["text"] == OPENS
     assert opened["pipeline"] == "shop"
@@ -100,16 +102,16 @@ def test_what_the_webhook_did_not_take_is_sent_again_and_said_once(tmp_path: Pat
         sent.append(body)
         return answers.pop(0)
 
-    one = teller(tmp_path, said, send)
+    one = reporter(tmp_path, said, send)
     for _ in range(3):
-        one.tell([LAG], rules=RULES)
+        one.report([LAG], rules=RULES)
     assert [body["text"] for body in sent] == [OPENS, OPENS]
     assert said == [
         OPENS,
         "alerts: the webhook did not take them: it is away. The next look tries again.",
     ]
     # Another run finds nothing new.
-    teller(tmp_path, said).tell([LAG], rules=RULES)
+    reporter(tmp_path, said).report([LAG], rules=RULES)
     assert len(said) == 2
 
 
@@ -140,17 +142,22 @@ def test_a_server_that_is_slow_or_away_costs_no_more_than_the_tries(server: List
 
 
 def test_a_webhook_is_a_reference_that_holds_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = Environment(
+        name="local", root=Path("/lake"), alerts=AlertTargets(webhook="env:HOOK")
+    )
     with pytest.raises(UsageError, match="stands for the variable HOOK, which is not set"):
-        address_of("env:HOOK")
+        sender_of(environment)
     monkeypatch.setenv("HOOK", "file:///etc/passwd")
     with pytest.raises(UsageError, match="env:HOOK, which holds no http") as caught:
-        address_of("env:HOOK")
+        sender_of(environment)
     assert "passwd" not in str(caught.value)
     monkeypatch.setenv("HOOK", "https://example.com/a")
-    assert address_of("env:HOOK") == "https://example.com/a"
+    sender = sender_of(environment)
+    assert isinstance(sender, partial)
+    assert (sender.func, sender.args) == (deliver, ("https://example.com/a",))
 
 
 def test_the_state_is_json_that_people_can_read(tmp_path: Path) -> None:
-    teller(tmp_path, []).tell([LAG], rules=RULES)
+    reporter(tmp_path, []).report([LAG], rules=RULES)
     kept = json.loads((tmp_path / "alerts" / "shop" / "told.json").read_text())
     assert kept == {"open": [LAG.to_json()]}

@@ -1,1 +1,0 @@
-"""What each batch cost: measured while a run goes on, handed to those who asked for it."""

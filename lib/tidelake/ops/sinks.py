@@ -1,0 +1,324 @@
+"""The measures of a batch, and their sinks: the table ``ops.progress``, and Prometheus."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from tidelake.config.standard import PROGRESS_COLUMNS
+from tidelake.delta.append import append, ensure_table
+from tidelake.delta.locks import hold
+from tidelake.delta.log import CREATION, FIRST_GENERATION, last_commit
+from tidelake.delta.merge import compact, is_due
+from tidelake.delta.tables import Lake
+from tidelake.errors import MachineError, UsageError
+from tidelake.instants import from_json, now, to_json
+from tidelake.ops.query import ask
+from tidelake.runtime.schemas import from_ddl, from_records
+
+if TYPE_CHECKING:
+    from tidelake.ops.alerts import Alert
+    from tidelake.ops.history import Backlog
+    from tidelake.runtime.hop import Run
+
+_SECONDS = 60.0
+_DAY = timedelta(days=1)
+_DDL = ", ".join(f"`{name}` {kind}" for name, kind in PROGRESS_COLUMNS.items())
+_COLUMNS = ", ".join(f'"{name}"' for name in PROGRESS_COLUMNS)
+# Seconds, from a batch of a few rows to one that should have been smaller.
+_BUCKETS = (0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
+_HOP = ("pipeline", "hop")
+_ALL, _FATE = ("pipeline",), ("pipeline", "fate")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One batch of a hop, or its failure: a row of ``ops.progress``.
+
+    Instants are in UTC; None is unknown or absent. ``docs/metrics.md`` explains each column.
+    """
+
+    pipeline: str
+    hop: str
+    generation: str
+    # For a failure the batch that was open, -1 where none was.
+    batch: int
+    # One process from start to end.
+    run: str
+    # From the batch's trigger to the end of its checkpoint.
+    started_at: datetime
+    ended_at: datetime
+    seconds: float = 0.0
+    interval_seconds: float | None = None
+    # By our own count: Spark counts a source once a read.
+    rows: int = 0
+    # Per second since the batch before it began; None for a run's first batch.
+    input_rows_per_second: float | None = None
+    processed_rows_per_second: float | None = None
+    # Milliseconds, in Spark's names.
+    phases: Mapping[str, int] = field(default_factory=dict)
+    checkpoint_seconds: float = 0.0
+    # Accepted ids that silver compared with, and those in the prefilter's state. None for gold,
+    # whose state is its tables: counting them would read their whole log in each batch.
+    state_rows: int | None = None
+    state_bytes: int | None = None
+    # After the batch: rows, for bronze files or records; and the wait of the oldest.
+    waiting: int | None = None
+    lag_seconds: float | None = None
+    watermark: datetime | None = None
+    event_time_lag_seconds: float | None = None
+    watermark_age_seconds: float | None = None
+    fates: Mapping[str, int] = field(default_factory=dict)
+    # The largest input of a batch, in the hop's unit.
+    limit: int | None = None
+    error_class: str | None = None
+    # Kind and condition, without values of rows; of Tidelake's own errors the first line.
+    error: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record with instants as ISO 8601, keys in the order of the table."""
+        data = asdict(self)
+        for name in ("started_at", "ended_at", "watermark"):
+            data[name] = to_json(data[name])
+        return data
+
+
+class Sink:
+    """A destination of measures, called from one thread; messages call it ``name``."""
+
+    name = ""
+
+    def put(self, measured: Measured) -> None:
+        """Write a batch, or a failure."""
+        raise NotImplementedError
+
+    def tick(self) -> None:
+        """Do periodic work; called about once a second."""
+
+    def close(self) -> None:
+        """Flush and release resources."""
+
+
+@dataclass
+class ProgressTable(Sink):
+    """Collects batches and appends them to ``ops.progress`` once a minute and when the run ends.
+
+    No batch waits for it. A run that is killed loses the measures of its last minute.
+    """
+
+    run: Run
+    keep: timedelta
+    name: str = "ops.progress"
+    _waiting: list[dict[str, Any]] = field(default_factory=list)
+    _written: float = field(default_factory=time.monotonic)
+
+    def put(self, measured: Measured) -> None:
+        """Collect a batch."""
+        self._waiting.append(measured.to_json())
+
+    def tick(self) -> None:
+        """Append the collected batches, once a minute."""
+        if time.monotonic() - self._written >= _SECONDS:
+            self.close()
+
+    def close(self) -> None:
+        """Append the collected batches."""
+        self._written = time.monotonic()
+        if not self._waiting:
+            return
+        rows, self._waiting = self._waiting, []
+        spark, table = self.run.spark, self.run.lake.progress()
+        # Hops may run in several processes, which all append here.
+        with hold(self.run.lake.marks("ops"), table.name, waits=True, optional=True):
+            name = self.run.pipeline.name
+            stamp = {"pipeline": name, "hop": "progress", "generation": FIRST_GENERATION}
+            moment = now()
+            created = {**stamp, "batch": CREATION, "cleaned_at": moment.isoformat()}
+            ensure_table(spark, table, from_ddl(spark, _DDL), created)
+            last = last_commit(table)
+            batch = last.batch + 1 if last else 0
+            before = from_json(last.note.get("cleaned_at")) if last else None
+            cleaned = self._cleaned(before, moment)
+            note = {**stamp, "batch": batch, "cleaned_at": cleaned.isoformat()}
+            append(from_records(spark, rows, _DDL), table, note)
+            if is_due(batch):
+                compact(spark, table)
+
+    def _cleaned(self, before: datetime | None, moment: datetime) -> datetime:
+        """Delete rows older than ``keep`` once a day; return when that was last done."""
+        if before is None or moment - before < _DAY:
+            return before or moment
+        table, until = self.run.lake.progress(), (moment - self.keep).isoformat()
+        self.run.spark.sql(f"DELETE FROM {table.sql} WHERE ended_at < TIMESTAMP '{until}'")
+        return moment
+
+
+def kept_since(
+    lake: Lake, pipeline: str, since: datetime, *, failed_since: datetime | None = None
+) -> tuple[Measured, ...]:
+    """Read a pipeline's batches since an instant (UTC), and failures since an earlier one.
+
+    Oldest first; none where no run kept any.
+    """
+    progress = lake.progress()
+    if not progress.exists:
+        return ()
+    # A valid table name holds no character that needs quoting.
+    name = lake.bronze(pipeline).bare
+    kept, failed = (
+        f"ended_at >= TIMESTAMPTZ '{at.isoformat()}'" for at in (since, failed_since or since)
+    )
+    try:
+        found = ask(
+            lake,
+            f"SELECT {_COLUMNS} FROM {progress.name} WHERE pipeline = '{name}' "
+            f"AND ({kept} OR error_class IS NOT NULL AND {failed}) ORDER BY ended_at, batch",
+        )
+    except UsageError:
+        # An unreadable table costs the measures only; reports still have the logs.
+        return ()
+    maps = ("phases", "fates")
+    return tuple(
+        Measured(**{**row, **{name: row[name] or {} for name in maps}}) for row in found.as_dicts()
+    )
+
+
+class Exported(NamedTuple):
+    """A metric: its kind, its help text and its labels."""
+
+    kind: Literal["counter", "gauge", "histogram"]
+    meaning: str
+    labels: tuple[str, ...] = _HOP
+
+
+_counter, _gauge = partial(Exported, "counter"), partial(Exported, "gauge")
+_METRICS = {
+    "hop_rows_total": _counter("Rows that the hop read."),
+    "hop_batches_total": _counter("Batches that the hop closed."),
+    "hop_failures_total": _counter("Errors that stopped the hop, by kind.", (*_HOP, "error")),
+    "hop_batch_seconds": Exported("histogram", "Seconds of a batch, from trigger to checkpoint."),
+    "hop_phase_seconds": _gauge("Seconds of the last batch by Spark's phase.", (*_HOP, "phase")),
+    "hop_checkpoint_seconds": _gauge("Seconds of the last batch that its checkpoint took."),
+    "hop_interval_seconds": _gauge("Seconds that a batch may take; absent if the run has an end."),
+    "hop_input_rows_per_second": _gauge("Rows of a batch per second since the previous one."),
+    "hop_processed_rows_per_second": _gauge("Rows of the last batch per second of its duration."),
+    "hop_batch_limit": _gauge("The largest input of a batch: bytes, or records of a topic."),
+    "hop_last_batch": _gauge("Number of the last batch."),
+    "hop_last_batch_timestamp_seconds": _gauge("End of the last batch, in seconds since 1970."),
+    "hop_waiting": _gauge("What waits for the hop: rows, for bronze files or records."),
+    "hop_lag_seconds": _gauge("Seconds that the oldest input has waited; unknown for a topic."),
+    "hop_state_rows": _gauge("Silver's state: ids that the last batch was compared with."),
+    "hop_state_bytes": _gauge("Bytes of Spark's state store, with dedup.prefilter: operator."),
+    "silver_rows_total": _counter("Rows by their fate.", _FATE),
+    "silver_fate_ratio": _gauge("Part of the last batch's rows by their fate, 0 to 1.", _FATE),
+    "watermark_timestamp_seconds": _gauge("Silver's watermark, in seconds since 1970.", _ALL),
+    "event_time_lag_seconds": _gauge("Seconds from the watermark to the end of the batch.", _ALL),
+    "watermark_age_seconds": _gauge("Seconds since the watermark last moved in this run.", _ALL),
+    "alert_open": _gauge("1 for each open alert.", ("pipeline", "hop", "rule", "severity")),
+}
+# By metric name; a histogram's series end in _bucket, _sum, _count.
+EXPORTED: Mapping[str, Exported] = {f"tidelake_{name}": one for name, one in _METRICS.items()}
+# Gauges of a hop whose value is the field of Measured of the same name.
+_GAUGES = [one.name for one in fields(Measured) if f"tidelake_hop_{one.name}" in EXPORTED]
+
+
+def library() -> Any:
+    """Import the Prometheus client; a MachineError says how to install it."""
+    try:
+        import prometheus_client  # noqa: PLC0415  only where a run is measured
+    except ImportError as error:
+        raise MachineError(
+            "metrics.prometheus needs prometheus-client. "
+            "Install it with: pip install 'tidelake[metrics]'"
+        ) from error
+    # The time at which a series began would double the number of series.
+    disable: Any = prometheus_client.disable_created_metrics
+    disable()
+    return prometheus_client
+
+
+class MetricRegistry(Sink):
+    """The metrics of one run, in a registry of the client."""
+
+    name = "Prometheus"
+
+    def __init__(self, pipeline: str) -> None:
+        """Register all metrics; each is exported once it has a value."""
+        self._pipeline = pipeline
+        client = library()
+        self.collected = client.CollectorRegistry()
+        self._metrics: dict[str, Any] = {}
+        make = {"counter": client.Counter, "gauge": client.Gauge, "histogram": client.Histogram}
+        for name, one in EXPORTED.items():
+            more = {"buckets": _BUCKETS} if one.kind == "histogram" else {}
+            self._metrics[name] = make[one.kind](
+                name, one.meaning, one.labels, registry=self.collected, **more
+            )
+
+    def put(self, measured: Measured) -> None:
+        """Record a batch, or a failure."""
+        place = {"pipeline": measured.pipeline, "hop": measured.hop}
+        if measured.error_class is not None:
+            self._of("hop_failures_total", **place, error=measured.error_class).inc()
+            return
+        self._of("hop_rows_total", **place).inc(measured.rows)
+        self._of("hop_batches_total", **place).inc()
+        self._of("hop_batch_seconds", **place).observe(measured.seconds)
+        for phase, milliseconds in measured.phases.items():
+            self._set("hop_phase_seconds", milliseconds / 1000, **place, phase=phase)
+        for name in _GAUGES:
+            self._set(f"hop_{name}", getattr(measured, name), **place)
+        self._set("hop_batch_limit", measured.limit, **place)
+        self._set("hop_last_batch", measured.batch, **place)
+        self._set("hop_last_batch_timestamp_seconds", measured.ended_at.timestamp(), **place)
+        if measured.hop != "silver":
+            return
+        place = {"pipeline": measured.pipeline}
+        mark = measured.watermark
+        self._set("watermark_timestamp_seconds", mark.timestamp() if mark else None, **place)
+        self._set("event_time_lag_seconds", measured.event_time_lag_seconds, **place)
+        self._set("watermark_age_seconds", measured.watermark_age_seconds, **place)
+        rows = sum(measured.fates.values())
+        for fate, count in measured.fates.items():
+            self._of("silver_rows_total", **place, fate=fate).inc(count)
+            self._set("silver_fate_ratio", count / rows if rows else None, **place, fate=fate)
+
+    def show(self, alerts: Sequence[Alert], waiting: Sequence[Backlog]) -> None:
+        """Export the open alerts, and no others, and the backlogs as they are between batches."""
+        at = now()
+        for backlog in waiting:
+            place = {"pipeline": self._pipeline, "hop": backlog.hop}
+            self._set("hop_waiting", backlog.waiting, **place)
+            self._set("hop_lag_seconds", backlog.seconds(at), **place)
+        opened = self._metrics["tidelake_alert_open"]
+        opened.clear()
+        for one in alerts:
+            opened.labels(one.pipeline, one.hop or "", one.rule, one.severity).set(1)
+
+    def _set(self, name: str, value: float | None, **labels: str) -> None:
+        """Set a gauge; an unknown value leaves it unchanged."""
+        if value is not None:
+            self._of(name, **labels).set(value)
+
+    def _of(self, name: str, **labels: str) -> Any:
+        return self._metrics[f"tidelake_{name}"].labels(**labels)
+
+
+@contextmanager
+def served(registry: MetricRegistry, address: str) -> Iterator[int]:
+    """Serve ``/metrics`` at ``host:port`` and yield the port; an OSError where that is in use."""
+    host, _, port = address.rpartition(":")
+    server, thread = library().start_http_server(
+        int(port), addr=host.strip("[]"), registry=registry.collected
+    )
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
