@@ -34,7 +34,6 @@ from tidelake.ops.ledger import read_ledger
 from tidelake.ops.sinks import Measured, kept_since
 from tidelake.ops.status import batch_reached, source_lag
 from tidelake.runtime.checkpoints import CheckpointGuard, open_generation
-from tidelake.runtime.gold_target import inputs_of
 from tidelake.runtime.landing import check_landing
 from tidelake.silver.watermark import held_back_by
 from tidelake.typed import PLAIN, Typed
@@ -259,9 +258,12 @@ def _refuse_mismatch(context: AlertContext, hop: Hop, tables: list[Table]) -> No
     folder = lake.checkpoints(name, hop)
     fence = open_generation(name, hop, tables, folder)
     inputs: Mapping[str, Table] = {}
-    if hop != "bronze":
-        is_silver = hop == "silver"
-        inputs = lake.silver_inputs(name) if is_silver else inputs_of(lake, context.pipeline)
+    if hop == "silver":
+        inputs = lake.silver_inputs(name)
+    if hop == "gold":
+        from tidelake.runtime.gold_tables import inputs_of  # noqa: PLC0415  Spark is slow to load
+
+        inputs = inputs_of(lake, context.pipeline)
     guard = CheckpointGuard(fence, folder / fence.generation, tuple(tables), inputs)
     guard.refuse_rewritten()
     guard.refuse_mismatch(guard.offset_mismatch)
