@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from tests.oracles.gold import Recomputation, columns_of, consumed, stored
 from tests.running import click, read
 from tests.worlds import TO_SILVER, World, world
-from tidelake.config import Watermark
+from tidelake.config.pipeline import Watermark
 from tidelake.delta.log import last_commit
 from tidelake.errors import GenerationError, UsageError
 from tidelake.ops.query import ask

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tidelake.config import Limits, conf_dir, conf_file, load_environment, pipeline_names
-from tidelake.config.places import find_file
+from tidelake.config import Limits, conf_file, load_environment
+from tidelake.config.places import conf_dir, find_file, pipeline_names
 from tidelake.errors import ConfigError, NotBuiltError, UsageError
 from tidelake.spark.jars import read_lock
 

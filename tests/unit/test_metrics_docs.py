@@ -11,7 +11,8 @@ from typing import Any
 import yaml
 
 from tests.typed import problem_of
-from tidelake.config import Alerts, Metrics
+from tidelake.config import Alerts
+from tidelake.config.observing import Metrics
 from tidelake.config.standard import PROGRESS_COLUMNS
 from tidelake.ops.alerts import RULES
 from tidelake.ops.sinks import EXPORTED

@@ -25,8 +25,8 @@ from tests.unit.test_dedup import (
     New,
     classified,
 )
-from tidelake.config import Dedup
 from tidelake.config.names import ID_HASH
+from tidelake.config.pipeline import Dedup
 from tidelake.runtime.held import Held
 from tidelake.silver import dedup, driver_dedup
 from tidelake.silver.classify import PAYLOAD_HASH, ROW, hash_of_id

@@ -14,7 +14,7 @@ from tidelake.cli.exits import say
 from tidelake.cli.flow import stop_when_asked
 from tidelake.cli.options import Place, as_json, located
 from tidelake.cli.render import answer_to, counted, print_json, print_table, write_answer
-from tidelake.config import pipeline_names
+from tidelake.config.places import pipeline_names
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.typed import first_command
 

@@ -7,35 +7,27 @@ from __future__ import annotations
 
 from tidelake.config.environment import Environment, Limits, load_environment
 from tidelake.config.gold import (
-    Burst,
     Detection,
     GlobalWindow,
     GoldTable,
     HoppingWindow,
-    ImpossibleTravel,
     Join,
-    LeftSide,
     Measure,
-    RightSide,
     SessionWindow,
     TumblingWindow,
-    UnusualAmount,
-    Window,
 )
 from tidelake.config.loading import load_pipeline
 from tidelake.config.model import parse_duration
-from tidelake.config.observing import AlertTargets, Lineage, Metrics
+from tidelake.config.observing import Lineage
 from tidelake.config.pipeline import (
     Alerts,
-    Dedup,
     DimensionSpec,
     Enrich,
     Event,
     Pipeline,
-    Watermark,
     unbuilt_features,
 )
-from tidelake.config.places import conf_dir, conf_file, pipeline_names
+from tidelake.config.places import conf_file
 from tidelake.config.source import (
     DeltaSource,
     FilesSource,
@@ -47,10 +39,7 @@ from tidelake.config.source import (
 from tidelake.config.types import Field, FieldType
 
 __all__ = [
-    "AlertTargets",
     "Alerts",
-    "Burst",
-    "Dedup",
     "DeltaSource",
     "Detection",
     "DimensionSpec",
@@ -63,29 +52,20 @@ __all__ = [
     "GlobalWindow",
     "GoldTable",
     "HoppingWindow",
-    "ImpossibleTravel",
     "Join",
     "KafkaSource",
-    "LeftSide",
     "Limits",
     "Lineage",
     "Measure",
-    "Metrics",
     "Pipeline",
     "RateSource",
     "Registry",
-    "RightSide",
     "SessionWindow",
     "Source",
     "TumblingWindow",
-    "UnusualAmount",
-    "Watermark",
-    "Window",
-    "conf_dir",
     "conf_file",
     "load_environment",
     "load_pipeline",
     "parse_duration",
-    "pipeline_names",
     "unbuilt_features",
 ]

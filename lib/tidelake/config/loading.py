@@ -1,48 +1,79 @@
-"""Read a pipeline file and report everything wrong with it at once."""
+"""Read a pipeline file, check it as a whole, and report every violation at once.
+
+Checks across several parts of the file use only the valid parts, so that one broken part does not
+hide what is wrong elsewhere.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from tidelake.config.checks import check, comment_findings, dimension_findings, prefilter_findings
 from tidelake.config.document import Document, Finding, KeyPath, findings_of, read_document
 from tidelake.config.environment import Environment
 from tidelake.config.expectations import load_suite
-from tidelake.config.names import SILVER_RESERVED
-from tidelake.config.pipeline import Pipeline, selected_columns
+from tidelake.config.expressions import columns_in, expression_problems
+from tidelake.config.gold import (
+    Detection,
+    GlobalWindow,
+    GoldTable,
+    HoppingWindow,
+    Join,
+    SessionWindow,
+)
+from tidelake.config.model import Documented, unknown
+from tidelake.config.names import (
+    BRONZE_COLUMNS,
+    DETECTION_RESERVED,
+    DIMENSION_RESERVED,
+    GOLD_RESERVED,
+    SILVER_RESERVED,
+    is_column_name,
+)
+from tidelake.config.pipeline import (
+    DimensionSpec,
+    Enrich,
+    Event,
+    Pipeline,
+    event_types,
+    payload_types,
+    selected_columns,
+)
 from tidelake.config.places import SUFFIXES, conf_dir, find_file
 from tidelake.config.source import address_of, source_findings
+from tidelake.config.standard import STANDARD
 from tidelake.errors import UsageError
 
 _REFERENCE = re.compile(r"\$\{([^}]*)\}")
 _OF_THE_PAYLOAD = ("format", "registry", "schema")
+Columns = Collection[str] | None
+_M = TypeVar("_M", bound=BaseModel)
+# Replace invalid keys in order to validate the rest of a section, without findings of their own.
+_STAND_INS: dict[type[BaseModel], dict[str, Any]] = {
+    Event: {"id": "NULL", "time": "NULL"},
+    GoldTable: {"name": "stand_in", "window": {"kind": "tumbling", "size": "1 day"}},
+}
 
 
 def load_pipeline(
     name_or_path: str, environment: Environment, *, source: str | None = None
 ) -> Pipeline:
-    """Read a pipeline and check it against its whole contract.
+    """Read a pipeline and validate it; features that are not built yet are not refused here.
 
     Args:
-        name_or_path: A name in the conf folder's ``pipelines``; or a path, told by a slash or by
-            ending in ``.yml`` or ``.yaml``.
-        environment: Its root, or its volume, stands for ``${root}``.
+        name_or_path: A name in the conf folder's ``pipelines``, or a path: it has a slash or ends
+            in ``.yml`` or ``.yaml``.
+        environment: Its root or volume replaces ``${root}``.
         source: Overrides ``source.path``; ``kafka://host:port/topic`` makes a topic the source.
 
-    Returns:
-        The pipeline. What this version cannot run yet is not refused here; see
-        ``unbuilt_features``.
-
     Raises:
-        UsageError: There is no such pipeline, its source has no path to override, or ``source``
-            is no topic's address.
-        ConfigError: The file breaks the contract; all violations at once.
+        UsageError: There is no such pipeline, or ``source`` cannot replace its source.
+        ConfigError: The file is invalid; lists all violations.
     """
     is_path = "/" in name_or_path or name_or_path.endswith(SUFFIXES)
     file = Path(name_or_path) if is_path else find_file(name_or_path, "pipeline")
@@ -56,7 +87,7 @@ def load_pipeline(
         pipeline = Pipeline.model_validate(raw)
     except ValidationError as error:
         findings += findings_of(error, Pipeline, raw)
-    findings += check(raw)
+    findings += _section_findings(raw)
     findings += _combination_findings(raw)
     findings += source_findings(raw.get("source"), in_prod=environment.name == "prod")
     findings += _duplicate_tables(raw)
@@ -64,9 +95,9 @@ def load_pipeline(
     suite_file: Path | None = None
     avro: str | None = None
     if pipeline is not None:
-        findings += comment_findings(pipeline)
+        findings += _comment_findings(pipeline)
         if not findings:
-            findings += prefilter_findings(pipeline)
+            findings += _prefilter_findings(pipeline)
         if not findings:
             dimensions = _dimensions(pipeline, file, environment, findings)
         if pipeline.quality is not None:
@@ -78,7 +109,7 @@ def load_pipeline(
     if suite_file is not None:
         gold = {table.name: table.columns for table in pipeline.aggregates}
         gold |= {one.name: one.shown for one in pipeline.detections}
-        # Rules judge rows before dimensions are looked up.
+        # Rules are evaluated before dimensions are joined.
         columns = (*SILVER_RESERVED, *selected_columns(pipeline.event))
         suite = load_suite(suite_file, columns=columns, gold=gold)
     return pipeline.completed(file=file, dimensions=dimensions, suite=suite, avro_schema=avro)
@@ -87,11 +118,7 @@ def load_pipeline(
 def _dimensions(
     pipeline: Pipeline, file: Path, environment: Environment, findings: list[Finding]
 ) -> dict[str, Pipeline]:
-    """Read the definition of each dimension that a pipeline names, and hold ``enrich`` against it.
-
-    Raises:
-        ConfigError: A dimension's own file breaks its contract.
-    """
+    """Read the definition of each dimension, and check ``enrich`` against it."""
     read: dict[str, Pipeline] = {}
     for index, enrich in enumerate(pipeline.enrich):
         name = enrich.dimension
@@ -102,13 +129,12 @@ def _dimensions(
         except UsageError as error:
             findings.append(Finding(("enrich", index, "dimension"), str(error)))
             continue
-        findings += dimension_findings(enrich, definition, index)
+        findings += _lookup_findings(enrich, definition, index)
         read[name] = definition
     return read
 
 
 def _avro_schema(pipeline: Pipeline, file: Path, findings: list[Finding]) -> str | None:
-    """Read the Avro schema that a source names."""
     name = getattr(pipeline.source, "schema_file", None)
     place = ("source", "schema")
     found = None if name is None else _named_file(name, place, file, findings)
@@ -124,7 +150,7 @@ def _avro_schema(pipeline: Pipeline, file: Path, findings: list[Finding]) -> str
 
 
 def _named_file(name: str, place: KeyPath, file: Path, findings: list[Finding]) -> Path | None:
-    """Find a file beside the pipeline's folder, beside its file or in the conf folder."""
+    """Search next to the pipelines folder, next to the pipeline's file, then the conf folder."""
     places = [folder / name for folder in (file.parent.parent, file.parent, conf_dir())]
     for candidate in places:
         if candidate.is_file():
@@ -134,7 +160,7 @@ def _named_file(name: str, place: KeyPath, file: Path, findings: list[Finding]) 
 
 
 def _override(document: Document, path: str) -> None:
-    """Put another place of the records into the raw source."""
+    """Replace the source as written by a path or a topic."""
     source = document.content.get("source")
     if not isinstance(source, dict):
         return
@@ -187,7 +213,7 @@ def _interpolated(
 
 
 def _combination_findings(raw: dict[str, Any]) -> Iterator[Finding]:
-    """Find keys that are each right but do not go together."""
+    """Find valid keys that exclude or require each other."""
     event = raw.get("event")
     event = event if isinstance(event, dict) else {}
     kind = raw.get("kind", "events")
@@ -225,3 +251,225 @@ def _duplicate_tables(raw: dict[str, Any]) -> Iterator[Finding]:
             if name in first:
                 yield Finding((part, index, key), f"{name} is the name of {first[name]} already")
             first.setdefault(name, f"{part}[{index}]")
+
+
+def _section_findings(raw: Mapping[str, Any]) -> Iterator[Finding]:
+    """Check SQL, names and references of the valid sections; the model reports the others."""
+    event = _sound(Event, raw.get("event"))
+    dimension = _sound(DimensionSpec, raw.get("dimension"))
+    enrich, written = _sound_items(Enrich, raw.get("enrich")), raw.get("enrich", [])
+    # Silver's columns with their types; None: they are not known.
+    columns: dict[str, str | None] | None = None
+    if event is not None:
+        yield from _event_findings(event)
+        yield from _enrich_findings(event, enrich)
+        if dimension is not None:
+            yield from _dimension_findings(event, dimension)
+        if isinstance(written, list) and len(enrich) == len(written):
+            columns = {**{name: STANDARD[name] for name in SILVER_RESERVED}, **event_types(event)}
+            columns |= {column: None for one in enrich.values() for column in one.columns}
+    for index, table in _sound_items(GoldTable, raw.get("gold")).items():
+        yield from _gold_findings(table, ("gold", index), columns)
+    for index, join in _sound_items(Join, raw.get("joins")).items():
+        yield from _join_findings(join, ("joins", index), columns, raw.get("name"))
+    for index, detection in _sound_items(Detection, raw.get("detections")).items():
+        yield from _detection_findings(detection, ("detections", index), columns)
+
+
+def _sound_items(model: type[_M], raw: object) -> dict[int, _M]:
+    items = raw if isinstance(raw, list) else []
+    sound = ((index, _sound(model, item)) for index, item in enumerate(items))
+    return {index: item for index, item in sound if item is not None}
+
+
+def _sound(model: type[_M], raw: object) -> _M | None:
+    """Validate a section, with its invalid keys replaced by stand-ins; None if it stays invalid."""
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        places = [details["loc"] for details in error.errors() if details["loc"]]
+    stand_ins = _STAND_INS.get(model)
+    broken = {str(place[0]) for place in places}
+    if not isinstance(raw, dict) or not stand_ins or broken & {"schema", "select"}:
+        return None
+    mended = {key: value for key, value in raw.items() if key not in broken}
+    mended |= {key: value for key, value in stand_ins.items() if key in broken}
+    if "keys" in broken:
+        # Some windows require keys, and here they are only invalid.
+        mended["window"] = stand_ins["window"]
+    if "measures" in broken:
+        measures = raw.get("measures")
+        measures = measures if isinstance(measures, dict) else {}
+        bad = {place[1] for place in places if place[0] == "measures" and place[1:]}
+        sound = {name: body for at, (name, body) in enumerate(measures.items()) if at not in bad}
+        mended["measures"] = sound or {"stand_in": {"count": "*"}}
+    try:
+        return model.model_validate(mended)
+    except ValidationError:
+        return None
+
+
+def _sql(path: KeyPath, sql: str | None, columns: Columns) -> Iterator[Finding]:
+    if sql is not None:
+        yield from (Finding(path, problem) for problem in expression_problems(sql, columns))
+
+
+def _named(path: KeyPath, names: Iterable[str], known: Columns) -> Iterator[Finding]:
+    for position, name in enumerate(names):
+        yield from _name((*path, position), name, known)
+
+
+def _name(path: KeyPath, name: str, known: Columns) -> Iterator[Finding]:
+    if known is not None and name not in known:
+        yield Finding(path, unknown("column", name, known))
+
+
+def _event_findings(event: Event) -> Iterator[Finding]:
+    known = payload_types(event)
+    for key in ("id", "time", "where", "sequence", "delete_when"):
+        yield from _sql(("event", key), getattr(event, key), known)
+    seen: set[str] = set()
+    for name, sql in (event.select or {}).items():
+        path = ("event", "select", name)
+        if name.lower() in SILVER_RESERVED:
+            yield Finding(path, "is a name that silver fills itself; choose another")
+        yield from _sql(path, sql, known)
+        if name.lower() in seen:
+            yield Finding(path, "is there twice (case does not count)")
+        seen.add(name.lower())
+    for field in event.fields if event.select is None else ():
+        if not is_column_name(field.name):
+            yield Finding(
+                ("event", "schema"),
+                f"field '{field.name}' cannot be a column of silver as it is; name it with "
+                f"event.select: {{a_name: '`{field.name}`'}}",
+            )
+
+
+def _enrich_findings(event: Event, enrichments: dict[int, Enrich]) -> Iterator[Finding]:
+    known = [*SILVER_RESERVED, *selected_columns(event)]
+    taken = {name.lower() for name in known}
+    for index, enrich in enrichments.items():
+        path: KeyPath = ("enrich", index)
+        for name in enrich.on:
+            yield from _name((*path, "on", name), name, known)
+        if enrich.as_of is not None:
+            yield from _name((*path, "as_of"), enrich.as_of, known)
+        for position, column in enumerate(enrich.columns):
+            if column.lower() in taken:
+                message = f"{column} is a column of silver already"
+                yield Finding((*path, "columns", position), message)
+            taken.add(column.lower())
+
+
+def _dimension_findings(event: Event, dimension: DimensionSpec) -> Iterator[Finding]:
+    columns = tuple(selected_columns(event))
+    yield from _named(("dimension", "key"), dimension.key, columns)
+    for name in columns:
+        if name.lower() in DIMENSION_RESERVED:
+            path = ("event", "select", name) if event.select else ("event", "schema")
+            yield Finding(path, f"{name} is a name that a dimension fills itself; choose another")
+
+
+def _lookup_findings(enrich: Enrich, dimension: Pipeline, index: int) -> Iterator[Finding]:
+    path: KeyPath = ("enrich", index)
+    spec = dimension.dimension
+    if spec is None:
+        yield Finding((*path, "dimension"), f"{dimension.name} is a pipeline of kind events")
+        return
+    if sorted(enrich.on.values()) != sorted(spec.key):
+        message = f"must name the whole key of {dimension.name}: {', '.join(spec.key)}"
+        yield Finding((*path, "on"), message)
+    yield from _named((*path, "columns"), enrich.columns, tuple(selected_columns(dimension.event)))
+    if enrich.as_of is not None and not spec.history:
+        yield Finding((*path, "as_of"), f"needs dimension.history: true in {dimension.name}")
+
+
+def _gold_findings(table: GoldTable, path: KeyPath, columns: Columns) -> Iterator[Finding]:
+    window = table.window
+    if isinstance(window, SessionWindow | GlobalWindow):
+        if not table.keys:
+            yield Finding((*path, "keys"), f"a {window.kind} table needs at least one key")
+    else:
+        if isinstance(window, HoppingWindow) and window.slide > window.size:
+            message = "is longer than size, so events between two windows would be in none"
+            yield Finding((*path, "window", "slide"), message)
+        if window.offset >= (window.slide if isinstance(window, HoppingWindow) else window.size):
+            message = "must be shorter than the distance from one window to the next"
+            yield Finding((*path, "window", "offset"), message)
+    yield from _sql((*path, "where"), table.where, columns)
+    yield from _named((*path, "keys"), table.keys, columns)
+    taken = dict.fromkeys(GOLD_RESERVED, "a name that gold fills itself")
+    for position, key in enumerate(table.keys):
+        if key.lower() in taken:
+            yield Finding((*path, "keys", position), f"{key} is {taken[key.lower()]}")
+        taken.setdefault(key.lower(), "a key of this table already")
+    for measure in table.measures:
+        place = (*path, "measures", measure.name)
+        if measure.name.lower() in taken:
+            yield Finding(place, f"is {taken[measure.name.lower()]}; choose another name")
+        taken.setdefault(measure.name.lower(), "a measure of this table already")
+        if not (measure.aggregate == "count" and measure.expression.strip() == "*"):
+            yield from _sql(place, measure.expression, columns)
+
+
+def _join_findings(
+    join: Join, path: KeyPath, columns: Columns, pipeline: object
+) -> Iterator[Finding]:
+    of_right = columns if join.right.pipeline == pipeline else None
+    taken: set[str] = set()
+    for key, side, known in (("left", join.left, columns), ("right", join.right, of_right)):
+        yield from _sql((*path, key, "where"), side.where, known)
+        for name, sql in side.columns.items():
+            place = (*path, key, "columns", name)
+            yield from _sql(place, sql, known)
+            if name.lower() in taken:
+                yield Finding(place, "is a column of this table already; choose another name")
+            taken.add(name.lower())
+    yield from _named((*path, "on"), join.on, columns)
+
+
+def _detection_findings(detection: Detection, path: KeyPath, columns: Columns) -> Iterator[Finding]:
+    yield from _named((*path, "keys"), detection.keys, columns)
+    taken = dict.fromkeys(DETECTION_RESERVED, "a name that alerts fill themselves")
+    for position, key in enumerate(detection.keys):
+        if key.lower() in {*taken, *detection.hours.columns} - set(detection.keys):
+            yield Finding((*path, "keys", position), f"{key} is a name that the table fills itself")
+        taken.setdefault(key.lower(), "a key of this table already")
+    for name, sql in detection.columns.items():
+        if name.lower() in taken:
+            message = f"is {taken[name.lower()]}; choose another name"
+            yield Finding((*path, "columns", name), message)
+        yield from _sql((*path, "columns", name), sql, columns)
+    if detection.unusual_amount:
+        yield from _sql((*path, "unusual_amount", "value"), detection.unusual_amount.value, columns)
+    for key in ("latitude", "longitude") if detection.impossible_travel else ():
+        sql = getattr(detection.impossible_travel, key)
+        yield from _sql((*path, "impossible_travel", key), sql, columns)
+
+
+def _prefilter_findings(pipeline: Pipeline) -> Iterator[Finding]:
+    """Find expressions over bronze columns: the prefilter compares payloads only."""
+    if pipeline.dedup.prefilter == "none":
+        return
+    event = pipeline.event
+    payload = {field.name.lower() for field in event.fields}
+    expressions = {"id": event.id, "time": event.time, "where": event.where}
+    expressions |= {f"select.{name}": sql for name, sql in pipeline.selected.items()}
+    for key, sql in expressions.items():
+        used = (columns_in(sql) if sql else set()) & set(BRONZE_COLUMNS) - payload
+        if used:
+            message = f"operator goes with payload fields only; event.{key} uses {', '.join(used)}"
+            yield Finding(("dedup", "prefilter"), message)
+
+
+def _comment_findings(pipeline: Pipeline) -> Iterator[Finding]:
+    tables: list[tuple[Documented, KeyPath, Collection[str]]] = [
+        (pipeline, (), (*pipeline.defined_columns, "event_id", "event_time")),
+        *((one, ("gold", at), one.columns) for at, one in enumerate(pipeline.gold)),
+        *((one, ("joins", at), one.columns) for at, one in enumerate(pipeline.joins)),
+        *((one, ("detections", at), one.shown) for at, one in enumerate(pipeline.detections)),
+    ]
+    for table, path, known in tables:
+        for name in table.comments:
+            yield from _name((*path, "comments", name), name, known)
