@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from tests.running import run, versions
 from tidelake.config import Environment, Pipeline, load_environment, load_pipeline
-from tidelake.config.dictionary import TableEntry, entries_of
+from tidelake.config.meanings import TableEntry, entries_of
 from tidelake.delta.tables import Lake
 from tidelake.generators import generate
 from tidelake.lakehouse import open_lakehouse

@@ -58,7 +58,7 @@ BUILT = [
 GROUPS = {
     "backfill": ["compare", "plan", "promote", "rollback", "run"],
     "fast": ["reconcile", "run"],
-    "kafka": ["down", "status", "up"],
+    "kafka": ["down", "up"],
     "late": ["apply", "list"],
     "quarantine": ["discard", "list", "replay"],
 }
@@ -167,7 +167,6 @@ def test_the_version_goes_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
         (["serve", "--port", "0"], "0 is not in the range"),
         (["sql", "--to", "answer.csv"], "--to goes with a statement"),
         (["sql", "SELECT 1", "--to", "answer.txt"], "ends in none of .csv, .parquet, .json"),
-        (["dictionary", "--to", "page.html"], "ends neither in .md nor in .json"),
         (["erase"], "Missing option '--subject'"),
         (["erase", "--subject", "u1"], "write the subject as COLUMN=VALUE"),
         (["erase", "--subject", "user_id="], "write the subject as COLUMN=VALUE"),

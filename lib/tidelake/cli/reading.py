@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 from dataclasses import asdict
@@ -153,41 +152,20 @@ def serve(port: int, host: str, where: Place) -> None:
 
 @click.command()
 @click.argument("pipelines", metavar="[PIPELINE]...", nargs=-1)
-@click.option(
-    "--to",
-    "file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write a .md or .json file instead; one that is there is replaced.",
-)
 @as_json
 @located
-def dictionary(pipelines: tuple[str, ...], file: Path | None, json_: bool, where: Place) -> None:
-    """Write what every table of some pipelines holds; by default of all in the conf folder.
+def dictionary(pipelines: tuple[str, ...], json_: bool, where: Place) -> None:
+    """Describe every table and column of pipelines, by default of all, in Markdown.
 
     Without a name also the tables that all pipelines share.
     """
-    from tidelake.config import dictionary as described  # noqa: PLC0415
-    from tidelake.config.places import pipeline_names  # noqa: PLC0415
+    from tidelake.config import meanings  # noqa: PLC0415
 
-    if file is not None and file.suffix not in (".md", ".json"):
-        raise UsageError(f"{file} ends neither in .md nor in .json, which say how to write it.")
-    names = pipelines or pipeline_names()
-    definitions = [where.pipeline(name) for name in names]
-    as_data = {
-        one.name: [asdict(entry) for entry in described.entries_of(one)] for one in definitions
-    }
+    definitions = [where.pipeline(name) for name in pipelines or pipeline_names()]
+    if not json_:
+        click.echo(meanings.to_markdown(definitions, with_shared=not pipelines), nl=False)
+        return
+    told = {one.name: [asdict(entry) for entry in meanings.entries_of(one)] for one in definitions}
     if not pipelines:
-        as_data[described.SHARED] = [asdict(entry) for entry in described.shared_entries()]
-    if file is None and json_:
-        print_json(as_data)
-        return
-    if file is not None and file.suffix == ".json":
-        text = json.dumps(as_data, indent=1) + "\n"
-    else:
-        text = described.to_markdown(definitions, with_shared=not pipelines)
-    if file is None:
-        click.echo(text, nl=False)
-        return
-    file.write_text(text, encoding="utf-8")
-    say(f"{sum(len(entries) for entries in as_data.values())} tables in {file}")
+        told[meanings.SHARED] = [asdict(entry) for entry in meanings.shared_entries()]
+    print_json(told)

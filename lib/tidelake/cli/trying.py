@@ -185,28 +185,3 @@ def down(folder: Path) -> None:
     from tidelake.kafka.broker import down as stop  # noqa: PLC0415
 
     say(f"Stopped. Its topics are in {folder}" if stop(folder) else f"No broker runs in {folder}")
-
-
-@kafka.command()
-@_in_folder
-@as_json
-def status(folder: Path, json_: bool) -> int:
-    """Tell whether it runs; exit 3 where it does not."""
-    from tidelake.kafka.broker import find  # noqa: PLC0415
-
-    broker = find(folder)
-    runs = broker is not None and broker.runs and broker.answers
-    told = {
-        "runs": runs,
-        "bootstrap": broker.bootstrap if broker else None,
-        "process": broker.process if broker and runs else None,
-        "dir": str(folder),
-    }
-    if json_:
-        print_json(told)
-    else:
-        shown = {**told, "runs": "yes" if runs else "no", "process": str(told["process"] or "-")}
-        print_table(list(shown), [list(shown.values())])
-    if not runs:
-        say(f"Start it with: tidelake kafka up --dir {folder}")
-    return 0 if runs else 3

@@ -1,25 +1,29 @@
-"""Say what each table and each column means: the pipeline's own words first, then the standard.
+"""What each table and column holds: comments of the Delta tables, and the data dictionary.
 
-Both the tables' comments and the dictionary follow from it.
+The pipeline file's own descriptions and comments come before the standard ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tidelake.config.expressions import Types, type_of
 from tidelake.config.gold import (
     EVENTS,
     LAST_PLACE,
     TOTAL,
     VALUES,
     GoldTable,
+    HoppingWindow,
     Measure,
     SessionWindow,
+    TumblingWindow,
 )
-from tidelake.config.model import Documented
-from tidelake.config.pipeline import Pipeline
-from tidelake.config.standard import COLUMNS, TABLES
+from tidelake.config.model import Documented, written
+from tidelake.config.names import BRONZE_COLUMNS, SILVER_RESERVED
+from tidelake.config.pipeline import Pipeline, gold_types, silver_types
+from tidelake.config.standard import COLUMNS, OPS_TABLES, STANDARD, TABLES
 
 _STATE = "Kept to merge the next batch; not for analysis."
 _UNKNOWN_FIELD = "A payload field that the schema does not know, as text."
@@ -49,8 +53,8 @@ class Meaning:
 
     Attributes:
         description: What a row is.
-        columns: What the table's own columns mean, empty where nobody said it.
-        other: What a column means that nothing else is known of; None: nothing is said.
+        columns: Descriptions of the table's own columns; empty where there is none.
+        other: The description of any other column, if it has one.
     """
 
     description: str
@@ -58,26 +62,22 @@ class Meaning:
     other: str | None = None
 
     def of(self, column: str) -> str | None:
-        """Say what a column means, in the standard words too; None where nobody said it."""
-        # The pipeline's own column may bear a name that means something else elsewhere.
+        """Return a column's description, by default the standard one, or None."""
+        # The pipeline's own column may have a name that means something else elsewhere.
         if column in self.columns:
             return self.columns[column] or None
         return COLUMNS.get(column, _STATE if column.startswith("_") else self.other)
 
 
 def standard_meaning(table: str) -> Meaning:
-    """Say what one of the tables holds that are the same for every pipeline.
-
-    Args:
-        table: The logical name: ``bronze.clickstream__requeue``, ``ops.books``.
-    """
+    """Describe a table whose columns are the same for every pipeline, by its logical name."""
     layer, _, name = table.partition(".")
     _, mark, side = name.partition("__")
     return Meaning(TABLES.get(f"{layer}{mark}{side}" if layer != "ops" else table, ""))
 
 
 def meaning_of(pipeline: Pipeline, table: str) -> Meaning:
-    """Say what a table that a pipeline fills holds, by its logical name."""
+    """Describe a table that a pipeline fills, by its logical name."""
     told = standard_meaning(table)
     if table in (f"silver.{pipeline.name}", f"silver.{pipeline.name}__late"):
         comments = _silver_comments(pipeline)
@@ -98,7 +98,7 @@ def _gold_meanings(pipeline: Pipeline) -> Iterator[tuple[str, Meaning]]:
     inherited = _silver_comments(pipeline)
     for gold in pipeline.gold:
         own = _own(inherited, gold.keys) | {one.name: _measured(one) for one in gold.measures}
-        yield f"gold.{gold.name}", _said(gold, _windowed(gold), own)
+        yield f"gold.{gold.name}", _said(gold, _row_of(gold), own)
     for join in pipeline.joins:
         told = "One row a left event, its first match beside it."
         yield f"gold.{join.name}", _said(join, told, _own(inherited, join.columns))
@@ -115,7 +115,7 @@ def _said(table: Documented, otherwise: str, columns: Mapping[str, str]) -> Mean
 
 
 def _silver_comments(pipeline: Pipeline) -> dict[str, str]:
-    """Take the pipeline's words for silver's columns, and those of the dimensions looked up."""
+    """Return the comments on silver's columns, those of its dimensions included."""
     found: dict[str, str] = {}
     for enrich in pipeline.enrich:
         known = pipeline.dimensions.get(enrich.dimension)
@@ -135,7 +135,186 @@ def _measured(measure: Measure) -> str:
     return _MEASURES[measure.aggregate].format(sql, (measure.p or 0) * 100)
 
 
-def _windowed(gold: GoldTable) -> str:
+def _row_of(gold: GoldTable) -> str:
     by = f" and {', '.join(gold.keys)}" if gold.keys else ""
     what = "session" if isinstance(gold.window, SessionWindow) else "window"
     return f"One row a {what}{by}." if gold.window.kind != "global" else f"One row a {by[5:]}."
+
+
+# No pipeline can have this name.
+SHARED = "All pipelines"
+_LATE = ("payload", "watermark", "lateness_seconds")
+_QUARANTINE = ("record_id", "payload", "event_id", "reasons", "stage", "ingested_at")
+# Keys of the tables that all pipelines share, and an example query.
+_SHARED = {
+    "ops.books": (
+        ("table_name", "generation", "version"),
+        "SELECT table_name, max(committed_at) AS newest FROM ops.books GROUP BY table_name",
+    ),
+    "ops.epochs": (
+        ("pipeline", "epoch"),
+        "SELECT pipeline, max(closed_at) AS newest FROM ops.epochs GROUP BY pipeline",
+    ),
+    "ops.progress": (
+        ("run", "hop", "batch", "ended_at"),
+        "SELECT hop, batch, rows, seconds FROM ops.progress ORDER BY started_at DESC LIMIT 20",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class ColumnEntry:
+    """A column; its type is None where only Spark can tell it."""
+
+    name: str
+    type: str | None
+    meaning: str
+
+
+@dataclass(frozen=True)
+class TableEntry:
+    """An entry of the data dictionary.
+
+    Attributes:
+        table: The logical name.
+        description: What a row is.
+        keys: The columns that identify a row; none where the description says what a row is.
+        window: The window in words; empty without one.
+        columns: All but the system's own, which begin with ``_``.
+        example: A query to begin with.
+    """
+
+    table: str
+    description: str
+    keys: tuple[str, ...]
+    window: str
+    columns: tuple[ColumnEntry, ...]
+    example: str
+
+
+def entries_of(pipeline: Pipeline) -> list[TableEntry]:
+    """Describe a pipeline's tables, gold first."""
+    silver = silver_types(pipeline)
+    return [
+        _entry(table, meaning_of(pipeline, table), types, keys, example, window)
+        for table, types, keys, example, window in (
+            *_gold(pipeline, silver),
+            *_layers(pipeline, silver),
+        )
+    ]
+
+
+def shared_entries() -> list[TableEntry]:
+    """Describe the tables that all pipelines share."""
+    return [
+        _entry(
+            table,
+            standard_meaning(table),
+            # Of a nested type the names within keep their case.
+            {name: kind if "struct" in kind else kind.upper() for name, kind in columns.items()},
+            *_SHARED[table],
+        )
+        for table, columns in OPS_TABLES.items()
+    ]
+
+
+def _entry(
+    table: str, meaning: Meaning, types: Types, keys: Sequence[str], example: str, window: str = ""
+) -> TableEntry:
+    columns = tuple(ColumnEntry(name, kind, meaning.of(name) or "") for name, kind in types.items())
+    return TableEntry(table, meaning.description, tuple(keys), window, columns, example)
+
+
+# A table's name, types, keys, example and window.
+_Told = tuple[str, Types, Sequence[str], str, str]
+
+
+def _gold(pipeline: Pipeline, silver: Types) -> Iterator[_Told]:
+    if pipeline.dimension is not None:
+        yield from _dimension(pipeline, pipeline.dimension.key, silver)
+    for gold in pipeline.gold:
+        yield _windowed(gold, silver)
+    for join in pipeline.joins:
+        name = f"gold.{join.name}"
+        of_right = silver if join.right.pipeline == pipeline.name else {}
+        types = {one: type_of(sql, silver) for one, sql in join.left.columns.items()}
+        types |= {one: type_of(sql, of_right) for one, sql in join.right.columns.items()}
+        right = next(iter(join.right.columns))
+        example = f"SELECT count(*) AS events, count({right}) AS matched FROM {name}"
+        yield name, types, (), example, f"a match up to {written(join.within)} after"
+    for detection in pipeline.detections:
+        yield _windowed(detection.hours, silver)
+        name = f"gold.{detection.name}"
+        types = {
+            one: silver.get(one) if one in detection.keys else STANDARD.get(one)
+            for one in detection.shown
+        }
+        types |= {one: type_of(sql, silver) for one, sql in detection.columns.items()}
+        example = f"SELECT rule, count(*) AS alerts FROM {name} GROUP BY rule ORDER BY rule"
+        yield name, types, ("event_id", "rule"), example, ""
+
+
+def _dimension(pipeline: Pipeline, key: Sequence[str], silver: Types) -> Iterator[_Told]:
+    own = {name: silver[name] for name in pipeline.defined_columns if not name.startswith("_")}
+    for table in pipeline.gold_names:
+        is_history = table.endswith("__history")
+        bounds = ("valid_from", "valid_to", "is_current") if is_history else ()
+        some = " WHERE NOT is_current" if is_history else ""
+        example = f"SELECT * FROM {table}{some} LIMIT 10"
+        yield table, own | _standard(bounds), (*key, *bounds[:1]), example, ""
+
+
+def _windowed(gold: GoldTable, silver: Types) -> _Told:
+    name, window = f"gold.{gold.name}", gold.window
+    order = f"{gold.measures[0].name} DESC"
+    bounds: tuple[str, ...] = ("window_start",)
+    begins, cut = "window_start", "all time"
+    if isinstance(window, TumblingWindow):
+        cut = f"{written(window.size)} each"
+    elif isinstance(window, HoppingWindow):
+        cut = f"{written(window.size)} each, a new one every {written(window.slide)}"
+    elif isinstance(window, SessionWindow):
+        cut = f"until nothing happens for {written(window.gap)}"
+        bounds, begins = ("session_id",), "session_start"
+    else:
+        bounds, begins = (), ""
+    order = f"{begins} DESC, {order}" if begins else order
+    shown = ", ".join(column for column in gold.columns if column != "session_id")
+    example = f"SELECT {shown} FROM {name} ORDER BY {order} LIMIT 10"
+    return name, gold_types(gold, silver), (*bounds, *gold.keys), example, cut
+
+
+def _layers(pipeline: Pipeline, silver: Types) -> Iterator[_Told]:
+    # In the table's order.
+    names = (*SILVER_RESERVED[:2], *pipeline.defined_columns, *SILVER_RESERVED[2:])
+    own = {name: silver.get(name) for name in names if not name.startswith("_")}
+    by_day = "SELECT event_date, count(*) AS events FROM {} GROUP BY event_date ORDER BY event_date"
+    by_stage = "SELECT stage, reasons, count(*) AS records FROM {} GROUP BY ALL"
+    arrived = (
+        "SELECT ingest_date, count(*) AS records FROM {} GROUP BY ingest_date ORDER BY ingest_date"
+    )
+    for table, types, key, example in (
+        ("silver.{}", own, "event_id", by_day),
+        ("silver.{}__late", own | _standard(_LATE), "record_id", by_day),
+        ("silver.{}__quarantine", _standard(_QUARANTINE), "record_id", by_stage),
+        ("bronze.{}", _standard(BRONZE_COLUMNS), "record_id", arrived),
+    ):
+        name = table.format(pipeline.name)
+        yield name, types, (key,), example.format(name), ""
+
+
+def _standard(names: Iterable[str]) -> dict[str, str | None]:
+    return {name: STANDARD[name] for name in names}
+
+
+def to_markdown(pipelines: Iterable[Pipeline], *, with_shared: bool) -> str:
+    """Write a page: a section a pipeline, a part a table; the shared tables come last."""
+    sections = [(one.name, one.description, entries_of(one)) for one in pipelines]
+    if with_shared:
+        sections.append((SHARED, "Tables that all pipelines write to.", shared_entries()))
+    from jinja2 import Environment, PackageLoader  # noqa: PLC0415  no table's comment needs it
+
+    templates = Environment(
+        loader=PackageLoader("tidelake.config"), trim_blocks=True, keep_trailing_newline=True
+    )
+    return templates.get_template("dictionary.md.j2").render(sections=sections).rstrip() + "\n"
