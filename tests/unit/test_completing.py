@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from tidelake.cli.prompt import Scope, TableColumn, suggestions
+from tidelake.cli.prompt import Columns, suggestions
 
 _COLUMNS = {
     "gold.user_sessions": ("user_id", "events", "session_start", "_batch"),
     "silver.clickstream": ("event_id", "event_time", "user_id"),
 }
-SCOPE = Scope(
-    list(_COLUMNS), lambda table: [TableColumn(name, "VARCHAR") for name in _COLUMNS.get(table, ())]
-)
+
+
+def columns(table: str) -> Columns:
+    return [(name, "VARCHAR") for name in _COLUMNS.get(table, ())]
 
 
 def offered(before: str, after: str = "") -> list[str]:
-    return [one.text for one in suggestions(before, after, SCOPE)]
+    return [one.text for one in suggestions(before, after, list(_COLUMNS), columns)]
 
 
 @pytest.mark.parametrize("before", ["SELECT * FROM ", "SELECT 1 FROM a JOIN ", "DESCRIBE "])
@@ -27,7 +28,7 @@ def test_after_from_come_tables_and_nothing_else(before: str) -> None:
 @pytest.mark.parametrize("begun", ["go", "gold.", "gold.us", "GOLD.US"])
 def test_a_begun_table_is_completed(begun: str) -> None:
     assert offered(f"SELECT * FROM {begun}") == ["gold.user_sessions"]
-    (found,) = suggestions(f"SELECT * FROM {begun}", "", SCOPE)
+    (found,) = suggestions(f"SELECT * FROM {begun}", "", list(_COLUMNS), columns)
     assert -found.start_position == len(begun)
 
 

@@ -9,17 +9,14 @@ import click
 
 from tidelake import __version__
 from tidelake.cli.backfilling import backfill, repair
-from tidelake.cli.checking import check
-from tidelake.cli.erasing import erase
+from tidelake.cli.checking import check, verify
 from tidelake.cli.flow import fast, run
 from tidelake.cli.init import init
 from tidelake.cli.reading import dictionary, serve, sql, ui
 from tidelake.cli.reports import doctor, ledger, status
-from tidelake.cli.sides import late, quarantine
-from tidelake.cli.tracing import fate
+from tidelake.cli.sides import fate, late, quarantine
 from tidelake.cli.trying import demo, generate, kafka
-from tidelake.cli.upkeep import alerts, maintain
-from tidelake.cli.verifying import verify
+from tidelake.cli.upkeep import alerts, erase, maintain
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

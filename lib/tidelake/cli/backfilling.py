@@ -1,4 +1,4 @@
-"""The commands ``backfill`` and ``repair``: what computes tables anew."""
+"""The commands ``backfill`` and ``repair``, which recompute tables."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def run(
 def _part(
     start: Start, first: datetime | None, last: datetime | None
 ) -> tuple[datetime | None, Span | None]:
-    """Tell from when on bronze is decided anew, or of which range gold is computed."""
+    """Return the first arrival to recompute from bronze, or the range of gold to compute."""
     from tidelake.replay.backfill import Span  # noqa: PLC0415
 
     if start == "bronze":

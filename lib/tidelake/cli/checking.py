@@ -1,7 +1,9 @@
-"""The command ``check``: whether today's definition may go on, and whether the tables are good."""
+"""The commands ``check`` (the definition against its tables) and ``verify`` (their content)."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,15 +13,17 @@ import click
 
 from tidelake.cli.exits import say
 from tidelake.cli.flow import started
-from tidelake.cli.options import Place, as_json, located, of_pipeline
-from tidelake.cli.render import print_json, print_table
+from tidelake.cli.options import MOMENT, Place, as_json, located, moment, of_pipeline
+from tidelake.cli.render import print_json, print_line, print_table
 from tidelake.config import Pipeline
-from tidelake.errors import RefusedError, SourceError, UsageError
+from tidelake.errors import RefusedError, SourceError, UnequalError, UsageError
 from tidelake.typed import Typed
 
 if TYPE_CHECKING:
     from tidelake.ops.gate import GateReport
+    from tidelake.replay.compare import RowDifference
     from tidelake.replay.compatibility import FieldDrift, TableVerdict
+    from tidelake.replay.verify import Verification
 
 _STANDS = {
     "continues": "continues",
@@ -60,7 +64,7 @@ def check(pipeline: str, tables: bool, json_: bool, where: Place) -> None:
         drift = payload_drift(where.lake, definition)
         registry = registry_of(definition)
         if tables and definition.suite is not None:
-            # Pages for a browser lie on a disk, wherever the tables do.
+            # Data Docs are read with a browser, so they stay on a disk.
             disk = where.lake.root if isinstance(where.lake.root, Path) else Path.cwd()
             report = judge_by_suite(
                 run.spark,
@@ -88,15 +92,16 @@ def check(pipeline: str, tables: bool, json_: bool, where: Place) -> None:
         told |= {"registry": registry} if registry else {}
         print_json(told | {"checkpoints": refused})
     else:
-        _show(definition.name, verdicts, drift)
+        _show_check(definition.name, verdicts, drift)
         if registry:
             say(registry)
         if report is not None:
             _show_gate(report)
     if not may_continue:
+        remedy = _check_remedy(definition, verdicts, replace(where.typed, called=pipeline))
         raise RefusedError(
             f"today's definition of {definition.name} may not continue on the stored tables. "
-            f"Restore it, or {_remedy(definition, verdicts, replace(where.typed, called=pipeline))}"
+            f"Restore it, or {remedy}"
         )
     if refused:
         raise RefusedError("\n".join(refused.values()))
@@ -105,9 +110,9 @@ def check(pipeline: str, tables: bool, json_: bool, where: Place) -> None:
 
 
 def registry_of(definition: Pipeline) -> str:
-    """Return whether the registry answers, or "" where the pipeline has none.
+    """Describe the state of the schema registry; empty without one.
 
-    A run whose schemas are all known does without it, so this alone stops nothing.
+    A run that knows its schemas does not need the registry, so an error here refuses nothing.
     """
     from tidelake.kafka.registry import versions_of  # noqa: PLC0415
 
@@ -121,7 +126,7 @@ def registry_of(definition: Pipeline) -> str:
     return f"the registry answers: {definition.registry.subject} has {told}"
 
 
-def _remedy(definition: Pipeline, verdicts: list[TableVerdict], typed: Typed) -> str:
+def _check_remedy(definition: Pipeline, verdicts: list[TableVerdict], typed: Typed) -> str:
     # Silver's own columns follow from bronze alone.
     refused = {verdict.table for verdict in verdicts if not verdict.may_continue}
     if refused <= set(definition.gold_names):
@@ -132,7 +137,7 @@ def _remedy(definition: Pipeline, verdicts: list[TableVerdict], typed: Typed) ->
     return f"let the tables follow with: {run}, then {promote}"
 
 
-def _show(name: str, verdicts: list[TableVerdict], drift: list[FieldDrift]) -> None:
+def _show_check(name: str, verdicts: list[TableVerdict], drift: list[FieldDrift]) -> None:
     print_table(
         ["table", "column", "stored", "defined", "verdict"],
         [row for verdict in verdicts for row in _rows(verdict)],
@@ -170,3 +175,108 @@ def _show_gate(report: GateReport) -> None:
         title=f"Gate: {'open' if report.passed else 'CLOSED'}; !! critical, ! warning",
     )
     say(f"Data Docs: {report.docs}")
+
+
+# Characters of a value in a message.
+_LONGEST = 40
+
+
+@click.command()
+@of_pipeline
+@click.option(
+    "--since",
+    metavar=MOMENT,
+    callback=moment,
+    help="Judge only what arrived from this instant on (UTC).",
+)
+@click.option(
+    "--certificate",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the verdict there; where the file exists, hold the tables against it too.",
+)
+@as_json
+@located
+def verify(
+    pipeline: str,
+    since: datetime | None,
+    certificate: Path | None,
+    json_: bool,
+    where: Place,
+) -> None:
+    """Compute silver and gold anew and compare row by row; exit 3 on any difference."""
+    definition = where.pipeline(pipeline)
+    with started(where, definition) as run:
+        from tidelake.replay.verify import (  # noqa: PLC0415
+            certify,
+            changed_since,
+            read_certificate,
+        )
+        from tidelake.replay.verify import verify as judge  # noqa: PLC0415
+
+        earlier = None
+        if certificate is not None and certificate.exists():
+            earlier = read_certificate(certificate, definition.name)
+        verdict = judge(run, since=since)
+        if earlier is not None:
+            verdict = verdict.with_changes(changed_since(run, earlier))
+    if certificate is not None and earlier is None:
+        certificate.parent.mkdir(parents=True, exist_ok=True)
+        certificate.write_text(json.dumps(certify(verdict, definition), indent=1) + "\n")
+        say(f"Certificate: {certificate}")
+    if json_:
+        print_json(verdict.to_json())
+    else:
+        _show_verdict(verdict)
+    if not verdict.equal:
+        wrong = [one.table.name for one in verdict.tables if not one.comparison.equal]
+        raise UnequalError(
+            f"{', '.join(wrong)}: not what follows from bronze. "
+            f"{_verify_remedy(verdict.pipeline, wrong, replace(where.typed, called=pipeline))}"
+        )
+
+
+def _verify_remedy(pipeline: str, wrong: Sequence[str], typed: Typed) -> str:
+    if f"bronze.{pipeline}" in wrong:
+        return "Bronze itself is not what was written: restore the version before it was changed."
+    start = "silver" if all(name.startswith(("gold.", "dim.")) for name in wrong) else "bronze"
+    return (
+        f"Compute them anew with: {typed('tidelake backfill run', pipeline, f'--from {start}')}, "
+        f"then: {typed('tidelake backfill promote', pipeline)}"
+    )
+
+
+def _show_verdict(verdict: Verification) -> None:
+    print_table(
+        ["", "table", "rows", "differing", "as of version"],
+        [
+            [
+                "ok" if one.comparison.equal else "!!",
+                one.table.name,
+                one.comparison.rows,
+                one.comparison.differing,
+                one.version,
+            ]
+            for one in verdict.tables
+        ],
+        title=f"{verdict.pipeline}: {'equal' if verdict.equal else 'NOT EQUAL'}",
+    )
+    for one in verdict.tables:
+        for difference in one.comparison.differences:
+            print_line(f"  !! {one.table.name}: {_told(difference)}")
+        more = one.comparison.differing - len(one.comparison.differences)
+        if more > 0:
+            print_line(f"  !! {one.table.name}: … and {more:,} more")
+
+
+def _told(difference: RowDifference) -> str:
+    where = ", ".join(f"{name} {value}" for name, value in difference.where.items())
+    columns = ", ".join(
+        name if (e, s) == (None, None) else f"{name} {_cut(s)}, expected {_cut(e)}"
+        for name, (e, s) in difference.columns.items()
+    )
+    return f"{difference.kind}: {where}" + (f" ({columns})" if columns else "")
+
+
+def _cut(value: object) -> str:
+    text = "null" if value is None else str(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

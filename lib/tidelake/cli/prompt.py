@@ -1,4 +1,4 @@
-"""The prompt of ``tidelake sql``: statements, commands that begin with a dot, completion."""
+"""The prompt of ``tidelake sql``: statements, dot commands, completion."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 import duckdb
@@ -32,7 +31,7 @@ from tidelake.ops.query import Answer, AnswerFile, ask
 from tidelake.visible import visible
 
 _FIRST, _NEXT = "tidelake> ", "     ...> "
-# Each command: what it takes, what it does, and the words that complete it (None: a table).
+# By name: the argument, the help text, and words that complete it (None: tables).
 COMMANDS: dict[str, tuple[str, str, tuple[str, ...] | None]] = {
     ".tables": ("", "list the tables", ()),
     ".describe": ("TABLE", "list a table's columns and types", None),
@@ -55,11 +54,11 @@ _TABLE = re.compile(r"\b(?:FROM|JOIN|DESCRIBE)\s+$", re.IGNORECASE)
 _NAMED = re.compile(
     r"\b(?:FROM|JOIN|,)\s*(?P<table>[a-z]+\.\w+)(?:\s+(?:AS\s+)?(?P<alias>\w+))?", re.IGNORECASE
 )
-# What may follow a table's name and is no name for it.
+# Words after a table's name that are no alias.
 _NO_ALIAS = re.compile(
     "where|group|order|limit|join|left|inner|on|using|having|union|qualify", re.IGNORECASE
 )
-# What a semicolon may stand in without ending anything: texts, names in quotes, comments.
+# A semicolon ends a statement, but not inside of strings, quoted names and comments.
 _PART = re.compile(
     r"""
     '(?:[^']|'')*'?
@@ -77,13 +76,13 @@ _COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 def talk(
     lake: Lake, *, consistent: bool, input: Input | None = None, output: Output | None = None
 ) -> None:
-    """Answer statements until Ctrl-D; Ctrl-C clears the line, or ends the statement under way.
+    """Answer statements until Ctrl-D; Ctrl-C clears the line, or cancels the running statement.
 
     Args:
-        lake: Where the tables are.
-        consistent: Whether to begin with consistent reading.
-        input: The source of keys; None for the terminal.
-        output: Where the prompt is drawn; None for the terminal.
+        lake: The tables.
+        consistent: Whether consistent reading is on at the start.
+        input: Keys, by default those of the terminal.
+        output: The screen, by default the terminal.
     """
     catalogue = Catalogue(lake)
     conversation = Conversation(catalogue, _page, say, _width, consistent=consistent)
@@ -112,7 +111,7 @@ def talk(
 
 
 def answer_piped(lake: Lake, *, consistent: bool, json_: bool) -> int:
-    """Answer the statements on stdin; return the exit code of the first mistake."""
+    """Answer the statements on stdin; return the exit code of the first error."""
     how: Format = "json" if json_ else "table"
     conversation = Conversation(
         Catalogue(lake), _show_plainly, say, _width, consistent=consistent, format=how
@@ -121,7 +120,7 @@ def answer_piped(lake: Lake, *, consistent: bool, json_: bool) -> int:
 
 
 def answer_all(conversation: Conversation, text: str) -> int:
-    """Answer every statement of a text, also those after a mistake; return the first exit code."""
+    """Answer every statement, also those after an error; return the first error's exit code."""
     code = 0
     for statement in statements_of(text):
         try:
@@ -138,11 +137,9 @@ def answer_all(conversation: Conversation, text: str) -> int:
 
 
 def _page(text: str) -> None:
-    """Print an answer; through a pager where it is longer than the screen.
-
-    CSV holds each value as it is, which is for a program and not for a terminal.
-    """
+    """Print an answer, through a pager if it is longer than the screen."""
     if sys.stdout.isatty():
+        # CSV has values as they are, control characters included.
         text = visible(text, lines=True)
     if text.count("\n") > shutil.get_terminal_size().lines - 3:
         click.echo_via_pager(text)
@@ -155,14 +152,13 @@ def _show_plainly(text: str) -> None:
 
 
 def _width() -> int:
-    """Return how wide an answer may be; 100 where nobody looks."""
     return shutil.get_terminal_size((100, 24)).columns
 
 
 def _history() -> History:
-    """Keep what was typed for the next time, for its author alone: values may be in it."""
-    kept = os.environ.get("XDG_STATE_HOME")
-    folder = (Path(kept) if kept else Path.home() / ".local" / "state") / "tidelake"
+    """Open the history file, readable by its owner only: statements may hold personal data."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    folder = Path(state) / "tidelake"
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         file = folder / "sql_history"
@@ -192,23 +188,23 @@ class _Completer(Completer):
 
     def get_completions(self, document: Document, _: CompleteEvent) -> Iterable[Completion]:
         before, after = document.text_before_cursor, document.text_after_cursor
-        scope = Scope(self._catalogue.tables(), self._catalogue.columns)
-        return suggestions(before, after, scope)
+        known = self._catalogue
+        return suggestions(before, after, known.tables(), known.columns)
 
 
 @dataclass
 class Conversation:
-    """What the user has set, and where answers go.
+    """The settings of a session, and where its output goes.
 
     Attributes:
         catalogue: The tables.
-        show: Takes an answer's text.
-        say: Takes messages.
+        show: Prints an answer's text.
+        say: Prints a message.
         width: Returns the terminal's width.
-        consistent: Whether tables are read as the last epoch had them.
-        format: How answers are shown.
-        target: Where the next answer goes; None: to ``show``.
-        ended: Whether the user asked to end.
+        consistent: Whether tables are read at the last epoch.
+        format: The layout of answers.
+        target: The file for the next answer; None: ``show`` prints it.
+        ended: Whether the user ended the session.
     """
 
     catalogue: Catalogue
@@ -221,7 +217,7 @@ class Conversation:
     ended: bool = field(default=False, init=False)
 
     def answer(self, statement: str) -> None:
-        """Answer a statement, or execute a command; an error leaves the settings as they are."""
+        """Answer a statement, or execute a dot command."""
         lake = self.catalogue.lake
         if statement.startswith("."):
             self._obey(statement.split())
@@ -268,11 +264,8 @@ class Conversation:
         self.show(laid_out(Answer(columns, tuple(rows)), self.format, self.width())[0])
 
 
-class TableColumn(NamedTuple):
-    """A column of a table, with its type in DuckDB's words."""
-
-    name: str
-    type: str
+# Columns of a table, each with its name and DuckDB's type.
+Columns = Sequence[tuple[str, str]]
 
 
 @dataclass
@@ -280,31 +273,31 @@ class Catalogue:
     """The tables of a lake, and their columns at the newest version."""
 
     lake: Lake
-    _known: dict[tuple[str, int], tuple[TableColumn, ...]] = field(default_factory=dict)
+    _known: dict[tuple[str, int], Columns] = field(default_factory=dict)
 
     def tables(self) -> list[str]:
-        """List the tables, in the order of the layers."""
+        """List the tables by layer."""
         return [table.name for table in self.lake.existing()]
 
-    def columns(self, table: str) -> tuple[TableColumn, ...]:
-        """List a table's columns; none where it does not exist or cannot be read."""
+    def columns(self, table: str) -> Columns:
+        """List a table's columns; none if it does not exist or cannot be read."""
         name = table.lower().removesuffix("__final")
         if name not in self.tables():
             return ()
         key = name, newest_version(self.lake.table(name))
         if key not in self._known:
             try:
-                told = ask(self.lake, f"DESCRIBE {name}").rows
+                described = ask(self.lake, f"DESCRIBE {name}").rows
             except TidelakeError:
                 return ()
-            self._known[key] = tuple(TableColumn(row[0], row[1]) for row in told)
+            self._known[key] = [(row[0], row[1]) for row in described]
         return self._known[key]
 
 
 def statements_of(text: str) -> Iterator[str]:
-    """Cut a text into statements and commands.
+    """Split a text into statements and dot commands, which end with their line.
 
-    A command begins with a dot and takes its line; the last statement needs no semicolon.
+    The last statement needs no semicolon.
     """
     while not _is_blank(text):
         text = text.lstrip()
@@ -319,7 +312,7 @@ def statements_of(text: str) -> Iterator[str]:
 
 
 def is_complete(text: str) -> bool:
-    """Return whether Enter sends what was typed, or begins another line."""
+    """Return whether Enter sends the text, instead of starting another line."""
     if _is_blank(text) or text.lstrip().startswith("."):
         return True
     rest: str | None = text
@@ -329,7 +322,7 @@ def is_complete(text: str) -> bool:
 
 
 def _first(text: str) -> tuple[str, str | None]:
-    """Return a text's first statement, and what follows its semicolon; None without one."""
+    """Return a text's first statement and the rest after its semicolon, None without one."""
     for part in _PART.finditer(text):
         if part["end"]:
             return text[: part.start()], text[part.end() :]
@@ -340,43 +333,43 @@ def _is_blank(text: str) -> bool:
     return not _COMMENT.sub("", text).strip()
 
 
-class Scope(NamedTuple):
-    """The names that a statement may use: every table, and a function for a table's columns."""
+def suggestions(
+    before: str, after: str, tables: Sequence[str], columns: Callable[[str], Columns]
+) -> list[Completion]:
+    """Return completions at the cursor, columns of the statement's tables first.
 
-    tables: Sequence[str]
-    columns: Callable[[str], Sequence[TableColumn]]
-
-
-def suggestions(before: str, after: str, scope: Scope) -> list[Completion]:
-    """Return completions at the cursor, the likely first; a FROM after the cursor counts too."""
+    Args:
+        before: The text before the cursor.
+        after: The text after it; its FROM counts too.
+        tables: All tables.
+        columns: Lists a table's columns.
+    """
     if before.lstrip().startswith("."):
         command, blank, begun = before.lstrip().partition(" ")
         if not blank:
             return _matching(((name, "command") for name in COMMANDS), command)
         values = COMMANDS[command.lower()][2] if command.lower() in COMMANDS else ()
-        known = scope.tables if values is None else values
-        return _matching(((name, "") for name in known), begun)
+        return _matching(((name, "") for name in (tables if values is None else values)), begun)
     word = _WORD.search(before)
     begun = word[0] if word else ""
     lead = before[: len(before) - len(begun)]
     named = _named(before + after)
     owner, dot, part = begun.rpartition(".")
     if dot and owner.lower() in named:
-        columns = scope.columns(named[owner.lower()])
-        return _matching(((column.name, column.type) for column in columns), part)
-    tables = [(table, "table") for table in scope.tables]
+        return _matching(columns(named[owner.lower()]), part)
+    all_tables = [(table, "table") for table in tables]
     if dot or _TABLE.search(lead):
-        return _matching(tables, begun)
+        return _matching(all_tables, begun)
     own = [
-        (column.name, f"{column.type}, {table}")
+        (name, f"{kind}, {table}")
         for table in dict.fromkeys(named.values())
-        for column in scope.columns(table)
+        for name, kind in columns(table)
     ]
-    return _matching([*own, *((word, "") for word in KEYWORDS), *tables], begun)
+    return _matching([*own, *((word, "") for word in KEYWORDS), *all_tables], begun)
 
 
 def _named(statement: str) -> dict[str, str]:
-    """Return the tables that a statement reads, by their names and aliases."""
+    """Return the tables that a statement reads, by name and by alias."""
     found = {}
     for match in _NAMED.finditer(statement):
         table, alias = match["table"].lower(), match["alias"]
@@ -387,7 +380,7 @@ def _named(statement: str) -> dict[str, str]:
 
 
 def _matching(candidates: Iterable[tuple[str, str]], begun: str) -> list[Completion]:
-    """Keep what starts with ``begun``; the system's own columns only where that has its "_"."""
+    """Return the candidates that start with ``begun``; columns with "_" only if it has one."""
     kept: dict[str, Completion] = {}
     for text, about in candidates:
         hidden = text.startswith("_") and not begun.startswith("_")

@@ -1,11 +1,11 @@
-"""The commands of the side tables: ``late`` and ``quarantine``."""
+"""The commands ``late``, ``quarantine`` and ``fate``: what became of single records."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +13,11 @@ from tidelake.cli.exits import say
 from tidelake.cli.flow import started
 from tidelake.cli.options import Place, as_json, located, of_pipeline
 from tidelake.cli.render import print_json, print_line, print_table
+from tidelake.errors import UsageError
+from tidelake.typed import Typed
+
+if TYPE_CHECKING:
+    from tidelake.replay.fate import Fate, GoldCount
 
 _BARS = "▁▂▃▄▅▆▇█"
 _EXAMPLE = 92
@@ -43,9 +48,10 @@ def late_list(pipeline: str, json_: bool, where: Place) -> None:
                 str(day.event_date),
                 day.rows,
                 day.waiting,
-                _hours(day.least_seconds),
-                _hours(day.median_seconds),
-                _hours(day.most_seconds),
+                *(
+                    f"{seconds / 3600:,.1f} h"
+                    for seconds in (day.least_seconds, day.median_seconds, day.most_seconds)
+                ),
                 f"{day.watermark:%Y-%m-%d %H:%M:%SZ}",
             ]
             for day in days
@@ -77,7 +83,6 @@ def quarantine() -> None:
 
 
 def _chosen(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options that choose rows."""
     stage = click.option("--stage", type=click.Choice(_STAGES), help="Rows that failed there.")
     rule = click.option("--rule", metavar="TEXT", help="Rows with a reason that holds this text.")
     return stage(rule(command))
@@ -108,7 +113,8 @@ def quarantine_list(
             [
                 group.stage,
                 group.reason,
-                _rows(group.rows, group.discarded),
+                f"{group.rows:,}"
+                + (f" ({group.discarded:,} discarded)" if group.discarded else ""),
                 _bars(group.trend),
                 f"{group.last:%Y-%m-%d %H:%MZ}",
             ]
@@ -118,7 +124,7 @@ def quarantine_list(
     )
     for group in groups:
         print_line(f"  {group.reason}")
-        print_line(f"    {_start(group.example)}")
+        print_line(f"    {_text(group.example, _EXAMPLE)}")
     if groups:
         look = where.typed("tidelake quarantine replay", pipeline, "--look")
         say(f"After a fix, see what it would release: {look}")
@@ -191,14 +197,6 @@ def _told_requeued(rows: int, where: Place, pipeline: str) -> None:
         say("Nothing to send: no row is waiting that would be taken.")
 
 
-def _rows(rows: int, discarded: int) -> str:
-    return f"{rows:,} ({discarded:,} discarded)" if discarded else f"{rows:,}"
-
-
-def _hours(seconds: float) -> str:
-    return f"{seconds / 3600:,.1f} h"
-
-
 def _bars(trend: Sequence[int]) -> str:
     most = max(trend, default=0)
     if not most:
@@ -206,6 +204,93 @@ def _bars(trend: Sequence[int]) -> str:
     return "".join(_BARS[-(-n * (len(_BARS) - 1) // most)] if n else "." for n in trend)
 
 
-def _start(payload: bytes) -> str:
-    text = payload[:_EXAMPLE].decode("utf-8", errors="backslashreplace")
-    return text + ("…" if len(payload) > _EXAMPLE else "")
+def _text(payload: bytes, most: int) -> str:
+    text = payload[:most].decode("utf-8", errors="backslashreplace")
+    return text + ("…" if len(payload) > most else "")
+
+
+# --json has whole payloads, and all windows of a hopping table.
+_SHOWN_PAYLOAD, _SHOWN_ROWS = 400, 3
+_WORDS = {
+    "silver": "accepted",
+    "duplicate": "a duplicate",
+    "quarantined": "in quarantine",
+    "discarded": "in quarantine, and given up",
+    "late": "too late",
+    "filtered": "filtered",
+    "requeued": "sent again, waiting for the next run",
+    "pending": "waiting for the next run",
+}
+_VERDICTS = {
+    "outside": "outside the table's where",
+    "waiting": "gold has not taken its batch yet",
+    "no row": "it has no row of its own there",
+    "unknown": "the table's where is SQL that only Spark understands",
+}
+
+
+@click.command()
+@of_pipeline
+@click.option("--event-id", metavar="ID", help="Every record of this event.")
+@click.option("--record-id", metavar="ID", help="The record of this id.")
+@as_json
+@located
+def fate(
+    pipeline: str,
+    event_id: str | None,
+    record_id: str | None,
+    json_: bool,
+    where: Place,
+) -> None:
+    """Show what became of an event, why, and which gold rows count it."""
+    from tidelake.replay.fate import fates_of_event, fates_of_record  # noqa: PLC0415
+
+    definition = where.pipeline(pipeline)
+    if event_id is not None and record_id is None:
+        fates = fates_of_event(where.lake, definition, event_id)
+    elif record_id is not None and event_id is None:
+        fates = fates_of_record(where.lake, definition, record_id)
+    else:
+        raise UsageError("give one of --event-id and --record-id.")
+    if json_:
+        print_json([asdict(one) for one in fates])
+        return
+    for one in fates:
+        _show_fate(one, pipeline, where.typed)
+
+
+def _show_fate(one: Fate, pipeline: str, typed: Typed) -> None:
+    stage = f", {one.stage}" if one.stage else ""
+    told = [
+        ("arrived", f"{one.ingested_at:%Y-%m-%d %H:%M:%SZ} from {one.source}"),
+        ("event", one.event_id or "no id that could be read"),
+        ("happened", f"{one.event_time:%Y-%m-%d %H:%M:%SZ}" if one.event_time else None),
+        ("payload", _text(one.payload, _SHOWN_PAYLOAD)),
+        *[("because", reason) for reason in one.reasons],
+        ("sent again", f"{one.requeued_at:%Y-%m-%d %H:%M:%SZ}" if one.requeued_at else None),
+    ]
+    rows = [(name, value) for name, value in told if value]
+    print_table(["", ""], rows, title=f"{one.record_id}: {_WORDS[one.state]}{stage}")
+    for counted in one.counted:
+        _show_gold(counted)
+    if one.state == "late":
+        say(f"Count it after all with: {typed('tidelake late apply', pipeline)}")
+    elif one.state == "quarantined":
+        say(f"Would it pass today? {typed('tidelake quarantine replay', pipeline, '--look')}")
+    elif one.state in ("requeued", "pending"):
+        say(f"Take it in with: {typed('tidelake run', pipeline)}")
+
+
+def _show_gold(one: GoldCount) -> None:
+    if not one.rows:
+        print_line(f"  {one.table}: {_VERDICTS[one.verdict]}")
+        print()
+        return
+    shown = [
+        {name: value for name, value in row.items() if name != "session_id"}
+        for row in one.rows[:_SHOWN_ROWS]
+    ]
+    print_table(list(shown[0]), [list(row.values()) for row in shown], title=f"  {one.table}")
+    if len(one.rows) > len(shown):
+        print_line(f"  and {len(one.rows) - len(shown)} rows more, with --json")
+        print()
