@@ -1,11 +1,8 @@
-"""The command ``init``: a new pipeline from a sample, by questions or by options."""
+"""The command ``init``: a new pipeline from a sample."""
 
 from __future__ import annotations
 
 import shlex
-import sys
-from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,22 +11,19 @@ from typing import TYPE_CHECKING
 import click
 
 from tidelake.cli.exits import say
-from tidelake.cli.options import as_json, placed
+from tidelake.cli.options import as_json, duration, placed
 from tidelake.cli.render import print_json, print_table
 from tidelake.config import load_environment
-from tidelake.config.model import parse_duration
 from tidelake.config.model import written as as_text
 from tidelake.config.source import Address, address_of, is_address
 from tidelake.errors import MachineError, SourceError, UsageError
 from tidelake.typed import Typed
 
 if TYPE_CHECKING:
-    from tidelake.scaffold.draft import Draft, Wishes
-    from tidelake.scaffold.payload import Payload
+    from tidelake.scaffold.draft import Draft
     from tidelake.scaffold.sample import Sample
 
 _LINES = 10_000
-_SHOWN = 3
 
 
 @click.command()
@@ -48,8 +42,18 @@ _SHOWN = 3
 @click.option("--id", "id_", metavar="SQL", help="What tells events apart: a field, or SQL.")
 @click.option("--time", "time_", metavar="SQL", help="When an event was: a field, or SQL.")
 @click.option("--key", metavar="COLUMN", help="What the first gold table groups by, or none.")
-@click.option("--window", metavar="DURATION", help="How long its windows are: '1 hour'.")
-@click.option("--delay", metavar="DURATION", help="How far out of order events come: '10 minutes'.")
+@click.option(
+    "--window",
+    metavar="DURATION",
+    callback=duration,
+    help="How long its windows are: '1 hour'.",
+)
+@click.option(
+    "--delay",
+    metavar="DURATION",
+    callback=duration,
+    help="How far out of order events come: '10 minutes'.",
+)
 @click.option(
     "--to",
     "target",
@@ -65,7 +69,6 @@ _SHOWN = 3
     show_default=True,
     help="How many records to look at.",
 )
-@click.option("--yes", "-y", is_flag=True, help="Ask nothing; take what the sample suggests.")
 @as_json
 @placed
 def init(
@@ -75,103 +78,62 @@ def init(
     id_: str | None,
     time_: str | None,
     key: str | None,
-    window: str | None,
-    delay: str | None,
+    window: timedelta | None,
+    delay: timedelta | None,
     target: Path,
     lines: int,
-    yes: bool,
     json_: bool,
     root: str | None,
     env: str | None,
 ) -> None:
     """Start a new pipeline from a sample of its data: definition, expectations, test."""
-    from tidelake.scaffold.draft import Wishes, draft_of  # noqa: PLC0415
+    from tidelake.scaffold.draft import draft_of, files_for, source_in, write  # noqa: PLC0415
     from tidelake.scaffold.payload import payload_of  # noqa: PLC0415
-    from tidelake.scaffold.texts import files_for, source_in, write  # noqa: PLC0415
 
     environment = load_environment(env, root=root)
-    asking = not yes and not json_ and sys.stdin.isatty()
-    if source is None and asking:
-        source = click.prompt("Where do records come from (folder, file or kafka://…)", err=True)
     if source is None and sample is None:
         raise UsageError(
             "Say where the records come from: tidelake init NAME --source PATH, or "
             "--source kafka://HOST:PORT/TOPIC."
         )
+    if window == timedelta(0):
+        raise UsageError("--window must be longer than 0")
     origin = source if source is not None else str(sample)
-    if name is None:
-        suggested = _name_from(origin)
-        name = click.prompt("Name of the pipeline", default=suggested, err=True) if asking else None
-        name = name or suggested
+    name = name or _name_from(origin)
     files = files_for(target, name)
-    wishes = Wishes(id_, time_, key, _length("--window", window), _length("--delay", delay))
     topic = address_of(origin) if is_address(origin) else None
     found = _sampled(topic, sample or Path(origin), sample is not None, lines)
-    payload = payload_of(found.values)
     place: str | Address = topic or source_in(target, Path(origin))
-    if asking:
-        wishes = _ask(found, payload, wishes, from_topic=topic is not None)
-    draft = draft_of(name, place, found, payload, wishes)
+    draft = draft_of(
+        name,
+        place,
+        found,
+        payload_of(found.values),
+        id_=id_,
+        time=time_,
+        key=key,
+        window=window,
+        delay=delay,
+    )
     written = [str(path) for path in write(files, draft, environment)]
     if json_:
         print_json(_as_json(draft, written))
         return
-    _show(draft, written)
-    _say_next(draft, target, root, env)
-
-
-def _ask(sample: Sample, payload: Payload, wishes: Wishes, *, from_topic: bool) -> Wishes:
-    """Ask for what no option says; an answer that does not fit the sample is asked again."""
-    from tidelake.scaffold.draft import NO_KEY, draft_of  # noqa: PLC0415
-    from tidelake.scaffold.guesses import event_ids, event_times  # noqa: PLC0415
-
-    def draft(asked: Wishes) -> Draft:
-        return draft_of("new", "", sample, payload, asked)
-
-    def sound(question: str, default: str, told: Callable[[str], Wishes]) -> Wishes:
-        def read(text: str) -> Wishes:
-            try:
-                draft(told(text))
-            except UsageError as error:
-                raise click.BadParameter(str(error)) from error
-            return told(text)
-
-        answer: Wishes = click.prompt(question, default=default, value_proc=read, err=True)
-        return answer
-
-    ids, times = event_ids(sample, payload), event_times(payload, from_topic=from_topic)
-    say(f"{len(sample.records):,} records, {len(payload.fields)} fields.")
-    for what, choices in (("id", ids), ("time", times)):
-        for one in choices[:_SHOWN]:
-            say(f"  {what:<5} {one.sql}: {one.why}")
-    asked = wishes
-    if wishes.id is None:
-        asked = sound("What tells events apart", ids[0].sql, lambda text: replace(asked, id=text))
-    if wishes.time is None:
-        asked = sound("When was an event", times[0].sql, lambda text: replace(asked, time=text))
-    if wishes.key is None:
-        key = draft(asked).table.key or NO_KEY
-        question = "What does the first gold table group by"
-        asked = sound(question, key, lambda text: replace(asked, key=text))
-    suggested = draft(asked)
-    late = f"How far do events come out of order ({suggested.lateness.why})"
-    return replace(
-        asked,
-        window=wishes.window or _ask_length("How long are its windows", suggested.table.size),
-        delay=wishes.delay or _ask_length(late, suggested.lateness.delay),
+    table = draft.table
+    print_table(
+        ["what", "chosen", "why"],
+        [
+            ["event id", draft.id.sql, draft.id.why],
+            ["event time", draft.time.sql, draft.time.why],
+            ["watermark delay", as_text(draft.lateness.delay), draft.lateness.why],
+            ["first gold table", f"gold.{table.name}", f"by {table.key or 'nothing'}: {table.why}"],
+        ],
     )
-
-
-def _ask_length(question: str, default: timedelta) -> timedelta:
-    def read(text: str) -> timedelta:
-        try:
-            return parse_duration(text)
-        except ValueError as error:
-            raise click.BadParameter(str(error)) from error
-
-    shown = as_text(default)
-    answer: timedelta = click.prompt(question, default=shown, value_proc=read, err=True)
-    return answer
+    for note in draft.notes:
+        say(f"Note: {note}")
+    for path in written:
+        say(f"Wrote {path}")
+    _say_next(draft, target, Typed(root, env))
 
 
 def _sampled(topic: Address | None, path: Path, from_file: bool, lines: int) -> Sample:
@@ -184,7 +146,7 @@ def _sampled(topic: Address | None, path: Path, from_file: bool, lines: int) -> 
     try:
         records = first_records(topic, count=lines)
     except (SourceError, MachineError) as error:
-        # A cluster that wants a login is out of reach here, too: only a pipeline file has options.
+        # Also a cluster that requires a login: only a pipeline file has options.
         message = f"{error} Or give a file of its records: --sample FILE."
         raise type(error)(message) from error
     return sample_of(
@@ -197,22 +159,12 @@ def _sampled(topic: Address | None, path: Path, from_file: bool, lines: int) -> 
     )
 
 
-def _length(option: str, text: str | None) -> timedelta | None:
-    if text is None:
-        return None
-    try:
-        length = parse_duration(text)
-    except ValueError as error:
-        raise UsageError(f"{option}: {error}") from error
-    if option == "--window" and not length:
-        raise UsageError(f"{option} must be longer than 0")
-    return length
-
-
 def _name_from(source: str) -> str:
-    """Make a pipeline's name of a topic's or a folder's."""
-    last = address_of(source).topic if is_address(source) else Path(source).resolve().name
-    stem = last.split(".")[0] if not is_address(source) else last
+    """Make a pipeline's name of a topic's or a path's."""
+    if is_address(source):
+        stem = address_of(source).topic
+    else:
+        stem = Path(source).resolve().name.split(".")[0]
     plain = "".join(c if c.isascii() and c.isalnum() else "_" for c in stem.lower())
     plain = "_".join(part for part in plain.split("_") if part)[:60]
     return plain if plain[:1].isalpha() else f"p_{plain}".rstrip("_")
@@ -233,25 +185,7 @@ def _as_json(draft: Draft, written: list[str]) -> dict[str, object]:
     }
 
 
-def _show(draft: Draft, written: list[str]) -> None:
-    table = draft.table
-    print_table(
-        ["what", "chosen", "why"],
-        [
-            ["event id", draft.id.sql, draft.id.why],
-            ["event time", draft.time.sql, draft.time.why],
-            ["watermark delay", as_text(draft.lateness.delay), draft.lateness.why],
-            ["first gold table", f"gold.{table.name}", f"by {table.key or 'nothing'}: {table.why}"],
-        ],
-    )
-    for note in draft.notes:
-        say(f"Note: {note}")
-    for path in written:
-        say(f"Wrote {path}")
-
-
-def _say_next(draft: Draft, target: Path, root: str | None, env: str | None) -> None:
-    typed = Typed(root, env)
+def _say_next(draft: Draft, target: Path, typed: Typed) -> None:
     first = [] if target.resolve() == Path.cwd() else [f"cd {shlex.quote(str(target))}"]
     test = [f"pytest tests/test_{draft.name}.py"] if draft.examples else []
     if test and find_spec("pytest") is None:
@@ -259,7 +193,7 @@ def _say_next(draft: Draft, target: Path, root: str | None, env: str | None) -> 
     if draft.examples:
         say(f"tests/{draft.name}.sample.jsonl holds {len(draft.examples)} records of the sample.")
     table = draft.table
-    # All columns would be too many for a screen: the system's own are among them.
+    # All columns, the system's own among them, would be too many for a screen.
     bounds = ["window_start", *([table.key] if table.key else [])]
     shown = ", ".join([*bounds, *(name for name, _, _ in table.measures)])
     commands = [

@@ -1,19 +1,32 @@
-"""A first definition, whole: what follows from a sample and from what was asked for."""
+"""Write a first definition: what follows from a sample and from the user's options, as files.
+
+No existing file is changed, but for ``.gitignore``.
+"""
 
 from __future__ import annotations
 
+import os
+import tempfile
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
+import yaml
+from jinja2 import Environment as Templates
+from jinja2 import PackageLoader, StrictUndefined
+from pydantic import TypeAdapter, ValidationError
+
+from tidelake.config import Environment, load_pipeline
 from tidelake.config.expressions import expression_problems
-from tidelake.config.model import suggestion
-from tidelake.config.names import BRONZE_COLUMNS
+from tidelake.config.model import suggestion, written
+from tidelake.config.names import BRONZE_COLUMNS, TableName
 from tidelake.config.source import Address
-from tidelake.config.types import Field
-from tidelake.errors import UsageError
+from tidelake.config.types import Field, quoted
+from tidelake.errors import ConfigError, UsageError
 from tidelake.scaffold.guesses import (
     DraftChoice,
     FirstTable,
@@ -31,26 +44,19 @@ from tidelake.scaffold.guesses import (
 from tidelake.scaffold.payload import Column, Payload
 from tidelake.scaffold.sample import Sample
 
-NO_KEY = "none"
+_NO_KEY = "none"
 _SAMPLE_LINES = 20
-
-
-@dataclass(frozen=True)
-class Wishes:
-    """What was asked for, a field or SQL; None where the sample decides."""
-
-    id: str | None = None
-    time: str | None = None
-    key: str | None = None
-    window: timedelta | None = None
-    delay: timedelta | None = None
+_WIDTH = 96
+_IGNORED = ("/lakehouse/", "/spark-warehouse/")
+_FLAGS = {"event.id": "--id", "event.time": "--time", "gold[0].keys[0]": "--key"}
 
 
 @dataclass(frozen=True)
 class Draft:
     """A pipeline that is not written yet.
 
-    ``columns`` are silver's but for the id and the time; ``examples`` payloads that it accepts.
+    ``columns`` are silver's but for the id and the time; ``examples`` are payloads that become rows
+    of silver.
     """
 
     name: str
@@ -68,25 +74,37 @@ class Draft:
 
 
 def draft_of(
-    name: str, source: str | Address, sample: Sample, payload: Payload, wishes: Wishes
+    name: str,
+    source: str | Address,
+    sample: Sample,
+    payload: Payload,
+    *,
+    id_: str | None = None,
+    time: str | None = None,
+    key: str | None = None,
+    window: timedelta | None = None,
+    delay: timedelta | None = None,
 ) -> Draft:
-    """Define a pipeline.
+    """Define a pipeline from a sample.
+
+    The options replace what the sample suggests: ``id_`` and ``time`` are a field or SQL; ``key``
+    is a column for the first gold table, or ``none``; ``window`` is the size of its windows.
 
     Raises:
-        UsageError: A wish names a field that the sample does not hold, or is no SQL.
+        UsageError: An option names an unknown field, or is not valid SQL.
     """
     count = len(sample.records)
-    chosen_id = _choice(wishes.id, payload, event_ids(sample, payload), "--id")
+    chosen_id = _choice(id_, payload, event_ids(sample, payload), "--id")
     ranked = event_times(payload, from_topic=isinstance(source, Address))
-    chosen_time = _choice(wishes.time, payload, ranked, "--time")
+    chosen_time = _choice(time, payload, ranked, "--time")
     times = instants(chosen_time, count)
     lateness = lateness_of(times, [record.partition for record in sample.records])
-    if wishes.delay not in (None, lateness.delay):
-        lateness = replace(lateness, delay=wishes.delay or lateness.delay, why="as asked")
+    if delay not in (None, lateness.delay):
+        lateness = replace(lateness, delay=delay or lateness.delay, why="as asked")
     columns = _columns(payload, chosen_id, chosen_time)
-    guessed = _key(None, columns, (chosen_id.column, chosen_time.column))
-    key = guessed if wishes.key is None else _key(wishes.key, columns, ())
-    table = first_table(name, columns, key=key, times=times, size=wishes.window)
+    best = next(iter(gold_keys(columns, (chosen_id.column, chosen_time.column))), None)
+    chosen_key = best if key is None else _key(key, columns)
+    table = first_table(name, columns, key=chosen_key, times=times, size=window)
     known = [one.column.path for one in (chosen_id, chosen_time) if one.column]
     ids = identities(chosen_id, payload, count)
     return Draft(
@@ -97,7 +115,7 @@ def draft_of(
         id=chosen_id,
         time=chosen_time,
         lateness=lateness,
-        table=table if key is guessed else replace(table, why="as asked"),
+        table=table if chosen_key is best else replace(table, why="as asked"),
         rules=tuple(rules_of([c for c in columns if c.path not in known])),
         examples=tuple(islice(_examples(sample, ids, times, chosen_time), _SAMPLE_LINES)),
         records=count,
@@ -108,7 +126,7 @@ def draft_of(
 def _choice(
     wish: str | None, payload: Payload, ranked: Sequence[DraftChoice], option: str
 ) -> DraftChoice:
-    """Turn a wish, a field's name or SQL, into a choice; without one take the best."""
+    """Return the best choice, or that of an option: a field's name or SQL."""
     if wish is None:
         return ranked[0]
     column = payload.column(wish)
@@ -125,7 +143,7 @@ def _choice(
 
 
 def _columns(payload: Payload, id_: DraftChoice, time: DraftChoice) -> tuple[Column, ...]:
-    """Give silver's columns; what silver calls event_id and event_time is not there twice."""
+    """Return silver's columns, without those that event_id and event_time repeat."""
     kept = []
     for column in payload.columns:
         mine = {"event_id": id_.column, "event_time": time.column}.get(column.name.lower(), False)
@@ -135,15 +153,10 @@ def _columns(payload: Payload, id_: DraftChoice, time: DraftChoice) -> tuple[Col
     return tuple(kept)
 
 
-def _key(
-    wish: str | None, columns: Sequence[Column], left_out: Sequence[Column | None]
-) -> Column | None:
-    if wish is None:
-        ranked = gold_keys(columns, left_out)
-        return ranked[0] if ranked else None
-    if wish.strip().lower() in (NO_KEY, ""):
-        return None
+def _key(wish: str, columns: Sequence[Column]) -> Column | None:
     wanted = wish.strip().lower()
+    if wanted in (_NO_KEY, ""):
+        return None
     scalars = [column for column in columns if column.is_scalar]
     for column in scalars:
         if wanted in (column.name.lower(), column.shown.lower()):
@@ -151,7 +164,7 @@ def _key(
     names = [column.name for column in scalars]
     raise UsageError(
         f"--key '{wish}' is no column of silver with one value a row{suggestion(wish, names)} "
-        f"(known: {', '.join(names)}; {NO_KEY} for no key)"
+        f"(known: {', '.join(names)}; {_NO_KEY} for no key)"
     )
 
 
@@ -161,7 +174,7 @@ def _examples(
     times: Sequence[datetime | None],
     time: DraftChoice,
 ) -> Iterator[bytes]:
-    """Give the payloads of one line that become rows of silver: of a new id, in the past."""
+    """Return payloads of one line that become rows of silver: of a new id, not in the future."""
     seen: set[str] = set()
     for at, (record, instant) in enumerate(zip(sample.records, times, strict=True)):
         one = str(at) if ids is None else ids[at]
@@ -184,8 +197,7 @@ def _notes(
     for column in columns:
         yield from (f"{column.shown}: {note}" for note in column.notes)
     for column in columns:
-        plain = ".".join(column.path).replace(".", "_")
-        if column.name != plain:
+        if column.name != ".".join(column.path).replace(".", "_"):
             yield f"{column.shown} is called {column.name}"
     if sample.broken:
         first, why = sample.broken[0]
@@ -199,3 +211,146 @@ def _notes(
             f"{ahead:,} of {len(times):,} records lie in the future by {time.sql}; those further "
             "ahead than watermark.max_future_skew will be quarantined"
         )
+
+
+def files_for(folder: Path, name: str) -> dict[str, Path]:
+    """Return the paths of a new pipeline's files.
+
+    Raises:
+        UsageError: The name is invalid, the folder is a file, or one of the files exists.
+    """
+    try:
+        TypeAdapter(TableName).validate_python(name)
+    except ValidationError as error:
+        raise UsageError(str(error.errors()[0]["ctx"]["error"])) from error
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"--to {folder} is a file, not a folder.")
+    files = {
+        "pipeline": folder / "conf" / "pipelines" / f"{name}.yml",
+        "suite": folder / "conf" / "expectations" / f"{name}.yml",
+        "test": folder / "tests" / f"test_{name}.py",
+        "sample": folder / "tests" / f"{name}.sample.jsonl",
+    }
+    there = [path for path in files.values() if path.exists()]
+    if there:
+        raise UsageError(
+            f"nothing was written, {'this is' if len(there) == 1 else 'these are'} there already: "
+            f"{', '.join(map(str, there))}. Choose another NAME or another folder with --to."
+        )
+    return files
+
+
+def source_in(folder: Path, source: Path) -> str:
+    """Return a source's path, relative to the folder if it lies in it."""
+    whole, home = Path(os.path.abspath(source)), Path(os.path.abspath(folder))
+    return str(whole.relative_to(home)) if whole.is_relative_to(home) else str(whole)
+
+
+def write(files: dict[str, Path], draft: Draft, environment: Environment) -> list[Path]:
+    """Write the files, after loading the definition as every command does.
+
+    Returns:
+        The files written; ``.gitignore`` if lines were added to it.
+
+    Raises:
+        UsageError: The definition is invalid because of an option; nothing was written.
+    """
+    content = _content(draft)
+    _refuse_invalid(draft.name, content, environment)
+    for what, data in content.items():
+        files[what].parent.mkdir(parents=True, exist_ok=True)
+        with files[what].open("xb") as stream:
+            stream.write(data)
+    changed = [files[what] for what in content]
+    # Tables are kept out of git.
+    ignore = files["pipeline"].parents[2] / ".gitignore"
+    there = ignore.read_text(encoding="utf-8") if ignore.exists() else ""
+    missing = [line for line in _IGNORED if line not in there.splitlines()]
+    if missing:
+        gap = "" if not there or there.endswith("\n") else "\n"
+        ignore.write_text(there + gap + "\n".join(missing) + "\n", encoding="utf-8")
+        changed.append(ignore)
+    return changed
+
+
+def _refuse_invalid(name: str, content: dict[str, bytes], environment: Environment) -> None:
+    with tempfile.TemporaryDirectory() as temporary:
+        trial = files_for(Path(temporary), name)
+        for what in ("pipeline", "suite"):
+            trial[what].parent.mkdir(parents=True)
+            trial[what].write_bytes(content[what])
+        try:
+            load_pipeline(str(trial["pipeline"]), environment)
+        except ConfigError as error:
+            told = "\n".join(
+                f"  - {_FLAGS.get(one.path, one.path)}: {one.message}" for one in error.violations
+            )
+            raise UsageError(
+                f"nothing was written, this would be no sound definition:\n{told}"
+            ) from error
+
+
+def _content(draft: Draft) -> dict[str, bytes]:
+    """Render the files; without examples there is no test."""
+    # What is written is YAML and Python, not HTML: the filters quote.
+    templates = Templates(
+        loader=PackageLoader("tidelake.scaffold"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    own = (_comment, _ddl, _flow, _scalar, _scalar_in_flow, written)
+    templates.filters |= {one.__name__.removeprefix("_"): one for one in own}
+    topic = draft.source if isinstance(draft.source, Address) else None
+    facts = {
+        "draft": draft,
+        "topic": topic,
+        "origin": f"the topic {topic.topic}" if topic else draft.source,
+        "copies": draft.id.sql != "record_id",
+        "count": len(draft.examples),
+    }
+    names = {"pipeline": "pipeline.yml.j2", "suite": "suite.yml.j2"}
+    names |= {"test": "test.py.j2"} if draft.examples else {}
+    content = {
+        what: templates.get_template(name).render(facts).encode() for what, name in names.items()
+    }
+    if draft.examples:
+        content["sample"] = b"".join(payload + b"\n" for payload in draft.examples)
+    return content
+
+
+def _comment(text: str, indent: int) -> str:
+    lead = " " * indent + "# "
+    lines = textwrap.wrap(
+        " ".join(text.split()),
+        _WIDTH,
+        initial_indent=lead,
+        subsequent_indent=lead,
+        break_on_hyphens=False,
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _ddl(field: Field) -> str:
+    plain = field.name.isidentifier() and field.name.isascii()
+    return f"{field.name if plain else quoted(field.name)} {field.type.sql}"
+
+
+def _scalar(value: str) -> str:
+    text = str(yaml.safe_dump(value, width=10_000, allow_unicode=True))
+    return text.removesuffix("\n...\n").strip()
+
+
+def _scalar_in_flow(value: str) -> str:
+    if value.isidentifier():
+        return _scalar(value)
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _flow(value: dict[str, Any], indent: int) -> str:
+    """Write a mapping in flow style; further lines are indented to the column of the first."""
+    text = yaml.safe_dump(
+        value, default_flow_style=True, sort_keys=False, width=_WIDTH - indent, allow_unicode=True
+    )
+    first, *others = text.rstrip("\n").splitlines()
+    return "\n".join([first, *(" " * indent + other.strip() for other in others)])

@@ -1,4 +1,4 @@
-"""What a sample suggests, each guess with its reason: id, time, lateness, gold table, rules."""
+"""Guess id, time, lateness, gold table and rules from a sample, each with the reason."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ from itertools import product
 from typing import Any, TypeVar
 
 from tidelake.config.names import GOLD_RESERVED
-from tidelake.scaffold.payload import Column, Payload, sql_name
-from tidelake.scaffold.sample import Sample
-from tidelake.scaffold.words import (
+from tidelake.scaffold.payload import (
+    COORDINATES,
+    DEVICES,
+    IDS,
+    KINDS,
+    Column,
+    Payload,
+    has_word,
     id_rank,
-    is_coordinate,
-    is_device,
-    is_id,
-    is_kind,
     is_money,
     is_owner,
+    sql_name,
     time_rank,
     words_of,
 )
+from tidelake.scaffold.sample import Sample
 
 _STEPS = tuple(
     timedelta(**{unit: number})
@@ -46,11 +49,11 @@ class Lateness:
 
 
 def lateness_of(times: Sequence[datetime | None], partitions: Sequence[str]) -> Lateness:
-    """Measure by how much events come after later ones of their source partition.
+    """Measure how far events arrive behind the latest event time of their source partition.
 
     Args:
         times: Event times in the order of arrival.
-        partitions: The partition of each.
+        partitions: The source partition of each.
     """
     newest: dict[str, datetime] = {}
     behind = []
@@ -66,23 +69,19 @@ def lateness_of(times: Sequence[datetime | None], partitions: Sequence[str]) -> 
     usual, most = behind[int(len(behind) * _MOST_ON_TIME) - 1], behind[-1]
     delay = step_above(usual)
     allowed = max(_A_DAY, step_above(max(most - delay, timedelta(0))))
-    if not most:
-        return Lateness(delay, allowed, "the sample is in order")
-    return Lateness(
-        delay,
-        allowed,
+    why = (
         f"99 of 100 records come at most {_rough(usual)} after a later one, all at most "
-        f"{_rough(most)}",
+        f"{_rough(most)}"
     )
+    return Lateness(delay, allowed, why if most else "the sample is in order")
 
 
 def step_above(length: timedelta) -> timedelta:
-    """Round up to a length that people would write."""
+    """Round up to a length that people write."""
     return next((step for step in _STEPS if step >= length), timedelta(days=length.days + 1))
 
 
 def _rough(length: timedelta) -> str:
-    """Say a length roughly."""
     seconds = length.total_seconds()
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= size:
@@ -90,9 +89,7 @@ def _rough(length: timedelta) -> str:
     return f"{seconds:.3g} s"
 
 
-# Fewer records tell nothing about which values repeat.
-_FEW = 2
-# An id of the sender's may be given twice by mistake; those events end up in quarantine.
+# A sender may give an id twice by mistake; those events are quarantined.
 _UNIQUE = 0.99
 _LONG_ID = 16
 _FEW_OWNERS = 50
@@ -101,7 +98,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class DraftChoice:
-    """SQL over the payload and bronze's columns, and why; a column where it is just that."""
+    """SQL over the payload and bronze's columns, and why; ``column`` if it is one of them."""
 
     sql: str
     why: str
@@ -109,7 +106,7 @@ class DraftChoice:
 
 
 def event_ids(sample: Sample, payload: Payload) -> list[DraftChoice]:
-    """Rank what could tell events apart, the best first; a record's own place is the last resort.
+    """Rank the candidates for an event's id, the best first; ``record_id`` is the last.
 
     Copies of a record do not count against an id: it is there to find them.
     """
@@ -141,7 +138,7 @@ def _best_first(ranked: list[tuple[Any, _T]]) -> list[_T]:
 
 
 def event_times(payload: Payload, *, from_topic: bool) -> list[DraftChoice]:
-    """Rank what could tell when an event was, the best first."""
+    """Rank the candidates for an event's time, the best first."""
     ranked = []
     for position, column in enumerate(payload.columns):
         clock = column.clock
@@ -159,7 +156,7 @@ def event_times(payload: Payload, *, from_topic: bool) -> list[DraftChoice]:
 
 
 def instants(choice: DraftChoice, count: int) -> list[datetime | None]:
-    """Give the event time of each record of the sample, None where it cannot be told."""
+    """Return the event time of each record of the sample, or None where it is unknown."""
     column = choice.column
     if column is None or column.clock is None:
         return [None] * count
@@ -167,7 +164,7 @@ def instants(choice: DraftChoice, count: int) -> list[datetime | None]:
 
 
 def identities(choice: DraftChoice, payload: Payload, count: int) -> list[str | None] | None:
-    """Give the id of each record of the sample; None where only Spark could tell."""
+    """Return the id of each record of the sample, or None where only Spark could tell."""
     if choice.column is not None:
         return [None if value is None else str(value) for value in choice.column.values]
     pair = next((p for p in _device_times(payload) if _pair_sql(*p) == choice.sql), None)
@@ -177,14 +174,12 @@ def identities(choice: DraftChoice, payload: Payload, count: int) -> list[str | 
     return [str(at) for at in range(count)] if choice.sql == "record_id" else None
 
 
-def in_future(found: Sequence[datetime | None], now: datetime | None = None) -> int:
-    """Count the instants that lie ahead."""
-    this = now or datetime.now(UTC)
-    return sum(one is not None and one > this for one in found)
+def in_future(found: Sequence[datetime | None]) -> int:
+    """Count the instants that lie in the future."""
+    return sum(one is not None and one > datetime.now(UTC) for one in found)
 
 
 def _distinct(sample: Sample) -> list[int]:
-    """Give the first position of each payload; copies are left out."""
     first: dict[bytes, int] = {}
     for at, record in enumerate(sample.records):
         first.setdefault(record.payload.strip(), at)
@@ -192,12 +187,12 @@ def _distinct(sample: Sample) -> list[int]:
 
 
 def _uniqueness(column: Column, distinct: Sequence[int]) -> tuple[float, str] | None:
-    """Give the share of values that are one of a kind, with words for it; None where too few."""
+    """Return the share of distinct values and a reason; None if it is too small for an id."""
     values = [column.values[at] for at in distinct]
     missing = sum(value is None for value in values)
     different = len({str(value) for value in values if value is not None})
     share = different / len(values)
-    if share < _UNIQUE or len(values) < _FEW:
+    if share < _UNIQUE or len(values) < 2:
         return None
     why = f"{different:,} values in {len(values):,} different records"
     if missing:
@@ -216,8 +211,8 @@ def _looks_random(column: Column) -> bool:
 
 
 def _pairs(payload: Payload, distinct: Sequence[int]) -> Iterator[DraftChoice]:
-    """Try which device spoke together with when it did."""
-    if len(distinct) < _FEW:
+    """Return pairs of a device and a time that are unique."""
+    if len(distinct) < 2:
         return
     for device, time in _device_times(payload):
         pairs = [(device.values[at], time.values[at]) for at in distinct]
@@ -231,7 +226,7 @@ def _pairs(payload: Payload, distinct: Sequence[int]) -> Iterator[DraftChoice]:
 
 
 def _device_times(payload: Payload) -> Iterator[tuple[Column, Column]]:
-    devices = [c for c in payload.columns if c.is_scalar and is_device(c.path[-1])]
+    devices = [c for c in payload.columns if c.is_scalar and has_word(c.path[-1], DEVICES)]
     times = [c for c in payload.columns if c.clock is not None and c.clock.has_time]
     yield from product(devices, times)
 
@@ -241,7 +236,7 @@ def _pair_sql(device: Column, time: Column) -> str:
 
 
 _MOST_KINDS, _MOST_MEASURES = 50, 2
-# Windows that people read, and the span of a sample up to which each is the one.
+# The span of a sample, and the window for it.
 _SIZES = ((timedelta(hours=3), timedelta(minutes=1)), (timedelta(days=3), timedelta(hours=1)))
 
 
@@ -257,7 +252,7 @@ class FirstTable:
 
 
 def gold_keys(columns: Sequence[Column], left_out: Sequence[Column | None]) -> list[Column]:
-    """Rank the columns that sort events into few kinds, the best first."""
+    """Rank the columns with few different values, the best first."""
     ranked = []
     for position, column in enumerate(columns):
         if any(column is other for other in left_out) or column.name.lower() in GOLD_RESERVED:
@@ -265,14 +260,18 @@ def gold_keys(columns: Sequence[Column], left_out: Sequence[Column | None]) -> l
         kinds = kinds_of(column)
         if kinds is None:
             continue
-        kind, text = is_kind(column.path[-1]), column.type.kind == "string"
+        kind, text = _is_kind(column), column.type.kind == "string"
         owner = is_owner(column.path[-1])
         ranked.append(((kind, -len(column.path), text, owner, -len(kinds), -position), column))
     return _best_first(ranked)
 
 
+def _is_kind(column: Column) -> bool:
+    return not KINDS.isdisjoint(words_of(column.path[-1])[-1:])
+
+
 def kinds_of(column: Column) -> list[str] | None:
-    """List the few values of a column that has few, most of them seen often."""
+    """List the values of a column that has few, most of them seen often; else None."""
     if column.type.kind not in ("string", "boolean", "bigint") or column.clock is not None:
         return None
     said = [value for value in column.values if value is not None]
@@ -281,7 +280,7 @@ def kinds_of(column: Column) -> list[str] | None:
     held = [str(value) for value in said]
     kinds = sorted(set(held))
     enough = len(held) >= max(0.8 * len(column.values), 1)
-    whole = column.type.kind == "bigint" and not is_kind(column.path[-1])
+    whole = column.type.kind == "bigint" and not _is_kind(column)
     most = min(_MOST_KINDS, max(len(held) // 4, 3))
     if not enough or whole or not 1 < len(kinds) <= most:
         return None
@@ -296,7 +295,7 @@ def first_table(
     times: Sequence[datetime | None],
     size: timedelta | None,
 ) -> FirstTable:
-    """Define the first gold table; the span of the times says how long a window is, or ``size``."""
+    """Define the first gold table, its windows of ``size``, or by the span of the times."""
     known = [one for one in times if one is not None]
     span = max(known) - min(known) if known else timedelta(0)
     window = size or next((one for most, one in _SIZES if span <= most), _A_DAY)
@@ -320,11 +319,12 @@ def _measures(
     found: list[tuple[str, str, str]] = []
     numbers = [c for c in columns if c.clock is None and c is not key]
     sums = [c for c in numbers if c.type.kind == "decimal" and is_money(c.path[-1])]
-    means = [c for c in numbers if c.type.kind == "double" and not is_coordinate(c.path[-1])]
-    owners = [
-        c for c in numbers
-        if c.is_scalar and is_owner(c.path[-1]) and (is_id(c.path[-1]) or c.type.kind == "string")
-    ]  # fmt: skip
+    # A mean of coordinates says little.
+    means = [
+        c for c in numbers if c.type.kind == "double" and not has_word(c.path[-1], COORDINATES)
+    ]
+    owners = [c for c in numbers if c.is_scalar and is_owner(c.path[-1])]
+    owners = [c for c in owners if has_word(c.path[-1], IDS) or c.type.kind == "string"]
     for prefix, aggregate, some in (
         ("total", "sum", sums[:_MOST_MEASURES]),
         ("mean", "avg", means[:_MOST_MEASURES]),
@@ -362,7 +362,7 @@ _PLAIN = frozenset(["string", "boolean", "bigint", "double", "decimal"])
 
 
 def rules_of(columns: Sequence[Column]) -> list[dict[str, Any]]:
-    """Give expectations over silver as a suite has them; all but the id and the time warn only."""
+    """Return expectations as a suite has them; all but those on id and time are warnings."""
     rules: list[dict[str, Any]] = [
         {"type": f"expect_column_values_to_{what}", "kwargs": {"column": name}}
         for what, name in (
@@ -379,7 +379,7 @@ def rules_of(columns: Sequence[Column]) -> list[dict[str, Any]]:
 
 
 def _met(column: Column) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Tell what the sample's values of a column meet."""
+    """Return the expectations that the sample's values of a column meet."""
     if column.clock is None and column.type.kind not in _PLAIN:
         return
     if all(value is not None for value in column.values):

@@ -1,7 +1,7 @@
-"""What a sample's payloads become: types, how fields tell time, the schema, silver's columns.
+"""Infer a payload's schema and silver's columns from a sample: names, types, formats of times.
 
-In doubt a type is the wider one: a value that does not fit exactly is quarantined later, and a
-text can still be read by an expression.
+In doubt a type is the wider one: a value that does not fit exactly would be quarantined, and a
+text can still be parsed by an expression.
 """
 
 from __future__ import annotations
@@ -18,11 +18,91 @@ from tidelake.config.names import SILVER_RESERVED, is_column_name
 from tidelake.config.types import Field, FieldType, quoted
 from tidelake.errors import SourceError
 from tidelake.instants import DATE, LOCAL, TO_THE_MINUTE, ZONED
-from tidelake.scaffold.words import is_money, is_time
+
+_WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_MONEY = _words(
+    """
+    amount balance cost discount fare fee income paid payment price refund revenue salary subtotal
+    tax tip total turnover chf cny czk dkk eur gbp inr jpy nok pln sek usd
+    """
+)
+# A name with one of these is a count or a rate: `total_items`, `tax_rate`.
+_NOT_MONEY = _words(
+    """
+    cents cnt code count days duration hours id items minor minutes ms number pct percent
+    percentage qty quantity rate ratio seconds type users
+    """
+)
+KINDS = _words(
+    """
+    action category channel class country currency event kind level method operation platform
+    region severity source state status type
+    """
+)
+_OWNERS = _words(
+    """
+    account client customer device host machine member node owner parent player product sensor
+    session shop sku station store subject tenant user vehicle visitor
+    """
+)
+# They send one reading at a time; a person or an address may send two in a second.
+DEVICES = _words("device machine meter node plant probe sensor station turbine vehicle")
+COORDINATES = _words("lat latitude lng lon long longitude")
+IDS = _words("guid id key uid uuid")
+_TIMES = _words("at created date datetime logged occurred time timestamp ts when")
+
+
+def words_of(name: str) -> tuple[str, ...]:
+    """Split a field's name into words in lower case: ``orderId`` and ``order_id`` are alike."""
+    return tuple(word.lower() for word in _WORD.findall(name))
+
+
+def has_word(name: str, words: frozenset[str]) -> bool:
+    """Return whether a field's name has one of the words."""
+    return not words.isdisjoint(words_of(name))
+
+
+def is_money(name: str) -> bool:
+    """Return whether a field of this name holds an amount of money."""
+    return has_word(name, _MONEY) and not has_word(name, _NOT_MONEY)
+
+
+def is_owner(name: str) -> bool:
+    """Return whether a field of this name identifies the event's owner, not the event."""
+    return has_word(name, _OWNERS | DEVICES) and "agent" not in words_of(name)
+
+
+def id_rank(name: str) -> int:
+    """Rank a name as that of the event's own id, from 0 to 4."""
+    words = words_of(name)
+    if not has_word(name, IDS):
+        return 0
+    if "event" in words or words in (("uuid",), ("guid",)):
+        return 4
+    return 1 if is_owner(name) else 3
+
+
+def time_rank(name: str) -> int:
+    """Rank a name as that of the event's time, from 0 to 4."""
+    words = set(words_of(name))
+    if not words & _TIMES:
+        return 0
+    if words & {"updated", "modified", "expires", "expiry", "due", "birth", "ingested", "received"}:
+        return 1
+    if words & {"event", "occurred", "timestamp", "ts"}:
+        return 4
+    return 3
+
 
 STRING = FieldType("string")
 _BIGINT_END = 1 << 63
-# An object with more names than this, or hardly one of them in each record, is a map.
+# An object is a map if it has more names than this, or if most records lack most of them.
 _NAMES = 60
 _RARE_NAMES, _RARE = 20, 0.2
 _MONEY_DIGITS, _MONEY_SCALE = 18, 4
@@ -31,16 +111,16 @@ _MOST_DIGITS = 38
 
 @dataclass(frozen=True)
 class Shape:
-    """A field's type in the payload's schema, and what a reader should know of the choice."""
+    """A field's type in the payload's schema, with notes for the user."""
 
     type: FieldType
     notes: tuple[str, ...] = ()
 
 
 def shape_of(name: str, values: Iterable[object]) -> Shape:
-    """Infer a field's type from its name, which tells of money, and its values in JSON.
+    """Infer a field's type from its values, where numbers with a point are ``Decimal``.
 
-    Nulls are among them; numbers with a point are ``Decimal``.
+    The name decides whether such numbers are money.
     """
     held = [value for value in values if value is not None]
     if not held:
@@ -67,10 +147,9 @@ def fields_of(values: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, Shape], .
 
 
 def _kind(value: object) -> str:
-    if isinstance(value, bool):
-        return "boolean"
     kinds: tuple[tuple[type, str], ...] = (
-        (str, "text"), (int, "whole"), (Decimal, "fraction"), (dict, "object"), (list, "array")
+        (bool, "boolean"), (str, "text"), (int, "whole"), (Decimal, "fraction"),
+        (dict, "object"), (list, "array"),
     )  # fmt: skip
     return next(name for kind, name in kinds if isinstance(value, kind))
 
@@ -83,7 +162,7 @@ def _text(held: Sequence[object]) -> Shape:
 
 
 def _number(name: str, held: Sequence[Decimal]) -> Shape:
-    # 1e2 has no digit after the point, and 2.50 two: what was written counts.
+    # As written: 1e2 has no digit after the point, 2.50 has two.
     scales = [max(-int(one.as_tuple().exponent), 0) for one in held]
     scale = max(scales)
     digits = max(len(str(abs(int(one)))) for one in held)
@@ -105,24 +184,20 @@ def _object(held: Sequence[dict[str, Any]]) -> Shape:
         empty = FieldType("map", key=STRING, value=STRING)
         return Shape(empty, ("always empty in the sample",))
     filled = sum(len(value) for value in held) / (len(names) * len(held))
+    rare = len(names) > _RARE_NAMES and filled < _RARE
     folded = {name.lower() for name in names if name.strip() and name.isprintable()}
-    if (
-        len(names) > _NAMES
-        or (len(names) > _RARE_NAMES and filled < _RARE)
-        or len(folded) < len(names)
-    ):
+    if len(names) > _NAMES or rare or len(folded) < len(names):
         inner = shape_of("", [item for value in held for item in value.values()])
         note = f"{len(names)} names in the sample, so a map"
         return Shape(FieldType("map", key=STRING, value=inner.type), (note, *inner.notes))
     read = fields_of(held)
+    fields = tuple(Field(name, shape.type) for name, shape in read)
     notes = tuple(f"{name}: {note}" for name, shape in read for note in shape.notes)
-    return Shape(
-        FieldType("struct", fields=tuple(Field(name, shape.type) for name, shape in read)), notes
-    )
+    return Shape(FieldType("struct", fields=fields), notes)
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# What lies outside these years is a number and no time.
+# Seconds since the epoch: a number outside of 2000 to 2100 is not taken for a time.
 _FIRST, _END = 946_684_800, 4_102_444_800
 TIMESTAMP, DATE_TYPE = FieldType("timestamp"), FieldType("date")
 _NO_ZONE = "without a zone, read as UTC"
@@ -132,16 +207,15 @@ _SECONDS = FieldType("decimal", precision=20, scale=6)
 
 @dataclass(frozen=True)
 class Clock:
-    """How a field tells time.
+    """The format in which a field holds a time.
 
     Attributes:
         type: The field's type in the payload's schema.
-        sql: What makes a timestamp of it, with ``{0}`` for the field; ``{0}`` alone where it is
-            one already.
-        words: For people.
-        read: Gives the instant of a value; None where it tells none.
-        note: What the sample leaves open; empty where nothing.
-        has_time: Whether it knows more than the date.
+        sql: Converts the field, ``{0}``, into a timestamp; ``{0}`` alone if it is one already.
+        words: The format's name.
+        read: Parses a value; None where it has another format.
+        note: What the sample leaves open, if anything.
+        has_time: False for a date without a time of day.
     """
 
     type: FieldType
@@ -153,10 +227,7 @@ class Clock:
 
 
 def clock_of(values: Iterable[object]) -> Clock | None:
-    """Find the one way in which all values of a field, as JSON has them, tell time.
-
-    Nulls do not count; None where there is no such way, or no value.
-    """
+    """Return the format of time that all values of a field have but for nulls, or None."""
     held = [value for value in values if value is not None]
     if not held:
         return None
@@ -177,8 +248,7 @@ def _clocks(held: Sequence[object]) -> Iterator[Clock]:
 
 def _iso(texts: Sequence[str]) -> Clock:
     if all(re.fullmatch(DATE, text) for text in texts):
-        sql = "CAST({0} AS TIMESTAMP)"
-        return Clock(DATE_TYPE, sql, "a date", _read_iso, has_time=False)
+        return Clock(DATE_TYPE, "CAST({0} AS TIMESTAMP)", "a date", _read_iso, has_time=False)
     zoned = all(re.search(r"(?:Z|[+-][0-9]{2}:?[0-9]{2})$", text) for text in texts)
     return Clock(TIMESTAMP, "{0}", "ISO 8601", _read_iso, "" if zoned else _NO_ZONE)
 
@@ -195,8 +265,8 @@ def _read_iso(value: object) -> datetime | None:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-# Python's pattern, Spark's, and what to call it. Day before month, as most of the world writes it,
-# comes first; where the sample leaves that open, the note says so.
+# Python's pattern, Spark's, and a name. Where a sample leaves open whether the day or the month
+# comes first, the day does, and a note says so.
 _PATTERNS = (
     ("%d/%b/%Y:%H:%M:%S %z", "dd/MMM/yyyy:HH:mm:ss Z", "a web server's log"),
     ("%Y-%m-%d %H:%M:%S UTC", "yyyy-MM-dd HH:mm:ss 'UTC'", "UTC in words"),
@@ -226,7 +296,7 @@ def _reader(pattern: str) -> Callable[[object], datetime | None]:
             found = datetime.strptime(str(value), pattern)
         except ValueError:
             return None
-        # Spark's patterns want every digit, Python's take 5 for 05.
+        # Spark's patterns require every digit, Python's accept 5 for 05.
         if not found.strftime(pattern).startswith(str(value)):
             return None
         return found if found.tzinfo else found.replace(tzinfo=UTC)
@@ -234,16 +304,13 @@ def _reader(pattern: str) -> Callable[[object], datetime | None]:
     return read
 
 
-_UNITS = (
-    (1, "timestamp_seconds({})", "epoch seconds"),
-    (1_000, "timestamp_millis({})", "epoch milliseconds"),
-    (1_000_000, "timestamp_micros({})", "epoch microseconds"),
-    (1_000_000_000, "timestamp_micros({} div 1000)", "epoch nanoseconds"),
-)
-
-
 def _epochs(field: str, kind: FieldType, number: Callable[[object], int | None]) -> Iterator[Clock]:
-    for scale, sql, words in _UNITS:
+    for scale, sql, words in (
+        (1, "timestamp_seconds({})", "epoch seconds"),
+        (1_000, "timestamp_millis({})", "epoch milliseconds"),
+        (1_000_000, "timestamp_micros({})", "epoch microseconds"),
+        (1_000_000_000, "timestamp_micros({} div 1000)", "epoch nanoseconds"),
+    ):
 
         def read(value: object, scale: int = scale) -> datetime | None:
             whole = number(value)
@@ -282,12 +349,12 @@ class Column:
 
     Attributes:
         name: In silver.
-        path: The field's, from the payload's top.
-        sql: Gives the column's value, over the payload.
-        type: The field's, before ``sql``.
-        values: The field's in each record of the sample, None where it lacks it.
-        clock: How it tells time; None where it does not.
-        notes: What a reader should know.
+        path: Names of the field and of the structs around it, the outermost first.
+        sql: Expression over the payload.
+        type: The field's type.
+        values: The field's value in each record of the sample; None where it is missing.
+        clock: The format of its time; None where it holds none.
+        notes: For the user.
     """
 
     name: str
@@ -300,26 +367,23 @@ class Column:
 
     @property
     def is_scalar(self) -> bool:
-        """Tell whether a value of it stands for itself, as a key or an id must."""
+        """Whether it can be a key or an id."""
         return self.type.kind not in ("array", "map", "struct")
 
     @property
     def field(self) -> str:
-        """The field as SQL over the payload, whatever ``sql`` makes of it."""
+        """The field itself as SQL over the payload."""
         return sql_name(*self.path)
 
     @property
     def shown(self) -> str:
-        """The field as people name it."""
+        """The field in messages: ``customer.country``."""
         return ".".join(self.path)
 
 
 @dataclass(frozen=True)
 class Payload:
-    """The schema of a sample's payloads and silver's columns, with notes on what is left out.
-
-    A struct's fields are columns of their own.
-    """
+    """The schema of a sample's payloads, silver's columns, and notes on what is left out."""
 
     fields: tuple[Field, ...]
     columns: tuple[Column, ...]
@@ -335,17 +399,17 @@ class Payload:
 
 
 def payload_of(values: Sequence[Mapping[str, Any]]) -> Payload:
-    """Infer schema and columns from the objects of a sample.
+    """Infer schema and columns from JSON objects; each field of a struct is a column.
 
     Raises:
-        SourceError: No field can stand in a schema.
+        SourceError: No field has a name that a schema can hold.
     """
     fields: list[Field] = []
     columns: list[Column] = []
     notes: list[str] = []
     seen: set[str] = set()
     for name, shape in fields_of(values):
-        why = None
+        why = ""
         if not name.strip() or not name.isprintable():
             why = "no name that can be written"
         elif name.startswith("_"):
@@ -359,7 +423,7 @@ def payload_of(values: Sequence[Mapping[str, Any]]) -> Payload:
         held = [value.get(name) for value in values]
         found = [_with_clock(one) for one in _leaves((name,), shape, held)]
         columns += found
-        # An epoch with a fraction is no DOUBLE: its clock knows the exact type.
+        # Epoch seconds with a fraction are DECIMAL, not DOUBLE.
         kind = shape.type
         if len(found) == 1 and found[0].path == (name,):
             kind = found[0].type
@@ -382,16 +446,15 @@ def _leaves(path: tuple[str, ...], shape: Shape, held: list[Any]) -> Iterator[Co
 
 
 def _with_clock(column: Column) -> Column:
-    """Find out how a column tells time; a number needs a name that says so, too."""
+    """Set a column's format of time; a number counts as one only if the name says so too."""
     clock = clock_of(column.values) if column.is_scalar else None
     name = column.path[-1]
-    if clock is None or (clock.sql != "{0}" and clock.has_time and not is_time(name)):
+    if clock is None or (clock.sql != "{0}" and clock.has_time and not has_word(name, _TIMES)):
         return replace(column, sql=column.field)
     if clock.type.kind == "decimal" and len(column.path) > 1:
-        # A struct's own type holds the field.
-        clock = replace(
-            clock, sql="timestamp_seconds(CAST({0} AS DECIMAL(20,6)))", type=column.type
-        )
+        # The field's type is part of the struct's.
+        sql = "timestamp_seconds(CAST({0} AS DECIMAL(20,6)))"
+        clock = replace(clock, sql=sql, type=column.type)
     sql = clock.sql if clock.has_time else "{0}"
     notes = (*column.notes, *(() if sql == "{0}" else (clock.words,)))
     if clock.note and clock.note not in notes:
@@ -400,7 +463,7 @@ def _with_clock(column: Column) -> Column:
 
 
 def _named(columns: Sequence[Column]) -> tuple[Column, ...]:
-    """Give each column a name that silver can bear and no other has."""
+    """Give each column a valid name in silver that no other has."""
     silvers = {name.lower() for name in SILVER_RESERVED} - {"event_id", "event_time"}
     taken = set(silvers)
     named = []
@@ -420,7 +483,7 @@ def _named(columns: Sequence[Column]) -> tuple[Column, ...]:
 
 
 def sql_name(*path: str) -> str:
-    """Write a field as SQL: bare where SQL then reads the same, else in backquotes."""
+    """Write a field as SQL, in backquotes where it could mean something else without."""
     bare = ".".join(path)
     plain = all(re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) for name in path)
     if plain and not expression_problems(bare, path[:1]) and columns_in(bare) == {path[0].lower()}:

@@ -1,4 +1,4 @@
-"""The records that a new pipeline is inferred from: the first lines of files, or of a topic."""
+"""The sample that a new pipeline is inferred from: the first records of files or of a topic."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from typing import IO, Any
 
 from tidelake.errors import SourceError
 
-# A folder may hold a million files; so many, evenly spread over their times, tell enough.
+# A folder may hold a million files; at most so many are read, evenly spread over their times.
 _FILES = 50
 _OPENERS: dict[str, Callable[..., IO[Any]]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 _UNREADABLE = frozenset({".zst", ".lz4", ".snappy", ".deflate", ".parquet", ".avro", ".orc"})
-# A record longer than this is no record of a stream, and would fill the memory.
+# Bytes of a record; a longer one would fill the memory.
 _LONGEST = 16 << 20
 
 
 @dataclass(frozen=True)
 class Record:
-    """One record: its place for people, its source partition (one for all files), its bytes."""
+    """A record: its place in messages, its source partition (one for all files), its bytes."""
 
     place: str
     partition: str
@@ -37,9 +37,9 @@ class Sample:
     """Records in the order of their arrival.
 
     Attributes:
-        records: Those that are JSON objects.
-        values: The content of each; numbers with a point are ``Decimal``, digit by digit.
-        broken: The others, each with why it is no JSON object.
+        records: The records that are JSON objects.
+        values: The content of each; numbers with a point are ``Decimal``.
+        broken: The other records, each with the reason.
     """
 
     records: tuple[Record, ...]
@@ -48,10 +48,10 @@ class Sample:
 
 
 def sample_of(records: Iterable[Record]) -> Sample:
-    """Read records as JSON.
+    """Parse records as JSON.
 
     Raises:
-        SourceError: There is none, or most are no JSON objects; names the first of those.
+        SourceError: There is none, or most are not JSON objects; names the first of those.
     """
     sound: list[Record] = []
     values: list[dict[str, Any]] = []
@@ -75,14 +75,14 @@ def sample_of(records: Iterable[Record]) -> Sample:
 
 
 def read_files(path: Path, *, lines: int) -> list[Record]:
-    """Read the first lines of the files under a path, in the order of their last change.
+    """Read the first lines of files, in the order of their last change.
 
     Args:
-        path: A file, or a folder that is read recursively; hidden files do not count.
-        lines: At most so many, evenly from the files.
+        path: A file, or a folder that is read recursively but for hidden files.
+        lines: The maximum in all; each file gives an equal part.
 
     Raises:
-        SourceError: There is no such path, no file, or none that can be read as text.
+        SourceError: There is no such path, no file, or a file cannot be read as text.
     """
     files = _files(path)
     if not files:
@@ -136,7 +136,7 @@ def _lines(file: Path) -> Iterator[Record]:
 
 
 def _read(payload: bytes) -> dict[str, Any] | str:
-    """Give the object of a payload, or say why it is none."""
+    """Return the JSON object of a payload, or why it holds none."""
     try:
         text = payload.decode("utf-8")
     except UnicodeDecodeError:
@@ -161,7 +161,6 @@ def _shown(text: str) -> str:
 
 
 def _remedy(payload: bytes) -> str:
-    """Say what would make JSON lines of what was found."""
     try:
         text = payload.decode("utf-8").strip()
     except UnicodeDecodeError:
