@@ -1,4 +1,4 @@
-"""Where a run tells what it measured, what needs a look, and what came from what."""
+"""Where a run sends metrics, alerts and lineage."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, model_validator
 
 from tidelake.config.model import Model, PositiveDuration, Text
-from tidelake.config.source import REFERENCE
+from tidelake.config.source import SecretReference
 
 _ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})")
 _MOST_PORT = 65_535
@@ -23,21 +23,11 @@ def _address(text: str) -> str:
     return text
 
 
-def _reference(text: str) -> str:
-    # The text itself is kept out of the message: the address of a webhook is a secret.
-    if not REFERENCE.fullmatch(text):
-        raise ValueError(
-            "must be a reference such as env:NAME or secret:SCOPE/KEY, never the address"
-        )
-    return text
-
-
 def _absolute(path: Path) -> Path:
     return path.expanduser().absolute()
 
 
 Address = Annotated[str, AfterValidator(_address)]
-SecretAddress = Annotated[str, AfterValidator(_reference)]
 FilePath = Annotated[Path, AfterValidator(_absolute)]
 
 
@@ -62,7 +52,8 @@ class AlertTargets(Model):
         webhook: Reference to the address that takes a POST of each change.
     """
 
-    webhook: SecretAddress | None = None
+    # The address of a webhook is a secret itself.
+    webhook: SecretReference | None = None
 
 
 class Lineage(Model):
@@ -75,8 +66,8 @@ class Lineage(Model):
         namespace: Of the jobs.
     """
 
-    url: SecretAddress | None = None
-    api_key: SecretAddress | None = None
+    url: SecretReference | None = None
+    api_key: SecretReference | None = None
     file: FilePath | None = None
     namespace: Text = "tidelake"
 

@@ -1,7 +1,6 @@
-"""Types of a payload's fields, as Spark's DDL names them, and its schema read without Spark.
+"""Types of a payload's fields in Spark's DDL, and a parser of schemas that needs no Spark.
 
-Read by hand rather than with sqlglot, whose types are those of many dialects: it takes types that
-Spark refuses, and turns others into synonyms.
+sqlglot is no substitute: it accepts types that Spark refuses, and has no suggestion for others.
 """
 
 from __future__ import annotations
@@ -46,13 +45,13 @@ _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
 def quoted(name: str) -> str:
-    """Give a name in backquotes, whatever it holds."""
+    """Quote a name with backquotes."""
     return "`" + name.replace("`", "``") + "`"
 
 
 @dataclass(frozen=True)
 class Field:
-    """A named part of a payload or of a struct."""
+    """A field of a payload or of a struct."""
 
     name: str
     type: FieldType
@@ -100,32 +99,28 @@ class FieldType:
 
 _MAX_PRECISION = 38
 _MAX_DEPTH = 50
-_TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|([A-Za-z_][A-Za-z0-9_]*)|(\d+)|('[^']*')|([<>(),:]))")
+_TOKEN = re.compile(
+    r"`(?:[^`]|``)+`|[A-Za-z_][A-Za-z0-9_]*|[0-9]+|'[^']*'|[<>(),:]|(?P<other>\S.{,19})", re.DOTALL
+)
 _KIND_OF: dict[str, Kind] = {str(kind): kind for kind in KINDS} | SYNONYMS
 
 
 class _Syntax(ValueError):
-    """The text cannot be read further."""
+    """The schema cannot be parsed beyond this point."""
 
 
 class _Reader:
-    """Recursive descent; problems with a meaning are collected, syntax stops it."""
+    """A recursive descent parser; it collects other problems than those of syntax."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, problems: list[str]) -> None:
         self.tokens: list[str] = []
         self.at = 0
         self.depth = 0
-        self.problems: list[str] = []
-        self.text = text.rstrip()
-
-    def split(self) -> None:
-        at = 0
-        while at < len(self.text):
-            match = _TOKEN.match(self.text, at)
-            if match is None:
-                raise _Syntax(f"cannot read the schema at '{self.text[at : at + 20].strip()}'")
-            self.tokens.append(match[0].strip())
-            at = match.end()
+        self.problems = problems
+        for match in _TOKEN.finditer(text):
+            if match["other"]:
+                raise _Syntax(f"cannot read the schema at '{match['other'].strip()}'")
+            self.tokens.append(match[0])
 
     def peek(self) -> str:
         return self.tokens[self.at] if self.at < len(self.tokens) else ""
@@ -183,11 +178,7 @@ class _Reader:
         word = self.take()
         kind = _KIND_OF.get(word.lower())
         if kind is None:
-            hint = "; use STRING" if word.lower() in {"varchar", "char", "text"} else ""
-            hint = hint or suggestion(word, (name.upper() for name in _KIND_OF))
-            self.problems.append(f"field '{place}': unknown type {word}{hint}")
-            self.skip_arguments()
-            found = FieldType("string")
+            found = self.unknown(word, place)
         elif kind == "decimal":
             found = self.decimal(place)
         elif kind in {"array", "map", "struct"}:
@@ -211,12 +202,13 @@ class _Reader:
         return FieldType("map", key=key, value=self.type(f"{place} (value)"))
 
     def decimal(self, place: str) -> FieldType:
-        precision, scale = 10, 0
+        digits = [10, 0]
         if self.takes("("):
-            precision = self.number(place)
+            digits[0] = self.number(place)
             if self.takes(","):
-                scale = self.number(place)
+                digits[1] = self.number(place)
             self.take(")")
+        precision, scale = digits
         if not 1 <= precision <= _MAX_PRECISION:
             self.problems.append(f"field '{place}': a decimal's precision is 1 to {_MAX_PRECISION}")
         if scale > precision:
@@ -229,32 +221,36 @@ class _Reader:
             raise _Syntax(f"field '{place}': '{token}' is no whole number")
         return int(token)
 
-    def skip_arguments(self) -> None:
+    def unknown(self, word: str, place: str) -> FieldType:
+        """Report an unknown type, and skip its arguments."""
+        hint = "; use STRING" if word.lower() in {"varchar", "char", "text"} else ""
+        hint = hint or suggestion(word, (name.upper() for name in _KIND_OF))
+        self.problems.append(f"field '{place}': unknown type {word}{hint}")
         opened = 0
         while (token := self.peek()) and (opened or token in {"(", "<"}):
             self.take()
             opened += (token in {"(", "<"}) - (token in {")", ">"})
             if not opened:
                 break
+        return FieldType("string")
 
 
 @lru_cache(maxsize=256)
 def parse_schema(ddl: str) -> tuple[Field, ...]:
-    """Read a payload's schema, such as ``event_id STRING, value DECIMAL(18,2)``.
+    """Parse a payload's schema, such as ``event_id STRING, value DECIMAL(18,2)``.
 
     Returns:
         The fields in order; at least one.
 
     Raises:
-        Problems: Everything wrong with the schema, or the place where reading stopped.
+        Problems: All problems of the schema, up to the first syntax error.
     """
-    reader = _Reader(ddl)
     fields: tuple[Field, ...] = ()
+    problems: list[str] = []
     try:
-        reader.split()
-        fields = reader.fields("")
+        fields = _Reader(ddl, problems).fields("")
     except _Syntax as error:
-        reader.problems.append(str(error))
-    if reader.problems:
-        raise Problems(reader.problems)
+        problems.append(str(error))
+    if problems:
+        raise Problems(problems)
     return fields
