@@ -195,27 +195,16 @@ class TableEntry:
 def entries_of(pipeline: Pipeline) -> list[TableEntry]:
     """Describe a pipeline's tables, gold first."""
     silver = silver_types(pipeline)
-    return [
-        _entry(table, meaning_of(pipeline, table), types, keys, example, window)
-        for table, types, keys, example, window in (
-            *_gold(pipeline, silver),
-            *_layers(pipeline, silver),
-        )
-    ]
+    return [*_gold_entries(pipeline, silver), *_layer_entries(pipeline, silver)]
 
 
-def shared_entries() -> list[TableEntry]:
+def shared_entries() -> Iterator[TableEntry]:
     """Describe the tables that all pipelines share."""
-    return [
-        _entry(
-            table,
-            standard_meaning(table),
-            # Of a nested type the names within keep their case.
-            {name: kind if "struct" in kind else kind.upper() for name, kind in columns.items()},
-            *_SHARED[table],
-        )
-        for table, columns in OPS_TABLES.items()
-    ]
+    for table, (keys, example) in _SHARED.items():
+        kinds = OPS_TABLES[table].items()
+        # In a nested type the names keep their case.
+        types = {name: kind if "struct" in kind else kind.upper() for name, kind in kinds}
+        yield _entry(table, standard_meaning(table), types, keys, example)
 
 
 def _entry(
@@ -225,15 +214,18 @@ def _entry(
     return TableEntry(table, meaning.description, tuple(keys), window, columns, example)
 
 
-# A table's name, types, keys, example and window.
-_Told = tuple[str, Types, Sequence[str], str, str]
-
-
-def _gold(pipeline: Pipeline, silver: Types) -> Iterator[_Told]:
+def _gold_entries(pipeline: Pipeline, silver: Types) -> Iterator[TableEntry]:
     if pipeline.dimension is not None:
-        yield from _dimension(pipeline, pipeline.dimension.key, silver)
+        own = {name: silver[name] for name in pipeline.defined_columns if name[0] != "_"}
+        for name in pipeline.gold_names:
+            is_history = name.endswith("__history")
+            bounds = ("valid_from", "valid_to", "is_current") if is_history else ()
+            keys = (*pipeline.dimension.key, *bounds[:1])
+            where = " WHERE NOT is_current" if is_history else ""
+            example = f"SELECT * FROM {name}{where} LIMIT 10"
+            yield _entry(name, meaning_of(pipeline, name), own | _standard(bounds), keys, example)
     for gold in pipeline.gold:
-        yield _windowed(gold, silver)
+        yield _window_entry(pipeline, gold, silver)
     for join in pipeline.joins:
         name = f"gold.{join.name}"
         of_right = silver if join.right.pipeline == pipeline.name else {}
@@ -241,9 +233,10 @@ def _gold(pipeline: Pipeline, silver: Types) -> Iterator[_Told]:
         types |= {one: type_of(sql, of_right) for one, sql in join.right.columns.items()}
         right = next(iter(join.right.columns))
         example = f"SELECT count(*) AS events, count({right}) AS matched FROM {name}"
-        yield name, types, (), example, f"a match up to {written(join.within)} after"
+        window = f"a match up to {written(join.within)} after"
+        yield _entry(name, meaning_of(pipeline, name), types, (), example, window)
     for detection in pipeline.detections:
-        yield _windowed(detection.hours, silver)
+        yield _window_entry(pipeline, detection.hours, silver)
         name = f"gold.{detection.name}"
         types = {
             one: silver.get(one) if one in detection.keys else STANDARD.get(one)
@@ -251,40 +244,27 @@ def _gold(pipeline: Pipeline, silver: Types) -> Iterator[_Told]:
         }
         types |= {one: type_of(sql, silver) for one, sql in detection.columns.items()}
         example = f"SELECT rule, count(*) AS alerts FROM {name} GROUP BY rule ORDER BY rule"
-        yield name, types, ("event_id", "rule"), example, ""
+        yield _entry(name, meaning_of(pipeline, name), types, ("event_id", "rule"), example)
 
 
-def _dimension(pipeline: Pipeline, key: Sequence[str], silver: Types) -> Iterator[_Told]:
-    own = {name: silver[name] for name in pipeline.defined_columns if not name.startswith("_")}
-    for table in pipeline.gold_names:
-        is_history = table.endswith("__history")
-        bounds = ("valid_from", "valid_to", "is_current") if is_history else ()
-        some = " WHERE NOT is_current" if is_history else ""
-        example = f"SELECT * FROM {table}{some} LIMIT 10"
-        yield table, own | _standard(bounds), (*key, *bounds[:1]), example, ""
-
-
-def _windowed(gold: GoldTable, silver: Types) -> _Told:
+def _window_entry(pipeline: Pipeline, gold: GoldTable, silver: Types) -> TableEntry:
     name, window = f"gold.{gold.name}", gold.window
-    order = f"{gold.measures[0].name} DESC"
-    bounds: tuple[str, ...] = ("window_start",)
-    begins, cut = "window_start", "all time"
+    key, begins, cut = ("window_start",), "window_start DESC, ", "all time"
     if isinstance(window, TumblingWindow):
         cut = f"{written(window.size)} each"
     elif isinstance(window, HoppingWindow):
         cut = f"{written(window.size)} each, a new one every {written(window.slide)}"
     elif isinstance(window, SessionWindow):
         cut = f"until nothing happens for {written(window.gap)}"
-        bounds, begins = ("session_id",), "session_start"
-    else:
-        bounds, begins = (), ""
-    order = f"{begins} DESC, {order}" if begins else order
+        key, begins = ("session_id",), "session_start DESC, "
+    keys = gold.keys if window.kind == "global" else (*key, *gold.keys)
+    order = f"{'' if window.kind == 'global' else begins}{gold.measures[0].name} DESC"
     shown = ", ".join(column for column in gold.columns if column != "session_id")
     example = f"SELECT {shown} FROM {name} ORDER BY {order} LIMIT 10"
-    return name, gold_types(gold, silver), (*bounds, *gold.keys), example, cut
+    return _entry(name, meaning_of(pipeline, name), gold_types(gold, silver), keys, example, cut)
 
 
-def _layers(pipeline: Pipeline, silver: Types) -> Iterator[_Told]:
+def _layer_entries(pipeline: Pipeline, silver: Types) -> Iterator[TableEntry]:
     # In the table's order.
     names = (*SILVER_RESERVED[:2], *pipeline.defined_columns, *SILVER_RESERVED[2:])
     own = {name: silver.get(name) for name in names if not name.startswith("_")}
@@ -300,7 +280,7 @@ def _layers(pipeline: Pipeline, silver: Types) -> Iterator[_Told]:
         ("bronze.{}", _standard(BRONZE_COLUMNS), "record_id", arrived),
     ):
         name = table.format(pipeline.name)
-        yield name, types, (key,), example.format(name), ""
+        yield _entry(name, meaning_of(pipeline, name), types, (key,), example.format(name))
 
 
 def _standard(names: Iterable[str]) -> dict[str, str | None]:
@@ -311,7 +291,7 @@ def to_markdown(pipelines: Iterable[Pipeline], *, with_shared: bool) -> str:
     """Write a page: a section a pipeline, a part a table; the shared tables come last."""
     sections = [(one.name, one.description, entries_of(one)) for one in pipelines]
     if with_shared:
-        sections.append((SHARED, "Tables that all pipelines write to.", shared_entries()))
+        sections.append((SHARED, "Tables that all pipelines write to.", [*shared_entries()]))
     from jinja2 import Environment, PackageLoader  # noqa: PLC0415  no table's comment needs it
 
     templates = Environment(
