@@ -1,7 +1,4 @@
-"""Frozen models of ``conf/``, and loading that reports every error at once.
-
-Knows the whole contract of a pipeline file, with what is not built yet; imports no Spark.
-"""
+"""Frozen models of the files in ``conf/``, and loaders that report all errors; without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check the arguments of expectations: bounds, sets, patterns, names of columns, conditions."""
+"""Check the arguments of expectations: bounds, sets, patterns, columns, conditions."""
 
 from __future__ import annotations
 
@@ -35,12 +35,10 @@ _JAVA_CLASS = re.compile(r"\\[hHRez]|\\[pP]\{\w+\}")
 
 
 def as_bound(value: object) -> Bound:
-    """Read a bound as Great Expectations does: every number as a float, text by its look.
-
-    A time without a zone is UTC.
+    """Parse a bound as Great Expectations does, numbers as floats; a time without a zone is UTC.
 
     Raises:
-        ValueError: It is no finite number, date or time.
+        ValueError: It is not a finite number, a date or a time.
     """
     if isinstance(value, date):
         raise ValueError("YAML reads an unquoted date as something else than text; quote it")
@@ -68,7 +66,7 @@ def _finite(value: float | str) -> float:
 
 
 def is_parameter(value: object) -> bool:
-    """Tell whether a value is to be filled in when the gate judges."""
+    """Return whether a value is computed when the gate runs."""
     return isinstance(value, Mapping) and PARAMETER in value
 
 
@@ -76,7 +74,7 @@ def from_now(value: Mapping[str, Any], now: datetime) -> datetime:
     """Compute ``{"$PARAMETER": "now - 1 day"}``.
 
     Raises:
-        ValueError: It is not ``now``, with or without a duration added or taken off.
+        ValueError: It is not ``now``, ``now + <duration>`` or ``now - <duration>``.
     """
     written = value[PARAMETER]
     match = _FROM_NOW.fullmatch(written) if isinstance(written, str) else None
@@ -90,14 +88,7 @@ def from_now(value: Mapping[str, Any], now: datetime) -> datetime:
 
 
 def argument_findings(kind: str, value: Any, path: KeyPath, columns: Columns) -> Iterator[Finding]:
-    """Find what is wrong with an argument of a signature's kind.
-
-    Args:
-        kind: What it has to be.
-        value: What was written.
-        path: Where it stands.
-        columns: The table's columns; None when they cannot be known.
-    """
+    """Check an argument against the kind in its signature; without ``columns`` no names."""
     if kind == "column":
         yield from _column(value, path, columns)
     elif kind in {"columns", "names"}:

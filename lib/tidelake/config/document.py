@@ -1,4 +1,4 @@
-"""A YAML file with the line of each key; what YAML lets pass and what a model says, as findings."""
+"""Read YAML with the line of each key, and turn violations of a model into findings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidelake.errors import ConfigError, UsageError, Violation
 
 KeyPath = tuple[str | int, ...]
 
-# No file written by hand comes near these; without them a file of a kilobyte could fill the memory.
+# Limits far above any file written by hand: aliases in 1 KB of YAML could fill the memory.
 _MOST_CHARACTERS = 1 << 20
 _MOST_LEVELS = 50
 _MOST_DIGITS = 1000
@@ -26,7 +26,7 @@ _TEXT = "tag:yaml.org,2002:str"
 
 @dataclass(frozen=True)
 class Finding:
-    """Something wrong at a place, before its line is known."""
+    """A problem at a path of keys."""
 
     path: KeyPath
     message: str
@@ -37,10 +37,10 @@ class Document:
     """A parsed file.
 
     Attributes:
-        file: Its path, for messages.
-        content: The mapping it holds.
-        lines: The line of each key or item, counted from 1.
-        findings: What is wrong with the YAML but does not stop reading.
+        file: Its path.
+        content: Its mapping.
+        lines: The line of each key and item, counted from 1.
+        findings: Problems of the YAML that do not stop the parser.
     """
 
     file: str
@@ -49,7 +49,7 @@ class Document:
     findings: list[Finding] = field(default_factory=list)
 
     def error(self, findings: Iterable[Finding]) -> ConfigError:
-        """Make one error of findings, each once, in the file's order."""
+        """Return one error with all findings in the file's order."""
         violations = [
             Violation(dotted(f.path), f.message, self.line(f.path)) for f in dict.fromkeys(findings)
         ]
@@ -57,7 +57,7 @@ class Document:
         return ConfigError(self.file, violations)
 
     def line(self, path: KeyPath) -> int | None:
-        """Find the line of a key, or of the nearest thing around it that is there."""
+        """Return the line of a key, or of the nearest enclosing key in the file."""
         for length in range(len(path), -1, -1):
             if path[:length] in self.lines:
                 return self.lines[path[:length]]
@@ -65,7 +65,7 @@ class Document:
 
 
 def dotted(path: KeyPath) -> str:
-    """Write a path of keys as ``gold[1].measures.clicks``."""
+    """Format a path of keys: ``gold[1].measures.clicks``."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
@@ -73,20 +73,18 @@ def dotted(path: KeyPath) -> str:
 
 
 class _TooLarge(yaml.MarkedYAMLError):
-    """A file would become too large, or too deep; says at which node."""
+    """A node makes the file too large or too deep."""
 
     def __init__(self, message: str, node: yaml.Node | None) -> None:
         super().__init__(problem=message, problem_mark=node.start_mark if node else None)
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, bounded; keys stay the text they were written as.
+    """PyYAML's safe loader with limits, and with keys as text.
 
-    YAML 1.1 reads an unquoted ``on:`` as the boolean true. The walk over the nodes reports that;
-    here the text is kept, so that nothing else goes wrong because of it.
-
-    An alias costs a few characters and repeats a whole node, which may hold aliases itself: what
-    the file would hold with every alias written out is counted while the nodes are composed.
+    YAML 1.1 reads an unquoted ``on:`` as true: :func:`_walk` reports that, and the text is kept so
+    that it causes no other finding. Aliases repeat whole nodes, so the size is counted with every
+    alias expanded.
     """
 
     def __init__(self, text: str) -> None:
@@ -106,7 +104,7 @@ class _Loader(yaml.SafeLoader):
         else:
             text = node.value if isinstance(node, yaml.ScalarNode) else ""
             if len(text) > _MOST_DIGITS and node is not None and node.tag != _TEXT:
-                # Digits in base 60 take minutes to become a number.
+                # Parsing a long number in base 60 takes minutes.
                 raise _TooLarge(f"holds a number of {len(text)} characters", parent)
             self._written_out += 1 + len(text)
             self._sizes[id(node)] = self._written_out - before
@@ -124,14 +122,11 @@ class _Loader(yaml.SafeLoader):
 
 
 def read_document(path: Path) -> Document:
-    """Read a YAML file whose top is a mapping.
-
-    Returns:
-        The document; its ``findings`` still have to be reported.
+    """Read a YAML file that holds a mapping; the caller reports the document's findings.
 
     Raises:
         UsageError: The file cannot be read.
-        ConfigError: It is no YAML, is empty, too large or too deep, or holds no mapping.
+        ConfigError: It is not YAML, is empty, too large or too deep, or holds no mapping.
     """
     document = Document(str(path))
     try:
@@ -224,13 +219,7 @@ _WORDS = {
 
 
 def findings_of(error: ValidationError, model: type[BaseModel], raw: object) -> Iterator[Finding]:
-    """Turn a validation error of a model into findings.
-
-    Args:
-        error: What pydantic raised.
-        model: The model that was validated against.
-        raw: The content that was validated, to tell keys of the file from tags of unions.
-    """
+    """Turn an error of ``model`` on ``raw`` into findings."""
     for details in error.errors():
         kind, context = details["type"], details.get("ctx", {})
         path = _key_path(details["loc"], raw, is_missing=kind == "missing")
@@ -252,7 +241,7 @@ def findings_of(error: ValidationError, model: type[BaseModel], raw: object) -> 
 
 
 def _key_path(loc: tuple[str | int, ...], raw: object, *, is_missing: bool) -> KeyPath:
-    """Drop from pydantic's place what is no key of the file, such as the tag of a union."""
+    """Return a location of pydantic without parts that are no keys of the file: tags of unions."""
     path: list[str | int] = []
     node = raw
     for position, part in enumerate(loc):
@@ -292,7 +281,7 @@ def _unknown_key(loc: tuple[str | int, ...], model: type[BaseModel]) -> str:
 
 
 def _model_at(annotation: Any, loc: tuple[str | int, ...]) -> type[BaseModel] | None:
-    """Follow a place through the types, to the model whose keys stand there."""
+    """Return the model at a location."""
     origin = get_origin(annotation)
     inner = [arg for arg in get_args(annotation) if arg is not type(None)]
     is_union = origin in {Union, types.UnionType}

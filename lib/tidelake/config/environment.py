@@ -1,4 +1,4 @@
-"""What differs by place: where tables lie, how Spark is set, when batches begin."""
+"""The model of an environment file: the place of tables, Spark's settings, triggers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator, ValidationError
 
-from tidelake.config.document import Document, Finding, KeyPath, findings_of, read_document
+from tidelake.config.document import Finding, KeyPath, findings_of, read_document
 from tidelake.config.model import ByteSize, Model, PositiveDuration, Text, matching
 from tidelake.config.observing import AlertTargets, Lineage, Metrics
 from tidelake.config.places import find_file
@@ -37,7 +37,7 @@ Trigger = Annotated[
         "must be available-now, continuous or an interval like '10 seconds'",
     ),
 ]
-# Without what a client is told beside it, such as a token: a file is no place for a secret.
+# Without a client's other options, such as a token: a file must not hold secrets.
 _Remote = Annotated[
     str,
     matching(
@@ -50,18 +50,18 @@ _Catalog = Annotated[
 
 
 def _as_root(value: object) -> object:
-    """Take folders alone; the loader makes them, with an error that names the place."""
+    # The loader makes a folder of the text, with an error that names the key.
     if value is None or hasattr(value, "joinpath"):
         return value
     raise ValueError("must be the path of a folder")
 
 
 class Limits(Model):
-    """How much input a micro-batch takes, in compressed bytes such as ``256m``.
+    """The input of a micro-batch, in compressed bytes such as ``256m``.
 
     Attributes:
-        silver_bytes: Of bronze, for a batch of silver.
-        gold_bytes: Of silver, for a batch of gold.
+        silver_bytes: Input of a batch of silver.
+        gold_bytes: Input of a batch of gold.
     """
 
     silver_bytes: ByteSize = "256m"
@@ -69,15 +69,15 @@ class Limits(Model):
 
 
 class Triggers(Model):
-    """What ``tidelake run`` takes for ``--trigger`` where it is not given.
+    """Defaults of ``tidelake run --trigger``.
 
     Each is ``available-now``, ``continuous`` or an interval such as ``10 seconds``.
 
     Attributes:
-        all: Of a run of all hops.
-        bronze: Of a run of this hop alone.
-        silver: Of a run of this hop alone.
-        gold: Of a run of this hop alone.
+        all: For a run of all hops.
+        bronze: For a run of this hop alone.
+        silver: For a run of this hop alone.
+        gold: For a run of this hop alone.
     """
 
     all: Trigger = "available-now"
@@ -130,27 +130,24 @@ class Environment(Model):
 
     @property
     def files(self) -> Folder | None:
-        """Where files lie: under the root, or on the volume beside a catalog."""
+        """The folder of files: the root, or the volume of a catalog."""
         return self.root or self.volume
 
 
 def load_environment(name: str | None = None, *, root: str | None = None) -> Environment:
-    """Read an environment of the conf folder.
+    """Read an environment of the conf folder; it has an absolute root, or a catalog and a volume.
+
+    The variables ``TIDELAKE_CATALOG`` and ``TIDELAKE_VOLUME`` override those of a file with a
+    catalog; ``SPARK_REMOTE``, a server of Spark Connect, overrides the master.
 
     Args:
-        name: Its name; by default the variable ``TIDELAKE_ENV``, then ``local``.
-        root: Folder of the tables, or ``s3://bucket/prefix``; by default the variable
-            ``TIDELAKE_ROOT``, then the file's. It wins over a catalog. Where there is a catalog,
-            the variables ``TIDELAKE_CATALOG`` and ``TIDELAKE_VOLUME`` win over the file's.
-
-    The variable ``SPARK_REMOTE`` names a server of Spark Connect, and wins over a master.
-
-    Returns:
-        The environment, with an absolute root, or a catalog and its volume.
+        name: By default the variable ``TIDELAKE_ENV``, then ``local``.
+        root: A folder or ``s3://bucket/prefix``, in place of the file's root or catalog; by default
+            the variable ``TIDELAKE_ROOT``.
 
     Raises:
         UsageError: No environment has this name.
-        ConfigError: The file breaks the model; all violations at once.
+        ConfigError: The file is invalid; lists all violations.
         NotBuiltError: It has ``secrets``.
     """
     name = name or os.environ.get("TIDELAKE_ENV") or "local"
@@ -164,9 +161,9 @@ def load_environment(name: str | None = None, *, root: str | None = None) -> Env
         raw.pop("catalog", None)
         raw.pop("volume", None)
     remote = os.environ.get(REMOTE_VARIABLE, "")
-    # A runtime's own session is named otherwise, and is not connected to.
+    # A runtime's own session has another form, and needs no connection.
     if remote.startswith("sc://"):
-        # The client reads the variable itself, a token after a semicolon included.
+        # The client reads the variable itself, with the token after a semicolon.
         raw["remote"] = re.split("/?;", remote, maxsplit=1)[0]
         raw.pop("master", None)
     if raw.get("catalog") is not None:
@@ -177,7 +174,22 @@ def load_environment(name: str | None = None, *, root: str | None = None) -> Env
         raw["volume"] = Path(os.path.abspath(Path(raw["volume"]).expanduser()))
     if isinstance(raw.get("root"), str) and not problem_of(raw["root"]):
         raw["root"] = folder(raw["root"])
-    return _validated(raw, document, findings)
+    try:
+        environment = Environment.model_validate(raw)
+    except ValidationError as error:
+        findings += [
+            Finding(one.path, _REMOVED.get(one.path, one.message))
+            for one in findings_of(error, Environment, raw)
+        ]
+        raise document.error(findings) from error
+    if findings:
+        raise document.error(findings)
+    if environment.secrets:
+        raise NotBuiltError(
+            f"{document.file}: secrets",
+            "Write the reference, such as env:NAME, where the secret is used.",
+        )
+    return environment
 
 
 def _place_findings(raw: dict[str, Any], name: str, has_root: bool) -> Iterator[Finding]:
@@ -200,22 +212,3 @@ def _place_findings(raw: dict[str, Any], name: str, has_root: bool) -> Iterator[
         yield Finding(("master",), "goes with root only; the runtime of a catalog is there")
     if root is None and catalog is None and not has_root:
         yield Finding(("root",), "root or catalog is required: where tables lie")
-
-
-def _validated(raw: dict[str, Any], document: Document, findings: list[Finding]) -> Environment:
-    try:
-        environment = Environment.model_validate(raw)
-    except ValidationError as error:
-        findings += [
-            Finding(one.path, _REMOVED.get(one.path, one.message))
-            for one in findings_of(error, Environment, raw)
-        ]
-        raise document.error(findings) from error
-    if findings:
-        raise document.error(findings)
-    if environment.secrets:
-        raise NotBuiltError(
-            f"{document.file}: secrets",
-            "Write the reference, such as env:NAME, where the secret is used.",
-        )
-    return environment

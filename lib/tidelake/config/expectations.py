@@ -1,8 +1,8 @@
-"""Suites of expectations in Great Expectations' words: signatures, models, checks and loading.
+"""Suites of Great Expectations: signatures, models, checks and loading.
 
-Left out on purpose: what Great Expectations does not do on Spark (the ``like`` patterns), what it
-does with Python per row (JSON and date parsing), what depends on an order that a table does not
-have (increasing, decreasing), and the quantiles, whose result it cannot store.
+Unsupported are expectations that it does not have on Spark (``like`` patterns), that run Python per
+row (parsing of JSON and dates), that depend on the order of rows (increasing, decreasing), and
+quantiles, whose result it cannot store.
 """
 
 from __future__ import annotations
@@ -23,12 +23,9 @@ from tidelake.config.names import TableName
 
 @dataclass(frozen=True)
 class Signature:
-    """The arguments of one expectation, each with the kind that its value must be of.
+    """The arguments of an expectation, each with the kind of its value.
 
-    Attributes:
-        required: Arguments that must be given.
-        optional: The others.
-        needs_bound: Whether one of ``min_value`` and ``max_value`` must be given.
+    With ``needs_bound`` one of ``min_value`` and ``max_value`` is required.
     """
 
     required: dict[str, str]
@@ -66,7 +63,7 @@ def _range(kind: str, options: dict[str, str] = _WHERE, of: dict[str, str] = _CO
     return Signature(of, {**bounds, **options}, needs_bound=True)
 
 
-# What can be said of one row by itself: judged while silver is written, and by the gate.
+# Expectations on single rows: evaluated while silver is written, and by the gate.
 ROW_EXPECTATIONS: dict[str, Signature] = {
     "expect_column_values_to_not_be_null": _column(),
     "expect_column_values_to_be_null": _column(),
@@ -79,7 +76,7 @@ ROW_EXPECTATIONS: dict[str, Signature] = {
         {**_COLUMN, "regex_list": "regexes"}, {"match_on": "match_on", **_ROW}
     ),
     "expect_column_values_to_not_match_regex_list": _column(regex_list="regexes"),
-    # Great Expectations looks at the column's type alone: a condition would change nothing.
+    # They check the column's type alone, so they take no condition.
     "expect_column_values_to_be_of_type": Signature({**_COLUMN, "type_": "type"}),
     "expect_column_values_to_be_in_type_list": Signature({**_COLUMN, "type_list": "types"}),
     "expect_column_value_lengths_to_be_between": _range("whole", _ROW),
@@ -94,7 +91,7 @@ ROW_EXPECTATIONS: dict[str, Signature] = {
     "expect_multicolumn_values_to_be_equal": _record(),
 }
 
-# What only a whole table can answer: judged by the gate.
+# Expectations on a whole table: evaluated by the gate.
 TABLE_EXPECTATIONS: dict[str, Signature] = {
     "expect_table_row_count_to_be_between": _range("whole", of={}),
     "expect_table_row_count_to_equal": Signature({"value": "whole"}, _WHERE),
@@ -152,7 +149,7 @@ def _list_findings(
             continue
         place = (*path, index)
         yield from _expectation_findings(item, place, columns, of_rows=of_rows)
-        # Great Expectations keeps one of two equal ones without a word.
+        # Great Expectations drops one of two equal ones silently.
         same = json.dumps([item.get("type"), item.get("kwargs")], sort_keys=True, default=repr)
         if same in first:
             yield Finding(place, f"expects the same as number {first[same] + 1} of this list")
@@ -162,7 +159,6 @@ def _list_findings(
 def _expectation_findings(
     raw: Mapping[str, Any], path: KeyPath, columns: Collection[str] | None, *, of_rows: bool
 ) -> Iterator[Finding]:
-    """Find what is wrong with the type and the arguments of an expectation."""
     kind = raw.get("type")
     if not isinstance(kind, str):
         return
@@ -245,12 +241,12 @@ class Expectation(Model):
 
     @property
     def is_row_level(self) -> bool:
-        """Tell whether one row can be judged by itself."""
+        """Whether it is evaluated row by row."""
         return self.type in ROW_EXPECTATIONS
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns it speaks of; none where it speaks of a table."""
+        """The columns in its arguments; none for a table as a whole."""
         named: list[str] = []
         for key in _COLUMN_KEYS:
             value = self.kwargs.get(key, ())
@@ -259,10 +255,7 @@ class Expectation(Model):
 
     @property
     def text(self) -> str:
-        """The reason that a failing row is given; the same for the same expectation.
-
-        A condition's parser is left out: there is only one.
-        """
+        """The reason in quarantine, without the condition's parser: there is only one."""
         shown = {
             key: value
             for key, value in sorted(self.kwargs.items())
@@ -277,7 +270,7 @@ class Expectation(Model):
 
 
 def _at_least_one(value: tuple[Expectation, ...]) -> tuple[Expectation, ...]:
-    # A minimal length would count a broken expectation as none, and say so beside its own finding.
+    # pydantic's min_length does not count invalid items, and would report a second finding.
     if not value:
         raise ValueError("needs at least one")
     return value
@@ -301,23 +294,23 @@ class Suite(Model):
 
     @property
     def row_level(self) -> tuple[Expectation, ...]:
-        """Those of silver that decide over single rows, in the file's order."""
+        """The expectations on single rows of silver, in the file's order."""
         return tuple(each for each in self.expectations if each.is_row_level)
 
 
 def load_suite(
     path: Path, *, columns: Collection[str] | None, gold: Mapping[str, Collection[str]] | None
 ) -> Suite:
-    """Read a suite and check it against what is known of the tables.
+    """Read a suite and validate it.
 
     Args:
         path: The file.
-        columns: Silver's columns; None when they cannot be known, and then names are not checked.
-        gold: The columns of each gold table by its name; None when they cannot be known.
+        columns: Silver's columns; None leaves names unchecked.
+        gold: The columns of each gold table by name; None leaves names unchecked.
 
     Raises:
         UsageError: The file cannot be read.
-        ConfigError: The file breaks the model; all violations at once.
+        ConfigError: The file is invalid; lists all violations.
     """
     document = read_document(path)
     findings = list(document.findings)

@@ -1,7 +1,7 @@
-"""Check one SQL expression before Spark sees it, and tell its columns and its type.
+"""Check SQL expressions without Spark, and infer their columns and types.
 
-Spark would find most of these too, but one at a time, after a minute, and an unsteady function not
-at all: it would only make a retry of a batch decide otherwise than the first attempt did.
+Spark reports most of these problems too, but one at a time and after a minute. It accepts
+nondeterministic functions, with which the retry of a batch differs from the first attempt.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tidelake.config.model import suggestion, unknown
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TIME_ZONE = r"\s+\S+|[A-Z]{1,4}(?:[+-][0-9:]+)?|[+-][0-9:]+|[A-Za-z]+/\S+"
-# Texts that Spark takes for the time of the query wherever a constant becomes a date or a time.
+# Constants that Spark casts to the time of the query where it expects a date or a timestamp.
 _TIME_OF_QUERY = re.compile(rf"(?i:now|today|tomorrow|yesterday)(?:{_TIME_ZONE})?")
 _TO_TIME = (exp.Cast, exp.TryCast, exp.TsOrDsToDate, exp.StrToTime, exp.StrToDate)
 _TIME_TYPES = exp.DataType.TEMPORAL_TYPES
 _PATTERNS = (exp.Like, exp.ILike, exp.RegexpLike, exp.RegexpILike, exp.SimilarTo)
 _JOINED = (exp.Concat, exp.ConcatWs, exp.DPipe)
-# What they compare, or choose among, is of one type.
+# Their operands are cast to one type.
 _OF_ONE_TYPE = (
     *(exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.NullSafeNEQ, exp.In, exp.Nullif),
     *(exp.Case, exp.If, exp.Coalesce, exp.Nvl2, exp.DecodeCase),
@@ -45,15 +45,15 @@ Types = Mapping[str, str | None]
 
 
 def expression_problems(sql: str, columns: Collection[str] | None) -> list[str]:
-    """List what is wrong with an expression that gives one value for one row.
+    """List the problems of a Spark SQL expression over one row.
 
     Args:
-        sql: One Spark SQL expression.
-        columns: Names that it may use, without regard to case, or a mapping of them to their
-            types; None when they cannot be known, and then columns are not checked.
+        sql: The expression.
+        columns: Names that it may use in any case, or a mapping of them to their types; None
+            leaves columns unchecked.
 
     Returns:
-        The problems in words; empty when there are none.
+        Messages; empty if the expression is valid.
     """
     if not sql.strip():
         return ["is empty; write one SQL expression"]
@@ -78,7 +78,7 @@ def _syntax_problem(sql: str, error: SqlglotError) -> str:
         return "holds a semicolon; write one SQL expression, not several statements"
     if isinstance(error, ParseError) and error.errors:
         first = error.errors[0]
-        # sqlglot names its own classes where a keyword's operand is missing.
+        # sqlglot's message on a missing operand has names of its classes.
         said = re.sub(r"Required keyword.*", "something is missing", str(first["description"]))
         return f"is not valid SQL: {said} near '{first['highlight']}'"
     return "is not valid SQL: a quote or a comment is left open"
@@ -99,7 +99,6 @@ def _only_expression(statements: list[exp.Expr | None]) -> exp.Expr | str:
 
 
 def _kind_problems(root: exp.Expr) -> Iterator[str]:
-    """Tell what kinds of thing, allowed elsewhere in SQL, have no place here."""
     if root.find(exp.Query):
         yield "holds a subquery; only the row itself can be used"
     for node in root.walk():
@@ -107,10 +106,7 @@ def _kind_problems(root: exp.Expr) -> Iterator[str]:
 
 
 def _function_problems(sql: str, root: exp.Expr, columns: Collection[str] | None) -> Iterator[str]:
-    """Tell which functions an expression calls that it may not.
-
-    They are looked for in the text: the tree has other names for many, as for ``date_add``.
-    """
+    """Check the functions by their names in the text: the tree renames many (``date_add``)."""
     tokens = [(one.token_type.name, one.text.lower()) for one in Spark().tokenize(sql)]
     for number, ((kind, name), following) in enumerate(pairwise(tokens)):
         is_word = kind == "IDENTIFIER" or (kind != "STRING" and _WORD.fullmatch(name))
@@ -122,7 +118,7 @@ def _function_problems(sql: str, root: exp.Expr, columns: Collection[str] | None
     for node in root.walk():
         if isinstance(node, exp.Column) and len(node.parts) == 1:
             name = node.name.lower()
-            # Of another pipeline's columns any may be called user; the others no column ever is.
+            # A column of another pipeline may be called user, but not like the others.
             if name in BARE and name not in known and (columns is not None or name != "user"):
                 yield _unsteady(name)
         elif isinstance(node, exp.Func) and node.sql_name().lower() in BARE:
@@ -152,7 +148,7 @@ def _call_problems(name: str, *, after: str, of_nothing: bool) -> Iterator[str]:
 
 
 def _constant_problems(root: exp.Expr, columns: Collection[str] | None) -> Iterator[str]:
-    """Tell which constants Spark would read as the time of the query."""
+    """Find constants that Spark casts to the time of the query."""
     for node in root.walk():
         if isinstance(node, exp.Literal | exp.RawString | exp.National):
             said = re.sub(r"^[\0- ]+|[\0- ]+$", "", node.name)
@@ -168,7 +164,7 @@ def _constant_problems(root: exp.Expr, columns: Collection[str] | None) -> Itera
 
 
 def _is_text(constant: exp.Expr, columns: Collection[str] | None) -> bool:
-    """Tell whether a constant is certain to stay a text where it stands."""
+    """Return whether a constant is certainly not cast to a time."""
     around = constant.parent
     while isinstance(around, exp.Paren | exp.Tuple | exp.Any | exp.All) or (
         isinstance(around, exp.If) and isinstance(around.parent, exp.Case)
@@ -189,7 +185,7 @@ def _is_text(constant: exp.Expr, columns: Collection[str] | None) -> bool:
 
 
 def _beside(constant: exp.Expr, around: exp.Expr) -> Iterator[exp.Expr]:
-    """Give what has to be of a constant's type."""
+    """Return the operands that are cast to one type with a constant."""
     if isinstance(around, exp.Case):
         branches = around.args["ifs"]
         if any(branch.this is constant for branch in branches):
@@ -204,7 +200,7 @@ def _beside(constant: exp.Expr, around: exp.Expr) -> Iterator[exp.Expr]:
 
 
 def _has_input(node: exp.Expr) -> bool:
-    """Tell whether an expression depends on the row."""
+    """Return whether an expression depends on the row."""
     return any(
         isinstance(one, exp.Column)
         or (isinstance(one, exp.Identifier) and one.find_ancestor(exp.Lambda))
@@ -225,20 +221,20 @@ def _builds_text(node: exp.Expr) -> bool:
 def _column_problems(root: exp.Expr, columns: Collection[str]) -> Iterator[str]:
     known = {column.lower() for column in columns}
     for column in root.find_all(exp.Column):
-        # `a.b` reaches into the struct `a`: the outermost part is the column.
+        # In `a.b` the column is the struct `a`.
         name = column.parts[0].name
         if name.lower() not in known and name.lower() not in BARE:
             yield unknown("column", name, columns)
 
 
 def columns_in(sql: str) -> set[str]:
-    """Name the columns that a sound expression uses, in lower case."""
+    """Return the columns that a valid expression uses, in lower case."""
     root = sqlglot.parse_one(f"SELECT ({sql})", dialect="spark")
     return {column.parts[0].name.lower() for column in root.find_all(exp.Column)}
 
 
 def type_of(sql: str, columns: Types) -> str | None:
-    """Give the type of an expression over columns of these types; None where only Spark knows."""
+    """Infer an expression's type from its columns' types; None where only Spark can tell."""
     known = {name: kind for name, kind in columns.items() if kind}
     schema: dict[str, object] = {"t": known}
     try:
@@ -260,13 +256,10 @@ _COMPARED = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
 
 
 def never_fails(sql: str, columns: Types) -> str | None:
-    """Tell whether an expression has a value, or null, on every row.
+    """Return the type of an expression that fails on no row; None if it may fail.
 
-    Few shapes are known, which are the usual ones: columns, texts compared, tests for null, letters
-    changed, and what ``AND``, ``OR`` and ``NOT`` make of them. Anything that may cast is not.
-
-    Returns:
-        Its type as the definition writes it; None where it may fail, or nothing is known.
+    It may consist of columns, comparisons of texts, tests for null, ``lower``, ``upper`` and
+    ``trim``, and ``AND``, ``OR``, ``NOT``. Anything that may need a cast may fail.
     """
     try:
         root = sqlglot.parse_one(sql, dialect=DIALECT)
@@ -296,16 +289,16 @@ def _sure_type(node: exp.Expr, known: Types) -> str | None:
     return kind
 
 
-# A repeated group takes several frames of Java's stack for each letter: with a thread's usual
-# 1 MB, nested alternatives overflow it from about 1,800 letters on (Java 17).
+# Java's matcher takes several stack frames per character for a repeated group: with a stack of
+# 1 MB, nested alternatives overflow it from about 1,800 characters on (Java 17).
 MOST_LETTERS = 500
 _REPEATED_GROUP = re.compile(r"\)(?:[*+]|\{\d*,\}|\{\d*,?\d{3,}\})(?!\+)")
 
 
 def may_overflow(pattern: str) -> bool:
-    """Tell whether matching a long text may exhaust the stack: some group is repeated.
+    """Return whether matching a long text may overflow Java's stack: a group is repeated.
 
-    Possessive groups (``(a|b)*+``) are matched in a loop, and so are repeated classes.
+    Possessive groups (``(a|b)*+``) and repeated classes are matched in a loop.
     """
     bare = re.sub(r"\\.|\[(?:[^\]\\]|\\.)*\]", "x", pattern, flags=re.DOTALL)
     return _REPEATED_GROUP.search(bare) is not None
@@ -313,10 +306,10 @@ def may_overflow(pattern: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def texts_to_bound(sql: str) -> tuple[str, ...]:
-    """List the parts of an expression whose length must be bounded before it is evaluated.
+    """List the operands whose length must be limited before an expression is evaluated.
 
-    They are the texts that are matched with a pattern that :func:`may_overflow`, or with one that
-    a row brings, and such patterns themselves.
+    These are texts matched with a pattern that :func:`may_overflow`, and both text and pattern
+    where the pattern comes from the row.
     """
     try:
         root = sqlglot.parse_one(f"SELECT ({sql})", dialect=DIALECT)
@@ -342,12 +335,11 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# The functions of Spark that an expression may call, and why it may not call the others. A list of
-# what is allowed, not of what is forbidden: a function that nobody has looked at could give a retry
-# of a batch another answer than the first attempt had. A test holds the lists against the functions
-# of the Spark that runs it.
+# Spark's functions by what an expression may call. Deterministic ones are listed, not forbidden
+# ones excluded: with an unknown function the retry of a batch could differ from the first attempt.
+# A test compares the lists with the functions of the installed Spark.
 #
-# Of one row's values alone, the same value in each session and at each time.
+# They depend on their arguments alone, in any session and at any time.
 STEADY = _words(
     """
     abs acos acosh add_months aes_decrypt aggregate approx_top_k_estimate array array_append
@@ -404,7 +396,7 @@ STEADY = _words(
     zip_with
     """
 )
-# Of the clock, the session, chance, the file or task that holds the row, or any Java code.
+# They depend on the clock, the session, chance, the row's file or task, or call Java code.
 UNSTEADY = _words(
     """
     aes_encrypt curdate current_catalog current_database current_date current_path current_schema
@@ -414,7 +406,7 @@ UNSTEADY = _words(
     shuffle spark_partition_id sysdate try_reflect uniform user uuid version
     """
 )
-# Without parentheses and where no column has their name, they are calls all the same.
+# They are calls without parentheses too, unless a column has their name.
 BARE = _words(
     """
     current_date current_time current_timestamp current_user localtimestamp session_user user
@@ -448,9 +440,9 @@ GENERATORS = _words(
     variant_explode variant_explode_outer
     """
 )
-# They fail on purpose, and with them the run.
+# They fail on purpose, and would stop the run.
 FAILING = _words("assert_true raise_error")
-# What may stand before a parenthesis and calls nothing.
+# Words before a parenthesis that call nothing.
 SYNTAX = _words(
     """
     and between both case character collate dec distinct div else escape for from ilike in interval

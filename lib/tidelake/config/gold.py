@@ -45,12 +45,12 @@ class Ends(NamedTuple):
 
 
 class TumblingWindow(Model):
-    """Windows side by side.
+    """Adjacent windows of a fixed size.
 
     Attributes:
         kind: ``tumbling``.
-        size: How long each is.
-        offset: Shifts all of them; they are aligned to the epoch in UTC.
+        size: The length of a window.
+        offset: Shifts the windows, which are aligned to the epoch in UTC.
     """
 
     kind: Literal["tumbling"]
@@ -59,13 +59,13 @@ class TumblingWindow(Model):
 
 
 class HoppingWindow(Model):
-    """Windows that overlap: one begins every ``slide``.
+    """Overlapping windows: one begins every ``slide``.
 
     Attributes:
         kind: ``hopping``.
-        size: How long each is.
-        slide: From the beginning of one to that of the next.
-        offset: Shifts all of them.
+        size: The length of a window.
+        slide: The time between the beginnings of two windows.
+        offset: Shifts the windows, which are aligned to the epoch in UTC.
     """
 
     kind: Literal["hopping"]
@@ -120,11 +120,11 @@ class Measure(Model):
 
     @property
     def value_type(self) -> str | None:
-        """Spark's type of the expression over silver; None as long as nobody asked Spark."""
+        """Spark's type of the expression; None until :meth:`typed` sets it."""
         return self._value_type
 
     def typed(self, value_type: str) -> Measure:
-        """Give the measure with the type of its expression, which the file does not say."""
+        """Return the measure with the type of its expression."""
         measure = self.model_copy()
         measure._value_type = value_type
         return measure
@@ -167,7 +167,7 @@ def _percentile(expression: object, p: object) -> tuple[object, float]:
 
 def _measures(value: object) -> object:
     if isinstance(value, Mapping):
-        # Each pair is validated by itself, so that each reports its own problem.
+        # Each pair is validated separately, so that each reports its own problem.
         return list(value.items())
     if isinstance(value, tuple) and all(isinstance(item, Measure) for item in value):
         return value
@@ -186,8 +186,8 @@ class GoldTable(Documented):
 
     Attributes:
         name: Its name, after ``gold.``.
-        window: How events are cut by time.
-        where: SQL over silver; only such events count.
+        window: The windows of event time.
+        where: SQL condition over silver; other events are left out.
         keys: Columns of silver to group by.
         measures: Column to one aggregate of one SQL expression, ``{total: {sum: value}}``.
     """
@@ -200,7 +200,7 @@ class GoldTable(Documented):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that analysts read, in order."""
+        """The columns in order, without the system's own."""
         bounds = {
             "tumbling": ("window_start", "window_end"),
             "hopping": ("window_start", "window_end"),
@@ -211,11 +211,11 @@ class GoldTable(Documented):
 
 
 class LeftSide(Model):
-    """The events that each give one row.
+    """The events that each have one row.
 
     Attributes:
-        where: SQL over silver; None for every event.
-        columns: What the row takes from it, name to SQL.
+        where: SQL condition over silver; None for every event.
+        columns: Columns of the left event, name to SQL.
     """
 
     where: str | None = None
@@ -223,12 +223,12 @@ class LeftSide(Model):
 
 
 class RightSide(Model):
-    """The events looked for, in this pipeline's silver or in another's.
+    """The events that may match, of this pipeline or of another.
 
     Attributes:
-        pipeline: Whose silver is looked into.
-        where: SQL over that silver; None for every event.
-        columns: What the row takes from it, name to SQL.
+        pipeline: The pipeline whose silver is searched.
+        where: SQL condition over that silver; None for every event.
+        columns: Columns of the matching event, name to SQL.
     """
 
     pipeline: TableName
@@ -241,11 +241,11 @@ class Join(Documented):
 
     Attributes:
         name: The gold table.
-        left: The side that gives the rows.
-        right: The side that may match.
+        left: The events that have a row.
+        right: The events that may match.
         on: Columns equal on both sides; ``"on"`` in YAML, with its quotes.
-        within: Longest time from the left event to the right one.
-        type: Whether a left event without a match gives a row.
+        within: The maximum time from the left event to the right one.
+        type: Whether a left event without a match has a row.
     """
 
     name: TableName
@@ -257,25 +257,25 @@ class Join(Documented):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that analysts read, in order."""
+        """The columns in order, without the system's own."""
         return (*self.left.columns, *self.right.columns)
 
 
 HOUR = timedelta(hours=1)
-# Half of the earth's circumference in km: no two places lie farther apart.
+# Half of the earth's circumference in km: the maximum distance of two places.
 FARTHEST_KM = 20_038
-# What the features table holds for the rules.
+# Columns of the features table.
 EVENTS, VALUES, TOTAL, LAST_PLACE = "events", "valued", "total", "last_place"
 
 
 class UnusualAmount(Model):
-    """A value far above the mean of the key's own.
+    """A value far above the mean of its key.
 
     Attributes:
         value: SQL over silver.
-        times: How many times the mean it exceeds.
-        history: How far back the mean looks: over whole hours before the event's own.
-        at_least: How many values there must be to have a mean.
+        times: The factor of the mean that the value exceeds.
+        history: The time before the event that the mean is of, in whole hours.
+        at_least: The minimum number of values for a mean.
     """
 
     value: str
@@ -285,11 +285,11 @@ class UnusualAmount(Model):
 
 
 class Burst(Model):
-    """Many events of a key within a short time, the event itself among them.
+    """Many events of a key within a short time, the event itself included.
 
     Attributes:
-        events: How many.
-        within: In how short a time.
+        events: The number of events.
+        within: The time.
     """
 
     events: Annotated[int, Field(strict=True, ge=2)] = 5
@@ -297,36 +297,36 @@ class Burst(Model):
 
 
 class ImpossibleTravel(Model):
-    """Two places of a key, one after the other, too far apart for the time between.
+    """Two successive places of a key, too far apart for the time between.
 
     Attributes:
-        latitude: SQL over silver, in degrees; an event without a place is passed over.
-        longitude: Likewise.
-        kmh: The highest speed that is possible, in km/h; at least 0.1.
+        latitude: SQL over silver, in degrees; events without a place are skipped.
+        longitude: SQL over silver, in degrees.
+        kmh: The maximum speed in km/h; at least 0.1.
         at_least_km: Shorter distances are possible in any time.
     """
 
     latitude: str
     longitude: str
-    # With less, the longest way would take longer than any duration may be.
+    # With less, the longest way would take longer than the longest duration.
     kmh: Annotated[float, Field(ge=0.1)] = 900
     at_least_km: Annotated[float, Field(gt=0)] = 50
 
     @property
     def reach(self) -> timedelta:
-        """How long the longest way takes: an earlier place cannot be too far."""
+        """The time that the longest way takes: earlier places are never too far."""
         return timedelta(hours=FARTHEST_KM / self.kmh)
 
 
 class FastLane(Model):
-    """Alerts at once, from a stream beside the tables.
+    """Alerts within milliseconds, from a separate stream.
 
     Attributes:
-        topic: Where they go, at the source's broker.
-        pipeline: Takes them into tables, where they are held against the exact ones.
-        refresh: How often what the rules look back at is read anew.
-        streams: With two, one goes on while the other plans its next batch, and every alert is
-            sent twice.
+        topic: The topic of the alerts, at the source's broker.
+        pipeline: The pipeline that reads the topic, for comparison with the exact alerts.
+        refresh: How often the features are read again.
+        streams: With two, one runs while the other plans its next batch, and every alert is sent
+            twice.
     """
 
     topic: Annotated[
@@ -346,13 +346,13 @@ class Detection(Documented):
 
     Attributes:
         name: The gold table.
-        features: A gold table of hours, which the rules look back at.
-        keys: Whose past an event is held against; events without one of them break no rule.
-        columns: What is told of the event, name to SQL over silver.
+        features: A gold table of hours, from which the rules read the past of a key.
+        keys: Columns of the key; events in which one is null break no rule.
+        columns: Columns of the event, name to SQL over silver.
         unusual_amount: See :class:`UnusualAmount`.
         burst: See :class:`Burst`.
         impossible_travel: See :class:`ImpossibleTravel`.
-        fast: A fast lane beside the table; None for none.
+        fast: The fast lane; None for none.
     """
 
     name: TableName
@@ -372,7 +372,7 @@ class Detection(Documented):
 
     @property
     def lookback(self) -> timedelta:
-        """How far before an event's hour the features may matter to it, in whole hours."""
+        """The time before an event's hour that the rules read features of, in whole hours."""
         lengths = [timedelta(0)]
         if self.unusual_amount:
             lengths.append(self.unusual_amount.history)
@@ -382,7 +382,7 @@ class Detection(Documented):
 
     @property
     def looks_at(self) -> frozenset[str]:
-        """Silver's columns that the rules and the told columns need, in lower case."""
+        """Silver's columns that the rules and the columns use, in lower case."""
         written = list(self.columns.values())
         if self.unusual_amount:
             written.append(self.unusual_amount.value)
@@ -393,12 +393,12 @@ class Detection(Documented):
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """The columns of the alerts that analysts read, in order."""
+        """The columns of the alerts in order, without the system's own."""
         return ("rule", "event_id", "event_time", *self.keys, *self.columns, "evidence")
 
     @property
     def hours(self) -> GoldTable:
-        """The features table: for each key and hour what the rules need of it."""
+        """The features table: a row a key and hour."""
         measures = [Measure(name=EVENTS, aggregate="count", expression="*")]
         if self.unusual_amount:
             value = self.unusual_amount.value
@@ -418,9 +418,9 @@ class Detection(Documented):
 
 
 def place_of(rule: ImpossibleTravel) -> str:
-    """Write in SQL where and when an event was; null without a place.
+    """Return SQL for an event's place and time, null without a place.
 
-    Compared as it stands, the later place is the greater one; equal times go by event id.
+    The struct's order is that of event times; of equal ones, that of event ids.
     """
     latitude, longitude = rule.latitude, rule.longitude
     return (

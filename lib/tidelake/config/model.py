@@ -1,4 +1,4 @@
-"""What configuration models are made of: the base, durations, sizes, texts for readers."""
+"""The base of configuration models, and the types of their values: durations, sizes, texts."""
 
 from __future__ import annotations
 
@@ -13,44 +13,44 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from tidelake.config.names import ColumnName
 
 _DURATION = re.compile(r"\s*(\d+)\s+(millisecond|second|minute|hour|day|week)s?\s*", re.IGNORECASE)
-# Event times lie in the years 1000 to 9999. With each duration bounded, whatever a few of them are
-# added to or taken from is still an instant for Spark, for Python and for a literal in SQL.
+# Event times lie in the years 1000 to 9999. With durations bounded, the sum of an event time and
+# a few of them is still a valid instant in Spark, in Python and in a SQL literal.
 LONGEST = timedelta(days=36_525)
 _HOW = "write '<number> <unit>' with a unit of milliseconds, seconds, minutes, hours, days or weeks"
 _SIZE = re.compile(r"([1-9][0-9]*)([bkmgt]?)", re.IGNORECASE)
 _SHIFTS = {"": 0, "b": 0, "k": 10, "m": 20, "g": 30, "t": 40}
-# Delta takes any length; beyond this no tool shows it.
+# Delta stores longer comments, but no tool shows them.
 _LONGEST_TEXT = 1000
 
 
 class Problems(ValueError):
-    """Several things wrong with one value, each of which becomes its own violation."""
+    """Several problems of one value, each reported as a violation of its own."""
 
     def __init__(self, problems: Iterable[str]) -> None:
-        """Keep the problems, and join them for the message."""
+        """Join the problems for the message."""
         self.problems = tuple(problems)
         super().__init__("; ".join(self.problems))
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """Give ``; did you mean X?`` for the nearest known word, whatever its case, or nothing."""
+    """Return ``; did you mean X?`` for the nearest known word in any case, or an empty text."""
     by_lower = {name.lower(): name for name in known}
     near = get_close_matches(word.lower(), by_lower, n=1)
     return f"; did you mean {by_lower[near[0]]}?" if near else ""
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """Say that a name is unknown, with the nearest known one or else all."""
+    """Return a message on an unknown name, with the nearest known one or else all."""
     known = tuple(known)
     hint = suggestion(name, known) or f" (known: {', '.join(known)})"
     return f"unknown {what} {name}{hint}"
 
 
 def parse_duration(text: str) -> timedelta:
-    """Read ``<number> <unit>``, the unit singular or plural: ``1 day``, ``90 seconds``.
+    """Parse ``<number> <unit>``, such as ``1 day`` or ``90 seconds``.
 
     Raises:
-        ValueError: The text is no duration, or longer than a timedelta can hold.
+        ValueError: The text is not a duration, or is longer than a timedelta can hold.
     """
     match = _DURATION.fullmatch(text)
     if match is None:
@@ -63,7 +63,7 @@ def parse_duration(text: str) -> timedelta:
 
 
 def written(length: timedelta) -> str:
-    """Write a duration as a pipeline file has it: ``10 minutes``."""
+    """Format a duration as in a pipeline file: ``10 minutes``."""
     milliseconds = length // timedelta(milliseconds=1)
     units = (("day", 86_400_000), ("hour", 3_600_000), ("minute", 60_000), ("second", 1000))
     for unit, size in (*units, ("millisecond", 1)):
@@ -94,10 +94,10 @@ def _positive(value: timedelta) -> timedelta:
 
 
 def bytes_of(text: str) -> int:
-    """Read a number of bytes such as ``512k`` or ``256m``, with or without a unit of 1024 bytes.
+    """Parse a number of bytes, such as ``100``, ``512k`` or ``256m`` (units of 1024).
 
     Raises:
-        ValueError: The text is none.
+        ValueError: The text is not a number of bytes.
     """
     match = _SIZE.fullmatch(text)
     if match is None:
@@ -120,7 +120,7 @@ def _sentence(text: str) -> str:
 
 
 def matching(pattern: str, message: str) -> AfterValidator:
-    """Check that a whole text matches a pattern; the message may hold the text as ``{0}``."""
+    """Return a validator of whole texts; ``{0}`` in the message stands for the text."""
 
     def check(text: str) -> str:
         if not re.fullmatch(pattern, text):
@@ -139,20 +139,19 @@ Words = Annotated[str, AfterValidator(_sentence)]
 
 
 class Model(BaseModel):
-    """A frozen piece of configuration that knows all of its keys."""
+    """A frozen part of the configuration; unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Documented(Model):
-    """A part of a pipeline file that becomes a table.
+    """A part of a pipeline file that defines a table.
 
-    Neither key is part of the table's definition: no stored table is redefined by a better text,
-    so both are left out when a model is dumped.
+    Both keys are left out of dumps: another text does not redefine a stored table.
 
     Attributes:
         description: What a row of the table is.
-        comments: What a column means, by its name.
+        comments: The meaning of columns, by name.
     """
 
     description: Words | None = Field(default=None, exclude=True)

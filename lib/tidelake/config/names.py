@@ -1,4 +1,4 @@
-"""Names a configuration may give, and those that the tables keep for themselves."""
+"""Valid names of tables and columns, and reserved names."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ BRONZE_COLUMNS = (
     "ingest_date",
 )
 SILVER_RESERVED = ("event_id", "event_time", "is_late", "record_id", "ingested_at", "event_date")
-# What a table of alerts fills itself.
+# Columns of a table of alerts.
 DETECTION_RESERVED = ("rule", "event_id", "event_time", "evidence", "sent_at")
 GOLD_RESERVED = ("window_start", "window_end", "session_id", "session_start", "session_end")
 
-# A hash of the event's id, in silver and late; tables of earlier versions lack it.
+# A hash of the event's id in silver and late; missing in tables of earlier versions.
 ID_HASH = "_id_hash"
-# Columns of a dimension's silver: what orders its changes, and which of them delete.
+# Columns of a dimension's silver: the order of its changes, and whether one deletes its key.
 SEQUENCE, IS_DELETE = "_sequence", "_is_delete"
-# What a dimension's tables fill themselves.
+# Columns of a dimension's tables.
 DIMENSION_RESERVED = ("valid_from", "valid_to", "is_current")
 
 _TABLE = re.compile(r"[a-z][a-z0-9_]{0,62}")
@@ -34,7 +34,7 @@ _COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
 
 
 def is_column_name(name: str) -> bool:
-    """Tell whether a name can stand as a column of silver or gold."""
+    """Return whether a name is valid for a column of silver or gold."""
     return _COLUMN.fullmatch(name) is not None
 
 

@@ -1,4 +1,4 @@
-"""One pipeline, whole: its event, what is looked up in silver, its tables; and silver's types."""
+"""The model of a pipeline file, and the types of silver's and gold's columns."""
 
 from __future__ import annotations
 
@@ -51,17 +51,17 @@ def _readable(ddl: str) -> str:
 
 
 class Event(Model):
-    """The contract of one event.
+    """The contract of an event.
 
     Attributes:
         schema_ddl: The payload's fields; ``schema`` in YAML.
-        where: SQL; rows outside it are filtered.
+        where: SQL condition; other rows are filtered.
         select: Silver's columns, name to SQL; None for every payload field.
-        id: SQL giving the event's id.
-        time: SQL giving the event time.
-        evolution: What happens to fields that the schema does not know.
-        sequence: Of a dimension: SQL that orders the versions of a key.
-        delete_when: Of a dimension: SQL that tells a deletion.
+        id: SQL for the event's id.
+        time: SQL for the event time.
+        evolution: What happens to fields that are not in the schema.
+        sequence: Dimensions only: SQL that orders the versions of a key.
+        delete_when: Dimensions only: SQL condition for deletions.
     """
 
     schema_ddl: Annotated[str, AfterValidator(_readable)] = Field(alias="schema")
@@ -80,13 +80,13 @@ class Event(Model):
 
 
 class Watermark(Model):
-    """How event time advances, and how late an event may come.
+    """The watermark and the limits of event time.
 
     Attributes:
         delay: How far the watermark trails the largest event time.
         allowed_lateness: How far behind the watermark an event still changes gold.
-        max_future_skew: How far ahead of its arrival an event may lie.
-        idle_after: A source partition silent for so long is not waited for.
+        max_future_skew: How far after its arrival an event time may be.
+        idle_after: A source partition without rows for so long does not hold the watermark back.
     """
 
     delay: Duration = timedelta(minutes=10)
@@ -96,12 +96,12 @@ class Watermark(Model):
 
 
 class Dedup(Model):
-    """How far back a copy of an event is looked for.
+    """How long the ids of events are kept to find duplicates.
 
     Attributes:
-        ttl: How long after its arrival an id is remembered.
-        beyond_ttl: With ``merge``, ids of the same event date are remembered for good.
-        prefilter: ``operator`` puts Spark's own deduplication in front; it changes no result.
+        ttl: How long after its arrival an id is kept.
+        beyond_ttl: With ``merge``, ids are compared with all of the same event date.
+        prefilter: ``operator`` runs Spark's deduplication first; it changes no result.
     """
 
     ttl: PositiveDuration = timedelta(hours=1)
@@ -110,7 +110,7 @@ class Dedup(Model):
 
     @property
     def widened(self) -> bool:
-        """Whether rows of one event date meet beyond the TTL."""
+        """Whether ids are compared beyond the TTL."""
         return self.beyond_ttl == "merge"
 
 
@@ -118,14 +118,14 @@ class Alerts(Model):
     """The limits of the alert rules; ``null`` turns a rule off.
 
     Attributes:
-        lag_seconds: How long something may wait for a hop while no less comes than is taken.
+        lag_seconds: How long input may wait for a hop while the backlog does not shrink.
         latency_seconds: How long a record may take from bronze into gold.
-        watermark_stuck: How long batches may bring rows without the watermark moving.
+        watermark_stuck: How long batches may have rows without the watermark advancing.
         batch_over_interval: How long a hop's batches may take longer than their interval.
-        quarantine_rate: Part of the rows that may be quarantined.
-        late_rate: Part of the rows that may be too late.
-        stale: How long no batch may be closed.
-        checkpoint_failing: How long a batch may be in the tables and not closed in its checkpoint.
+        quarantine_rate: The share of rows that may be quarantined.
+        late_rate: The share of rows that may be too late.
+        stale: How long no batch may be committed.
+        checkpoint_failing: How long a batch may be in the tables but not in its checkpoint.
     """
 
     lag_seconds: Seconds | None = 300.0
@@ -145,7 +145,7 @@ class Enrich(Model):
         dimension: The dimension's name.
         on: Silver's column to the dimension's column; ``"on"`` in YAML, with its quotes.
         columns: The dimension's columns to add.
-        as_of: Silver's column telling which version holds; None for the latest.
+        as_of: Silver's column with the time of the version; None for the latest version.
     """
 
     dimension: TableName
@@ -155,7 +155,7 @@ class Enrich(Model):
 
 
 class Quality(Model):
-    """A suite of expectations that silver's rows are held against.
+    """The expectations of a pipeline.
 
     Attributes:
         suite: A file of the conf folder.
@@ -165,10 +165,10 @@ class Quality(Model):
 
 
 class DimensionSpec(Model):
-    """The key of a dimension, and whether its past is kept.
+    """The key of a dimension, and whether it has a history.
 
     Attributes:
-        key: Columns that tell its members apart.
+        key: Columns that identify a member.
         history: Whether ``dim.<name>__history`` is filled.
     """
 
@@ -177,23 +177,23 @@ class DimensionSpec(Model):
 
 
 class Pipeline(Documented):
-    """A pipeline file, read and checked.
+    """A pipeline file.
 
     Attributes:
         name: Names the tables too; the file's name.
-        kind: ``dimension`` for a changelog that other pipelines look things up in.
+        kind: ``dimension`` for a changelog that other pipelines join.
         source: Where records come from.
-        event: What a payload holds, and what silver makes of it.
-        watermark: How event time advances.
-        dedup: How far back copies are looked for.
-        quality: What is expected of rows.
+        event: The payload's schema, and silver's columns.
+        watermark: The watermark and the limits of event time.
+        dedup: How long ids are kept to find duplicates.
+        quality: The expectations of rows and tables.
         enrich: Columns of dimensions, added in silver.
         gold: Tables of windows and measures.
         joins: Tables with one row a left event.
         detections: Tables of alerts.
-        alerts: When somebody should be told.
+        alerts: The limits of the alert rules.
         transform: A function of yours, ``package.module:function``; not built yet.
-        dimension: Of ``kind: dimension``: its key.
+        dimension: Dimensions only: the key.
     """
 
     name: TableName
@@ -224,7 +224,7 @@ class Pipeline(Documented):
         suite: Suite | None,
         avro_schema: str | None,
     ) -> Pipeline:
-        """Add the file's path and the content of the files that the pipeline names."""
+        """Return the pipeline with the file's path and the content of the files that it names."""
         pipeline = self.model_copy()
         pipeline._file = str(file)
         pipeline._dimensions = dict(dimensions)
@@ -244,7 +244,7 @@ class Pipeline(Documented):
 
     @property
     def registry(self) -> Registry | None:
-        """Where the writers' schemas of Avro payloads are; None where there is no such place."""
+        """The schema registry of Avro payloads, if there is one."""
         return self.source.registry if isinstance(self.source, KafkaSource) else None
 
     @property
@@ -259,20 +259,17 @@ class Pipeline(Documented):
 
     @property
     def rules(self) -> tuple[Expectation, ...]:
-        """The suite's expectations that judge each row by itself."""
+        """The suite's expectations on single rows."""
         return self._suite.row_level if self._suite else ()
 
     @property
     def file(self) -> str:
-        """Path of the file that this came from."""
+        """The path of the pipeline's file."""
         return self._file
 
     @property
     def selected(self) -> dict[str, str]:
-        """Silver's selected columns, in order: name to SQL over the payload.
-
-        A dimension's have what orders its changes among them, and which of them delete.
-        """
+        """Silver's selected columns in order, name to SQL; a dimension's own two included."""
         event, found = self.event, selected_columns(self.event)
         if self.dimension is not None and event.sequence is not None:
             gone = f"coalesce({event.delete_when}, false)" if event.delete_when else "false"
@@ -281,7 +278,7 @@ class Pipeline(Documented):
 
     @property
     def gold_names(self) -> tuple[str, ...]:
-        """Logical names of the tables that the gold hop fills, in the file's order."""
+        """Logical names of the gold hop's tables, in the file's order."""
         if self.dimension is not None:
             history = (f"dim.{self.name}__history",) if self.dimension.history else ()
             return (f"dim.{self.name}", *history)
@@ -292,7 +289,7 @@ class Pipeline(Documented):
 
     @property
     def aggregates(self) -> tuple[GoldTable, ...]:
-        """The gold tables of windows and measures, those that detections look back at included."""
+        """The gold tables of windows and measures, the features of detections included."""
         return (*self.gold, *(detection.hours for detection in self.detections))
 
     @property
@@ -302,15 +299,12 @@ class Pipeline(Documented):
 
     @property
     def defined_columns(self) -> tuple[str, ...]:
-        """Those, and the columns that come from dimensions."""
+        """Silver's selected columns, and those of dimensions."""
         return (*self.selected, *(name for one in self.enrich for name in one.columns))
 
 
 def selected_columns(event: Event) -> dict[str, str]:
-    """Give the columns that an event selects: name to SQL.
-
-    Without ``select`` they are the payload's fields, but for the names that silver fills itself.
-    """
+    """Return an event's columns, name to SQL: its ``select``, or fields with no reserved name."""
     if event.select is not None:
         return dict(event.select)
     return {
@@ -319,30 +313,26 @@ def selected_columns(event: Event) -> dict[str, str]:
 
 
 def unbuilt_features(pipeline: Pipeline) -> list[str]:
-    """Name what a pipeline uses and this version cannot run."""
-    present = {
-        "source.format: avro with kind: files": (
-            pipeline.source.kind == "files" and pipeline.source.format == "avro"
-        ),
-        "transform": pipeline.transform is not None,
-    }
-    return [name for name, is_present in present.items() if is_present]
+    """List the features of a pipeline that are not built yet."""
+    avro_files = pipeline.source.kind == "files" and pipeline.source.format == "avro"
+    used = {"source.format: avro with kind: files": avro_files, "transform": pipeline.transform}
+    return [name for name, is_used in used.items() if is_used]
 
 
 def payload_types(event: Event) -> dict[str, str | None]:
-    """Give the types of what an event's expressions may use: the payload's fields, and bronze's."""
+    """Return the types of the columns in an event's expressions: the payload's and bronze's."""
     payload = {field.name: field.type.sql for field in event.fields}
     return {**payload, **{name: STANDARD[name] for name in BRONZE_COLUMNS if name not in payload}}
 
 
 def event_types(event: Event) -> dict[str, str | None]:
-    """Give the types of the columns that an event selects; None where only Spark knows."""
+    """Return the types of an event's columns; None where only Spark can tell."""
     scope = payload_types(event)
     return {name: type_of(sql, scope) for name, sql in selected_columns(event).items()}
 
 
 def silver_types(pipeline: Pipeline) -> dict[str, str | None]:
-    """Give the types of silver's columns by name; None where only Spark knows."""
+    """Return the types of silver's columns; None where only Spark can tell."""
     scope = payload_types(pipeline.event)
     found: dict[str, str | None] = {name: STANDARD[name] for name in SILVER_RESERVED}
     found |= {name: type_of(sql, scope) for name, sql in pipeline.selected.items()}
@@ -354,7 +344,7 @@ def silver_types(pipeline: Pipeline) -> dict[str, str | None]:
 
 
 def gold_types(gold: GoldTable, silver: Types) -> dict[str, str | None]:
-    """Give the types of a gold table's columns."""
+    """Return the types of a gold table's columns; None where only Spark can tell."""
     found: dict[str, str | None] = {
         name: silver.get(name) if name in gold.keys else STANDARD.get(name) for name in gold.columns
     }
@@ -362,7 +352,7 @@ def gold_types(gold: GoldTable, silver: Types) -> dict[str, str | None]:
 
 
 def measured_type(measure: Measure, silver: Types) -> str | None:
-    """Give the type of a measure: that of Spark's aggregate, but for a sum of BIGINT."""
+    """Return the type of a measure: that of Spark's aggregate, but for a sum of BIGINT."""
     aggregate = measure.aggregate
     if aggregate in _FIXED:
         return _FIXED[aggregate]

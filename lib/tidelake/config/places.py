@@ -1,4 +1,4 @@
-"""Where configuration lies."""
+"""Find the files of the configuration."""
 
 from __future__ import annotations
 
@@ -9,51 +9,41 @@ from tidelake.config.model import suggestion
 from tidelake.errors import UsageError
 
 SUFFIXES = (".yml", ".yaml")
-# The pipeline that comes with Tidelake for a first look.
+# The pipeline of the demo.
 DEFAULT_PIPELINE = "clickstream"
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def conf_dir() -> Path:
-    """Find the folder that holds ``pipelines``.
-
-    The working directory's own ``conf`` comes first, then the one packed into the wheel, then that
-    of the repository the package is used from.
-
-    Raises:
-        UsageError: There is none.
-    """
-    places = _places()
-    for place in places:
+    """Return the first folder that has ``pipelines``, or raise a UsageError."""
+    for place in _places():
         if (place / "pipelines").is_dir():
             return place
-    looked = ", ".join(map(str, places))
+    looked = ", ".join(map(str, _places()))
     raise UsageError(f"no conf folder with pipelines in it; looked at {looked}")
 
 
 def _places() -> tuple[Path, ...]:
+    """Return the working directory's ``conf``, that of the wheel and that of the repository."""
     return (Path.cwd() / "conf", _PACKAGE / "conf", _PACKAGE.parent.parent / "conf")
 
 
 def conf_file(name: str) -> Path:
-    """Find a file such as a lock: the own conf folder's, else the one that came with Tidelake.
-
-    Where there is none at all, give the path at which it was looked for last.
-    """
+    """Return a file of the own conf folder, else of Tidelake's; it need not exist there."""
     files = [place / name for place in _places()]
     return next((file for file in files if file.is_file()), files[-1])
 
 
 def pipeline_names() -> list[str]:
-    """Name the pipelines of the conf folder, sorted."""
+    """List the pipelines of the conf folder, sorted."""
     return _names(conf_dir() / "pipelines")
 
 
 def usual_pipeline() -> str:
-    """Name the pipeline that is meant where none is named.
+    """Return the pipeline for commands without a name: the demo's, or the only one there is.
 
     Raises:
-        UsageError: There are others, and more than one, or none at all.
+        UsageError: There are several others, or none.
     """
     names = pipeline_names()
     if DEFAULT_PIPELINE in names:
@@ -70,13 +60,13 @@ def _names(folder: Path) -> list[str]:
 
 
 def find_file(name: str, kind: str) -> Path:
-    """Find the file of a bare name, such as ``clickstream``, of a ``pipeline`` or ``environment``.
+    """Find the file of a ``pipeline`` or an ``environment`` by name.
 
-    An own conf folder need not repeat the environments that come with Tidelake. Its pipelines are
-    all there are: a name that is misspelt must not find one of Tidelake's.
+    Tidelake's environments serve an own conf folder too; its pipelines do not, because a misspelt
+    name must not find one of them.
 
     Raises:
-        UsageError: There is no such file; the known names are listed.
+        UsageError: There is no such file; lists the known names.
     """
     own = conf_dir() / f"{kind}s"
     others = [place / f"{kind}s" for place in _places()] if kind == "environment" else []

@@ -1,4 +1,4 @@
-"""Where a pipeline's payloads come from: models, checks of a source, a topic's address."""
+"""Sources of a pipeline: models, checks across keys, addresses of topics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidelake.config.model import ByteSize, Model, PositiveInt, Problems, Text
 from tidelake.errors import UsageError
 
 Format = Literal["json", "avro"]
-# Databricks bounds the names of scopes and keys so.
+# Names of scopes and keys on Databricks.
 _NAMED = "[A-Za-z0-9_.@-]{1,128}"
 REFERENCE = re.compile(f"(env:[A-Za-z_][A-Za-z0-9_]*|secret:{_NAMED}/{_NAMED})")
 # Options that Tidelake sets itself, and what to write instead.
@@ -40,7 +40,7 @@ _SENSITIVE = re.compile(
 
 
 def _as_text(value: object) -> object:
-    """Give a setting as Spark takes it: YAML's ``true`` and ``8`` are texts there."""
+    """Turn YAML's ``true`` and ``8`` into text, as Spark takes settings."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, int | float) else value
@@ -50,7 +50,7 @@ Setting = Annotated[str, BeforeValidator(_as_text)]
 
 
 def _a_reference(text: str) -> str:
-    # The text itself is kept out of the message: it may be the secret.
+    # The message leaves the text out: it may be the secret.
     if not REFERENCE.fullmatch(text):
         raise ValueError(
             "must be a reference such as env:NAME or secret:SCOPE/KEY, never the value"
@@ -101,7 +101,7 @@ class FilesSource(Model):
 
 
 def _client_options(options: dict[str, str]) -> dict[str, str]:
-    # The value itself is kept out of the message: it may be the secret.
+    # The message leaves the value out: it may be the secret.
     problems = [
         f"option {name} holds a secret: write a reference such as env:NAME or "
         "secret:SCOPE/KEY, never the value"
@@ -203,12 +203,7 @@ _FILES, _BYTES = "max_files_per_trigger", "max_bytes_per_trigger"
 
 
 def source_findings(source: Any, *, in_prod: bool) -> Iterator[Finding]:
-    """Find keys of a source as written that do not go together, or not in this environment.
-
-    Args:
-        source: The raw section; anything but a mapping is somebody else's finding.
-        in_prod: Whether nothing may go over the network in plain text.
-    """
+    """Check the keys of a source against each other; ``in_prod`` requires encryption."""
     if not isinstance(source, dict):
         return
     for key in ("registry", "schema"):
@@ -243,7 +238,7 @@ def _registry_findings(registry: Any, in_prod: bool) -> Iterator[Finding]:
     place = ("source", "registry", "url")
     address = urlsplit(url)
     if address.scheme not in ("http", "https") or not address.hostname:
-        # It may hold a password.
+        # The message leaves the address out: it may have a password.
         yield Finding(place, "is no address: write https://HOST:PORT")
     elif "@" in address.netloc:
         yield Finding(place, "holds a user: write credentials: env:NAME instead")
@@ -260,16 +255,12 @@ class Address:
 
 
 def is_address(text: str) -> bool:
-    """Tell whether a text names a topic rather than a folder."""
+    """Return whether a text is the address of a topic, not a path."""
     return text.startswith("kafka://")
 
 
 def address_of(text: str) -> Address:
-    """Read ``kafka://host:port/topic``.
-
-    Raises:
-        UsageError: It is not of that form.
-    """
+    """Parse ``kafka://host:port/topic``, or raise a UsageError."""
     parts = urlsplit(text)
     topic = parts.path.strip("/")
     if parts.scheme != "kafka" or not parts.netloc or not topic or "/" in topic or parts.query:

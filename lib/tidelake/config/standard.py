@@ -1,4 +1,4 @@
-"""The columns that are the same for every pipeline: their types, and what they mean."""
+"""The columns that every pipeline has: types and descriptions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tidelake.config.names import IS_DELETE, SEQUENCE
 
 
 def _columns(ddl: str) -> dict[str, str]:
-    """Read ``name type, name type``; a comma inside a type is never before ``name type``."""
+    """Parse ``name type, name type``; a comma inside of a type is not before ``name type``."""
     parts = re.split(r",\s+(?=\w+ )", ddl.strip())
     return {name: kind for name, _, kind in (part.partition(" ") for part in parts)}
 
