@@ -106,7 +106,7 @@ def draft_of(
     chosen_key = best if key is None else _key(key, columns)
     table = first_table(name, columns, key=chosen_key, times=times, size=window)
     known = [one.column.path for one in (chosen_id, chosen_time) if one.column]
-    ids = identities(chosen_id, payload, count)
+    ids = identities(chosen_id, count)
     return Draft(
         name=name,
         source=source,

@@ -9,6 +9,7 @@ from decimal import Decimal
 from itertools import product
 from typing import Any, TypeVar
 
+from tidelake.config.model import written
 from tidelake.config.names import GOLD_RESERVED
 from tidelake.scaffold.payload import (
     COORDINATES,
@@ -98,11 +99,15 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class DraftChoice:
-    """SQL over the payload and bronze's columns, and why; ``column`` if it is one of them."""
+    """SQL over the payload and bronze's columns, and why.
+
+    ``column`` is set where the SQL names one; ``ids`` are values of an id that is no column.
+    """
 
     sql: str
     why: str
     column: Column | None = None
+    ids: tuple[str | None, ...] | None = None
 
 
 def event_ids(sample: Sample, payload: Payload) -> list[DraftChoice]:
@@ -163,15 +168,11 @@ def instants(choice: DraftChoice, count: int) -> list[datetime | None]:
     return [None if v is None else column.clock.read(v) for v in column.values]
 
 
-def identities(choice: DraftChoice, payload: Payload, count: int) -> list[str | None] | None:
+def identities(choice: DraftChoice, count: int) -> Sequence[str | None] | None:
     """Return the id of each record of the sample, or None where only Spark could tell."""
     if choice.column is not None:
         return [None if value is None else str(value) for value in choice.column.values]
-    pair = next((p for p in _device_times(payload) if _pair_sql(*p) == choice.sql), None)
-    if pair is not None:
-        values = zip(pair[0].values, pair[1].values, strict=True)
-        return [None if a is None or b is None else f"{a}|{b}" for a, b in values]
-    return [str(at) for at in range(count)] if choice.sql == "record_id" else None
+    return [str(at) for at in range(count)] if choice.sql == "record_id" else choice.ids
 
 
 def in_future(found: Sequence[datetime | None]) -> int:
@@ -212,27 +213,19 @@ def _looks_random(column: Column) -> bool:
 
 def _pairs(payload: Payload, distinct: Sequence[int]) -> Iterator[DraftChoice]:
     """Return pairs of a device and a time that are unique."""
-    if len(distinct) < 2:
-        return
-    for device, time in _device_times(payload):
-        pairs = [(device.values[at], time.values[at]) for at in distinct]
-        sound = all(a is not None and b is not None for a, b in pairs)
-        if sound and len(set(pairs)) == len(pairs):
-            why = (
-                f"no single field is unique; {device.shown} and {time.shown} together are, in "
-                f"{len(pairs):,} different records"
-            )
-            yield DraftChoice(_pair_sql(device, time), why)
-
-
-def _device_times(payload: Payload) -> Iterator[tuple[Column, Column]]:
     devices = [c for c in payload.columns if c.is_scalar and has_word(c.path[-1], DEVICES)]
     times = [c for c in payload.columns if c.clock is not None and c.clock.has_time]
-    yield from product(devices, times)
-
-
-def _pair_sql(device: Column, time: Column) -> str:
-    return f"concat_ws('|', {device.field}, {time.field})"
+    for device, time in product(devices, times) if len(distinct) > 1 else ():
+        pairs = zip(device.values, time.values, strict=True)
+        ids = [None if a is None or b is None else f"{a}|{b}" for a, b in pairs]
+        unique = {ids[at] for at in distinct} - {None}
+        if len(unique) == len(distinct):
+            why = (
+                f"no single field is unique; {device.shown} and {time.shown} together are, in "
+                f"{len(unique):,} different records"
+            )
+            sql = f"concat_ws('|', {device.field}, {time.field})"
+            yield DraftChoice(sql, why, ids=tuple(ids))
 
 
 _MOST_KINDS, _MOST_MEASURES = 50, 2
@@ -303,9 +296,11 @@ def first_table(
     count = next(name for name in ("events", "records") if name not in taken)
     measures = [(count, "count", "*"), *_measures(columns, key, taken | {count})]
     by = f"_by_{key.name.lower()}" if key else ""
+    number, unit = written(window).split()
+    short = f"{number}{'ms' if unit.startswith('milli') else unit[0]}"
     why = f"{len(kinds_of(key) or ())} values in the sample" if key else "no field has few values"
     return FirstTable(
-        f"{pipeline}{by}"[:58].rstrip("_").replace("__", "_") + f"_{_short(window)}",
+        f"{pipeline}{by}"[:58].rstrip("_").replace("__", "_") + f"_{short}",
         key.name if key else None,
         window,
         tuple(measures),
@@ -336,14 +331,6 @@ def _measures(
                 taken.add(name)
                 found.append((name, aggregate, sql_name(column.name)))
     return found
-
-
-def _short(size: timedelta) -> str:
-    seconds = int(size.total_seconds())
-    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
-        if seconds % length == 0 and seconds:
-            return f"{seconds // length}{unit}"
-    return f"{seconds}s"
 
 
 _RANGES = (
