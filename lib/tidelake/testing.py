@@ -1,8 +1,10 @@
-"""Run a pipeline's real hops in a test, on lines and a lake of its own, and see what they become.
+"""Run a pipeline's hops in a test, on given lines and a lake of its own.
 
-with playing() as play:
-played = play("conf/pipelines/shop.yml", [b'{"id": "a", …}'], tmp_path)
-assert played.fates == {"silver": 1}
+Example::
+
+    with playing() as play:
+        played = play("conf/pipelines/shop.yml", [b'{"id": "a", …}'], tmp_path)
+        assert played.fates == {"silver": 1}
 """
 
 from __future__ import annotations
@@ -24,13 +26,13 @@ Play = Callable[[str | Path, Iterable[bytes], Path], "Played"]
 
 @dataclass(frozen=True)
 class Played:
-    """What became of the lines.
+    """The fates of the lines.
 
     Attributes:
-        fates: Rows by fate: ``silver``, ``duplicate``, ``quarantined``, ``late``, ``filtered``;
-            those that no line had are left out.
-        reasons: Rows of quarantine by reason; a row may have several.
-        problems: What does not add up; empty when the books balance.
+        fates: Rows by fate, without zeros: ``silver``, ``duplicate``, ``quarantined``, ``late``,
+            ``filtered``.
+        reasons: Quarantined rows by reason; a row may have several.
+        problems: What does not balance in the ledger.
         lake: The tables.
     """
 
@@ -40,18 +42,18 @@ class Played:
     lake: Lake
 
     def ask(self, sql: str) -> list[tuple[Any, ...]]:
-        """Answer a SELECT on the tables by their logical names; give its rows."""
+        """Return the rows of a SELECT on the tables by their logical names."""
         return list(ask(self.lake, sql).rows)
 
 
 @contextmanager
 def playing() -> Iterator[Play]:
-    """Start Spark once for several plays, and stop it; one that runs already is left running.
+    """Start Spark for any number of plays, or use the session that is active.
 
     Yields:
-        ``play(pipeline, lines, folder)``: lands the lines in the order given, in one file, and
-        runs all hops. ``folder`` must be empty; ``pipeline`` is a name or a path. Whatever source
-        the pipeline has, the lines take its place.
+        ``play(pipeline, lines, folder)``: writes the lines into one file, which replaces the
+        pipeline's source, and runs all hops. ``pipeline`` is a name or a path; ``folder`` must be
+        empty.
     """
     from pyspark.sql import SparkSession  # noqa: PLC0415
 

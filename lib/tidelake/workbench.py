@@ -1,4 +1,4 @@
-"""What a notebook does to a pipeline's tables: run, verify, rebuild; with Spark."""
+"""Run, verify and rebuild a pipeline's tables in a notebook, with Spark."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Workbench:
-    """A pipeline and its Spark session; :meth:`close` leaves a ``borrowed`` one running."""
+    """A pipeline and its Spark session; a ``borrowed`` one is not stopped."""
 
     context: Run
     borrowed: bool
 
     @staticmethod
     def of(environment: Environment, lake: Lake, pipeline: Pipeline) -> Workbench:
-        """Take the active session, a notebook's own for example, or start one."""
+        """Use the active session, such as the notebook's own, or start one."""
         there = SparkSession.getActiveSession()
         spark = there or build_session(environment, reads=reads_of(pipeline))
         progress = Progress(lambda line: print(line, file=sys.stderr, flush=True))
@@ -49,12 +49,12 @@ class Workbench:
         run_hops(self.context, hops, parse_trigger(AVAILABLE_NOW))
 
     def verify(self) -> pd.DataFrame:
-        """Compute every table anew and compare row by row: a row a table."""
+        """Recompute every table and compare row by row; return a row a table."""
         found = verify(self.context)
         return _compared({one.table.name: one.comparison for one in found.tables})
 
     def plan(self, start: Start = "bronze") -> pd.DataFrame:
-        """Return what a rebuild would read and fill: a row a step."""
+        """Return what a rebuild would read and fill, a row a step."""
         steps = plan(self.context.lake, self.context.pipeline, start)
         return pd.DataFrame([asdict(step) | {"seconds": step.seconds} for step in steps])
 
@@ -65,35 +65,35 @@ class Workbench:
         first: datetime | None = None,
         last: datetime | None = None,
     ) -> None:
-        """Fill green tables beside the live ones.
+        """Fill green tables next to the live ones.
 
         Args:
             start: The layer to read.
-            first: With ``last``, from silver: compute only gold rows that begin in this range.
-            last: Its end, not included (UTC).
+            first: From silver: compute only gold rows that begin here (UTC) or later.
+            last: The end of this range, not included.
 
         Raises:
-            UsageError: Half a range, or one that ends before it begins.
+            UsageError: The range has one end only, or ends before it begins.
         """
         if (first is None) is not (last is None) or (first and last and first >= last):
             raise UsageError("a range needs first and a later last; leave out both for all of it.")
         build(self.context, start, Span(first, last) if first and last else None)
 
     def compare(self) -> pd.DataFrame:
-        """Return what a swap would change: a row a gold table."""
+        """Return what a promotion would change, a row a gold table."""
         state = need_state(self.context.lake, self.context.pipeline, "built")
         return _compared(differences(self.context, state).gold)
 
     def promote(self) -> None:
-        """Replace the live tables by the green ones."""
+        """Replace the live tables with the green ones."""
         promote(self.context)
 
     def rollback(self) -> None:
-        """Put back what the tables held before."""
+        """Restore the content from before the promotion."""
         rollback(self.context)
 
     def close(self) -> None:
-        """Stop Spark, if it was started here."""
+        """Stop Spark, unless the session is borrowed."""
         if not self.borrowed:
             self.context.spark.stop()
 

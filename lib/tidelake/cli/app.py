@@ -1,6 +1,6 @@
-"""The group of all commands of ``tidelake``.
+"""The command group ``tidelake``.
 
-What is slow to import waits inside the command that needs it, so that ``--help`` answers at once.
+Slow imports are inside of the commands that need them, so that ``--help`` answers at once.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ def app() -> None:
     """Streaming medallion pipelines on Delta Lake that can prove they lost nothing."""
 
 
-_QUICK = (demo, generate, kafka, init, run, fast)
-_READ = (status, ledger, verify, check, doctor, alerts, fate, sql, ui, serve, dictionary)
-_CHANGE = (late, quarantine, repair, backfill, maintain, erase)
-for _command in (*_QUICK, *_READ, *_CHANGE):
+for _command in (
+    *(demo, generate, kafka, init, run, fast),
+    *(status, ledger, verify, check, doctor, alerts, fate, sql, ui, serve, dictionary),
+    *(late, quarantine, repair, backfill, maintain, erase),
+):
     app.add_command(_command)

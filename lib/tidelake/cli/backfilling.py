@@ -16,7 +16,7 @@ from tidelake.delta.tables import HOPS, Hop
 from tidelake.errors import UsageError
 
 if TYPE_CHECKING:
-    from tidelake.replay.backfill import Span, Start
+    from tidelake.replay.backfill import Start
     from tidelake.replay.promotion import Differences
 
 _from = click.option(
@@ -36,8 +36,8 @@ _from = click.option(
 def repair(pipeline: str, hop: Hop, where: Place) -> None:
     """Begin a new generation of a hop, exactly after what its tables hold.
 
-    Where that cannot be known, because an input was rewritten, the tables disagree or the
-    definition changed, silver or gold is computed anew instead.
+    If that is unknown, because an input was rewritten, the tables disagree or the definition
+    changed, silver or gold is recomputed instead.
     """
     definition = where.pipeline(pipeline)
     with started(where, definition) as run:
@@ -133,30 +133,19 @@ def run(
         if first is None or last is not None:
             raise UsageError("--for stands in the place of --end, beside --start")
         last = first + length
-    since, span = _part(start, first, last)
-    with started(where, definition) as context:
-        from tidelake.replay.backfill import build  # noqa: PLC0415
-
-        build(context, start, span, since=since)
-    say(f"Built. Compare with: {where.typed('tidelake backfill compare', pipeline)}")
-
-
-def _part(
-    start: Start, first: datetime | None, last: datetime | None
-) -> tuple[datetime | None, Span | None]:
-    """Return the first arrival to recompute from bronze, or the range of gold to compute."""
-    from tidelake.replay.backfill import Span  # noqa: PLC0415
-
-    if start == "bronze":
-        if last:
-            raise UsageError(
-                "a backfill from bronze has no --end: whether a row is a copy depends on what "
-                "arrived before it. Give --start alone, or gold's range with --from silver"
-            )
-        return first, None
-    if (first is None) is not (last is None) or (first and last and first >= last):
+    if start == "bronze" and last:
+        raise UsageError(
+            "a backfill from bronze has no --end: whether a row is a copy depends on what "
+            "arrived before it. Give --start alone, or gold's range with --from silver"
+        )
+    if start == "silver" and not (first is last is None or (first and last and first < last)):
         raise UsageError("a range needs --start and a later --end, such as 2026-01-05 2026-01-06")
-    return None, Span(first, last) if first and last else None
+    with started(where, definition) as context:
+        from tidelake.replay.backfill import Span, build  # noqa: PLC0415
+
+        span = Span(first, last) if first and last else None
+        build(context, start, span, since=first if start == "bronze" else None)
+    say(f"Built. Compare with: {where.typed('tidelake backfill compare', pipeline)}")
 
 
 @backfill.command()

@@ -1,4 +1,4 @@
-"""Turn each error into one clear message and the exit code that it means."""
+"""Turn errors into messages and exit codes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INTERRUPTED = 130
 
 
 def say(message: str) -> None:
-    """Print a message for the person at the terminal."""
+    """Print a message on stderr."""
     print(visible(message, lines=True), file=sys.stderr, flush=True)
 
 
@@ -41,7 +41,7 @@ def run_command(command: click.Command, arguments: Sequence[str]) -> int:
 
 
 def _told(error: Exception) -> tuple[str, int]:
-    """Say what an error is that nobody named, and the exit code; raise what is our mistake."""
+    """Return message and exit code of an error of a library; raise any other again."""
     stored = told_of(error, "stopped")
     if stored is not None:
         return f"tidelake: {stored}", stored.exit_code
@@ -52,6 +52,6 @@ def _told(error: Exception) -> tuple[str, int]:
         return f"tidelake: {kind_of(error)}\nAll of its words: {log}", UNEXPECTED
     if not isinstance(error, OSError):
         raise error
-    # A full disk, above all: what the system says is all that there is to say.
+    # Most often a full disk; the system's message is enough.
     place = f"{error.filename}: " if error.filename else ""
     return f"tidelake: {place}{error.strerror or error}", UNEXPECTED

@@ -1,4 +1,4 @@
-"""Commands that run hops or the fast lane: Spark is started last and always stopped."""
+"""The commands ``run`` and ``fast``; Spark is started last and always stopped."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from tidelake.runtime.hop import Run
     from tidelake.runtime.triggers import Trigger
 
-# The same request may come twice at once: to the process and to its group.
+# A signal may arrive twice: sent to the process and to its group.
 _IMPATIENCE_SECONDS = 2.0
-# In real-time mode each partition of the topic keeps a slot for itself.
+# In real-time mode each partition of the topic occupies a slot.
 _SLOTS = 16
 
 
@@ -77,20 +77,11 @@ def run_pipeline(
     called: str = "",
     first: Sequence[Pipeline] = (),
 ) -> None:
-    """Run hops of a pipeline with progress on stderr.
+    """Run hops of a pipeline, after all hops of the dimensions in ``first``.
 
-    Args:
-        place: Where.
-        pipeline: Which.
-        hops: Which of its hops.
-        trigger: As for ``--trigger``.
-        called: What the user called the pipeline; by default its name.
-        first: Dimensions to run before it, whole.
-
-    Raises:
-        TidelakeError: What stopped it; a mistake of the user's before Spark starts.
+    ``called`` is the pipeline's name or path on the command line, for messages.
     """
-    # Spark takes seconds to load and to start: what can fail without it fails first.
+    # Spark takes seconds to start, so everything that can fail without it comes first.
     from tidelake.delta.locks import hold_hops  # noqa: PLC0415
     from tidelake.ops.observers import refuse_unready  # noqa: PLC0415
     from tidelake.ops.status import little_waits  # noqa: PLC0415
@@ -101,7 +92,7 @@ def run_pipeline(
         _check_source(place, one)
     refuse_unbuilt(pipeline)
     refuse_unready(place.environment)
-    # Held before Spark starts, so that a second run hears of the first at once.
+    # Locked before Spark starts, so that a second run is refused at once.
     brief = when.ends and not first and little_waits(place.lake, pipeline)
     with hold_hops(place.lake, pipeline.name, hops), started(place, pipeline, brief=brief) as run:
         from tidelake.ops.observers import observing  # noqa: PLC0415
@@ -116,11 +107,7 @@ def run_pipeline(
 
 
 def run_dimensions(place: Place, pipeline: Pipeline, trigger: str, *, called: str) -> None:
-    """Run the dimensions that a pipeline looks up, each until its source is exhausted.
-
-    Raises:
-        UsageError: The trigger would let the first of them run for ever.
-    """
+    """Run the dimensions of a pipeline, each until its source is exhausted."""
     from tidelake.runtime.triggers import parse_trigger  # noqa: PLC0415
 
     dimensions = tuple(pipeline.dimensions.values())
@@ -151,13 +138,13 @@ def _check_source(place: Place, pipeline: Pipeline) -> None:
 
     if isinstance(pipeline.source, FilesSource):
         refuse_unbuilt(pipeline)
-        # Early, before Spark starts: the run itself looks further back than the log.
+        # Before Spark starts; the run itself checks further back than the log.
         taken = taken_files(commits(place.lake.bronze(pipeline.name)))
         check_landing(pipeline.source.path, taken)
 
 
 def refuse_unbuilt(pipeline: Pipeline) -> None:
-    """Raise a NotBuiltError that names all that this version cannot do of a pipeline."""
+    """Raise a NotBuiltError that lists the pipeline's features that are not built yet."""
     missing = unbuilt_features(pipeline)
     if missing:
         raise NotBuiltError(f"{pipeline.file}: {', '.join(missing)}")
@@ -165,7 +152,7 @@ def refuse_unbuilt(pipeline: Pipeline) -> None:
 
 @contextlib.contextmanager
 def started(place: Place, pipeline: Pipeline, *, brief: bool = False) -> Iterator[Run]:
-    """Start Spark for a pipeline, which is ``brief`` with little to do, and stop it in any case."""
+    """Start Spark for a pipeline, ``brief`` for a few small batches, and stop it in any case."""
     refuse_unbuilt(pipeline)
 
     from tidelake.runtime.hop import Run  # noqa: PLC0415
@@ -189,18 +176,17 @@ def started(place: Place, pipeline: Pipeline, *, brief: bool = False) -> Iterato
             raise
         raise KeyboardInterrupt from None
     finally:
-        # Told to stop together with us, the JVM may be gone already.
+        # The signal may have stopped the JVM already.
         with contextlib.suppress(*((BridgeError, OSError) if asked.is_set() else ())):
-            # The runtime's own session serves others, and the notebook's next cell.
+            # A runtime's own session serves others too.
             if ours:
                 spark.stop()
 
 
 def stop_when_asked(stop: threading.Event) -> None:
-    """Turn Ctrl-C and SIGTERM into a request.
+    """Set an event at Ctrl-C and SIGTERM; a second signal ends the process at once.
 
-    PySpark's own handler calls into the JVM from within a call and breaks the connection. Asked
-    again later, the process ends at once, which costs no more than a kill: nothing.
+    PySpark's own handler calls the JVM during another call, which breaks the connection.
     """
     first: list[float] = []
 
@@ -211,7 +197,7 @@ def stop_when_asked(stop: threading.Event) -> None:
         if not first:
             first.append(time.monotonic())
             say("Stopping …")
-            # Calls that are cut short now are no news.
+            # Errors of interrupted calls are expected.
             logging.disable(logging.CRITICAL)
             stop.set()
 
@@ -292,5 +278,5 @@ def fast_lane(pipeline: Pipeline) -> tuple[Detection, FastLane]:
 
 def _refuse_catalog(where: Place) -> None:
     if where.lake.catalog is not None:
-        # The lane's own copies of tables lie in folders.
+        # The fast lane's copies of tables are folders.
         raise NotBuiltError("The fast lane on a catalog", "Give --root DIR to run it on paths.")

@@ -1,4 +1,4 @@
-"""The options that go with each command, and what they resolve to."""
+"""Options that many commands share, and their values."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Command = Callable[..., Any]
 
 
 def moment(_: click.Context, __: click.Parameter, value: str | None) -> datetime | None:
-    """Read an instant in ISO 8601, in UTC unless it says another offset.
+    """Parse an instant in ISO 8601, in UTC unless it has another offset.
 
-    A schedule cannot leave a parameter out, only empty: an empty one is none.
+    Empty is None: a schedule cannot leave a parameter out.
     """
     if not value:
         return None
@@ -37,7 +37,7 @@ def moment(_: click.Context, __: click.Parameter, value: str | None) -> datetime
 
 
 def duration(_: click.Context, __: click.Parameter, value: str | None) -> timedelta | None:
-    """Read a duration such as ``1 day``; an empty one is none."""
+    """Parse a duration such as ``1 day``; empty is None."""
     try:
         return parse_duration(value) if value else None
     except ValueError as error:
@@ -46,7 +46,7 @@ def duration(_: click.Context, __: click.Parameter, value: str | None) -> timede
 
 @dataclass(frozen=True)
 class Place:
-    """Where a command works; ``typed`` completes commands in messages by its options."""
+    """The tables that a command works on; ``typed`` adds its options to commands in messages."""
 
     environment: Environment
     lake: Lake
@@ -57,25 +57,24 @@ class Place:
         return load_pipeline(name, self.environment, source=source)
 
 
-def of_pipeline(command: Command) -> Command:
-    """Add the argument PIPELINE, which may be left out where there is only one."""
-
-    def meant(_: click.Context, __: click.Parameter, value: str | None) -> str:
-        return usual_pipeline() if value is None else value
-
-    return click.argument("pipeline", required=False, callback=meant)(command)
+as_json = click.option("--json", "json_", is_flag=True, help="Print JSON for machines.")
+# It may be left out where there is only one.
+of_pipeline = click.argument(
+    "pipeline",
+    required=False,
+    callback=lambda _, __, name: usual_pipeline() if name is None else name,
+)
+_root = click.option(
+    "--root",
+    metavar="DIR|s3://…",
+    help="Where tables and checkpoints live: a folder, or s3://bucket/prefix.",
+)
+_env = click.option("--env", metavar="NAME", help="Environment: local, dev or prod.")
 
 
 def placed(command: Command) -> Command:
     """Add ``--root`` and ``--env``."""
-    command = click.option("--env", metavar="NAME", help="Environment: local, dev or prod.")(
-        command
-    )
-    return click.option(
-        "--root",
-        metavar="DIR|s3://…",
-        help="Where tables and checkpoints live: a folder, or s3://bucket/prefix.",
-    )(command)
+    return _root(_env(command))
 
 
 def located(command: Command) -> Command:
@@ -88,13 +87,8 @@ def located(command: Command) -> Command:
     return placed(resolved)
 
 
-def as_json(command: Command) -> Command:
-    """Add ``--json``."""
-    return click.option("--json", "json_", is_flag=True, help="Print JSON for machines.")(command)
-
-
 def place(root: str | None, env: str | None) -> Place:
-    """Resolve ``--root`` and ``--env``; raises where the root cannot be used."""
+    """Return the place that ``--root`` and ``--env`` name, or raise where it cannot be used."""
     environment = load_environment(env, root=root)
     if environment.root is not None:
         refuse_unusable(environment.root)

@@ -1,4 +1,4 @@
-"""Results on stdout: tables for people, JSON for machines, and the formats of the prompt."""
+"""Output on stdout: tables, JSON and the formats of the prompt."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import IO, TYPE_CHECKING, Any, Literal, get_args
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
@@ -20,14 +20,14 @@ from rich.table import Table
 from tidelake.visible import visible, visible_json
 
 if TYPE_CHECKING:
-    # Spark comes with them.
+    # They import Spark.
     from tidelake.delta.tables import Lake
     from tidelake.ops.query import Answer, AnswerFile
 
 Format = Literal["table", "vertical", "csv", "json"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 _WIDTH = 100
-# Below this a column cannot be read.
+# The minimum width of a column.
 _NARROWEST = 8
 # Between two columns, and on both sides.
 _PADDING = 3
@@ -46,29 +46,35 @@ def print_line(text: str) -> None:
 def print_table(
     columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None
 ) -> None:
-    """Print rows as a table, numbers to the right; one block a row where it would not fit."""
+    """Print rows as a table, or as a block a row if it is too wide."""
     kept = [list(row) for row in rows]
     columns = [visible(column) for column in columns]
-    title = None if title is None else visible(title)
-    console = Console(file=sys.stdout)
-    width = min(console.width, _WIDTH) if sys.stdout.isatty() else _WIDTH
+    width = min(Console(file=sys.stdout).width, _WIDTH) if sys.stdout.isatty() else _WIDTH
     if len(columns) * _NARROWEST > width:
         print(_blocks(columns, kept), end="")
         return
+    title = None if title is None else visible(title)
     table = Table(title=title, box=SIMPLE_HEAD, title_justify="left", title_style="bold")
+    _draw(table, columns, kept, sys.stdout, width, overflow="fold")
+
+
+def _draw(
+    table: Table,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    file: IO[str],
+    width: int,
+    **how: Any,
+) -> None:
     for index, column in enumerate(columns):
-        table.add_column(column, justify=_side(kept, index), overflow="fold")
-    for row in kept:
-        table.add_row(*[cell(value) for value in row])
-    Console(file=sys.stdout, width=width, markup=False, highlight=False).print(table)
+        table.add_column(column, justify=_side(rows, index), **how)
+    for row in rows:
+        table.add_row(*[cell(value) for value in row[: len(columns)]])
+    Console(file=file, width=width, markup=False, highlight=False).print(table)
 
 
 def laid_out(answer: Answer, how: Format, width: int) -> tuple[str, bool]:
-    """Write an answer as text.
-
-    Returns:
-        The text, and whether a table had to be cut.
-    """
+    """Format an answer; return the text, and whether a table was cut to the width."""
     columns = [visible(column) for column in answer.columns]
     if how == "vertical":
         return _blocks(columns, answer.rows), False
@@ -87,17 +93,11 @@ def laid_out(answer: Answer, how: Format, width: int) -> tuple[str, bool]:
     needed = sum(max(map(cell_len, column)) for column in zip(shown, *cells, strict=True))
     cut = len(shown) < len(columns) or needed + _PADDING * len(shown) + 1 > width
     table = Table(box=SIMPLE_HEAD)
-    for index, column in enumerate(shown):
-        side = _side(answer.rows, index)
-        table.add_column(column, justify=side, no_wrap=True, overflow="ellipsis")
-    for texts in cells:
-        table.add_row(*texts)
-    Console(file=written, width=width, markup=False, highlight=False).print(table)
+    _draw(table, shown, answer.rows, written, width, no_wrap=True, overflow="ellipsis")
     return "".join(f"{line.rstrip()}\n" for line in written.getvalue().splitlines()), cut
 
 
 def _blocks(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Write each row as a block, a value a line."""
     longest = max(map(len, columns), default=0)
     lines = []
     for number, row in enumerate(rows, start=1):
@@ -108,14 +108,14 @@ def _blocks(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def _side(rows: Sequence[Sequence[Any]], index: int) -> Literal["left", "right"]:
-    """Return the side for a column: right where it holds numbers alone."""
+    """Return the alignment of a column: right if it holds numbers alone."""
     values = [row[index] for row in rows]
     numeric = all(value is None or isinstance(value, int | float | Decimal) for value in values)
     return "right" if values and numeric else "left"
 
 
 def for_json(value: object) -> object:
-    """Make a value fit for JSON: text for what JSON has no form for, null for NaN."""
+    """Convert a value for JSON: other types become text, NaN and infinity null."""
     if isinstance(value, dict):
         return {str(_plain(key)): for_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -128,7 +128,7 @@ def for_json(value: object) -> object:
 
 
 def cell(value: object) -> str:
-    """Write a value the way people read it, in one line."""
+    """Format a value in one line."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -153,7 +153,7 @@ def _plain(value: object) -> object:
 
 
 def answer_to(lake: Lake, query: str, *, consistent: bool, say: Callable[[str], None]) -> Answer:
-    """Answer a statement; a consistent reading names its epoch."""
+    """Answer a statement; ``consistent`` reads the last epoch, and names it."""
     from tidelake.ops.query import ask_at_epoch, ask_for_user  # noqa: PLC0415
 
     if not consistent:

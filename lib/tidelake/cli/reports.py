@@ -1,4 +1,4 @@
-"""The commands ``status``, ``ledger`` and ``doctor``, and the layout of their tables."""
+"""The commands ``status``, ``ledger`` and ``doctor``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tidelake.ops.status import SourceLag, Status
 
 _TOP = 3
-# The others would push the rest off the screen.
+# --json has the others.
 _PARTITIONS = 20
 _TIME = "%Y-%m-%d %H:%M:%SZ"
 _Rows = Sequence[Sequence[object]]
@@ -111,7 +111,7 @@ def doctor(fetch: bool, archive: bool, json_: bool, where: Place) -> int:
 
 
 def show_ledger(books: Ledger, typed: Typed, pipeline: str) -> None:
-    """Print the books: source, bronze and its fates, then gold, then what does not add up."""
+    """Print the ledger: source, bronze and its fates, gold, and problems."""
     told = books.to_json()
     stages = ", ".join(f"{stage} {rows:,}" for stage, rows in books.stages.items())
     given_up = f"; {books.discarded:,} of them discarded" if books.discarded else ""
@@ -209,7 +209,7 @@ def _show_lag(source: SourceLag) -> None:
 
 
 def tops_of(lake: Lake, pipeline: Pipeline) -> dict[str, Answer]:
-    """Read the first rows of each table that gold fills, the telling ones first."""
+    """Read the first rows of each gold table, ordered by its first measure or by time."""
     from tidelake.ops.query import ask  # noqa: PLC0415
 
     tops: dict[str, tuple[Sequence[str], str]] = {}
@@ -236,7 +236,7 @@ def tops_of(lake: Lake, pipeline: Pipeline) -> dict[str, Answer]:
 
 
 def refuse_unbalanced(problems: Sequence[str], typed: Typed, pipeline: str) -> None:
-    """Raise an error where books do not balance; arguments as for :func:`show_ledger`."""
+    """Raise an UnbalancedError if the ledger has problems."""
     if problems:
         raise UnbalancedError(
             f"the books of {pipeline} do not balance. {problems[0]}. "

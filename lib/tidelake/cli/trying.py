@@ -42,7 +42,7 @@ def demo(pipeline: str, events: int | None, seed: int, json_: bool, where: Place
     from tidelake.generators import generate as write_stream  # noqa: PLC0415
     from tidelake.ops.ledger import read_ledger  # noqa: PLC0415
 
-    # Silver takes the stream in several batches: in the first of them nothing is late.
+    # Small batches of silver: in the first batch no event is late.
     limits = where.environment.limits.model_copy(update={"silver_bytes": "1m"})
     where = replace(where, environment=where.environment.model_copy(update={"limits": limits}))
     landing = where.lake.root / "landing" / pipeline
@@ -124,7 +124,7 @@ def generate(
 
 
 def _into_topic(pipeline: str, to: Address, *, events: int, seed: int) -> Generated:
-    """Add to a topic the lines that the files would hold, in their order."""
+    """Send the lines that the files would hold to a topic, in their order."""
     from tidelake.generators import generate as write_stream  # noqa: PLC0415
     from tidelake.kafka.client import produce  # noqa: PLC0415
 
