@@ -6,7 +6,7 @@ import shlex
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -40,7 +40,7 @@ _LINES = 10_000
     help="Infer from this file or folder instead of the source.",
 )
 @click.option("--id", "id_", metavar="SQL", help="What tells events apart: a field, or SQL.")
-@click.option("--time", "time_", metavar="SQL", help="When an event was: a field, or SQL.")
+@click.option("--time", metavar="SQL", help="When an event was: a field, or SQL.")
 @click.option("--key", metavar="COLUMN", help="What the first gold table groups by, or none.")
 @click.option(
     "--window",
@@ -75,16 +75,12 @@ def init(
     name: str | None,
     source: str | None,
     sample: Path | None,
-    id_: str | None,
-    time_: str | None,
-    key: str | None,
-    window: timedelta | None,
-    delay: timedelta | None,
     target: Path,
     lines: int,
     json_: bool,
     root: str | None,
     env: str | None,
+    **choices: Any,
 ) -> None:
     """Start a new pipeline from a sample of its data: definition, expectations, test."""
     from tidelake.scaffold.draft import draft_of, files_for, source_in, write  # noqa: PLC0415
@@ -96,7 +92,7 @@ def init(
             "Say where the records come from: tidelake init NAME --source PATH, or "
             "--source kafka://HOST:PORT/TOPIC."
         )
-    if window == timedelta(0):
+    if choices["window"] == timedelta(0):
         raise UsageError("--window must be longer than 0")
     origin = source if source is not None else str(sample)
     name = name or _name_from(origin)
@@ -104,17 +100,7 @@ def init(
     topic = address_of(origin) if is_address(origin) else None
     found = _sampled(topic, sample or Path(origin), sample is not None, lines)
     place: str | Address = topic or source_in(target, Path(origin))
-    draft = draft_of(
-        name,
-        place,
-        found,
-        payload_of(found.values),
-        id_=id_,
-        time=time_,
-        key=key,
-        window=window,
-        delay=delay,
-    )
+    draft = draft_of(name, place, found, payload_of(found.values), **choices)
     written = [str(path) for path in write(files, draft, environment)]
     if json_:
         print_json(_as_json(draft, written))

@@ -50,12 +50,7 @@ class Lateness:
 
 
 def lateness_of(times: Sequence[datetime | None], partitions: Sequence[str]) -> Lateness:
-    """Measure how far events arrive behind the latest event time of their source partition.
-
-    Args:
-        times: Event times in the order of arrival.
-        partitions: The source partition of each.
-    """
+    """Measure how far events, in order of arrival, trail the latest one of their partition."""
     newest: dict[str, datetime] = {}
     behind = []
     for instant, partition in zip(times, partitions, strict=True):

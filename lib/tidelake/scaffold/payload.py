@@ -207,15 +207,10 @@ _SECONDS = FieldType("decimal", precision=20, scale=6)
 
 @dataclass(frozen=True)
 class Clock:
-    """The format in which a field holds a time.
+    """The format in which a field of this type holds a time, by name in ``words``.
 
-    Attributes:
-        type: The field's type in the payload's schema.
-        sql: Converts the field, ``{0}``, into a timestamp; ``{0}`` alone if it is one already.
-        words: The format's name.
-        read: Parses a value; None where it has another format.
-        note: What the sample leaves open, if anything.
-        has_time: False for a date without a time of day.
+    ``sql`` converts the field, ``{0}``, into a timestamp. ``read`` parses a value, or returns None
+    where it has another format. A date has no time of day: ``has_time`` is False.
     """
 
     type: FieldType
@@ -345,16 +340,10 @@ _NOT_A_COLUMN = re.compile(r"[^A-Za-z0-9_]+")
 
 @dataclass(frozen=True)
 class Column:
-    """One column of silver.
+    """A column of silver: its name, its expression over the payload, and the field that it is of.
 
-    Attributes:
-        name: In silver.
-        path: Names of the field and of the structs around it, the outermost first.
-        sql: Expression over the payload.
-        type: The field's type.
-        values: The field's value in each record of the sample; None where it is missing.
-        clock: The format of its time; None where it holds none.
-        notes: For the user.
+    ``path`` has the names of the structs around the field, the outermost first, and its own;
+    ``values`` its value in each record of the sample, None where it is missing.
     """
 
     name: str
@@ -421,7 +410,7 @@ def payload_of(values: Sequence[Mapping[str, Any]]) -> Payload:
             continue
         seen.add(name.lower())
         held = [value.get(name) for value in values]
-        found = [_with_clock(one) for one in _leaves((name,), shape, held)]
+        found = list(_columns((name,), shape, held))
         columns += found
         # Epoch seconds with a fraction are DECIMAL, not DOUBLE.
         kind = shape.type
@@ -433,33 +422,32 @@ def payload_of(values: Sequence[Mapping[str, Any]]) -> Payload:
     return Payload(tuple(fields), _named(columns), tuple(notes))
 
 
-def _leaves(path: tuple[str, ...], shape: Shape, held: list[Any]) -> Iterator[Column]:
-    inner = shape.type
-    if inner.kind != "struct" or len(path) >= _DEEPEST:
-        yield Column("", path, "", inner, tuple(held), None, shape.notes)
+def _columns(path: tuple[str, ...], shape: Shape, held: list[Any]) -> Iterator[Column]:
+    """Return a field's column, or those of a struct's fields; their names are still empty."""
+    kind = shape.type
+    if kind.kind == "struct" and len(path) < _DEEPEST:
+        for field in kind.fields:
+            below = [one.get(field.name) if isinstance(one, dict) else None for one in held]
+            prefix = f"{field.name}: "
+            notes = tuple(n.removeprefix(prefix) for n in shape.notes if n.startswith(prefix))
+            yield from _columns((*path, field.name), Shape(field.type, notes), below)
         return
-    for field in inner.fields:
-        below = [one.get(field.name) if isinstance(one, dict) else None for one in held]
-        prefix = f"{field.name}: "
-        notes = tuple(n.removeprefix(prefix) for n in shape.notes if n.startswith(prefix))
-        yield from _leaves((*path, field.name), Shape(field.type, notes), below)
-
-
-def _with_clock(column: Column) -> Column:
-    """Set a column's format of time; a number counts as one only if the name says so too."""
-    clock = clock_of(column.values) if column.is_scalar else None
-    name = column.path[-1]
-    if clock is None or (clock.sql != "{0}" and clock.has_time and not has_word(name, _TIMES)):
-        return replace(column, sql=column.field)
-    if clock.type.kind == "decimal" and len(column.path) > 1:
+    column = Column("", path, sql_name(*path), kind, tuple(held), None, shape.notes)
+    clock = clock_of(held) if column.is_scalar else None
+    # A number is a time only if its name says so too.
+    named = has_word(path[-1], _TIMES)
+    if clock is None or (clock.sql != "{0}" and clock.has_time and not named):
+        yield column
+        return
+    if clock.type.kind == "decimal" and len(path) > 1:
         # The field's type is part of the struct's.
         sql = "timestamp_seconds(CAST({0} AS DECIMAL(20,6)))"
-        clock = replace(clock, sql=sql, type=column.type)
+        clock = replace(clock, sql=sql, type=kind)
     sql = clock.sql if clock.has_time else "{0}"
     notes = (*column.notes, *(() if sql == "{0}" else (clock.words,)))
     if clock.note and clock.note not in notes:
         notes = (*notes, clock.note)
-    return replace(column, sql=sql.format(column.field), type=clock.type, clock=clock, notes=notes)
+    yield replace(column, sql=sql.format(column.sql), type=clock.type, clock=clock, notes=notes)
 
 
 def _named(columns: Sequence[Column]) -> tuple[Column, ...]:

@@ -34,12 +34,9 @@ class Record:
 
 @dataclass(frozen=True)
 class Sample:
-    """Records in the order of their arrival.
+    """Records in the order of arrival that are JSON objects, and the others with the reason.
 
-    Attributes:
-        records: The records that are JSON objects.
-        values: The content of each; numbers with a point are ``Decimal``.
-        broken: The other records, each with the reason.
+    In ``values``, the content of each record, numbers with a point are ``Decimal``.
     """
 
     records: tuple[Record, ...]
@@ -75,11 +72,9 @@ def sample_of(records: Iterable[Record]) -> Sample:
 
 
 def read_files(path: Path, *, lines: int) -> list[Record]:
-    """Read the first lines of files, in the order of their last change.
+    """Read the first lines of files in the order of their last change, equally many of each.
 
-    Args:
-        path: A file, or a folder that is read recursively but for hidden files.
-        lines: The maximum in all; each file gives an equal part.
+    A folder is read recursively, but for hidden files.
 
     Raises:
         SourceError: There is no such path, no file, or a file cannot be read as text.
@@ -139,10 +134,9 @@ def _read(payload: bytes) -> dict[str, Any] | str:
     """Return the JSON object of a payload, or why it holds none."""
     try:
         text = payload.decode("utf-8")
+        value = json.loads(text, parse_float=Decimal, parse_constant=_no_constant)
     except UnicodeDecodeError:
         return "not UTF-8 text"
-    try:
-        value = json.loads(text, parse_float=Decimal, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
         return f"not JSON: {error.msg} at character {error.pos + 1}: {_shown(text)}"
     except (ValueError, RecursionError) as error:
