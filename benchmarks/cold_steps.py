@@ -47,7 +47,7 @@ def main() -> None:
     """Run the command and write down its steps."""
     file, began, *words = sys.argv[1:]
     steps = Steps(float(began))
-    from tidelake.cli.app import app  # noqa: PLC0415  is a step
+    from tidelake.cli import app  # noqa: PLC0415  is a step
     from tidelake.cli.exits import run_command  # noqa: PLC0415  likewise
 
     steps.ends("start Python, import the command line")

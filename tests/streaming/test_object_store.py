@@ -14,7 +14,7 @@ from tests.running import click, read
 from tests.running import run as run_on
 from tests.stores import Store
 from tests.worlds import World, world
-from tidelake.cli.app import app
+from tidelake.cli import app
 from tidelake.cli.exits import run_command
 from tidelake.delta.log import commits
 from tidelake.delta.tables import HOPS, Hop, Lake

@@ -9,7 +9,7 @@ import pytest
 from deltalake import write_deltalake
 
 from tests.stores import Store
-from tidelake.cli.app import app
+from tidelake.cli import app
 from tidelake.cli.exits import run_command
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import UsageError

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tidelake.cli.app import app
+from tidelake.cli import app
 from tidelake.cli.exits import run_command
 
 # Enough for a batch in each hop.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from tidelake.cli.app import app
+from tidelake.cli import app
 from tidelake.cli.exits import run_command
 
 
