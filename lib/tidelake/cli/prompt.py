@@ -78,11 +78,7 @@ def talk(
 ) -> None:
     """Answer statements until Ctrl-D; Ctrl-C clears the line, or cancels the running statement.
 
-    Args:
-        lake: The tables.
-        consistent: Whether consistent reading is on at the start.
-        input: Keys, by default those of the terminal.
-        output: The screen, by default the terminal.
+    ``input`` and ``output`` replace the terminal.
     """
     catalogue = Catalogue(lake)
     conversation = Conversation(catalogue, _page, say, _width, consistent=consistent)
@@ -196,15 +192,7 @@ class _Completer(Completer):
 class Conversation:
     """The settings of a session, and where its output goes.
 
-    Attributes:
-        catalogue: The tables.
-        show: Prints an answer's text.
-        say: Prints a message.
-        width: Returns the terminal's width.
-        consistent: Whether tables are read at the last epoch.
-        format: The layout of answers.
-        target: The file for the next answer; None: ``show`` prints it.
-        ended: Whether the user ended the session.
+    ``show`` prints an answer, ``say`` a message; ``target`` is the file for the next answer.
     """
 
     catalogue: Catalogue
@@ -336,14 +324,7 @@ def _is_blank(text: str) -> bool:
 def suggestions(
     before: str, after: str, tables: Sequence[str], columns: Callable[[str], Columns]
 ) -> list[Completion]:
-    """Return completions at the cursor, columns of the statement's tables first.
-
-    Args:
-        before: The text before the cursor.
-        after: The text after it; its FROM counts too.
-        tables: All tables.
-        columns: Lists a table's columns.
-    """
+    """Return completions between two texts, columns of the tables in either one's FROM first."""
     if before.lstrip().startswith("."):
         command, blank, begun = before.lstrip().partition(" ")
         if not blank:

@@ -34,13 +34,9 @@ class Finding:
 
 @dataclass
 class Document:
-    """A parsed file.
+    """A parsed file: its path, its mapping, the line of each key and item counted from 1.
 
-    Attributes:
-        file: Its path.
-        content: Its mapping.
-        lines: The line of each key and item, counted from 1.
-        findings: Problems of the YAML that do not stop the parser.
+    ``findings`` are problems of the YAML that do not stop the parser.
     """
 
     file: str
@@ -154,19 +150,16 @@ def read_document(path: Path) -> Document:
 
 def _parse(text: str, document: Document) -> None:
     loader = _Loader(text)
-    try:
-        root = loader.get_single_node()
-        if root is None:
-            raise document.error([Finding((), "is empty")])
-        if not isinstance(root, yaml.MappingNode):
-            raise document.error([Finding((), "is not a mapping of keys to values")])
-        document.lines[()] = root.start_mark.line + 1
-        document.findings.extend(_walk(root, (), document.lines, ()))
-        if any(finding.message.startswith("refers to itself") for finding in document.findings):
-            raise document.error(document.findings)
-        document.content = loader.construct_document(root)
-    finally:
-        loader.dispose()
+    root = loader.get_single_node()
+    if root is None:
+        raise document.error([Finding((), "is empty")])
+    if not isinstance(root, yaml.MappingNode):
+        raise document.error([Finding((), "is not a mapping of keys to values")])
+    document.lines[()] = root.start_mark.line + 1
+    document.findings.extend(_walk(root, (), document.lines, ()))
+    if any(finding.message.startswith("refers to itself") for finding in document.findings):
+        raise document.error(document.findings)
+    document.content = loader.construct_document(root)
 
 
 def _walk(

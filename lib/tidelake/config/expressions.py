@@ -47,13 +47,8 @@ Types = Mapping[str, str | None]
 def expression_problems(sql: str, columns: Collection[str] | None) -> list[str]:
     """List the problems of a Spark SQL expression over one row.
 
-    Args:
-        sql: The expression.
-        columns: Names that it may use in any case, or a mapping of them to their types; None
-            leaves columns unchecked.
-
-    Returns:
-        Messages; empty if the expression is valid.
+    ``columns`` are the names that it may use in any case, or a mapping of them to their types; None
+    leaves columns unchecked.
     """
     if not sql.strip():
         return ["is empty; write one SQL expression"]

@@ -49,12 +49,9 @@ _MEASURES = {
 
 @dataclass(frozen=True)
 class Meaning:
-    """What a table holds.
+    """What a row of a table is, and its columns.
 
-    Attributes:
-        description: What a row is.
-        columns: Descriptions of the table's own columns; empty where there is none.
-        other: The description of any other column, if it has one.
+    ``columns`` describes the table's own (empty: not at all), ``other`` any that is not standard.
     """
 
     description: str
@@ -173,15 +170,9 @@ class ColumnEntry:
 
 @dataclass(frozen=True)
 class TableEntry:
-    """An entry of the data dictionary.
+    """A table in the data dictionary, without the system's own columns, which begin with ``_``.
 
-    Attributes:
-        table: The logical name.
-        description: What a row is.
-        keys: The columns that identify a row; none where the description says what a row is.
-        window: The window in words; empty without one.
-        columns: All but the system's own, which begin with ``_``.
-        example: A query to begin with.
+    ``keys`` identify a row, or are empty where the description says what a row is.
     """
 
     table: str

@@ -59,16 +59,10 @@ class Field:
 
 @dataclass(frozen=True)
 class FieldType:
-    """A type, with the types inside it.
+    """A type.
 
-    Attributes:
-        kind: The outermost type.
-        precision: Of a decimal: digits in all.
-        scale: Of a decimal: digits after the point.
-        element: Of an array.
-        key: Of a map; always a string.
-        value: Of a map.
-        fields: Of a struct, in order.
+    A decimal has ``precision`` (all digits) and ``scale`` (digits after the point), an array
+    ``element``, a map ``key`` (a string) and ``value``, a struct ``fields``.
     """
 
     kind: Kind
