@@ -1,4 +1,4 @@
-"""Let ``python -m tidelake.cli`` work where no script is installed."""
+"""Run the command line as ``python -m tidelake.cli``."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _from = click.option(
 @click.option("--hop", type=click.Choice(HOPS), required=True, help="Which arrow to mend.")
 @located
 def repair(pipeline: str, hop: Hop, where: Place) -> None:
-    """Begin a new generation of a hop, exactly after what its tables hold.
+    """Start a new generation of a hop where its tables end.
 
     If that is unknown, because an input was rewritten, the tables disagree or the definition
     changed, silver or gold is recomputed instead.
@@ -56,7 +56,7 @@ def repair(pipeline: str, hop: Hop, where: Place) -> None:
 
 @click.group()
 def backfill() -> None:
-    """Rebuild a pipeline's tables beside the live ones, compare, swap, take it back."""
+    """Rebuild tables next to the live ones, compare, swap."""
 
 
 @backfill.command()
@@ -65,7 +65,7 @@ def backfill() -> None:
 @as_json
 @located
 def plan(pipeline: str, start: Start, json_: bool, where: Place) -> None:
-    """Say what would be read, how many rows and how long; write nothing."""
+    """Show what a backfill would read, and how long it takes."""
     from tidelake.replay import backfill as replay  # noqa: PLC0415
 
     definition = where.pipeline(pipeline)
@@ -127,7 +127,7 @@ def run(
     length: timedelta | None,
     where: Place,
 ) -> None:
-    """Fill green tables; begun again, it goes on, and takes in what arrived since."""
+    """Fill the green tables; repeating it takes in new arrivals."""
     definition = where.pipeline(pipeline)
     if length is not None:
         if first is None or last is not None:
@@ -153,7 +153,7 @@ def run(
 @as_json
 @located
 def compare(pipeline: str, json_: bool, where: Place) -> None:
-    """Show what a swap would change, and why."""
+    """Show what a promotion would change, and why."""
     from tidelake.replay.backfill import need_state  # noqa: PLC0415
 
     definition = where.pipeline(pipeline)
@@ -204,7 +204,7 @@ def _show(name: str, found: Differences) -> None:
 @of_pipeline
 @located
 def promote(pipeline: str, where: Place) -> None:
-    """Let green tables take the place of the live ones, what arrived since included."""
+    """Replace live tables with green ones, new arrivals included."""
     with started(where, where.pipeline(pipeline)) as context:
         from tidelake.replay import promotion  # noqa: PLC0415
 
@@ -219,7 +219,7 @@ def promote(pipeline: str, where: Place) -> None:
 @of_pipeline
 @located
 def rollback(pipeline: str, where: Place) -> None:
-    """Put back what the tables held before the promotion."""
+    """Restore the tables from before the promotion."""
     with started(where, where.pipeline(pipeline)) as context:
         from tidelake.replay import promotion  # noqa: PLC0415
 

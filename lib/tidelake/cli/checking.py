@@ -47,7 +47,7 @@ _HOLDS, _UNFIT = "changed; holds from now on, a backfill applies it to all", "ch
 @as_json
 @located
 def check(pipeline: str, tables: bool, json_: bool, where: Place) -> None:
-    """Judge whether the definition may continue on the stored tables; exit 3 when it may not."""
+    """Check a definition against its tables; exit 3 if refused."""
     definition = where.pipeline(pipeline)
     if tables and definition.suite is None:
         raise UsageError(
@@ -203,7 +203,7 @@ def verify(
     json_: bool,
     where: Place,
 ) -> None:
-    """Compute silver and gold anew and compare row by row; exit 3 on any difference."""
+    """Recompute tables and compare all rows; exit 3 if unequal."""
     definition = where.pipeline(pipeline)
     with started(where, definition) as run:
         from tidelake.replay.verify import (  # noqa: PLC0415

@@ -55,7 +55,7 @@ _SLOTS = 16
 )
 @located
 def run(pipeline: str, source: str | None, hop: str, trigger: str | None, where: Place) -> None:
-    """Run a pipeline's hops; by default until the source is exhausted through gold."""
+    """Run a pipeline's hops, by default all until the source ends."""
     definition = where.pipeline(pipeline, source=source)
     if hop == "dimensions":
         if source is not None:
@@ -207,7 +207,7 @@ def stop_when_asked(stop: threading.Event) -> None:
 
 @click.group()
 def fast() -> None:
-    """Send alerts within milliseconds, and hold them against the tables."""
+    """Send alerts within milliseconds, and check them later."""
 
 
 @fast.command("run")
@@ -219,7 +219,7 @@ def fast() -> None:
 )
 @located
 def fast_run(pipeline: str, source: str | None, where: Place) -> None:
-    """Follow a source and send alerts until stopped; begins with the newest records."""
+    """Send alerts on the newest records until stopped."""
     from tidelake.delta.locks import hold  # noqa: PLC0415
 
     _refuse_catalog(where)
@@ -246,7 +246,7 @@ def fast_run(pipeline: str, source: str | None, where: Place) -> None:
 @as_json
 @located
 def reconcile(pipeline: str, json_: bool, where: Place) -> None:
-    """Confirm or retract each alert of the fast lane, and list what it missed."""
+    """Confirm or retract each fast alert, and list missed ones."""
     _refuse_catalog(where)
     definition = where.pipeline(pipeline)
     detection, lane = fast_lane(definition)
@@ -266,7 +266,7 @@ def reconcile(pipeline: str, json_: bool, where: Place) -> None:
 
 
 def fast_lane(pipeline: Pipeline) -> tuple[Detection, FastLane]:
-    """Return the detection of a pipeline that has a fast lane; raises where not exactly one has."""
+    """Return the detection with a fast lane; raise a UsageError unless there is exactly one."""
     found = [(one, one.fast) for one in pipeline.detections if one.fast]
     if len(found) != 1:
         raise UsageError(

@@ -82,7 +82,7 @@ def init(
     env: str | None,
     **choices: Any,
 ) -> None:
-    """Start a new pipeline from a sample of its data: definition, expectations, test."""
+    """Create a pipeline, expectations and a test from a sample."""
     from tidelake.scaffold.draft import draft_of, files_for, source_in, write  # noqa: PLC0415
     from tidelake.scaffold.payload import payload_of  # noqa: PLC0415
 
@@ -146,7 +146,7 @@ def _sampled(topic: Address | None, path: Path, from_file: bool, lines: int) -> 
 
 
 def _name_from(source: str) -> str:
-    """Make a pipeline's name of a topic's or a path's."""
+    """Derive a pipeline's name from a topic or a path."""
     if is_address(source):
         stem = address_of(source).topic
     else:

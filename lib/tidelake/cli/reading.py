@@ -42,7 +42,7 @@ def sql(
     json_: bool,
     where: Place,
 ) -> int:
-    """Answer a SELECT on any table by its logical name, without Spark.
+    """Answer a SELECT on tables by logical name, without Spark.
 
     Without a statement: a prompt, or what is piped in, its statements ended by semicolons.
     """
@@ -85,9 +85,9 @@ def sql(
 )
 @located
 def ui(pipelines: tuple[str, ...], port: int, host: str, where: Place) -> None:
-    """Show on one page how pipelines stand, what is wrong, and which command mends it.
+    """Serve a page with the state of pipelines, and remedies.
 
-    Without a name it shows all pipelines of the conf folder. It reads tables and changes none.
+    Without a name it shows all pipelines of the conf folder. It only reads.
     """
     from tidelake.ops.page.desk import Desk  # noqa: PLC0415
     from tidelake.ops.page.rendering import Renderer  # noqa: PLC0415
@@ -155,9 +155,9 @@ def serve(port: int, host: str, where: Place) -> None:
 @as_json
 @located
 def dictionary(pipelines: tuple[str, ...], json_: bool, where: Place) -> None:
-    """Describe every table and column of pipelines, by default of all, in Markdown.
+    """Describe the tables and columns of pipelines in Markdown.
 
-    Without a name also the tables that all pipelines share.
+    Without a name it describes all pipelines, and the tables that they share.
     """
     from tidelake.config import meanings  # noqa: PLC0415
 

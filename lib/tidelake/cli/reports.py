@@ -35,7 +35,7 @@ _Rows = Sequence[Sequence[object]]
 @as_json
 @located
 def status(pipeline: str, json_: bool, where: Place) -> None:
-    """Show how far each hop has come and how far it lags."""
+    """Show the progress and the lag of each hop."""
     from tidelake.ops.status import read_status  # noqa: PLC0415
 
     found = read_status(where.lake, where.pipeline(pipeline))
@@ -51,7 +51,7 @@ def status(pipeline: str, json_: bool, where: Place) -> None:
 @as_json
 @located
 def ledger(pipeline: str, by: Literal["batch", "day"] | None, json_: bool, where: Place) -> None:
-    """Add up the books; exit 3 when they do not balance."""
+    """Print the ledger; exit 3 if it does not balance."""
     from tidelake.ops.ledger import books_by, read_ledger  # noqa: PLC0415
 
     books = read_ledger(where.lake, where.pipeline(pipeline))
@@ -89,7 +89,7 @@ def ledger(pipeline: str, by: Literal["batch", "day"] | None, json_: bool, where
 @as_json
 @located
 def doctor(fetch: bool, archive: bool, json_: bool, where: Place) -> int:
-    """Check the machine, or the catalog; each failing line says the remedy."""
+    """Check the machine or the catalog; failures name a remedy."""
     from tidelake.ops.doctor import examine_lake  # noqa: PLC0415
     from tidelake.spark.jars import ensure_jars, jars_for  # noqa: PLC0415
     from tidelake.spark.java import make_archive  # noqa: PLC0415

@@ -26,7 +26,7 @@ _STAGES = ("parse", "contract", "expectation", "future_event_time", "conflicting
 
 @click.group()
 def late() -> None:
-    """List or apply events that came too late."""
+    """List or requeue events that were too late."""
 
 
 @late.command("list")
@@ -69,7 +69,7 @@ def late_list(pipeline: str, json_: bool, where: Place) -> None:
 )
 @located
 def late_apply(pipeline: str, event_date: datetime | None, where: Place) -> None:
-    """Send late rows into silver again, past the lateness test; the next run takes them in."""
+    """Requeue late rows past the lateness test, for the next run."""
     with started(where, where.pipeline(pipeline)) as run:
         from tidelake.replay.requeue import apply_late  # noqa: PLC0415
 
@@ -100,7 +100,7 @@ def quarantine_list(
     json_: bool,
     where: Place,
 ) -> None:
-    """List quarantined rows by reason, with an example and the trend over the last batches."""
+    """List quarantined rows by reason, with example and trend."""
     from tidelake.ops.side import list_quarantine  # noqa: PLC0415
 
     groups = list_quarantine(where.lake, where.pipeline(pipeline), stage=stage, rule=rule)
@@ -144,7 +144,7 @@ def quarantine_replay(
     json_: bool,
     where: Place,
 ) -> None:
-    """Send the rows that would pass today into silver again; the next run takes them in."""
+    """Requeue rows that would pass today, for the next run."""
     with started(where, where.pipeline(pipeline)) as run:
         from tidelake.replay.requeue import Choice, replay_quarantine  # noqa: PLC0415
 
@@ -178,7 +178,7 @@ def quarantine_discard(
     reason: str,
     where: Place,
 ) -> None:
-    """Give up quarantined rows; they stay in the table and in the books."""
+    """Discard rows; they stay in the table and in the ledger."""
     if not reason.strip():
         raise click.BadParameter("say why", param_hint="--reason")
     with started(where, where.pipeline(pipeline)) as run:
@@ -242,7 +242,7 @@ def fate(
     json_: bool,
     where: Place,
 ) -> None:
-    """Show what became of an event, why, and which gold rows count it."""
+    """Show the fate of an event, and the gold rows that count it."""
     from tidelake.replay.fate import fates_of_event, fates_of_record  # noqa: PLC0415
 
     definition = where.pipeline(pipeline)

@@ -38,7 +38,7 @@ _seed = click.option("--seed", default=1, show_default=True, help="Chooses one s
 @as_json
 @located
 def demo(pipeline: str, events: int | None, seed: int, json_: bool, where: Place) -> None:
-    """Generate a stream, run it through all hops and show what came out."""
+    """Generate a stream, run all hops and show the results."""
     from tidelake.generators import generate as write_stream  # noqa: PLC0415
     from tidelake.ops.ledger import read_ledger  # noqa: PLC0415
 
@@ -141,7 +141,7 @@ def _into_topic(pipeline: str, to: Address, *, events: int, seed: int) -> Genera
 
 @click.group()
 def kafka() -> None:
-    """Run a Kafka broker on this machine, for trials: no container, no network."""
+    """Run a Kafka broker for trials, on this machine alone."""
 
 
 def _in_folder(command: Command) -> Command:
@@ -168,7 +168,7 @@ def _in_folder(command: Command) -> Command:
 @click.option("--port", default=9092, show_default=True, type=click.IntRange(0, 65535))
 @_in_folder
 def up(port: int, folder: Path) -> None:
-    """Start a broker that goes on in the background; port 0 takes a free one."""
+    """Start a broker in the background; port 0 takes a free one."""
     from tidelake.kafka.broker import up as start  # noqa: PLC0415
 
     broker = start(folder, port)
@@ -181,7 +181,7 @@ def up(port: int, folder: Path) -> None:
 @kafka.command()
 @_in_folder
 def down(folder: Path) -> None:
-    """Stop it; its topics stay."""
+    """Stop the broker; its topics are kept."""
     from tidelake.kafka.broker import down as stop  # noqa: PLC0415
 
     say(f"Stopped. Its topics are in {folder}" if stop(folder) else f"No broker runs in {folder}")

@@ -80,7 +80,10 @@ def maintain(
     json_: bool,
     where: Place,
 ) -> None:
-    """Put small files together and delete old ones that no reader, epoch or rollback needs."""
+    """Compact small files, and delete old ones that nobody needs.
+
+    Files that a reader, an epoch or a rollback needs are kept.
+    """
     from tidelake.ops.maintenance import plan_upkeep, upkeep  # noqa: PLC0415
 
     definition = where.pipeline(pipeline)
@@ -131,8 +134,9 @@ def erase(
     json_: bool,
     where: Place,
 ) -> None:
-    """Erase a subject's rows from every table; repeating the command continues an erasure.
+    """Erase a subject's rows from every table.
 
+    Repeating the command continues an erasure that was interrupted.
     Hops must not run meanwhile: each first takes in what waits, then continues without the rows.
     """
     from tidelake.ops.history import require_tables  # noqa: PLC0415

@@ -46,7 +46,7 @@ class Metrics(Model):
 
 
 class AlertTargets(Model):
-    """Where alerts go beside the messages of a run.
+    """Where alerts go, in addition to the messages of a run.
 
     Attributes:
         webhook: Reference to the address that takes a POST of each change.

@@ -451,7 +451,7 @@ def _columns(path: tuple[str, ...], shape: Shape, held: list[Any]) -> Iterator[C
 
 
 def _named(columns: Sequence[Column]) -> tuple[Column, ...]:
-    """Give each column a valid name in silver that no other has."""
+    """Set a valid, unique name in silver for each column."""
     silvers = {name.lower() for name in SILVER_RESERVED} - {"event_id", "event_time"}
     taken = set(silvers)
     named = []
