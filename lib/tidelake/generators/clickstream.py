@@ -1,14 +1,13 @@
-"""The clickstream: a shop's visitors and clicks, and everything that goes wrong on their way.
+"""Generate the clickstream of a shop, with all that goes wrong on its way, and its catalogue.
 
-The number of lines of each kind follows from ``RATES`` exactly; only which ones it hits is drawn.
+The number of lines of each kind follows exactly from ``RATES``; only which lines is random.
 
-Only ``random.Random.random`` and what is built on it is used: Python promises the same sequence
-for the same seed in every version, which numpy does not.
+Only ``random.Random.random`` and methods built on it are used: unlike numpy, Python guarantees the
+same sequence for a seed in every version.
 """
 
 from __future__ import annotations
 
-import hashlib
 import random
 import re
 from bisect import bisect
@@ -16,9 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from tidelake.errors import UsageError
 from tidelake.folders import Folder
 from tidelake.generators.output import (
     HOUR,
@@ -26,20 +24,22 @@ from tidelake.generators.output import (
     SECOND,
     Delivery,
     Generated,
+    Say,
     in_files,
     land,
+    seeded,
     stamp,
 )
 
 START = datetime(2026, 1, 5)
-# Smaller streams are sparser, not shorter: an event can always be a day late.
+# Smaller streams are sparser, not shorter, so that an event can always be a day late.
 _SHORTEST = 36 * HOUR
 _EVENTS_PER_SHORTEST = 200_000
 _LATE_MIN, _LATE_MAX = 10 * MINUTE, 20 * HOUR
 _TOO_LATE_MIN = 26 * HOUR
 _SOON = 0.8
 
-# What a visitor does with a product, and how likely the step is after the one before.
+# A visitor's actions on a product, each with its probability after the one before.
 _FUNNEL = (("view", 1.0), ("click", 0.5), ("add_to_cart", 0.3), ("purchase", 0.5))
 _LEAVES = 0.22
 PRODUCTS = 400
@@ -49,20 +49,29 @@ _CAPITALISED = 0.03
 _BOT_EVERY, _BOT_FIRST = 120, 7
 PRICED = frozenset({"purchase", "add_to_cart"})
 
+# Of the catalogue.
+_CATEGORIES = (
+    *("books", "games", "garden", "kitchen", "lamps", "music"),
+    *("pets", "shoes", "sports", "tools", "toys", "travel"),
+)
+_OPENED = datetime(2025, 12, 6)
+_MOVES_WITHIN = timedelta(hours=36)
+_MOVED, _ENDED, _REOPENED = 0.25, 0.04, 0.5
+
 
 @dataclass(frozen=True)
 class Rates:
-    """Share of each kind among all lines; the rest is ordinary.
+    """Share of each kind among all lines; the others are valid.
 
     Attributes:
         duplicate: Byte-identical copies, delivered after the original.
         conflicting: Other payloads with the id of an earlier line.
         malformed: Lines that do not parse or break the contract.
         implausible: Lines with a negative value, which the suite refuses.
-        filtered: Lines without an action, which the pipeline's ``where`` leaves out.
+        filtered: Lines without an action, which are outside of the pipeline's ``where``.
         late: Delivered 10 minutes to 20 hours after the event.
-        too_late: From the stream's first twentieth, delivered more than 26 hours later, in its
-            last fifth: too late even where a batch takes in a quarter of the stream.
+        too_late: From the stream's first twentieth, delivered more than 26 hours later in its last
+            fifth: too late even where a batch takes a quarter of the stream.
         future: Events of the year 2099.
     """
 
@@ -85,14 +94,7 @@ RATES = Rates()
 
 
 class Click(NamedTuple):
-    """One action of one visitor.
-
-    Attributes:
-        at: Milliseconds since the stream began.
-        user: Number of the visitor.
-        action: As the client spells it: mostly lower case.
-        product: Number of the product.
-    """
+    """A visitor's action on a product, in milliseconds since the beginning of the stream."""
 
     at: int
     user: int
@@ -100,27 +102,18 @@ class Click(NamedTuple):
     product: int
 
 
-def generate_clickstream(
-    to: Folder, *, events: int, seed: int, progress: Callable[[str], None] | None = None
-) -> Generated:
+def generate_clickstream(to: Folder, *, events: int, seed: int, progress: Say) -> Generated:
     """Write a clickstream; its kinds are those of ``Rates`` and ``valid``.
 
-    Streams of another seed or size have other ids and other file names, so they add to a folder;
-    products and their prices are the same in all of them. See
-    :func:`tidelake.generators.generate`.
+    Streams of other seeds or sizes have other ids and file names, so a folder may hold several;
+    products and prices are the same in all. See :func:`tidelake.generators.generate`.
     """
-    if events < 1:
-        raise UsageError(f"a clickstream needs at least 1 event, not {events}")
-    stream = f"clickstream/{seed}/{events}"
-    rng = random.Random(stream)
+    rng, prefix = seeded("clickstream", seed, events)
     span = max(_SHORTEST, _SHORTEST * events // _EVENTS_PER_SHORTEST)
     copies = {kind: RATES.count(kind, events) for kind in ("duplicate", "conflicting")}
     clicks = draw_clicks(rng, count=events - sum(copies.values()), span=span)
     kinds = _draw_kinds(rng, clicks, events=events, span=span)
-    if progress is not None:
-        progress(f"drew {len(clicks):,} clicks over {span / HOUR:.0f} hours")
-
-    prefix = hashlib.sha256(stream.encode()).hexdigest()[:8]
+    progress(f"drew {len(clicks):,} clicks over {span / HOUR:.0f} hours")
     sent = [
         _send(rng, f"{prefix}-{number:08d}", click, kind=kinds.get(number, "valid"), span=span)
         for number, click in enumerate(clicks)
@@ -139,14 +132,13 @@ def generate_clickstream(
     tally = {"valid": len(ordinary)} | {rate.name: 0 for rate in fields(Rates)} | copies
     for kind in kinds.values():
         tally[kind] += 1
-    return Generated(len(files), land(to, files, progress=progress), events, tally)
+    return land(to, files, tally, progress)
 
 
 def draw_clicks(rng: random.Random, *, count: int, span: int) -> list[Click]:
     """Draw exactly ``count`` clicks with ``0 <= at < span`` (milliseconds), in order of time.
 
-    Visits begin evenly over the whole span and are cut at its end, so the stream neither swells
-    nor thins out.
+    Visits begin evenly over the span and end with it, so that the density is constant.
     """
     visitors = _popularity(max(5, count // _CLICKS_PER_USER), exponent=0.8, shift=20)
     clicks: list[Click] = []
@@ -167,13 +159,13 @@ def price(product: int) -> str:
 
 
 def _prices() -> list[int]:
-    """Draw each product's price in cents; the same ones whatever the stream's seed is."""
+    """Draw each product's price in cents, the same for every seed of a stream."""
     rng = random.Random("tidelake/clickstream/products")
     return [99 + round(2000 * rng.lognormvariate(0.0, 0.9)) for _ in range(PRODUCTS)]
 
 
 def _popularity(count: int, *, exponent: float, shift: float) -> list[float]:
-    """Accumulate Zipf-Mandelbrot weights: a few are popular, none takes over."""
+    """Accumulate Zipf-Mandelbrot weights: a few are popular, none dominates."""
     return list(accumulate((rank + shift) ** -exponent for rank in range(1, count + 1)))
 
 
@@ -209,8 +201,8 @@ def _visit(rng: random.Random, start: int, user: int) -> Iterator[Click]:
 def _draw_kinds(
     rng: random.Random, clicks: Sequence[Click], *, events: int, span: int
 ) -> dict[int, str]:
-    """Choose the clicks that something happens to, by their numbers; none is hit twice."""
-    # A late event needs room to arrive in; the line that ends the stream is an ordinary one.
+    """Choose the clicks that are not ordinary: the kind of each, by its number."""
+    # A late event must arrive within the stream, whose last line is an ordinary one.
     late_before = span - _LATE_MIN
     early = len(clicks) // 20
     too_late = min(early, RATES.count("too_late", events))
@@ -229,7 +221,7 @@ def _draw_kinds(
 
 
 def _send(rng: random.Random, event_id: str, click: Click, *, kind: str, span: int) -> Delivery:
-    """Give a click's line the fault of its kind, and its time of arrival."""
+    """Return a click's line with the fault of its kind, and its arrival."""
     at = click.at + 50 + int(min(20 * SECOND, rng.expovariate(1 / (2 * SECOND))))
     line = _line(
         event_id,
@@ -273,7 +265,7 @@ def _future(rng: random.Random) -> str:
 
 
 def _later(rng: random.Random, at: int, span: int) -> int:
-    """Return when a copy arrives: mostly within a minute or so, else any time until the end."""
+    """Return the arrival of a copy: mostly within a minute or so, else until the end."""
     if rng.random() < _SOON:
         soon = at + 1 + int(rng.expovariate(1 / (30 * SECOND)))
         if soon < span:
@@ -286,17 +278,16 @@ def _between(rng: random.Random, low: int, high: int) -> int:
 
 
 def _damaged(rng: random.Random, line: str) -> bytes:
-    """Break a line so that it no longer parses, or no longer keeps the contract.
+    """Break a line so that it does not parse, or breaks the contract.
 
-    The result holds no line break, is never empty, and is broken whatever the line was; it is not
-    always valid UTF-8.
+    The result has no line break, is never empty, and may be invalid UTF-8.
     """
     way = _WAYS[int(rng.random() * len(_WAYS))]
     return way(rng, line)
 
 
 def _setting(field: str, *values: str) -> Callable[[random.Random, str], bytes]:
-    """Return a way that gives a field one of some broken values."""
+    """Return a function that gives a field one of several broken values."""
 
     def way(rng: random.Random, line: str) -> bytes:
         value = values[int(rng.random() * len(values))]
@@ -332,3 +323,46 @@ _WAYS: tuple[Callable[[random.Random, str], bytes], ...] = (
     _setting("event_id", "null", '""'),
     lambda _, line: re.sub(r'"event_id":"[^"]*",', "", line).encode(),
 )
+
+
+def products() -> list[dict[str, Any]]:
+    """Return the changelog of the shop's catalogue.
+
+    Each product is entered a month before the clickstream begins. During it some move to another
+    category, some end and half of those return; a few changes come out of order.
+    """
+    rng = random.Random("tidelake/clickstream/catalogue")
+    entered = [
+        _product(number, 1, _OPENED + timedelta(minutes=number), rng.choice(_CATEGORIES))
+        for number in range(PRODUCTS)
+    ]
+    moved = [change for number in range(PRODUCTS) for change in _moves(rng, number)]
+    moved.sort(key=lambda change: change["changed_at"])
+    # The newer revision of a product may come first.
+    rng.shuffle(moved)
+    return [*entered, *moved]
+
+
+def _moves(rng: random.Random, number: int) -> Iterator[dict[str, Any]]:
+    """Yield the later changes of a product."""
+    at = START + _MOVES_WITHIN * rng.random()
+    if rng.random() < _MOVED:
+        yield _product(number, 2, at, rng.choice(_CATEGORIES))
+    if rng.random() < _ENDED:
+        at += timedelta(hours=1)
+        yield _product(number, 3, at, None)
+        if rng.random() < _REOPENED:
+            yield _product(number, 4, at + timedelta(hours=2), rng.choice(_CATEGORIES))
+
+
+def _product(number: int, revision: int, at: datetime, category: str | None) -> dict[str, Any]:
+    name = f"p{number:04d}"
+    return {
+        "change_id": f"{name}@{revision}",
+        "product_id": name,
+        "revision": revision,
+        "changed_at": stamp(at),
+        "op": "delete" if category is None else "upsert",
+        "category": category,
+        "price": float(price(number)),
+    }

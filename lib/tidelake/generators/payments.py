@@ -1,19 +1,16 @@
-"""Payments by card: ordinary ones, frauds that are known, and what goes wrong on their way.
+"""Generate payments by card, with known frauds and everything that goes wrong on their way.
 
-A fraud carries the name of its case, so that alerts can be held against the truth. The rest of a
-card's payments lie near its home, around its usual amount and far apart in time.
+A fraud has the name of its case, to compare alerts with. A card's other payments are near its home,
+around its usual amount and far apart in time.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from tidelake.errors import UsageError
 from tidelake.folders import Folder
 from tidelake.generators.output import (
     HOUR,
@@ -21,8 +18,10 @@ from tidelake.generators.output import (
     SECOND,
     Delivery,
     Generated,
+    Say,
     in_files,
     land,
+    seeded,
     stamp,
 )
 
@@ -37,7 +36,7 @@ _DUPLICATE, _BROKEN, _LATE, _CASE = 0.03, 0.01, 0.01, 0.004
 
 
 class City(NamedTuple):
-    """A city and where it lies, in degrees (WGS 84, rounded to a hundredth)."""
+    """A city with its coordinates in degrees (WGS 84, rounded to a hundredth)."""
 
     name: str
     latitude: float
@@ -79,7 +78,7 @@ CITIES = (
 
 
 class Card(NamedTuple):
-    """A card: where it is used, and for how much (the middle of its amounts)."""
+    """A card with the city where it is used and the median of its amounts."""
 
     name: str
     home: City
@@ -87,7 +86,7 @@ class Card(NamedTuple):
 
 
 class Payment(NamedTuple):
-    """A payment, in milliseconds since the stream began."""
+    """A payment, in milliseconds since the beginning of the stream."""
 
     at: int
     card: Card
@@ -96,25 +95,18 @@ class Payment(NamedTuple):
     case: str | None = None
 
 
-def generate_payments(
-    to: Folder, *, events: int, seed: int, progress: Callable[[str], None] | None = None
-) -> Generated:
+def generate_payments(to: Folder, *, events: int, seed: int, progress: Say) -> Generated:
     """Write a stream of payments over three days.
 
     Its kinds are ``valid``, ``duplicate``, ``malformed``, ``late`` and each case of fraud.
     See :func:`tidelake.generators.generate`.
     """
-    if events < 1:
-        raise UsageError(f"a stream of payments needs at least 1 event, not {events}")
-    stream = f"payments/{seed}/{events}"
-    rng = random.Random(stream)
-    prefix = hashlib.sha256(stream.encode()).hexdigest()[:8]
+    rng, prefix = seeded("payments", seed, events)
     copies, broken = round(_DUPLICATE * events), round(_BROKEN * events)
     paid = _paid(rng, prefix, events - copies)
-    if progress is not None:
-        progress(f"drew {len(paid):,} payments over {_SPAN / HOUR:.0f} hours")
+    progress(f"drew {len(paid):,} payments over {_SPAN / HOUR:.0f} hours")
     lines = [line_of(payment, f"{prefix}-{n:08d}").encode() for n, payment in enumerate(paid)]
-    # Frauds arrive whole and at once, so that each is there to be found.
+    # Frauds are never damaged or late, so that each can be found.
     ordinary = [n for n, payment in enumerate(paid) if payment.case is None]
     chosen = rng.sample(ordinary, min(len(ordinary), broken + round(_LATE * events)))
     damaged, late = set(chosen[:broken]), set(chosen[broken:])
@@ -132,8 +124,7 @@ def generate_payments(
     for payment in paid:
         if payment.case is not None:
             tally[payment.case.partition(":")[0]] += 1
-    files = in_files(sent, name=f"payments-s{seed}-{events}")
-    return Generated(len(files), land(to, files, progress=progress), len(sent), tally)
+    return land(to, in_files(sent, name=f"payments-s{seed}-{events}"), tally, progress)
 
 
 def cards_of(rng: random.Random, prefix: str, count: int) -> list[Card]:
@@ -147,19 +138,19 @@ def cards_of(rng: random.Random, prefix: str, count: int) -> list[Card]:
 
 
 def ordinary(rng: random.Random, card: Card, at: int) -> Payment:
-    """Draw a payment at home, about as high as ever."""
+    """Draw a payment at home, of about the usual amount."""
     return Payment(at, card, card.usual * (0.4 + 1.4 * rng.random()), _near(rng, card.home))
 
 
 def frauds(rng: random.Random, card: Card, at: int, *, rule: str, case: str) -> list[Payment]:
-    """Draw a case of fraud: the payments that are to be found."""
+    """Draw the payments of a case of fraud."""
     if rule == "unusual_amount":
         amount = card.usual * (15 + 20 * rng.random())
         return [Payment(at, card, amount, _near(rng, card.home), case)]
     if rule == "burst":
         times = sorted(at + int(rng.random() * 50 * SECOND) for _ in range(_BURST))
         return [Payment(when, card, card.usual, _near(rng, card.home), case) for when in times]
-    # On another continent, or nearly.
+    # Mostly on another continent.
     away = [city for city in CITIES if abs(city.longitude - card.home.longitude) > _FAR_DEGREES]
     city = away[int(rng.random() * len(away))]
     return [Payment(at, card, card.usual, _near(rng, city), case)]
@@ -182,7 +173,7 @@ def line_of(payment: Payment, payment_id: str, *, time: str | None = None) -> st
 
 
 def _paid(rng: random.Random, prefix: str, count: int) -> list[Payment]:
-    """Draw all payments in the order of their times; cases begin when cards have a past."""
+    """Draw all payments in the order of time; frauds begin when cards have a history."""
     cards = cards_of(rng, prefix, max(5, count // _PER_CARD))
     cases: list[Payment] = []
     for number in range(round(_CASE * count)):
@@ -199,7 +190,7 @@ def _paid(rng: random.Random, prefix: str, count: int) -> list[Payment]:
 
 
 def _near(rng: random.Random, city: City) -> City:
-    """Move within a city: at most about 8 km from its middle."""
+    """Return a place within a city, at most about 8 km from its centre."""
     return City(
         city.name,
         round(city.latitude + _NEAR * (2 * rng.random() - 1), 5),
