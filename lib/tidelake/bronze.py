@@ -1,7 +1,7 @@
-"""Read a source as raw records, and write them as bronze: every payload the very bytes it was.
+"""Read a source as raw records, and turn them into bronze rows with unchanged payloads.
 
-What Spark may not compute on a stream, a row's place in its file, is added to each micro-batch by
-:func:`identify`, while the partitions are still those of the read.
+Spark cannot compute a row's position in its file on a stream. :func:`identify` adds it to each
+micro-batch, while the partitions are still those of the read.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ REQUEUE_DDL = f"{BRONZE_DDL}, reason string, requeued_at timestamp"
 _PARTITION_BITS = 33
 _ROW_IN_PARTITION = (1 << _PARTITION_BITS) - 1
 
-# A row's number in its micro-batch, the first byte of the block of its file that it is in, and the
-# file's size when Spark planned the read.
+# A row's number in its micro-batch, the first byte of its block of the file, and the file's size
+# when Spark planned the read.
 NUMBER, BLOCK, SIZE = "_number", "_block", "_size"
 
 
@@ -41,8 +41,8 @@ def read_stream(spark: SparkSession, source: Source) -> DataFrame:
     """Open a source as a stream; for files, the session must put each file in its own partition.
 
     Returns:
-        ``key``, ``payload``, ``headers``, ``source``, ``source_timestamp`` and ``_position``,
-        null unless the source numbers its records itself; of files also ``_block`` and ``_size``.
+        ``key``, ``payload``, ``headers``, ``source``, ``source_timestamp`` and ``_position``, which
+        is null unless the source numbers its records; for files also ``_block`` and ``_size``.
     """
     if isinstance(source, FilesSource):
         return _read_files(spark, source)
@@ -71,44 +71,43 @@ def read_stream(spark: SparkSession, source: Source) -> DataFrame:
 def identify(rows: DataFrame, source: Source, batch: int) -> DataFrame:
     """Add ``record_id`` (``<source>:<position>``) to a micro-batch as it was read.
 
-    It holds only on the frame that the stream handed over, before any shuffle or coalesce. Where
-    the file's rows have no position yet, a row is numbered in its partition, which is its file,
-    from 0. A Delta table's stream tells no position: there the batch and the row's number serve.
-    Rows of files keep their number in the micro-batch, as ``_number``.
+    Only for the frame that the stream passed, before any shuffle or coalesce. A row of a file
+    without a position is numbered in its partition, which is its file, from 0. Delta's streams have
+    no positions: the batch and the row's number are used. Rows of files keep their number in the
+    micro-batch as ``_number``.
     """
     if isinstance(source, FilesSource):
         rows = rows if NUMBER in rows.columns else numbered(rows)
         in_partition = F.col(NUMBER).bitwiseAND(F.lit(_ROW_IN_PARTITION)).cast("string")
-        place = [F.coalesce("_position", in_partition)]
+        position = [F.coalesce("_position", in_partition)]
     elif isinstance(source, DeltaSource):
-        place = [F.lit(batch), F.monotonically_increasing_id()]
+        position = [F.lit(batch), F.monotonically_increasing_id()]
     else:
-        place = [F.col("_position")]
-    parts = [F.col("source"), *[part.cast("string") for part in place]]
+        position = [F.col("_position")]
+    parts = [F.col("source"), *[part.cast("string") for part in position]]
     return rows.withColumn("record_id", F.concat_ws(":", *parts))
 
 
 def numbered(rows: DataFrame) -> DataFrame:
-    """Number a micro-batch's rows as it was read: those of a block follow each other."""
+    """Number the rows of a micro-batch as it was read; rows of a block are consecutive."""
     return rows.withColumn(NUMBER, F.monotonically_increasing_id())
 
 
 def last_row() -> Column:
-    """Aggregate, over numbered rows, the number of the last one and the bytes of its payload."""
+    """Aggregate numbered rows to the number of the last one and the length of its payload."""
     return F.max(F.struct(NUMBER, F.length("payload")))
 
 
 def refuse_more(rows: DataFrame, ends: Sequence[tuple[int, int]]) -> DataFrame:
-    """Make a second read of a micro-batch of files fail where it finds more than the first did.
+    """Fail a second read of a micro-batch of files that finds more than the first.
 
-    Spark fixes the files and their lengths when it plans a batch. A file that grows after that is
-    still read up to the end of the line that begins at the planned length or before it: up to one
-    line more, or a longer last line.
+    Spark fixes the files and their lengths when it plans a batch, but reads the last line to its
+    end. So a file that grew may have one line more, or a longer last line.
 
     Args:
         rows: Numbered, in the partitions of the read.
-        ends: From :func:`last_row`, of each file or block of the first read; of those that a
-            partition holds, the last one is compared.
+        ends: From :func:`last_row`, for each file or block of the first read; the last of each
+            partition is compared.
     """
     known = {number >> _PARTITION_BITS: (number, length) for number, length in sorted(ends)}
     found = [known.get(partition, (-1, 0)) for partition in range(max(known, default=0) + 1)]
@@ -129,12 +128,7 @@ def refuse_more(rows: DataFrame, ends: Sequence[tuple[int, int]]) -> DataFrame:
 
 
 def to_bronze(records: DataFrame, *, ingested_at: datetime) -> DataFrame:
-    """Add the arrival to records with the columns of :data:`RECORD`.
-
-    Args:
-        records: A batch.
-        ingested_at: One instant (UTC) for the whole batch; never before the last batch's.
-    """
+    """Add the batch's arrival (UTC), never before the last batch's, to the columns of a record."""
     return records.select(
         *RECORD,
         F.lit(ingested_at).alias("ingested_at"),
@@ -143,7 +137,7 @@ def to_bronze(records: DataFrame, *, ingested_at: datetime) -> DataFrame:
 
 
 def as_never_requeued(rows: DataFrame) -> DataFrame:
-    """Add the requeue's two columns, null, so that bronze and requeue are read alike."""
+    """Add the columns of the requeue as nulls, so that bronze and requeue have one schema."""
     null = F.lit(None)
     return rows.withColumns({"reason": null.cast("string"), "requeued_at": null.cast("timestamp")})
 
@@ -151,10 +145,10 @@ def as_never_requeued(rows: DataFrame) -> DataFrame:
 def _read_files(spark: SparkSession, source: FilesSource) -> DataFrame:
     lines = (
         spark.readStream.format("text")
-        # The line feed alone: a carriage return is part of the payload.
+        # A carriage return is part of the payload.
         .option("lineSep", "\n")
         .option("recursiveFileLookup", True)
-        # Without it, a file seven days older than the newest is never read.
+        # By default a file seven days older than the newest is never read.
         .option("maxFileAge", "36500d")
         .options(**_limits(source))
         .load(absolute(source.path))
@@ -184,7 +178,7 @@ def _read_delta(spark: SparkSession, source: DeltaSource) -> DataFrame:
 
 
 def _limits(source: FilesSource | DeltaSource) -> dict[str, str]:
-    """Return Spark's limits on a batch; the first file always comes whole."""
+    """Return Spark's limits on a batch; the first file is always read whole."""
     files, size = source.max_files_per_trigger, source.max_bytes_per_trigger
     if files is None and size is None:
         files = FILES_A_BATCH

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from upath import UPath
 
-    # With the methods of pathlib wherever it lies, but for those that rename.
+    # Both have the methods of pathlib; those of a store cannot rename.
     Folder: TypeAlias = Path | UPath
 else:
     # The class for stores is an extra, and takes time to load.
@@ -32,26 +32,26 @@ else:
 SCHEME = "s3://"
 _SCHEMED = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
-# What means something in an address, or in a pattern of Spark's.
+# Characters with a meaning in URLs or in Spark's path patterns.
 _MISREAD = re.compile(r"[\x00-\x1f\\^`?#%*\[\]{}]")
 _KEPT_BYTES = 64 << 20
 _LOOKS_AT_ONCE = 16
 _VOLUMES = "/Volumes/"
-# In a path of java.net.URI, besides letters and digits.
+# Not escaped in a path of java.net.URI, like letters and digits.
 _STAYS = frozenset("-_.!~*'():@&=+$,;/")
 
 
 def is_stored(place: Folder | str) -> bool:
-    """Return whether a place lies on an object store."""
+    """Return whether a path is on an object store."""
     return str(place).startswith(SCHEME)
 
 
 def folder(text: str) -> Folder:
-    """Return the folder that a text names; a relative one lies under the working directory.
+    """Return the folder of a path, absolute or in the working directory, or of an ``s3://`` URL.
 
     Raises:
-        UsageError: It has a scheme that is not ``s3://``, or names no bucket or prefix.
-        MachineError: What reads a store is not installed.
+        UsageError: The URL has another scheme, or no bucket or prefix.
+        MachineError: The extra for stores is not installed.
     """
     if not _SCHEMED.match(text):
         return Path(os.path.abspath(Path(text).expanduser()))
@@ -62,10 +62,10 @@ def folder(text: str) -> Folder:
 
 
 def stored(place: str) -> UPath:
-    """Return the path of an address on a store, whatever its name.
+    """Return the path of an ``s3://`` URL, whose prefix is not checked.
 
     Raises:
-        MachineError: What reads a store is not installed.
+        MachineError: The extra for stores is not installed.
     """
     try:
         from upath import UPath  # noqa: PLC0415  an extra
@@ -79,7 +79,7 @@ def stored(place: str) -> UPath:
 
 
 def problem_of(text: str) -> str:
-    """Return why a text names no folder, or "" where it does."""
+    """Return why :func:`folder` refuses a text, or ""."""
     if not _SCHEMED.match(text):
         return ""
     if not text.startswith(SCHEME):
@@ -96,73 +96,55 @@ def problem_of(text: str) -> str:
 
 
 def absolute(text: str) -> str:
-    """Return a path from the root on, or an address as it is."""
+    """Return an absolute path, or a URL without a slash at its end."""
     return text.rstrip("/") if is_stored(text) else os.path.abspath(text)
 
 
 def place_of(uri: str) -> str:
-    """Turn a file's address, as Spark lists it, into the text of its path.
-
-    ``file:///a%20b`` becomes ``/a b``, ``s3://bucket/a%20b`` becomes ``s3://bucket/a b``.
-    """
+    """Decode a file's URI from Spark: ``file:///a%20b`` to ``/a b``, but ``s3://`` is kept."""
     parts = urlsplit(uri)
     path = unquote(parts.path)
     return f"{SCHEME}{parts.netloc}{path}" if parts.scheme == "s3" else str(Path(path))
 
 
 def listed(path: str) -> str:
-    """Write a path as Spark's file source lists it, which is Java's way to write a URI.
-
-    A volume's have a scheme of their own.
-    """
+    """Encode a path as a URI, as Spark's file source lists it; volumes have their own scheme."""
     scheme = "dbfs:" if path.startswith(_VOLUMES) else "file://"
     return ("" if is_stored(path) else scheme) + "".join(map(_in_a_uri, path))
 
 
 def _in_a_uri(letter: str) -> str:
-    # Letters of other scripts stay as they are; controls and spaces of any script do not.
+    # As in java.net.URI: letters of all scripts are kept, controls and spaces are escaped.
     stays = letter in _STAYS or (letter > "\x9f" and unicodedata.category(letter)[0] != "Z")
     return letter if letter.isalnum() or stays else quote(letter)
 
 
 @dataclass(frozen=True)
 class Listed:
-    """A file of a listing.
-
-    Attributes:
-        path: Where it is.
-        tag: Changes with its content; empty on a disk, where reading it costs little.
-    """
+    """A file of a listing; its tag changes with its content, and is empty on a disk."""
 
     path: Folder
     tag: str = ""
 
     @property
     def name(self) -> str:
-        """Its last part."""
+        """The name of the file."""
         return str(self.path.name)
 
-    @property
-    def stem(self) -> str:
-        """The same without the suffix."""
-        return str(self.path.stem)
-
     def text(self) -> str:
-        """Read it; a store's file is fetched once a tag."""
-        if not self.tag:
-            return self.path.read_text(encoding="utf-8")
-        return _memory.text(self)
+        """Read the file; from a store it is fetched once for each tag."""
+        return _memory.text(self) if self.tag else self.path.read_text(encoding="utf-8")
 
 
 def list_folder(folder: Folder) -> list[Listed]:
-    """List the files right in a folder, in one request; none where it does not exist."""
+    """List the files in a folder, in one request; none where it does not exist."""
     if isinstance(folder, Path):
         return [Listed(file) for file in folder.glob("*")]
     try:
         entries = folder.fs.ls(folder.path, detail=True)
     except (FileNotFoundError, NotADirectoryError):
         return []
-    # The size goes with the tag: parts of other lengths may come to the same one.
+    # The size too: uploads of parts of other lengths may have the same ETag.
     return [
         Listed(folder / entry["name"].rsplit("/", 1)[-1], f"{entry['ETag']} {entry['size']}")
         for entry in entries
@@ -171,13 +153,12 @@ def list_folder(folder: Folder) -> list[Listed]:
 
 
 def matching(folder: Folder, pattern: str) -> list[Folder]:
-    """List what a pattern matches below a folder, in the order of the names."""
-    found: list[Folder] = list(folder.glob(pattern))
-    return sorted(found, key=str)
+    """List the paths below a folder that match a pattern, sorted by name."""
+    return sorted(folder.glob(pattern), key=str)
 
 
 def remove_tree(folder: Folder) -> None:
-    """Remove a folder and all that is in it; nothing where it does not exist."""
+    """Remove a folder with its contents, if it exists."""
     if isinstance(folder, Path):
         shutil.rmtree(folder, ignore_errors=True)
         return
@@ -187,10 +168,10 @@ def remove_tree(folder: Folder) -> None:
 
 
 def write_whole(file: Folder, text: str) -> None:
-    """Write a file whole or not at all; readers see the old one until then."""
+    """Write a file atomically; readers see the old content until then."""
     file.parent.mkdir(parents=True, exist_ok=True)
     if not isinstance(file, Path):
-        # A store shows an object when all of it is there.
+        # Objects become visible only when they are complete.
         file.write_text(text, encoding="utf-8")
         return
     written = file.with_name(f".{file.name}")
@@ -199,7 +180,7 @@ def write_whole(file: Folder, text: str) -> None:
 
 
 class _Memory:
-    """Keeps texts that were fetched, the ones used last, up to a number of bytes."""
+    """Caches texts that were fetched, the most recently used ones, up to a number of bytes."""
 
     def __init__(self) -> None:
         self._texts: OrderedDict[tuple[str, str], str] = OrderedDict()
@@ -212,7 +193,7 @@ class _Memory:
             if place in self._texts:
                 self._texts.move_to_end(place)
                 return self._texts[place]
-        # Not through the file's own method, which asks for its size first.
+        # The path's own method would first request the size.
         data: bytes = file.path.fs.cat_file(file.path.path)  # type: ignore[union-attr]
         text = data.decode("utf-8")
         with self._lock:
@@ -229,17 +210,17 @@ _memory = _Memory()
 
 
 def states_of(paths: Sequence[str]) -> list[tuple[int, int]]:
-    """Return the size in bytes and the last change in milliseconds of each file."""
+    """Return the size in bytes and the modification time in milliseconds of each file."""
     if not any(map(is_stored, paths)):
         return [_state(path) for path in paths]
-    # Each is a round trip.
+    # Each is a request.
     with ThreadPoolExecutor(_LOOKS_AT_ONCE) as looking:
         return list(looking.map(_state, paths))
 
 
 def state_of(entry: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the same of an entry of a store's listing."""
-    # One request tells the fraction of a second, another does not.
+    """Return the size and modification time in an entry of a store's listing."""
+    # Not every kind of request returns fractions of a second.
     return entry["size"], int(entry["LastModified"].timestamp()) * 1000
 
 
@@ -257,7 +238,7 @@ def _state(path: str) -> tuple[int, int]:
 
 
 def refuse_unusable(root: Folder) -> None:
-    """Check that a root can be used, without Spark; nothing is created.
+    """Check that a root can be used; nothing is created.
 
     Raises:
         UsageError: It is no folder, or cannot be read; there is no such bucket.
@@ -280,7 +261,7 @@ def refuse_unusable(root: Folder) -> None:
 
 
 def namespace_of(place: str) -> tuple[str, str]:
-    """Split a path as OpenLineage names it: a store's bucket is the namespace."""
+    """Return OpenLineage's namespace and name of a path: a bucket is a namespace."""
     if not is_stored(place):
         return "file", place
     address = urlsplit(place)

@@ -1,6 +1,6 @@
-"""The tables in a notebook: query, follow a record, read the ledger; every answer a pandas frame.
+"""Read the tables in a notebook, without Spark; every answer is a pandas frame.
 
-What changes or recomputes tables needs Spark, and is in :mod:`tidelake.workbench`.
+Commands that change or recompute tables need Spark, and are in :mod:`tidelake.workbench`.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Lakehouse:
             consistent: Whether to read all tables as the last epoch had them.
 
         Returns:
-            The rows. Numbers with decimals come as floats, which plots take; where every digit
-            counts, use :func:`tidelake.ops.query.ask_for_user`.
+            The rows, with decimals as floats, for plots; for exact decimals use
+            :func:`tidelake.ops.query.ask_for_user`.
 
         Raises:
             UsageError: The statement is no query, or not understood.
@@ -52,9 +52,9 @@ class Lakehouse:
         return pd.DataFrame({"table": [table.name for table in self.lake.existing()]})
 
     def books(self, pipeline: str) -> pd.DataFrame:
-        """Return a pipeline's ledger: a row a term, all of bronze in exactly one of its fates."""
-        told = read_ledger(self.lake, self._pipeline(pipeline)).to_json()
-        terms = [(name, value) for name, value in told.items() if type(value) is int]
+        """Return a pipeline's ledger: a row a term."""
+        ledger = read_ledger(self.lake, self._pipeline(pipeline)).to_json()
+        terms = [(name, value) for name, value in ledger.items() if type(value) is int]
         return pd.DataFrame(terms, columns=["term", "rows"])
 
     def quarantine(self, pipeline: str) -> pd.DataFrame:
@@ -68,14 +68,14 @@ class Lakehouse:
     def fate(
         self, pipeline: str, *, event_id: str | None = None, record_id: str | None = None
     ) -> pd.DataFrame:
-        """Return where the records of an event are, or one record: a row a record."""
+        """Return the fates of an event's records, or of one record: a row a record."""
         rows = map(asdict, self._fates(pipeline, event_id, record_id))
         return pd.DataFrame(rows).drop(columns="counted")
 
     def counted(
         self, pipeline: str, *, event_id: str | None = None, record_id: str | None = None
     ) -> pd.DataFrame:
-        """Return an event's rows in each gold table."""
+        """Return the rows of gold in which an event, or a record, counts."""
         rows = [
             {"table": one.table, "verdict": one.verdict, "row": row}
             for fate in self._fates(pipeline, event_id, record_id)
@@ -85,7 +85,7 @@ class Lakehouse:
         return pd.DataFrame(rows, columns=["table", "verdict", "row"])
 
     def workbench(self, pipeline: str) -> Workbench:
-        """Start Spark, or take the session that is there, to verify, run or rebuild a pipeline."""
+        """Use or start a Spark session to run, verify or rebuild a pipeline."""
         from tidelake.workbench import Workbench  # noqa: PLC0415
 
         return Workbench.of(self.environment, self.lake, self._pipeline(pipeline))
@@ -103,11 +103,14 @@ class Lakehouse:
 
 
 def open_lakehouse(root: str | None = None, *, env: str | None = None) -> Lakehouse:
-    """Open the tables of an environment, or raise a UsageError where it names no place.
+    """Open the tables of an environment.
 
     Args:
         root: The folder; None for that of the environment, or of ``TIDELAKE_ROOT``.
         env: The environment's name; None for ``TIDELAKE_ENV``, or local.
+
+    Raises:
+        UsageError: The environment has neither a root nor a catalog.
     """
     environment = load_environment(env, root=root)
     return Lakehouse(environment, lake_of(environment))

@@ -1,7 +1,7 @@
 """Access to an object store, by AWS's standard variables for endpoint, region and credentials.
 
-Three readers get the same answers: Python's own (through fsspec), Spark's and DuckDB's. No secret
-is written anywhere: Python and Spark find them by themselves, DuckDB gets them in memory.
+Python (through fsspec), Spark and DuckDB use the same settings. No secret is written anywhere:
+Python and Spark look up the credentials, DuckDB receives them in memory.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 from tidelake.errors import MachineError, TidelakeError, UsageError
 
 _REGION = "us-east-1"
-# Checked before anything begins: a mistyped name is reported at once.
+# Of the first request, so that a mistyped name is reported at once.
 _CONNECT_SECONDS, _READ_SECONDS = 3, 10
-# Kinds of errors as stores name them.
+# Error codes of stores.
 _DENIED = frozenset(
     {
         "403",
@@ -45,26 +45,25 @@ def endpoint() -> str | None:
     Raises:
         UsageError: It is no plain address.
     """
-    told = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    if not told:
+    url = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    if not url:
         return None
-    is_plain = told.startswith(("http://", "https://")) and "@" not in told and "?" not in told
-    if not is_plain:
+    if not url.startswith(("http://", "https://")) or "@" in url or "?" in url:
         raise UsageError(
             "AWS_ENDPOINT_URL is no address of a store: write http://HOST:PORT or https://HOST, "
             "without a name or a password in it"
         )
-    return told.rstrip("/")
+    return url.rstrip("/")
 
 
 def region() -> str:
     """Return the region of the store."""
-    told = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    return told or _session().get_config_variable("region") or _REGION
+    named_here = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    return named_here or _session().get_config_variable("region") or _REGION
 
 
 def filesystem_options() -> dict[str, Any]:
-    """Return fsspec's options: no cached listings, to see another process's commit at once."""
+    """Return fsspec's options; listings are not cached, to see other processes' commits."""
     return {
         "use_listings_cache": False,
         "endpoint_url": endpoint(),
@@ -76,7 +75,7 @@ def filesystem_options() -> dict[str, Any]:
 def spark_settings() -> dict[str, str]:
     """Return the settings that let Spark read and write ``s3://``."""
     at = endpoint()
-    told = {
+    settings = {
         "fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
         "fs.AbstractFileSystem.s3.impl": "org.apache.hadoop.fs.s3a.S3A",
         "fs.s3a.endpoint.region": region(),
@@ -84,17 +83,17 @@ def spark_settings() -> dict[str, str]:
         "fs.s3a.aws.credentials.provider": (
             "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"
         ),
-        # A store that is away is named after seconds, not minutes.
+        # A store that cannot be reached is reported after seconds, not minutes.
         "fs.s3a.attempts.maximum": "3",
         "fs.s3a.retry.limit": "4",
         "fs.s3a.connection.establish.timeout": "5s",
-        # The default one asks for Amazon's native client, for gains that these reads do not have.
+        # The default one needs Amazon's native client, which does not speed up these reads.
         "fs.s3a.input.stream.type": "classic",
     }
     if at:
-        told |= {"fs.s3a.endpoint": at, "fs.s3a.path.style.access": "true"}
-        told["fs.s3a.connection.ssl.enabled"] = str(at.startswith("https://")).lower()
-    return {f"spark.hadoop.{key}": value for key, value in told.items()}
+        settings |= {"fs.s3a.endpoint": at, "fs.s3a.path.style.access": "true"}
+        settings["fs.s3a.connection.ssl.enabled"] = str(at.startswith("https://")).lower()
+    return {f"spark.hadoop.{key}": value for key, value in settings.items()}
 
 
 def duckdb_secret() -> tuple[str, list[str]]:
@@ -124,16 +123,12 @@ def duckdb_secret() -> tuple[str, list[str]]:
 
 @functools.cache
 def client() -> Any:
-    """Return the one client for what fsspec does not do; threads may share it.
-
-    Raises:
-        MachineError: botocore is not installed.
-    """
+    """Return a client for requests that fsspec lacks; threads may share it."""
     return _client(connect_timeout=5, read_timeout=30)
 
 
 def refuse_unreachable(bucket: str, prefix: str, *, what: str) -> None:
-    """Check in a single request, without a retry, that a place on a store can be listed.
+    """Check in one request, without a retry, that a prefix can be listed; errors name ``what``.
 
     Raises:
         UsageError: There is no such bucket.
@@ -146,7 +141,7 @@ def refuse_unreachable(bucket: str, prefix: str, *, what: str) -> None:
 
 
 def told_of(error: BaseException, what: str) -> TidelakeError | None:
-    """Return our error for one that a store, or the way to it, caused; None for any other."""
+    """Return our error for one that a store, or the connection to it, caused; None for others."""
     if "botocore" not in sys.modules:
         return None
     from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
@@ -154,16 +149,16 @@ def told_of(error: BaseException, what: str) -> TidelakeError | None:
     found: BaseException | None = error
     while found is not None:
         if isinstance(found, ClientError):
-            return _told_by_store(found.response, what)
+            return _answer(found.response, what)
         if isinstance(found, BotoCoreError):
-            return _told_on_the_way(found, what)
+            return _no_answer(found, what)
         found = found.__cause__
     return None
 
 
 @contextmanager
 def named(what: str) -> Iterator[None]:
-    """Turn a store's errors into our own, with the remedy."""
+    """Raise a store's errors as our own, with the remedy."""
     try:
         yield
     except Exception as error:
@@ -173,7 +168,7 @@ def named(what: str) -> Iterator[None]:
         raise told from error
 
 
-def _told_by_store(response: Any, what: str) -> TidelakeError:
+def _answer(response: Any, what: str) -> TidelakeError:
     code = str(response.get("Error", {}).get("Code", ""))
     if code == "NoSuchBucket":
         return UsageError(f"{what}: there is no such bucket. Make it, or name another.")
@@ -184,7 +179,7 @@ def _told_by_store(response: Any, what: str) -> TidelakeError:
     return MachineError(f"{what}: the object store answered {code or 'with an error'}.")
 
 
-def _told_on_the_way(error: Exception, what: str) -> TidelakeError:
+def _no_answer(error: Exception, what: str) -> TidelakeError:
     from botocore.exceptions import (  # noqa: PLC0415
         NoCredentialsError,
         PartialCredentialsError,

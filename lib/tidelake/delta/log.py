@@ -87,7 +87,7 @@ class LogFile:
     @property
     def version(self) -> int:
         """The table's version that it made."""
-        return int(self.file.stem)
+        return int(self.file.path.stem)
 
     @cached_property
     def info(self) -> Info:

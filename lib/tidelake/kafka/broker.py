@@ -1,7 +1,7 @@
 """Run Apache Kafka as one process on the loopback: broker and controller in one, no container.
 
-A broker keeps its settings, log and topics in a folder, also when it is stopped or killed. Its
-process outlives the one that started it.
+A broker's settings, log and topics stay in its folder when it is stopped or killed. Its process
+outlives the one that started it.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _HOST = "127.0.0.1"
 _STATE, _LOG, _SETTINGS = "broker.json", "kafka.log", "server.properties"
 _MAIN, _FORMAT = "kafka.Kafka", "kafka.tools.StorageTool"
 _JARS = "kafka-broker.lock"
-# Enough for a laptop's topics; the operating system's cache does the rest.
+# Enough for a laptop's topics: Kafka relies on the cache of the operating system.
 _HEAP = ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC")
 _QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 _START_SECONDS, _STOP_SECONDS, _LOOK_SECONDS = 60.0, 30.0, 0.2
 _FREED_SECONDS = 3.0
-# A request of Kafka's protocol that asks which versions a broker speaks.
+# A request of Kafka's protocol for the versions that a broker supports.
 _API_VERSIONS = bytes.fromhex("0000000d 0012 0000 00000001 0003 746c6b".replace(" ", ""))
 
 
 @dataclass(frozen=True)
 class Broker:
-    """A broker that was started."""
+    """A broker that was started in a folder."""
 
     folder: str
     port: int
@@ -51,7 +51,7 @@ class Broker:
 
     @property
     def runs(self) -> bool:
-        """Whether its process lives, and is still a broker."""
+        """Whether its process exists, and is a broker of its folder."""
         try:
             words = Path(f"/proc/{self.process}/cmdline").read_bytes().split(b"\0")
         except OSError:
@@ -60,7 +60,7 @@ class Broker:
 
     @property
     def answers(self) -> bool:
-        """Whether it speaks Kafka's protocol."""
+        """Whether it answers in Kafka's protocol."""
         try:
             with socket.create_connection((_HOST, self.port), timeout=1) as link:
                 link.settimeout(2)
@@ -71,20 +71,20 @@ class Broker:
 
 
 def find(folder: Path) -> Broker | None:
-    """Read which broker was last started in a folder; None where none was."""
+    """Return the broker that was last started in a folder, if any."""
     file = folder.absolute() / _STATE
     return Broker(**json.loads(file.read_text(encoding="utf-8"))) if file.exists() else None
 
 
 def up(folder: Path, port: int) -> Broker:
-    """Start a broker in a folder, and wait until it answers; one that runs there stays.
+    """Start a broker in a folder, unless one runs there, and wait until it answers.
 
     Args:
-        folder: Where it keeps its topics; what is there is used again.
-        port: Where it listens; 0 takes a free one.
+        folder: The folder of its topics, which may exist.
+        port: The port to listen on; 0 for any free one.
 
     Raises:
-        UsageError: The port is taken, or another one runs in the folder on another port.
+        UsageError: The port is taken, or a broker runs in the folder on another port.
         MachineError: Java or PySpark is missing, or the broker does not start.
         JarError: A jar cannot be fetched, or its hash differs from the lock.
     """
@@ -110,7 +110,7 @@ def up(folder: Path, port: int) -> Broker:
             stdout=log,
             stderr=log,
             cwd=folder,
-            # It outlives us, and a Ctrl-C that is meant for us.
+            # A Ctrl-C in this terminal must not end it.
             start_new_session=True,
         )
     broker = Broker(str(folder), port, started.pid)
@@ -127,7 +127,7 @@ def up(folder: Path, port: int) -> Broker:
 
 
 def down(folder: Path) -> bool:
-    """Stop the broker of a folder; return whether one ran. Its topics stay."""
+    """Stop the broker of a folder, and return whether one ran; its topics stay."""
     broker = find(folder)
     if broker is None or not broker.runs:
         return False
@@ -138,7 +138,7 @@ def down(folder: Path) -> bool:
 
 
 def kill(broker: Broker) -> None:
-    """End a broker's process at once, as a power cut would."""
+    """Kill a broker's process, as a power cut would."""
     if broker.runs:
         os.kill(broker.process, signal.SIGKILL)
         _ends(broker)
@@ -159,7 +159,7 @@ def _not_started(folder: Path) -> MachineError:
 def _ends(broker: Broker) -> bool:
     until = time.monotonic() + _STOP_SECONDS
     while broker.runs:
-        # A broker that is our own child stays a process until it is waited for.
+        # A child process stays in the process table until it is waited for.
         with contextlib.suppress(ChildProcessError):
             os.waitpid(broker.process, os.WNOHANG)
         if time.monotonic() > until:
@@ -183,7 +183,7 @@ def _free_port() -> int:
 
 
 def _gets_free(port: int) -> bool:
-    """Wait a moment: a broker that was killed just now releases its port a little later."""
+    """Wait for a port to be free: a broker that was just killed still holds its port."""
     until = time.monotonic() + _FREED_SECONDS
     while True:
         with socket.socket() as probe:
@@ -207,7 +207,7 @@ def _java_command() -> list[str]:
         raise MachineError(
             "PySpark is not installed. Install it with: pip install 'tidelake[local]'"
         ) from error
-    # Spark's resolver leaves out Scala's library: Spark brings its own.
+    # The lock has no Scala library, since Spark brings its own.
     scala = (Path(pyspark.__file__).parent / "jars").glob("scala-library-*.jar")
     jars = [*ensure_jars(read_lock(conf_file(_JARS))), *scala]
     if java is None or not Path(java).exists():
@@ -216,7 +216,7 @@ def _java_command() -> list[str]:
 
 
 def _prepare(folder: Path, port: int, command: list[str], log: int) -> None:
-    """Write a broker's settings, and format its folder of topics if it is new."""
+    """Write a broker's settings, and format a new folder of topics."""
     controller = _free_port()
     settings = {
         "process.roles": "broker,controller",
@@ -241,13 +241,13 @@ def _prepare(folder: Path, port: int, command: list[str], log: int) -> None:
     if (folder / "topics" / "meta.properties").exists():
         return
     cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    # An id that began with a dash would be taken for an option.
-    told = subprocess.run(
+    # With an equals sign, because an id may begin with a dash.
+    formatted = subprocess.run(
         [*command, _FORMAT, "format", f"--cluster-id={cluster}", "-c", str(folder / _SETTINGS)],
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
         check=False,
     )
-    if told.returncode:
+    if formatted.returncode:
         raise _not_started(folder)

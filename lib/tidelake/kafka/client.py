@@ -1,4 +1,4 @@
-"""Talk to Kafka brokers without Spark, whose JVM takes seconds to start.
+"""Use Kafka brokers without Spark, whose JVM takes seconds to start.
 
 Errors: MachineError where the client is not installed, SourceError where no broker answers.
 """
@@ -29,10 +29,9 @@ _LOGIN = re.compile(r"\b(username|password)\s*=\s*\"([^\"]*)\"")
 
 
 def refuse_unreachable(bootstrap: str) -> None:
-    """Check at once that one of the brokers takes a connection: Kafka's clients try for minutes.
+    """Check that one of the brokers (``host:port``, with commas) accepts a connection.
 
-    Args:
-        bootstrap: ``host:port``, several with commas.
+    Kafka's own clients try for minutes.
     """
     reasons = _unreachable(bootstrap)
     if reasons:
@@ -43,18 +42,18 @@ def refuse_unreachable(bootstrap: str) -> None:
 
 
 class Contact:
-    """Report when no broker can be reached any more, and when one can again, once each.
+    """Report once when no broker can be reached any more, and once when one can again.
 
     The clients that Spark uses report nothing until they give up.
     """
 
     def __init__(self, bootstrap: str, say: Callable[[str], None]) -> None:
-        """Start in contact with the brokers; ``say`` takes a line."""
+        """Assume that a broker can be reached; ``say`` receives the lines."""
         self._bootstrap, self._say = bootstrap, say
         self._looked_at, self._is_lost = time.monotonic(), False
 
     def look(self) -> None:
-        """Try a connection, unless the last one was tried a moment ago."""
+        """Try to connect, at most every few seconds."""
         if time.monotonic() - self._looked_at < _EVERY_SECONDS:
             return
         reasons = _unreachable(self._bootstrap)
@@ -66,7 +65,7 @@ class Contact:
 
 
 def _unreachable(bootstrap: str) -> str:
-    """Return why none of the listed brokers takes a connection, or "" where one does."""
+    """Return why none of the brokers accepts a connection, or "" where one does."""
     reasons = []
     for address in bootstrap.split(","):
         host, _, port = address.strip().rpartition(":")
@@ -86,7 +85,7 @@ def ends_of(source: KafkaSource, reached: Offsets) -> Offsets:
         UsageError: An option refers to a variable that is not set.
     """
     refuse_unreachable(source.bootstrap)
-    kafka, administration = _library(), import_module("confluent_kafka.admin")
+    kafka, administration = _library()
     latest = administration.OffsetSpec.latest()
     asked = {
         kafka.TopicPartition(name, int(partition)): latest
@@ -97,24 +96,24 @@ def ends_of(source: KafkaSource, reached: Offsets) -> Offsets:
     with _asking(kafka, source.bootstrap):
         options = client_options(resolved(source.options))
         admin = administration.AdminClient(_settings(source.bootstrap) | options)
-        for place, told in admin.list_offsets(asked, request_timeout=_SECONDS).items():
-            ends.setdefault(place.topic, {})[str(place.partition)] = told.result(_SECONDS).offset
+        for one, future in admin.list_offsets(asked, request_timeout=_SECONDS).items():
+            ends.setdefault(one.topic, {})[str(one.partition)] = future.result(_SECONDS).offset
     return ends
 
 
 def client_options(options: Mapping[str, str]) -> dict[str, str]:
     """Translate a source's options, which are those of Kafka's Java client, for librdkafka.
 
-    Most names are the same. A login is inside a JAAS text; certificate stores in Java's formats
-    have no counterpart, and the client refuses them by name.
+    Most names are the same; the login is taken from the JAAS text. Certificate stores in Java's
+    formats have no counterpart, and the client's error names them.
     """
-    told = {name.removeprefix("kafka."): value for name, value in options.items()}
-    login = dict(_LOGIN.findall(told.pop(_JAAS, "")))
-    return told | {f"sasl.{name}": value for name, value in login.items()}
+    ours = {name.removeprefix("kafka."): value for name, value in options.items()}
+    login = dict(_LOGIN.findall(ours.pop(_JAAS, "")))
+    return ours | {f"sasl.{name}": value for name, value in login.items()}
 
 
 class TopicRecord(NamedTuple):
-    """One record of a topic; its value is empty where it has none."""
+    """A record of a topic; ``value`` is empty where it has none."""
 
     partition: int
     offset: int
@@ -124,20 +123,20 @@ class TopicRecord(NamedTuple):
 def first_records(of: Address, *, count: int) -> list[TopicRecord]:
     """Read at most ``count`` records, evenly from the beginnings of the partitions.
 
-    Nothing is left at the broker.
+    The broker keeps no offsets of it.
 
     Raises:
         SourceError: No broker answers, there is no such topic, or it is empty.
     """
     refuse_unreachable(of.bootstrap)
-    kafka = _library()
+    kafka, _ = _library()
     consumer = kafka.Consumer(
         {
             **_settings(of.bootstrap),
-            # Asked for by the client; partitions are assigned, so nothing joins it.
+            # Required, but unused: partitions are assigned.
             "group.id": "tidelake-init",
             "enable.auto.commit": False,
-            # Markers of transactions are no records: the last offset may never come.
+            # The last offset may be a transaction's marker, which is no record.
             "enable.partition.eof": True,
         }
     )
@@ -181,22 +180,16 @@ def produce(
 ) -> int:
     """Write payloads round-robin over the topic's partitions, each once, and wait for all of them.
 
-    The topic is created where it does not exist yet; records have no key.
+    The topic is created if it does not exist; records have no key.
 
     Raises:
         TidelakeError: The broker refused the topic or a record.
     """
     refuse_unreachable(to.bootstrap)
-    kafka = _library()
-    client = kafka.Producer(
-        {
-            **_settings(to.bootstrap),
-            "enable.idempotence": True,
-            "acks": "all",
-            "linger.ms": 20,
-        }
-    )
-    partitions = _ensure_topic(kafka, to)
+    kafka, administration = _library()
+    reliable = {"enable.idempotence": True, "acks": "all", "linger.ms": 20}
+    client = kafka.Producer(_settings(to.bootstrap) | reliable)
+    partitions = _ensure_topic(kafka, administration, to)
     failed: list[str] = []
 
     def delivered(error: Any, _: Any) -> None:
@@ -227,9 +220,8 @@ def produce(
     return count
 
 
-def _ensure_topic(kafka: Any, to: Address) -> int:
+def _ensure_topic(kafka: Any, administration: Any, to: Address) -> int:
     """Create the topic unless it exists; return the number of its partitions."""
-    administration: Any = import_module("confluent_kafka.admin")
     admin = administration.AdminClient(_settings(to.bootstrap))
     try:
         made = admin.create_topics(
@@ -246,14 +238,14 @@ def _ensure_topic(kafka: Any, to: Address) -> int:
     return _PARTITIONS
 
 
-def _library() -> Any:
+def _library() -> tuple[Any, Any]:
+    """Import the client, which is an extra, and its administration."""
     try:
-        import confluent_kafka  # noqa: PLC0415  optional
+        return import_module("confluent_kafka"), import_module("confluent_kafka.admin")
     except ImportError as error:
         raise MachineError(
             "the Kafka client is not installed. Install it with: pip install 'tidelake[kafka]'"
         ) from error
-    return confluent_kafka
 
 
 def _settings(bootstrap: str) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-"""Schema registry: the versions of a subject, and Avro's rules of compatibility between them."""
+"""Read the versions of a subject from a schema registry, and check their compatibility."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -18,14 +18,9 @@ _SHOWN = 300
 
 
 class Version(NamedTuple):
-    """One version of a subject.
+    """One version of a subject; records refer to it by ``schema_id``.
 
-    Attributes:
-        number: Its place among the versions.
-        schema_id: The id by which records refer to its schema.
-        schema: The schema's text.
-        kind: ``AVRO``, ``JSON`` or ``PROTOBUF``.
-        is_whole: Whether it refers to no other schema.
+    ``kind`` is ``AVRO``, ``JSON`` or ``PROTOBUF``; ``is_whole``: it refers to no other schema.
     """
 
     number: int
@@ -38,7 +33,7 @@ class Version(NamedTuple):
 def versions_of(registry: Registry) -> list[Version]:
     """List the versions of the subject, oldest first.
 
-    The subject is asked, and not id by id: broken records may name any number of ids.
+    Not single ids: broken records may have any number of them.
 
     Raises:
         SourceError: The registry does not answer, has no such subject, or refuses access.
@@ -52,30 +47,31 @@ def versions_of(registry: Registry) -> list[Version]:
             "the client of schema registries is not installed. "
             "Install it with: pip install 'tidelake[kafka]'"
         ) from error
-    told: dict[str, Any] = {"url": registry.url, "timeout": _SECONDS, "max.retries": 1}
+    settings: dict[str, Any] = {"url": registry.url, "timeout": _SECONDS, "max.retries": 1}
     if registry.credentials is not None:
         name = "source.registry.credentials"
-        told["basic.auth.user.info"] = resolved({name: registry.credentials})[name]
-    client: Any = library.SchemaRegistryClient.new_client(told)
-    versions = []
-    for number in sorted(_asked(registry, partial(client.get_versions, registry.subject))):
-        found = _asked(registry, partial(client.get_version, registry.subject, number))
-        schema = found.schema
-        versions.append(
-            Version(
-                int(found.version),
-                int(found.schema_id),
-                schema.schema_str,
-                schema.schema_type or "AVRO",
-                not schema.references,
-            )
+        settings["basic.auth.user.info"] = resolved({name: registry.credentials})[name]
+    client: Any = library.SchemaRegistryClient.new_client(settings)
+    subject = registry.subject
+    with _asking(registry):
+        numbers = sorted(client.get_versions(subject))
+        found = [client.get_version(subject, number) for number in numbers]
+    return [
+        Version(
+            int(one.version),
+            int(one.schema_id),
+            one.schema.schema_str,
+            one.schema.schema_type or "AVRO",
+            not one.schema.references,
         )
-    return versions
+        for one in found
+    ]
 
 
-def _asked(registry: Registry, ask: Callable[[], Any]) -> Any:
+@contextmanager
+def _asking(registry: Registry) -> Iterator[None]:
     try:
-        return ask()
+        yield
     except Exception as error:  # The client lets through whatever its transport raises.
         status = getattr(error, "http_status_code", None)
         if status == _NOT_FOUND:
@@ -93,13 +89,10 @@ def _asked(registry: Registry, ask: Callable[[], Any]) -> Any:
 
 
 def incompatibility(new: str, old: str, rule: Compatibility) -> str:
-    """Return why a schema breaks the rule towards the version before it, or "".
+    """Return why a schema is not compatible with the version before it, or "".
 
-    Args:
-        new: The version's schema.
-        old: The schema of the version before.
-        rule: ``backward``: the new one can read what the old one wrote; ``forward``: the reverse;
-            ``full``: both.
+    Under ``backward`` the new schema can read records of the old one, under ``forward`` the old
+    schema those of the new one, under ``full`` both.
     """
     if rule == "none":
         return ""

@@ -1,4 +1,4 @@
-"""Kafka offsets: of a checkpoint's batches, their differences, and sums over partitions."""
+"""Offsets of Kafka topics: in a checkpoint's batches, their differences and sums."""
 
 from __future__ import annotations
 
@@ -13,14 +13,10 @@ _FIRST_INPUT = 2
 
 
 def behind(reached: Offsets, ends: Offsets) -> Offsets:
-    """Return how many offsets of each partition follow those that were taken.
+    """Return how many offsets each partition has between ``reached`` and its end.
 
-    Offsets are not all records: a transaction's marker has one, and a record that was compacted
-    away.
-
-    Args:
-        reached: The offset after the last that was taken.
-        ends: The offset after the last of the broker; a topic without ends is left out.
+    Not every offset is a record: markers of transactions have one, and compacted records. A topic
+    without ends is left out.
     """
     return {
         name: {
@@ -33,7 +29,7 @@ def behind(reached: Offsets, ends: Offsets) -> Offsets:
 
 
 def between(before: Offsets, after: Offsets) -> int:
-    """Count the offsets between two positions, in the partitions that both have."""
+    """Count the offsets between two positions, in partitions that both have."""
     return sum(
         end - before[name][partition]
         for name, partitions in after.items()
@@ -58,7 +54,7 @@ def planned_offsets(checkpoint: Folder, batch: int) -> Offsets:
 def begun_offsets(checkpoint: Folder, batch: int) -> Offsets | None:
     """Read the start offsets of a planned micro-batch; None where the checkpoint has none.
 
-    A partition that is left out starts at its first offset.
+    Partitions without one start at their first offset.
     """
     before = planned_offsets(checkpoint, batch - 1)
     if before:

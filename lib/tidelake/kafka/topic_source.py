@@ -1,7 +1,7 @@
-"""Read Kafka topics with Spark, and describe them through the client that Spark itself uses.
+"""Read Kafka topics with Spark, and describe them with Spark's own Kafka client.
 
-A stream notices that records are gone when it reads them, and not at all where a topic was deleted
-and created again and has grown past the old one's end. So each bronze commit records topic ids.
+A stream notices lost records only when it reads them, and never where a topic was deleted, created
+again and has grown past the old offsets. So each bronze commit records topic ids.
 """
 
 from __future__ import annotations
@@ -20,45 +20,46 @@ from tidelake.errors import SourceError
 from tidelake.kafka.topic_offsets import Offsets
 from tidelake.spark.internals import JavaError, jvm_of
 
-# As long as Kafka's own clients wait for a broker; Spark's source would wait twice as long.
+# The timeout of Kafka's own clients; the default of Spark's source is twice as long.
 _POLL_MILLISECONDS = 60_000
 _ADMIN_SECONDS = 20
 _CLIENT = "kafka."
 
 
 def read_topics(spark: SparkSession, source: KafkaSource) -> DataFrame:
-    """Open topics as a stream of Kafka's own columns.
-
-    Raises:
-        UsageError: An option refers to a variable that is not set.
-    """
+    """Open topics as a stream of Kafka's own columns; errors as in :func:`client_options`."""
     return spark.readStream.format("kafka").options(**options_of(source)).load()
 
 
 def options_of(source: KafkaSource) -> dict[str, str]:
     """Return the options of Spark's Kafka source.
 
-    Aborted transactions are not read, and records that are gone stop the stream.
+    Aborted transactions are not read, and lost records stop the stream.
     """
-    told = {"subscribe": source.topic} if source.topic else {"subscribePattern": source.pattern}
     if source.starting in ("earliest", "latest"):
-        told["startingOffsets"] = source.starting
+        starting = {"startingOffsets": source.starting}
     else:
-        instant = datetime.fromisoformat(source.starting)
-        told["startingTimestamp"] = str(int(instant.timestamp() * 1000))
-        # A partition without a record since then starts at the next one.
-        told["startingOffsetsByTimestampStrategy"] = "latest"
-    if source.max_offsets_per_trigger:
-        told["maxOffsetsPerTrigger"] = str(source.max_offsets_per_trigger)
-    if source.min_partitions:
-        told["minPartitions"] = str(source.min_partitions)
-    ours = {
+        milliseconds = int(datetime.fromisoformat(source.starting).timestamp() * 1000)
+        starting = {
+            "startingTimestamp": str(milliseconds),
+            # A partition without a record since then starts at the next one.
+            "startingOffsetsByTimestampStrategy": "latest",
+        }
+    of_the_source = {
+        "subscribe": source.topic,
+        "subscribePattern": source.pattern,
+        "maxOffsetsPerTrigger": source.max_offsets_per_trigger,
+        "minPartitions": source.min_partitions,
+    }
+    return {
+        **{name: str(value) for name, value in of_the_source.items() if value},
+        **starting,
         "kafka.isolation.level": "read_committed",
         "kafkaConsumer.pollTimeoutMs": str(_POLL_MILLISECONDS),
         "includeHeaders": "true",
         "failOnDataLoss": "true",
+        **client_options(source),
     }
-    return {name: value for name, value in told.items() if value} | ours | client_options(source)
 
 
 def client_options(source: KafkaSource) -> dict[str, str]:
@@ -72,11 +73,11 @@ def client_options(source: KafkaSource) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic as the broker has it.
+    """The state of a topic at the broker.
 
     Attributes:
-        id: Another one after the topic was deleted and created again.
-        held: By partition: the first offset that is still there, and the one after the last.
+        id: Changes when the topic is deleted and created again.
+        held: By partition, the first offset that is still there, and the one after the last.
     """
 
     id: str
@@ -91,10 +92,10 @@ class Topic:
 def look_at(
     spark: SparkSession, source: KafkaSource, names: Collection[str]
 ) -> dict[str, Topic] | None:
-    """Describe topics; those that do not exist are left out.
+    """Describe the topics that exist, by name.
 
     Returns:
-        By name; None where Spark's JVM is out of reach, as through Spark Connect.
+        None where Spark's JVM cannot be reached, as through Spark Connect.
 
     Raises:
         SourceError: The broker does not answer.
@@ -110,16 +111,16 @@ def look_at(
         for name in names:
             if known.contains(name):
                 wanted.add(name)
-        told = _got(jvm, admin.describeTopics(wanted).allTopicNames())
-        found = {name: told.get(name) for name in names if told.containsKey(name)}
+        found = _got(jvm, admin.describeTopics(wanted).allTopicNames())
         return {
             name: Topic(about.topicId().toString(), _held(jvm, admin, name, about))
-            for name, about in found.items()
+            for name in names
+            if (about := found.get(name))
         }
 
 
 def lost(reached: Offsets, ids: Mapping[str, str], topics: Mapping[str, Topic]) -> str:
-    """Describe the first loss of records that were not taken yet, or return ""."""
+    """Describe the first loss of records that were not read yet, or return ""."""
     for name, partitions in reached.items():
         now = topics.get(name)
         if now is None:
@@ -154,9 +155,9 @@ def _admin(jvm: Any, source: KafkaSource) -> Iterator[Any]:
         yield admin
     except JavaError as error:
         # A timeout has no message.
-        told = error.java_exception.getMessage() or f"not within {_ADMIN_SECONDS} s"
+        why = error.java_exception.getMessage() or f"not within {_ADMIN_SECONDS} s"
         raise SourceError(
-            f"the Kafka broker at {source.bootstrap} does not answer: {str(told).splitlines()[0]}. "
+            f"the Kafka broker at {source.bootstrap} does not answer: {str(why).splitlines()[0]}. "
             "Look at it, then run again."
         ) from error
     finally:
@@ -164,7 +165,7 @@ def _admin(jvm: Any, source: KafkaSource) -> Iterator[Any]:
 
 
 def _held(jvm: Any, admin: Any, name: str, about: Any) -> dict[str, tuple[int, int]]:
-    """Find the first offset of each partition, and the one after its last."""
+    """Return the first offset of each partition, and the one after its last."""
     spec = jvm.org.apache.kafka.clients.admin.OffsetSpec
     numbers = [partition.partition() for partition in about.partitions()]
     places = {n: jvm.org.apache.kafka.common.TopicPartition(name, n) for n in numbers}
