@@ -6,7 +6,7 @@ micro-batch, while the partitions are still those of the read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -27,6 +27,15 @@ BRONZE_DDL = (
     "ingested_at timestamp, ingest_date date"
 )
 REQUEUE_DDL = f"{BRONZE_DDL}, reason string, requeued_at timestamp"
+# The columns of a record as it is read, before it has an id.
+_READ = {
+    "key": "binary",
+    "payload": "binary",
+    "headers": HEADERS_DDL,
+    "source": "string",
+    "source_timestamp": "timestamp",
+    "_position": "string",
+}
 
 # monotonically_increasing_id() holds the partition in its upper bits, the row in the lower 33.
 _PARTITION_BITS = 33
@@ -52,10 +61,10 @@ def read_stream(spark: SparkSession, source: Source) -> DataFrame:
         reader = spark.readStream.format("rate").option("rowsPerSecond", source.rows_per_second)
         return _records(
             reader.load(),
-            payload=F.to_json(F.struct("timestamp", "value")).cast("binary"),
+            payload=F.to_json(F.struct("timestamp", "value")),
             source=F.lit("rate"),
-            timestamp=F.col("timestamp"),
-            position=F.col("value"),
+            source_timestamp=F.col("timestamp"),
+            _position=F.col("value"),
         )
     return _records(
         read_topics(spark, source),
@@ -63,8 +72,8 @@ def read_stream(spark: SparkSession, source: Source) -> DataFrame:
         payload=F.col("value"),
         headers=F.col("headers"),
         source=F.col("topic"),
-        timestamp=F.col("timestamp"),
-        position=F.concat_ws(":", F.col("partition"), F.col("offset")),
+        source_timestamp=F.col("timestamp"),
+        _position=F.concat_ws(":", F.col("partition"), F.col("offset")),
     )
 
 
@@ -155,13 +164,11 @@ def _read_files(spark: SparkSession, source: FilesSource) -> DataFrame:
     )
     return _records(
         lines,
-        payload=F.col("value").cast("binary"),
+        F.col("_metadata.file_block_start").alias(BLOCK),
+        F.col("_metadata.file_size").alias(SIZE),
+        payload=F.col("value"),
         source=F.col("_metadata.file_path"),
-        timestamp=F.col("_metadata.file_modification_time"),
-        of_file={
-            BLOCK: F.col("_metadata.file_block_start"),
-            SIZE: F.col("_metadata.file_size"),
-        },
+        source_timestamp=F.col("_metadata.file_modification_time"),
     )
 
 
@@ -169,12 +176,7 @@ def _read_delta(spark: SparkSession, source: DeltaSource) -> DataFrame:
     table = spark.readStream.format("delta").options(**_limits(source)).load(source.path)
     names = [field.name for field in table.schema.fields]
     row = F.to_json(F.struct(*[F.col(quoted(name)) for name in names]))
-    return _records(
-        table,
-        payload=row.cast("binary"),
-        source=F.lit(source.path),
-        timestamp=F.lit(None),
-    )
+    return _records(table, payload=row, source=F.lit(source.path))
 
 
 def _limits(source: FilesSource | DeltaSource) -> dict[str, str]:
@@ -190,24 +192,9 @@ def _limits(source: FilesSource | DeltaSource) -> dict[str, str]:
     return {name: str(value) for name, value in limits.items() if value is not None}
 
 
-def _records(
-    rows: DataFrame,
-    *,
-    payload: Column,
-    source: Column,
-    timestamp: Column,
-    key: Column | None = None,
-    headers: Column | None = None,
-    position: Column | None = None,
-    of_file: Mapping[str, Column] | None = None,
-) -> DataFrame:
-    nothing = F.lit(None)
+def _records(rows: DataFrame, *of_file: Column, **columns: Column) -> DataFrame:
+    """Select the columns of a record, null where they are not given, and those of its file."""
     return rows.select(
-        (nothing if key is None else key).cast("binary").alias("key"),
-        payload.alias("payload"),
-        (nothing if headers is None else headers).cast(HEADERS_DDL).alias("headers"),
-        source.alias("source"),
-        timestamp.cast("timestamp").alias("source_timestamp"),
-        (nothing if position is None else position).cast("string").alias("_position"),
-        *[column.alias(name) for name, column in (of_file or {}).items()],
+        *[columns.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in _READ.items()],
+        *of_file,
     )

@@ -5,7 +5,6 @@ Commands that change or recompute tables need Spark, and are in :mod:`tidelake.w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +12,10 @@ import pandas as pd
 
 from tidelake.config import Environment, Pipeline, load_environment, load_pipeline
 from tidelake.delta.tables import Lake, lake_of
-from tidelake.errors import UsageError
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.query import Answer, ask_at_epoch, ask_for_user
 from tidelake.ops.side import list_late, list_quarantine
-from tidelake.replay.fate import Fate, fates_of_event, fates_of_record
+from tidelake.replay.fate import fates_of
 
 if TYPE_CHECKING:
     from tidelake.workbench import Workbench
@@ -69,16 +67,18 @@ class Lakehouse:
         self, pipeline: str, *, event_id: str | None = None, record_id: str | None = None
     ) -> pd.DataFrame:
         """Return the fates of an event's records, or of one record: a row a record."""
-        rows = map(asdict, self._fates(pipeline, event_id, record_id))
-        return pd.DataFrame(rows).drop(columns="counted")
+        ids = {"event_id": event_id, "record_id": record_id}
+        fates = fates_of(self.lake, self._pipeline(pipeline), **ids)
+        return pd.DataFrame(map(asdict, fates)).drop(columns="counted")
 
     def counted(
         self, pipeline: str, *, event_id: str | None = None, record_id: str | None = None
     ) -> pd.DataFrame:
         """Return the rows of gold in which an event, or a record, counts."""
+        ids = {"event_id": event_id, "record_id": record_id}
         rows = [
             {"table": one.table, "verdict": one.verdict, "row": row}
-            for fate in self._fates(pipeline, event_id, record_id)
+            for fate in fates_of(self.lake, self._pipeline(pipeline), **ids)
             for one in fate.counted
             for row in one.rows or (None,)
         ]
@@ -89,14 +89,6 @@ class Lakehouse:
         from tidelake.workbench import Workbench  # noqa: PLC0415
 
         return Workbench.of(self.environment, self.lake, self._pipeline(pipeline))
-
-    def _fates(self, pipeline: str, event_id: str | None, record_id: str | None) -> Sequence[Fate]:
-        definition = self._pipeline(pipeline)
-        if event_id is not None and record_id is None:
-            return fates_of_event(self.lake, definition, event_id)
-        if record_id is not None and event_id is None:
-            return fates_of_record(self.lake, definition, record_id)
-        raise UsageError("give one of event_id and record_id.")
 
     def _pipeline(self, name: str) -> Pipeline:
         return load_pipeline(name, self.environment)

@@ -20,7 +20,7 @@ from tests.worlds import World, world
 from tidelake.delta.tables import HOPS, Hop
 from tidelake.errors import TidelakeError
 from tidelake.ops.ledger import read_ledger
-from tidelake.replay.repair import repair
+from tidelake.replay.generations import repair
 
 _COMMAND = re.compile(r"tidelake repair clickstream --hop (\w+)")
 Damage = Callable[[Path], None]

@@ -30,8 +30,8 @@ from tidelake.replay import erase as steps
 from tidelake.replay import generations
 from tidelake.replay.backfill import State, build, write_state
 from tidelake.replay.erase import Report, erase, look
+from tidelake.replay.generations import repair
 from tidelake.replay.promotion import promote, rollback
-from tidelake.replay.repair import repair
 from tidelake.replay.requeue import Choice, apply_late, discard_quarantine
 from tidelake.replay.subject import Subject
 from tidelake.replay.verify import changed_since, verify
@@ -307,7 +307,7 @@ def _refused(*_: Any) -> None:
         ("run_hops", 0, steps),
         ("begin", 0, steps),
         *[("delete_records", call, steps) for call in range(6)],
-        ("name_generation", 0, generations),
+        ("_name_generation", 0, generations),
         ("rebuild_gold", 0, steps),
         *[("append", call, generations) for call in range(3)],
         ("send", 0, steps),

@@ -18,7 +18,7 @@ from tidelake.delta.log import last_commit, newest_version
 from tidelake.errors import LeaseLostError, RefusedError
 from tidelake.ops.ledger import read_ledger
 from tidelake.replay.erase import erase
-from tidelake.replay.repair import repair
+from tidelake.replay.generations import repair
 from tidelake.replay.requeue import Choice, apply_late, discard_quarantine, replay_quarantine
 from tidelake.replay.subject import Subject
 

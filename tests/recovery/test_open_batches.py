@@ -14,7 +14,7 @@ from tests.running import click, read, versions
 from tests.worlds import TO_SILVER, world
 from tidelake.errors import GenerationError, TidelakeError
 from tidelake.ops.ledger import read_ledger
-from tidelake.replay.repair import repair
+from tidelake.replay.generations import repair
 
 _GOLD: list[dict[str, Any]] = [
     {
@@ -49,7 +49,7 @@ def test_an_open_batch_of_bronze_and_of_gold_is_of_one_definition(
     with pytest.raises(GenerationError, match="tidelake repair clickstream --hop gold"):
         changed.run(hops=["gold"])
     assert versions(changed.lake) == before
-    assert repair(changed.context, "gold").rebuilt
+    assert repair(changed.context, "gold").why
     assert changed.run() == []
     assert read_ledger(changed.lake, changed.pipeline).problems == ()
     large = read(changed.lake, "(SELECT * FROM silver.clickstream WHERE value > 20)", "event_id")

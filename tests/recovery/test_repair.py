@@ -21,7 +21,7 @@ from tidelake.delta.tables import HOPS, Hop
 from tidelake.errors import GenerationError, NotBuiltError, UsageError
 from tidelake.ops.ledger import read_ledger
 from tidelake.replay.compatibility import judge_tables
-from tidelake.replay.repair import repair
+from tidelake.replay.generations import repair
 from tidelake.runtime.runner import refusals
 
 _COMMAND = re.compile(r"tidelake repair clickstream --hop (\w+)")
@@ -213,7 +213,7 @@ def test_another_definition_of_gold_is_refused_until_gold_is_rebuilt(
     assert not told[name].may_continue
     assert told["gold.user_sessions"].standing == "no longer filled"
     assert told["gold.user_sessions"].may_continue
-    assert repair(other.context, "gold").rebuilt
+    assert repair(other.context, "gold").why
     told = {verdict.table: verdict for verdict in judge_tables(other.context)}
     assert told[name].standing == "continues"
     assert all(verdict.may_continue for verdict in told.values())

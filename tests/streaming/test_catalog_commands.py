@@ -23,8 +23,8 @@ from tidelake.ops.ledger import read_ledger
 from tidelake.ops.maintenance import plan_upkeep, upkeep
 from tidelake.replay.backfill import build
 from tidelake.replay.erase import erase
+from tidelake.replay.generations import repair
 from tidelake.replay.promotion import differences, promote, rollback
-from tidelake.replay.repair import repair
 from tidelake.replay.subject import Subject
 from tidelake.replay.verify import verify
 
@@ -127,7 +127,7 @@ def test_a_hop_whose_checkpoint_is_gone_is_refused_and_repaired(
     shutil.rmtree(made.lake.checkpoints("clickstream", hop) / "g1")
     with pytest.raises(GenerationError, match=f"tidelake repair clickstream --hop {hop}"):
         made.run()
-    assert repair(made.context, hop).rebuilt is False
+    assert repair(made.context, hop).why == ""
     made.land("2.jsonl", lines(2))
     made.run(START + timedelta(days=2))
     assert_sound(made)

@@ -17,7 +17,7 @@ from tidelake.cli.exits import run_command
 from tidelake.errors import UsageError
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.query import ask
-from tidelake.replay.fate import Fate, fates_of_event, fates_of_record
+from tidelake.replay.fate import Fate, fates_of
 from tidelake.replay.requeue import Choice, apply_late, discard_quarantine
 
 _DAY = 24 * 60
@@ -54,7 +54,7 @@ def of_line(played: World, line: int, file: str = "b.jsonl") -> Fate:
     """Tell the fate of one line of a file."""
     records = [r for (r,) in ask(played.lake, "SELECT record_id FROM bronze.clickstream").rows]
     (record,) = (one for one in records if place_of(one) == (file, line))
-    (fate,) = fates_of_record(played.lake, played.pipeline, record)
+    (fate,) = fates_of(played.lake, played.pipeline, record_id=record)
     return fate
 
 
@@ -100,7 +100,7 @@ def test_a_fate_says_why(filled: World) -> None:
 def test_an_event_is_all_of_its_records_and_no_others(
     filled: World, event: str, states: list[str]
 ) -> None:
-    assert [f.state for f in fates_of_event(filled.lake, filled.pipeline, event)] == states
+    assert [f.state for f in fates_of(filled.lake, filled.pipeline, event_id=event)] == states
 
 
 def test_an_accepted_event_is_found_in_gold(filled: World) -> None:
@@ -142,15 +142,14 @@ def test_a_table_whose_where_lets_it_out_says_so(filled: World, tmp_path: Path) 
     pipeline = played.pipeline.model_copy(update={"gold": tuple(kept)})
     record = of_line(played, 2, "a.jsonl").record_id
 
-    (fate,) = fates_of_record(played.lake, pipeline, record)
+    (fate,) = fates_of(played.lake, pipeline, record_id=record)
     assert [one.verdict for one in fate.counted] == ["outside", "unknown"]
 
 
-@pytest.mark.parametrize("how", ["event", "record"])
+@pytest.mark.parametrize("how", ["event_id", "record_id"])
 def test_what_nobody_sent_is_told_with_the_next_command(filled: World, how: str) -> None:
-    find = {"event": fates_of_event, "record": fates_of_record}[how]
     with pytest.raises(UsageError, match=r"'it''s nothing'|\"it's nothing\".*tidelake sql"):
-        find(filled.lake, filled.pipeline, "it's nothing")
+        fates_of(filled.lake, filled.pipeline, **{how: "it's nothing"})
 
 
 def test_the_command_tells_it_for_people_and_for_machines(

@@ -17,7 +17,7 @@ from tidelake.config.pipeline import Watermark
 from tidelake.delta.log import last_commit
 from tidelake.errors import GenerationError, UsageError
 from tidelake.ops.query import ask
-from tidelake.replay.repair import repair
+from tidelake.replay.generations import repair
 
 JOIN: dict[str, Any] = {
     "name": "click_to_order",
@@ -142,7 +142,7 @@ def test_a_deleted_checkpoint_is_refused_and_repaired(shop: tuple[World, World])
     orders.run(hops=TO_SILVER)
     with pytest.raises(GenerationError, match="tidelake repair clickstream --hop gold"):
         clicks.run()
-    assert not repair(clicks.context, "gold").rebuilt
+    assert not repair(clicks.context, "gold").why
     clicks.run()
     assert pairs(clicks) == [("c0", "o1"), ("c1", "o0")]
-    assert not repair(clicks.context, "gold").rebuilt
+    assert not repair(clicks.context, "gold").why

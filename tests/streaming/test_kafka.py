@@ -24,7 +24,7 @@ from tidelake.kafka import client, topic_source
 from tidelake.kafka.broker import kill
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.status import read_status
-from tidelake.replay.repair import repair
+from tidelake.replay.generations import repair
 from tidelake.runtime import triggers
 from tidelake.runtime.bronze_hop import BronzeHop
 from tidelake.runtime.hop import HopQuery
@@ -180,7 +180,7 @@ def test_a_checkpoint_that_is_gone_or_old_is_refused_and_repaired(
     shutil.rmtree(checkpoint)
     with pytest.raises(GenerationError, match="tidelake repair clicks --hop bronze"):
         clicks.run(_BRONZE)
-    assert repair(clicks.context, "bronze").rebuilt is False
+    assert repair(clicks.context, "bronze").why == ""
     kafka.send(topic, _clicks(6, 2))
     clicks.run()
     held = [row[0] for row in kafka.records(topic)]

@@ -19,7 +19,7 @@ from tidelake.generators import generate
 from tidelake.lakehouse import open_lakehouse
 from tidelake.ops.ledger import read_ledger
 from tidelake.ops.query import ask, ask_for_user
-from tidelake.replay.fate import fates_of_event, fates_of_record
+from tidelake.replay.fate import fates_of
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.py"))
 _EVENTS = 2000
@@ -123,7 +123,7 @@ def test_each_record_has_the_fate_that_the_books_count(lake: Lake, pipeline: Pip
         "SELECT record_id FROM bronze.clickstream WHERE record_id NOT IN "
         "(SELECT record_id FROM silver.clickstream) ORDER BY hash(record_id) LIMIT 12",
     )
-    states = [fates_of_record(lake, pipeline, record)[0].state for (record,) in beside.rows]
+    states = [fates_of(lake, pipeline, record_id=record)[0].state for (record,) in beside.rows]
     assert set(states) <= {"duplicate", "quarantined", "filtered", "late"}
     assert told["duplicates"] and "duplicate" in states
 
@@ -134,7 +134,7 @@ def test_an_accepted_event_counts_in_the_rows_that_hold_it(lake: Lake, pipeline:
         "SELECT event_id, user_id, event_time FROM silver.clickstream "
         "WHERE action = 'click' AND category IS NOT NULL ORDER BY event_id LIMIT 1",
     ).rows[0]
-    accepted = next(f for f in fates_of_event(lake, pipeline, event_id) if f.state == "silver")
+    accepted = next(f for f in fates_of(lake, pipeline, event_id=event_id) if f.state == "silver")
     found = {one.table: one for one in accepted.counted}
     assert list(found) == [f"gold.{name.name}" for name in (*pipeline.gold, *pipeline.joins)]
     assert {one.verdict for one in found.values()} == {"counts"}

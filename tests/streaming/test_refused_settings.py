@@ -19,7 +19,7 @@ from tests.worlds import World, world
 from tidelake.delta.log import commits
 from tidelake.errors import GenerationError, UsageError
 from tidelake.ops.ledger import read_ledger
-from tidelake.replay.repair import repair
+from tidelake.replay.generations import repair
 
 
 def _lines(part: int) -> list[bytes]:
@@ -95,7 +95,7 @@ def test_rows_of_a_merge_without_its_note_are_not_mixed_with_those_of_another_de
     changed = played.redefined(gold=tables[:2])
     with pytest.raises(GenerationError, match="tidelake repair clickstream --hop gold"):
         changed.run(hops=["gold"])
-    assert repair(changed.context, "gold").rebuilt
+    assert repair(changed.context, "gold").why
     assert changed.run(hops=["gold"]) == []
     assert_gold_follows(changed, tables)
 

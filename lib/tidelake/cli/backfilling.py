@@ -41,10 +41,10 @@ def repair(pipeline: str, hop: Hop, where: Place) -> None:
     """
     definition = where.pipeline(pipeline)
     with started(where, definition) as run:
-        from tidelake.replay.repair import repair as begin  # noqa: PLC0415
+        from tidelake.replay.generations import repair as begin  # noqa: PLC0415
 
         done = begin(run, hop)
-    if done.rebuilt:
+    if done.why:
         say(f"Rebuilt {hop} of {definition.name} as generation {done.generation}: {done.why}.")
     else:
         say(

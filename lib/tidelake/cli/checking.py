@@ -206,19 +206,13 @@ def verify(
     """Recompute tables and compare all rows; exit 3 if unequal."""
     definition = where.pipeline(pipeline)
     with started(where, definition) as run:
-        from tidelake.replay.verify import (  # noqa: PLC0415
-            certify,
-            changed_since,
-            read_certificate,
-        )
+        from tidelake.replay.verify import certify, read_certificate  # noqa: PLC0415
         from tidelake.replay.verify import verify as judge  # noqa: PLC0415
 
         earlier = None
         if certificate is not None and certificate.exists():
             earlier = read_certificate(certificate, definition.name)
-        verdict = judge(run, since=since)
-        if earlier is not None:
-            verdict = verdict.with_changes(changed_since(run, earlier))
+        verdict = judge(run, since=since, earlier=earlier)
     if certificate is not None and earlier is None:
         certificate.parent.mkdir(parents=True, exist_ok=True)
         certificate.write_text(json.dumps(certify(verdict, definition), indent=1) + "\n")

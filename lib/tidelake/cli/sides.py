@@ -243,15 +243,12 @@ def fate(
     where: Place,
 ) -> None:
     """Show the fate of an event, and the gold rows that count it."""
-    from tidelake.replay.fate import fates_of_event, fates_of_record  # noqa: PLC0415
+    from tidelake.replay.fate import fates_of  # noqa: PLC0415
 
-    definition = where.pipeline(pipeline)
-    if event_id is not None and record_id is None:
-        fates = fates_of_event(where.lake, definition, event_id)
-    elif record_id is not None and event_id is None:
-        fates = fates_of_record(where.lake, definition, record_id)
-    else:
+    if (event_id is None) is (record_id is None):
         raise UsageError("give one of --event-id and --record-id.")
+    definition = where.pipeline(pipeline)
+    fates = fates_of(where.lake, definition, event_id=event_id, record_id=record_id)
     if json_:
         print_json([asdict(one) for one in fates])
         return

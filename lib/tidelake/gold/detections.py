@@ -28,7 +28,7 @@ from tidelake.config.gold import (
     UnusualAmount,
 )
 from tidelake.gold.measures import GoldPlan, value_of
-from tidelake.gold.plan import GONE, OWN, Expression, GoldBatch, Inputs, Kind, MergePlan, span
+from tidelake.gold.plan import GONE, OWN, Expression, GoldBatch, GoldKind, Inputs, MergePlan, span
 from tidelake.gold.windows import to_partials
 from tidelake.instants import back
 
@@ -44,7 +44,7 @@ _SECONDS_AN_HOUR = 3600
 _FROM, _SINCE = "_from", "_since"
 
 
-class Detected(Kind):
+class Detected(GoldKind):
     """One row an event and rule that it broke; only events before it count.
 
     A batch computes anew the alerts of its keys from its earliest event of each key on: an event

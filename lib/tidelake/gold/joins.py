@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from tidelake.columns import VALUE, equal, holds, literal, try_eval
 from tidelake.config import Join
 from tidelake.config.gold import Ends, LeftSide, RightSide
-from tidelake.gold.plan import OWN, Expression, GoldBatch, Inputs, Kind, MergePlan, span
+from tidelake.gold.plan import OWN, Expression, GoldBatch, GoldKind, Inputs, MergePlan, span
 
 LEFT, LEFT_TIME = "_left", "_left_time"
 RIGHT, RIGHT_TIME = "_right", "_right_time"
@@ -25,7 +25,7 @@ _RIGHT_ID = "_right_id"
 _FOUND = "_found"
 
 
-class Joined(Kind):
+class Joined(GoldKind):
     """One row a left event of the pipeline's own silver, open as long as a match may come."""
 
     moment = LEFT_TIME

@@ -1,6 +1,6 @@
 """What a gold table follows from, and what a batch changes in it: the MERGE, as data.
 
-Each kind of table is a :class:`Kind` in a module of its own. It derives the table's rows from all
+Each kind of table is a :class:`GoldKind` in a module of its own. It derives the table's rows from all
 of silver, and from a batch the rows that the batch changes. :mod:`tidelake.runtime.gold` knows the
 stored tables and merges.
 """
@@ -109,7 +109,7 @@ class Expression(NamedTuple):
     is_condition: bool = False
 
 
-class Kind(ABC):
+class GoldKind(ABC):
     """What a table follows from.
 
     Attributes:
@@ -162,12 +162,12 @@ class Kind(ABC):
         """The columns that only tolerances read."""
         return frozenset()
 
-    def with_terms(self, types: Mapping[str, str]) -> Kind:
+    def with_terms(self, types: Mapping[str, str]) -> GoldKind:
         """Return the kind that computes what its tolerances need beside the table's columns."""
         return self
 
 
-def columns_read(kinds: Collection[Kind], columns: Collection[str]) -> list[str]:
+def columns_read(kinds: Collection[GoldKind], columns: Collection[str]) -> list[str]:
     """Return those of silver's columns that a batch of some tables may read, in their order.
 
     A column that an expression uses stands in it by its name, so a name that does not is not read.

@@ -31,8 +31,8 @@ from tidelake.gold.plan import (
     OWN,
     Expression,
     GoldBatch,
+    GoldKind,
     Inputs,
-    Kind,
     MergePlan,
     held_with_span,
 )
@@ -40,7 +40,7 @@ from tidelake.gold.plan import (
 BOUNDS = ("window_start", "window_end")
 
 
-class Aggregated(Kind):
+class Aggregated(GoldKind):
     """Measures of the events of a key, and of a window or session."""
 
     # The columns before those of the measures.
@@ -81,7 +81,7 @@ class Aggregated(Kind):
         """Those of its measures."""
         return unhashed_of(self.gold)
 
-    def with_terms(self, types: Mapping[str, str]) -> Kind:
+    def with_terms(self, types: Mapping[str, str]) -> GoldKind:
         """Compute beside each sum of doubles how large its terms were."""
         return type(self)(self.name, self.place, with_terms(self.gold, types))
 

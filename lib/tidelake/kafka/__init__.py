@@ -1,1 +1,18 @@
 """Kafka: topics as a source, offsets, schema registries, and a local broker for trials."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from tidelake.errors import MachineError
+
+
+def imported(what: str, *modules: str) -> list[Any]:
+    """Import modules of the extra ``kafka``; a MachineError names what is not installed."""
+    try:
+        return [import_module(module) for module in modules]
+    except ImportError as error:
+        raise MachineError(
+            f"{what} is not installed. Install it with: pip install 'tidelake[kafka]'"
+        ) from error

@@ -10,13 +10,13 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib import import_module
 from typing import Any, NamedTuple
 
 from tidelake.config import KafkaSource
 from tidelake.config.secrets import resolved
 from tidelake.config.source import Address
-from tidelake.errors import MachineError, SourceError, TidelakeError
+from tidelake.errors import SourceError, TidelakeError
+from tidelake.kafka import imported
 from tidelake.kafka.topic_offsets import Offsets
 
 _SECONDS = 10.0
@@ -238,14 +238,8 @@ def _ensure_topic(kafka: Any, administration: Any, to: Address) -> int:
     return _PARTITIONS
 
 
-def _library() -> tuple[Any, Any]:
-    """Import the client, which is an extra, and its administration."""
-    try:
-        return import_module("confluent_kafka"), import_module("confluent_kafka.admin")
-    except ImportError as error:
-        raise MachineError(
-            "the Kafka client is not installed. Install it with: pip install 'tidelake[kafka]'"
-        ) from error
+def _library() -> list[Any]:
+    return imported("the Kafka client", "confluent_kafka", "confluent_kafka.admin")
 
 
 def _settings(bootstrap: str) -> dict[str, Any]:

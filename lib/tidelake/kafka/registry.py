@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from typing import Any, NamedTuple
 
 from tidelake.config import Registry
 from tidelake.config.secrets import resolved
 from tidelake.config.source import Compatibility
-from tidelake.errors import MachineError, SourceError
+from tidelake.errors import SourceError
+from tidelake.kafka import imported
 
 _SECONDS = 10
 _NOT_FOUND, _WHO = 404, (401, 403)
@@ -40,18 +40,12 @@ def versions_of(registry: Registry) -> list[Version]:
         UsageError: The credentials refer to a variable that is not set.
         MachineError: The client is not installed.
     """
-    try:
-        library = import_module("confluent_kafka.schema_registry")
-    except ImportError as error:
-        raise MachineError(
-            "the client of schema registries is not installed. "
-            "Install it with: pip install 'tidelake[kafka]'"
-        ) from error
+    (library,) = imported("the client of schema registries", "confluent_kafka.schema_registry")
     settings: dict[str, Any] = {"url": registry.url, "timeout": _SECONDS, "max.retries": 1}
     if registry.credentials is not None:
         name = "source.registry.credentials"
         settings["basic.auth.user.info"] = resolved({name: registry.credentials})[name]
-    client: Any = library.SchemaRegistryClient.new_client(settings)
+    client = library.SchemaRegistryClient.new_client(settings)
     subject = registry.subject
     with _asking(registry):
         numbers = sorted(client.get_versions(subject))
@@ -96,15 +90,8 @@ def incompatibility(new: str, old: str, rule: Compatibility) -> str:
     """
     if rule == "none":
         return ""
-    try:
-        schemas: Any = import_module("avro.schema")
-        checks: Any = import_module("avro.compatibility")
-        errors: Any = import_module("avro.errors")
-    except ImportError as error:
-        raise MachineError(
-            "the library for Avro's rules is not installed. "
-            "Install it with: pip install 'tidelake[kafka]'"
-        ) from error
+    modules = "avro.schema", "avro.compatibility", "avro.errors"
+    schemas, checks, errors = imported("the library for Avro's rules", *modules)
     try:
         newer, older = schemas.parse(new), schemas.parse(old)
     except errors.AvroException as error:

@@ -29,6 +29,12 @@ def require_tables(lake: Lake, pipeline: str) -> None:
         )
 
 
+def require_table(table: Table, pipeline: str) -> None:
+    """Raise a UsageError for a table that a run of the pipeline has not made yet."""
+    if not table.exists:
+        raise UsageError(f"{table.name} does not exist yet. Fill it with: tidelake run {pipeline}")
+
+
 def history(lake: Lake, table: Table) -> list[Commit]:
     """List our commits of a table, newest first.
 

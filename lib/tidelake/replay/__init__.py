@@ -1,1 +1,1 @@
-"""Send rows through again: late events that should count, quarantined ones that now pass."""
+"""Commands that read tables again or replace them: late, repair, verify, backfill, erase."""

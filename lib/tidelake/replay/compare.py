@@ -1,14 +1,13 @@
-"""Compare two frames that should hold the same rows: sums of hashes first, rows where they differ.
+"""Compare two frames that should hold the same rows, whatever their order, files and batches.
 
-Content is what counts: neither files nor their order, nor which batch wrote a row. Rows are
-counted, and the hashes of their columns summed, by group; a row that is gone, doubled or altered
-changes the sums of its group, whatever the order of rows. Only groups whose sums differ are
-compared row by row.
+Rows are counted, and the hashes of their columns summed, by group: a row that is missing, doubled
+or altered changes the sums of its group. Only groups whose sums differ are compared row by row.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -23,28 +22,28 @@ Kind = Literal["missing", "extra", "doubled", "altered", "changed since"]
 # By group, None for rows without marks: the count, the sum of the hashes of the columns that must
 # be equal, and of all columns (0 where all must be).
 Sums = Mapping[str | None, tuple[int, int, int]]
-# By group: the first two, which two computations have in common.
-GroupSums = Mapping[str, tuple[int, int]]
 
-# Rows that are named; the rest is counted.
+# The most differences that are listed; the others are only counted.
 SHOWN = 20
 _GROUP, _HASH, _WHOLE = "_group", "_hash", "_whole"
 _ROW, _COUNT, _EXPECTED = "_row", "_count", "_expected"
-# Never shown: a payload holds whatever its sender put there.
+# Never shown: a payload may hold anything.
 _SECRET = frozenset({"payload"})
+# In the conditions of ``TableShape.near``.
+_COLUMN = re.compile(r"\{([es])\.(\w+)\}")
 _BUCKETS = 64
 _THIRD = 21
 
 
 @dataclass(frozen=True)
 class TableShape:
-    """How the rows of a table are told apart and compared.
+    """How the rows of a table are identified and compared.
 
     Attributes:
-        key: Columns that name a row; equal where both are null.
+        key: Columns that identify a row; nulls are equal.
         moment: The instant by whose day (UTC) rows are grouped; None: by a hash of the key.
-        near: By column, for values that need not be equal to the last bit: SQL over ``{e.name}``
-            (expected) and ``{s.name}`` (stored); null counts as no.
+        near: By column, for values that need not be equal to the last bit: a condition in SQL over
+            ``{e.name}`` (expected) and ``{s.name}`` (stored).
         unhashed: Columns that only ``near`` reads; the stored rows may lack them.
     """
 
@@ -56,12 +55,9 @@ class TableShape:
 
 @dataclass(frozen=True)
 class RowDifference:
-    """One row, or one group of rows, that is not as it should be.
+    """A row, or a group of rows, that differs.
 
-    Attributes:
-        kind: ``missing`` from the table, ``extra`` in it, there more than once, or ``altered``.
-        where: The row's key, or the group.
-        columns: What differs, as expected and as stored.
+    ``where`` is its key or the group; ``columns`` has the expected and the stored values.
     """
 
     kind: Kind
@@ -70,25 +66,25 @@ class RowDifference:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
-        told = {name: {"expected": e, "stored": s} for name, (e, s) in self.columns.items()}
-        return {"kind": self.kind, "where": dict(self.where), "columns": told}
+        values = {name: {"expected": e, "stored": s} for name, (e, s) in self.columns.items()}
+        return {"kind": self.kind, "where": dict(self.where), "columns": values}
 
 
 @dataclass(frozen=True)
 class TableComparison:
-    """What a comparison found.
+    """The result of a comparison.
 
     Attributes:
-        rows: Rows that the table holds.
-        columns: What was compared of each.
-        sums: Of the stored rows: count and sum of hashes by group.
-        differing: How many rows, or groups where rows cannot be told apart, differ.
+        rows: Number of stored rows.
+        columns: The columns that were compared.
+        sums: Count and sum of hashes of the stored rows, by group.
+        differing: Number of rows, or of groups without a key, that differ.
         differences: The first of them.
     """
 
     rows: int
     columns: tuple[str, ...]
-    sums: GroupSums
+    sums: Mapping[str, tuple[int, int]]
     differing: int = 0
     differences: tuple[RowDifference, ...] = ()
 
@@ -107,7 +103,7 @@ class TableComparison:
         }
 
     def with_more(self, differences: Sequence[RowDifference]) -> TableComparison:
-        """Add differences that were found in another way."""
+        """Add differences from another check."""
         return replace(
             self,
             differing=self.differing + len(differences),
@@ -116,7 +112,7 @@ class TableComparison:
 
 
 def compare(expected: DataFrame, stored: DataFrame, shape: TableShape) -> TableComparison:
-    """Compare a table's rows with those that it should hold, in the columns of the latter."""
+    """Compare a table's rows with the expected ones, in the columns of the latter."""
     wanted = typed_like(expected, types_in(stored))
     lacking = shape.unhashed - set(stored.columns)
     found = stored.select(*[name for name in expected.columns if name not in lacking])
@@ -129,31 +125,31 @@ def compare(expected: DataFrame, stored: DataFrame, shape: TableShape) -> TableC
 def compare_summed(
     wanted: DataFrame, found: DataFrame, shape: TableShape, theirs: Sums, ours: Sums
 ) -> TableComparison:
-    """Compare rows of the same columns and types whose sums, in the same order, are known.
+    """Compare rows of the same columns and types whose sums are known: ``theirs`` of ``wanted``.
 
     ``wanted`` may have more columns, which only ``shape.near`` reads.
     """
     names = found.columns
     rows = sum(count for count, *_ in ours.values())
-    told = by_group(ours)
+    stored, expected = by_group(ours), by_group(theirs)
     # Values that need not be equal to the last bit mostly are.
     in_question = [group for group in {**theirs, **ours} if theirs.get(group) != ours.get(group)]
     if not in_question:
-        return TableComparison(rows, tuple(names), told)
+        return TableComparison(rows, tuple(names), stored)
     among = F.col(_GROUP).isin(in_question)
     wanted, found = (_marked(side, shape, keep=True).where(among) for side in (wanted, found))
     count, differences = _rows_that_differ(wanted, found, names, shape)
     if not count:
-        then = by_group(theirs)
-        off = sorted(g for g in map(str, in_question) if then.get(g, (0, 0)) != told.get(g, (0, 0)))
-        # Equal by every column and yet not by hash: say so rather than call it equal.
+        # Equal by every column but not by hash: reported rather than called equal.
+        none = 0, 0
+        off = sorted(g for g in expected | stored if expected.get(g, none) != stored.get(g, none))
         differences = [RowDifference("altered", {"group": group}) for group in off[:SHOWN]]
         count = len(off)
-    return TableComparison(rows, tuple(names), told, count, tuple(differences))
+    return TableComparison(rows, tuple(names), stored, count, tuple(differences))
 
 
 def by_group(sums: Sums) -> dict[str, tuple[int, int]]:
-    """Return counts and sums without what may differ between two computations."""
+    """Return the counts and sums that two computations have in common."""
     return {str(group): (count, exact) for group, (count, exact, _) in sums.items()}
 
 
@@ -173,7 +169,7 @@ def types_in(rows: DataFrame) -> dict[str, DataType]:
 
 
 def _marked(rows: DataFrame, shape: TableShape, *, keep: bool = False) -> DataFrame:
-    """Select each row's group and hashes, beside its columns or alone."""
+    """Select each row's group and hashes, and with ``keep`` its columns."""
     columns = {name: F.col(name) for name in rows.columns}
     kept = rows.columns if keep else []
     of_row = marks(columns, types_in(rows), shape).alias("_of_row")
@@ -196,13 +192,13 @@ def marks(
 
 
 def row_hash(columns: Mapping[str, Column], types: Mapping[str, DataType]) -> Column:
-    """Hash rows by their columns' names: two computations may have them in different orders."""
+    """Hash rows in the order of column names: two computations may order them differently."""
     hashable = []
     for name in sorted(columns):
         kind = types[name].simpleString()
         as_text = "map<" in kind or "variant" in kind
         hashable.append(F.to_json(columns[name]) if as_text else columns[name])
-    # A null leaves Spark's hash as it was, so that where it stands must count by itself.
+    # Spark's hash skips nulls, so the columns that are null are hashed too.
     return F.xxhash64(*hashable, *[column.isNull() for column in hashable])
 
 
@@ -217,7 +213,7 @@ def summed(marked: DataFrame, by: Column) -> dict[Any, Sums]:
 
 
 def sums_of_hash(hashed: Column) -> list[Column]:
-    """Sum up hashes in three parts: a sum of 64-bit numbers exceeds what Spark adds up quickly."""
+    """Sum hashes in three parts: a sum of 64-bit numbers overflows BIGINT; DECIMAL is slow."""
     low = F.lit((1 << _THIRD) - 1)
     middle = F.shiftright(hashed, _THIRD).bitwiseAND(low)
     parts = F.shiftright(hashed, 2 * _THIRD), middle, hashed.bitwiseAND(low)
@@ -233,7 +229,7 @@ def joined(sums: Sequence[int | None]) -> int:
 def _rows_that_differ(
     wanted: DataFrame, found: DataFrame, names: Sequence[str], shape: TableShape
 ) -> tuple[int, list[RowDifference]]:
-    """Join by key; return how many keys differ, and the first of them."""
+    """Join by key; return the number of keys that differ, and the first differences."""
     e, s = (
         rows.groupBy(*shape.key)
         .agg(
@@ -250,7 +246,7 @@ def _rows_that_differ(
 
     sides = e.join(s, on=[same(name) for name in shape.key], how="full_outer")
     near = [
-        ~F.coalesce(F.expr(_over_rows(sql, wanted.columns)), F.lit(False))
+        ~F.coalesce(F.expr(_COLUMN.sub(rf"\1.{_ROW}.\2", sql)), F.lit(False))
         for sql in shape.near.values()
     ]
     differs = ~same(_COUNT) | ~same(_HASH)
@@ -268,16 +264,8 @@ def _rows_that_differ(
     return total, [_difference(row.asDict(), names, shape) for row in first]
 
 
-def _over_rows(sql: str, names: Sequence[str]) -> str:
-    """Let ``e.name`` mean a column of the expected row, ``s.name`` of the stored one."""
-    for letter in ("e", "s"):
-        for name in sorted(names, key=len, reverse=True):
-            sql = sql.replace(f"{{{letter}.{name}}}", f"{letter}.{_ROW}.{name}")
-    return sql
-
-
 def _difference(row: Mapping[str, Any], names: Sequence[str], shape: TableShape) -> RowDifference:
-    # A fraction stays as it is written.
+    # Fractions keep all their digits.
     wanted = json.loads(row["expected"] or "{}", parse_float=str)
     found = json.loads(row["stored"] or "{}", parse_float=str)
     where = {name: (wanted or found).get(name) for name in shape.key}

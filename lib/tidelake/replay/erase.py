@@ -1,21 +1,20 @@
-"""Erase a subject, step by step; after an interruption the same call goes on.
+"""Erase a subject, step by step; after an interruption the same call continues.
 
 Every hop is drained first: a stream that lags behind the delete would have to skip it, and could
-not tell the neighbours that were written again from new rows. Then rows are deleted by record id,
-bronze's last; silver goes on in a new generation exactly behind the deletes, and gold is computed
-anew from what silver holds. A step that is done is found done, so none is done twice.
+not distinguish the rewritten neighbours from new rows. Then rows are deleted by record id, bronze's
+last; silver begins a new generation after the deletes, and gold is recomputed from silver. Each
+step detects that it is done, so none is done twice.
 
-What is left is reported. A table's old files hold the rows until they are vacuumed, its log the
-least and greatest values of the files that are gone; landed files are the user's, and other
-pipelines' tables theirs.
+What is left is reported: a table's old files hold the rows until they are vacuumed, its log the
+minima and maxima of removed files; landed files and other pipelines' tables are not touched.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -64,20 +63,14 @@ from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 
 _VECTORS = "deletionVectors"
 _LOG_RETENTION = "delta.logRetentionDuration"
-# Delta's default.
-_LOG = timedelta(days=30)
+_DEFAULT_LOG_RETENTION = timedelta(days=30)
 _MOST_FILES = 20
 
 
-@dataclass(frozen=True)
-class Remains:
-    """Something that is left, or that an erasure cannot reach.
+class Remains(NamedTuple):
+    """Data that an erasure leaves, in a table, file or pipeline.
 
-    Attributes:
-        what: It.
-        where: The table, file or pipeline.
-        until: When it goes (UTC); None where it does not go by itself.
-        remedy: What makes it go, or what to do about it.
+    It is removed at ``until`` (UTC); None where ``remedy`` has to be done first.
     """
 
     what: str
@@ -88,15 +81,12 @@ class Remains:
 
 @dataclass(frozen=True)
 class Report:
-    """What an erasure did.
+    """The result of an erasure, without the subject's value.
 
     Attributes:
-        pipeline: Whose tables.
-        column: The subject's column; its value is nowhere.
-        rows: Rows erased, by the table's logical name; none where the subject had none.
-        sent_again: Neighbours whose event an erased row had taken, and that were decided anew.
-        rollback_given_up: Whether the tables of a backfill were removed, with its rollback.
-        remains: What is left.
+        rows: Number of erased rows, by the table's logical name.
+        sent_again: Number of requeued neighbours, whose event an erased row had taken.
+        rollback_given_up: Whether a backfill's tables were removed, and with them its rollback.
     """
 
     pipeline: str
@@ -114,7 +104,7 @@ class Report:
             "erased": dict(self.rows),
             "sent_again": self.sent_again,
             "rollback_given_up": self.rollback_given_up,
-            "remains": [asdict(one) | {"until": to_json(one.until)} for one in self.remains],
+            "remains": [one._asdict() | {"until": to_json(one.until)} for one in self.remains],
         }
 
 
@@ -130,16 +120,16 @@ def look(run: Run, subject: Subject) -> dict[str, int]:
 
 
 def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
-    """Take a subject's rows out of every table of a pipeline.
+    """Remove a subject's rows from every table of a pipeline.
 
-    With ``now`` the files that held the rows go at once, whoever may still read them; otherwise
-    they stay for the environment's recovery horizon.
+    With ``now`` the files that held the rows are deleted at once, even if they are still read;
+    otherwise they stay for the environment's recovery horizon.
 
     Raises:
         UsageError: The pipeline has not run under this root, another erasure of it was
             interrupted, or the compute takes no session settings.
         NotBuiltError: The prefilter has a state that cannot be prepared.
-        RefusedError: A backfill is under way; or what stopped a hop on its way to its head.
+        RefusedError: A backfill is under way, or a hop cannot be drained.
         LockedError: Another process writes one of the hops.
         LeaseLostError: A lock was lost; the message says which steps were done.
     """
@@ -164,12 +154,12 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
             _drain(run)
             with fitted_to_bronze(run):
                 begun = begin(run, subject)
-            # Others look for the erasure before they begin to fill; now they would see it.
+            # One that began to fill meanwhile; from now on a backfill sees the erasure.
             _refuse_backfill(run, begun)
         gave_up, sent = False, 0
         if begun is not None:
             _delete(run, begun)
-            _go_on(run, begun)
+            _continue(run, begun)
             sent = _send_neighbours(run, begun)
             locks.step("take in what was sent again")
             run_hops(run, ["silver", "gold"], parse_trigger(AVAILABLE_NOW), held=True)
@@ -177,7 +167,7 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
             copy_books(run, ["bronze"])
             locks.step("remove remembered ids, and tables of a backfill")
             _forget_ids(run)
-            # A rollback would restore the rows, and green tables hold them.
+            # Green tables hold the rows, and a rollback would restore them.
             gave_up = folder_of(lake, pipeline).exists()
             clear(run)
             locks.step("note that all rows are erased")
@@ -197,10 +187,9 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
 
 
 def _refuse_backfill(run: Run, begun: Erasure | None = None) -> None:
-    """Stop where green tables are being filled or swapped: they would bring the rows back.
+    """Raise a RefusedError, and end the erasure, while green tables are filled or swapped.
 
-    Raises:
-        RefusedError: They are; an erasure that had just begun is not any more.
+    The swap would restore the rows.
     """
     state = read_state(run.lake, run.pipeline)
     if state is None or state.stage in ("promoted", "rolled back"):
@@ -214,7 +203,7 @@ def _refuse_backfill(run: Run, begun: Erasure | None = None) -> None:
 
 
 def _drain(run: Run) -> None:
-    """Bring every hop to its head."""
+    """Run every hop until it has taken all of its input."""
     hops: list[Hop] = list(HOPS)
     source = run.pipeline.source
     if isinstance(source, FilesSource):
@@ -233,16 +222,16 @@ def _delete(run: Run, begun: Erasure) -> None:
     with Held() as hold:
         records = hold(begun.records(run))
         reach = span(records, "ingested_at", "ingested_at")
-        # Lets Delta skip files.
+        # Delta skips files by it.
         within = "t.ingested_at BETWEEN {} AND {}".format(*map(literal, reach)) if reach else ""
         for table in held_tables(run.lake, run.pipeline.name):
             note = None
             if table == bronze:
                 last = last_commit(bronze)
-                # The batch stays the last one, with its files; nothing more came.
-                told = {"records": 0, **bronze_marks(EMPTY, EMPTY)}
-                gone = arrivals_note(begun.name, begun.arrivals)
-                note = {**(last.note if last else {}), **told, ERASED: gone}
+                # The metadata of the last batch, whose files no other commit names; no new rows.
+                empty = {"records": 0, **bronze_marks(EMPTY, EMPTY)}
+                erased = arrivals_note(begun.name, begun.arrivals)
+                note = {**(last.note if last else {}), **empty, ERASED: erased}
             rows = begun.rows.get(table.name, 0)
             if not rows:
                 continue
@@ -253,8 +242,8 @@ def _delete(run: Run, begun: Erasure) -> None:
             run.progress.say(f"{table.name}: {rows:,} rows erased")
 
 
-def _go_on(run: Run, begun: Erasure) -> None:
-    """Let silver go on behind the deletes, and compute gold anew where silver lost rows."""
+def _continue(run: Run, begun: Erasure) -> None:
+    """Begin a generation of silver after the deletes; rebuild gold where silver lost rows."""
     lake, name = run.lake, run.pipeline.name
     if not any(erasure_of(commit) == begun.name for commit in commits(lake.silver(name))):
         until = heads(lake.silver_inputs(name))
@@ -280,7 +269,7 @@ def _send_neighbours(run: Run, begun: Erasure) -> int:
 
 
 def _forget_ids(run: Run) -> None:
-    """Remove what the prefilter of earlier generations remembered: ids of events."""
+    """Remove the state of prefilters of earlier generations: it holds event ids."""
     name = run.pipeline.name
     current = last_commit(run.lake.silver(name))
     for folder in run.lake.checkpoints(name, "silver").iterdir():
@@ -289,12 +278,10 @@ def _forget_ids(run: Run) -> None:
 
 
 def purge(run: Run) -> list[Remains]:
-    """Delete every file that a pipeline's tables no longer hold.
-
-    A new epoch is closed first, on the files that stay.
+    """Delete every file that a pipeline's tables no longer use, after closing an epoch.
 
     Returns:
-        Whoever could have read an older version, and what lets them read again.
+        The readers of older versions, and what lets them read again.
     """
     tables = _filled_tables(run)
     for table in tables:
@@ -307,19 +294,19 @@ def purge(run: Run) -> list[Remains]:
     return [
         Remains(f"cannot read {one.table.name} as it was any more", one.by, None, one.remedy)
         for one in needs
-        # Its own hops stand at their heads, and its epoch was closed just now.
+        # Not the pipeline itself: its hops are drained, and its epoch was closed just now.
         if run.pipeline.name not in one.remedy.split()
     ]
 
 
 def _purge_vectors(spark: SparkSession, table: Table) -> None:
-    """Rewrite files whose rows a deletion vector only hides."""
+    """Rewrite files in which a deletion vector only hides rows."""
     if _VECTORS in (detail(spark, table)["tableFeatures"] or []):
         spark.sql(f"REORG TABLE {table.sql} APPLY (PURGE)")
 
 
 def _filled_tables(run: Run) -> list[Table]:
-    """List the tables of a pipeline that hold rows of subjects and exist."""
+    """List the existing tables of a pipeline that may hold rows of subjects."""
     lake, name = run.lake, run.pipeline.name
     gold = [lake.table(table) for table in run.pipeline.gold_names]
     return [*reversed(held_tables(lake, name)), *[table for table in gold if table.exists]]
@@ -327,7 +314,6 @@ def _filled_tables(run: Run) -> list[Table]:
 
 def _old_files(run: Run) -> Iterator[Remains]:
     now = datetime.now(UTC)
-    goes = now + run.environment.recovery_horizon
     for table in _filled_tables(run):
         left = _files_left(run, table)
         if left != 0:
@@ -335,16 +321,16 @@ def _old_files(run: Run) -> Iterator[Remains]:
             yield Remains(
                 f"{files} that the table no longer holds, with rows as they were",
                 table.name,
-                goes,
+                now + run.environment.recovery_horizon,
                 f"tidelake maintain {run.pipeline.name} deletes them then; at once: --now",
             )
     # Maintenance gives all tables of a pipeline the same retention.
     bronze = run.lake.bronze(run.pipeline.name)
-    told = detail(run.spark, bronze)["properties"].get(_LOG_RETENTION, "")
+    stored = detail(run.spark, bronze)["properties"].get(_LOG_RETENTION, "")
     try:
-        retention = parse_duration(told.removeprefix("interval "))
+        retention = parse_duration(stored.removeprefix("interval "))
     except ValueError:
-        retention = _LOG
+        retention = _DEFAULT_LOG_RETENTION
     yield Remains(
         "least and greatest values of columns, in Delta's log of files that are gone",
         "every table",
@@ -354,7 +340,7 @@ def _old_files(run: Run) -> Iterator[Remains]:
 
 
 def _files_left(run: Run, table: Table) -> int | None:
-    """Count a table's data files that its newest version does not hold; None: nobody can look."""
+    """Count a table's data files that its newest version does not use; None in a catalog."""
     if table.store.folder is None:
         return None
     stored = load(run.spark, table)
@@ -377,7 +363,7 @@ def _landed(sources: Sequence[str]) -> Iterator[Remains]:
 
 
 def _others(lake: Lake, run: Run) -> Iterator[Remains]:
-    """Find tables that hold what came out of this pipeline's and that it does not fill."""
+    """List tables with data of this pipeline that it does not fill."""
     name, gold = run.pipeline.name, run.pipeline.gold_names
     silver = lake.silver(name).name
     followers: set[str] = set()
@@ -386,20 +372,18 @@ def _others(lake: Lake, run: Run) -> Iterator[Remains]:
         if last is None:
             continue
         theirs, hop = str(last.note.get("pipeline")), last.note.get("hop")
-        if hop == "gold" and theirs == name and table.name not in gold:
+        if theirs == name and hop == "gold" and table.name not in gold:
             yield Remains(
                 "rows computed under an earlier definition, which nothing fills any more",
                 table.name,
                 None,
                 "remove the table's folder",
             )
-        elif hop == "gold" and theirs != name and silver in positions(last):
+        elif theirs == name:
+            continue
+        elif hop == "gold" and silver in positions(last):
             followers.add(theirs)
-        elif (
-            hop == "silver"
-            and theirs != name
-            and any(use.table in gold for use in SilverNote.of(last).dimensions)
-        ):
+        elif hop == "silver" and any(use.table in gold for use in SilverNote.of(last).dimensions):
             yield Remains(
                 f"columns that were looked up in {gold[0]}",
                 table.name,

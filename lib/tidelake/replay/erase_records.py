@@ -1,7 +1,7 @@
-"""Find a subject's records, count what tables lose with them, and write the erasure down.
+"""Find a subject's records, count what tables lose with them, and store the erasure.
 
-The definition decides which records are a subject's, as it does for silver; where a payload's
-column cannot be had, its text does. From then on record ids do.
+As in silver, the definition decides which records are a subject's; where a payload cannot be
+decoded, its text does. All later steps go by record ids.
 """
 
 from __future__ import annotations
@@ -37,20 +37,18 @@ _RECORDS, _NEIGHBOURS = "records", "neighbours"
 
 @dataclass(frozen=True)
 class Erasure:
-    """An erasure that has begun, as it is written down between its steps.
-
-    Record ids and sums, and a hash of the subject; neither the subject nor a value of any row.
+    """An erasure that has begun, as it is stored between its steps, with no value of any row.
 
     Attributes:
-        name: The instant at which it began; tells it from others.
-        subject: A hash.
+        name: The instant at which it began, which identifies it.
+        subject: A hash of the subject.
         definition: A hash of the definition that found the records.
-        rows: Rows that tables lose, by logical name.
-        arrivals: What bronze loses, by arrival.
-        deductions: What silver's batches lose, by fate; with fates that leave no row, and with
-            the records themselves.
-        sources: Where the records came from.
-        folder: Holds all of it, and the record ids.
+        rows: Number of rows that tables lose, by logical name.
+        arrivals: The rows that bronze loses, by arrival.
+        deductions: The rows that silver's batches lose, by fate; also fates without a row, and the
+            records themselves.
+        sources: The files or topics of the records.
+        folder: Where it is stored, with the record ids.
     """
 
     name: str
@@ -67,14 +65,14 @@ class Erasure:
         return run.spark.read.parquet(str(self.folder / _RECORDS))
 
     def neighbours(self, run: Run) -> DataFrame:
-        """Read those of the neighbours that are to be requeued."""
+        """Read ``record_id`` and ``ingested_at`` of the neighbours to requeue."""
         return run.spark.read.parquet(str(self.folder / _NEIGHBOURS))
 
 
 def begin(run: Run, subject: Subject) -> Erasure | None:
-    """Find the subject's records and write the erasure down; None where there are none.
+    """Find the subject's records and store the erasure; None where there are no records.
 
-    It has begun once its last file is there. Silver must have taken all of bronze.
+    Silver must have taken all of bronze. The file written last makes the erasure begin.
     """
     with Held() as hold:
         records = hold(find_records(run, subject))
@@ -105,10 +103,10 @@ def begin(run: Run, subject: Subject) -> Erasure | None:
 
 
 def read_begun(run: Run, subject: Subject) -> Erasure | None:
-    """Read an erasure that was interrupted; None where there is none.
+    """Read the interrupted erasure, if there is one.
 
     Raises:
-        UsageError: It is one of another subject, or the definition is another one now.
+        UsageError: It is of another subject, or the definition has changed since.
     """
     state = run.lake.erasure(run.pipeline.name)
     if not state.exists():
@@ -128,47 +126,43 @@ def read_begun(run: Run, subject: Subject) -> Erasure | None:
 
 
 def end(run: Run, begun: Erasure) -> None:
-    """Remove an erasure's notes; it has ended once the first is gone."""
+    """Remove a stored erasure, first the file that makes it begin."""
     run.lake.erasure(run.pipeline.name).unlink()
     remove_tree(begun.folder)
 
 
 def _read(folder: Folder, told: dict[str, Any]) -> Erasure:
-    return Erasure(
-        name=told["name"],
-        subject=told["subject"],
-        definition=told["definition"],
-        rows=told["rows"],
-        arrivals=tuple(
-            Arrival(datetime.fromisoformat(at), *rest) for at, *rest in told["arrivals"]
-        ),
-        deductions=tuple(Deduction(*one) for one in told["deductions"]),
-        sources=tuple(told["sources"]),
-        folder=folder,
-    )
+    arrivals = (Arrival(datetime.fromisoformat(at), *rest) for at, *rest in told["arrivals"])
+    parsed = {
+        "arrivals": tuple(arrivals),
+        "deductions": tuple(Deduction(*one) for one in told["deductions"]),
+        "sources": tuple(told["sources"]),
+    }
+    return Erasure(**told | parsed, folder=folder)
 
 
 def find_records(run: Run, subject: Subject) -> DataFrame:
     """Find a subject's records in bronze.
 
     Returns:
-        ``record_id``, ``ingested_at``, ``source`` and ``filtered``, whether the record lies outside
-        the definition's ``where``; each record once.
+        ``record_id``, ``ingested_at``, ``source`` and ``filtered``: whether the record is outside
+        of the definition's ``where``.
     """
     bronze = load(run.spark, run.lake.bronze(run.pipeline.name))
-    # A schema that was refused once is asked for again: what can be read now is read.
+    # Schemas that were refused before are requested again, to decode what can be decoded now.
     schemas = remembered(run, stands=F.lit(False))
     rows = run.plan.judge(as_never_requeued(bronze), schemas)
     if subject.column == EVENT_ID:
         column = F.col(EVENT_ID)
     else:
         column = F.col(SELECTED).getField(subject.column)
-    # Columns may be null because the payload is broken; what lies outside `where` was not asked
-    # for more.
+    # Columns may be null because the payload is broken; those of rows outside of `where` also
+    # because they were not computed.
     unreadable = F.col(STAGE).isin("parse", "contract") | (
         (F.col(STAGE) == FILTERED) & (F.size(REASONS) > 0)
     )
-    found = F.coalesce(_same(column, subject), unreadable & mentions(subject, run.pipeline))
+    is_same = column.cast("string") == F.lit(subject.value)
+    found = F.coalesce(is_same, unreadable & mentions(subject, run.pipeline))
     stored = _stored(run, subject)
     if stored is not None:
         rows = rows.join(F.broadcast(stored), on="record_id", how="left")
@@ -181,25 +175,22 @@ def find_records(run: Run, subject: Subject) -> DataFrame:
     )
 
 
-def _same(column: Column, subject: Subject) -> Column:
-    return column.cast("string") == F.lit(subject.value)
-
-
 def mentions(subject: Subject, pipeline: Pipeline) -> Column:
-    """Tell whether a payload that cannot be read holds a subject's value as a whole word."""
+    """Return whether a payload that cannot be decoded has a subject's value as a whole word."""
     as_word = F.col("payload").cast("string").rlike(subject.pattern)
     if not pipeline.reads_avro:
         return as_word
-    # What stands before and behind a text may look like a letter of it.
+    # In Avro, the bytes before and after a text may look like letters.
     return as_word | F.contains(F.col("payload"), F.lit(subject.avro))
 
 
 def _stored(run: Run, subject: Subject) -> DataFrame | None:
-    """Find the records that were decided under another definition, which today's would not find."""
+    """Find records by silver's and late's stored column, which an earlier definition computed."""
     lake, name = run.lake, run.pipeline.name
     frames = [load(run.spark, one) for one in (lake.silver(name), lake.late(name)) if one.exists]
+    is_same = F.col(subject.column).cast("string") == F.lit(subject.value)
     found = [
-        frame.where(_same(F.col(subject.column), subject)).select("record_id")
+        frame.where(is_same).select("record_id")
         for frame in frames
         if subject.column in frame.columns
     ]
@@ -210,9 +201,9 @@ def _stored(run: Run, subject: Subject) -> DataFrame | None:
 
 
 def _find_neighbours(run: Run, records: DataFrame) -> DataFrame:
-    """Find conflicting duplicates of others whose event was taken before by one of the records.
+    """Find conflicting duplicates of other subjects, whose event one of the records had taken.
 
-    Without it they would have been accepted: one of them, by a recomputation, will be.
+    Without that record one of them would have been accepted, as a recomputation would.
     """
     lake, name = run.lake, run.pipeline.name
     accepted = [
@@ -231,7 +222,7 @@ def _find_neighbours(run: Run, records: DataFrame) -> DataFrame:
 
 
 def held_tables(lake: Lake, name: str) -> list[Table]:
-    """List the tables that hold records by their id and exist, bronze last."""
+    """List the existing tables with record ids, bronze last."""
     known = [
         lake.requeue(name),
         lake.quarantine(name),
@@ -244,13 +235,13 @@ def held_tables(lake: Lake, name: str) -> list[Table]:
 
 
 def count_rows(run: Run, records: DataFrame) -> dict[str, int]:
-    """Count the rows of some records in each table that holds records."""
+    """Count the rows of some records in each table with record ids."""
     tables = held_tables(run.lake, run.pipeline.name)
     return {table.name: _of(run, table, records).count() for table in reversed(tables)}
 
 
 def _count_arrivals(run: Run, records: DataFrame) -> list[Arrival]:
-    """Count what bronze loses, by arrival."""
+    """Count the rows that bronze loses, by arrival."""
     found = (
         _of(run, run.lake.bronze(run.pipeline.name), records)
         .groupBy(F.unix_micros("ingested_at").alias("at"))
@@ -266,7 +257,7 @@ def _count_arrivals(run: Run, records: DataFrame) -> list[Arrival]:
 
 
 def _count_deductions(run: Run, records: DataFrame, rows: dict[str, int]) -> list[Deduction]:
-    """Count what silver's batches lose, the records, and the fates that leave no row."""
+    """Count the rows that silver's batches lose, the records, and the fates without a row."""
     lake, name = run.lake, run.pipeline.name
     silver, quarantine, late = lake.silver(name), lake.quarantine(name), lake.late(name)
     deductions = [

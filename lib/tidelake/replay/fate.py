@@ -1,7 +1,4 @@
-"""Follow records from the source to gold: where each one is, why, and in which rows it counts.
-
-Everything is read from the tables and their logs, without Spark.
-"""
+"""Trace records from the source to gold, from the tables and their logs alone, without Spark."""
 
 from __future__ import annotations
 
@@ -17,8 +14,8 @@ from sqlglot.errors import SqlglotError
 
 from tidelake.config import GoldTable, Pipeline
 from tidelake.delta.log import commits, last_commit
-from tidelake.delta.notes import positions
-from tidelake.delta.positions import BEGINNING, version_at
+from tidelake.delta.notes import position
+from tidelake.delta.positions import version_at
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import UsageError
 from tidelake.ops.history import require_tables
@@ -35,14 +32,11 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class GoldCount:
-    """What a gold table makes of an event.
+    """The rows of a gold table, by its logical name, in which an event counts.
 
-    Attributes:
-        table: The logical name.
-        verdict: ``counts``, ``outside`` (its ``where`` is not met), ``waiting`` (gold has not
-            taken the event's batch), ``no row`` (a join without a match, a change that was
-            overtaken) or ``unknown`` (its ``where`` is SQL that only Spark understands).
-        rows: The rows, as analysts read them.
+    The verdict is ``counts``, ``outside`` (the table's ``where`` is not met), ``waiting`` (gold has
+    not taken the event's batch), ``no row`` (a join without a match, a superseded change) or
+    ``unknown`` (the ``where`` is SQL that only Spark understands).
     """
 
     table: str
@@ -52,22 +46,22 @@ class GoldCount:
 
 @dataclass(frozen=True)
 class Fate:
-    """Where a record of the source is.
+    """The fate of a record; instants are UTC, and what could not be decoded is None.
 
     Attributes:
         record_id: The record.
-        state: Its one fate; ``requeued``: sent into silver once more and not taken yet;
-            ``pending``: not taken at all yet.
-        event_id: Its event's id; None where it has none that could be read.
+        state: Its fate; ``requeued``: silver has not taken its row in the requeue, ``pending``: its
+            row in bronze.
+        event_id: The id of its event.
         source: The file or topic.
-        ingested_at: When it arrived (UTC).
+        ingested_at: When it arrived.
         payload: Its bytes.
-        event_time: When it happened (UTC); None where that is not known.
-        stage: Of a quarantined row: where it failed.
-        reasons: Why it is where it is, for people.
-        copy_of: Of a duplicate: the accepted record.
-        requeued_at: When it was last requeued (UTC).
-        counted: Of an accepted row: what each gold table makes of it.
+        event_time: When it happened.
+        stage: Where a quarantined row failed.
+        reasons: Why it has this fate, as text.
+        copy_of: The accepted record of which it is a duplicate.
+        requeued_at: When it was last requeued.
+        counted: The rows of gold in which an accepted record counts.
     """
 
     record_id: str
@@ -84,17 +78,40 @@ class Fate:
     counted: tuple[GoldCount, ...] = ()
 
 
-def fates_of_event(lake: Lake, pipeline: Pipeline, event_id: str) -> list[Fate]:
-    """Return the fate of every record of an event, in the order of arrival.
-
-    A record that is in no table but bronze is found by the id in its payload, or by a payload
-    equal to that of one that is.
+def fates_of(
+    lake: Lake, pipeline: Pipeline, *, event_id: str | None = None, record_id: str | None = None
+) -> list[Fate]:
+    """Return the fates of an event's records, or of one record, in the order of arrival.
 
     Raises:
-        UsageError: The pipeline has not run, or no record is of that event.
+        UsageError: The pipeline has not run, there is no such record, or not one id is given.
     """
+    if (event_id is None) is (record_id is None):
+        raise UsageError("give one of event_id and record_id.")
     name = pipeline.name
     require_tables(lake, name)
+    if event_id is not None:
+        found = _fates_of_event(lake, pipeline, event_id)
+        what, columns = f"no record of {name} has the event id {event_id!r}", "event_id, event_time"
+        table = f"silver.{name}"
+    else:
+        found = _fates(lake, pipeline, f"record_id = {_text(str(record_id))}")
+        what, columns = f"bronze.{name} holds no record {record_id!r}", "record_id"
+        table = f"bronze.{name}"
+    if not found:
+        raise UsageError(
+            f'{what}. Look at what there is: tidelake sql "SELECT {columns} FROM {table} LIMIT 10"'
+        )
+    return found
+
+
+def _fates_of_event(lake: Lake, pipeline: Pipeline, event_id: str) -> list[Fate]:
+    """Return the fates of an event's records.
+
+    A record that is only in bronze is found by the id in its payload, or by a payload equal to that
+    of a record in another table.
+    """
+    name = pipeline.name
     known = [
         record
         for table in (lake.silver(name), lake.late(name), lake.quarantine(name))
@@ -107,41 +124,18 @@ def fates_of_event(lake: Lake, pipeline: Pipeline, event_id: str) -> list[Fate]:
     # The longest part of the id that JSON writes in one way only.
     core = max(re.findall(r"[A-Za-z0-9_.:-]+", event_id), key=len, default=event_id)
     of_known = f"record_id IN ({_listed(known)})"
-    found = [
+    candidates = _fates(
+        lake,
+        pipeline,
+        f"{of_known} OR payload IN (SELECT payload FROM bronze.{name} WHERE {of_known}) "
+        # Bytes that are no text can only be searched as hexadecimal digits.
+        f"OR contains(hex(payload), hex({_text(core)}))",
+    )
+    return [
         fate
-        for fate in _fates(
-            lake,
-            pipeline,
-            f"{of_known} OR payload IN (SELECT payload FROM bronze.{name} WHERE {of_known}) "
-            # Of bytes that are no text only hexadecimal digits can be searched.
-            f"OR contains(hex(payload), hex({_text(core)}))",
-        )
+        for fate in candidates
         if fate.record_id in known or _is_of_event(fate, pipeline, event_id)
     ]
-    if not found:
-        raise UsageError(
-            f"no record of {name} has the event id {event_id!r}. "
-            f"Look at what there is: tidelake sql "
-            f'"SELECT event_id, event_time FROM silver.{name} LIMIT 10"'
-        )
-    return found
-
-
-def fates_of_record(lake: Lake, pipeline: Pipeline, record_id: str) -> list[Fate]:
-    """Return the fate of one record.
-
-    Raises:
-        UsageError: The pipeline has not run, or bronze holds no such record.
-    """
-    require_tables(lake, pipeline.name)
-    found = _fates(lake, pipeline, f"record_id = {_text(record_id)}")
-    if not found:
-        raise UsageError(
-            f"bronze.{pipeline.name} holds no record {record_id!r}. "
-            f"Look at what there is: tidelake sql "
-            f'"SELECT record_id FROM bronze.{pipeline.name} LIMIT 10"'
-        )
-    return found
 
 
 def _text(value: str) -> str:
@@ -149,7 +143,7 @@ def _text(value: str) -> str:
 
 
 def _listed(values: Iterable[str]) -> str:
-    """Write texts between the brackets of ``IN``; NULL equals nothing."""
+    """Write texts for the brackets of ``IN``; NULL for none, which equals nothing."""
     return ", ".join(_text(value) for value in values) or "NULL"
 
 
@@ -182,18 +176,14 @@ def _fates(lake: Lake, pipeline: Pipeline, condition: str) -> list[Fate]:
 
 
 def _waiting(lake: Lake, pipeline: str) -> frozenset[datetime]:
-    """List the arrivals, in bronze and in the requeue, that silver has not taken whole."""
-    until = positions(last_commit(lake.silver(pipeline)))
+    """List the arrivals in bronze and in the requeue that silver has not taken completely."""
+    last = last_commit(lake.silver(pipeline))
     instants: list[str | None] = []
-    for key, table, stamp in (
-        ("bronze", lake.bronze(pipeline), "ingested_at"),
-        ("requeue", lake.requeue(pipeline), "requeued_at"),
-    ):
-        if not table.exists:
-            continue
-        position = until.get(key, BEGINNING)
-        whole = version_at(table, position)
-        taken = position[0] - 1 if whole is None else whole
+    for key, table in lake.silver_inputs(pipeline).items():
+        reached = position(last, key)
+        whole = version_at(table, reached)
+        taken = reached[0] - 1 if whole is None else whole
+        stamp = "ingested_at" if key == "bronze" else "requeued_at"
         for commit in commits(table):
             if commit.version <= taken:
                 break
@@ -238,7 +228,7 @@ def _fate(
 
 
 def _side_fate(stored: Row, given_up: Row | None, base: dict[str, Any]) -> Fate:
-    """Say why a row is in a side table."""
+    """Return the fate of a row in a side table."""
     if "lateness_seconds" in stored:
         behind = f"{stored['lateness_seconds']:,.0f} s behind the watermark {stored['watermark']}"
         return Fate(state="late", reasons=(behind,), **base)
@@ -249,7 +239,7 @@ def _side_fate(stored: Row, given_up: Row | None, base: dict[str, Any]) -> Fate:
 
 
 def _fate_without_row(lake: Lake, pipeline: Pipeline, base: dict[str, Any]) -> Fate:
-    """Tell a copy from what was filtered: a copy has the payload of an accepted row."""
+    """Return the fate of a record without a row: a duplicate has the payload of an accepted one."""
     bronze = lake.bronze(pipeline.name).name
     accepted = [
         f"SELECT record_id, event_id FROM {table.name}"
@@ -273,73 +263,56 @@ def _fate_without_row(lake: Lake, pipeline: Pipeline, base: dict[str, Any]) -> F
 
 
 def _is_of_event(fate: Fate, pipeline: Pipeline, event_id: str) -> bool:
-    """Return whether a record that names an id is of that event."""
+    """Return whether a record whose payload has the id is of that event."""
     if fate.event_id is not None:
         return fate.event_id == event_id
     try:
         content = json.loads(fate.payload)
         return isinstance(content, dict) and str(content.get(pipeline.event.id)) == event_id
     except ValueError:
-        named = Subject(EVENT_ID, event_id)
-        spoken = fate.payload.decode("utf-8", errors="replace")
-        return bool(re.search(named.pattern, spoken)) or named.avro in fate.payload
+        subject = Subject(EVENT_ID, event_id)
+        text = fate.payload.decode("utf-8", errors="replace")
+        return bool(re.search(subject.pattern, text)) or subject.avro in fate.payload
 
 
 def _counted_in(lake: Lake, pipeline: Pipeline, record_id: str) -> tuple[GoldCount, ...]:
-    """Find the rows of gold in which an accepted event counts."""
+    """Return the rows of each gold table in which an accepted event counts."""
     event = f"(SELECT * FROM silver.{pipeline.name} WHERE record_id = {_text(record_id)})"
     (origin,) = ask(lake, f"SELECT _generation, _batch FROM {event}").rows
-    brought = next(
-        (
-            commit.version
-            for commit in commits(lake.silver(pipeline.name))
-            if (commit.generation, commit.batch) == origin
-        ),
-        None,
-    )
-    return tuple(
-        _counted(lake, lake.table(name), columns, condition, where, event, brought)
-        for name, columns, condition, where in _reaches(pipeline)
-        if lake.table(name).exists
-    )
+    closing = commits(lake.silver(pipeline.name))
+    versions = (one.version for one in closing if (one.generation, one.batch) == origin)
+    brought = next(versions, None)
 
+    def counted(name: str, columns: Sequence[str], condition: str, where: str | None) -> GoldCount:
+        admitted: bool | None = True
+        if where is not None:
+            try:
+                (sql,) = sqlglot.transpile(where, read="databricks", write="duckdb")
+                ((admitted,),) = ask(lake, f"SELECT coalesce({sql}, false) FROM {event}").rows
+            except (SqlglotError, UsageError):
+                admitted = None
+        if admitted is False:
+            return GoldCount(name, "outside")
+        taken = position(last_commit(lake.table(name)), "silver")
+        # Gold has taken every commit that the log no longer has.
+        if brought is not None and brought >= taken[0] + (taken[1] >= 0):
+            return GoldCount(name, "waiting")
+        if admitted is None:
+            return GoldCount(name, "unknown")
+        shown = ", ".join(f'g."{column}"' for column in columns)
+        sql = f"SELECT {shown} FROM {name} g, {event} s WHERE {condition} ORDER BY ALL"
+        rows = tuple(ask(lake, sql).as_dicts())
+        return GoldCount(name, "counts" if rows else "no row", rows)
 
-def _counted(
-    lake: Lake,
-    table: Table,
-    columns: Sequence[str],
-    condition: str,
-    where: str | None,
-    event: str,
-    brought: int | None,
-) -> GoldCount:
-    admitted: bool | None = True
-    if where is not None:
-        try:
-            (sql,) = sqlglot.transpile(where, read="databricks", write="duckdb")
-            ((admitted,),) = ask(lake, f"SELECT coalesce({sql}, false) FROM {event}").rows
-        except (SqlglotError, UsageError):
-            admitted = None
-    if admitted is False:
-        return GoldCount(table.name, "outside")
-    taken = positions(last_commit(table)).get("silver", (0, -1))
-    # A commit that the log has no more is older than anything that gold may still wait for.
-    if brought is not None and brought >= taken[0] + (taken[1] >= 0):
-        return GoldCount(table.name, "waiting")
-    if admitted is None:
-        return GoldCount(table.name, "unknown")
-    shown = ", ".join(f'g."{column}"' for column in columns)
-    sql = f"SELECT {shown} FROM {table.name} g, {event} s WHERE {condition} ORDER BY ALL"
-    rows = tuple(ask(lake, sql).as_dicts())
-    return GoldCount(table.name, "counts" if rows else "no row", rows)
+    return tuple(counted(*one) for one in _reaches(pipeline) if lake.table(one[0]).exists)
 
 
 def _reaches(pipeline: Pipeline) -> Iterator[tuple[str, Sequence[str], str, str | None]]:
-    """Say how each table's rows are found, in the file's order.
+    """Return how to find an event's rows in each gold table, in the order of the file.
 
     Yields:
-        The table; the columns that analysts read; SQL over ``g``, gold's row, and ``s``, the
-        event; Spark SQL over the event that lets it in, None for every event.
+        The table; its visible columns; SQL over ``g``, a row of gold, and ``s``, the event; the
+        table's ``where`` in Spark SQL, None for none.
     """
     if pipeline.dimension is not None:
         own = list(pipeline.defined_columns)
@@ -365,11 +338,12 @@ def _reaches(pipeline: Pipeline) -> Iterator[tuple[str, Sequence[str], str, str 
 
 
 def _same_row(gold: GoldTable) -> str:
-    """Say which rows of a table of windows an event falls into."""
+    """Return the condition for the windows that contain an event."""
     same = [f'g."{key}" IS NOT DISTINCT FROM s."{key}"' for key in gold.keys]
+    within = ["g.window_start <= s.event_time", "s.event_time < g.window_end"]
     between = {
-        "tumbling": ["g.window_start <= s.event_time", "s.event_time < g.window_end"],
-        "hopping": ["g.window_start <= s.event_time", "s.event_time < g.window_end"],
+        "tumbling": within,
+        "hopping": within,
         "session": ["s.event_time BETWEEN g.session_start AND g.session_end"],
         "global": [],
     }[gold.window.kind]

@@ -1,27 +1,29 @@
-"""Begin a new generation of a hop: exactly after what its tables hold, or with new contents.
+"""Begin a new generation of a hop: continue after its last batch, or replace its tables.
 
-The order is that of every batch: the checkpoint comes first, side tables before silver, and the
-commit that closes the hop's table last. Interrupted before that, the hop is as it was and the
+Writes have the order of every batch: the checkpoint first, side tables before silver, and last the
+commit that closes the hop's table. Interrupted before that commit, the hop is unchanged and the
 command can be run again.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidelake.bronze import REQUEUE_DDL, as_never_requeued
 from tidelake.columns import stamped
-from tidelake.config import Source
+from tidelake.config import FilesSource, KafkaSource, Source
 from tidelake.delta.access import detail, load
 from tidelake.delta.append import append, differences, ensure_table
+from tidelake.delta.locks import hold_hops
 from tidelake.delta.log import (
     CREATION,
     ERASED,
@@ -32,17 +34,25 @@ from tidelake.delta.log import (
     oldest_version,
     written_at,
 )
-from tidelake.delta.notes import FRESH, SilverNote, changed_definition, positions, settled_until
+from tidelake.delta.notes import (
+    FRESH,
+    SilverNote,
+    changed_definition,
+    changed_parts,
+    positions,
+    settled_until,
+)
 from tidelake.delta.positions import BEGINNING, Position, rewritten_after, rows_between
 from tidelake.delta.tables import Hop, Table
-from tidelake.errors import UsageError
-from tidelake.fingerprints import fingerprint
+from tidelake.errors import NotBuiltError, UsageError
+from tidelake.fingerprints import EMPTY, bronze_marks, fingerprint
+from tidelake.folders import listed
 from tidelake.gold.plan import Inputs
-from tidelake.ops.history import history
+from tidelake.ops.history import history, require_table
 from tidelake.replay.verify_silver import ORIGIN as OF_THE_BATCH
 from tidelake.replay.verify_silver import read_inputs
 from tidelake.runtime.accepted_rows import AcceptedRows
-from tidelake.runtime.checkpoints import delta_offset, prepare
+from tidelake.runtime.checkpoints import delta_offset, file_entry, prepare
 from tidelake.runtime.gold_tables import (
     Target,
     count_contributions,
@@ -53,6 +63,7 @@ from tidelake.runtime.gold_tables import (
 )
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
+from tidelake.runtime.landing import taken_files
 from tidelake.runtime.prefilter import Recovered
 from tidelake.runtime.schemas import GOLD_FREEDOM, create_silver, from_ddl, target_schema
 from tidelake.runtime.silver import BatchContext, Stored, silver_batch
@@ -61,21 +72,20 @@ from tidelake.silver.route import FATE, QUARANTINED, SILVER
 from tidelake.silver.watermark import partition_of
 from tidelake.spark.engine import fitted
 
-# The batch of replaced tables: a checkpoint is prepared from the batch before it on.
+# The batch of replaced tables: a prepared checkpoint also needs the batch before it.
 FIRST = 1
 _GENERATION = re.compile(r"g([1-9][0-9]*)")
 
 
 def closing_tables(run: Run, hop: Hop) -> list[Table]:
-    """List the tables whose commits name a hop's generation."""
+    """List the tables whose commits close a hop's batches."""
     names = run.pipeline.gold_names if hop == "gold" else [f"{hop}.{run.pipeline.name}"]
     return [run.lake.table(name) for name in names]
 
 
 def next_generation(run: Run, hop: Hop) -> str:
-    """Name a generation that no table and no checkpoint has had."""
-    folders = run.lake.checkpoints(run.pipeline.name, hop).iterdir()
-    names = [folder.name for folder in folders]
+    """Return the name of a generation that no table and no checkpoint has used."""
+    names = [folder.name for folder in run.lake.checkpoints(run.pipeline.name, hop).iterdir()]
     for table in closing_tables(run, hop):
         names += [commit.generation for commit in history(run.lake, table)]
     found = [_GENERATION.fullmatch(name) for name in names]
@@ -83,11 +93,11 @@ def next_generation(run: Run, hop: Hop) -> str:
 
 
 def fitted_to_bronze(run: Run) -> AbstractContextManager[None]:
-    """Tune the session to the size of a command that reads all of bronze, until the block ends."""
+    """Tune the session for reading all of bronze, until the block ends."""
     return fitted(run.spark, rows_between(run.lake.bronze(run.pipeline.name), BEGINNING))
 
 
-def prepare_checkpoint(
+def _prepare_checkpoint(
     run: Run,
     hop: Hop,
     generation: str,
@@ -95,7 +105,7 @@ def prepare_checkpoint(
     offsets: Sequence[str],
     files: Sequence[str] = (),
 ) -> None:
-    """Write a generation's checkpoint: its last closed batch and the offset in each input."""
+    """Write a generation's checkpoint: its last closed batch and its offset in each input."""
     run.locks.step(f"prepare the checkpoint of {hop}, generation {generation}")
     folder = run.lake.checkpoints(run.pipeline.name, hop) / generation
     prepare(folder, batch, offsets, files=files)
@@ -104,14 +114,19 @@ def prepare_checkpoint(
 def begin(
     run: Run, hop: Hop, generation: str, batch: int, until: Mapping[str, Position]
 ) -> dict[str, Any]:
-    """Prepare the checkpoint of silver or gold at positions in its inputs."""
+    """Prepare the checkpoint of silver or gold at positions in its inputs.
+
+    Returns:
+        The commit metadata that names the generation and the batch.
+    """
     lake, name = run.lake, run.pipeline.name
     inputs = inputs_of(lake, run.pipeline) if hop == "gold" else lake.silver_inputs(name)
     offsets = [
-        delta_offset(detail(run.spark, table)["id"], until.get(key, BEGINNING))
+        # The log of an old table lacks its first commit, which has the id.
+        delta_offset(table.store.id or detail(run.spark, table)["id"], until.get(key, BEGINNING))
         for key, table in inputs.items()
     ]
-    prepare_checkpoint(run, hop, generation, batch, offsets)
+    _prepare_checkpoint(run, hop, generation, batch, offsets)
     return {"pipeline": name, "hop": hop, "generation": generation, "batch": batch}
 
 
@@ -120,13 +135,15 @@ def go_on_silver(
 ) -> str:
     """Begin a generation of silver that keeps the tables' rows, and return its name.
 
-    It goes on from positions in bronze and in the requeue; ``erased`` is what its note says that an
-    erasure removed.
+    Args:
+        run: What the command works with.
+        until: The positions in bronze and the requeue after which it continues.
+        erased: Commit metadata about the rows that an erasure removed.
     """
     lake, name = run.lake, run.pipeline.name
     table = lake.silver(name)
     generation = next_generation(run, "silver")
-    last = newest_of(run, "silver", table)
+    last = _newest_of(run, "silver", table)
     closing = history(lake, table)
     for side in (lake.quarantine(name), lake.late(name)):
         _delete_uncommitted(run, side, closing)
@@ -135,73 +152,69 @@ def go_on_silver(
     batch = max(last.batch, FIRST) if is_begun else CREATION
     begin(run, "silver", generation, batch, until)
     before = SilverNote.of(last)
-    idle = replace(
-        before,
+    # What holds between batches; the fields of one batch are empty.
+    idle = SilverNote(
         watermark_in=before.watermark,
-        counts=(),
-        taken={},
+        watermark=before.watermark,
+        settled=before.settled,
+        partitions=before.partitions,
         until=until,
-        warnings={},
-        searched=0,
-        seconds=0.0,
-        prefiltered=None,
-        columns=(),
+        dimensions=before.dimensions,
     )
     books = idle.to_json() if is_begun else {}
     if erased is not None:
         books[ERASED] = dict(erased)
-    name_generation(run, table, last, generation, batch=batch, **books)
+    _name_generation(run, table, last, generation, batch=batch, **books)
     return generation
 
 
 def go_on_gold(run: Run, tables: Sequence[Table], until: Mapping[str, Position]) -> str:
     """Begin a generation of gold that keeps the tables' rows, and return its name."""
     generation = next_generation(run, "gold")
-    begin(run, "gold", generation, numbered(newest_of(run, "gold", tables[0])), until)
-    reached = {"until": _as_json(until)} if until else {}
+    begin(run, "gold", generation, _last_batch(_newest_of(run, "gold", tables[0])), until)
+    reached = {"until": dict(until)} if until else {}
     for table in tables:
-        last = newest_of(run, "gold", table)
-        name_generation(
-            run, table, last, generation, batch=numbered(last), rows=0, eligible=0, **reached
+        last = _newest_of(run, "gold", table)
+        _name_generation(
+            run, table, last, generation, batch=_last_batch(last), rows=0, eligible=0, **reached
         )
     return generation
 
 
-def newest_of(run: Run, hop: Hop, table: Table) -> Commit:
-    """Return a table's newest commit of ours.
+def _newest_of(run: Run, hop: Hop, table: Table) -> Commit:
+    """Return the newest commit of ours to a table that a hop fills.
 
     Raises:
         UsageError: The hop has not run.
     """
     last = last_commit(table) if table.exists else None
     if last is None:
-        raise UsageError(missing(run.pipeline.name, hop))
+        # Gold also follows the silver tables of other pipelines.
+        name = run.pipeline.name if hop == "gold" else table.bare
+        raise UsageError(
+            f"{name} has no tables of hop {hop} to repair. Fill them with: tidelake run {name}"
+        )
     return last
 
 
-def missing(name: str, hop: Hop) -> str:
-    """Say that a hop has no tables, and what fills them."""
-    return f"{name} has no tables of hop {hop} to repair. Fill them with: tidelake run {name}"
-
-
-def numbered(last: Commit) -> int:
-    """Return the number of the batch that a checkpoint ends with."""
+def _last_batch(last: Commit) -> int:
+    """Return the batch that a prepared checkpoint ends with."""
     return last.batch if last.batch == CREATION else max(last.batch, FIRST)
 
 
-def name_generation(
+def _name_generation(
     run: Run, table: Table, last: Commit, generation: str, *, batch: int, **books: object
 ) -> None:
-    """Commit the new generation and its last closed batch to a table, without a row."""
+    """Commit the new generation and its last closed batch to a table, without rows."""
     # A rebuild and an erasure are reported by one commit only.
-    kept = {key: told for key, told in last.note.items() if key not in (REBUILT, ERASED)}
+    kept = {key: value for key, value in last.note.items() if key not in (REBUILT, ERASED)}
     note = {**kept, **books, "generation": generation, "batch": batch}
     run.locks.step(f"begin generation {generation} in {table.name}")
     append(load(run.spark, table).limit(0), table, note, surely_filled=False)
 
 
 def _delete_uncommitted(run: Run, side: Table, closing: Sequence[Commit]) -> None:
-    """Delete the rows of a side table whose batches silver never closed."""
+    """Delete the rows of a side table that belong to batches silver never closed."""
     newest: dict[str, int] = {}
     for commit in closing:
         newest[commit.generation] = max(newest.get(commit.generation, -1), commit.batch)
@@ -215,16 +228,10 @@ def _delete_uncommitted(run: Run, side: Table, closing: Sequence[Commit]) -> Non
     run.spark.sql(f"DELETE FROM {side.sql} WHERE NOT ({known or 'false'})")
 
 
-def replace_rows(
-    run: Run,
-    table: Table,
-    rows: DataFrame | None,
-    note: Mapping[str, Any],
-    step: str = "replace {}",
-) -> None:
+def replace_rows(run: Run, table: Table, rows: DataFrame | None, note: Mapping[str, Any]) -> None:
     """Replace all rows of a table in one commit; None leaves it empty."""
+    run.locks.step(f"{'empty' if rows is None else 'replace'} {table.name}")
     rows = load(run.spark, table).limit(0) if rows is None else rows
-    run.locks.step(step.format(table.name))
     append(rows, table, {**note, REBUILT: True}, surely_filled=False, replaces=True)
 
 
@@ -232,18 +239,19 @@ def replace_gold(
     run: Run,
     until: Mapping[str, Position],
     contents: Iterable[tuple[Table, DataFrame, Mapping[str, Any]]],
-    step: str = "replace {}",
 ) -> str:
     """Replace gold tables in a new generation, and return its name.
 
-    The contents are each table with its rows and what its note says of them; the step is named in
-    the message of a lost lock.
+    Args:
+        run: What the command works with.
+        until: The positions in silver that the rows follow from.
+        contents: Each table with its rows and the commit metadata about them.
     """
     generation = next_generation(run, "gold")
     note = begin(run, "gold", generation, FIRST, until)
     for table, rows, books in contents:
         made = stamped(rows, generation=generation, batch=FIRST)
-        replace_rows(run, table, made, {**note, **books, "until": _as_json(until)}, step)
+        replace_rows(run, table, made, {**note, **books, "until": dict(until)})
     return generation
 
 
@@ -253,9 +261,12 @@ def rebuild_gold(
     until: Mapping[str, Position] | None = None,
     rows_of: Callable[[Target, Inputs], DataFrame] = lambda one, inputs: one.kind.of_all(inputs),
 ) -> str:
-    """Compute every gold table from all of silver, and return the new generation.
+    """Compute every gold table from silver in a new generation, and return its name.
 
-    Silver is read up to some positions, or whole; ``rows_of`` computes a table's rows.
+    Args:
+        run: What the command works with.
+        until: The positions up to which silver is read; None for all of it.
+        rows_of: Computes a table's rows.
     """
     tables = inputs_of(run.lake, run.pipeline)
     if until is None:
@@ -272,7 +283,7 @@ def rebuild_gold(
         )
         for target, contributed in zip(targets, counted, strict=True)
     )
-    return replace_gold(run, until, contents, "compute {} anew")
+    return replace_gold(run, until, contents)
 
 
 def heads(tables: Mapping[str, Table]) -> dict[str, Position]:
@@ -280,12 +291,8 @@ def heads(tables: Mapping[str, Table]) -> dict[str, Position]:
     return {key: (newest_version(table) + 1, -1) for key, table in tables.items()}
 
 
-def _as_json(until: Mapping[str, Position]) -> dict[str, list[int]]:
-    return {key: list(position) for key, position in until.items()}
-
-
 def gold_mismatch(run: Run) -> str:
-    """Say why gold's tables cannot go on together as they are; empty when they can."""
+    """Return why gold's tables cannot continue together as they are, or ""."""
     return next(_gold_mismatches(run), "")
 
 
@@ -321,8 +328,8 @@ def rebuild_silver(run: Run, kept: Stored | None = None) -> str:
     """Decide bronze as one batch that replaces silver and its side tables; return the generation.
 
     Bronze is read as a table, not commit by commit: its oldest files and commits may be gone.
-    Nothing is late, and the requeue is emptied, since bronze holds its rows. What was kept by
-    :func:`decided_before` is not decided again.
+    Nothing is late, and the requeue is emptied, since bronze holds its rows. The rows of
+    :func:`decided_before` keep their fates.
     """
     lake, name, spark = run.lake, run.pipeline.name, run.spark
     bronze, requeue = lake.bronze(name), lake.requeue(name)
@@ -338,17 +345,10 @@ def rebuild_silver(run: Run, kept: Stored | None = None) -> str:
     until = {"bronze": (version + 1, -1)} | heads({"requeue": requeue})
     begin(run, "silver", generation, FIRST, until)
     count = rows.count()
+    taken = {"bronze": count, "requeue": 0}
     with fitted(spark, count), Held() as hold:
         context = BatchContext(
-            run,
-            generation,
-            FIRST,
-            SilverNote(),
-            until,
-            {"bronze": count, "requeue": 0},
-            hold,
-            rebuilds=True,
-            stored=kept,
+            run, generation, FIRST, SilverNote(), until, taken, hold, rebuilds=True, stored=kept
         )
         counted: list[dict[str, Any]] = []
         if kept is not None:
@@ -363,19 +363,16 @@ def decided_before(live: Run, since: datetime) -> Stored:
     """Return the rows that arrived before an instant (UTC) as the live tables hold them.
 
     A row's fate depends on what arrived before it, so only what arrived from the instant on can be
-    decided apart. Copies and filtered rows lie in no table: those from before are decided again
-    with the others, and meet the same fate. Nothing is late in a replay: late rows count as silver.
+    decided separately. Duplicates and filtered rows are in no table: those from before the instant
+    are decided again and meet the same fate. Nothing is late in a replay: late rows count as
+    silver.
 
     Raises:
-        UsageError: Silver is not there, or rows from before the instant were requeued: those may
-            have lost to others that came later.
+        UsageError: Silver does not exist, or rows from before the instant were requeued: duplicates
+            that arrived later may have been accepted in their place.
     """
     lake, pipeline = live.lake, live.pipeline
-    if not lake.silver(pipeline.name).exists:
-        raise UsageError(
-            f"{lake.silver(pipeline.name).name} does not exist yet. "
-            f"Fill it with: tidelake run {pipeline.name}"
-        )
+    require_table(lake.silver(pipeline.name), pipeline.name)
     inputs = read_inputs(live)
     before = F.col("ingested_at") < F.lit(since)
     if not inputs.requeued.where(before).isEmpty():
@@ -414,3 +411,81 @@ def _count_kept(kept: Stored, source: Source) -> list[dict[str, Any]]:
         *groups(kept.silver, SILVER, none.cast("string"), F.unix_micros("event_time")),
         *groups(kept.quarantine, QUARANTINED, F.col("stage"), none.cast("bigint")),
     ]
+
+
+class Repaired(NamedTuple):
+    """The new generation, and why the tables were rebuilt; "" where they were not."""
+
+    generation: str
+    why: str = ""
+
+
+def repair(run: Run, hop: Hop) -> Repaired:
+    """Begin a new generation of a hop whose tables and checkpoint do not match.
+
+    It continues after what the tables hold; where that cannot be known, they are rebuilt.
+
+    Raises:
+        UsageError: The hop has no tables yet.
+        NotBuiltError: The source, or the prefilter, has a state that cannot be prepared.
+        LockedError: Another process writes the hop.
+        LeaseLostError: The lock was lost; the message says which steps were done.
+    """
+    repairs: dict[Hop, Callable[[Run], Repaired]]
+    repairs = {"bronze": _repair_bronze, "silver": _repair_silver, "gold": _repair_gold}
+    again = f"tidelake repair {run.pipeline.name} --hop {hop}"
+    with hold_hops(run.lake, run.pipeline.name, [hop], command=again) as locks:
+        return repairs[hop](replace(run, locks=locks))
+
+
+def _repair_bronze(run: Run) -> Repaired:
+    source, table = run.pipeline.source, run.lake.bronze(run.pipeline.name)
+    last = _newest_of(run, "bronze", table)
+    files: list[str] = []
+    books: dict[str, Any] = {"records": 0, **bronze_marks(EMPTY, EMPTY), "files": []}
+    if isinstance(source, FilesSource):
+        offset: dict[str, Any] = {"logOffset": 0}
+        taken = taken_files(history(run.lake, table)).values()
+        files = [file_entry(listed(file.path), file) for file in taken]
+    elif isinstance(source, KafkaSource):
+        books |= {key: last.note.get(key, {}) for key in ("offsets", "topics")}
+        offset = books["offsets"]
+        # Nothing more was read.
+        books |= {"from": offset, "read": {}}
+    else:
+        raise NotBuiltError(f"Repairing bronze of a {source.kind} source")
+    generation = next_generation(run, "bronze")
+    _prepare_checkpoint(run, "bronze", generation, _last_batch(last), [json.dumps(offset)], files)
+    _name_generation(run, table, last, generation, batch=_last_batch(last), **books)
+    return Repaired(generation)
+
+
+def _repair_silver(run: Run) -> Repaired:
+    lake, name = run.lake, run.pipeline.name
+    table = lake.silver(name)
+    if run.pipeline.dedup.prefilter == "operator":
+        raise NotBuiltError(
+            "Repairing silver with dedup.prefilter: operator",
+            "Set it to none, repair, and leave it so.",
+        )
+    if not table.exists and lake.bronze(name).exists:
+        return Repaired(rebuild_silver(run), f"{table.name} was not there")
+    last = _newest_of(run, "silver", table)
+    changed = changed_parts(last, run.pipeline).identity
+    if changed:
+        return Repaired(rebuild_silver(run), f"{' and '.join(changed)} changed")
+    until = SilverNote.of(last).until
+    for key, followed in lake.silver_inputs(name).items():
+        if rewritten_after(followed, until.get(key, BEGINNING)) is not None:
+            return Repaired(rebuild_silver(run), f"{followed.name} was rewritten")
+    return Repaired(go_on_silver(run, until))
+
+
+def _repair_gold(run: Run) -> Repaired:
+    for table in inputs_of(run.lake, run.pipeline).values():
+        _newest_of(run, "silver", table)
+    why = gold_mismatch(run)
+    if why:
+        return Repaired(rebuild_gold(run), why)
+    tables = closing_tables(run, "gold")
+    return Repaired(go_on_gold(run, tables, positions(_newest_of(run, "gold", tables[0]))))

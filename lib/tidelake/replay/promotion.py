@@ -1,7 +1,7 @@
-"""Compare green tables with the live ones, swap them, and put back what the live ones held.
+"""Compare a backfill's green tables with the live ones, swap them, and roll back.
 
-Each table is replaced in one commit, so readers see it whole, as it was or as it becomes.
-Interrupted between two tables, the swap is done again or taken back before anything else.
+Each table is replaced in one commit, so readers see either its old or its new rows. A swap that was
+interrupted between two tables must be finished or rolled back before anything else writes.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ from tidelake.runtime.schemas import create_silver
 
 Cause = Literal["late rows", "dimension", "definition", "arrived since"]
 
-# Differ by when a batch was cut, not by what is in the event.
+# Depend on how batches were cut, not on the event.
 _OF_THE_BATCH = ("is_late", "_requeued_at", ID_HASH)
-_PLACE, _WHOLE, _OWN = "_place", "_whole", "_own"
+_TABLE, _WHOLE, _OWN = "_table", "_whole", "_own"
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ class Change:
     """Rows of bronze that a backfill gives another fate, or other values.
 
     Attributes:
-        was: The live table that holds them; None for none.
-        becomes: The green one; None for none.
+        was: The live table that holds them, if any.
+        becomes: The green table that holds them, if any.
         example: The record id of one of them.
     """
 
@@ -84,7 +84,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Differences:
-    """What a swap would change; ``redefined`` are gold tables whose definition is another one."""
+    """What a swap would change; ``redefined`` are gold tables whose definition changed."""
 
     silver: tuple[Change, ...]
     gold: dict[str, TableComparison]
@@ -100,7 +100,7 @@ def differences(run: Run, state: State) -> Differences:
     """Compare live tables with green ones; nothing is written.
 
     Raises:
-        UsageError: There is no live silver to compare with.
+        UsageError: Live silver does not exist.
     """
     name = run.pipeline.name
     if state.start == "bronze" and not run.lake.silver(name).exists:
@@ -133,18 +133,18 @@ def _silver_changes(run: Run, green: Run) -> list[Change]:
     reached = becomes.agg(F.max(F.unix_micros("ingested_at"))).collect()[0][0]
     same = F.col("l.record_id") == F.col("g.record_id")
     joined = was.alias("l").join(becomes.alias("g"), on=same, how="full_outer")
-    moved = ~F.col(f"l.{_PLACE}").eqNullSafe(F.col(f"g.{_PLACE}"))
+    moved = ~F.col(f"l.{_TABLE}").eqNullSafe(F.col(f"g.{_TABLE}"))
     altered = ~F.col(f"l.{_WHOLE}").eqNullSafe(F.col(f"g.{_WHOLE}"))
     cause = (
         F.when(F.unix_micros("l.ingested_at") > F.lit(reached), "arrived since")
-        .when(F.col(f"l.{_PLACE}").endswith("__late"), "late rows")
-        .when(F.col(f"g.{_PLACE}").endswith("__late"), "late rows")
+        .when(F.col(f"l.{_TABLE}").endswith("__late"), "late rows")
+        .when(F.col(f"g.{_TABLE}").endswith("__late"), "late rows")
         .when(~moved & (F.col(f"l.{_OWN}") == F.col(f"g.{_OWN}")), "dimension")
         .otherwise("definition")
     )
     found = (
         joined.where(moved | altered)
-        .groupBy(F.col(f"l.{_PLACE}").alias("was"), F.col(f"g.{_PLACE}").alias("becomes"), cause)
+        .groupBy(F.col(f"l.{_TABLE}").alias("was"), F.col(f"g.{_TABLE}").alias("becomes"), cause)
         .agg(F.count("*").alias("rows"), F.min(F.coalesce("l.record_id", "g.record_id")))
         .orderBy(F.desc("rows"), "was", "becomes")
         .collect()
@@ -153,23 +153,18 @@ def _silver_changes(run: Run, green: Run) -> list[Change]:
 
 
 def _fates(run: Run, enriched: Sequence[str]) -> DataFrame:
-    """Select each record of silver's tables: its table, and hashes of its values."""
-    lake, name, inputs = run.lake, run.pipeline.name, read_inputs(run)
+    """Select each record of silver's tables: its table, and hashes of all and of its own values."""
     return reduce(
         DataFrame.unionByName,
         [
             rows.select(
                 "record_id",
                 "ingested_at",
-                F.lit(table.name).alias(_PLACE),
+                F.lit(table.name).alias(_TABLE),
                 _hashed(rows, ()).alias(_WHOLE),
                 _hashed(rows, enriched).alias(_OWN),
             )
-            for table, rows in (
-                (lake.silver(name), inputs.silver),
-                (lake.quarantine(name), inputs.quarantine),
-                (lake.late(name), inputs.late),
-            )
+            for table, rows in read_inputs(run).decided(run).items()
         ],
     )
 
@@ -181,14 +176,14 @@ def _hashed(rows: DataFrame, but: Sequence[str]) -> Column:
 
 
 def promote(run: Run) -> State:
-    """Let green tables take the place of the live ones.
+    """Replace the live tables by the green ones, and return the new state.
 
-    First they take in what arrived since they were filled. Live hops that silver and gold write
-    must not run meanwhile; bronze may. Rows that wait in the requeue are taken: by the green
-    tables with all of bronze, or, where these hold them in quarantine, by the next run.
+    First the green tables take in what arrived since they were filled. The live hops of silver and
+    gold must not run meanwhile; bronze may. Rows that wait in the requeue are not lost: the green
+    tables decided them with all of bronze; those that are quarantined there are requeued.
 
     Raises:
-        UsageError: There is no backfill that is built, or the definition is another one now.
+        UsageError: No backfill is built, or the definition has changed since.
         LockedError: A run writes silver or gold.
         LeaseLostError: The lock was lost; the message says which steps were done.
         UnbalancedError: The tables were swapped, and their ledger does not balance.
@@ -209,22 +204,20 @@ def promote(run: Run) -> State:
         green = green_run(run, state.start)
         if state.stage == "built":
             own = map(lake.table, sorted(green_lake(lake, pipeline, state.start).own))
-            state = replace(
+            state = _advance(
+                run,
+                "note the versions that a rollback restores",
                 state,
                 stage="promoting",
                 before={table.name: newest_version(table) for table in own if table.exists},
                 gold_followed=_gold_followed(run),
             )
-            locks.step("note the versions that a rollback restores")
-            write_state(lake, pipeline, state)
         with fitted_to_bronze(run):
             if from_bronze:
                 _install_silver(run, green)
                 _requeue_quarantined(run, state)
             _install_gold(run, green, follows_new_silver=from_bronze)
-        state = replace(state, stage="promoted")
-        locks.step("note that all tables are swapped")
-        write_state(lake, pipeline, state)
+        state = _advance(run, "note that all tables are swapped", state, stage="promoted")
         if from_bronze:
             remedy = f"Take it back with: tidelake backfill rollback {pipeline.name}"
             _check_ledger(run, f"{pipeline.name} is promoted", remedy)
@@ -237,8 +230,16 @@ def _holding(run: Run, command: str) -> AbstractContextManager[HopLocks]:
     return hold_hops(run.lake, name, ["silver", "gold"], goes_on_with="swap", command=again)
 
 
+def _advance(run: Run, step: str, state: State, **changes: Any) -> State:
+    """Write the backfill's next state, as a step under the lock."""
+    state = replace(state, **changes)
+    run.locks.step(step)
+    write_state(run.lake, run.pipeline, state)
+    return state
+
+
 def _check_ledger(run: Run, done: str, remedy: str) -> None:
-    """Raise UnbalancedError where the ledger does not balance over the tables just replaced."""
+    """Raise an UnbalancedError where the ledger of the replaced tables does not balance."""
     problems = read_ledger(run.lake, run.pipeline).problems
     if problems:
         raise UnbalancedError(
@@ -248,7 +249,7 @@ def _check_ledger(run: Run, done: str, remedy: str) -> None:
 
 
 def _gold_followed(run: Run) -> bool:
-    """Return whether gold's tables stand alike, at silver's head."""
+    """Return whether all gold tables have consumed all of silver."""
     reached = [positions(last_commit(one)) for one in closing_tables(run, "gold") if one.exists]
     if any(one != reached[0] for one in reached):
         return False
@@ -259,7 +260,7 @@ def _gold_followed(run: Run) -> bool:
 
 
 def _install_silver(run: Run, green: Run) -> None:
-    """Replace silver, quarantine and late by the green ones as one batch; empty the requeue."""
+    """Replace silver, quarantine and late by the green tables as one batch; empty the requeue."""
     lake, name = run.lake, run.pipeline.name
     inputs = read_inputs(green)
     notes = [SilverNote.of(commit) for commit in inputs.closing]
@@ -267,7 +268,7 @@ def _install_silver(run: Run, green: Run) -> None:
     generation = next_generation(run, "silver")
     requeue = lake.requeue(name)
     emptied = {"pipeline": name, "hop": "requeue", "generation": generation, "batch": FIRST}
-    replace_rows(run, requeue, None, emptied, "empty {}")
+    replace_rows(run, requeue, None, emptied)
     until = {"bronze": notes[0].until["bronze"]} | heads({"requeue": requeue})
     note = begin(run, "silver", generation, FIRST, until)
     books = replace(
@@ -281,25 +282,24 @@ def _install_silver(run: Run, green: Run) -> None:
         seconds=0.0,
         columns=(),
     )
-    for rows, table, more in (
-        (inputs.quarantine, lake.quarantine(name), {}),
-        (inputs.late, lake.late(name), {}),
-        (inputs.silver, lake.silver(name), books.to_json() | silver_note(run.pipeline)),
-    ):
-        made = stamped(rows.drop(*ORIGIN), generation=generation, batch=FIRST)
-        replace_rows(run, table, made, note | more)
+    silver, *side = inputs.decided(run).items()
+    for table, rows in (*side, silver):
+        if table == silver[0]:
+            note |= books.to_json() | silver_note(run.pipeline)
+        replace_rows(
+            run, table, stamped(rows.drop(*ORIGIN), generation=generation, batch=FIRST), note
+        )
 
 
 def _requeue_quarantined(run: Run, state: State) -> None:
     """Requeue the rows that waited in the requeue and are in quarantine after the swap.
 
-    The green tables took the others in with bronze.
+    The green tables accepted the others with bronze.
     """
     with Held() as hold:
-        quarantine = run.lake.quarantine(run.pipeline.name)
-        quarantined = waiting(run, quarantine).select("record_id")
-        waited = _waited(run, state)
-        _send_again(run, hold(waited.join(quarantined, on="record_id", how="left_semi")))
+        quarantined = waiting(run, run.lake.quarantine(run.pipeline.name)).select("record_id")
+        rows = _waited(run, state).join(quarantined, on="record_id", how="left_semi")
+        _requeue_again(run, hold(rows))
 
 
 def _waited(run: Run, state: State) -> DataFrame:
@@ -317,8 +317,11 @@ def _requeued_between(run: Run, after: Position, until: Position) -> DataFrame:
     return load(run.spark, requeue).limit(0) if rows is None else rows
 
 
-def _send_again(run: Run, rows: DataFrame) -> None:
-    """Append kept rows of an earlier version of the requeue to it once more, each record once."""
+def _requeue_again(run: Run, rows: DataFrame) -> None:
+    """Append rows of an earlier version of the requeue to it, each record once.
+
+    The rows are checkpointed: the table that they come from changes here.
+    """
     once = rows.dropDuplicates(["record_id"])
     for reason, count in sorted(once.groupBy("reason").count().collect()):
         wanted = once.where(F.col("reason") == reason)
@@ -326,7 +329,7 @@ def _send_again(run: Run, rows: DataFrame) -> None:
 
 
 def _install_gold(run: Run, green: Run, *, follows_new_silver: bool) -> None:
-    """Replace gold's tables by the green ones; silver may have been replaced just now."""
+    """Replace gold's tables by the green ones, after silver was replaced or was not."""
     contents, until = [], {}
     for live, made in zip(
         targets_of(run.lake, run.pipeline), targets_of(green.lake, run.pipeline), strict=True
@@ -348,18 +351,18 @@ def _install_gold(run: Run, green: Run, *, follows_new_silver: bool) -> None:
 
 
 def rollback(run: Run) -> State:
-    """Restore each table to its version before a promotion, in a generation of its own.
+    """Restore each table to its version before the promotion, in a new generation.
 
-    What arrived since comes in by the next run, as it does after a repair. So do the rows that
-    were requeued before or after the promotion and that the restored silver has not taken. Tables
-    that were not there before stay and are empty.
+    The next run takes in what arrived since, as it does after a repair, and the rows that were
+    requeued before or after the promotion and that the restored silver has not taken. Tables that
+    did not exist before stay, and are empty.
 
     Raises:
         UsageError: Nothing was promoted.
-        RefusedError: A version from before was cleaned up.
+        RefusedError: An earlier version was cleaned up.
         LockedError: A run writes silver or gold.
         LeaseLostError: The lock was lost; the message says which steps were done.
-        UnbalancedError: The tables were put back, and their ledger does not balance.
+        UnbalancedError: The tables were restored, and their ledger does not balance.
     """
     lake, pipeline = run.lake, run.pipeline
     name = pipeline.name
@@ -370,18 +373,15 @@ def rollback(run: Run) -> State:
         requeue = lake.requeue(name)
         if state.stage != "rolling back":
             state = replace(state, stage="rolling back", requeue=newest_version(requeue))
-        locks.step("note that the tables are put back")
-        write_state(lake, pipeline, state)
-        # The requeue comes last: while the promoted silver is there, nobody may read it restored.
+        state = _advance(run, "note that the tables are put back", state)
+        # The requeue comes last: the promoted silver must not follow the restored requeue.
         with fitted_to_bronze(run):
             for own in sorted(state.before, key=lambda one: (one == requeue.name, one)):
                 _restore(run, state, own)
             if from_bronze:
-                _put_silver_on(run, state)
-            _put_gold_on(run, state)
-        state = replace(state, stage="rolled back")
-        locks.step("note that all tables are put back")
-        write_state(lake, pipeline, state)
+                _continue_silver(run, state)
+            _continue_gold(run, state)
+        state = _advance(run, "note that all tables are put back", state, stage="rolled back")
         if from_bronze:
             remedy = (
                 f"Compute its tables anew with: tidelake backfill run {name}, "
@@ -397,7 +397,7 @@ def _restore(run: Run, state: State, own: str) -> None:
     try:
         run.spark.sql(f"RESTORE TABLE {table.sql} TO VERSION AS OF {version}")
     except PySparkException as error:
-        # Not to be finished any more: another backfill may begin.
+        # This rollback can never be finished, so that another backfill may begin.
         write_state(run.lake, run.pipeline, replace(state, stage="promoted"))
         raise RefusedError(
             f"{own} cannot be restored to version {version}, from before the promotion: "
@@ -407,10 +407,10 @@ def _restore(run: Run, state: State, own: str) -> None:
         ) from error
 
 
-def _put_silver_on(run: Run, state: State) -> None:
-    """Let silver go on behind the restored requeue, and append to that what nobody has taken.
+def _continue_silver(run: Run, state: State) -> None:
+    """Begin a generation of silver after the restored requeue, and requeue what waited in it.
 
-    Its stream cannot pass over a RESTORE, so rows that waited before it are appended behind it.
+    Silver's stream cannot read past a RESTORE, so rows that waited before it are appended after it.
     """
     lake, name = run.lake, run.pipeline.name
     silver, requeue = lake.silver(name), lake.requeue(name)
@@ -424,26 +424,26 @@ def _put_silver_on(run: Run, state: State) -> None:
     with Held() as hold:
         side = waiting(run, lake.quarantine(name)).select("record_id")
         side = side.union(waiting(run, lake.late(name)).select("record_id"))
-        # Others of these arrived after what silver holds now: it decides them when it takes them.
+        # The others arrived after what silver holds now: it decides them when it takes them.
         known = since.join(side, on="record_id", how="left_semi")
-        _send_again(run, hold(_waited(run, state).unionByName(known)))
+        _requeue_again(run, hold(_waited(run, state).unionByName(known)))
 
 
 def _empty_silver(run: Run) -> None:
-    """Remove all rows of silver and its side tables, as of tables that were just made."""
+    """Remove all rows of silver and its side tables, as if they had just been created."""
     lake, name = run.lake, run.pipeline.name
     generation = next_generation(run, "silver")
     note = {"pipeline": name, "hop": "silver", "generation": generation, "batch": CREATION}
     if not lake.silver(name).exists:
-        # The promotion did not come so far.
+        # The promotion was interrupted before it.
         run.locks.step(f"create {lake.silver(name).name}")
         create_silver(run, note)
     for table in (lake.quarantine(name), lake.late(name), lake.silver(name)):
-        replace_rows(run, table, None, note, "empty {}")
+        replace_rows(run, table, None, note)
 
 
-def _put_gold_on(run: Run, state: State) -> None:
-    """Let gold go on; where it had not followed all of silver, compute it anew."""
+def _continue_gold(run: Run, state: State) -> None:
+    """Begin a generation of gold; rebuild it where it had not consumed all of silver."""
     from_bronze = state.start == "bronze"
     tables = [table for table in closing_tables(run, "gold") if table.name in state.before]
     until = positions(last_commit(tables[0])) if tables else {}

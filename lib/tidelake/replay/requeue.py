@@ -1,15 +1,17 @@
 """Read silver's side tables, and requeue their rows: ``late apply``, ``quarantine replay``.
 
-A requeued row goes into silver with the next run, each at most once at a time.
+The next run decides requeued rows again. A row that waits in the requeue is not requeued twice.
+Commands raise a UsageError where the pipeline has not run under this root, and a LockedError where
+a run of silver holds the hop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
-from typing import Literal
+from typing import Any, Literal
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
@@ -21,9 +23,10 @@ from tidelake.delta.locks import hold_hops
 from tidelake.delta.log import CREATION, FIRST_GENERATION, last_commit
 from tidelake.delta.notes import SilverNote
 from tidelake.delta.tables import Table
-from tidelake.errors import TidelakeError, UsageError
+from tidelake.errors import TidelakeError
 from tidelake.fingerprints import fingerprint
-from tidelake.instants import from_json, from_micros
+from tidelake.instants import from_json, from_micros, to_json
+from tidelake.ops.history import require_table
 from tidelake.ops.side import ClosedBatch, closed_batch, still_there, unless_discarded
 from tidelake.runtime.accepted_rows import AcceptedRows
 from tidelake.runtime.held import Held
@@ -40,7 +43,7 @@ _DISCARDED_DDL = (
 
 
 def waiting(run: Run, side: Table) -> DataFrame:
-    """Read the rows of a side table that are still there and that nobody discarded."""
+    """Read the rows of a side table that were neither requeued nor discarded."""
     return kept_in(run, side, but_discarded=True)
 
 
@@ -52,10 +55,15 @@ def kept_in(
     requeued: DataFrame | None = None,
     but_discarded: bool = False,
 ) -> DataFrame:
-    """Read the rows of a side table that are still there.
+    """Read the rows of a side table that were not requeued since.
 
-    Rows of batches after the last closed one do not count. ``requeued`` are the rows that left it;
-    by default all of the requeue, also those that silver has not taken yet.
+    Args:
+        run: What the command works with.
+        side: Quarantine or late.
+        closed: The last batch whose rows count; None for silver's newest.
+        requeued: The rows that left the side table; None for the whole requeue, with those that
+            silver has not taken yet.
+        but_discarded: Whether to leave out discarded rows.
     """
     lake, name = run.lake, run.pipeline.name
     requeue, discarded = lake.requeue(name), lake.discarded(name)
@@ -64,10 +72,9 @@ def kept_in(
     if but_discarded:
         query = unless_discarded(query, discarded)
         named.append(discarded)
-    # The query is written for DuckDB too, and names tables by their logical names.
+    # The query is shared with DuckDB and has the logical names of tables.
     for table in named:
         if table.exists:
-            # A view has no dots in its name.
             view = "side_" + table.name.replace(".", "_")
             given = requeued if table == requeue else None
             rows = load(run.spark, table) if given is None else given
@@ -78,31 +85,18 @@ def kept_in(
 
 @contextmanager
 def _holding_silver(run: Run, command: str) -> Iterator[tuple[Run, Held]]:
-    """Hold silver's lock while its side tables are read and its input grows.
-
-    Yields:
-        The run with the lock, and what keeps frames.
-
-    Raises:
-        UsageError: The pipeline has not run under this root.
-        LockedError: A run of silver holds the hop.
-    """
+    """Hold silver's lock; yield the run with the lock, and a holder of frames."""
     name = run.pipeline.name
-    if not run.lake.silver(name).exists:
-        raise UsageError(f"silver.{name} does not exist yet. Fill it with: tidelake run {name}")
+    require_table(run.lake.silver(name), name)
     again = f"tidelake {command} {name}"
     with hold_hops(run.lake, name, ["silver"], command=again) as locks, Held() as hold:
         yield replace(run, locks=locks), hold
 
 
 def apply_late(run: Run, *, event_date: date | None = None) -> int:
-    """Requeue the waiting late rows, or those of a date, and return how many.
+    """Requeue the waiting late rows, all or those of one date, and return how many.
 
-    They skip the lateness test.
-
-    Raises:
-        UsageError: The pipeline has not run under this root.
-        LockedError: A run of silver holds the hop.
+    Requeued late rows skip the lateness test.
     """
     with _holding_silver(run, "late apply") as (locked, hold):
         rows = waiting(run, run.lake.late(run.pipeline.name))
@@ -115,13 +109,13 @@ def apply_late(run: Run, *, event_date: date | None = None) -> int:
 
 @dataclass(frozen=True)
 class Choice:
-    """Quarantined rows by the stage where they failed and a text within one of their reasons."""
+    """Selects quarantined rows by the stage where they failed and a text in one of the reasons."""
 
     stage: str | None = None
     rule: str | None = None
 
     def of(self, rows: DataFrame) -> DataFrame:
-        """Keep only the chosen of quarantine's rows."""
+        """Filter the rows of quarantine."""
         if self.stage is not None:
             rows = rows.where(F.col("stage") == self.stage)
         if self.rule is not None:
@@ -132,7 +126,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The fate that rows quarantined at a stage would have now, and the stage, if they fail."""
+    """The fate today of rows quarantined at ``stage``; ``now`` is the stage where they fail."""
 
     stage: str
     fate: str
@@ -142,25 +136,21 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Replay:
-    """What would become of the chosen rows, and how many were requeued."""
+    """The fates that the chosen rows would have today, and how many rows were requeued."""
 
     outcomes: tuple[Outcome, ...]
     requeued: int
 
     @property
     def released(self) -> int:
-        """Rows that today's definition would not quarantine."""
+        """How many rows today's definition would not quarantine."""
         return sum(one.rows for one in self.outcomes if one.fate != QUARANTINED)
 
 
 def replay_quarantine(run: Run, choice: Choice, *, look_only: bool = False) -> Replay:
     """Judge chosen rows by today's definition, and requeue those that it would not quarantine.
 
-    The others stay as they are: to requeue them would only bring them back.
-
-    Raises:
-        UsageError: The pipeline has not run under this root.
-        LockedError: A run of silver holds the hop.
+    The others would only be quarantined again. With ``look_only`` nothing is requeued.
     """
     with _holding_silver(run, "quarantine replay") as (locked, hold):
         lake, name = run.lake, run.pipeline.name
@@ -170,25 +160,23 @@ def replay_quarantine(run: Run, choice: Choice, *, look_only: bool = False) -> R
         mark = SilverNote.of(last_commit(lake.silver(name))).watermark
         batch = closed_batch(lake, name).batch + 1
         accepted = AcceptedRows(run.spark, run.pipeline, lake, batch)
-        # Not kept: the run that takes the rows asks for the schemas itself.
+        # Not stored: the run that takes the rows asks for the schemas itself.
         schemas = schemas_for(run, rows, keeps=False)
         judged = run.plan.judge(rows, schemas)
         decision = decide_fates(judged, run.plan, accepted, mark, hold)
         decided = hold(decision.rows.select("record_id", FATE, STAGE))
-        told = (
+        found = (
             decided.join(failed.dropDuplicates(["record_id"]), on="record_id", how="inner")
             .groupBy("failed", FATE, STAGE)
             .count()
             .orderBy("failed", FATE, STAGE)
             .collect()
         )
-        shown = Replay(
-            tuple(
-                Outcome(failed, fate, stage if fate == QUARANTINED else None, count)
-                for failed, fate, stage, count in told
-            ),
-            0,
+        outcomes = tuple(
+            Outcome(failed, fate, stage if fate == QUARANTINED else None, count)
+            for failed, fate, stage, count in found
         )
+        shown = Replay(outcomes, 0)
         if look_only or not shown.released:
             return shown
         freed = decided.where(F.col(FATE) != QUARANTINED).select("record_id")
@@ -197,13 +185,9 @@ def replay_quarantine(run: Run, choice: Choice, *, look_only: bool = False) -> R
 
 
 def discard_quarantine(run: Run, choice: Choice, *, why: str) -> int:
-    """Discard quarantined rows for a reason that is written down, and return how many.
+    """Discard quarantined rows, record the reason, and return how many.
 
-    They stay in the table and in the ledger, but no longer wait.
-
-    Raises:
-        UsageError: The pipeline has not run under this root.
-        LockedError: A run of silver holds the hop.
+    Discarded rows stay in quarantine and in the ledger, but no longer wait.
     """
     with _holding_silver(run, "quarantine discard") as (locked, hold):
         name = run.pipeline.name
@@ -219,19 +203,28 @@ def discard_quarantine(run: Run, choice: Choice, *, why: str) -> int:
         )
         count, (xor, total) = rows.agg(F.count("*"), fingerprint()).collect()[0]
         if count:
-            stamp = {"pipeline": name, "hop": "discard", "generation": FIRST_GENERATION}
-            schema = from_ddl(run.spark, _DISCARDED_DDL)
-            ensure_table(run.spark, discarded, schema, {**stamp, "batch": CREATION})
-            last = last_commit(discarded)
-            batch = last.batch + 1 if last else 0
-            note = {**stamp, "batch": batch, "why": why, "fingerprint": xor, "id_sum": total}
-            locked.locks.step(f"append {count:,} rows to {discarded.name}")
-            append(rows, discarded, note)
+            note = {"pipeline": name, "hop": "discard"}
+            created = {**note, "generation": FIRST_GENERATION, "batch": CREATION}
+            ensure_table(run.spark, discarded, from_ddl(run.spark, _DISCARDED_DDL), created)
+            note |= {"why": why, "fingerprint": xor, "id_sum": total}
+            _append_next(locked, rows, discarded, count, note)
         return int(count)
 
 
+def _append_next(
+    run: Run, rows: DataFrame, table: Table, count: int, note: Mapping[str, Any]
+) -> None:
+    """Append rows as the next batch of a table, in the generation that it has."""
+    last = last_commit(table)
+    batch = {"generation": FIRST_GENERATION, "batch": 0}
+    if last is not None:
+        batch = {"generation": last.generation, "batch": last.batch + 1}
+    run.locks.step(f"append {count:,} rows to {table.name}")
+    append(rows, table, {**note, **batch})
+
+
 def as_requeued(run: Run, rows: DataFrame, reason: Reason) -> DataFrame:
-    """Find rows of a side table in bronze, in the shape in which silver takes them again.
+    """Find the bronze rows of a side table's rows, with the columns of the requeue.
 
     Bronze may hold a record more than once, where two writers appended one batch: each row of the
     side table is matched with one of bronze.
@@ -248,7 +241,7 @@ def as_requeued(run: Run, rows: DataFrame, reason: Reason) -> DataFrame:
     first, last = map(from_micros, rows.agg(F.min(micros), F.max(micros)).collect()[0])
     bronze = load(run.spark, run.lake.bronze(run.pipeline.name))
     if first is not None and last is not None:
-        # Literals, so that Delta skips the files of other days.
+        # Literals let Delta skip the files of other days.
         bronze = bronze.where(F.col("ingested_at").between(F.lit(first), F.lit(last)))
     same = ("record_id", "ingested_at")
     number = F.row_number().over(Window.partitionBy(*same).orderBy(F.lit(0))).alias("_number")
@@ -256,7 +249,7 @@ def as_requeued(run: Run, rows: DataFrame, reason: Reason) -> DataFrame:
     return (
         theirs.join(rows.select(*same, number), on=[*same, "_number"], how="left_semi")
         .select(*BRONZE_COLUMNS)
-        # One file, which a batch of silver takes whole.
+        # One file, so that one batch of silver takes all of it.
         .coalesce(1)
         .withColumn("reason", F.lit(reason))
         .withColumn("requeued_at", F.lit(next_instant(run)))
@@ -264,45 +257,37 @@ def as_requeued(run: Run, rows: DataFrame, reason: Reason) -> DataFrame:
 
 
 def send(run: Run, rows: DataFrame, *, expected: int) -> int:
-    """Append as many rows as expected to the requeue, under silver's lock.
-
-    The rows are as :func:`as_requeued` gives them; the next run of silver takes them in.
+    """Append the rows of :func:`as_requeued` to the requeue, under silver's lock.
 
     Raises:
-        TidelakeError: Bronze lacks some of them; nothing was written.
+        TidelakeError: Their number is not the expected one; nothing was written.
     """
     count, (xor, total), reason, micros = rows.agg(
         F.count("*"), fingerprint(), F.first("reason"), F.max(F.unix_micros("requeued_at"))
     ).collect()[0]
     if count != expected:
         raise TidelakeError(
-            f"{expected:,} rows were to be sent again, bronze.{run.pipeline.name} holds "
+            f"{expected:,} rows were to be requeued, bronze.{run.pipeline.name} holds "
             f"{count:,} of them. Nothing was requeued. "
             f"See the books with: tidelake ledger {run.pipeline.name}"
         )
     if not expected:
         return 0
-    requeue = run.lake.requeue(run.pipeline.name)
-    last = last_commit(requeue)
-    at = from_micros(micros)
     note = {
         "pipeline": run.pipeline.name,
         "hop": "requeue",
-        "generation": last.generation if last else FIRST_GENERATION,
-        "batch": last.batch + 1 if last else 0,
         "reason": reason,
-        "requeued_at": at.isoformat() if at else None,
+        "requeued_at": to_json(from_micros(micros)),
         "records": expected,
         "fingerprint": xor,
         "id_sum": total,
     }
-    run.locks.step(f"append {expected:,} rows to {requeue.name}")
-    append(rows, requeue, note)
+    _append_next(run, rows, run.lake.requeue(run.pipeline.name), expected, note)
     return expected
 
 
 def next_instant(run: Run) -> datetime:
-    """Return the present moment, or just after the last requeue when the clock went back."""
+    """Return the current time, but an instant after the last requeue if the clock went back."""
     now = datetime.now(UTC)
     last = last_commit(run.lake.requeue(run.pipeline.name))
     before = from_json(last.note.get("requeued_at")) if last else None

@@ -1,4 +1,4 @@
-"""Whose rows an erasure means, and how to recognise them in a payload that cannot be read."""
+"""The subject of an erasure, and how to find it in a payload that cannot be decoded."""
 
 from __future__ import annotations
 
@@ -12,32 +12,27 @@ from tidelake.config.pipeline import selected_columns
 from tidelake.errors import UsageError
 
 EVENT_ID = "event_id"
-# What a value may not touch: u1 is not in u10, and neither in u1-b nor in my_u1.
+# A value may not touch these: u1 is not in u10, u1-b or my_u1.
 _WORD = "[A-Za-z0-9_-]"
 
 
 @dataclass(frozen=True)
 class Subject:
-    """Whoever is to be erased.
-
-    Attributes:
-        column: A column of silver.
-        value: Its value, as text. It stands in no message and in no file.
-    """
+    """A column of silver and its value as text, which no message and no file may hold."""
 
     column: str
     value: str
 
     @property
     def hashed(self) -> str:
-        """Tell two subjects apart without saying who they are."""
+        """A hash that identifies the subject without revealing it."""
         return hashlib.sha256(f"{self.column}={self.value}".encode()).hexdigest()
 
     @property
     def pattern(self) -> str:
-        """The regular expression, for Java and Python alike, that finds it in a text.
+        """The regular expression, for Java and Python, that finds the value in a text.
 
-        JSON may write a value in more than one way: with escapes for what is not ASCII, or not.
+        JSON may escape characters that are not ASCII.
         """
         spelled = [json.dumps(self.value, ensure_ascii=ascii)[1:-1] for ascii in (True, False)]
         ways = "|".join(re.escape(one) for one in dict.fromkeys([self.value, *spelled]))
@@ -45,7 +40,7 @@ class Subject:
 
     @property
     def avro(self) -> bytes:
-        """The value as Avro writes a text: its length in bytes, then its bytes."""
+        """The value as Avro encodes a text: its length in bytes, then its bytes."""
         written = self.value.encode()
         # Zigzag, seven bits a byte.
         length, left = bytearray(), 2 * len(written)

@@ -1,11 +1,12 @@
-"""Compare every table of a pipeline with what follows from bronze; write and check certificates."""
+"""Compare every table of a pipeline with its recomputation; write and check certificates."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -19,9 +20,9 @@ from tidelake.columns import instant
 from tidelake.config import Pipeline
 from tidelake.config.names import BRONZE_COLUMNS
 from tidelake.delta.access import load
+from tidelake.delta.append import types_of
 from tidelake.delta.log import Commit, last_commit, newest_version, repeated
-from tidelake.delta.notes import Arrival, arrivals_in, erasure_of, hash_of, positions
-from tidelake.delta.positions import BEGINNING, rows_between
+from tidelake.delta.notes import Arrival, arrivals_in, erasure_of, hash_of, position
 from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
 from tidelake.fingerprints import (
@@ -33,11 +34,12 @@ from tidelake.fingerprints import (
     fingerprint,
     ids_in,
 )
-from tidelake.gold.plan import Inputs, Kind
+from tidelake.gold.plan import GoldKind, Inputs
 from tidelake.instants import from_json, from_micros
-from tidelake.ops.history import history
+from tidelake.ops.history import history, require_table
 from tidelake.replay.compare import (
     SHOWN,
+    Kind,
     RowDifference,
     TableComparison,
     TableShape,
@@ -49,19 +51,18 @@ from tidelake.replay.compare import (
     sums_of_hash,
     types_in,
 )
+from tidelake.replay.generations import fitted_to_bronze
 from tidelake.replay.verify_silver import EVENTS, ORIGIN, judge_silver, read_inputs
 from tidelake.runtime.gold_tables import Target, inputs_of, targets_of, up_to
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
-from tidelake.spark.engine import fitted
 
 _BRONZE = TableShape(key=("record_id",), moment="ingested_at")
 _FORMAT = 1
 
 
-@dataclass(frozen=True)
-class Judged:
-    """A table, the version that was compared, and what came out."""
+class Judged(NamedTuple):
+    """A table, the version that was compared, and the result."""
 
     table: Table
     version: int
@@ -70,10 +71,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Verification:
-    """What a verification of arrivals since an instant (UTC), or of all, found.
-
-    Tables are in the order of the flow.
-    """
+    """The results of all tables, in the order of the flow; ``since`` limits the arrivals (UTC)."""
 
     pipeline: str
     since: datetime | None
@@ -81,16 +79,8 @@ class Verification:
 
     @property
     def equal(self) -> bool:
-        """Return whether every table holds what it should."""
+        """Return whether no table differs."""
         return all(one.comparison.equal for one in self.tables)
-
-    def with_changes(self, changes: Mapping[str, Sequence[RowDifference]]) -> Verification:
-        """Add what is not as an earlier certificate saw it, by table."""
-        tables = [
-            replace(one, comparison=one.comparison.with_more(changes.get(one.table.name, ())))
-            for one in self.tables
-        ]
-        return replace(self, tables=tuple(tables))
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -101,35 +91,40 @@ class Verification:
         }
 
 
-def verify(run: Run, *, since: datetime | None = None) -> Verification:
+def verify(
+    run: Run, *, since: datetime | None = None, earlier: Mapping[str, Any] | None = None
+) -> Verification:
     """Compute silver from bronze and gold from silver, and compare row by row.
 
-    Nothing is locked and nothing is written: tables are read as the last closed batches left them.
-    ``since`` limits it to what arrived from that instant on (UTC).
+    Nothing is locked or written: tables are read as the last closed batches left them.
+
+    Args:
+        run: What the command works with.
+        since: Compare only what arrived from this instant on (UTC).
+        earlier: A certificate whose rows must still be there; see :func:`changed_since`.
 
     Raises:
-        UsageError: The pipeline has not run under this root.
+        UsageError: The pipeline has not run under this root, or rows of the certificate were
+            erased.
     """
-    lake, pipeline = run.lake, run.pipeline
-    bronze = lake.bronze(pipeline.name)
-    for table in (bronze, lake.silver(pipeline.name)):
-        if not table.exists:
-            raise UsageError(
-                f"{table.name} does not exist yet. Fill it with: tidelake run {pipeline.name}"
-            )
+    name = run.pipeline.name
+    for table in (run.lake.bronze(name), run.lake.silver(name)):
+        require_table(table, name)
+    changes = changed_since(run, earlier) if earlier else {}
     judged = []
-    with fitted(run.spark, rows_between(bronze, BEGINNING)):
-        for one in _judged(run, since):
-            verdict = "equal" if one.comparison.equal else f"{one.comparison.differing:,} DIFFER"
-            run.progress.say(f"{one.table.name}: {one.comparison.rows:,} rows, {verdict}")
-            judged.append(one)
-    return Verification(pipeline.name, since, tuple(judged))
+    with fitted_to_bronze(run):
+        for table, version, comparison in _judged(run, since):
+            found = comparison.with_more(changes.get(table.name, ()))
+            verdict = "equal" if found.equal else f"{found.differing:,} DIFFER"
+            run.progress.say(f"{table.name}: {found.rows:,} rows, {verdict}")
+            judged.append(Judged(table, version, found))
+    return Verification(name, since, tuple(judged))
 
 
 def _judged(run: Run, since: datetime | None) -> Iterator[Judged]:
-    """Judge table by table, in the order of the flow."""
+    """Compare table by table, in the order of the flow."""
     lake, name = run.lake, run.pipeline.name
-    # Silver's position before the heads of its inputs: what comes in meanwhile is not read.
+    # First, so that no table is read past silver's position.
     inputs = read_inputs(run).since(since)
     yield Judged(lake.bronze(name), *judge_bronze(run, since))
     requeue = lake.requeue(name)
@@ -148,9 +143,9 @@ def _judged(run: Run, since: datetime | None) -> Iterator[Judged]:
 
 
 class _Mark(NamedTuple):
-    """The rows of one arrival: how many, and the fingerprints of ids and of whole records.
+    """The rows of one arrival: their number, and the fingerprints of ids and of whole records.
 
-    The contents are None where some commit does not tell.
+    ``contents`` is None where a commit of an earlier version has none.
     """
 
     rows: int = 0
@@ -158,16 +153,16 @@ class _Mark(NamedTuple):
     contents: Fingerprint | None = EMPTY
 
     def agrees(self, other: _Mark) -> bool:
-        same = self.rows == other.rows and self.ids.agrees(other.ids)
-        if self.contents is None or other.contents is None:
-            return same
-        return same and self.contents.agrees(other.contents)
+        if self.rows != other.rows or not self.ids.agrees(other.ids):
+            return False
+        return not (self.contents and other.contents) or self.contents.agrees(other.contents)
 
 
 def judge_bronze(run: Run, since: datetime | None) -> tuple[int, TableComparison]:
-    """Compare bronze's rows with what its commits say they wrote, arrival by arrival.
+    """Compare bronze's rows with the counts of its commits, arrival by arrival.
 
-    Returns the version that was judged too.
+    Returns:
+        The version that was compared, and the result.
     """
     table = run.lake.bronze(run.pipeline.name)
     version = newest_version(table)
@@ -175,35 +170,31 @@ def judge_bronze(run: Run, since: datetime | None) -> tuple[int, TableComparison
     rows = load(run.spark, table, version=version)
     if since is not None:
         rows = rows.where(F.col("ingested_at") >= F.lit(since))
-    written: dict[datetime, list[Commit]] = {}
+    written: dict[datetime, list[Commit]] = defaultdict(list)
+    erased: dict[datetime, list[Arrival]] = defaultdict(list)
     for commit in commits:
         arrived = from_json(commit.note.get("ingested_at"))
         if arrived is not None and (since is None or arrived >= since):
-            written.setdefault(arrived, []).append(commit)
-    gone: dict[datetime, list[Arrival]] = {}
+            written[arrived].append(commit)
     for one in arrivals_in(commits):
-        gone.setdefault(one.ingested_at, []).append(one)
-    told = {arrived: _told(ours, gone.get(arrived, ())) for arrived, ours in written.items()}
-    found, by_day = _found(rows)
+        erased[one.ingested_at].append(one)
+    expected = {arrived: _committed(ours, erased[arrived]) for arrived, ours in written.items()}
+    found, by_day = _stored(rows)
     differences = []
-    for arrived in sorted(told.keys() | found.keys()):
-        wanted, stored = told.get(arrived, _Mark()), found.get(arrived, _Mark())
+    for arrived in sorted(expected.keys() | found.keys()):
+        wanted, stored = expected.get(arrived, _Mark()), found.get(arrived, _Mark())
         if not wanted.agrees(stored):
-            where = {"ingested_at": arrived.isoformat()}
+            kind: Kind = "missing" if wanted.rows > stored.rows else "extra"
             counts = {"rows": (wanted.rows, stored.rows)}
             if wanted.rows == stored.rows:
-                differences.append(RowDifference("altered", where))
-            elif wanted.rows > stored.rows:
-                differences.append(RowDifference("missing", where, counts))
-            else:
-                differences.append(RowDifference("extra", where, counts))
+                kind, counts = "altered", {}
+            differences.append(RowDifference(kind, {"ingested_at": arrived.isoformat()}, counts))
+    of_the_arrivals = (commit for ours in written.values() for commit in ours)
     repeats = [
         RowDifference(
             "doubled", {"generation": generation, "batch": batch}, {"commits": (1, len(versions))}
         )
-        for (generation, batch), versions in repeated(
-            commit for ours in written.values() for commit in ours
-        ).items()
+        for (generation, batch), versions in repeated(of_the_arrivals).items()
     ]
     count, doubled = _doubled(rows)
     return version, TableComparison(
@@ -216,7 +207,7 @@ def judge_bronze(run: Run, since: datetime | None) -> tuple[int, TableComparison
 
 
 def _judge_requeue(requeued: DataFrame, bronze: DataFrame) -> TableComparison:
-    """Compare what was requeued with the same records in bronze."""
+    """Compare the requeue with the same records in bronze."""
     if requeued.isEmpty():
         return TableComparison(0, BRONZE_COLUMNS, {})
     once = requeued.select(*BRONZE_COLUMNS).distinct()
@@ -224,22 +215,20 @@ def _judge_requeue(requeued: DataFrame, bronze: DataFrame) -> TableComparison:
     return compare(wanted, once, _BRONZE)
 
 
-def _told(commits: Sequence[Commit], gone: Sequence[Arrival]) -> _Mark:
-    """Add up what commits of one arrival say, less what was erased of it."""
+def _committed(commits: Sequence[Commit], erased: Sequence[Arrival]) -> _Mark:
+    """Add up the metadata of one arrival's commits, less the erased rows."""
     ids = combined(ids_in(commit.note) for commit in commits)
-    # Contents were not always noted.
     whole = [contents_in(commit.note) for commit in commits]
     known = [mark for mark in whole if mark is not None]
+    content = combined(known).minus(combined(one.whole for one in erased))
     return _Mark(
-        sum(int(commit.note["records"]) for commit in commits) - sum(one.rows for one in gone),
-        ids.minus(combined(one.ids for one in gone)),
-        combined(known).minus(combined(one.whole for one in gone))
-        if len(known) == len(whole)
-        else None,
+        sum(int(commit.note["records"]) for commit in commits) - sum(one.rows for one in erased),
+        ids.minus(combined(one.ids for one in erased)),
+        content if len(known) == len(whole) else None,
     )
 
 
-def _found(rows: DataFrame) -> tuple[dict[datetime, _Mark], dict[str, tuple[int, int]]]:
+def _stored(rows: DataFrame) -> tuple[dict[datetime, _Mark], dict[str, tuple[int, int]]]:
     """Count the stored rows by arrival and, with the sums of their hashes, by day (UTC)."""
     columns = {name: F.col(name) for name in BRONZE_COLUMNS}
     hashed = row_hash(columns, types_in(rows))
@@ -259,10 +248,10 @@ def _found(rows: DataFrame) -> tuple[dict[datetime, _Mark], dict[str, tuple[int,
 
 
 def _doubled(rows: DataFrame) -> tuple[int, list[RowDifference]]:
-    """Count the records that are there more than once, and name the first of them.
+    """Count the records that bronze holds more than once, and name the first of them.
 
-    Numbers are grouped, which are shuffled sooner than long texts; where any comes twice, the
-    texts are looked at.
+    Hashes are grouped, which are shuffled faster than long texts; where any occurs twice, the ids
+    are.
     """
     ids = rows.select("record_id", F.xxhash64("record_id").alias("_hash"))
     hashes = ids.groupBy("_hash").count().where("count > 1").select("_hash")
@@ -279,20 +268,20 @@ def _doubled(rows: DataFrame) -> tuple[int, list[RowDifference]]:
 
 
 def judge_target(run: Run, target: Target, version: int, since: datetime | None) -> TableComparison:
-    """Compare a version of a gold table with what follows from the silver that it has consumed.
+    """Compare a version of a gold table with a recomputation from the silver that it has consumed.
 
-    With ``since`` only the rows that arrivals from that instant on may have changed; tables whose
-    rows may reach back any time, such as sessions, are judged whole.
+    With ``since`` only rows that arrivals from that instant on may have changed are compared; a
+    table without a limit on how far back these lie, such as sessions, is compared whole.
     """
     tables = inputs_of(run.lake, run.pipeline)
-    reached = positions(last_commit(target.table, up_to=version))
-    read = up_to(run.spark, tables, {key: reached.get(key, BEGINNING) for key in tables})
+    last = last_commit(target.table, up_to=version)
+    read = up_to(run.spark, tables, {key: position(last, key) for key in tables})
     found = load(run.spark, target.table, version=version).drop(*ORIGIN)
-    kind = target.kind.with_terms(_types_of(found))
+    kind = target.kind.with_terms(types_of(found.schema))
     shape = shape_of(kind, found)
     if since is None or kind.reach is None or kind.moment is None:
         return compare(kind.of_all(Inputs({}, read)), found, shape)
-    # From when on rows may have changed by what arrived.
+    # The earliest rows that the arrivals may have changed.
     earliest = []
     for key in kind.sources:
         arrived = read(key).where(F.col("ingested_at") >= F.lit(since))
@@ -307,24 +296,20 @@ def judge_target(run: Run, target: Target, version: int, since: datetime | None)
     return compare(expected.where(late_enough), found.where(late_enough), shape)
 
 
-def shape_of(kind: Kind, stored: DataFrame) -> TableShape:
-    """Say how a gold table's rows are compared."""
+def shape_of(kind: GoldKind, stored: DataFrame) -> TableShape:
+    """Return how a gold table's rows are compared."""
     return TableShape(
         key=kind.identity,
         moment=kind.moment,
-        near=kind.tolerances(_types_of(stored)),
+        near=kind.tolerances(types_of(stored.schema)),
         unhashed=kind.unhashed,
     )
 
 
-def _types_of(stored: DataFrame) -> dict[str, str]:
-    return {field.name: field.dataType.simpleString() for field in stored.schema.fields}
-
-
 def certify(verification: Verification, pipeline: Pipeline) -> dict[str, Any]:
-    """Return a verification's certificate: counts, sums of hashes, versions; no row of any table.
+    """Return a certificate: versions, counts and sums of hashes, but no value of any row.
 
-    A later verification can tell by it whether the tables still hold what they held.
+    A later :func:`verify` checks whether the tables still hold these rows.
     """
     return {
         "format": _FORMAT,
@@ -356,7 +341,7 @@ def read_certificate(path: Path, pipeline: str) -> dict[str, Any]:
     """Read an earlier certificate.
 
     Raises:
-        UsageError: It is none, or of another pipeline.
+        UsageError: The file is no certificate of this format, or of another pipeline.
     """
     try:
         told = json.loads(path.read_text(encoding="utf-8"))
@@ -370,14 +355,13 @@ def read_certificate(path: Path, pipeline: str) -> dict[str, Any]:
 
 
 def changed_since(run: Run, earlier: Mapping[str, Any]) -> dict[str, list[RowDifference]]:
-    """Name by table the groups of rows that a certificate saw and that are not the same any more.
+    """List by table the groups of rows in a certificate that have changed since.
 
-    Bronze and silver only grow, so that what they held then must still be there. Other tables
-    change with each batch, and silver is another one after a rebuild: those are judged by their
-    recomputation alone.
+    Bronze and silver only grow, so their rows must still be there. Other tables change with each
+    batch, and a rebuild replaces silver: those are judged by their recomputation alone.
 
     Raises:
-        UsageError: Rows that it saw were erased since, so that they cannot be told from lost ones.
+        UsageError: Rows were erased since, which cannot be distinguished from lost ones.
     """
     name, made_at = run.pipeline.name, from_json(earlier["made_at"])
     bronze, silver = run.lake.bronze(name), run.lake.silver(name)
@@ -392,7 +376,7 @@ def changed_since(run: Run, earlier: Mapping[str, Any]) -> dict[str, list[RowDif
     closing = [commit for commit in history(run.lake, silver) if commit.batch >= 0]
     seen = [commit for commit in closing if commit.version <= told[silver.name]["version"]]
     if seen:
-        # A rebuilt table has no commit from before.
+        # A rebuilt table has no earlier commit.
         kept[silver] = F.col("_batch") <= seen[0].batch, EVENTS
     since = from_json(earlier["since"])
     found = {}
@@ -417,7 +401,7 @@ def changed_since(run: Run, earlier: Mapping[str, Any]) -> dict[str, list[RowDif
 
 @cache
 def _code() -> str:
-    """Hash the code that judged."""
+    """Hash the code of this package."""
     home = Path(tidelake.__file__).parent
     files = sorted(home.rglob("*.py"))
     content = b"".join(str(f.relative_to(home)).encode() + f.read_bytes() for f in files)

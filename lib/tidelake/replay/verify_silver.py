@@ -1,7 +1,7 @@
 """Decide every row of bronze again, in one batch, and compare silver and its side tables.
 
-What a batch knew when it decided is in its note: each row is judged by the watermark before the
-batch that its table names, and looked up in the dimensions' versions of that batch.
+A batch's commit metadata holds its watermark and its dimension versions: each stored row is judged
+by those of the batch that wrote it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from tidelake.delta.access import load
 from tidelake.delta.append import types_of
 from tidelake.delta.log import CREATION, Commit, newest_version
-from tidelake.delta.notes import SilverNote, add_up, deductions_in, erased_rows, positions
+from tidelake.delta.notes import SilverNote, add_up, deductions_in, erased_rows, position
 from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
 from tidelake.ops.history import history
@@ -69,10 +69,10 @@ _UNREAD = "_quarantined_unread"
 
 @dataclass(frozen=True)
 class SilverInputs:
-    """What silver has taken, and what it made of it.
+    """A version of silver, its side tables, and its inputs up to the position it has reached.
 
-    Bronze and the requeue are read as far as silver's version has taken them, its side tables by
-    the rows of closed batches that are still there; ``closing`` are its commits, newest first.
+    Side tables have the rows of closed batches that were not requeued; ``closing`` are silver's
+    commits, newest first.
     """
 
     version: int
@@ -83,12 +83,21 @@ class SilverInputs:
     quarantine: DataFrame
     late: DataFrame
 
+    def decided(self, run: Run) -> dict[Table, DataFrame]:
+        """Return the rows of silver and its side tables by table, silver first."""
+        lake, name = run.lake, run.pipeline.name
+        return {
+            lake.silver(name): self.silver,
+            lake.quarantine(name): self.quarantine,
+            lake.late(name): self.late,
+        }
+
     def since(self, instant: datetime | None) -> SilverInputs:
-        """Keep only what arrived from an instant on."""
+        """Return only what arrived from an instant on (UTC)."""
         if instant is None:
             return self
         arrived = F.col("ingested_at") >= F.lit(instant)
-        # What arrived since was decided since.
+        # Rows that arrived since were also decided since.
         later = [commit for commit in self.closing if commit.written_at >= instant]
         return replace(
             self,
@@ -102,15 +111,15 @@ class SilverInputs:
 
 
 def read_inputs(run: Run) -> SilverInputs:
-    """Read the tables as silver's last closed batch left them, also while a run is writing."""
+    """Read the tables as silver's last closed batch left them, even while a run is writing."""
     spark, lake, name = run.spark, run.lake, run.pipeline.name
     silver = lake.silver(name)
-    # The version before the notes: batches that close meanwhile are not read.
+    # The version first: batches that close meanwhile are not read.
     version = newest_version(silver)
     closing = [commit for commit in history(lake, silver) if commit.version <= version]
     last = closing[0]
     inputs = lake.silver_inputs(name)
-    read = up_to(spark, inputs, {key: positions(last).get(key, (0, -1)) for key in inputs})
+    read = up_to(spark, inputs, {key: position(last, key) for key in inputs})
     closed = ClosedBatch(last.generation, last.batch)
     requeued = read("requeue")
     return SilverInputs(
@@ -135,9 +144,9 @@ class _Route(NamedTuple):
 def judge_silver(
     run: Run, inputs: SilverInputs, since: datetime | None, hold: Held
 ) -> dict[str, TableComparison]:
-    """Compare silver, quarantine and late with what follows from bronze, by table.
+    """Compare silver, quarantine and late with a recomputation from bronze, by table.
 
-    The inputs are those of :func:`read_inputs`, cut to ``since``.
+    The inputs are those of :func:`read_inputs`, limited to ``since``.
     """
     lake, pipeline, plan = run.lake, run.pipeline, run.plan
     known = None if since is None else F.col("ingested_at") < F.lit(since)
@@ -150,22 +159,22 @@ def judge_silver(
     judged = with_lateness(marked, plan.fates, F.col(_MARK), pipeline.watermark.allowed_lateness)
     decided = _looked_up(run, judged, inputs.closing)
     extra = extra_columns(types_of(inputs.silver.schema), pipeline.defined_columns)
-    # The table of late rows has a new column from the first late row on that came after it.
+    # The late table gets a new column only with the first late row after it.
     of_late = [column for column in extra if column in inputs.late.columns]
-    silver, quarantine, late = (
-        table(pipeline.name) for table in (lake.silver, lake.quarantine, lake.late)
-    )
-    accepted_columns = silver_columns(plan.routing, extra)
-    columns_of_late = late_columns(plan.routing, of_late, F.col(_MARK))
+    columns = {
+        SILVER: silver_columns(plan.routing, extra),
+        QUARANTINED: quarantine_columns(),
+        LATE: late_columns(plan.routing, of_late, F.col(_MARK)),
+    }
     routes = [
-        _Route(SILVER, silver, accepted_columns, inputs.silver, EVENTS),
-        _Route(QUARANTINED, quarantine, quarantine_columns(), inputs.quarantine, _FAILED),
-        _Route(LATE, late, columns_of_late, inputs.late, EVENTS),
+        _Route(fate, table, columns[fate], stored, _FAILED if fate == QUARANTINED else EVENTS)
+        for fate, (table, stored) in zip(columns, inputs.decided(run).items(), strict=True)
     ]
     found, computed = _compare_routes(decided, routes)
     if since is None:
+        silver = lake.silver(pipeline.name).name
         off = list(_fates_that_differ(computed, inputs.closing))
-        found[silver.name] = found[silver.name].with_more(off)
+        found[silver] = found[silver].with_more(off)
     return found
 
 
@@ -196,7 +205,7 @@ def _compare_routes(
 def _fates_that_differ(
     computed: Mapping[str, int], closing: Sequence[Commit]
 ) -> Iterator[RowDifference]:
-    """Compare the fates that leave no row in a table with the notes."""
+    """Compare the fates that leave no row in a table with the counts of the commits."""
     noted = add_up(count for commit in closing for count in SilverNote.of(commit).counts)
     erased = deductions_in(closing)
     for fate in ("duplicate", "filtered"):
@@ -208,9 +217,9 @@ def _fates_that_differ(
 def _arrived(inputs: SilverInputs, schemas: WriterSchemas | None) -> DataFrame:
     """Read each record of bronze once, with the reason for which it was last requeued.
 
-    The last column says which rows are in quarantine because their schema was refused, and
-    accepted later; others of such a schema were requeued, or decided again, since. The refusal
-    itself must be one that the table of schemas holds, for rows that had arrived.
+    The last column marks rows in quarantine whose schema was refused, and accepted later; other
+    rows of such a schema were requeued or decided again since. Only a refusal that the table of
+    schemas holds counts.
     """
     again = inputs.requeued.groupBy("record_id").agg(
         F.max_by("reason", "requeued_at").alias("reason"),
@@ -228,10 +237,10 @@ def _arrived(inputs: SilverInputs, schemas: WriterSchemas | None) -> DataFrame:
 
 
 def _seen_by_batches(run: Run, inputs: SilverInputs, hold: Held) -> DataFrame:
-    """Find which watermark and which dimension versions the batch of a stored record saw.
+    """Return the watermark and the dimension versions that the batch of a stored record saw.
 
-    Only for records where that decides anything: most were on time, and dimensions mostly the same
-    for all. A record that is stored as on time and was not differs by its own columns.
+    Only for records where these matter: most were on time, and most batches saw the same
+    dimensions. A record that was wrongly stored as on time differs in its own columns.
     """
     stored = inputs.silver.select("record_id", "event_time", *ORIGIN).union(
         inputs.late.select("record_id", "event_time", *ORIGIN)
@@ -251,7 +260,7 @@ def _seen_by_batches(run: Run, inputs: SilverInputs, hold: Held) -> DataFrame:
 
 
 def _facts(spark: SparkSession, closing: Sequence[Commit]) -> DataFrame:
-    """Make a frame of what each batch of silver knew, by its generation and number."""
+    """Return a frame of the watermark and dimension versions of each batch of silver."""
     pins = {versions: number for number, versions in enumerate(_pins_of(closing))}
     rows = [
         {
@@ -274,13 +283,13 @@ def _versions(note: SilverNote) -> tuple[tuple[str, int], ...]:
 
 
 def _pins_of(closing: Sequence[Commit]) -> list[tuple[tuple[str, int], ...]]:
-    """List the sets of versions that batches saw, each once, in a fixed order."""
+    """List the distinct sets of dimension versions that batches saw, in a fixed order."""
     closed = [commit for commit in closing if commit.batch > CREATION]
     return sorted({_versions(SilverNote.of(commit)) for commit in closed}) or [()]
 
 
 def _looked_up(run: Run, rows: DataFrame, closing: Sequence[Commit]) -> DataFrame:
-    """Look each row up in the versions that its batch saw."""
+    """Look up each row in the dimension versions that its batch saw."""
     pipeline = run.pipeline
     if not pipeline.enrich:
         return rows
@@ -290,7 +299,7 @@ def _looked_up(run: Run, rows: DataFrame, closing: Sequence[Commit]) -> DataFram
     for number, versions in enumerate(pins):
         mine = rows.where(F.col(_PINS) == number) if len(pins) > 1 else rows
         pinned = today
-        # Where the definition was another one then, today's versions are read.
+        # Under another definition today's versions are read.
         if [lookup.table.name for lookup in today] == [table for table, _ in versions]:
             pinned = [
                 Lookup(lookup.enrich, lookup.table, version)

@@ -21,7 +21,7 @@ from tidelake.delta.tables import Lake, Table
 from tidelake.gold.detections import Detected
 from tidelake.gold.dimensions import Dimension
 from tidelake.gold.joins import Joined
-from tidelake.gold.plan import OWN, Kind, columns_read
+from tidelake.gold.plan import OWN, GoldKind, columns_read
 from tidelake.gold.sessions import Sessions
 from tidelake.gold.windows import Windowed
 
@@ -33,7 +33,7 @@ class Target(NamedTuple):
     """A table that gold's batches close, and what it follows from."""
 
     table: Table
-    kind: Kind
+    kind: GoldKind
 
 
 def targets_of(lake: Lake, pipeline: Pipeline) -> list[Target]:
@@ -41,7 +41,7 @@ def targets_of(lake: Lake, pipeline: Pipeline) -> list[Target]:
     return [Target(lake.table(kind.name), kind) for kind in _kinds(pipeline)]
 
 
-def _kinds(pipeline: Pipeline) -> list[Kind]:
+def _kinds(pipeline: Pipeline) -> list[GoldKind]:
     spec = pipeline.dimension
     if spec is not None:
         newest, *history = pipeline.gold_names
@@ -50,7 +50,7 @@ def _kinds(pipeline: Pipeline) -> list[Kind]:
             Dimension(newest, spec, columns),
             *[Dimension(name, spec, columns, history=True) for name in history],
         ]
-    found: list[Kind] = []
+    found: list[GoldKind] = []
     for number, gold in enumerate(pipeline.gold):
         kind = Sessions if isinstance(gold.window, SessionWindow) else Windowed
         found.append(kind(f"gold.{gold.name}", f"gold[{number}]", gold))
