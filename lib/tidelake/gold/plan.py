@@ -1,8 +1,8 @@
 """What a gold table follows from, and what a batch changes in it: the MERGE, as data.
 
-Each kind of table is a :class:`GoldKind` in a module of its own. It derives the table's rows from all
-of silver, and from a batch the rows that the batch changes. :mod:`tidelake.runtime.gold` knows the
-stored tables and merges.
+Each kind of table is a :class:`GoldKind` in a module of its own. It derives the table's rows from
+all of silver, and from a batch the rows that the batch changes. :mod:`tidelake.runtime.gold` knows
+the stored tables and merges.
 """
 
 from __future__ import annotations
