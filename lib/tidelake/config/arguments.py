@@ -30,8 +30,14 @@ _MOMENT = re.compile(
 )
 _FROM_NOW = re.compile(r"\s*now\s*(?:([+-])\s*(.+))?")
 _HOW = "write a number, a date '2026-01-31' or a time '2026-01-31T09:30:00Z'"
-# Character classes of Java's patterns that Python's lack.
-_JAVA_CLASS = re.compile(r"\\[hHRez]|\\[pP]\{\w+\}")
+# Classes of characters, which Java's patterns have and Python's lack.
+_JAVA_CLASS = re.compile(
+    r"\\[hHRez]|\\[pP]\{(?:[CLMNPSZ][a-z]?|Is\w+"
+    r"|Alpha|Digit|Alnum|Upper|Lower|Punct|Space|XDigit|ASCII)\}"
+)
+# What Java reads differently from Python or refuses: anywhere, and outside of [classes].
+_NOT_JAVA = re.compile(r"\\[0pPQEUNLG]|\[\^?\]|\[[^\]]*(?:\\b|\[|&&)")
+_NOT_JAVA_OUTSIDE = re.compile(r"\(\?[P#]|\(\?[a-z-]*[^ims:)=!<>-]|\{(?!\d)")
 
 
 def as_bound(value: object) -> Bound:
@@ -195,16 +201,20 @@ def _refusal(read: Callable[[Any], object], value: Any) -> str | None:
 
 
 def _regex(pattern: Any) -> str | None:
-    """Check a pattern with Python's parser; Spark parses it only when it reads rows."""
+    """Check a pattern with Python's parser: Spark would refuse it only when rows are judged."""
     if not isinstance(pattern, str):
         return "must be a regular expression"
     if not pattern:
         return "is empty, and so matches everything"
-    python = re.sub(r"\(\?<(?![=!])", "(?P<", _JAVA_CLASS.sub(r"\\w", pattern))
+    without_classes = _JAVA_CLASS.sub(r"\\w", pattern)
+    bare = re.sub(r"\\[^0bpPQEUNLG]", "x", without_classes, flags=re.DOTALL)
+    refused = _NOT_JAVA.search(bare) or _NOT_JAVA_OUTSIDE.search(re.sub(r"\[[^\]]*\]", "x", bare))
+    if refused:
+        return f"holds {refused[0]}, which Java's regular expressions read differently or refuse"
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
-            re.compile(python)
+            re.compile(re.sub(r"\(\?<(?![=!])", "(?P<", without_classes))
     except (re.error, RecursionError, OverflowError) as error:
         return f"is no regular expression: {error}"
     return None
