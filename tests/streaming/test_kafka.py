@@ -269,7 +269,7 @@ def test_a_new_pipeline_is_inferred_from_the_first_records_of_a_topic(
     kafka.send_and_abort(topic, [b"gone"])
 
     source = f"kafka://{kafka.bootstrap}/{topic}"
-    assert run_command(app, ["init", "clicks", "--source", source, "--lines", "30"]) == 0
+    assert run_command(app, ["init", "clicks", "--source", source, "--lines", "30", "--yes"]) == 0
 
     clicks = load_pipeline("clicks", load_environment())
     assert isinstance(clicks.source, KafkaSource)
@@ -287,8 +287,8 @@ def test_a_topic_that_is_not_there_lists_those_that_are(
     monkeypatch.chdir(tmp_path)
     known, empty = kafka.topic(), kafka.topic()
     here = f"kafka://{kafka.bootstrap}"
-    assert run_command(app, ["init", "x", "--source", f"{here}/nope"]) == 2
+    assert run_command(app, ["init", "x", "--source", f"{here}/nope", "--yes"]) == 2
     assert known in capsys.readouterr().err
-    assert run_command(app, ["init", "x", "--source", f"{here}/{empty}"]) == 2
+    assert run_command(app, ["init", "x", "--source", f"{here}/{empty}", "--yes"]) == 2
     assert "holds no record" in capsys.readouterr().err
     assert not Path("conf").exists()

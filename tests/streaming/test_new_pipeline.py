@@ -33,7 +33,7 @@ def test_a_new_pipeline_passes_its_own_test(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     land(Path("events/a.jsonl"), [make(n) for n in range(60)])
-    assert run_command(app, ["init", "mine", "--source", "events"]) == 0
+    assert run_command(app, ["init", "mine", "--source", "events", "--yes"]) == 0
     written = runpy.run_path("tests/test_mine.py")
     tests = [value for name, value in written.items() if name.startswith("test_")]
 
@@ -73,7 +73,7 @@ def test_every_way_of_writing_a_time_means_to_spark_what_it_means_to_init(
     }
     lines = [{"id": f"e{n}", **{f"{k}_at": v for k, v in written.items()}} for n in range(3)]
     land(Path("events/a.jsonl"), lines)
-    assert run_command(app, ["init", "mine", "--source", "events"]) == 0
+    assert run_command(app, ["init", "mine", "--source", "events", "--yes"]) == 0
 
     with playing() as play:
         sent = Path("events/a.jsonl").read_bytes().splitlines()
@@ -95,7 +95,7 @@ def test_names_that_sql_or_yaml_would_read_otherwise_keep_their_values(
     lines = [{"id": f"e{n}", "in": {name: n for name in names}} for n in range(3)]
     lines = [line | {name: str(n) for name in names} for n, line in enumerate(lines)]
     land(Path("events/a.jsonl"), lines)
-    assert run_command(app, ["init", "odd", "--source", "events"]) == 0
+    assert run_command(app, ["init", "odd", "--source", "events", "--yes"]) == 0
 
     with playing() as play:
         sent = Path("events/a.jsonl").read_bytes().splitlines()

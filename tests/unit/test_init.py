@@ -34,15 +34,15 @@ def events(values: Sequence[dict[str, Any]], file: str = "events/a.jsonl") -> Pa
 
 
 def init(*arguments: str) -> Pipeline:
-    """Run init; load what it wrote as every command does."""
-    assert run_command(app, ["init", *arguments]) == 0
+    """Run init without questions; load what it wrote as every command does."""
+    assert run_command(app, ["init", *arguments, "--yes"]) == 0
     return load_pipeline(next(Path("conf/pipelines").iterdir()).stem, load_environment())
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 2) -> str:
     """Run init where it must fail and write nothing; give its message."""
     before = sorted(Path().rglob("*"))
-    assert run_command(app, ["init", *arguments]) == code
+    assert run_command(app, ["init", *arguments, "--yes"]) == code
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "Traceback" not in captured.err
@@ -209,7 +209,7 @@ def test_the_sample_of_the_test_is_the_first_of_each_id_byte_for_byte() -> None:
 def test_a_source_below_the_folder_is_relative_and_another_absolute(tmp_path: Path) -> None:
     events([order(n) for n in range(5)])
     assert init("one", "--source", str(tmp_path / "events")).source.path == "events"  # type: ignore[union-attr]
-    assert run_command(app, ["init", "two", "--source", "events", "--to", "other"]) == 0
+    assert run_command(app, ["init", "two", "--source", "events", "--to", "other", "--yes"]) == 0
     two = load_pipeline("other/conf/pipelines/two.yml", load_environment())
     assert two.source.path == str(tmp_path / "events")  # type: ignore[union-attr]
 
@@ -237,7 +237,7 @@ def test_the_lakehouse_is_kept_out_of_git_and_other_lines_stay() -> None:
     Path(".gitignore").write_text("*.log")
     init("shop", "--source", "events")
     assert Path(".gitignore").read_text() == "*.log\n/lakehouse/\n/spark-warehouse/\n"
-    assert run_command(app, ["init", "two", "--source", "events"]) == 0
+    assert run_command(app, ["init", "two", "--source", "events", "--yes"]) == 0
     assert Path(".gitignore").read_text() == "*.log\n/lakehouse/\n/spark-warehouse/\n"
 
 
@@ -261,13 +261,33 @@ def test_what_comes_next_can_be_typed(
 ) -> None:
     monkeypatch.setattr("tidelake.cli.init.find_spec", lambda _: object() if there else None)
     events([order(n) for n in range(60)])
-    arguments = ["init", "shop", "--source", "events", "--to", "my shop"]
+    arguments = ["init", "shop", "--source", "events", "--to", "my shop", "--yes"]
     assert run_command(app, [*arguments, "--root", "my lake"]) == 0
     told = capsys.readouterr().err.partition("Next:\n")[2].split("\n")
     commands = [line.strip() for line in told]
     assert commands[:2] == ["cd 'my shop'", "tidelake run shop --root 'my lake'"]
     tests = ["pytest tests/test_shop.py", ""]
     assert commands[5:] == (tests if there else ["pip install pytest", *tests])
+
+
+def test_questions_are_answered_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events([order(n) for n in range(60)])
+    said = ["events", "shop", "oder_id", "", "", "customer_country", "1 day", "soon", "1 hour"]
+    answers = iter(said)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("click.termui.visible_prompt_func", lambda _: next(answers))
+
+    assert run_command(app, ["init"]) == 0
+
+    shop = load_pipeline("shop", load_environment())
+    assert shop.event.id == "order_id"
+    assert shop.gold[0].name == "shop_by_customer_country_1d"
+    assert shop.watermark.delay.total_seconds() == 3600
+    told = capsys.readouterr().err
+    assert "did you mean order_id?" in told
+    assert "'soon' is no duration" in told
 
 
 @pytest.mark.parametrize(
@@ -357,7 +377,7 @@ def test_whatever_objects_hold_makes_a_definition_that_loads(values: list[dict[s
     values = [{"id": f"e{n}", **value} for n, value in enumerate(values)]
     with tempfile.TemporaryDirectory() as folder:
         file = land(Path(folder) / "events" / "a.jsonl", values)
-        told = ["init", "shop", "--source", str(file), "--to", folder, "--json"]
+        told = ["init", "shop", "--source", str(file), "--to", folder, "--yes", "--json"]
         assert run_command(app, told) == 0
         load_pipeline(f"{folder}/conf/pipelines/shop.yml", load_environment())
 

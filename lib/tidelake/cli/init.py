@@ -1,8 +1,9 @@
-"""The command ``init``: a new pipeline from a sample."""
+"""The command ``init``: a new pipeline from a sample, by questions or by options."""
 
 from __future__ import annotations
 
 import shlex
+import sys
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +15,7 @@ from tidelake.cli.exits import say
 from tidelake.cli.options import as_json, duration, placed
 from tidelake.cli.render import print_json, print_table
 from tidelake.config import load_environment
+from tidelake.config.model import parse_duration
 from tidelake.config.model import written as as_text
 from tidelake.config.source import Address, address_of, is_address
 from tidelake.errors import MachineError, SourceError, UsageError
@@ -21,9 +23,12 @@ from tidelake.typed import Typed
 
 if TYPE_CHECKING:
     from tidelake.scaffold.draft import Draft
+    from tidelake.scaffold.payload import Payload
     from tidelake.scaffold.sample import Sample
 
 _LINES = 10_000
+# Candidates that are listed before a question.
+_SHOWN = 3
 
 
 @click.command()
@@ -69,6 +74,7 @@ _LINES = 10_000
     show_default=True,
     help="How many records to look at.",
 )
+@click.option("--yes", "-y", is_flag=True, help="Ask nothing; take what the sample suggests.")
 @as_json
 @placed
 def init(
@@ -77,6 +83,7 @@ def init(
     sample: Path | None,
     target: Path,
     lines: int,
+    yes: bool,
     json_: bool,
     root: str | None,
     env: str | None,
@@ -87,6 +94,9 @@ def init(
     from tidelake.scaffold.payload import payload_of  # noqa: PLC0415
 
     environment = load_environment(env, root=root)
+    asking = not yes and not json_ and sys.stdin.isatty()
+    if source is None and asking:
+        source = click.prompt("Where do records come from (folder, file or kafka://…)", err=True)
     if source is None and sample is None:
         raise UsageError(
             "Say where the records come from: tidelake init NAME --source PATH, or "
@@ -95,12 +105,19 @@ def init(
     if choices["window"] == timedelta(0):
         raise UsageError("--window must be longer than 0")
     origin = source if source is not None else str(sample)
-    name = name or _name_from(origin)
+    if name is None:
+        name = _name_from(origin)
+        if asking:
+            name = click.prompt("Name of the pipeline", default=name, err=True)
+    assert name is not None
     files = files_for(target, name)
     topic = address_of(origin) if is_address(origin) else None
     found = _sampled(topic, sample or Path(origin), sample is not None, lines)
     place: str | Address = topic or source_in(target, Path(origin))
-    draft = draft_of(name, place, found, payload_of(found.values), **choices)
+    payload = payload_of(found.values)
+    if asking:
+        choices = _ask(found, payload, choices, from_topic=topic is not None)
+    draft = draft_of(name, place, found, payload, **choices)
     written = [str(path) for path in write(files, draft, environment)]
     if json_:
         print_json(_as_json(draft, written))
@@ -120,6 +137,42 @@ def init(
     for path in written:
         say(f"Wrote {path}")
     _say_next(draft, target, Typed(root, env))
+
+
+def _ask(
+    sample: Sample, payload: Payload, choices: dict[str, Any], *, from_topic: bool
+) -> dict[str, Any]:
+    """Ask for what no option says; an answer that does not fit the sample is asked again."""
+    from tidelake.scaffold.draft import NO_KEY, draft_of  # noqa: PLC0415
+    from tidelake.scaffold.guesses import event_ids, event_times  # noqa: PLC0415
+
+    def draft(**answer: Any) -> Draft:
+        return draft_of("new", "", sample, payload, **{**choices, **answer})
+
+    def ask(option: str, question: str, default: str) -> None:
+        def read(text: str) -> str | timedelta:
+            try:
+                answer = parse_duration(text) if option in ("window", "delay") else text
+                draft(**{option: answer})
+            except (UsageError, ValueError) as error:
+                raise click.BadParameter(str(error)) from error
+            return answer
+
+        if choices[option] is None:
+            choices[option] = click.prompt(question, default=default, value_proc=read, err=True)
+
+    ids, times = event_ids(sample, payload), event_times(payload, from_topic=from_topic)
+    say(f"{len(sample.records):,} records, {len(payload.fields)} fields.")
+    for what, candidates in (("id", ids), ("time", times)):
+        for one in candidates[:_SHOWN]:
+            say(f"  {what:<5} {one.sql}: {one.why}")
+    ask("id_", "What tells events apart", ids[0].sql)
+    ask("time", "When was an event", times[0].sql)
+    ask("key", "What does the first gold table group by", draft().table.key or NO_KEY)
+    ask("window", "How long are its windows", as_text(draft().table.size))
+    late = draft().lateness
+    ask("delay", f"How far do events come out of order ({late.why})", as_text(late.delay))
+    return choices
 
 
 def _sampled(topic: Address | None, path: Path, from_file: bool, lines: int) -> Sample:

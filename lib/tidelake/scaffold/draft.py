@@ -44,7 +44,7 @@ from tidelake.scaffold.guesses import (
 from tidelake.scaffold.payload import Column, Payload
 from tidelake.scaffold.sample import Sample
 
-_NO_KEY = "none"
+NO_KEY = "none"
 _SAMPLE_LINES = 20
 _WIDTH = 96
 _IGNORED = ("/lakehouse/", "/spark-warehouse/")
@@ -155,7 +155,7 @@ def _columns(payload: Payload, id_: DraftChoice, time: DraftChoice) -> tuple[Col
 
 def _key(wish: str, columns: Sequence[Column]) -> Column | None:
     wanted = wish.strip().lower()
-    if wanted in (_NO_KEY, ""):
+    if wanted in (NO_KEY, ""):
         return None
     scalars = [column for column in columns if column.is_scalar]
     for column in scalars:
@@ -164,7 +164,7 @@ def _key(wish: str, columns: Sequence[Column]) -> Column | None:
     names = [column.name for column in scalars]
     raise UsageError(
         f"--key '{wish}' is no column of silver with one value a row{suggestion(wish, names)} "
-        f"(known: {', '.join(names)}; {_NO_KEY} for no key)"
+        f"(known: {', '.join(names)}; {NO_KEY} for no key)"
     )
 
 
