@@ -195,7 +195,7 @@ def test_a_root_that_may_not_be_written_says_to_choose_another(
     def refuse(**_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(doctor.tempfile, "TemporaryFile", refuse)
+    monkeypatch.setattr(doctor.tempfile, "NamedTemporaryFile", refuse)
     finding = doctor.check_root(tmp_path)
     assert (finding.found, finding.remedy) == (
         f"{tmp_path}: Permission denied",

@@ -49,4 +49,4 @@ def test_bytes_that_are_no_text_are_shown_as_what_they_are() -> None:
 
 def test_a_long_payload_is_cut_and_says_so() -> None:
     assert words.plain("x" * 5000).endswith("x… (5,000 characters)")
-    assert words.glance("a\n  b" + "x" * 200) == f"a b{'x' * 157}…"
+    assert words.excerpt("a\n  b" + "x" * 200) == f"a b{'x' * 157}…"

@@ -28,7 +28,7 @@ _STATIC = {
     "icon.svg": "image/svg+xml",
 }
 # The most characters of a payload or an error, and of an excerpt.
-_LONGEST, _GLANCE = 4000, 160
+_LONGEST, _EXCERPT = 4000, 160
 _BIG = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k"))
 WIDTH, HEIGHT = 1000.0, 100.0
 # The least size of a value that is not zero, so that it is visible.
@@ -104,7 +104,7 @@ class Renderer:
             lstrip_blocks=True,
             finalize=_shown,
         )
-        filters = (number, brief, lasting, instant, per, plain, glance, some)
+        filters = (number, brief, lasting, instant, per, plain, excerpt, some)
         drawings = (columns, shares, lengths, line)
         self._environment.filters |= {one.__name__: one for one in (*filters, *drawings)}
         self._environment.globals.update(typed=typed, names=tuple(names), root=str(root))
@@ -195,10 +195,10 @@ def plain(payload: bytes | str) -> str:
     return f"{text[:_LONGEST]}… ({len(text):,} characters)"
 
 
-def glance(payload: bytes | str) -> str:
+def excerpt(payload: bytes | str) -> str:
     """Return the beginning of a payload, about two lines."""
     text = " ".join(plain(payload).split())
-    return text if len(text) <= _GLANCE else f"{text[:_GLANCE]}…"
+    return text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]}…"
 
 
 def some(count: int, thing: str) -> str:
