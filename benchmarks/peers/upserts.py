@@ -18,7 +18,7 @@ from tidelake.delta.access import load
 from tidelake.delta.append import append, ensure_table
 from tidelake.delta.log import last_commit
 from tidelake.delta.merge import enable_deletion_vectors, merge
-from tidelake.gold.plan import OWN, GoldBatch, Inputs
+from tidelake.gold.kinds import OWN, GoldBatch, Inputs
 from tidelake.runtime.gold_tables import Target, targets_of
 from tidelake.runtime.held import Held
 from tidelake.spark.engine import fitted, slots_of, with_settings

@@ -19,7 +19,7 @@ from tests.worlds import TO_SILVER, World, world
 from tidelake.delta.log import commits
 from tidelake.delta.merge import CONFLICTS
 from tidelake.delta.tables import Table
-from tidelake.gold.plan import MergePlan
+from tidelake.gold.kinds import MergePlan
 from tidelake.ops.ledger import read_ledger
 from tidelake.runtime import gold
 from tidelake.spark import tuning

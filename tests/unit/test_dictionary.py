@@ -11,7 +11,7 @@ import pytest
 from tests.pipelines import shop
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
-from tidelake.config.gold import Measure
+from tidelake.config.gold_definitions import Measure
 from tidelake.config.meanings import entries_of
 from tidelake.config.pipeline import measured_type, type_of
 from tidelake.config.standard import OPS_TABLES

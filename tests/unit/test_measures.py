@@ -11,8 +11,8 @@ from pyspark.sql import functions as F
 
 from tests.pipelines import gold, timed
 from tidelake.config import GoldTable
+from tidelake.gold.kinds import Inputs
 from tidelake.gold.measures import GoldPlan, TypedTable, columns_of, shown_of, states_of, to_values
-from tidelake.gold.plan import Inputs
 from tidelake.gold.windows import Windowed
 from tidelake.replay.compare import compare
 from tidelake.replay.verify import shape_of

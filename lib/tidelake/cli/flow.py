@@ -18,7 +18,7 @@ from tidelake.cli.exits import say
 from tidelake.cli.options import Place, as_json, located
 from tidelake.cli.render import print_json, print_table
 from tidelake.config import Detection, FilesSource, Pipeline, unbuilt_features
-from tidelake.config.gold import FastLane
+from tidelake.config.gold_definitions import FastLane
 from tidelake.delta.tables import HOPS, Hop
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.runtime.triggers import AVAILABLE_NOW

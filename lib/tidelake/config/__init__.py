@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidelake.config.environment import Environment, Limits, load_environment
-from tidelake.config.gold import (
+from tidelake.config.gold_definitions import (
     Detection,
     GlobalWindow,
     GoldTable,

@@ -18,7 +18,7 @@ from tidelake.config.document import Document, Finding, KeyPath, findings_of, re
 from tidelake.config.environment import Environment
 from tidelake.config.expectations import load_suite
 from tidelake.config.expressions import columns_in, expression_problems
-from tidelake.config.gold import (
+from tidelake.config.gold_definitions import (
     Detection,
     GlobalWindow,
     GoldTable,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tidelake.config.expressions import Types, type_of
-from tidelake.config.gold import (
+from tidelake.config.gold_definitions import (
     EVENTS,
     LAST_PLACE,
     TOTAL,

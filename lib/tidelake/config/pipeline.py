@@ -13,7 +13,7 @@ from sqlglot import exp
 from tidelake.config import types
 from tidelake.config.expectations import Expectation, Suite
 from tidelake.config.expressions import DIALECT, Types, type_of
-from tidelake.config.gold import Detection, GoldTable, Join, Measure
+from tidelake.config.gold_definitions import Detection, GoldTable, Join, Measure
 from tidelake.config.model import Documented, Duration, Model, PositiveDuration, Text, matching
 from tidelake.config.names import (
     BRONZE_COLUMNS,

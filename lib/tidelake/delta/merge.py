@@ -31,7 +31,7 @@ from tidelake.config.types import quoted
 from tidelake.delta.access import detail
 from tidelake.delta.log import USER_METADATA, Commit, encode
 from tidelake.delta.tables import Table
-from tidelake.gold.plan import GONE, MergePlan
+from tidelake.gold.kinds import GONE, MergePlan
 from tidelake.spark import tuning
 from tidelake.spark.engine import with_settings
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 from tidelake.config import Pipeline
-from tidelake.config.gold import Ends
+from tidelake.config.gold_definitions import Ends
 from tidelake.delta.log import ERASED, Commit, last_commit
 from tidelake.delta.positions import BEGINNING, Position, version_at
 from tidelake.delta.tables import Table

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from tidelake.columns import VALUE as _VALUE
 from tidelake.columns import instant, literal, try_eval
-from tidelake.config.gold import (
+from tidelake.config.gold_definitions import (
     HOUR,
     LAST_PLACE,
     TOTAL,
@@ -27,8 +27,8 @@ from tidelake.config.gold import (
     ImpossibleTravel,
     UnusualAmount,
 )
+from tidelake.gold.kinds import GONE, OWN, Expression, GoldBatch, GoldKind, Inputs, MergePlan, span
 from tidelake.gold.measures import GoldPlan, value_of
-from tidelake.gold.plan import GONE, OWN, Expression, GoldBatch, GoldKind, Inputs, MergePlan, span
 from tidelake.gold.windows import to_partials
 from tidelake.instants import back
 

@@ -16,8 +16,8 @@ from pyspark.sql import functions as F
 
 from tidelake.columns import VALUE, equal, holds, literal, try_eval
 from tidelake.config import Join
-from tidelake.config.gold import Ends, LeftSide, RightSide
-from tidelake.gold.plan import OWN, Expression, GoldBatch, GoldKind, Inputs, MergePlan, span
+from tidelake.config.gold_definitions import Ends, LeftSide, RightSide
+from tidelake.gold.kinds import OWN, Expression, GoldBatch, GoldKind, Inputs, MergePlan, span
 
 LEFT, LEFT_TIME = "_left", "_left_time"
 RIGHT, RIGHT_TIME = "_right", "_right_time"

@@ -15,9 +15,9 @@ from pyspark.sql import functions as F
 
 from tidelake.columns import literal
 from tidelake.config import GoldTable, SessionWindow
-from tidelake.config.gold import Ends
+from tidelake.config.gold_definitions import Ends
+from tidelake.gold.kinds import GONE, OWN, GoldBatch, Inputs, MergePlan, held_with_span
 from tidelake.gold.measures import GoldPlan, shown_of, states_of, to_values
-from tidelake.gold.plan import GONE, OWN, GoldBatch, Inputs, MergePlan, held_with_span
 from tidelake.gold.windows import Aggregated
 from tidelake.spark import tuning
 

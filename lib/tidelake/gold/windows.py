@@ -15,7 +15,16 @@ from pyspark.sql import functions as F
 
 from tidelake.columns import holds, literal
 from tidelake.config import GlobalWindow, GoldTable, HoppingWindow, TumblingWindow
-from tidelake.config.gold import Ends
+from tidelake.config.gold_definitions import Ends
+from tidelake.gold.kinds import (
+    OWN,
+    Expression,
+    GoldBatch,
+    GoldKind,
+    Inputs,
+    MergePlan,
+    held_with_span,
+)
 from tidelake.gold.measures import (
     GoldPlan,
     aggregates_of,
@@ -26,15 +35,6 @@ from tidelake.gold.measures import (
     tolerances,
     unhashed_of,
     with_terms,
-)
-from tidelake.gold.plan import (
-    OWN,
-    Expression,
-    GoldBatch,
-    GoldKind,
-    Inputs,
-    MergePlan,
-    held_with_span,
 )
 
 BOUNDS = ("window_start", "window_end")

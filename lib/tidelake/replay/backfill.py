@@ -26,7 +26,7 @@ from tidelake.delta.positions import Position
 from tidelake.delta.tables import BESIDE, Hop, Lake, Table
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.folders import Folder, remove_tree, write_whole
-from tidelake.gold.plan import Inputs
+from tidelake.gold.kinds import Inputs
 from tidelake.ops.history import history
 from tidelake.ops.query import ask
 from tidelake.replay.generations import closing_tables, decided_before, rebuild_gold, rebuild_silver

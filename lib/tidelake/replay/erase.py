@@ -31,7 +31,7 @@ from tidelake.delta.tables import HOPS, Hop, Lake, Table
 from tidelake.errors import NotBuiltError, RefusedError, SourceError, UsageError
 from tidelake.fingerprints import EMPTY, bronze_marks
 from tidelake.folders import remove_tree
-from tidelake.gold.plan import span
+from tidelake.gold.kinds import span
 from tidelake.instants import to_json
 from tidelake.ops.history import history, require_tables
 from tidelake.ops.maintenance import needs_of, vacuum

@@ -47,7 +47,7 @@ from tidelake.delta.tables import Hop, Table
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.fingerprints import EMPTY, bronze_marks, fingerprint
 from tidelake.folders import listed
-from tidelake.gold.plan import Inputs
+from tidelake.gold.kinds import Inputs
 from tidelake.ops.history import history, require_table
 from tidelake.replay.verify_silver import ORIGIN as OF_THE_BATCH
 from tidelake.replay.verify_silver import read_inputs

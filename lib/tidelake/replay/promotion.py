@@ -32,7 +32,7 @@ from tidelake.delta.notes import (
 )
 from tidelake.delta.positions import BEGINNING, Position, rows_between
 from tidelake.errors import RefusedError, UnbalancedError, UsageError
-from tidelake.gold.plan import OWN
+from tidelake.gold.kinds import OWN
 from tidelake.ops.history import history
 from tidelake.ops.ledger import read_ledger
 from tidelake.replay.backfill import State, fill, green_lake, green_run, need_state, write_state

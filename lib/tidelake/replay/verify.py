@@ -34,7 +34,7 @@ from tidelake.fingerprints import (
     fingerprint,
     ids_in,
 )
-from tidelake.gold.plan import GoldKind, Inputs
+from tidelake.gold.kinds import GoldKind, Inputs
 from tidelake.instants import from_json, from_micros
 from tidelake.ops.history import history, require_table
 from tidelake.replay.compare import (

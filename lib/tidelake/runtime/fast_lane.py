@@ -23,7 +23,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from tidelake.bronze import read_stream
 from tidelake.columns import instant
 from tidelake.config import Detection, FilesSource, KafkaSource
-from tidelake.config.gold import FastLane
+from tidelake.config.gold_definitions import FastLane
 from tidelake.delta.access import load
 from tidelake.delta.append import append
 from tidelake.delta.log import last_commit
@@ -33,7 +33,7 @@ from tidelake.delta.tables import Table
 from tidelake.errors import NotBuiltError, TidelakeError, UsageError
 from tidelake.folders import Folder, remove_tree
 from tidelake.gold.detections import EVIDENCE, RULE, known, to_fast_alerts
-from tidelake.gold.plan import OWN
+from tidelake.gold.kinds import OWN
 from tidelake.instants import BEGINNING as FIRST_INSTANT
 from tidelake.instants import back, from_micros
 from tidelake.kafka.client import refuse_unreachable

@@ -26,7 +26,7 @@ from tidelake.delta.notes import (
 from tidelake.delta.positions import BEGINNING, Position, size_between
 from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
-from tidelake.gold.plan import GONE, OWN, GoldBatch, Inputs, MergePlan
+from tidelake.gold.kinds import GONE, OWN, GoldBatch, Inputs, MergePlan
 from tidelake.runtime.checkpoints import Fence
 from tidelake.runtime.gold_tables import (
     Target,

@@ -21,7 +21,7 @@ from tidelake.delta.tables import Lake, Table
 from tidelake.gold.detections import Detected
 from tidelake.gold.dimensions import Dimension
 from tidelake.gold.joins import Joined
-from tidelake.gold.plan import OWN, GoldKind, columns_read
+from tidelake.gold.kinds import OWN, GoldKind, columns_read
 from tidelake.gold.sessions import Sessions
 from tidelake.gold.windows import Windowed
 

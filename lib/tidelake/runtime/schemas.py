@@ -34,7 +34,7 @@ from tidelake.delta.log import CREATION, FIRST_GENERATION, last_commit, newest_v
 from tidelake.delta.merge import compact, is_due
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import ConfigError, UsageError, Violation
-from tidelake.gold.plan import OWN, Inputs
+from tidelake.gold.kinds import OWN, Inputs
 from tidelake.instants import from_micros, to_json
 from tidelake.kafka.registry import Version, incompatibility, versions_of
 from tidelake.runtime.failures import FOREIGN

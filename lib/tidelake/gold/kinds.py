@@ -19,7 +19,7 @@ from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from tidelake.columns import stamped
-from tidelake.config.gold import Ends
+from tidelake.config.gold_definitions import Ends
 from tidelake.instants import from_micros
 
 # The key of the pipeline's own silver among the inputs; others go by their table's name.
@@ -41,7 +41,7 @@ class Inputs:
     whole: Callable[[str], DataFrame]
 
 
-class Hold(Protocol):
+class FrameHold(Protocol):
     """Keeps frames that a batch reads more than once, until it ends."""
 
     def __call__(self, frame: DataFrame) -> DataFrame:
@@ -71,7 +71,7 @@ class GoldBatch:
     generation: str
     number: int
     slots: int
-    hold: Hold
+    hold: FrameHold
 
     @property
     def events(self) -> DataFrame:
@@ -187,7 +187,7 @@ def span(rows: DataFrame, low: str, high: str) -> tuple[datetime, datetime] | No
 
 
 def held_with_span(
-    rows: DataFrame, low: str, high: str, hold: Hold
+    rows: DataFrame, low: str, high: str, hold: FrameHold
 ) -> tuple[DataFrame, tuple[datetime, datetime]]:
     """Keep rows, of which there are some, at once, and return their span, in one job."""
     told = Observation()

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tidelake.config import GoldTable
-from tidelake.config.gold import Join
+from tidelake.config.gold_definitions import Join
 from tidelake.gold.joins import Joined
-from tidelake.gold.plan import columns_read
+from tidelake.gold.kinds import columns_read
 from tidelake.gold.windows import Windowed
 
 COLUMNS = [
