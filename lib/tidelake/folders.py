@@ -133,7 +133,7 @@ class Listed:
 
     def text(self) -> str:
         """Read the file; from a store it is fetched once for each tag."""
-        return _memory.text(self) if self.tag else self.path.read_text(encoding="utf-8")
+        return _cache.text(self) if self.tag else self.path.read_text(encoding="utf-8")
 
 
 def list_folder(folder: Folder) -> list[Listed]:
@@ -179,7 +179,7 @@ def write_whole(file: Folder, text: str) -> None:
     written.rename(file)
 
 
-class _Memory:
+class _TextCache:
     """Caches texts that were fetched, the most recently used ones, up to a number of bytes."""
 
     def __init__(self) -> None:
@@ -206,7 +206,7 @@ class _Memory:
         return text
 
 
-_memory = _Memory()
+_cache = _TextCache()
 
 
 def states_of(paths: Sequence[str]) -> list[tuple[int, int]]:

@@ -130,7 +130,7 @@ def erased(filled: World, tmp_path_factory: pytest.TempPathFactory) -> Erased:
     remembered = played.lake.checkpoints("clickstream", "silver") / "g1" / "state" / "0"
     remembered.mkdir(parents=True)
     (remembered / "ids").write_text("zoe")
-    with _dying_at("go_on_silver"):
+    with _dying_at("continue_silver"):
         erase(played.context, _ZOE)
     before = versions(played.lake)
     for command in (
@@ -310,7 +310,7 @@ def _refused(*_: Any) -> None:
         ("_name_generation", 0, generations),
         ("rebuild_gold", 0, steps),
         *[("append", call, generations) for call in range(3)],
-        ("send", 0, steps),
+        ("requeue_rows", 0, steps),
         ("run_hops", 1, steps),
         ("copy_books", 0, steps),
         ("end", 0, steps),

@@ -20,7 +20,7 @@ from tidelake.delta.access import load
 from tidelake.delta.append import append
 from tidelake.delta.log import last_commit
 from tidelake.ops.ledger import read_ledger
-from tidelake.replay.requeue import as_requeued, kept_in
+from tidelake.replay.requeue import as_requeued, read_side
 from tidelake.replay.verify import Verification, verify
 
 _NOON = START + timedelta(days=1, hours=12)
@@ -75,7 +75,7 @@ def test_each_event_is_accepted_once_and_every_row_has_a_fate(twice: Played) -> 
 
 def test_as_many_rows_are_requeued_as_a_side_table_holds(twice: Played) -> None:
     run, name = twice.world.context, "clickstream"
-    kept = kept_in(run, run.lake.quarantine(name))
+    kept = read_side(run, run.lake.quarantine(name))
     assert kept.count() == as_requeued(run, kept, "quarantine").count() == 4
     # A late row's copy is a duplicate: of the two in bronze one is requeued.
     one = load(run.spark, run.lake.silver(name)).where("event_id IN ('e1', 'e5')")

@@ -12,7 +12,7 @@ from tidelake.config import KafkaSource
 from tidelake.config.source import Address, address_of, is_address
 from tidelake.errors import UsageError
 from tidelake.kafka import client
-from tidelake.kafka.broker import down, find, words_of
+from tidelake.kafka.broker import down, find, log_tail
 from tidelake.kafka.topic_offsets import differs, planned_offsets
 from tidelake.kafka.topic_source import Topic, lost, options_of
 
@@ -113,7 +113,7 @@ def test_an_address_names_brokers_and_topic() -> None:
 def test_where_no_broker_was_started_none_is_found(tmp_path: Path) -> None:
     assert find(tmp_path) is None
     assert down(tmp_path) is False
-    assert words_of(tmp_path) == ""
+    assert log_tail(tmp_path) == ""
 
 
 def test_a_process_that_is_no_broker_is_left_alone(tmp_path: Path) -> None:

@@ -110,14 +110,14 @@ def test_a_table_that_was_deleted_and_made_anew_is_read_anew(s3: Store) -> None:
 
 def test_what_is_kept_of_a_log_has_a_bound(s3: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folders, "_KEPT_BYTES", 100)
-    memory = folders._Memory()
+    cache = folders._TextCache()
     lake = folder(s3.prefix())
     for number in range(10):
         s3.put(f"{lake}/{number}.json", b"x" * 60)
 
-    assert [memory.text(file) for file in list_folder(lake)] == ["x" * 60] * 10
-    assert len(memory._texts) == 1
-    assert memory._bytes == 60
+    assert [cache.text(file) for file in list_folder(lake)] == ["x" * 60] * 10
+    assert len(cache._texts) == 1
+    assert cache._bytes == 60
 
 
 def test_an_interrupted_repair_leaves_a_checkpoint_that_is_refused_or_counts_for_nothing(

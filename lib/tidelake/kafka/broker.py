@@ -144,7 +144,7 @@ def kill(broker: Broker) -> None:
         _ends(broker)
 
 
-def words_of(folder: Path, lines: int = 20) -> str:
+def log_tail(folder: Path, lines: int = 20) -> str:
     """Return the last lines of a broker's log."""
     file = folder.absolute() / _LOG
     text = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
@@ -152,7 +152,7 @@ def words_of(folder: Path, lines: int = 20) -> str:
 
 
 def _not_started(folder: Path) -> MachineError:
-    last = words_of(folder, 3)
+    last = log_tail(folder, 3)
     return MachineError(f"the broker did not start. Its own words are in {folder / _LOG}:\n{last}")
 
 

@@ -73,11 +73,9 @@ def client_options(source: KafkaSource) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Topic:
-    """The state of a topic at the broker.
+    """A topic at the broker, whose id changes when it is deleted and created again.
 
-    Attributes:
-        id: Changes when the topic is deleted and created again.
-        held: By partition, the first offset that is still there, and the one after the last.
+    ``held`` has the first offset of each partition that is still there, and the one after the last.
     """
 
     id: str

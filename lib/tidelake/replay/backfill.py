@@ -78,7 +78,7 @@ class GreenLake(Lake):
 
 @dataclass(frozen=True)
 class State:
-    """What is known of a backfill between commands.
+    """The state of a backfill between commands.
 
     Attributes:
         start: The layer that it reads.

@@ -72,14 +72,10 @@ class RowDifference:
 
 @dataclass(frozen=True)
 class TableComparison:
-    """The result of a comparison.
+    """The result of a comparison: how many rows or groups differ, and the first of them.
 
-    Attributes:
-        rows: Number of stored rows.
-        columns: The columns that were compared.
-        sums: Count and sum of hashes of the stored rows, by group.
-        differing: Number of rows, or of groups without a key, that differ.
-        differences: The first of them.
+    ``rows`` and ``columns`` are those of the stored table, ``sums`` its counts and sums of hashes
+    by group.
     """
 
     rows: int

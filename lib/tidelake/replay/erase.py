@@ -17,7 +17,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from tidelake.columns import literal
 from tidelake.config import FilesSource
@@ -39,20 +38,21 @@ from tidelake.replay.backfill import clear, folder_of, read_state, what_next
 from tidelake.replay.erase_records import (
     Erasure,
     begin,
+    conflicting,
     count_rows,
     end,
     find_records,
-    held_tables,
     read_begun,
+    tables_with_records,
 )
 from tidelake.replay.generations import (
+    continue_silver,
     fitted_to_bronze,
-    go_on_silver,
     gold_mismatch,
     heads,
     rebuild_gold,
 )
-from tidelake.replay.requeue import as_requeued, kept_in, send
+from tidelake.replay.requeue import as_requeued, requeue_rows
 from tidelake.replay.subject import Subject
 from tidelake.runtime.books import close_epoch, copy_books
 from tidelake.runtime.held import Held
@@ -81,12 +81,10 @@ class Remains(NamedTuple):
 
 @dataclass(frozen=True)
 class Report:
-    """The result of an erasure, without the subject's value.
+    """The result of an erasure: the number of erased rows by table, and what remains.
 
-    Attributes:
-        rows: Number of erased rows, by the table's logical name.
-        sent_again: Number of requeued neighbours, whose event an erased row had taken.
-        rollback_given_up: Whether a backfill's tables were removed, and with them its rollback.
+    ``sent_again`` is the number of requeued neighbours, whose event an erased row had taken. A
+    rollback is given up where a backfill's tables were removed.
     """
 
     pipeline: str
@@ -224,7 +222,7 @@ def _delete(run: Run, begun: Erasure) -> None:
         reach = span(records, "ingested_at", "ingested_at")
         # Delta skips files by it.
         within = "t.ingested_at BETWEEN {} AND {}".format(*map(literal, reach)) if reach else ""
-        for table in held_tables(run.lake, run.pipeline.name):
+        for table in tables_with_records(run.lake, run.pipeline.name):
             note = None
             if table == bronze:
                 last = last_commit(bronze)
@@ -247,7 +245,7 @@ def _continue(run: Run, begun: Erasure) -> None:
     lake, name = run.lake, run.pipeline.name
     if not any(erasure_of(commit) == begun.name for commit in commits(lake.silver(name))):
         until = heads(lake.silver_inputs(name))
-        go_on_silver(run, until, erased=deductions_note(begun.name, begun.deductions))
+        continue_silver(run, until, erased=deductions_note(begun.name, begun.deductions))
     if gold_mismatch(run):
         rebuild_gold(run)
         run.progress.say(f"gold computed anew: {', '.join(run.pipeline.gold_names)}")
@@ -257,15 +255,12 @@ def _send_neighbours(run: Run, begun: Erasure) -> int:
     """Requeue the neighbours that are still in quarantine."""
     with Held() as hold:
         theirs = begun.neighbours(run).select("record_id")
-        waiting = kept_in(run, run.lake.quarantine(run.pipeline.name)).where(
-            F.col("stage") == "conflicting_duplicate"
-        )
-        rows = hold(waiting.join(theirs, on="record_id", how="left_semi"))
+        rows = hold(conflicting(run).join(theirs, on="record_id", how="left_semi"))
         chosen = rows.select("record_id", "ingested_at").distinct()
         expected = chosen.count()
         if not expected:
             return 0
-        return send(run, hold(as_requeued(run, chosen, "quarantine")), expected=expected)
+        return requeue_rows(run, hold(as_requeued(run, chosen, "quarantine")), expected=expected)
 
 
 def _forget_ids(run: Run) -> None:
@@ -309,7 +304,7 @@ def _filled_tables(run: Run) -> list[Table]:
     """List the existing tables of a pipeline that may hold rows of subjects."""
     lake, name = run.lake, run.pipeline.name
     gold = [lake.table(table) for table in run.pipeline.gold_names]
-    return [*reversed(held_tables(lake, name)), *[table for table in gold if table.exists]]
+    return [*reversed(tables_with_records(lake, name)), *[table for table in gold if table.exists]]
 
 
 def _old_files(run: Run) -> Iterator[Remains]:

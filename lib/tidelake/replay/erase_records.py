@@ -24,7 +24,7 @@ from tidelake.errors import UsageError
 from tidelake.fingerprints import contents, fingerprint
 from tidelake.folders import Folder, remove_tree, write_whole
 from tidelake.instants import from_micros
-from tidelake.replay.requeue import kept_in
+from tidelake.replay.requeue import read_side
 from tidelake.replay.subject import EVENT_ID, Subject
 from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
@@ -40,13 +40,12 @@ class Erasure:
     """An erasure that has begun, as it is stored between its steps, with no value of any row.
 
     Attributes:
-        name: The instant at which it began, which identifies it.
+        name: The instant at which it began.
         subject: A hash of the subject.
         definition: A hash of the definition that found the records.
         rows: Number of rows that tables lose, by logical name.
-        arrivals: The rows that bronze loses, by arrival.
-        deductions: The rows that silver's batches lose, by fate; also fates without a row, and the
-            records themselves.
+        arrivals: The rows that bronze loses.
+        deductions: The rows that silver's batches lose, fates without a row, and the records.
         sources: The files or topics of the records.
         folder: Where it is stored, with the record ids.
     """
@@ -212,16 +211,22 @@ def _find_neighbours(run: Run, records: DataFrame) -> DataFrame:
     ]
     ids = records.select("record_id")
     events = reduce(DataFrame.unionByName, accepted).join(ids, on="record_id", how="left_semi")
-    conflicts = kept_in(run, lake.quarantine(name)).where(F.col("stage") == "conflicting_duplicate")
     return (
-        conflicts.join(events.select(EVENT_ID).distinct(), on=EVENT_ID, how="left_semi")
+        conflicting(run)
+        .join(events.select(EVENT_ID).distinct(), on=EVENT_ID, how="left_semi")
         .join(ids, on="record_id", how="left_anti")
         .select("record_id", "ingested_at")
         .distinct()
     )
 
 
-def held_tables(lake: Lake, name: str) -> list[Table]:
+def conflicting(run: Run) -> DataFrame:
+    """Read the conflicting duplicates that are still in quarantine."""
+    quarantined = read_side(run, run.lake.quarantine(run.pipeline.name))
+    return quarantined.where(F.col("stage") == "conflicting_duplicate")
+
+
+def tables_with_records(lake: Lake, name: str) -> list[Table]:
     """List the existing tables with record ids, bronze last."""
     known = [
         lake.requeue(name),
@@ -236,7 +241,7 @@ def held_tables(lake: Lake, name: str) -> list[Table]:
 
 def count_rows(run: Run, records: DataFrame) -> dict[str, int]:
     """Count the rows of some records in each table with record ids."""
-    tables = held_tables(run.lake, run.pipeline.name)
+    tables = tables_with_records(run.lake, run.pipeline.name)
     return {table.name: _of(run, table, records).count() for table in reversed(tables)}
 
 
@@ -272,13 +277,8 @@ def _count_deductions(run: Run, records: DataFrame, rows: dict[str, int]) -> lis
     ]
     total, ids = records.agg(F.count("*"), fingerprint()).collect()[0]
     deductions.append(Deduction("", -1, RECORDS, total, *ids))
-    somewhere = reduce(
-        DataFrame.unionByName,
-        [
-            one.select("record_id")
-            for one in (load(run.spark, silver), kept_in(run, quarantine), kept_in(run, late))
-        ],
-    )
+    frames = load(run.spark, silver), read_side(run, quarantine), read_side(run, late)
+    somewhere = reduce(DataFrame.unionByName, [one.select("record_id") for one in frames])
     fate = F.when(F.col(_WAS_FILTERED), "filtered").otherwise("duplicate").alias("fate")
     nowhere = records.join(somewhere, on="record_id", how="left_anti")
     found = nowhere.groupBy(fate).count().orderBy("fate").collect()

@@ -46,22 +46,12 @@ class GoldCount:
 
 @dataclass(frozen=True)
 class Fate:
-    """The fate of a record; instants are UTC, and what could not be decoded is None.
+    """The fate of a record, with the reasons as text; instants are UTC.
 
-    Attributes:
-        record_id: The record.
-        state: Its fate; ``requeued``: silver has not taken its row in the requeue, ``pending``: its
-            row in bronze.
-        event_id: The id of its event.
-        source: The file or topic.
-        ingested_at: When it arrived.
-        payload: Its bytes.
-        event_time: When it happened.
-        stage: Where a quarantined row failed.
-        reasons: Why it has this fate, as text.
-        copy_of: The accepted record of which it is a duplicate.
-        requeued_at: When it was last requeued.
-        counted: The rows of gold in which an accepted record counts.
+    Silver has not taken the row of a ``requeued`` record in the requeue, nor that of a ``pending``
+    one in bronze. An id or a time that could not be decoded is None. ``stage`` is that of a
+    quarantined row, ``copy_of`` the accepted record of which it is a duplicate, ``counted`` the
+    rows of gold in which an accepted record counts.
     """
 
     record_id: str

@@ -130,7 +130,7 @@ def begin(
     return {"pipeline": name, "hop": hop, "generation": generation, "batch": batch}
 
 
-def go_on_silver(
+def continue_silver(
     run: Run, until: Mapping[str, Position], *, erased: Mapping[str, Any] | None = None
 ) -> str:
     """Begin a generation of silver that keeps the tables' rows, and return its name.
@@ -152,15 +152,7 @@ def go_on_silver(
     batch = max(last.batch, FIRST) if is_begun else CREATION
     begin(run, "silver", generation, batch, until)
     before = SilverNote.of(last)
-    # What holds between batches; the fields of one batch are empty.
-    idle = SilverNote(
-        watermark_in=before.watermark,
-        watermark=before.watermark,
-        settled=before.settled,
-        partitions=before.partitions,
-        until=until,
-        dimensions=before.dimensions,
-    )
+    idle = replace(without_batch(before, until), watermark_in=before.watermark)
     books = idle.to_json() if is_begun else {}
     if erased is not None:
         books[ERASED] = dict(erased)
@@ -168,7 +160,18 @@ def go_on_silver(
     return generation
 
 
-def go_on_gold(run: Run, tables: Sequence[Table], until: Mapping[str, Position]) -> str:
+def without_batch(note: SilverNote, until: Mapping[str, Position]) -> SilverNote:
+    """Keep the state that batches hand on, at a position, without the counts of one batch."""
+    return SilverNote(
+        watermark=note.watermark,
+        settled=note.settled,
+        partitions=note.partitions,
+        until=until,
+        dimensions=note.dimensions,
+    )
+
+
+def continue_gold(run: Run, tables: Sequence[Table], until: Mapping[str, Position]) -> str:
     """Begin a generation of gold that keeps the tables' rows, and return its name."""
     generation = next_generation(run, "gold")
     begin(run, "gold", generation, _last_batch(_newest_of(run, "gold", tables[0])), until)
@@ -478,7 +481,7 @@ def _repair_silver(run: Run) -> Repaired:
     for key, followed in lake.silver_inputs(name).items():
         if rewritten_after(followed, until.get(key, BEGINNING)) is not None:
             return Repaired(rebuild_silver(run), f"{followed.name} was rewritten")
-    return Repaired(go_on_silver(run, until))
+    return Repaired(continue_silver(run, until))
 
 
 def _repair_gold(run: Run) -> Repaired:
@@ -488,4 +491,4 @@ def _repair_gold(run: Run) -> Repaired:
     if why:
         return Repaired(rebuild_gold(run), why)
     tables = closing_tables(run, "gold")
-    return Repaired(go_on_gold(run, tables, positions(_newest_of(run, "gold", tables[0]))))
+    return Repaired(continue_gold(run, tables, positions(_newest_of(run, "gold", tables[0]))))

@@ -41,16 +41,17 @@ from tidelake.replay.generations import (
     FIRST,
     begin,
     closing_tables,
+    continue_gold,
+    continue_silver,
     fitted_to_bronze,
-    go_on_gold,
-    go_on_silver,
     heads,
     next_generation,
     rebuild_gold,
     replace_gold,
     replace_rows,
+    without_batch,
 )
-from tidelake.replay.requeue import next_instant, send, waiting
+from tidelake.replay.requeue import next_instant, requeue_rows, waiting
 from tidelake.replay.verify import shape_of
 from tidelake.replay.verify_silver import ORIGIN, read_inputs
 from tidelake.runtime.gold_tables import inputs_of, targets_of
@@ -69,10 +70,7 @@ _TABLE, _WHOLE, _OWN = "_table", "_whole", "_own"
 class Change:
     """Rows of bronze that a backfill gives another fate, or other values.
 
-    Attributes:
-        was: The live table that holds them, if any.
-        becomes: The green table that holds them, if any.
-        example: The record id of one of them.
+    With the live and the green table that hold them, if any, and the record id of one of them.
     """
 
     was: str | None
@@ -271,17 +269,8 @@ def _install_silver(run: Run, green: Run) -> None:
     replace_rows(run, requeue, None, emptied)
     until = {"bronze": notes[0].until["bronze"]} | heads({"requeue": requeue})
     note = begin(run, "silver", generation, FIRST, until)
-    books = replace(
-        notes[0],
-        watermark_in=None,
-        counts=counts,
-        taken={"bronze": sum(count.rows for count in counts), "requeue": 0},
-        until=until,
-        warnings={},
-        searched=0,
-        seconds=0.0,
-        columns=(),
-    )
+    taken = {"bronze": sum(count.rows for count in counts), "requeue": 0}
+    books = replace(without_batch(notes[0], until), counts=counts, taken=taken)
     silver, *side = inputs.decided(run).items()
     for table, rows in (*side, silver):
         if table == silver[0]:
@@ -325,7 +314,8 @@ def _requeue_again(run: Run, rows: DataFrame) -> None:
     once = rows.dropDuplicates(["record_id"])
     for reason, count in sorted(once.groupBy("reason").count().collect()):
         wanted = once.where(F.col("reason") == reason)
-        send(run, wanted.withColumn("requeued_at", F.lit(next_instant(run))), expected=count)
+        wanted = wanted.withColumn("requeued_at", F.lit(next_instant(run)))
+        requeue_rows(run, wanted, expected=count)
 
 
 def _install_gold(run: Run, green: Run, *, follows_new_silver: bool) -> None:
@@ -379,8 +369,8 @@ def rollback(run: Run) -> State:
             for own in sorted(state.before, key=lambda one: (one == requeue.name, one)):
                 _restore(run, state, own)
             if from_bronze:
-                _continue_silver(run, state)
-            _continue_gold(run, state)
+                _continue_restored_silver(run, state)
+            _continue_restored_gold(run, state)
         state = _advance(run, "note that all tables are put back", state, stage="rolled back")
         if from_bronze:
             remedy = (
@@ -407,7 +397,7 @@ def _restore(run: Run, state: State, own: str) -> None:
         ) from error
 
 
-def _continue_silver(run: Run, state: State) -> None:
+def _continue_restored_silver(run: Run, state: State) -> None:
     """Begin a generation of silver after the restored requeue, and requeue what waited in it.
 
     Silver's stream cannot read past a RESTORE, so rows that waited before it are appended after it.
@@ -417,7 +407,7 @@ def _continue_silver(run: Run, state: State) -> None:
     if silver.name not in state.before:
         _empty_silver(run)
     bronze = position(last_commit(silver), "bronze")
-    go_on_silver(run, {"bronze": bronze} | heads({"requeue": requeue}))
+    continue_silver(run, {"bronze": bronze} | heads({"requeue": requeue}))
     restored = state.before[requeue.name]
     sent = restored if state.requeue is None else max(state.requeue, restored)
     since = _requeued_between(run, (restored + 1, -1), (sent + 1, -1))
@@ -442,7 +432,7 @@ def _empty_silver(run: Run) -> None:
         replace_rows(run, table, None, note)
 
 
-def _continue_gold(run: Run, state: State) -> None:
+def _continue_restored_gold(run: Run, state: State) -> None:
     """Begin a generation of gold; rebuild it where it had not consumed all of silver."""
     from_bronze = state.start == "bronze"
     tables = [table for table in closing_tables(run, "gold") if table.name in state.before]
@@ -454,4 +444,4 @@ def _continue_gold(run: Run, state: State) -> None:
         return
     if from_bronze:
         until |= heads({OWN: run.lake.silver(run.pipeline.name)})
-    go_on_gold(run, tables, until)
+    continue_gold(run, tables, until)

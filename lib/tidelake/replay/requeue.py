@@ -44,10 +44,10 @@ _DISCARDED_DDL = (
 
 def waiting(run: Run, side: Table) -> DataFrame:
     """Read the rows of a side table that were neither requeued nor discarded."""
-    return kept_in(run, side, but_discarded=True)
+    return read_side(run, side, but_discarded=True)
 
 
-def kept_in(
+def read_side(
     run: Run,
     side: Table,
     closed: ClosedBatch | None = None,
@@ -104,7 +104,7 @@ def apply_late(run: Run, *, event_date: date | None = None) -> int:
             rows = rows.where(F.col("event_date") == F.lit(event_date.isoformat()).cast("date"))
         chosen = hold(rows.select("record_id", "ingested_at"))
         expected = chosen.count()
-        return send(locked, hold(as_requeued(run, chosen, "late")), expected=expected)
+        return requeue_rows(locked, hold(as_requeued(run, chosen, "late")), expected=expected)
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ def replay_quarantine(run: Run, choice: Choice, *, look_only: bool = False) -> R
             return shown
         freed = decided.where(F.col(FATE) != QUARANTINED).select("record_id")
         sent = hold(rows.join(freed, on="record_id", how="left_semi"))
-        return replace(shown, requeued=send(locked, sent, expected=shown.released))
+        return replace(shown, requeued=requeue_rows(locked, sent, expected=shown.released))
 
 
 def discard_quarantine(run: Run, choice: Choice, *, why: str) -> int:
@@ -256,7 +256,7 @@ def as_requeued(run: Run, rows: DataFrame, reason: Reason) -> DataFrame:
     )
 
 
-def send(run: Run, rows: DataFrame, *, expected: int) -> int:
+def requeue_rows(run: Run, rows: DataFrame, *, expected: int) -> int:
     """Append the rows of :func:`as_requeued` to the requeue, under silver's lock.
 
     Raises:

@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -399,7 +398,6 @@ def changed_since(run: Run, earlier: Mapping[str, Any]) -> dict[str, list[RowDif
     return found
 
 
-@cache
 def _code() -> str:
     """Hash the code of this package."""
     home = Path(tidelake.__file__).parent

@@ -35,7 +35,7 @@ from tidelake.replay.compare import (
     typed_like,
     types_in,
 )
-from tidelake.replay.requeue import kept_in
+from tidelake.replay.requeue import read_side
 from tidelake.runtime.accepted_rows import AcceptedRows
 from tidelake.runtime.gold_tables import up_to
 from tidelake.runtime.held import Held
@@ -128,8 +128,8 @@ def read_inputs(run: Run) -> SilverInputs:
         read("bronze"),
         requeued,
         with_id_hash(load(spark, silver, version=version)),
-        kept_in(run, lake.quarantine(name), closed, requeued=requeued),
-        with_id_hash(kept_in(run, lake.late(name), closed, requeued=requeued)),
+        read_side(run, lake.quarantine(name), closed, requeued=requeued),
+        with_id_hash(read_side(run, lake.late(name), closed, requeued=requeued)),
     )
 
 
