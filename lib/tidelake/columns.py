@@ -32,6 +32,11 @@ def literal(moment: datetime) -> str:
     return f"TIMESTAMP'{moment.astimezone(UTC).replace(tzinfo=None).isoformat(' ')}Z'"
 
 
+def between(column: str, bounds: tuple[datetime, datetime]) -> str:
+    """Write in Spark SQL that a column lies between two instants, both included."""
+    return f"{column} BETWEEN {literal(bounds[0])} AND {literal(bounds[1])}"
+
+
 def stamped(rows: DataFrame, *, generation: str, batch: int) -> DataFrame:
     """Add the generation and the batch that rows come from."""
     return rows.withColumns(
@@ -76,6 +81,13 @@ def try_eval(sql: str, cast: str | None = None, *, types: Types | None = None) -
 def holds(condition: str) -> Column:
     """Evaluate a user's condition; null and failure count as false."""
     return F.coalesce(try_eval(condition, "boolean").getField(VALUE), F.lit(False))
+
+
+def failed_within(where: str | None, broken: Column) -> Column:
+    """Return where a user's condition fails, or holds while ``broken`` does; None: it holds."""
+    if where is None:
+        return broken
+    return try_eval(where, "boolean").isNull() | (holds(where) & broken)
 
 
 def equal(one: Column, its_type: DataType, other: Column, other_type: DataType) -> Column:

@@ -105,11 +105,10 @@ def init(
     if choices["window"] == timedelta(0):
         raise UsageError("--window must be longer than 0")
     origin = source if source is not None else str(sample)
-    if name is None:
-        name = _name_from(origin)
-        if asking:
-            name = click.prompt("Name of the pipeline", default=name, err=True)
-    assert name is not None
+    suggested = _name_from(origin)
+    if name is None and asking:
+        name = click.prompt("Name of the pipeline", default=suggested, err=True)
+    name = name or suggested
     files = files_for(target, name)
     topic = address_of(origin) if is_address(origin) else None
     found = _sampled(topic, sample or Path(origin), sample is not None, lines)

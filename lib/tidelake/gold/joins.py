@@ -7,14 +7,13 @@ may change, and their rows are computed anew from all of silver that was taken.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from functools import reduce
 from operator import or_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from tidelake.columns import VALUE, equal, holds, literal, try_eval
+from tidelake.columns import VALUE, between, equal, failed_within, holds, try_eval
 from tidelake.config import Join
 from tidelake.config.gold_definitions import Ends, LeftSide, RightSide
 from tidelake.gold.kinds import OWN, Expression, GoldBatch, GoldKind, Inputs, MergePlan, span
@@ -81,21 +80,14 @@ class Joined(GoldKind):
         if not bounds:
             return None
         first, last = min(low for low, _ in bounds), max(high for _, high in bounds)
-        known = left_side(inputs.whole(OWN).where(_between(first, last)), join)
+        known = left_side(inputs.whole(OWN).where(between("event_time", (first, last))), join)
         left = batch.hold(changed_by(new_left, new_right, known, join))
-        near = inputs.whole(self._right).where(_between(first, last + join.within))
+        near = inputs.whole(self._right).where(between("event_time", (first, last + join.within)))
         return MergePlan(
             batch.hold(batch.stamped(matched(left, right_side(near, join), join))),
-            on=(
-                f"t.{LEFT} = s.{LEFT} "
-                f"AND t.{LEFT_TIME} BETWEEN {literal(first)} AND {literal(last)}"
-            ),
+            on=f"t.{LEFT} = s.{LEFT} AND {between(f't.{LEFT_TIME}', (first, last))}",
             changed=f"NOT t.{RIGHT} <=> s.{RIGHT}",
         )
-
-
-def _between(first: datetime, last: datetime) -> str:
-    return f"event_time BETWEEN {literal(first)} AND {literal(last)}"
 
 
 def left_side(events: DataFrame, join: Join) -> DataFrame:
@@ -131,9 +123,7 @@ def right_side(events: DataFrame, join: Join) -> DataFrame:
 def _failed(side: LeftSide | RightSide) -> Column:
     """Tell the events on which a side's ``where`` or one of its columns fails."""
     broken = reduce(or_, [try_eval(sql).isNull() for sql in side.columns.values()])
-    if side.where is None:
-        return broken
-    return try_eval(side.where, "boolean").isNull() | (holds(side.where) & broken)
+    return failed_within(side.where, broken)
 
 
 def changed_by(

@@ -17,7 +17,7 @@ from operator import or_
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from tidelake.columns import VALUE, holds, is_plain_name, try_eval
+from tidelake.columns import VALUE, failed_within, holds, is_plain_name, try_eval
 from tidelake.config import GoldTable, Measure
 
 _INSTANT = "struct(event_time, event_id)"
@@ -148,10 +148,7 @@ def _failed(table: GoldTable) -> Column:
     tried = [
         _tried(one).isNull() for one in table.measures if not (_counts_rows(one) or _is_safe(one))
     ]
-    broken = reduce(or_, tried, F.lit(False))
-    if table.where is None:
-        return broken
-    return try_eval(table.where, "boolean").isNull() | (holds(table.where) & broken)
+    return failed_within(table.where, reduce(or_, tried, F.lit(False)))
 
 
 def _counts_rows(measure: Measure) -> bool:

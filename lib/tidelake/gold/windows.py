@@ -13,7 +13,7 @@ from functools import cached_property
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from tidelake.columns import holds, literal
+from tidelake.columns import between, holds
 from tidelake.config import GlobalWindow, GoldTable, HoppingWindow, TumblingWindow
 from tidelake.config.gold_definitions import Ends
 from tidelake.gold.kinds import (
@@ -115,8 +115,8 @@ class Windowed(Aggregated):
         if self.moment is None:
             partials = batch.hold(partials)
         else:
-            partials, (first, last) = held_with_span(partials, self.moment, self.moment, batch.hold)
-            within = [f"t.{self.moment} BETWEEN {literal(first)} AND {literal(last)}"]
+            partials, bounds = held_with_span(partials, self.moment, self.moment, batch.hold)
+            within = [between(f"t.{self.moment}", bounds)]
         merged = {state.name: state.merge for state in states_of(gold)}
         # Delta casts what is assigned to the type of the stored column.
         update = merged | {shown.name: shown.over(merged) for shown in shown_of(gold)}

@@ -27,7 +27,7 @@ from tidelake.delta.tables import BESIDE, Hop, Lake, Table
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.folders import Folder, remove_tree, write_whole
 from tidelake.gold.kinds import Inputs
-from tidelake.ops.history import history
+from tidelake.ops.history import history, require_table
 from tidelake.ops.query import ask
 from tidelake.replay.generations import closing_tables, decided_before, rebuild_gold, rebuild_silver
 from tidelake.replay.verify_silver import ORIGIN
@@ -236,10 +236,7 @@ def plan(lake: Lake, pipeline: Pipeline, start: Start) -> list[Step]:
 
 def _source(lake: Lake, pipeline: Pipeline, start: Start) -> Table:
     source = lake.table(f"{start}.{pipeline.name}")
-    if not source.exists:
-        raise UsageError(
-            f"{source.name} does not exist yet. Fill it with: tidelake run {pipeline.name}"
-        )
+    require_table(source, pipeline.name)
     return source
 
 

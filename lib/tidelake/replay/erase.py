@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import SparkSession
 
-from tidelake.columns import literal
+from tidelake.columns import between
 from tidelake.config import FilesSource
 from tidelake.config.model import parse_duration
 from tidelake.delta.access import detail, load
@@ -221,7 +221,7 @@ def _delete(run: Run, begun: Erasure) -> None:
         records = hold(begun.records(run))
         reach = span(records, "ingested_at", "ingested_at")
         # Delta skips files by it.
-        within = "t.ingested_at BETWEEN {} AND {}".format(*map(literal, reach)) if reach else ""
+        within = between("t.ingested_at", reach) if reach else ""
         for table in tables_with_records(run.lake, run.pipeline.name):
             note = None
             if table == bronze:

@@ -30,6 +30,7 @@ from tidelake.delta.positions import (
     bytes_between,
     rewritten_after,
     rows_between,
+    size_between,
 )
 from tidelake.delta.tables import Hop, Table
 from tidelake.errors import GenerationError
@@ -194,6 +195,15 @@ class CheckpointGuard:
                     f"its checkpoint lets batch {batch} end at version {end[0]} of {followed.name}"
                 )
         return until
+
+    def sizes(
+        self, reached: Mapping[str, Position], until: Mapping[str, Position]
+    ) -> dict[str, tuple[int, int]]:
+        """Return the rows, by Delta's statistics, and bytes of a batch, by input."""
+        return {
+            key: size_between(table, reached.get(key, BEGINNING), until[key])
+            for key, table in self.inputs.items()
+        }
 
     def taken(self, before: Commit | None, batch: int) -> tuple[int, int] | None:
         """Return how many bytes a closed batch took after a commit, and how many still wait.

@@ -23,7 +23,7 @@ from tidelake.delta.notes import (
     positions,
     settled_until,
 )
-from tidelake.delta.positions import BEGINNING, Position, size_between
+from tidelake.delta.positions import Position
 from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
 from tidelake.gold.kinds import GONE, OWN, GoldBatch, Inputs, MergePlan
@@ -121,18 +121,15 @@ class GoldHop(HopQuery):
         reached = positions(heads[0])
         until = self.standing.planned(batch, reached)
         # A table may hold the batch already: the run before ended between two of them.
-        targets, lasts = [], []
-        for target, head in zip(self._targets, heads, strict=True):
-            last = self.fence.admits(target.table, head, batch, until)
-            if last is not None:
-                targets.append(target)
-                lasts.append(last)
-        if not targets:
-            return
-        sizes = [
-            size_between(table, reached.get(key, BEGINNING), until[key])
-            for key, table in self._inputs.items()
+        admitted = [
+            (target, last)
+            for target, head in zip(self._targets, heads, strict=True)
+            if (last := self.fence.admits(target.table, head, batch, until)) is not None
         ]
+        if not admitted:
+            return
+        targets = [target for target, _ in admitted]
+        sizes = self.standing.sizes(reached, until).values()
         count = sum(rows for rows, _ in sizes)
         small = is_small(count, sum(size for _, size in sizes))
         settled = settled_until((table, until[key]) for key, table in self._inputs.items())
@@ -142,9 +139,9 @@ class GoldHop(HopQuery):
             for session in (rows.sparkSession, *self._lanes.beside):
                 fitting.enter_context(fitted(session, count))
             taken, counted = self._taken(rows, targets, hold)
-            notes = [
-                self.note(batch, **counts, **gold_note(target, until, settled))
-                for target, counts in zip(targets, counted, strict=True)
+            pieces = [
+                (target, last, self.note(batch, **counts, **gold_note(target, until, settled)))
+                for (target, last), counts in zip(admitted, counted, strict=True)
             ]
 
             def work(session: SparkSession, piece: tuple[Target, Commit, dict[str, Any]]) -> None:
@@ -154,7 +151,7 @@ class GoldHop(HopQuery):
                 )
                 self._merge(*piece, inputs, until, small)
 
-            self._lanes.each(rows.sparkSession, list(zip(targets, lasts, notes, strict=True)), work)
+            self._lanes.each(rows.sparkSession, pieces, work)
         detail = f"into {len(targets)} tables"
         self.run.progress.closed(self.hop, batch, counted[0]["rows"], began, detail=detail)
 

@@ -27,7 +27,7 @@ from tidelake.delta.notes import (
     positions,
     silver_note,
 )
-from tidelake.delta.positions import BEGINNING, Position, size_between
+from tidelake.delta.positions import BEGINNING, Position
 from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
 from tidelake.runtime.accepted_rows import AcceptedRows, FilesInScope
@@ -161,10 +161,7 @@ class SilverHop(HopQuery):
                 rows.write.format("noop").mode("overwrite").save()
             return
         before = SilverNote.of(last)
-        sizes = {
-            key: size_between(table, before.until.get(key, BEGINNING), until[key])
-            for key, table in self.inputs.items()
-        }
+        sizes = self.standing.sizes(before.until, until)
         taken = {key: came for key, (came, _) in sizes.items()}
         count = sum(taken.values())
         small = is_small(count, sum(size for _, size in sizes.values()))
