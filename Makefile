@@ -84,7 +84,7 @@ $(PEERS)/.ready: $(PEER_LOCKS) | setup
 	$(BIN)/python -m benchmarks.peers.jars $(PEERS)/flink/jars
 	touch $@
 
-# Rows P1 to P13, about 55 minutes; B="P1 P7" runs those, B=burst a script by its name, and
+# Rows P1 to P14, about an hour; B="P1 P7" runs those, B=burst a script by its name, and
 # ARGS="--repeats 3" goes to each. The page is made of the reports in build/bench.
 B ?=
 ARGS ?=

@@ -31,7 +31,7 @@ from tidelake.runtime.hop import Run
 from tidelake.spark.session import build_session
 
 _TABLES = (MINUTES, SESSIONS)
-_TIME = Goal("a batch of both tables, whole trigger, 100 x against 1 x", 1.3, at_least=False)
+_TIME = Goal("a batch of both tables, whole trigger, 100 x against 1 x", 1.2, at_least=False)
 _READ = "number of target files after skipping"
 _BEFORE = "number of target files before skipping"
 _DAY, _REST = 86_400, 7_200
@@ -163,7 +163,7 @@ def _measured(sides: Mapping[str, Grown], repeats: int) -> Report:
     findings = [Finding.of(_TIME, ratios(spent["100 x"], spent["1 x"]))]
     for table in _TABLES:
         for what, metric, limit in (
-            ("MERGE alone", "executionTimeMs", 1.3),
+            ("MERGE alone", "executionTimeMs", 1.2),
             ("files scanned", _READ, 1.0),
         ):
             goal = Goal(f"{table}: {what}, 100 x against 1 x", limit, at_least=False)

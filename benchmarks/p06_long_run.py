@@ -39,8 +39,8 @@ from tidelake.runtime.silver import SilverHop
 from tidelake.spark.session import build_session
 from tidelake.spark.tuning import COMPACTION_BATCHES
 
-_BATCH = Goal("a batch of all hops, late against early, compactions included", 1.25, at_least=False)
-_RESTART = Goal("a restart of all hops at 1,000 commits against 10", 1.5, at_least=False)
+_BATCH = Goal("a batch of all hops, late against early, compactions included", 1.15, at_least=False)
+_RESTART = Goal("a restart of all hops at 1,000 commits against 10", 1.3, at_least=False)
 _KINDS: dict[Hop, type[HopQuery]] = {"bronze": BronzeHop, "silver": SilverHop, "gold": GoldHop}
 # Batches of the hops before restarts, and before the window that counts; of a turn.
 _BEGUN, _EARLY, _TURN = 10, 20, 10

@@ -55,9 +55,9 @@ _TIMES = 20
 
 
 _GOALS = {
-    "p50": Goal("p50, producer to consumer", 5, False, "ms"),
-    "p99": Goal("p99", 50, False, "ms"),
-    "max": Goal("largest", 200, False, "ms"),
+    "p50": Goal("p50, producer to consumer", 2, False, "ms"),
+    "p99": Goal("p99", 10, False, "ms"),
+    "max": Goal("largest", 100, False, "ms"),
 }
 
 

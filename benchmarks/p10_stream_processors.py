@@ -19,7 +19,7 @@ from benchmarks.peers.events import Stream
 from benchmarks.peers.process import Side, running
 from benchmarks.peers.truth import Tables, check
 
-_LIMITS = {"flink": 1.2, "template": 1.5}
+_LIMITS = {"flink": 1.2, "template": 1.2}
 _SIDES = ("tidelake", *_LIMITS)
 _CALLED = {"flink": "Flink SQL", "template": "the template pattern"}
 

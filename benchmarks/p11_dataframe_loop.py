@@ -1,8 +1,8 @@
-"""P11: the same pipeline in a loop of Polars and deltalake, in three settings.
+"""P11: the same pipeline in a loop of Polars and deltalake, in two settings.
 
 `small`: batches of a million rows over what the batches before them left. `large`: the same over a
-silver table of 50 million ids. `upserts`: events that touch one row in a hundred of a large gold
-table. What counts is the time from the first read to the last commit, in processes that are warm.
+silver table of 50 million ids. What counts is the time from the first read to the last commit, in
+processes that are warm, and how each side's time grows from the one setting to the other.
 """
 
 from __future__ import annotations
@@ -13,21 +13,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks.measuring import Finding, Goal, Report, arguments, hand_in, in_turns, ratios, say
 from benchmarks.peers.events import Stream
 from benchmarks.peers.history import CONDITION, lend, prepare, reaching, searched
 from benchmarks.peers.process import Side, running
-from benchmarks.peers.truth import Tables, check, check_same
-from benchmarks.peers.upserts import Large, Spread
+from benchmarks.peers.truth import Tables, check
 from tidelake.config import load_environment
 from tidelake.spark.session import build_session
 
 _SIDES = ("tidelake", "polars")
-_SETTINGS = ("small", "large", "upserts")
+_SETTINGS = ("small", "large")
 _WHOLE = {"batch_files": 10, "batch_bytes": "1g"}
-_SHARE = 0.01
 
 
 @dataclass
@@ -46,13 +45,23 @@ class Found:
         self.findings.append(Finding.of(goal, ratios(seconds["polars"], seconds["tidelake"])))
         say(self.findings[-1].told())
 
+    def grown(self, small: str, large: str) -> None:
+        """Compare the settings, once both were measured; the other side's growth is only told."""
+        for side in _SIDES:
+            over, under = (self.seconds.get(f"{side}, {one}", []) for one in (large, small))
+            if not (over and under):
+                return
+            if side == "tidelake":
+                goal = Goal(f"seconds over {large} against a {small}", 1.1, at_least=False)
+                self.findings.append(Finding.of(goal, ratios(over, under)))
+            self.details.setdefault("growth", {})[side] = median(over) / median(under)
+
 
 def main() -> None:
     """Measure, and hand in."""
     parser = arguments(__doc__)
     parser.add_argument("--events", type=int, default=1_000_000, help="lines of a batch")
     parser.add_argument("--ids", type=int, default=50_000_000, help="of the large history")
-    parser.add_argument("--gold", type=int, default=5_000_000, help="rows of the large table")
     parser.add_argument("--settings", nargs="+", choices=_SETTINGS, default=_SETTINGS)
     parser.add_argument("--days", type=int, default=1, help="of the large history within the TTL")
     parser.add_argument("--folder", type=Path, default=Path("build/bench/peers"))
@@ -63,14 +72,15 @@ def main() -> None:
     found = Found()
     history = folder / f"history-{asked.ids}"
     try:
-        seed = _in_session(asked, found, rounds, history)
+        seed = _history(asked, rounds, history)
         if "small" in asked.settings:
-            _batches(asked, found, rounds / "small", "small history", 0.4)
+            _batches(asked, found, rounds / "small", "small history", 0.3)
         if "large" in asked.settings:
             lend(history, rounds / "large")
             name = f"{asked.ids:,} ids of history"
             ttl = reaching(history, asked.days)
-            _batches(asked, found, rounds / "large", name, 1.0, seed, ttl=ttl)
+            _batches(asked, found, rounds / "large", name, 0.6, seed, ttl=ttl)
+            found.grown("small history", name)
     finally:
         shutil.rmtree(rounds)
     hand_in(_report(asked, found), asked.json)
@@ -91,28 +101,20 @@ def _report(asked: Any, found: Found) -> Report:
             "the batch's dates, are looked at, and no others",
             "Polars": "looks at all ids that silver has, since nothing tells it which to leave out",
             "history": f"{asked.ids:,} ids, a million a day, none of which comes again",
-            "gold": f"{asked.gold:,} rows in a file a day; one in a hundred is touched",
         },
         details=found.details,
     )
 
 
-def _in_session(asked: Any, found: Found, rounds: Path, history: Path) -> list[Path]:
-    """Do what needs a session of this process: the history, and the merges."""
-    seed: list[Path] = []
-    if not {"large", "upserts"} & set(asked.settings):
-        return seed
+def _history(asked: Any, rounds: Path, history: Path) -> list[Path]:
+    """Make the large history in a session of this process; the files that lie in it besides."""
+    if "large" not in asked.settings:
+        return []
     spark = build_session(load_environment("local", root=str(rounds / "session")))
     try:
-        if "large" in asked.settings:
-            seed = prepare(spark, history, asked.ids)
-        if "upserts" in asked.settings:
-            for spread in ("recent", "everywhere"):
-                large = Large.made(spark, rounds / spread / "tidelake", asked.gold)
-                _upserts(asked, found, rounds / spread, large, spread)
+        return prepare(spark, history, asked.ids)
     finally:
         spark.stop()
-    return seed
 
 
 def _batches(
@@ -152,37 +154,6 @@ def _turn(
     side: Side, batches: list[list[Path]], out: Path, settings: dict[str, Any], number: int
 ) -> float:
     return float(side.round(batches[number], out, **settings)["seconds"])
-
-
-def _upserts(asked: Any, found: Found, folder: Path, large: Large, spread: Spread) -> None:
-    events = large.events(folder / "events", _SHARE, spread)
-    tables = {name: folder / name for name in ("bounded", "on keys")}
-    for table in tables.values():
-        large.lend(table)
-    with running("polars_upserts", folder / "logs") as theirs:
-        merge = {
-            name: partial(_merged, theirs, events, table, name == "bounded")
-            for name, table in tables.items()
-        }
-        turns = {"tidelake": lambda _: large.merge(events), **merge}
-        spent = in_turns(turns, asked.repeats)
-        polars = dict(zip(merge, (spent[name] for name in merge), strict=True))
-    for name, seconds in polars.items():
-        setting = f"upserts {spread}, merge {name}"
-        found.take(setting, 3.0, {"tidelake": spent["tidelake"], "polars": seconds})
-    found.checked.append(
-        check_same(
-            large.path,
-            list(tables.values()),
-            events=asked.gold * (1 + _SHARE * (asked.repeats + 1)),
-        )
-    )
-    say(found.checked[-1])
-    found.details[f"upserts {spread}"] = {"tidelake": large.metrics(), "polars": theirs.told}
-
-
-def _merged(side: Side, events: Path, table: Path, bounded: bool, _: int) -> float:
-    return float(side.round([events], table, bounded=bounded)["seconds"])
 
 
 if __name__ == "__main__":

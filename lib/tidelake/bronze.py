@@ -102,9 +102,13 @@ def numbered(rows: DataFrame) -> DataFrame:
     return rows.withColumn(NUMBER, F.monotonically_increasing_id())
 
 
-def last_row() -> Column:
-    """Aggregate numbered rows to the number of the last one and the length of its payload."""
-    return F.max(F.struct(NUMBER, F.length("payload")))
+def last_row() -> list[Column]:
+    """Aggregate numbered rows to the ``last`` one's number and its payload's ``last_length``.
+
+    Not the maximum of both in a struct, for which Spark would sort the rows by their group.
+    """
+    length = F.max_by(F.length("payload"), F.col(NUMBER))
+    return [F.max(NUMBER).alias("last"), length.alias("last_length")]
 
 
 def refuse_more(rows: DataFrame, ends: Sequence[tuple[int, int]]) -> DataFrame:

@@ -180,7 +180,9 @@ class BronzeHop(HopQuery):
         if last_stamp:
             stamp = max(stamp, datetime.fromisoformat(last_stamp))
         if files and not cut:
-            identified = refuse_more(identified, [row["last"] for row in offered])
+            identified = refuse_more(
+                identified, [(row["last"], row["last_length"]) for row in offered]
+            )
         size = sum(file.size for file, _ in files)
         slots = slots_of(self.run.spark)
         # Without files the size is unknown, and so is the number of files to write.
@@ -273,7 +275,7 @@ class BronzeHop(HopQuery):
             counted += [
                 F.max(SIZE).alias("size"),
                 F.max(F.unix_millis("source_timestamp")).alias("modified"),
-                last_row().alias("last"),
+                *last_row(),
             ]
         return counted
 
@@ -344,9 +346,10 @@ def placed(rows: DataFrame) -> DataFrame:
     handed over. A later read that finds more rows fails.
     """
     counted = numbered(rows)
-    found = counted.groupBy("source", BLOCK).agg(F.min(NUMBER), last_row(), F.count("*")).collect()
-    moved = shifts([Block(name, at, first, last[0], n) for name, at, first, last, n in found])
-    counted = refuse_more(counted, [last for *_, last, _ in found])
+    counts = F.min(NUMBER), F.count("*")
+    found = counted.groupBy("source", BLOCK).agg(*counts, *last_row()).collect()
+    moved = shifts([Block(name, at, first, last, n) for name, at, first, n, last, _ in found])
+    counted = refuse_more(counted, [(last, length) for *_, last, length in found])
     if len(moved) < 2:
         shift = F.lit(moved[0][2] if moved else 0)
         return counted.withColumn("_position", (F.col(NUMBER) + shift).cast("string"))

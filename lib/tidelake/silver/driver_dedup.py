@@ -72,7 +72,9 @@ def judge_arrivals(new: pa.Table, accepted: pa.Table, rules: Dedup) -> dict[str,
     chunks = [*new["event_id"].chunks, *accepted["event_id"].chunks]
     ids = _codes(pa.chunked_array(chunks, pa.string()))
     order = _in_order_of_arrival(ids[: new.num_rows], new)
-    new, mine = new.take(pa.array(order)), ids[: new.num_rows][order]
+    mine = ids[: new.num_rows][order]
+    # Without the texts that only the order needs.
+    new = new.select([ARRIVED_AT, DAY, PAYLOAD_HASH, _AGAIN, NUMBER]).take(pa.array(order))
     pairs = _pairs(mine, ids[new.num_rows :], accepted)
     if pairs is None:
         return None
