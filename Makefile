@@ -34,6 +34,7 @@ lint: setup
 
 types: setup
 	$(BIN)/mypy
+	$(BIN)/mypy benchmarks
 
 imports: setup
 	$(BIN)/lint-imports

@@ -32,7 +32,7 @@ from tidelake.delta.tables import Lake
 from tidelake.runtime.hop import Run
 from tidelake.spark.session import build_session
 
-_LIMIT = 1.2
+_LIMIT = 1.15
 _SEARCHED = Goal("ids searched", _LIMIT, at_least=False)
 _MEMORY = Goal("memory", _LIMIT, at_least=False)
 _CHECKPOINT = Goal("bytes of the checkpoint", _LIMIT, at_least=False)

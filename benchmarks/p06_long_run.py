@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from statistics import mean, median
+from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -72,7 +73,10 @@ class Lived:
     def __post_init__(self) -> None:
         """Know how to start each hop."""
         for hop, kind in _KINDS.items():
-            self.streams[hop] = Triggers(self.run.spark, lambda kind=kind: going_on(kind(self.run)))
+            self.streams[hop] = Triggers(self.run.spark, partial(self._opened, kind))
+
+    def _opened(self, kind: type[HopQuery]) -> Any:
+        return going_on(kind(self.run))
 
     def take(self, batches: int, *, counts: bool) -> float:
         """Let all hops take so many files; seconds of the mean batch but the first, summed."""
@@ -143,7 +147,7 @@ def _measured(spark: SparkSession, base: Path, options: Namespace) -> Report:
         one.take(more, counts=False)
     first = early.next
     spent = in_turns(
-        {age: lambda number, one=one: one.take(_TURN, counts=True) for age, one in lived.items()},
+        {age: partial(_turn, one) for age, one in lived.items()},
         repeats,
         warm_up=0,
     )
@@ -189,6 +193,10 @@ def _measured(spark: SparkSession, base: Path, options: Namespace) -> Report:
             },
         },
     )
+
+
+def _turn(one: Lived, _: int) -> float:
+    return one.take(_TURN, counts=True)
 
 
 def _lived(spark: SparkSession, root: Path, commits: int, rows: int) -> Lived:

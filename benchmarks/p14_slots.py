@@ -62,13 +62,13 @@ def _measured(folder: Path, events: int, repeats: int) -> Report:
         root = folder / f"{_SLOTS[side]}-{number}"
         words = ["-m", "benchmarks.p14_slots", _ONE, str(landing), str(root), str(_SLOTS[side])]
         done = subprocess.run([sys.executable, *words], stdout=subprocess.PIPE, check=True)
-        told = json.loads(done.stdout)
+        told: dict[str, Any] = json.loads(done.stdout)
         hops[side].append(told["seconds"])
         held.add(told["held"])
         if len(held) > 1:
             raise SystemExit(f"the tables differ: {sorted(held)}")
         say(f"  {side}: {told['seconds']}")
-        return sum(told["seconds"].values())
+        return float(sum(told["seconds"].values()))
 
     sides = {side: partial(caught_up, side) for side in _SLOTS}
     seconds = in_turns(sides, repeats, warm_up=0)

@@ -133,7 +133,7 @@ def _in_turns(sides: dict[str, Callable[[], None]], repeats: int) -> dict[str, f
 
 
 def _backfill(filled: Run) -> None:
-    shutil.rmtree(folder_of(filled.lake, filled.pipeline), ignore_errors=True)
+    shutil.rmtree(str(folder_of(filled.lake, filled.pipeline)), ignore_errors=True)
     build(replace(filled), "bronze")
 
 

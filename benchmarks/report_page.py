@@ -1,7 +1,8 @@
 """Write docs/benchmarks.md and its plots from the reports of a run.
 
 What a row measures is told by its script's docstring, what came out of it by people in
-benchmarks/notes/P1.md and so on: neither is written here, so that the page can be made again.
+benchmarks/notes: P1.md and so on, and summary.md for all of it. None of that is written here, so
+that the page can be made again.
 
 Usage: python -m benchmarks.report_page [--reports build/bench] [--docs docs]
 """
@@ -62,7 +63,9 @@ def written(reports: Path, docs: Path, folder: Path = HERE) -> Path:
     places.mkdir(parents=True, exist_ok=True)
     for old in places.glob("*.svg"):
         old.unlink()
-    parts = [_HEAD, _where(found.values()), *_overview(found, known, places)]
+    summary = folder / "notes" / "summary.md"
+    said = [summary.read_text(encoding="utf-8")] if summary.is_file() else []
+    parts = [_HEAD, *said, _where(found.values()), *_overview(found, known, places)]
     for row, report in found.items():
         if reports.resolve() != places.resolve():
             shutil.copyfile(reports / f"{row}.json", places / f"{row}.json")

@@ -96,7 +96,7 @@ def _pair(
         **{f"spark, {delay}": Operators(spark, lake, delay) for delay in delays},
     }
     turns = list(sides.items())[:: -1 if repeat % 2 else 1]
-    limit = f"{_bytes(lake.silver(NAME).path, '*.parquet') // _BATCHES}b"
+    limit = f"{_bytes(Path(str(lake.silver(NAME).path)), '*.parquet') // _BATCHES}b"
     large = {name: play(side, limit) for name, side in turns}
     # What silver's later batches added.
     shutil.copytree(base / "made" / "silver", root / "silver", dirs_exist_ok=True)

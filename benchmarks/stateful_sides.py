@@ -57,13 +57,14 @@ class Tables:
     @property
     def checkpoints(self) -> Path:
         """The hop's."""
-        return self.lake.checkpoints(NAME, "gold")
+        return Path(str(self.lake.checkpoints(NAME, "gold")))
 
     def start(self, max_bytes: str) -> list[StreamingQuery]:
         """Start the hop, its checks included."""
-        landing = self.lake.root / "landing"
+        root = Path(str(self.lake.root))
+        landing = root / "landing"
         landing.mkdir(exist_ok=True)
-        return [GoldHop(context(self.spark, self.lake.root, landing, max_bytes)).start(_NOW)]
+        return [GoldHop(context(self.spark, root, landing, max_bytes)).start(_NOW)]
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class Operators:
     @property
     def checkpoints(self) -> Path:
         """Of both queries."""
-        return self.lake.root / "checkpoints" / self._suffix
+        return Path(str(self.lake.root)) / "checkpoints" / self._suffix
 
     @property
     def _suffix(self) -> str:

@@ -22,8 +22,7 @@ from tidelake.delta.notes import SilverNote
 from tidelake.delta.tables import Lake, Table
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
-from tidelake.runtime.schemas import silver_schema
-from tidelake.runtime.silver import create_silver
+from tidelake.runtime.schemas import create_silver, silver_schema
 
 NAME, MINUTES, SESSIONS = "visits", "user_minutes", "user_sessions"
 # Smaller than any file, so that a batch takes one commit.

@@ -74,7 +74,7 @@ class Stream:
             waits = min(20 * SECOND, rng.expovariate(1 / (2 * SECOND)))
             arrivals.append((click.at + int(waits), line.encode()))
         for number in rng.sample(range(len(clicks)), twice):
-            at, line = arrivals[number]
+            at, sent = arrivals[number]
             behind = min(_MOST_BEHIND - 21 * SECOND, rng.expovariate(1 / (30 * SECOND)))
-            arrivals.append((at + int(behind) + 1, line))
+            arrivals.append((at + int(behind) + 1, sent))
         return [line for _, line in sorted(arrivals, key=lambda arrival: arrival[0])]
