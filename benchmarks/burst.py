@@ -30,7 +30,7 @@ from typing import Any
 
 import yaml
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # its stubs lack it
 
 from tidelake.config import load_environment, load_pipeline
 from tidelake.config.places import find_file

@@ -218,8 +218,9 @@ def _measured(spark: SparkSession, base: Path, events: int, repeats: int) -> Rep
 def _check(spark: SparkSession, ours: Path, theirs: Path, *, whole: bool) -> str:
     """Assert that both sides hold the same events and the same gold."""
     told = []
-    named: dict[str, tuple[str, ...]] = {}
-    named |= {"silver.clickstream": ("event_id", "user_id", "event_time", "action", "value")}
+    named: dict[str, tuple[str, ...]] = {
+        "silver.clickstream": ("event_id", "user_id", "event_time", "action", "value")
+    }
     named |= {f"gold.{name}": columns for name, columns in TABLES.items()}
     for name, columns in named.items():
         place = name.replace(".", "/")

@@ -20,10 +20,10 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from statistics import mean, median
-from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.long_history import MINUTE, Minutes, fill
 from benchmarks.measuring import Finding, Goal, Report, arguments, hand_in, in_turns, ratios, say
@@ -75,7 +75,7 @@ class Lived:
         for hop, kind in _KINDS.items():
             self.streams[hop] = Triggers(self.run.spark, partial(self._opened, kind))
 
-    def _opened(self, kind: type[HopQuery]) -> Any:
+    def _opened(self, kind: type[HopQuery]) -> StreamingQuery:
         return going_on(kind(self.run))
 
     def take(self, batches: int, *, counts: bool) -> float:

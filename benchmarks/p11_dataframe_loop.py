@@ -46,15 +46,14 @@ class Found:
         say(self.findings[-1].told())
 
     def grown(self, small: str, large: str) -> None:
-        """Compare the settings, once both were measured; the other side's growth is only told."""
-        for side in _SIDES:
-            over, under = (self.seconds.get(f"{side}, {one}", []) for one in (large, small))
-            if not (over and under):
-                return
-            if side == "tidelake":
-                goal = Goal(f"seconds over {large} against a {small}", 1.1, at_least=False)
-                self.findings.append(Finding.of(goal, ratios(over, under)))
-            self.details.setdefault("growth", {})[side] = median(over) / median(under)
+        """Compare both settings; the other side's growth is only told."""
+        over, under = (
+            {side: self.seconds[f"{side}, {setting}"] for side in _SIDES}
+            for setting in (large, small)
+        )
+        goal = Goal(f"seconds over {large} against a {small}", 1.1, at_least=False)
+        self.findings.append(Finding.of(goal, ratios(over["tidelake"], under["tidelake"])))
+        self.details["growth"] = {side: median(over[side]) / median(under[side]) for side in _SIDES}
 
 
 def main() -> None:
@@ -80,7 +79,8 @@ def main() -> None:
             name = f"{asked.ids:,} ids of history"
             ttl = reaching(history, asked.days)
             _batches(asked, found, rounds / "large", name, 0.6, seed, ttl=ttl)
-            found.grown("small history", name)
+            if "small" in asked.settings:
+                found.grown("small history", name)
     finally:
         shutil.rmtree(rounds)
     hand_in(_report(asked, found), asked.json)

@@ -63,9 +63,8 @@ def written(reports: Path, docs: Path, folder: Path = HERE) -> Path:
     places.mkdir(parents=True, exist_ok=True)
     for old in places.glob("*.svg"):
         old.unlink()
-    summary = folder / "notes" / "summary.md"
-    said = [summary.read_text(encoding="utf-8")] if summary.is_file() else []
-    parts = [_HEAD, *said, _where(found.values()), *_overview(found, known, places)]
+    summary = _note(folder / "notes", "summary")
+    parts = [_HEAD, *summary, _where(found.values()), *_overview(found, known, places)]
     for row, report in found.items():
         if reports.resolve() != places.resolve():
             shutil.copyfile(reports / f"{row}.json", places / f"{row}.json")
@@ -163,9 +162,7 @@ def _section(report: Found, script: Path, notes: Path, places: Path) -> list[str
         parts.append(f"- {one['goal']['what']}: {_measured(one)}, asked {asked}: {verdict(one)}")
     parts += ["", f"Checked first: {report['checked']}", ""]
     parts += _sides(report, places)
-    note = notes / f"{row}.md"
-    if note.is_file():
-        parts += [note.read_text(encoding="utf-8").strip(), ""]
+    parts += _note(notes, row)
     for number, plot in enumerate(report["details"].get("plots", ()), start=1):
         file = f"{row}-{number}.svg"
         (places / file).write_text(plots.drawn(plot), encoding="utf-8")
@@ -177,6 +174,12 @@ def _section(report: Found, script: Path, notes: Path, places: Path) -> list[str
     commit = report["machine"]["commit"]
     parts += [f"[All numbers](benchmarks/{row}.json), measured at commit `{commit}`.", ""]
     return parts
+
+
+def _note(notes: Path, name: str) -> list[str]:
+    """Read what people wrote; nothing where they did not."""
+    file = notes / f"{name}.md"
+    return [file.read_text(encoding="utf-8").strip(), ""] if file.is_file() else []
 
 
 def _about(script: Path) -> list[str]:

@@ -34,6 +34,7 @@ from benchmarks.stateful_data import (
 from benchmarks.stateful_sides import Operators, Played, Side, Tables, play
 from tidelake.config import load_environment
 from tidelake.delta.tables import Lake
+from tidelake.folders import Folder
 from tidelake.ops.query import ask
 from tidelake.spark.session import build_session
 
@@ -96,7 +97,7 @@ def _pair(
         **{f"spark, {delay}": Operators(spark, lake, delay) for delay in delays},
     }
     turns = list(sides.items())[:: -1 if repeat % 2 else 1]
-    limit = f"{_bytes(Path(str(lake.silver(NAME).path)), '*.parquet') // _BATCHES}b"
+    limit = f"{_bytes(lake.silver(NAME).path, '*.parquet') // _BATCHES}b"
     large = {name: play(side, limit) for name, side in turns}
     # What silver's later batches added.
     shutil.copytree(base / "made" / "silver", root / "silver", dirs_exist_ok=True)
@@ -167,12 +168,12 @@ def _medians(repeats: list[_Figures]) -> _Figures:
     return {name: median(one[name] for one in repeats) for name in repeats[0]}
 
 
-def _files(folder: Path, pattern: str) -> list[Path]:
+def _files(folder: Folder, pattern: str) -> list[Folder]:
     # A local disk's checksum files are none of the checkpoint's.
     return [one for one in folder.rglob(pattern) if one.is_file() and one.suffix != ".crc"]
 
 
-def _bytes(folder: Path, pattern: str) -> int:
+def _bytes(folder: Folder, pattern: str) -> int:
     return sum(file.stat().st_size for file in _files(folder, pattern))
 
 

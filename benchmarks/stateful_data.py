@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from tidelake.config import Environment, Limits, Pipeline, load_environment, load_pipeline
 from tidelake.delta.tables import Lake
+from tidelake.folders import Folder
 from tidelake.ops.query import ask
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
@@ -105,7 +106,7 @@ def cut(lines: Sequence[bytes], size: int) -> Iterator[Sequence[bytes]]:
     return (lines[first : first + size] for first in range(0, len(lines), size))
 
 
-def context(spark: SparkSession, root: Path, landing: Path, gold_bytes: str) -> Run:
+def context(spark: SparkSession, root: Folder, landing: Folder, gold_bytes: str) -> Run:
     """Give what a hop works with."""
     root.mkdir(parents=True, exist_ok=True)
     file = root / f"{NAME}.yml"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import NamedTuple, Protocol
 
@@ -16,6 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.stateful_data import GAP, MINUTES, NAME, SESSIONS, context
 from tidelake.delta.tables import Lake
+from tidelake.folders import Folder
 from tidelake.runtime.gold import GoldHop
 from tidelake.runtime.held import Held
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
@@ -38,7 +38,7 @@ class Side(Protocol):
         """The table of sessions."""
 
     @property
-    def checkpoints(self) -> Path:
+    def checkpoints(self) -> Folder:
         """The folder of its checkpoints."""
 
     def start(self, max_bytes: str) -> list[StreamingQuery]:
@@ -55,16 +55,15 @@ class Tables:
     sessions: str = SESSIONS
 
     @property
-    def checkpoints(self) -> Path:
+    def checkpoints(self) -> Folder:
         """The hop's."""
-        return Path(str(self.lake.checkpoints(NAME, "gold")))
+        return self.lake.checkpoints(NAME, "gold")
 
     def start(self, max_bytes: str) -> list[StreamingQuery]:
         """Start the hop, its checks included."""
-        root = Path(str(self.lake.root))
-        landing = root / "landing"
+        landing = self.lake.root / "landing"
         landing.mkdir(exist_ok=True)
-        return [GoldHop(context(self.spark, root, landing, max_bytes)).start(_NOW)]
+        return [GoldHop(context(self.spark, self.lake.root, landing, max_bytes)).start(_NOW)]
 
 
 @dataclass(frozen=True)
@@ -90,9 +89,9 @@ class Operators:
         return f"sessions_{self._suffix}"
 
     @property
-    def checkpoints(self) -> Path:
+    def checkpoints(self) -> Folder:
         """Of both queries."""
-        return Path(str(self.lake.root)) / "checkpoints" / self._suffix
+        return self.lake.root / "checkpoints" / self._suffix
 
     @property
     def _suffix(self) -> str:
