@@ -15,6 +15,7 @@ from tidelake.fingerprints import Fingerprint, fingerprint
 from tidelake.runtime.accepted_rows import AcceptedRows
 from tidelake.runtime.held import Held
 from tidelake.runtime.silver import decide_fates
+from tidelake.silver import dedup
 from tidelake.silver.classify import ORIGIN, STAGE
 from tidelake.silver.plan import SilverPlan
 from tidelake.silver.route import FATE
@@ -50,10 +51,20 @@ def _batch(spark: SparkSession) -> DataFrame:
     return bronze(spark, [{"record_id": f"f:{n}", "payload": text} for n, text in enumerate(fresh)])
 
 
-@pytest.mark.parametrize(("numbered", "small"), [(True, True), (True, False), (False, False)])
+@pytest.mark.parametrize(
+    ("numbered", "small", "compared"),
+    [(True, True, 1_000), (True, False, 1_000), (True, False, 1), (False, False, 1_000)],
+)
 def test_each_row_is_counted_with_the_fate_that_it_has(
-    spark: SparkSession, tmp_path: Path, numbered: bool, small: bool
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    numbered: bool,
+    small: bool,
+    compared: int,
 ) -> None:
+    # With more rows than these Spark compares, and counts, in place of the driver.
+    monkeypatch.setattr(dedup, "COMPARED_ROWS", compared)
     pipeline = shop(tmp_path, event={"where": "user_id <> 'bot'"}, watermark=_RULES)
     search = AcceptedRows(spark, pipeline, Lake(tmp_path), 0, afresh=True)
     with Held(small=small, rows=0 if numbered else None) as hold:

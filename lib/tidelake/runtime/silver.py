@@ -244,8 +244,8 @@ def decide_fates(
     began = time.monotonic()
     allowed = plan.pipeline.watermark.allowed_lateness
     also = []
-    if counts and kept.is_small:
-        # It is counted in the driver, where its rows are compared.
+    if counts and kept.numbered:
+        # The driver counts them, since it sees each of them anyway.
         also = [*plan.counting.row, fate_unless_repeat(watermark, allowed)]
     repeats = find_repeats(kept, accepted, plan.comparison, hold=hold, also=also)
     seconds = time.monotonic() - began

@@ -133,8 +133,8 @@ class Repeats:
         searched: Accepted rows among which the batch's were looked for.
         twins: Whether some of the verdicts are of rows that are equal to a first arrival.
         numbers: The numbers of such rows by verdict.
-        batch: All rows of a small batch, with the columns that were asked for; None where they
-            are not in the driver.
+        batch: All rows, with the columns that were asked for beside the compared ones; None where
+            none were, or where Spark compared the rows.
     """
 
     rows: DataFrame | None
@@ -169,8 +169,8 @@ def find_repeats(
     """Judge every row whose event was accepted before it.
 
     The driver finds the rows that may repeat others, by the hashes of their ids, and compares
-    those. Spark compares rows without a number, and such as are too many for the driver. Of a small
-    batch all rows come to the driver, with the columns named by ``also``.
+    those. Spark compares rows without a number, and such as are too many for the driver. Columns
+    named by ``also`` come to the driver with all rows, those out of the running included.
     """
     found = _by_number(kept, search, comparison, also) if kept.numbered else None
     return _by_shuffle(kept.rows, search, comparison, hold) if found is None else found
@@ -181,12 +181,13 @@ def _by_number(
 ) -> Repeats | None:
     """Compare rows in the driver; None where they are too many for it."""
     running = kept.rows.where(F.col(STAGE).isNull())
+    taken = comparison.in_driver if kept.is_small else comparison.looked_up
     batch = None
-    if kept.is_small:
-        batch = kept.rows.select(*comparison.in_driver, F.col(STAGE), *also).toArrow()
+    if also:
+        batch = kept.rows.select(*taken, F.col(STAGE), *also).toArrow()
         rows = batch.filter(pc.is_null(batch[STAGE]))
     else:
-        rows = running.select(*comparison.looked_up).toArrow()
+        rows = running.select(*taken).toArrow()
     numbers, hashes = rows[NUMBER].to_numpy(), rows[ID_HASH].to_numpy()
     if not numbers.size:
         return Repeats(None, 0, batch=batch)

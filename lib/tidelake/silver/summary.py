@@ -23,6 +23,7 @@ from tidelake.silver.enrich import looked_up
 from tidelake.silver.payloads import UNKNOWN
 from tidelake.silver.route import FATE, LATE, OF_REPEATS, SILVER
 from tidelake.silver.row_sets import Numbers, members
+from tidelake.silver.scope import ARRIVED_AT
 from tidelake.silver.watermark import PartitionProgress, partition_of
 
 _NAME = r"^[A-Za-z][A-Za-z0-9_]{0,62}$"
@@ -102,7 +103,7 @@ class Counting:
 
     Attributes:
         flags: The names of conditions whose rows are counted.
-        row: What the driver takes of a row to count it, beside its fate.
+        row: What the driver takes of a row to count it, beside its fate and its arrival.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
@@ -121,7 +122,7 @@ class Counting:
         ]
         self.row = [
             *[F.col(ORIGIN), partition],
-            *[arrived.alias("last"), event.alias("newest")],
+            event.alias("newest"),
             *[flag.alias(name) for name, flag in flags.items()],
             id_number().alias("fingerprint"),
         ]
@@ -149,10 +150,13 @@ def summarize(decided: DataFrame, counting: Counting) -> Summary:
 def summarize_in_driver(
     rows: pa.Table, repeats: Mapping[str, Numbers], counting: Counting
 ) -> Summary:
-    """Count the rows of a small batch by fate.
+    """Count rows that the driver has by fate.
 
-    ``rows`` has ``_number``, ``_stage``, the counting's columns of a row, and ``_fate`` as if none
-    were a repeat; ``repeats`` are the numbers of those that are, by verdict.
+    Args:
+        rows: With ``_number``, ``_stage``, ``_arrived_at``, the counting's columns of a row, and
+            ``_fate`` as if none were a repeat.
+        repeats: The numbers of those that are, by verdict.
+        counting: Of the definition.
     """
     keys = {name: rows[name] for name in _KEYS}
     for verdict, numbers in repeats.items():
@@ -176,7 +180,7 @@ def _groups(
     order = np.argsort(kind, kind="stable")
     starts = np.flatnonzero(np.diff(kind[order], prepend=-1))
     newest = rows["newest"].fill_null(_NULL).to_numpy()[order]
-    last, marks = (rows[name].to_numpy()[order] for name in ("last", "fingerprint"))
+    last, marks = (rows[name].to_numpy()[order] for name in (ARRIVED_AT, "fingerprint"))
     flagged = {
         name: rows[name].fill_null(False).to_numpy(zero_copy_only=False)[order] for name in flags
     }

@@ -43,8 +43,8 @@ def is_small(rows: int, size: int) -> bool:
 # Rows, and hashes of ids, of which every task may hold a copy.
 BROADCAST = 200_000
 HASHES = 1_000_000
-# Rows of a batch of which the driver takes hashes and numbers, some thirty bytes each, and accepted
-# ids whose hashes and places, of twelve bytes, it remembers.
+# Rows of a batch of which the driver takes hashes, numbers and what it counts, some ninety bytes
+# each, and accepted ids whose hashes and places, of twelve bytes, it remembers.
 NUMBERED_ROWS = 4_000_000
 # Rows with such hashes, of some two hundred bytes each, that the driver compares: as many of the
 # batch, and as many accepted ones.
