@@ -40,8 +40,8 @@ from tidelake.delta.positions import rows_between
 from tidelake.delta.tables import Lake
 from tidelake.kafka.broker import down, up
 from tidelake.kafka.topic_offsets import total
-from tidelake.ops.ledger import read_ledger
-from tidelake.ops.query import ask
+from tidelake.ledger.query import ask
+from tidelake.ledger.terms import read_ledger
 from tidelake.ops.status import read_status
 
 _PARTITIONS = 4

@@ -25,8 +25,8 @@ from benchmarks.measuring import machine, say
 from benchmarks.runner import REPORTS
 from tidelake.config import Limits, load_environment, load_pipeline
 from tidelake.delta.tables import HOPS, Hop, Lake, Table
+from tidelake.ledger.query import ask
 from tidelake.ops.observers import TriggerListener, TriggerProgress
-from tidelake.ops.query import ask
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.runner import run_hops

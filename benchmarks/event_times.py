@@ -10,7 +10,7 @@ from typing import NamedTuple
 from tidelake.delta.log import Commit, commits
 from tidelake.delta.notes import position
 from tidelake.delta.tables import Lake, Table
-from tidelake.ops.query import ask
+from tidelake.ledger.query import ask
 
 
 class Reached(NamedTuple):

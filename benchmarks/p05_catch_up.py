@@ -27,7 +27,7 @@ from benchmarks.batch_job import TABLES, run_batch_job
 from benchmarks.measuring import Finding, Goal, Report, arguments, hand_in, in_turns, ratios, say
 from tidelake.config import Limits, Pipeline, load_environment, load_pipeline
 from tidelake.delta.tables import HOPS, Hop, Lake
-from tidelake.generators import clickstream, generate
+from tidelake.examples import clickstream, generate
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.runner import run_hops

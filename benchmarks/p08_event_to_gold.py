@@ -47,8 +47,8 @@ from tidelake.config import load_environment, load_pipeline
 from tidelake.delta.log import last_commit
 from tidelake.delta.tables import HOPS, Lake
 from tidelake.kafka.broker import down, up
-from tidelake.ops.ledger import read_ledger
-from tidelake.ops.query import ask
+from tidelake.ledger.query import ask
+from tidelake.ledger.terms import read_ledger
 
 _GOAL = Goal("p95, event to gold", 5, False, "s")
 _TOPIC, _PARTITIONS = "clicks", 2

@@ -44,7 +44,7 @@ from benchmarks.measuring import (
     spread,
 )
 from tidelake.config.places import conf_dir, find_file
-from tidelake.generators.payments import Card, Payment, cards_of, line_of, ordinary
+from tidelake.examples.payments import Card, Payment, cards_of, line_of, ordinary
 from tidelake.kafka.broker import down, up
 
 _CARDS, _HISTORY, _PARTITIONS = 500, 10, 2

@@ -23,7 +23,7 @@ from benchmarks.clicks import TWO, definition, land
 from benchmarks.measuring import Finding, Goal, Report, arguments, hand_in, in_turns, say
 from benchmarks.processes import took
 from tidelake.delta.tables import Lake
-from tidelake.ops.query import ask
+from tidelake.ledger.query import ask
 
 _WHOLE = Goal("whole process", 20, False, "s")
 _BEYOND = Goal("beyond a program by hand that fills the same tables", 0, False, "s")

@@ -20,7 +20,7 @@ from benchmarks.measuring import Finding, Goal, Report, arguments, hand_in, in_t
 from benchmarks.processes import took
 from tidelake.config import load_environment
 from tidelake.delta.tables import Lake
-from tidelake.ops.query import ask
+from tidelake.ledger.query import ask
 from tidelake.spark.session import build_session
 
 _GOAL = Goal("seconds of the batch job over seconds of the run", 0.80, at_least=True)

@@ -23,8 +23,8 @@ from typing import Any
 from benchmarks.measuring import Finding, Goal, Report, arguments, hand_in, in_turns, ratios, say
 from tidelake.config import load_environment, load_pipeline
 from tidelake.delta.tables import HOPS, Hop, Lake
-from tidelake.generators import generate
-from tidelake.ops.query import ask
+from tidelake.examples import generate
+from tidelake.ledger.query import ask
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.runner import run_hops

@@ -21,8 +21,8 @@ from pyspark.sql import SparkSession
 from tidelake.config import Limits, Pipeline, load_environment, load_pipeline
 from tidelake.config.places import find_file
 from tidelake.delta.tables import Hop, Lake
-from tidelake.generators import generate
-from tidelake.ops.query import ask
+from tidelake.examples import generate
+from tidelake.ledger.query import ask
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.runner import run_hops

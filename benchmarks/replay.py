@@ -24,8 +24,8 @@ from tidelake.cli.render import print_table
 from tidelake.config import Limits, Pipeline, load_environment, load_pipeline
 from tidelake.config.places import find_file
 from tidelake.delta.tables import HOPS, Hop, Lake
-from tidelake.generators import generate
-from tidelake.ops.query import ask
+from tidelake.examples import generate
+from tidelake.ledger.query import ask
 from tidelake.replay.backfill import build, folder_of, green_lake
 from tidelake.replay.verify import verify
 from tidelake.runtime.hop import Run

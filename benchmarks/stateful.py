@@ -35,7 +35,7 @@ from benchmarks.stateful_sides import Operators, Played, Side, Tables, play
 from tidelake.config import load_environment
 from tidelake.delta.tables import Lake
 from tidelake.folders import Folder
-from tidelake.ops.query import ask
+from tidelake.ledger.query import ask
 from tidelake.spark.session import build_session
 
 # Of the catch-up.

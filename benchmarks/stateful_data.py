@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from tidelake.config import Environment, Limits, Pipeline, load_environment, load_pipeline
 from tidelake.delta.tables import Lake
 from tidelake.folders import Folder
-from tidelake.ops.query import ask
+from tidelake.ledger.query import ask
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.runner import run_hops

@@ -16,8 +16,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from benchmarks.stateful_data import GAP, MINUTES, NAME, SESSIONS, context
 from tidelake.delta.tables import Lake
 from tidelake.folders import Folder
+from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.gold import GoldHop
-from tidelake.runtime.held import Held
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.spark.engine import fitted
 from tidelake.spark.tuning import STATE_SETTINGS
@@ -143,8 +143,8 @@ class Operators:
 
     def _merge(self, rows: DataFrame, batch: int) -> None:
         spark = rows.sparkSession
-        with Held() as hold:
-            kept = hold(rows)
+        with CheckpointedFrames() as frames:
+            kept = frames.checkpoint(rows)
             start = F.unix_micros("window_start")
             low, high, count = kept.agg(F.min(start), F.max(start), F.count("*")).collect()[0]
             if not count:

@@ -184,7 +184,7 @@ class Kafka:
 
     @cached_property
     def _admin(self) -> AdminClient:
-        # Kept: a client that is let go of gives up what it was asked.
+        # CheckpointedBatch: a client that is let go of gives up what it was asked.
         return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
 
 

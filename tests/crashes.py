@@ -13,7 +13,7 @@ from tidelake.delta import locks
 from tidelake.delta.tables import Table
 from tidelake.errors import LeaseLostError
 from tidelake.folders import Folder
-from tidelake.runtime import gold, lanes, silver
+from tidelake.runtime import gold, session_pool, silver
 from tidelake.runtime.gold import GoldHop
 
 
@@ -50,7 +50,7 @@ def after_merges(count: int, *, slots: int = 1) -> Iterator[None]:
 
     with _dying() as patch:
         patch.setattr(GoldHop, "_merge", merge)
-        patch.setattr(lanes, "slots_of", lambda session: slots)
+        patch.setattr(session_pool, "slots_of", lambda session: slots)
         yield
 
 

@@ -16,7 +16,7 @@ from tests.running import read
 from tidelake.config import Pipeline
 from tidelake.delta.log import Commit
 from tidelake.delta.tables import Lake
-from tidelake.ops.ledger import read_ledger
+from tidelake.ledger.terms import read_ledger
 from tidelake.runtime import bronze_hop
 
 _SHOWN = 200

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from tidelake.config import Environment, Limits, Pipeline, load_pipeline
 from tidelake.delta.log import last_commit
 from tidelake.delta.tables import HOPS, Hop, Lake, lake_of
-from tidelake.ops.query import ask
+from tidelake.ledger.query import ask
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.runner import run_hops

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from tidelake.generators.clickstream import PRICED, draw_clicks, price
-from tidelake.generators.output import HOUR, MINUTE, SECOND
+from tidelake.examples.clickstream import PRICED, draw_clicks, price
+from tidelake.examples.output import HOUR, MINUTE, SECOND
 
 START = datetime(2026, 1, 5)
 DAY = 24 * HOUR

@@ -12,9 +12,9 @@ import pandas as pd
 
 from tidelake.config import Environment, Pipeline, load_environment, load_pipeline
 from tidelake.delta.tables import Lake, lake_of
-from tidelake.ops.ledger import read_ledger
-from tidelake.ops.query import Answer, ask_at_epoch, ask_for_user
-from tidelake.ops.side import list_late, list_quarantine
+from tidelake.ledger.query import Answer, ask_at_epoch, ask_for_user
+from tidelake.ledger.side_tables import list_late, list_quarantine
+from tidelake.ledger.terms import read_ledger
 from tidelake.replay.fate import fates_of
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Lakehouse:
 
         Returns:
             The rows, with decimals as floats, for plots; for exact decimals use
-            :func:`tidelake.ops.query.ask_for_user`.
+            :func:`tidelake.ledger.query.ask_for_user`.
 
         Raises:
             UsageError: The statement is no query, or not understood.

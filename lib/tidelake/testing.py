@@ -18,8 +18,8 @@ from typing import Any
 from tidelake.config import load_environment, load_pipeline
 from tidelake.delta.tables import HOPS, Lake
 from tidelake.errors import UsageError
-from tidelake.ops.ledger import read_ledger
-from tidelake.ops.query import ask
+from tidelake.ledger.query import ask
+from tidelake.ledger.terms import read_ledger
 
 Play = Callable[[str | Path, Iterable[bytes], Path], "Played"]
 

@@ -18,7 +18,7 @@ from tidelake.config import Limits, load_environment, load_pipeline
 from tidelake.delta.log import last_commit
 from tidelake.delta.tables import HOPS, Lake
 from tidelake.errors import TidelakeError
-from tidelake.ops.ledger import read_ledger
+from tidelake.ledger.terms import read_ledger
 from tidelake.replay.verify import verify
 from tidelake.runtime import runner
 from tidelake.runtime.bronze_hop import BronzeHop

@@ -17,7 +17,7 @@ from tests.following import GOLD, JOINS
 from tests.running import START, click
 from tests.worlds import World, world
 from tidelake.delta.tables import Lake
-from tidelake.ops.query import ask
+from tidelake.ledger.query import ask
 
 # Of an arrival, which no two runs share, and of a table's batches.
 _OF_A_RUN = frozenset({"ingested_at", "ingest_date", "requeued_at", "_batch", "_generation"})

@@ -20,7 +20,7 @@ from tidelake.cli.exits import say
 from tidelake.cli.render import print_table
 from tidelake.config import Environment, Pipeline, load_environment, load_pipeline
 from tidelake.delta.tables import HOPS, Lake
-from tidelake.generators import generate
+from tidelake.examples import generate
 from tidelake.replay.verify import verify
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress

@@ -12,7 +12,7 @@ from tests.recovery.reporting import Report
 from tests.running import click, land, read
 from tidelake.config import load_environment, load_pipeline
 from tidelake.delta.tables import Lake
-from tidelake.ops.ledger import read_ledger
+from tidelake.ledger.terms import read_ledger
 
 
 def lines(part: int, seed: int) -> list[bytes]:

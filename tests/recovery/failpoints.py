@@ -23,7 +23,7 @@ import pytest
 from tidelake import cli
 from tidelake.delta.store import FolderStore
 from tidelake.delta.tables import Table
-from tidelake.runtime import books, gold, hop, lanes, runner, schemas, silver
+from tidelake.runtime import books, gold, hop, runner, schemas, session_pool, silver
 from tidelake.runtime import bronze_hop as bronze
 from tidelake.runtime.gold_tables import Target
 from tidelake.spark import tuning
@@ -203,7 +203,7 @@ def main() -> None:
 
     with armed(name, act, nth=int(nth)), pytest.MonkeyPatch.context() as patch:
         # A table beside the one that dies would come further than the script of deaths knows.
-        patch.setattr(lanes, "slots_of", lambda session: 1)
+        patch.setattr(session_pool, "slots_of", lambda session: 1)
         cli.main()
 
 

@@ -12,7 +12,7 @@ from tests.recovery.chains import closed_twice, losses
 from tests.recovery.reporting import Report
 from tidelake.config import Pipeline
 from tidelake.delta.tables import Lake
-from tidelake.generators import generate
+from tidelake.examples import generate
 
 
 def lines_of(folder: Path, events: int, seed: int) -> list[bytes]:

@@ -18,7 +18,7 @@ from tidelake.delta.log import last_commit
 from tidelake.delta.merge import compact
 from tidelake.delta.tables import Table
 from tidelake.errors import GenerationError, RefusedError, UsageError
-from tidelake.ops.ledger import read_ledger
+from tidelake.ledger.terms import read_ledger
 from tidelake.ops.maintenance import Plan, upkeep
 from tidelake.replay import generations
 from tidelake.replay.backfill import Span, build, green_run, need_state, plan

@@ -19,7 +19,7 @@ from tests.running import click, versions
 from tests.worlds import World, world
 from tidelake.delta.tables import HOPS, Hop
 from tidelake.errors import TidelakeError
-from tidelake.ops.ledger import read_ledger
+from tidelake.ledger.terms import read_ledger
 from tidelake.replay.generations import repair
 
 _COMMAND = re.compile(r"tidelake repair clickstream --hop (\w+)")

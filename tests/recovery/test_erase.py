@@ -25,7 +25,7 @@ from tests.worlds import World, world
 from tidelake.delta.locks import hold
 from tidelake.delta.log import last_commit
 from tidelake.errors import LockedError, NotBuiltError, RefusedError, UsageError
-from tidelake.ops.ledger import read_ledger
+from tidelake.ledger.terms import read_ledger
 from tidelake.replay import erase as steps
 from tidelake.replay import generations
 from tidelake.replay.backfill import State, build, write_state

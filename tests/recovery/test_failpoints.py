@@ -29,7 +29,7 @@ from tidelake.replay.backfill import Stage, State, write_state
 from tidelake.replay.generations import repair
 from tidelake.replay.promotion import promote, rollback
 from tidelake.replay.requeue import Choice, apply_late, discard_quarantine, replay_quarantine
-from tidelake.runtime import lanes
+from tidelake.runtime import session_pool
 from tidelake.runtime.hop import Run
 
 _SEED = int(os.environ.get("TIDELAKE_SEED", "39"))
@@ -44,7 +44,7 @@ def chain(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Chai
     dies, and nothing would be left for the points behind that.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lanes, "slots_of", lambda session: 1)
+        patch.setattr(session_pool, "slots_of", lambda session: 1)
         return _dead_at_every_point(spark, tmp_path_factory)
 
 

@@ -16,7 +16,7 @@ from tests.running import START, click, read, versions
 from tests.worlds import World, world
 from tidelake.delta.log import last_commit, newest_version
 from tidelake.errors import LeaseLostError, RefusedError
-from tidelake.ops.ledger import read_ledger
+from tidelake.ledger.terms import read_ledger
 from tidelake.replay.erase import erase
 from tidelake.replay.generations import repair
 from tidelake.replay.requeue import Choice, apply_late, discard_quarantine, replay_quarantine

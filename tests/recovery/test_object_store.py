@@ -15,7 +15,7 @@ from tidelake.config import load_environment, load_pipeline
 from tidelake.delta.log import newest_version
 from tidelake.delta.tables import Lake
 from tidelake.folders import folder
-from tidelake.ops.ledger import read_ledger
+from tidelake.ledger.terms import read_ledger
 
 # At these heads of silver and gold the process is killed.
 _POINTS = ("bronze.clickstream", "silver.clickstream", "gold.user_sessions")

@@ -13,7 +13,7 @@ from tests.recovery.failpoints import armed, die
 from tests.running import click, read, versions
 from tests.worlds import TO_SILVER, world
 from tidelake.errors import GenerationError, TidelakeError
-from tidelake.ops.ledger import read_ledger
+from tidelake.ledger.terms import read_ledger
 from tidelake.replay.generations import repair
 
 _GOLD: list[dict[str, Any]] = [

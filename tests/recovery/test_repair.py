@@ -19,7 +19,7 @@ from tests.running import click, place_of, read, versions
 from tests.worlds import World, world
 from tidelake.delta.tables import HOPS, Hop
 from tidelake.errors import GenerationError, NotBuiltError, UsageError
-from tidelake.ops.ledger import read_ledger
+from tidelake.ledger.terms import read_ledger
 from tidelake.replay.compatibility import judge_tables
 from tidelake.replay.generations import repair
 from tidelake.runtime.runner import refusals

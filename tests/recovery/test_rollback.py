@@ -14,7 +14,7 @@ from tests.running import START, click, versions
 from tests.worlds import TO_SILVER, World, world
 from tidelake.delta.log import newest_version
 from tidelake.errors import LeaseLostError, UnbalancedError, UsageError
-from tidelake.ops.ledger import read_ledger
+from tidelake.ledger.terms import read_ledger
 from tidelake.replay import promotion
 from tidelake.replay.backfill import build, need_state
 from tidelake.replay.promotion import differences, promote, rollback

@@ -19,7 +19,7 @@ from tests.recovery.transactions import Transactions
 from tests.running import click, read
 from tidelake.delta.tables import Hop
 from tidelake.errors import LostError
-from tidelake.ops.ledger import read_ledger
+from tidelake.ledger.terms import read_ledger
 
 _LOST = int(os.environ.get("TIDELAKE_LOST", "1"))
 _TRANSACTIONS = int(os.environ.get("TIDELAKE_TRANSACTIONS", "10"))

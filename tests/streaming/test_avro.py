@@ -21,7 +21,7 @@ from tests.registries import Standin, registry
 from tests.running import read
 from tidelake.delta.tables import Hop, Table
 from tidelake.errors import SourceError
-from tidelake.ops.ledger import read_ledger
+from tidelake.ledger.terms import read_ledger
 from tidelake.replay.generations import rebuild_silver
 from tidelake.replay.requeue import Choice, replay_quarantine
 from tidelake.replay.verify import verify

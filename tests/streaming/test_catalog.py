@@ -28,11 +28,11 @@ from tidelake.delta.positions import (
 )
 from tidelake.delta.store import FolderStore
 from tidelake.delta.tables import LAYERS, Table
+from tidelake.ledger.history import history
+from tidelake.ledger.query import ask, ask_at_epoch, ask_for_user
+from tidelake.ledger.side_tables import list_late, list_quarantine
+from tidelake.ledger.terms import read_ledger
 from tidelake.ops.doctor import examine_lake
-from tidelake.ops.history import history
-from tidelake.ops.ledger import read_ledger
-from tidelake.ops.query import ask, ask_at_epoch, ask_for_user
-from tidelake.ops.side import list_late, list_quarantine
 from tidelake.ops.status import read_status
 from tidelake.replay.compatibility import payload_drift
 from tidelake.replay.requeue import apply_late

@@ -19,7 +19,7 @@ from tidelake.config import Environment
 from tidelake.delta.access import load
 from tidelake.delta.tables import HOPS, Hop
 from tidelake.errors import GenerationError
-from tidelake.ops.ledger import read_ledger
+from tidelake.ledger.terms import read_ledger
 from tidelake.ops.maintenance import plan_upkeep, upkeep
 from tidelake.replay.backfill import build
 from tidelake.replay.erase import erase

@@ -15,8 +15,8 @@ from tests.running import clickstream, place_of, read, run, versions
 from tidelake.config import Environment, Limits, Pipeline, load_environment
 from tidelake.delta.merge import compact
 from tidelake.delta.tables import Lake
-from tidelake.generators import generate
-from tidelake.ops.ledger import read_ledger
+from tidelake.examples import generate
+from tidelake.ledger.terms import read_ledger
 from tidelake.ops.status import read_status
 
 _EVENTS = 6_000

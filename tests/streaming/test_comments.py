@@ -15,7 +15,7 @@ from tests.worlds import World, world
 from tidelake.delta.append import append
 from tidelake.delta.log import newest_version
 from tidelake.delta.tables import Table
-from tidelake.ops.ledger import read_ledger
+from tidelake.ledger.terms import read_ledger
 
 _GOLD = {
     "name": "totals",

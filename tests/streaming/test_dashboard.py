@@ -16,7 +16,7 @@ from tests.bundle.dashboards import read_dashboard
 from tests.running import click, clickstream, land, run
 from tidelake.config import Environment
 from tidelake.delta.tables import Lake
-from tidelake.ops.ledger import read_ledger
+from tidelake.ledger.terms import read_ledger
 
 
 def asked(spark: SparkSession, lake: Lake, name: str) -> list[Any]:

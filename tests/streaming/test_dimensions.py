@@ -23,7 +23,7 @@ from tidelake.config import load_pipeline
 from tidelake.delta.log import last_commit
 from tidelake.delta.notes import SilverNote
 from tidelake.errors import UsageError
-from tidelake.ops.ledger import read_ledger
+from tidelake.ledger.terms import read_ledger
 from tidelake.ops.status import read_status
 from tidelake.replay.verify import verify
 

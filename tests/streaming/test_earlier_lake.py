@@ -21,7 +21,7 @@ from tests.worlds import World, define
 from tidelake.config import Limits, load_environment
 from tidelake.delta.tables import Hop
 from tidelake.errors import GenerationError
-from tidelake.ops.ledger import read_ledger
+from tidelake.ledger.terms import read_ledger
 from tidelake.replay.backfill import build
 from tidelake.replay.generations import repair
 from tidelake.replay.promotion import promote, rollback

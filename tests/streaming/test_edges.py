@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from tests.edges import FAILING, KNOWN, KNOWN_MINUTES, edge_rows, edges_pipeline, known_rows
 from tests.running import read
 from tests.worlds import world
-from tidelake.ops.ledger import read_ledger
+from tidelake.ledger.terms import read_ledger
 from tidelake.ops.status import read_status
 from tidelake.replay.verify import verify
 

@@ -19,7 +19,7 @@ from tests.worlds import TO_SILVER, World, world
 from tidelake.delta.log import newest_version
 from tidelake.delta.tables import HOPS, Lake
 from tidelake.errors import UsageError
-from tidelake.ops.query import ask_at_epoch, ask_for_user
+from tidelake.ledger.query import ask_at_epoch, ask_for_user
 from tidelake.runtime import runner
 from tidelake.runtime.books import close_epoch
 from tidelake.runtime.hop import Run

@@ -15,8 +15,8 @@ from tests.worlds import TO_SILVER, World, world
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
 from tidelake.errors import UsageError
-from tidelake.ops.ledger import read_ledger
-from tidelake.ops.query import ask
+from tidelake.ledger.query import ask
+from tidelake.ledger.terms import read_ledger
 from tidelake.replay.fate import Fate, fates_of
 from tidelake.replay.requeue import Choice, apply_late, discard_quarantine
 

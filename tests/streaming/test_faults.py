@@ -17,7 +17,7 @@ from tests.fates import assert_books, assert_fates
 from tests.pipelines import bronze
 from tests.running import START, click, read
 from tests.worlds import TO_SILVER, World, world
-from tidelake.ops.ledger import read_ledger
+from tidelake.ledger.terms import read_ledger
 from tidelake.silver.classify import Judging, classify
 
 _FULL = os.environ.get("TIDELAKE_FULL") == "1"

@@ -19,7 +19,7 @@ from tidelake.cli.exits import run_command
 from tidelake.delta.access import load
 from tidelake.delta.append import append
 from tidelake.delta.log import last_commit
-from tidelake.ops.ledger import read_ledger
+from tidelake.ledger.terms import read_ledger
 from tidelake.replay.requeue import as_requeued, read_side
 from tidelake.replay.verify import Verification, verify
 

@@ -20,7 +20,7 @@ from tests.worlds import TO_SILVER, World, world
 from tidelake.bronze import BRONZE_DDL, REQUEUE_DDL
 from tidelake.delta.append import append, ensure_table
 from tidelake.delta.notes import SilverNote
-from tidelake.ops.ledger import read_ledger
+from tidelake.ledger.terms import read_ledger
 from tidelake.runtime.schemas import from_ddl
 from tidelake.spark import tuning
 

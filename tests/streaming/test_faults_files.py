@@ -21,7 +21,7 @@ from tests.worlds import TO_SILVER, World, world
 from tidelake.delta.log import newest_version
 from tidelake.delta.tables import Table
 from tidelake.errors import SourceChangedError, SourceError
-from tidelake.ops.ledger import read_ledger
+from tidelake.ledger.terms import read_ledger
 from tidelake.runtime import bronze_hop, landing
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.runner import run_hops

@@ -20,7 +20,7 @@ from tidelake.delta.log import commits
 from tidelake.delta.merge import CONFLICTS
 from tidelake.delta.tables import Table
 from tidelake.gold.kinds import MergePlan
-from tidelake.ops.ledger import read_ledger
+from tidelake.ledger.terms import read_ledger
 from tidelake.runtime import gold
 from tidelake.spark import tuning
 

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from tests.running import START, read, versions
 from tests.worlds import TO_SILVER, World, world
 from tidelake.errors import SchemaChangedError
-from tidelake.ops.ledger import read_ledger
+from tidelake.ledger.terms import read_ledger
 from tidelake.replay.requeue import Choice, replay_quarantine
 from tidelake.replay.verify import verify
 

@@ -14,7 +14,7 @@ from tests.batches import closed
 from tests.fates import assert_books, assert_fates
 from tests.running import START, click, read
 from tests.worlds import TO_SILVER, World, world
-from tidelake.ops.ledger import read_ledger
+from tidelake.ledger.terms import read_ledger
 
 _FULL = os.environ.get("TIDELAKE_FULL") == "1"
 _DAY = 24 * 60

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from tests.running import START, place_of, read
 from tests.worlds import TO_SILVER, World, world
-from tidelake.ops.ledger import read_ledger
+from tidelake.ledger.terms import read_ledger
 
 _FULL = os.environ.get("TIDELAKE_FULL") == "1"
 _NUMBERS = 10_000 if _FULL else 200

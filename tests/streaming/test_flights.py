@@ -11,8 +11,8 @@ from tests.oracles import flights as oracle
 from tests.running import read, run
 from tidelake.config import load_environment, load_pipeline
 from tidelake.delta.tables import Lake
-from tidelake.generators import generate, generate_flights
-from tidelake.ops.ledger import read_ledger
+from tidelake.examples import generate, generate_flights
+from tidelake.ledger.terms import read_ledger
 
 pytestmark = pytest.mark.long
 _RECORDS = 12_000

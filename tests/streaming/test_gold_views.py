@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from tests.running import START, click, read
 from tests.worlds import World, world
 from tidelake.errors import UsageError
-from tidelake.ops.query import ask
+from tidelake.ledger.query import ask
 
 GOLD: list[dict[str, Any]] = [
     {

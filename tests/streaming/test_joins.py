@@ -16,7 +16,7 @@ from tests.worlds import TO_SILVER, World, world
 from tidelake.config.pipeline import Watermark
 from tidelake.delta.log import last_commit
 from tidelake.errors import GenerationError, UsageError
-from tidelake.ops.query import ask
+from tidelake.ledger.query import ask
 from tidelake.replay.generations import repair
 
 JOIN: dict[str, Any] = {

@@ -22,7 +22,7 @@ from tidelake.delta.tables import Hop
 from tidelake.errors import GenerationError, LostError, RefusedError, SourceError
 from tidelake.kafka import client, topic_source
 from tidelake.kafka.broker import kill
-from tidelake.ops.ledger import read_ledger
+from tidelake.ledger.terms import read_ledger
 from tidelake.ops.status import read_status
 from tidelake.replay.generations import repair
 from tidelake.runtime import triggers

@@ -17,9 +17,9 @@ from tidelake.delta.locks import hold_hops
 from tidelake.delta.log import last_commit
 from tidelake.delta.merge import clustering_of
 from tidelake.errors import RefusedError
-from tidelake.ops.ledger import read_ledger
+from tidelake.ledger.query import ask_at_epoch
+from tidelake.ledger.terms import read_ledger
 from tidelake.ops.maintenance import Plan, plan_upkeep, upkeep
-from tidelake.ops.query import ask_at_epoch
 from tidelake.replay.verify import verify
 
 _GOLD: list[dict[str, Any]] = [

@@ -15,10 +15,10 @@ from tests.running import run, versions
 from tidelake.config import Environment, Pipeline, load_environment, load_pipeline
 from tidelake.config.meanings import TableEntry, entries_of
 from tidelake.delta.tables import Lake
-from tidelake.generators import generate
+from tidelake.examples import generate
 from tidelake.lakehouse import open_lakehouse
-from tidelake.ops.ledger import read_ledger
-from tidelake.ops.query import ask, ask_for_user
+from tidelake.ledger.query import ask, ask_for_user
+from tidelake.ledger.terms import read_ledger
 from tidelake.replay.fate import fates_of
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.py"))

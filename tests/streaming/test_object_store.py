@@ -20,7 +20,7 @@ from tidelake.delta.log import commits
 from tidelake.delta.tables import HOPS, Hop, Lake
 from tidelake.errors import GenerationError, SourceChangedError
 from tidelake.folders import folder
-from tidelake.ops.ledger import read_ledger
+from tidelake.ledger.terms import read_ledger
 from tidelake.ops.maintenance import plan_upkeep, upkeep
 from tidelake.replay.backfill import build
 from tidelake.replay.generations import repair

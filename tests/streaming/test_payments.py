@@ -20,9 +20,9 @@ from tests.worlds import World, world
 from tidelake.delta.log import last_commit
 from tidelake.delta.tables import HOPS
 from tidelake.errors import TidelakeError
-from tidelake.generators import generate
+from tidelake.examples import generate
 from tidelake.gold.detections import Detected
-from tidelake.ops.ledger import read_ledger
+from tidelake.ledger.terms import read_ledger
 from tidelake.replay.verify import judge_target
 from tidelake.runtime.gold_tables import targets_of
 from tidelake.runtime.hop import Run

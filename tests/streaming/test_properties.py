@@ -20,7 +20,7 @@ from tests.oracles.silver import LATE, Rules, Silver
 from tests.running import read
 from tests.streams import Stream, streams
 from tests.worlds import TO_SILVER, World, world
-from tidelake.ops.ledger import read_ledger
+from tidelake.ledger.terms import read_ledger
 from tidelake.replay.requeue import apply_late
 
 _EXAMPLES = int(os.environ.get("TIDELAKE_EXAMPLES", "3"))

@@ -18,7 +18,7 @@ from tests.running import click
 from tests.worlds import World, world
 from tidelake.delta.log import commits
 from tidelake.errors import GenerationError, UsageError
-from tidelake.ops.ledger import read_ledger
+from tidelake.ledger.terms import read_ledger
 from tidelake.replay.generations import repair
 
 

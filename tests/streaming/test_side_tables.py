@@ -15,8 +15,8 @@ from tests.crashes import before_silver_closes
 from tests.fates import assert_books, assert_fates
 from tests.running import START, click, read, versions
 from tests.worlds import TO_SILVER, World, world
-from tidelake.ops.ledger import read_ledger
-from tidelake.ops.side import list_late, list_quarantine
+from tidelake.ledger.side_tables import list_late, list_quarantine
+from tidelake.ledger.terms import read_ledger
 from tidelake.replay.requeue import Choice, apply_late, discard_quarantine, replay_quarantine
 
 _DAY = 24 * 60

@@ -16,7 +16,7 @@ from tests.running import land, read, run
 from tidelake.bronze import read_stream
 from tidelake.config import DeltaSource, Environment, FilesSource, load_pipeline
 from tidelake.delta.tables import Lake
-from tidelake.ops.ledger import read_ledger
+from tidelake.ledger.terms import read_ledger
 
 _PIPELINE = """
 name: other

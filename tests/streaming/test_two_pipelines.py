@@ -11,7 +11,7 @@ from tests.comparing import assert_gold_equals_oracle, distinct_events
 from tests.running import click
 from tests.worlds import world
 from tidelake.delta.log import commits
-from tidelake.ops.ledger import read_ledger
+from tidelake.ledger.terms import read_ledger
 
 
 def test_two_pipelines_at_once_in_one_session_fill_their_own_tables(

@@ -26,7 +26,7 @@ from tidelake.replay.verify import (
     verify,
 )
 from tidelake.replay.verify_silver import judge_silver, read_inputs
-from tidelake.runtime.held import Held
+from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 
 _DAY = 24 * 60
 _ROUGH: dict[str, Any] = {
@@ -144,9 +144,9 @@ def test_a_row_that_is_off_shows_in_each_table_by_its_name(played: World) -> Non
 
 
 def _judge_silver(played: World, since: datetime | None = None) -> dict[str, Any]:
-    with Held() as hold:
+    with CheckpointedFrames() as frames:
         inputs = read_inputs(played.context).since(since)
-        return judge_silver(played.context, inputs, since, hold)
+        return judge_silver(played.context, inputs, since, frames)
 
 
 @pytest.mark.long

@@ -11,8 +11,8 @@ from tests.unit.handmade import write_rows
 from tidelake.cli.prompt import Catalogue, Conversation, answer_all
 from tidelake.delta.tables import Lake
 from tidelake.errors import UsageError
-from tidelake.ops.query import AnswerFile, ask_for_user, write_for_user
-from tidelake.ops.statements import SPARK, tables_in
+from tidelake.ledger.query import AnswerFile, ask_for_user, write_for_user
+from tidelake.ledger.statements import SPARK, tables_in
 
 _NOTE = {"generation": "g1", "batch": 0, "hop": "gold"}
 

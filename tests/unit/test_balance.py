@@ -32,9 +32,9 @@ from tidelake.fingerprints import (
     combined,
     fingerprint,
 )
-from tidelake.ops.balance import Batch, Mark, Tally, problems_of, tally
-from tidelake.ops.ledger import books_by
-from tidelake.ops.side import ClosedBatch
+from tidelake.ledger.balance import Batch, Mark, Tally, problems_of, tally
+from tidelake.ledger.side_tables import ClosedBatch
+from tidelake.ledger.terms import books_by
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
 A, B, C, D, E = "f:a", "f:b", "f:c", "f:d", "f:e"

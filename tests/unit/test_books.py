@@ -16,8 +16,8 @@ from tidelake.config import Environment
 from tidelake.delta.log import commits, newest_version
 from tidelake.delta.tables import HOPS, Lake, Table
 from tidelake.errors import UsageError
-from tidelake.ops.history import history, require_tables
-from tidelake.ops.query import ask
+from tidelake.ledger.history import history, require_tables
+from tidelake.ledger.query import ask
 from tidelake.runtime.books import copy_books
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress

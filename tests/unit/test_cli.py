@@ -25,8 +25,8 @@ from tidelake.cli import app
 from tidelake.cli.exits import run_command
 from tidelake.delta.locks import hold
 from tidelake.delta.tables import Lake
-from tidelake.generators import Generated
-from tidelake.ops.query import Answer
+from tidelake.examples import Generated
+from tidelake.ledger.query import Answer
 from tidelake.spark.session import build_session
 from tidelake.typed import Typed
 
@@ -403,7 +403,7 @@ def test_what_the_demo_made_is_told_to_machines(
     answer = Answer(("user_id", "value"), (("u1", Decimal("2.50")),))
     monkeypatch.setattr("tidelake.cli.trying.run_pipeline", lambda *_, **__: None)
     monkeypatch.setattr("tidelake.cli.trying.tops_of", lambda *_: {"gold.x": answer})
-    monkeypatch.setattr("tidelake.ops.ledger.read_ledger", lambda *_: books)
+    monkeypatch.setattr("tidelake.ledger.terms.read_ledger", lambda *_: books)
     root = str(tmp_path / "my lake")
     assert run_command(app, ["demo", "--events", "50", "--root", root, "--json"]) == 0
     captured = capsys.readouterr()
@@ -520,7 +520,7 @@ def test_an_interrupt_says_what_stays(
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tidelake.ops.query.ask_for_user", interrupt)
+    monkeypatch.setattr("tidelake.ledger.query.ask_for_user", interrupt)
 
     assert run_command(app, ["sql", "SELECT 1"]) == 130
     assert "the next run goes on from there" in capsys.readouterr().err

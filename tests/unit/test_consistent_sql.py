@@ -16,7 +16,7 @@ from tidelake.cli import app
 from tidelake.cli.exits import run_command
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import UsageError
-from tidelake.ops.query import ask, ask_at_epoch
+from tidelake.ledger.query import ask, ask_at_epoch
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
 BOTH = "SELECT (SELECT count(*) FROM silver.shop), (SELECT sum(events) FROM gold.totals)"

@@ -14,7 +14,7 @@ from tidelake.delta.append import Difference, Freedom, append, differences, ensu
 from tidelake.delta.log import last_commit, newest_version
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import SchemaChangedError
-from tidelake.ops.query import ask
+from tidelake.ledger.query import ask
 
 GROWS = [
     ("tinyint", "smallint"),

@@ -15,7 +15,7 @@ from tidelake.cli import app
 from tidelake.cli.exits import run_command
 from tidelake.delta.tables import Lake
 from tidelake.errors import TidelakeError, UsageError
-from tidelake.ops.query import AnswerFile, write_for_user
+from tidelake.ledger.query import AnswerFile, write_for_user
 
 _TOTALS = """
     SELECT * FROM (VALUES ('u1', TIMESTAMPTZ '2024-01-01 12:00:00+02:00', 1.50::DECIMAL(18,2)),

@@ -19,10 +19,10 @@ from tidelake.config import load_environment, load_pipeline
 from tidelake.delta.notes import FateCount
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import UsageError
-from tidelake.ops import ledger as ledger_module
+from tidelake.ledger.balance import Batch
+from tidelake.ledger.terms import Ledger, SourceBooks, books_by, read_ledger
+from tidelake.ledger import terms as ledger_module
 from tidelake.ops.alerts import alerts_of
-from tidelake.ops.balance import Batch
-from tidelake.ops.ledger import Ledger, SourceBooks, books_by, read_ledger
 
 CONTRACT = [
     "pipeline",

@@ -17,8 +17,8 @@ from tests.pipelines import shop
 from tests.unit.handmade import write_commit, write_rows
 from tidelake.config.standard import PROGRESS_COLUMNS
 from tidelake.delta.tables import Lake
+from tidelake.ledger.history import Backlog
 from tidelake.ops.alerts import Alert
-from tidelake.ops.history import Backlog
 from tidelake.ops.observers import (
     Closed,
     Failed,

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.shops import BATCH_ROWS, Shop
+from tidelake.ledger.terms import read_ledger
 from tidelake.ops.alerts import Alert
-from tidelake.ops.ledger import read_ledger
 from tidelake.ops.page.facts import Facts, read_flow, read_sides
 from tidelake.ops.page.rendering import verdict_of
 

@@ -20,7 +20,7 @@ from tidelake.cli.exits import run_command
 from tidelake.cli.prompt import Catalogue, Conversation, answer_all, talk
 from tidelake.cli.render import laid_out
 from tidelake.delta.tables import Lake
-from tidelake.ops.query import Answer
+from tidelake.ledger.query import Answer
 
 _TOTALS = "SELECT * FROM (VALUES ('u1', 1.50::DECIMAL(18,2)), ('u2', NULL)) AS t(user_id, total)"
 
@@ -72,7 +72,7 @@ def test_an_interrupted_statement_leaves_the_prompt(
     def interrupt(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tidelake.ops.query.ask_for_user", interrupt)
+    monkeypatch.setattr("tidelake.ledger.query.ask_for_user", interrupt)
 
     assert Heard(lake).take("SELECT 1;") == 130
     assert "Interrupted." in capsys.readouterr().err

@@ -13,7 +13,7 @@ from deltalake import write_deltalake
 
 from tidelake.delta.tables import Lake
 from tidelake.errors import UsageError
-from tidelake.ops.query import ask_for_user as ask
+from tidelake.ledger.query import ask_for_user as ask
 
 TOTALS = """
     SELECT * FROM (VALUES

@@ -27,7 +27,7 @@ from tests.unit.test_dedup import (
 )
 from tidelake.config.names import ID_HASH
 from tidelake.config.pipeline import Dedup
-from tidelake.runtime.held import Held
+from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.silver import dedup, driver_dedup
 from tidelake.silver.classify import PAYLOAD_HASH, ROW, hash_of_id
 from tidelake.silver.dedup import (
@@ -121,10 +121,10 @@ def _told(
     key: str = "record_id",
 ) -> dict[str, str]:
     """Judge rows; give the verdicts."""
-    with Held(small=small, rows=0 if numbered else None) as hold:
-        kept = hold.first(judged)
+    with CheckpointedFrames(small=small, rows=0 if numbered else None) as frames:
+        kept = frames.checkpoint_batch(judged)
         assert kept.numbered == numbered
-        repeats = find_repeats(kept, search, Comparison(rules), hold=hold)
+        repeats = find_repeats(kept, search, Comparison(rules), checkpoint=frames.checkpoint_now)
         search.searched = repeats.searched
         told = (
             with_verdicts(kept.rows, repeats, Fates()).where(F.col(VERDICT).isNotNull()).collect()
@@ -233,9 +233,11 @@ def test_of_a_row_that_stands_in_a_batch_more_than_once_exactly_one_is_accepted(
     ).withColumn(ID_HASH, hash_of_id())
     new = classified(spark, rows).withColumn(ROW, F.col("record_id"))
     new = new.withColumn("event_time", F.col("ingested_at"))
-    with Held(rows=0 if numbered else None) as hold:
-        kept = hold.first(new)
-        found = find_repeats(kept, _Accepted(known, 2), Comparison(Dedup()), hold=hold)
+    with CheckpointedFrames(rows=0 if numbered else None) as frames:
+        kept = frames.checkpoint_batch(new)
+        found = find_repeats(
+            kept, _Accepted(known, 2), Comparison(Dedup()), checkpoint=frames.checkpoint_now
+        )
         decided = decide(kept.rows, found, Fates(), watermark=None, allowed=timedelta(0))
         told = Counter((row["record_id"], row[FATE]) for row in decided.collect())
     assert told == {

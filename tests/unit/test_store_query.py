@@ -14,7 +14,7 @@ from tidelake.cli.exits import run_command
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import UsageError
 from tidelake.folders import folder, is_stored
-from tidelake.ops.query import ask, ask_for_user
+from tidelake.ledger.query import ask, ask_for_user
 
 _ROWS = "VALUES ('a', 1.10::DECIMAL(18, 2)), ('b', NULL), ('c', 2.20)"
 _HTTP = {"AWS_ALLOW_HTTP": "true"}

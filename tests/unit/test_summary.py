@@ -13,7 +13,7 @@ from tests.pipelines import bronze, shop
 from tidelake.delta.tables import Lake
 from tidelake.fingerprints import Fingerprint, fingerprint
 from tidelake.runtime.accepted_rows import AcceptedRows
-from tidelake.runtime.held import Held
+from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.silver import decide_fates
 from tidelake.silver import dedup
 from tidelake.silver.classify import ORIGIN, STAGE
@@ -67,10 +67,10 @@ def test_each_row_is_counted_with_the_fate_that_it_has(
     monkeypatch.setattr(dedup, "COMPARED_ROWS", compared)
     pipeline = shop(tmp_path, event={"where": "user_id <> 'bot'"}, watermark=_RULES)
     search = AcceptedRows(spark, pipeline, Lake(tmp_path), 0, afresh=True)
-    with Held(small=small, rows=0 if numbered else None) as hold:
+    with CheckpointedFrames(small=small, rows=0 if numbered else None) as frames:
         plan = SilverPlan(pipeline)
         decision = decide_fates(
-            plan.judge(_batch(spark)), plan, search, _WATERMARK, hold, counts=True
+            plan.judge(_batch(spark)), plan, search, _WATERMARK, frames, counts=True
         )
         decided, summary = decision.rows, decision.summary
         assert summary is not None
@@ -95,9 +95,9 @@ def test_a_batch_without_rows_counts_nothing(
 ) -> None:
     plan = SilverPlan(shop(tmp_path))
     search = AcceptedRows(spark, plan.pipeline, Lake(tmp_path), 0, afresh=True)
-    with Held(small=small, rows=0) as hold:
+    with CheckpointedFrames(small=small, rows=0) as frames:
         judged = plan.judge(_batch(spark).limit(0))
-        summary = decide_fates(judged, plan, search, None, hold, counts=True).summary
+        summary = decide_fates(judged, plan, search, None, frames, counts=True).summary
     assert summary is not None
     assert summary.rows() == {}
     assert summary.partitions({}) == {}

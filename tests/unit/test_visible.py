@@ -20,8 +20,8 @@ from pyspark.sql import functions as F
 from tests.pipelines import bronze
 from tidelake.cli.exits import run_command, say
 from tidelake.cli.render import FORMATS, laid_out, print_json, print_line, print_table
+from tidelake.ledger.query import Answer
 from tidelake.ops.alerts import Alert
-from tidelake.ops.query import Answer
 from tidelake.runtime.failures import named
 from tidelake.spark.session import spark_log
 from tidelake.visible import first_line, kind_of, kind_of_text, visible

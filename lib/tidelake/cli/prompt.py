@@ -27,7 +27,7 @@ from tidelake.cli.render import FORMATS, Format, answer_to, counted, laid_out, w
 from tidelake.delta.log import newest_version
 from tidelake.delta.tables import Lake
 from tidelake.errors import TidelakeError, UsageError
-from tidelake.ops.query import Answer, AnswerFile, ask
+from tidelake.ledger.query import Answer, AnswerFile, ask
 from tidelake.visible import visible
 
 _FIRST, _NEXT = "tidelake> ", "     ...> "

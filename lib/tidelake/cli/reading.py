@@ -55,7 +55,7 @@ def sql(
             return answer_piped(where.lake, consistent=consistent, json_=json_)
         talk(where.lake, consistent=consistent)
     elif file is not None:
-        from tidelake.ops.query import AnswerFile  # noqa: PLC0415
+        from tidelake.ledger.query import AnswerFile  # noqa: PLC0415
 
         write_answer(where.lake, query, AnswerFile(file, overwrite), consistent=consistent, say=say)
     else:

@@ -22,7 +22,7 @@ from tidelake.visible import visible, visible_json
 if TYPE_CHECKING:
     # They import Spark.
     from tidelake.delta.tables import Lake
-    from tidelake.ops.query import Answer, AnswerFile
+    from tidelake.ledger.query import Answer, AnswerFile
 
 Format = Literal["table", "vertical", "csv", "json"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -154,7 +154,7 @@ def _plain(value: object) -> object:
 
 def answer_to(lake: Lake, query: str, *, consistent: bool, say: Callable[[str], None]) -> Answer:
     """Answer a statement; ``consistent`` reads the last epoch, and names it."""
-    from tidelake.ops.query import ask_at_epoch, ask_for_user  # noqa: PLC0415
+    from tidelake.ledger.query import ask_at_epoch, ask_for_user  # noqa: PLC0415
 
     if not consistent:
         return ask_for_user(lake, query)
@@ -168,7 +168,7 @@ def write_answer(
     lake: Lake, query: str, target: AnswerFile, *, consistent: bool, say: Callable[[str], None]
 ) -> None:
     """Write a statement's answer to a file."""
-    from tidelake.ops.query import write_at_epoch, write_for_user  # noqa: PLC0415
+    from tidelake.ledger.query import write_at_epoch, write_for_user  # noqa: PLC0415
 
     if consistent:
         rows, epoch = write_at_epoch(lake, query, target)

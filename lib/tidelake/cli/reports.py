@@ -19,8 +19,8 @@ from tidelake.typed import Typed
 
 if TYPE_CHECKING:
     # Spark comes with them, and not every command needs it.
-    from tidelake.ops.ledger import Ledger
-    from tidelake.ops.query import Answer
+    from tidelake.ledger.query import Answer
+    from tidelake.ledger.terms import Ledger
     from tidelake.ops.status import SourceLag, Status
 
 _TOP = 3
@@ -52,7 +52,7 @@ def status(pipeline: str, json_: bool, where: Place) -> None:
 @located
 def ledger(pipeline: str, by: Literal["batch", "day"] | None, json_: bool, where: Place) -> None:
     """Print the ledger; exit 3 if it does not balance."""
-    from tidelake.ops.ledger import books_by, read_ledger  # noqa: PLC0415
+    from tidelake.ledger.terms import books_by, read_ledger  # noqa: PLC0415
 
     books = read_ledger(where.lake, where.pipeline(pipeline))
     lines = books_by(books.batches, by) if by else []
@@ -210,7 +210,7 @@ def _show_lag(source: SourceLag) -> None:
 
 def tops_of(lake: Lake, pipeline: Pipeline) -> dict[str, Answer]:
     """Read the first rows of each gold table, ordered by its first measure or by time."""
-    from tidelake.ops.query import ask  # noqa: PLC0415
+    from tidelake.ledger.query import ask  # noqa: PLC0415
 
     tops: dict[str, tuple[Sequence[str], str]] = {}
     for gold in pipeline.gold:

@@ -35,7 +35,7 @@ def late() -> None:
 @located
 def late_list(pipeline: str, json_: bool, where: Place) -> None:
     """List late rows by event date."""
-    from tidelake.ops.side import list_late  # noqa: PLC0415
+    from tidelake.ledger.side_tables import list_late  # noqa: PLC0415
 
     days = list_late(where.lake, where.pipeline(pipeline))
     if json_:
@@ -101,7 +101,7 @@ def quarantine_list(
     where: Place,
 ) -> None:
     """List quarantined rows by reason, with example and trend."""
-    from tidelake.ops.side import list_quarantine  # noqa: PLC0415
+    from tidelake.ledger.side_tables import list_quarantine  # noqa: PLC0415
 
     groups = list_quarantine(where.lake, where.pipeline(pipeline), stage=stage, rule=rule)
     if json_:

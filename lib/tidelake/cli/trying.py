@@ -25,7 +25,7 @@ from tidelake.runtime.triggers import AVAILABLE_NOW
 from tidelake.typed import Typed
 
 if TYPE_CHECKING:
-    from tidelake.generators import Generated
+    from tidelake.examples import Generated
 
 _EVENTS = {"clickstream": 200_000, "payments": 50_000}
 _seed = click.option("--seed", default=1, show_default=True, help="Chooses one stream among many.")
@@ -39,8 +39,8 @@ _seed = click.option("--seed", default=1, show_default=True, help="Chooses one s
 @located
 def demo(pipeline: str, events: int | None, seed: int, json_: bool, where: Place) -> None:
     """Generate a stream, run all hops and show the results."""
-    from tidelake.generators import generate as write_stream  # noqa: PLC0415
-    from tidelake.ops.ledger import read_ledger  # noqa: PLC0415
+    from tidelake.examples import generate as write_stream  # noqa: PLC0415
+    from tidelake.ledger.terms import read_ledger  # noqa: PLC0415
 
     # Small batches of silver: in the first batch no event is late.
     limits = where.environment.limits.model_copy(update={"silver_bytes": "1m"})
@@ -100,7 +100,7 @@ def generate(
     env: str | None,
 ) -> None:
     """Write a reference pipeline's stream as JSON."""
-    from tidelake.generators import generate as write_stream  # noqa: PLC0415
+    from tidelake.examples import generate as write_stream  # noqa: PLC0415
 
     count = events or _EVENTS.get(pipeline, 0)
     if is_address(target):
@@ -125,7 +125,7 @@ def generate(
 
 def _into_topic(pipeline: str, to: Address, *, events: int, seed: int) -> Generated:
     """Send the lines that the files would hold to a topic, in their order."""
-    from tidelake.generators import generate as write_stream  # noqa: PLC0415
+    from tidelake.examples import generate as write_stream  # noqa: PLC0415
     from tidelake.kafka.client import produce  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory(prefix="tidelake-") as landing:

@@ -139,7 +139,7 @@ def erase(
     Repeating the command continues an erasure that was interrupted.
     Hops must not run meanwhile: each first takes in what waits, then continues without the rows.
     """
-    from tidelake.ops.history import require_tables  # noqa: PLC0415
+    from tidelake.ledger.history import require_tables  # noqa: PLC0415
     from tidelake.replay.subject import parse_subject  # noqa: PLC0415
 
     definition = where.pipeline(pipeline, source=source)

@@ -107,6 +107,15 @@ def compact(spark: SparkSession, table: Table) -> None:
         table.store.compact(spark)
 
 
+def vacuum(spark: SparkSession, table: Table, *, hours: int) -> None:
+    """Delete files that were removed from a table more than so many hours ago.
+
+    Delta's own check of the retention is off: callers know which versions are still read.
+    """
+    with with_settings(spark, tuning.VACUUM_SETTINGS):
+        spark.sql(f"VACUUM {table.sql} RETAIN {hours} HOURS")
+
+
 def cluster(spark: SparkSession, table: Table, columns: Sequence[str]) -> None:
     """Have compactions sort a table by some columns; a writer beside it would fail once."""
     if clustering_of(spark, table) != tuple(columns):

@@ -102,13 +102,15 @@ class Detected(GoldKind):
         if bounds is None:
             return None
         first = bounds[0]
-        keys = batch.hold(self._keys(events))
-        found = batch.hold(self._found(batch, keys, first))
-        changed = batch.hold(self._with_gone(batch.stored(self.name), found, keys, first))
+        keys = batch.frames.checkpoint(self._keys(events))
+        found = batch.frames.checkpoint(self._found(batch, keys, first))
+        changed = batch.frames.checkpoint(
+            self._with_gone(batch.stored(self.name), found, keys, first)
+        )
         if changed.isEmpty():
             return None
         return MergePlan(
-            batch.hold(batch.stamped(changed)),
+            batch.frames.checkpoint(batch.stamped(changed)),
             on=(
                 f"t.{RECORD} = s.{RECORD} AND t.{RULE} = s.{RULE} "
                 f"AND t.event_time >= {literal(first)}"

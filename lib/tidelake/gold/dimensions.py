@@ -53,7 +53,7 @@ class Dimension(GoldKind):
         keys = batch.events.select(*self.spec.key).distinct()
         changes = batch.inputs.whole(OWN).join(keys, on=list(self.spec.key), how="left_semi")
         return MergePlan(
-            batch.hold(batch.stamped(self._rows(changes))),
+            batch.frames.checkpoint(batch.stamped(self._rows(changes))),
             on=" AND ".join(f"t.{name} = s.{name}" for name in self.identity),
             changed=(
                 f"NOT t.{VALID_TO} <=> s.{VALID_TO}"

@@ -81,10 +81,10 @@ class Joined(GoldKind):
             return None
         first, last = min(low for low, _ in bounds), max(high for _, high in bounds)
         known = left_side(inputs.whole(OWN).where(between("event_time", (first, last))), join)
-        left = batch.hold(changed_by(new_left, new_right, known, join))
+        left = batch.frames.checkpoint(changed_by(new_left, new_right, known, join))
         near = inputs.whole(self._right).where(between("event_time", (first, last + join.within)))
         return MergePlan(
-            batch.hold(batch.stamped(matched(left, right_side(near, join), join))),
+            batch.frames.checkpoint(batch.stamped(matched(left, right_side(near, join), join))),
             on=f"t.{LEFT} = s.{LEFT} AND {between(f't.{LEFT_TIME}', (first, last))}",
             changed=f"NOT t.{RIGHT} <=> s.{RIGHT}",
         )

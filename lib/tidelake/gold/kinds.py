@@ -41,13 +41,13 @@ class Inputs:
     whole: Callable[[str], DataFrame]
 
 
-class FrameHold(Protocol):
-    """Keeps frames that a batch reads more than once, until it ends."""
+class FrameCheckpoints(Protocol):
+    """Checkpoints frames that a batch reads more than once, until it ends."""
 
-    def __call__(self, frame: DataFrame) -> DataFrame:
+    def checkpoint(self, frame: DataFrame) -> DataFrame:
         """Keep the rows as soon as something reads them."""
 
-    def now(self, frame: DataFrame) -> DataFrame:
+    def checkpoint_now(self, frame: DataFrame) -> DataFrame:
         """Keep the rows at once, in a job that completes their observations."""
 
 
@@ -62,7 +62,7 @@ class GoldBatch:
         generation: That the batch is of.
         number: Of the batch.
         slots: Tasks that run at a time.
-        hold: Keeps frames.
+        frames: Checkpoints frames.
     """
 
     inputs: Inputs
@@ -71,7 +71,7 @@ class GoldBatch:
     generation: str
     number: int
     slots: int
-    hold: FrameHold
+    frames: FrameCheckpoints
 
     @property
     def events(self) -> DataFrame:
@@ -187,11 +187,11 @@ def span(rows: DataFrame, low: str, high: str) -> tuple[datetime, datetime] | No
 
 
 def held_with_span(
-    rows: DataFrame, low: str, high: str, hold: FrameHold
+    rows: DataFrame, low: str, high: str, frames: FrameCheckpoints
 ) -> tuple[DataFrame, tuple[datetime, datetime]]:
     """Keep rows, of which there are some, at once, and return their span, in one job."""
     told = Observation()
-    kept = hold.now(rows.observe(told, *_bounds(low, high)))
+    kept = frames.checkpoint_now(rows.observe(told, *_bounds(low, high)))
     bounds = _instants(told.get)
     if bounds is None:
         raise ValueError("a batch without rows has no bounds")

@@ -49,7 +49,7 @@ class Sessions(Aggregated):
         salt = self.salt(to_values(events, typed), batch.eligible, batch.slots)
         sessions = to_sessions(events, self.columns, salt=salt)
         partials, (first, last) = held_with_span(
-            sessions, "session_start", "session_end", batch.hold
+            sessions, "session_start", "session_end", batch.frames
         )
         # The stored sessions that the batch's could touch.
         within = (
@@ -58,7 +58,8 @@ class Sessions(Aggregated):
         stored = batch.stored(self.name).alias("t").where(within)
         changed = self.ordered(regroup(partials, stored, typed.table), GONE)
         return MergePlan(
-            batch.hold.now(batch.stamped(changed)), on=f"t.session_id = s.session_id AND {within}"
+            batch.frames.checkpoint_now(batch.stamped(changed)),
+            on=f"t.session_id = s.session_id AND {within}",
         )
 
     def salt(self, events: DataFrame, count: int, slots: int) -> timedelta | None:

@@ -113,9 +113,9 @@ class Windowed(Aggregated):
         partials, within = to_partials(batch.events, self.columns), []
         gold = self.columns.typed(batch.events).table
         if self.moment is None:
-            partials = batch.hold(partials)
+            partials = batch.frames.checkpoint(partials)
         else:
-            partials, bounds = held_with_span(partials, self.moment, self.moment, batch.hold)
+            partials, bounds = held_with_span(partials, self.moment, self.moment, batch.frames)
             within = [between(f"t.{self.moment}", bounds)]
         merged = {state.name: state.merge for state in states_of(gold)}
         # Delta casts what is assigned to the type of the stored column.

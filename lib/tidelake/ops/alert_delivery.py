@@ -22,8 +22,8 @@ from tidelake.delta.locks import hold
 from tidelake.delta.tables import Lake
 from tidelake.errors import UsageError
 from tidelake.folders import write_whole
+from tidelake.ledger.history import Backlog
 from tidelake.ops.alerts import RUNNING, Alert, AlertContext, judge
-from tidelake.ops.history import Backlog
 from tidelake.runtime.progress import Say
 from tidelake.visible import first_line
 

@@ -21,7 +21,7 @@ from tidelake.delta.notes import FRESH, FateCount, SilverNote
 from tidelake.delta.tables import HOPS, Hop, Lake, Table
 from tidelake.errors import GenerationError, RefusedError, SourceError
 from tidelake.instants import to_json
-from tidelake.ops.history import (
+from tidelake.ledger.history import (
     Backlog,
     BacklogReader,
     bronze_version_in,
@@ -30,7 +30,7 @@ from tidelake.ops.history import (
     newest_batches,
     require_tables,
 )
-from tidelake.ops.ledger import read_ledger
+from tidelake.ledger.terms import read_ledger
 from tidelake.ops.sinks import Measured, kept_since
 from tidelake.ops.status import batch_reached, source_lag
 from tidelake.runtime.checkpoints import CheckpointGuard, open_generation

@@ -7,12 +7,10 @@ a rollback.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import chain
 from typing import NamedTuple
 
 from pyspark.sql import SparkSession
@@ -20,41 +18,18 @@ from pyspark.sql import SparkSession
 from tidelake.config import Pipeline
 from tidelake.delta.access import detail
 from tidelake.delta.locks import hold_hops
-from tidelake.delta.log import last_commit, newest_version, written_at
-from tidelake.delta.merge import CLUSTERED_BY, cluster, compact, has_vectors
-from tidelake.delta.notes import positions
-from tidelake.delta.positions import BEGINNING, version_at
+from tidelake.delta.log import last_commit
+from tidelake.delta.merge import CLUSTERED_BY, cluster, compact, has_vectors, vacuum
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import RefusedError
-from tidelake.folders import matching
-from tidelake.ops.query import ask
+from tidelake.ledger.readers import Need, needs_of
 from tidelake.runtime.gold_tables import targets_of
 from tidelake.runtime.hop import Run
-from tidelake.spark.engine import with_settings
-from tidelake.spark.tuning import VACUUM_SETTINGS
 
 # For clock differences and readers that have just started.
 _MARGIN = timedelta(hours=1)
 # Delta's defaults. No version older than the second is read, even if its files exist.
 _LOG, _FILES = timedelta(days=30), timedelta(days=7)
-_FOR_VACUUM = {
-    # plan_upkeep has a stricter check.
-    "spark.databricks.delta.retentionDurationCheck.enabled": "false",
-    **VACUUM_SETTINGS,
-}
-
-
-@dataclass(frozen=True)
-class Need:
-    """An old version of a table that has a reader, ``by``; the command ``remedy`` ends the need.
-
-    It was written at ``since`` (UTC): files that were removed later must stay.
-    """
-
-    table: Table
-    since: datetime
-    by: str
-    remedy: str
 
 
 @dataclass(frozen=True)
@@ -158,12 +133,6 @@ def upkeep(run: Run, plans: Sequence[Plan]) -> Iterator[Done]:
         yield Done(plan.table, before, detail(spark, plan.table)["numFiles"], deleted)
 
 
-def vacuum(spark: SparkSession, table: Table, *, hours: int) -> None:
-    """Delete files that were removed from a table more than so many hours ago."""
-    with with_settings(spark, _FOR_VACUUM):
-        spark.sql(f"VACUUM {table.sql} RETAIN {hours} HOURS")
-
-
 def _keep_log(spark: SparkSession, plan: Plan) -> None:
     """Keep the log for as long as the files, and at least back to our last commit.
 
@@ -190,74 +159,3 @@ def _keep_log(spark: SparkSession, plan: Plan) -> None:
 def _told(length: timedelta) -> str:
     hours = length / timedelta(hours=1)
     return f"{hours / 24:.1f} days" if hours >= 48 else f"{hours:.1f} hours"
-
-
-def needs_of(lake: Lake, tables: Sequence[Table], *, rollbacks_since: datetime) -> list[Need]:
-    """List the readers of older versions of some tables.
-
-    A backfill that was promoted before ``rollbacks_since`` is not rolled back any more.
-    """
-    wanted = {table.name for table in tables}
-    found = []
-    needed = chain(_readers(lake), _epochs(lake), _backfills(lake, rollbacks_since))
-    for table, version, by, remedy in needed:
-        # The files of the newest version stay anyway.
-        if table.name in wanted and table.exists and version < newest_version(table):
-            at = written_at(table, max(version, 0))
-            if at is not None:
-                found.append(Need(table, at, by, remedy))
-    return found
-
-
-def _readers(lake: Lake) -> Iterator[tuple[Table, int, str, str]]:
-    """Find the position of each hop in its inputs, from the commits of its tables."""
-    for filled in lake.existing():
-        last = last_commit(filled)
-        if last is None or last.note.get("hop") not in ("silver", "gold") or "__" in filled.name:
-            continue
-        pipeline, hop = str(last.note["pipeline"]), str(last.note["hop"])
-        followed = lake.silver_inputs(pipeline)
-        if hop == "gold":
-            # Gold's commits have the silver of its own pipeline under this name.
-            followed = {"silver": lake.silver(pipeline)}
-        reached = positions(last)
-        followed |= {key: lake.table(key) for key in reached if key.startswith("silver.")}
-        for key, table in followed.items():
-            position = reached.get(key, BEGINNING)
-            # A reader with all rows does not need the version before a compaction.
-            version = version_at(table, position) if table.exists else None
-            version = position[0] - 1 if version is None else version
-            by = f"{filled.name} has not read further"
-            yield table, version, by, f"tidelake run {pipeline} --hop {hop}"
-
-
-def _epochs(lake: Lake) -> Iterator[tuple[Table, int, str, str]]:
-    """Find the versions of the newest epoch of each pipeline."""
-    if not lake.epochs().exists:
-        return
-    newest = ask(
-        lake,
-        f"SELECT pipeline, max(epoch), arg_max(versions, epoch) FROM {lake.epochs().name} "
-        "GROUP BY 1",
-    )
-    for pipeline, number, versions in newest.rows:
-        for name, version in versions.items():
-            by = f"epoch {number} of {pipeline}"
-            yield lake.table(name), version, by, f"tidelake run {pipeline}"
-
-
-def _backfills(lake: Lake, since: datetime) -> Iterator[tuple[Table, int, str, str]]:
-    """Find the versions that a rollback would restore."""
-    for file in matching(lake.root, "backfill/*/backfill.json"):
-        state = json.loads(file.read_text(encoding="utf-8"))
-        swapped = state["stage"] in ("promoting", "promoted", "rolling back")
-        if not swapped or datetime.fromtimestamp(file.stat().st_mtime, tz=UTC) < since:
-            continue
-        pipeline = file.parent.name
-        versions = [*state["before"].items()]
-        if state.get("requeue") is not None:
-            # The rollback reads what was requeued since.
-            versions.append((lake.requeue(pipeline).name, state["requeue"]))
-        for name, version in versions:
-            by = f"the rollback of {pipeline}'s backfill"
-            yield lake.table(name), version, by, "wait until the horizon has passed"

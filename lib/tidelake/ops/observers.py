@@ -33,9 +33,9 @@ from tidelake.delta.notes import SilverNote
 from tidelake.delta.tables import HOPS, Hop, Lake, Table
 from tidelake.instants import now
 from tidelake.kafka.topic_offsets import total
+from tidelake.ledger.history import BacklogReader
 from tidelake.ops.alert_delivery import AlertReporter, Watch, sender_of
 from tidelake.ops.alerts import AlertContext
-from tidelake.ops.history import BacklogReader
 from tidelake.ops.lineage import LineageReporter, client_of
 from tidelake.ops.sinks import Measured, MetricRegistry, ProgressTable, Sink, library, served
 from tidelake.runtime.hop import Run

@@ -5,8 +5,8 @@ an extension replace the parser, even by one in Python. This one analyses the st
 that every node and relation of the analysed plan is allowed. Spark then runs that very plan.
 
 Three things must be prevented before analysis, which would already act on them: the settings in
-``_LOCKED``, the functions in :data:`~tidelake.ops.statements.SPARK_REFUSED`, and the settings that
-a client sends when it connects. The Thrift server sets those in the session, Hive and the JVM
+``_LOCKED``, the functions in :data:`~tidelake.ledger.statements.SPARK_REFUSED`, and the settings
+that a client sends when it connects. The Thrift server sets those in the session, Hive and the JVM
 before it parses any statement, so :class:`_Requests` filters the requests first.
 """
 
@@ -31,7 +31,7 @@ from tidelake.delta.log import last_commit
 from tidelake.delta.notes import Final
 from tidelake.delta.tables import LAYERS, Lake, Table
 from tidelake.errors import MachineError, NotBuiltError, UsageError
-from tidelake.ops.statements import DUCKDB, SPARK, SPARK_REFUSED
+from tidelake.ledger.statements import DUCKDB, SPARK, SPARK_REFUSED
 from tidelake.spark.internals import (
     BridgeError,
     JavaError,

@@ -18,12 +18,12 @@ from tidelake.delta.merge import compact, is_due
 from tidelake.delta.tables import Lake
 from tidelake.errors import MachineError, UsageError
 from tidelake.instants import from_json, now, to_json
-from tidelake.ops.query import ask
+from tidelake.ledger.query import ask
 from tidelake.runtime.schemas import from_ddl, from_records
 
 if TYPE_CHECKING:
+    from tidelake.ledger.history import Backlog
     from tidelake.ops.alerts import Alert
-    from tidelake.ops.history import Backlog
     from tidelake.runtime.hop import Run
 
 _SECONDS = 60.0

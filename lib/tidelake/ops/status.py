@@ -22,7 +22,7 @@ from tidelake.errors import TidelakeError
 from tidelake.instants import to_json
 from tidelake.kafka.client import ends_of
 from tidelake.kafka.topic_offsets import Offsets, behind, total
-from tidelake.ops.history import history, offered_files, require_tables
+from tidelake.ledger.history import history, offered_files, require_tables
 from tidelake.runtime.landing import taken_files
 from tidelake.silver.watermark import held_back_by
 from tidelake.spark.tuning import BRIEF_RUN_BYTES

@@ -27,8 +27,8 @@ from tidelake.delta.tables import BESIDE, Hop, Lake, Table
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.folders import Folder, remove_tree, write_whole
 from tidelake.gold.kinds import Inputs
-from tidelake.ops.history import history, require_table
-from tidelake.ops.query import ask
+from tidelake.ledger.history import history, require_table
+from tidelake.ledger.query import ask
 from tidelake.replay.generations import closing_tables, decided_before, rebuild_gold, rebuild_silver
 from tidelake.replay.verify_silver import ORIGIN
 from tidelake.runtime.gold_tables import Target, targets_of

@@ -12,7 +12,7 @@ from tidelake.delta.append import Difference, differences
 from tidelake.delta.log import last_commit
 from tidelake.delta.notes import changed_definition, changed_parts
 from tidelake.delta.tables import Lake
-from tidelake.ops.query import ask
+from tidelake.ledger.query import ask
 from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import (
     GOLD_FREEDOM,

@@ -24,7 +24,7 @@ from tidelake.config.model import parse_duration
 from tidelake.delta.access import detail, load
 from tidelake.delta.locks import hold_hops
 from tidelake.delta.log import ERASED, commits, last_commit
-from tidelake.delta.merge import delete_records, notes_can_ride
+from tidelake.delta.merge import delete_records, notes_can_ride, vacuum
 from tidelake.delta.notes import SilverNote, arrivals_note, deductions_note, erasure_of, positions
 from tidelake.delta.tables import HOPS, Hop, Lake, Table
 from tidelake.errors import NotBuiltError, RefusedError, SourceError, UsageError
@@ -32,8 +32,8 @@ from tidelake.fingerprints import EMPTY, bronze_marks
 from tidelake.folders import remove_tree
 from tidelake.gold.kinds import span
 from tidelake.instants import to_json
-from tidelake.ops.history import history, require_tables
-from tidelake.ops.maintenance import needs_of, vacuum
+from tidelake.ledger.history import history, require_tables
+from tidelake.ledger.readers import needs_of
 from tidelake.replay.backfill import clear, folder_of, read_state, what_next
 from tidelake.replay.erase_records import (
     Erasure,
@@ -55,7 +55,7 @@ from tidelake.replay.generations import (
 from tidelake.replay.requeue import as_requeued, requeue_rows
 from tidelake.replay.subject import Subject
 from tidelake.runtime.books import close_epoch, copy_books
-from tidelake.runtime.held import Held
+from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.hop import Run
 from tidelake.runtime.landing import check_landing, taken_files
 from tidelake.runtime.runner import run_hops
@@ -113,8 +113,8 @@ def look(run: Run, subject: Subject) -> dict[str, int]:
         UsageError: The pipeline has not run under this root.
     """
     require_tables(run.lake, run.pipeline.name)
-    with fitted_to_bronze(run), Held() as hold:
-        return count_rows(run, hold(find_records(run, subject)))
+    with fitted_to_bronze(run), CheckpointedFrames() as frames:
+        return count_rows(run, frames.checkpoint(find_records(run, subject)))
 
 
 def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
@@ -217,8 +217,8 @@ def _drain(run: Run) -> None:
 def _delete(run: Run, begun: Erasure) -> None:
     """Delete the records from every table that holds them, bronze's rows last."""
     bronze = run.lake.bronze(run.pipeline.name)
-    with Held() as hold:
-        records = hold(begun.records(run))
+    with CheckpointedFrames() as frames:
+        records = frames.checkpoint(begun.records(run))
         reach = span(records, "ingested_at", "ingested_at")
         # Delta skips files by it.
         within = between("t.ingested_at", reach) if reach else ""
@@ -253,14 +253,16 @@ def _continue(run: Run, begun: Erasure) -> None:
 
 def _send_neighbours(run: Run, begun: Erasure) -> int:
     """Requeue the neighbours that are still in quarantine."""
-    with Held() as hold:
+    with CheckpointedFrames() as frames:
         theirs = begun.neighbours(run).select("record_id")
-        rows = hold(conflicting(run).join(theirs, on="record_id", how="left_semi"))
+        rows = frames.checkpoint(conflicting(run).join(theirs, on="record_id", how="left_semi"))
         chosen = rows.select("record_id", "ingested_at").distinct()
         expected = chosen.count()
         if not expected:
             return 0
-        return requeue_rows(run, hold(as_requeued(run, chosen, "quarantine")), expected=expected)
+        return requeue_rows(
+            run, frames.checkpoint(as_requeued(run, chosen, "quarantine")), expected=expected
+        )
 
 
 def _forget_ids(run: Run) -> None:

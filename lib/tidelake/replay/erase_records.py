@@ -26,7 +26,7 @@ from tidelake.folders import Folder, remove_tree, write_whole
 from tidelake.instants import from_micros
 from tidelake.replay.requeue import read_side
 from tidelake.replay.subject import EVENT_ID, Subject
-from tidelake.runtime.held import Held
+from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import remembered
 from tidelake.silver.classify import FILTERED, REASONS, SELECTED, STAGE
@@ -73,14 +73,14 @@ def begin(run: Run, subject: Subject) -> Erasure | None:
 
     Silver must have taken all of bronze. The file written last makes the erasure begin.
     """
-    with Held() as hold:
-        records = hold(find_records(run, subject))
+    with CheckpointedFrames() as frames:
+        records = frames.checkpoint(find_records(run, subject))
         rows, arrivals = count_rows(run, records), _count_arrivals(run, records)
         if not arrivals:
             return None
         deductions = _count_deductions(run, records, rows)
         sources = records.select("source").distinct().orderBy("source").collect()
-        neighbours = hold(_find_neighbours(run, records))
+        neighbours = frames.checkpoint(_find_neighbours(run, records))
         told = {
             "name": datetime.now(UTC).isoformat(),
             "subject": subject.hashed,

@@ -18,9 +18,9 @@ from tidelake.delta.notes import position
 from tidelake.delta.positions import version_at
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import UsageError
-from tidelake.ops.history import require_tables
-from tidelake.ops.query import ask
-from tidelake.ops.side import closed_batch, in_closed_batch
+from tidelake.ledger.history import require_tables
+from tidelake.ledger.query import ask
+from tidelake.ledger.side_tables import closed_batch, in_closed_batch
 from tidelake.replay.subject import EVENT_ID, Subject
 
 FateState = Literal[

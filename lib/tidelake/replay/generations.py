@@ -48,10 +48,11 @@ from tidelake.errors import NotBuiltError, UsageError
 from tidelake.fingerprints import EMPTY, bronze_marks, fingerprint
 from tidelake.folders import listed
 from tidelake.gold.kinds import Inputs
-from tidelake.ops.history import history, require_table
+from tidelake.ledger.history import history, require_table
 from tidelake.replay.verify_silver import ORIGIN as OF_THE_BATCH
 from tidelake.replay.verify_silver import read_inputs
 from tidelake.runtime.accepted_rows import AcceptedRows
+from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.checkpoints import delta_offset, file_entry, prepare
 from tidelake.runtime.gold_tables import (
     Target,
@@ -61,10 +62,9 @@ from tidelake.runtime.gold_tables import (
     targets_of,
     up_to,
 )
-from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
 from tidelake.runtime.landing import taken_files
-from tidelake.runtime.prefilter import Recovered
+from tidelake.runtime.prefilter import PrefilteredBatch
 from tidelake.runtime.schemas import GOLD_FREEDOM, create_silver, from_ddl, target_schema
 from tidelake.runtime.silver import BatchContext, Stored, silver_batch
 from tidelake.silver.classify import ORIGIN, STAGE
@@ -349,16 +349,16 @@ def rebuild_silver(run: Run, kept: Stored | None = None) -> str:
     begin(run, "silver", generation, FIRST, until)
     count = rows.count()
     taken = {"bronze": count, "requeue": 0}
-    with fitted(spark, count), Held() as hold:
+    with fitted(spark, count), CheckpointedFrames() as frames:
         context = BatchContext(
-            run, generation, FIRST, SilverNote(), until, taken, hold, rebuilds=True, stored=kept
+            run, generation, FIRST, SilverNote(), until, taken, frames, rebuilds=True, stored=kept
         )
         counted: list[dict[str, Any]] = []
         if kept is not None:
             ids = kept.silver.select("record_id").union(kept.quarantine.select("record_id"))
             rows = rows.join(ids, on="record_id", how="left_anti")
             counted = _count_kept(kept, run.pipeline.source)
-        silver_batch(Recovered(as_never_requeued(rows), counted, None), context)
+        silver_batch(PrefilteredBatch(as_never_requeued(rows), counted, None), context)
     return generation
 
 

@@ -33,8 +33,8 @@ from tidelake.delta.notes import (
 from tidelake.delta.positions import BEGINNING, Position, rows_between
 from tidelake.errors import RefusedError, UnbalancedError, UsageError
 from tidelake.gold.kinds import OWN
-from tidelake.ops.history import history
-from tidelake.ops.ledger import read_ledger
+from tidelake.ledger.history import history
+from tidelake.ledger.terms import read_ledger
 from tidelake.replay.backfill import State, fill, green_lake, green_run, need_state, write_state
 from tidelake.replay.compare import TableComparison, compare
 from tidelake.replay.generations import (
@@ -54,8 +54,8 @@ from tidelake.replay.generations import (
 from tidelake.replay.requeue import next_instant, requeue_rows, waiting
 from tidelake.replay.verify import shape_of
 from tidelake.replay.verify_silver import ORIGIN, read_inputs
+from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.gold_tables import inputs_of, targets_of
-from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import create_silver
 
@@ -285,10 +285,10 @@ def _requeue_quarantined(run: Run, state: State) -> None:
 
     The green tables accepted the others with bronze.
     """
-    with Held() as hold:
+    with CheckpointedFrames() as frames:
         quarantined = waiting(run, run.lake.quarantine(run.pipeline.name)).select("record_id")
         rows = _waited(run, state).join(quarantined, on="record_id", how="left_semi")
-        _requeue_again(run, hold(rows))
+        _requeue_again(run, frames.checkpoint(rows))
 
 
 def _waited(run: Run, state: State) -> DataFrame:
@@ -411,12 +411,12 @@ def _continue_restored_silver(run: Run, state: State) -> None:
     restored = state.before[requeue.name]
     sent = restored if state.requeue is None else max(state.requeue, restored)
     since = _requeued_between(run, (restored + 1, -1), (sent + 1, -1))
-    with Held() as hold:
+    with CheckpointedFrames() as frames:
         side = waiting(run, lake.quarantine(name)).select("record_id")
         side = side.union(waiting(run, lake.late(name)).select("record_id"))
         # The others arrived after what silver holds now: it decides them when it takes them.
         known = since.join(side, on="record_id", how="left_semi")
-        _requeue_again(run, hold(_waited(run, state).unionByName(known)))
+        _requeue_again(run, frames.checkpoint(_waited(run, state).unionByName(known)))
 
 
 def _empty_silver(run: Run) -> None:

@@ -26,10 +26,10 @@ from tidelake.delta.tables import Table
 from tidelake.errors import TidelakeError
 from tidelake.fingerprints import fingerprint
 from tidelake.instants import from_json, from_micros, to_json
-from tidelake.ops.history import require_table
-from tidelake.ops.side import ClosedBatch, closed_batch, still_there, unless_discarded
+from tidelake.ledger.history import require_table
+from tidelake.ledger.side_tables import ClosedBatch, closed_batch, still_there, unless_discarded
 from tidelake.runtime.accepted_rows import AcceptedRows
-from tidelake.runtime.held import Held
+from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import from_ddl, schemas_for
 from tidelake.runtime.silver import decide_fates
@@ -84,13 +84,16 @@ def read_side(
 
 
 @contextmanager
-def _holding_silver(run: Run, command: str) -> Iterator[tuple[Run, Held]]:
-    """Hold silver's lock; yield the run with the lock, and a holder of frames."""
+def _holding_silver(run: Run, command: str) -> Iterator[tuple[Run, CheckpointedFrames]]:
+    """Hold silver's lock; yield the run with the lock, and its checkpointed frames."""
     name = run.pipeline.name
     require_table(run.lake.silver(name), name)
     again = f"tidelake {command} {name}"
-    with hold_hops(run.lake, name, ["silver"], command=again) as locks, Held() as hold:
-        yield replace(run, locks=locks), hold
+    with (
+        hold_hops(run.lake, name, ["silver"], command=again) as locks,
+        CheckpointedFrames() as frames,
+    ):
+        yield replace(run, locks=locks), frames
 
 
 def apply_late(run: Run, *, event_date: date | None = None) -> int:
@@ -98,13 +101,15 @@ def apply_late(run: Run, *, event_date: date | None = None) -> int:
 
     Requeued late rows skip the lateness test.
     """
-    with _holding_silver(run, "late apply") as (locked, hold):
+    with _holding_silver(run, "late apply") as (locked, frames):
         rows = waiting(run, run.lake.late(run.pipeline.name))
         if event_date is not None:
             rows = rows.where(F.col("event_date") == F.lit(event_date.isoformat()).cast("date"))
-        chosen = hold(rows.select("record_id", "ingested_at"))
+        chosen = frames.checkpoint(rows.select("record_id", "ingested_at"))
         expected = chosen.count()
-        return requeue_rows(locked, hold(as_requeued(run, chosen, "late")), expected=expected)
+        return requeue_rows(
+            locked, frames.checkpoint(as_requeued(run, chosen, "late")), expected=expected
+        )
 
 
 @dataclass(frozen=True)
@@ -152,19 +157,21 @@ def replay_quarantine(run: Run, choice: Choice, *, look_only: bool = False) -> R
 
     The others would only be quarantined again. With ``look_only`` nothing is requeued.
     """
-    with _holding_silver(run, "quarantine replay") as (locked, hold):
+    with _holding_silver(run, "quarantine replay") as (locked, frames):
         lake, name = run.lake, run.pipeline.name
         chosen = choice.of(waiting(run, lake.quarantine(name)))
-        failed = hold(chosen.select("record_id", "ingested_at", F.col("stage").alias("failed")))
-        rows = hold(as_requeued(run, failed, "quarantine"))
+        failed = frames.checkpoint(
+            chosen.select("record_id", "ingested_at", F.col("stage").alias("failed"))
+        )
+        rows = frames.checkpoint(as_requeued(run, failed, "quarantine"))
         mark = SilverNote.of(last_commit(lake.silver(name))).watermark
         batch = closed_batch(lake, name).batch + 1
         accepted = AcceptedRows(run.spark, run.pipeline, lake, batch)
         # Not stored: the run that takes the rows asks for the schemas itself.
         schemas = schemas_for(run, rows, keeps=False)
         judged = run.plan.judge(rows, schemas)
-        decision = decide_fates(judged, run.plan, accepted, mark, hold)
-        decided = hold(decision.rows.select("record_id", FATE, STAGE))
+        decision = decide_fates(judged, run.plan, accepted, mark, frames)
+        decided = frames.checkpoint(decision.rows.select("record_id", FATE, STAGE))
         found = (
             decided.join(failed.dropDuplicates(["record_id"]), on="record_id", how="inner")
             .groupBy("failed", FATE, STAGE)
@@ -180,7 +187,7 @@ def replay_quarantine(run: Run, choice: Choice, *, look_only: bool = False) -> R
         if look_only or not shown.released:
             return shown
         freed = decided.where(F.col(FATE) != QUARANTINED).select("record_id")
-        sent = hold(rows.join(freed, on="record_id", how="left_semi"))
+        sent = frames.checkpoint(rows.join(freed, on="record_id", how="left_semi"))
         return replace(shown, requeued=requeue_rows(locked, sent, expected=shown.released))
 
 
@@ -189,10 +196,10 @@ def discard_quarantine(run: Run, choice: Choice, *, why: str) -> int:
 
     Discarded rows stay in quarantine and in the ledger, but no longer wait.
     """
-    with _holding_silver(run, "quarantine discard") as (locked, hold):
+    with _holding_silver(run, "quarantine discard") as (locked, frames):
         name = run.pipeline.name
         discarded = run.lake.discarded(name)
-        rows = hold(
+        rows = frames.checkpoint(
             choice.of(waiting(run, run.lake.quarantine(name))).select(
                 "record_id",
                 "stage",

@@ -35,7 +35,7 @@ from tidelake.fingerprints import (
 )
 from tidelake.gold.kinds import GoldKind, Inputs
 from tidelake.instants import from_json, from_micros
-from tidelake.ops.history import history, require_table
+from tidelake.ledger.history import history, require_table
 from tidelake.replay.compare import (
     SHOWN,
     Kind,
@@ -52,8 +52,8 @@ from tidelake.replay.compare import (
 )
 from tidelake.replay.generations import fitted_to_bronze
 from tidelake.replay.verify_silver import EVENTS, ORIGIN, judge_silver, read_inputs
+from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.gold_tables import Target, inputs_of, targets_of, up_to
-from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
 
 _BRONZE = TableShape(key=("record_id",), moment="ingested_at")
@@ -128,8 +128,8 @@ def _judged(run: Run, since: datetime | None) -> Iterator[Judged]:
     yield Judged(lake.bronze(name), *judge_bronze(run, since))
     requeue = lake.requeue(name)
     yield Judged(requeue, newest_version(requeue), _judge_requeue(inputs.requeued, inputs.bronze))
-    with Held() as hold:
-        for found, comparison in judge_silver(run, inputs, since, hold).items():
+    with CheckpointedFrames() as frames:
+        for found, comparison in judge_silver(run, inputs, since, frames).items():
             table = lake.table(found)
             closed = inputs.version if table == lake.silver(name) else newest_version(table)
             yield Judged(table, closed, comparison)

@@ -22,8 +22,8 @@ from tidelake.delta.log import CREATION, Commit, newest_version
 from tidelake.delta.notes import SilverNote, add_up, deductions_in, erased_rows, position
 from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
-from tidelake.ops.history import history
-from tidelake.ops.side import ClosedBatch
+from tidelake.ledger.history import history
+from tidelake.ledger.side_tables import ClosedBatch
 from tidelake.replay.compare import (
     RowDifference,
     TableComparison,
@@ -37,8 +37,8 @@ from tidelake.replay.compare import (
 )
 from tidelake.replay.requeue import read_side
 from tidelake.runtime.accepted_rows import AcceptedRows
+from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.gold_tables import up_to
-from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import Lookup, enriched, from_records, lookups, remembered
 from tidelake.runtime.silver import decide_fates
@@ -142,7 +142,7 @@ class _Route(NamedTuple):
 
 
 def judge_silver(
-    run: Run, inputs: SilverInputs, since: datetime | None, hold: Held
+    run: Run, inputs: SilverInputs, since: datetime | None, frames: CheckpointedFrames
 ) -> dict[str, TableComparison]:
     """Compare silver, quarantine and late with a recomputation from bronze, by table.
 
@@ -154,8 +154,8 @@ def judge_silver(
     accepted = AcceptedRows(run.spark, pipeline, lake, batch, known=known, afresh=since is None)
     schemas = remembered(run, stands=F.col(_UNREAD))
     judged = plan.judge(_arrived(inputs, schemas), schemas)
-    decision = decide_fates(judged, plan, accepted, None, hold)
-    marked = decision.rows.join(_seen_by_batches(run, inputs, hold), on="record_id", how="left")
+    decision = decide_fates(judged, plan, accepted, None, frames)
+    marked = decision.rows.join(_seen_by_batches(run, inputs, frames), on="record_id", how="left")
     judged = with_lateness(marked, plan.fates, F.col(_MARK), pipeline.watermark.allowed_lateness)
     decided = _looked_up(run, judged, inputs.closing)
     extra = extra_columns(types_of(inputs.silver.schema), pipeline.defined_columns)
@@ -236,7 +236,7 @@ def _arrived(inputs: SilverInputs, schemas: WriterSchemas | None) -> DataFrame:
     return arrived.join(unread.withColumn(_UNREAD, F.lit(True)), on="record_id", how="left")
 
 
-def _seen_by_batches(run: Run, inputs: SilverInputs, hold: Held) -> DataFrame:
+def _seen_by_batches(run: Run, inputs: SilverInputs, frames: CheckpointedFrames) -> DataFrame:
     """Return the watermark and the dimension versions that the batch of a stored record saw.
 
     Only for records where these matter: most were on time, and most batches saw the same
@@ -255,7 +255,7 @@ def _seen_by_batches(run: Run, inputs: SilverInputs, hold: Held) -> DataFrame:
     once = seen.groupBy("record_id").agg(first.alias("_seen")).select("record_id", "_seen.*")
     if is_one_of_all:
         return once
-    kept = hold(once)
+    kept = frames.checkpoint(once)
     return F.broadcast(kept) if kept.count() <= BROADCAST else kept
 
 

@@ -41,7 +41,7 @@ from tidelake.kafka.topic_source import client_options
 from tidelake.runtime.failures import FOREIGN, named
 from tidelake.runtime.gold_tables import inputs_of, up_to
 from tidelake.runtime.hop import Run
-from tidelake.silver.glance import glance
+from tidelake.silver.lenient_parse import lenient_parse
 from tidelake.spark.engine import runs_until_stopped
 from tidelake.visible import kind_of
 
@@ -208,7 +208,7 @@ class Lane:
                 "ingest_date": F.to_date("source_timestamp"),
             }
         )
-        events = glance(records, self.run.pipeline, self.detection.looks_at)
+        events = lenient_parse(records, self.run.pipeline, self.detection.looks_at)
         return events.withColumnRenamed("ingested_at", "sent_at")
 
     def _into(self, alerts: DataFrame) -> DataStreamWriter:

@@ -27,6 +27,7 @@ from tidelake.delta.positions import Position
 from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
 from tidelake.gold.kinds import GONE, OWN, GoldBatch, Inputs, MergePlan
+from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.checkpoints import Fence
 from tidelake.runtime.gold_tables import (
     Target,
@@ -40,10 +41,9 @@ from tidelake.runtime.gold_tables import (
     targets_of,
     up_to,
 )
-from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Heads, HopQuery, Run
-from tidelake.runtime.lanes import Lanes
 from tidelake.runtime.schemas import GOLD_FREEDOM, target_schema
+from tidelake.runtime.session_pool import SessionPool
 from tidelake.spark.engine import fitted, slots_of
 from tidelake.spark.internals import moved
 from tidelake.spark.tuning import is_small
@@ -61,7 +61,7 @@ class GoldHop(HopQuery):
         """Find the tables and what they follow; then as every hop."""
         self._targets = targets_of(run.lake, run.pipeline)
         self._inputs = inputs_of(run.lake, run.pipeline)
-        self._lanes: Lanes | None = None
+        self._sessions: SessionPool | None = None
         super().__init__(run, creates=creates, fence=fence)
 
     @property
@@ -112,14 +112,14 @@ class GoldHop(HopQuery):
             self._inputs,
             self._targets,
             max_bytes=self.limit,
-            idle=self.standing.idle(),
+            idle=self.guard.idle(),
         )
 
     def write(self, rows: DataFrame, batch: int, heads: Heads) -> None:
         """Merge a batch into each table that does not hold it yet."""
         began = time.monotonic()
         reached = positions(heads[0])
-        until = self.standing.planned(batch, reached)
+        until = self.guard.planned(batch, reached)
         # A table may hold the batch already: the run before ended between two of them.
         admitted = [
             (target, last)
@@ -129,16 +129,16 @@ class GoldHop(HopQuery):
         if not admitted:
             return
         targets = [target for target, _ in admitted]
-        sizes = self.standing.sizes(reached, until).values()
+        sizes = self.guard.sizes(reached, until).values()
         count = sum(rows for rows, _ in sizes)
         small = is_small(count, sum(size for _, size in sizes))
         settled = settled_until((table, until[key]) for key, table in self._inputs.items())
-        if self._lanes is None:
-            self._lanes = Lanes(rows.sparkSession, len(self._targets))
-        with ExitStack() as fitting, Held(small=small) as hold:
-            for session in (rows.sparkSession, *self._lanes.beside):
+        if self._sessions is None:
+            self._sessions = SessionPool(rows.sparkSession, len(self._targets))
+        with ExitStack() as fitting, CheckpointedFrames(small=small) as frames:
+            for session in (rows.sparkSession, *self._sessions.beside):
                 fitting.enter_context(fitted(session, count))
-            taken, counted = self._taken(rows, targets, hold)
+            taken, counted = self._taken(rows, targets, frames)
             pieces = [
                 (target, last, self.note(batch, **counts, **gold_note(target, until, settled)))
                 for (target, last), counts in zip(admitted, counted, strict=True)
@@ -151,21 +151,21 @@ class GoldHop(HopQuery):
                 )
                 self._merge(*piece, inputs, until, small)
 
-            self._lanes.each(rows.sparkSession, pieces, work)
+            self._sessions.each(rows.sparkSession, pieces, work)
         detail = f"into {len(targets)} tables"
         self.run.progress.closed(self.hop, batch, counted[0]["rows"], began, detail=detail)
 
     def _taken(
-        self, rows: DataFrame, targets: list[Target], hold: Held
+        self, rows: DataFrame, targets: list[Target], frames: CheckpointedFrames
     ) -> tuple[dict[str, DataFrame], list[dict[str, int]]]:
         """Keep a batch, and return its events by input and what was counted for each table."""
         if len(self._inputs) > 1:
-            taken = by_input(hold.now(rows), self._inputs)
+            taken = by_input(frames.checkpoint_now(rows), self._inputs)
             return taken, count_contributions(taken, targets)
         told = Observation()
         marks = contributions(rows, OWN, targets)
         counts = [F.count_if(mark).alias(name) for name, mark in marks.items()]
-        taken = by_input(hold.now(rows.observe(told, *counts)), self._inputs)
+        taken = by_input(frames.checkpoint_now(rows.observe(told, *counts)), self._inputs)
         return taken, counted_for(targets, [told.get])
 
     def _merge(
@@ -180,8 +180,8 @@ class GoldHop(HopQuery):
         """Merge into one table; again, where a compaction rewrote what the merge had read."""
         for left in reversed(range(_TRIES)):
             try:
-                with Held(small=small) as hold:
-                    self._merge_once(target, last, note, inputs, hold)
+                with CheckpointedFrames(small=small) as frames:
+                    self._merge_once(target, last, note, inputs, frames)
                 # Delta leaves out the commit of a merge that changes no row.
                 new = last_commit(target.table)
                 if self.fence.admits(target.table, new, note["batch"], until):
@@ -198,7 +198,12 @@ class GoldHop(HopQuery):
             return
 
     def _merge_once(
-        self, target: Target, last: Commit, note: dict[str, Any], inputs: Inputs, hold: Held
+        self,
+        target: Target,
+        last: Commit,
+        note: dict[str, Any],
+        inputs: Inputs,
+        frames: CheckpointedFrames,
     ) -> None:
         table, spark = target.table, inputs.taken[OWN].sparkSession
         batch = GoldBatch(
@@ -208,7 +213,7 @@ class GoldHop(HopQuery):
             generation=note["generation"],
             number=note["batch"],
             slots=slots_of(spark),
-            hold=hold,
+            frames=frames,
         )
         plan = target.kind.plan(batch)
         if plan is None:

@@ -111,11 +111,11 @@ class HopQuery(ABC):
         self._stopping: threading.Thread | None = None
         self._closings: Closings | None = None
         self._took = False
-        self.standing = CheckpointGuard(self.fence, self.checkpoint, tuple(closing), self.inputs)
+        self.guard = CheckpointGuard(self.fence, self.checkpoint, tuple(closing), self.inputs)
         if fence is not None:
             return
-        self.standing.refuse_rewritten()
-        self.standing.refuse_mismatch(self.offset_mismatch)
+        self.guard.refuse_rewritten()
+        self.guard.refuse_mismatch(self.offset_mismatch)
         if creates:
             self.create_tables()
 
@@ -134,7 +134,7 @@ class HopQuery(ABC):
 
     def offset_mismatch(self, closed: Commit) -> str:
         """Describe how the checkpoint differs from a table's newest batch, or return ""."""
-        return self.standing.offset_mismatch(closed)
+        return self.guard.offset_mismatch(closed)
 
     @property
     def most(self) -> int | None:
@@ -148,7 +148,7 @@ class HopQuery(ABC):
 
     def taken(self, before: Commit | None, batch: int) -> tuple[int, int] | None:
         """Return what a closed batch took and what still waits; None where no limit adapts."""
-        return self.standing.taken(before, batch)
+        return self.guard.taken(before, batch)
 
     @abstractmethod
     def create_tables(self) -> None:

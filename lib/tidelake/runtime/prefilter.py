@@ -26,12 +26,12 @@ from tidelake.delta.tables import Table
 from tidelake.errors import GenerationError, UsageError
 from tidelake.fingerprints import fingerprint
 from tidelake.instants import from_micros
+from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.checkpoints import Fence
-from tidelake.runtime.held import Held
 from tidelake.runtime.hop import Run
 from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, STAGE
 from tidelake.silver.driver_dedup import DUPLICATE
-from tidelake.silver.glance import glance
+from tidelake.silver.lenient_parse import lenient_parse
 from tidelake.silver.route import FATE
 from tidelake.silver.watermark import partition_of
 from tidelake.spark.engine import REFUSED, runs_batches_here
@@ -79,7 +79,7 @@ def copies_of(missing: DataFrame, accepted: DataFrame, pipeline: Pipeline) -> Da
     within = F.col("twin_ingested_at") >= F.col("ingested_at") - F.lit(pipeline.dedup.ttl)
     same = F.col(PAYLOAD_HASH) == F.col("twin_hash")
     candidates = missing.join(twins, on=same & within, how="inner")
-    ids = glance(missing, pipeline, ()).select("record_id", "event_id")
+    ids = lenient_parse(missing, pipeline, ()).select("record_id", "event_id")
     sure = candidates.join(ids, on="record_id").where(F.col("event_id") == F.col("twin_id"))
     return missing.join(sure.select("record_id"), on="record_id", how="left_semi")
 
@@ -118,7 +118,7 @@ def prepare_state(spark: SparkSession) -> None:
 
 
 @dataclass(frozen=True)
-class Recovered:
+class PrefilteredBatch:
     """A batch with what its prefilter held back.
 
     Attributes:
@@ -139,8 +139,8 @@ def recover(
     survivors: DataFrame,
     accepted: DataFrame,
     between: tuple[Position, Position],
-    hold: Held,
-) -> Recovered:
+    frames: CheckpointedFrames,
+) -> PrefilteredBatch:
     """Find out what became of each row of bronze that the batch took.
 
     ``survivors`` is the batch as the stream gives it, checkpointed, since it must not run twice;
@@ -150,16 +150,16 @@ def recover(
     bronze = run.lake.bronze(pipeline.name)
     taken = rows_that_came(survivors.sparkSession, bronze, *between)
     if taken is None:
-        return Recovered(survivors, [], 0)
-    missing = hold(held_back(taken, survivors.where(F.col("requeued_at").isNull())))
+        return PrefilteredBatch(survivors, [], 0)
+    missing = frames.checkpoint(held_back(taken, survivors.where(F.col("requeued_at").isNull())))
     reach = missing.agg(F.count("*"), F.min(F.unix_micros("ingested_at"))).collect()[0]
     first = from_micros(reach[1])
     if first is None:
-        return Recovered(survivors, [], 0)
+        return PrefilteredBatch(survivors, [], 0)
     since = F.lit(first - pipeline.dedup.ttl)
     known = accepted.where(F.col("ingested_at") >= since)
     known = known.select("event_id", PAYLOAD_HASH, "ingested_at")
-    copies = hold(copies_of(missing, known, pipeline))
+    copies = frames.checkpoint(copies_of(missing, known, pipeline))
     groups = (
         copies.groupBy(partition_of(pipeline.source).alias("partition"))
         .agg(
@@ -175,4 +175,4 @@ def recover(
     ]
     back = missing.join(copies.select("record_id"), on="record_id", how="left_anti")
     ordinary = as_never_requeued(back.select(*taken.columns))
-    return Recovered(survivors.unionByName(ordinary), counted, int(reach[0]))
+    return PrefilteredBatch(survivors.unionByName(ordinary), counted, int(reach[0]))

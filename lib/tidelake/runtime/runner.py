@@ -77,7 +77,7 @@ def _run_to_the_end(run: Run, hop: Hop, trigger: Trigger) -> None:
         try:
             with run.progress.blaming(hop):
                 query = _opened(run, hop)
-                if not query.standing.is_at_the_end():
+                if not query.guard.is_at_the_end():
                     query.finish(_started(query, trigger))
         except InputGrewError:
             continue

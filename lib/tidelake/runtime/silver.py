@@ -31,11 +31,10 @@ from tidelake.delta.positions import BEGINNING, Position
 from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
 from tidelake.runtime.accepted_rows import AcceptedRows, FilesInScope
-from tidelake.runtime.held import Held
+from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.hop import Heads, HopQuery, Run
-from tidelake.runtime.lanes import side_by_side
 from tidelake.runtime.prefilter import (
-    Recovered,
+    PrefilteredBatch,
     hold_back_copies,
     prepare_state,
     recover,
@@ -49,6 +48,7 @@ from tidelake.runtime.schemas import (
     refuse_unlimited,
     schemas_for,
 )
+from tidelake.runtime.session_pool import side_by_side
 from tidelake.silver.classify import PAYLOAD_HASH
 from tidelake.silver.dedup import find_repeats
 from tidelake.silver.fields import extra_columns, new_columns
@@ -147,13 +147,13 @@ class SilverHop(HopQuery):
         return self.run.plan.judge(rows) if self._judges_in_stream else rows
 
     def _follow(self, key: str) -> DataFrame:
-        table, idle = self.inputs[key], key in self.standing.idle()
+        table, idle = self.inputs[key], key in self.guard.idle()
         return follow(self.run.spark, table, max_bytes=self.limit, idle=idle)
 
     def write(self, rows: DataFrame, batch: int, heads: Heads) -> None:
         """Decide a batch and write it."""
         began = time.monotonic()
-        until = self.standing.planned(batch, positions(heads[0]))
+        until = self.guard.planned(batch, positions(heads[0]))
         last = self.fence.admits(self.table, heads[0], batch, until)
         if last is None:
             if self._prefilters:
@@ -161,13 +161,16 @@ class SilverHop(HopQuery):
                 rows.write.format("noop").mode("overwrite").save()
             return
         before = SilverNote.of(last)
-        sizes = self.standing.sizes(before.until, until)
+        sizes = self.guard.sizes(before.until, until)
         taken = {key: came for key, (came, _) in sizes.items()}
         count = sum(taken.values())
         small = is_small(count, sum(size for _, size in sizes.values()))
         touched = count + before.searched // SEARCHED_PER_ROW
         known = None if self._prefilters else count
-        with fitted(rows.sparkSession, touched), Held(small=small, rows=known) as hold:
+        with (
+            fitted(rows.sparkSession, touched),
+            CheckpointedFrames(small=small, rows=known) as frames,
+        ):
             context = BatchContext(
                 self.run,
                 self.fence.generation,
@@ -175,7 +178,7 @@ class SilverHop(HopQuery):
                 before,
                 until,
                 taken,
-                hold,
+                frames,
                 files=self._files,
                 # Only the first batch of a query may have been begun by an interrupted one.
                 may_be_retry=batch <= self.fence.closed + 1,
@@ -195,14 +198,14 @@ class SilverHop(HopQuery):
             detail=" ".join([*told, *missed]),
         )
 
-    def _recovered(self, rows: DataFrame, context: BatchContext) -> Recovered:
+    def _recovered(self, rows: DataFrame, context: BatchContext) -> PrefilteredBatch:
         """Bring back what the prefilter held back and may not."""
         if not self._prefilters:
-            return Recovered(rows, [], None, judged=self._judges_in_stream)
+            return PrefilteredBatch(rows, [], None, judged=self._judges_in_stream)
         silver, late = context.accepted(rows.sparkSession).read()
         accepted = silver.select(*_COPY_COLUMNS).unionByName(late.select(*_COPY_COLUMNS))
         span = context.before.until.get("bronze", BEGINNING), context.until["bronze"]
-        return recover(self.run, context.hold(rows), accepted, span, context.hold)
+        return recover(self.run, context.frames.checkpoint(rows), accepted, span, context.frames)
 
 
 @dataclass(frozen=True)
@@ -226,7 +229,7 @@ def decide_fates(
     plan: SilverPlan,
     accepted: AcceptedRows,
     watermark: datetime | None,
-    hold: Held,
+    frames: CheckpointedFrames,
     *,
     counts: bool = False,
 ) -> Decision:
@@ -237,17 +240,19 @@ def decide_fates(
         plan: Of the definition.
         accepted: The rows that they may repeat.
         watermark: Before the rows (UTC); None before the first batch.
-        hold: Checkpoints frames that are read more than once.
+        frames: Checkpoints frames that are read more than once.
         counts: Whether the rows are counted.
     """
-    kept = hold.first(judged)
+    kept = frames.checkpoint_batch(judged)
     began = time.monotonic()
     allowed = plan.pipeline.watermark.allowed_lateness
     also = []
     if counts and kept.numbered:
         # The driver counts them, since it sees each of them anyway.
         also = [*plan.counting.row, fate_unless_repeat(watermark, allowed)]
-    repeats = find_repeats(kept, accepted, plan.comparison, hold=hold, also=also)
+    repeats = find_repeats(
+        kept, accepted, plan.comparison, checkpoint=frames.checkpoint_now, also=also
+    )
     seconds = time.monotonic() - began
     decided = decide(kept.rows, repeats, plan.fates, watermark=watermark, allowed=allowed)
     summary = None
@@ -275,7 +280,7 @@ class BatchContext:
         before: The summary in the commit of the batch before.
         until: The position in each input at which the batch ends.
         taken: Rows of each input by Delta's statistics.
-        hold: Checkpoints frames that are read more than once.
+        frames: Checkpoints frames that are read more than once.
         rebuilds: Whether the batch stands for all of silver: nothing was accepted before it, and
             its rows replace those of the tables.
         stored: Rows that stay in the tables, counted among what the batch recovered.
@@ -289,7 +294,7 @@ class BatchContext:
     before: SilverNote
     until: Mapping[str, Position]
     taken: Mapping[str, int]
-    hold: Held
+    frames: CheckpointedFrames
     rebuilds: bool = False
     stored: Stored | None = None
     files: Mapping[str, FilesInScope] = field(default_factory=dict)
@@ -315,7 +320,7 @@ class BatchContext:
         )
 
 
-def silver_batch(recovered: Recovered, context: BatchContext) -> SilverNote:
+def silver_batch(recovered: PrefilteredBatch, context: BatchContext) -> SilverNote:
     """Decide the batch's rows and write them.
 
     Args:
@@ -329,7 +334,7 @@ def silver_batch(recovered: Recovered, context: BatchContext) -> SilverNote:
     pinned = lookups(lake, pipeline)
     judged = enriched(_judged(recovered, context), plan, pinned)
     accepted = context.accepted(judged.sparkSession)
-    decision = decide_fates(judged, plan, accepted, watermark, context.hold, counts=True)
+    decision = decide_fates(judged, plan, accepted, watermark, context.frames, counts=True)
     decided = decision.rows
     assert decision.summary is not None
     summary = decision.summary.beside(recovered.copies)
@@ -370,7 +375,7 @@ def silver_batch(recovered: Recovered, context: BatchContext) -> SilverNote:
     return note
 
 
-def _judged(recovered: Recovered, context: BatchContext) -> DataFrame:
+def _judged(recovered: PrefilteredBatch, context: BatchContext) -> DataFrame:
     if recovered.judged:
         return recovered.rows
     # Before anything is decided: a retry reads the same schemas.

@@ -62,12 +62,8 @@ _ACCEPTED_ID = "_accepted_id"
 _COMPARED = (ROW, ORIGIN, *ACCEPTED_COLUMNS, ID_HASH)
 
 
-class Hold(Protocol):
-    """Keeps frames that are read more than once until the batch ends."""
-
-    def now(self, frame: DataFrame) -> DataFrame:
-        """Keep a frame's rows at once."""
-        ...
+# Checkpoints a frame at once, until the batch ends.
+Checkpoint = Callable[[DataFrame], DataFrame]
 
 
 @dataclass(frozen=True)
@@ -144,7 +140,7 @@ class Repeats:
     batch: pa.Table | None = None
 
 
-class Kept(NamedTuple):
+class CheckpointedBatch(NamedTuple):
     """A batch's rows with their stage, kept: they are read several times.
 
     Attributes:
@@ -159,11 +155,11 @@ class Kept(NamedTuple):
 
 
 def find_repeats(
-    kept: Kept,
+    kept: CheckpointedBatch,
     search: Search,
     comparison: Comparison,
     *,
-    hold: Hold,
+    checkpoint: Checkpoint,
     also: Sequence[Column] = (),
 ) -> Repeats:
     """Judge every row whose event was accepted before it.
@@ -173,11 +169,11 @@ def find_repeats(
     named by ``also`` come to the driver with all rows, those out of the running included.
     """
     found = _by_number(kept, search, comparison, also) if kept.numbered else None
-    return _by_shuffle(kept.rows, search, comparison, hold) if found is None else found
+    return _by_shuffle(kept.rows, search, comparison, checkpoint) if found is None else found
 
 
 def _by_number(
-    kept: Kept, search: Search, comparison: Comparison, also: Sequence[Column]
+    kept: CheckpointedBatch, search: Search, comparison: Comparison, also: Sequence[Column]
 ) -> Repeats | None:
     """Compare rows in the driver; None where they are too many for it."""
     running = kept.rows.where(F.col(STAGE).isNull())
@@ -212,7 +208,9 @@ def _by_number(
     return None if found is None else Repeats(None, met.searched, numbers=found, batch=batch)
 
 
-def _by_shuffle(judged: DataFrame, search: Search, comparison: Comparison, hold: Hold) -> Repeats:
+def _by_shuffle(
+    judged: DataFrame, search: Search, comparison: Comparison, checkpoint: Checkpoint
+) -> Repeats:
     arrivals = Arrivals.of_running(judged)
     if not arrivals.rows:
         return Repeats(None, 0)
@@ -228,21 +226,21 @@ def _by_shuffle(judged: DataFrame, search: Search, comparison: Comparison, hold:
     else:
         if accepted is not None and arrivals.rows <= HASHES:
             # What is left of them is few, and is not looked for twice.
-            accepted = hold.now(having(accepted, F.broadcast(_hashes(new))))
-        ids, found_ids = _counted(colliding_ids(new, accepted), hold)
+            accepted = checkpoint(having(accepted, F.broadcast(_hashes(new))))
+        ids, found_ids = _counted(colliding_ids(new, accepted), checkpoint)
         ids = F.broadcast(ids) if found_ids <= HASHES else ids.hint("shuffle_hash")
         new = having(new, ids)
         if accepted is not None:
             accepted = group_accepted(having(accepted, ids), comparison)
             accepted = F.broadcast(accepted) if found_ids <= BROADCAST else accepted
     compared = new if accepted is None else match_accepted(new, accepted, comparison)
-    verdicts, repeats, left, twins = _ranked(compared, comparison, hold)
+    verdicts, repeats, left, twins = _ranked(compared, comparison, checkpoint)
     if left:
         is_left = F.col(VERDICT) == LEFTOVER
         leftovers = new.join(verdicts.where(is_left), on=list(IDENTITY), how="left_semi")
         told = Observation()
         counted = F.count_if(F.col(VERDICT) == TWIN).alias("twins")
-        more = hold.now(judge_leftovers(leftovers, comparison.rules).observe(told, counted))
+        more = checkpoint(judge_leftovers(leftovers, comparison.rules).observe(told, counted))
         verdicts = verdicts.where(~is_left).unionByName(more)
         twins += _observed(told, "twins")
     if not repeats:
@@ -256,17 +254,19 @@ def _hashes(rows: DataFrame) -> DataFrame:
     return rows.select(F.col(ID_HASH).alias(_ID))
 
 
-def _counted(rows: DataFrame, hold: Hold) -> tuple[DataFrame, int]:
+def _counted(rows: DataFrame, checkpoint: Checkpoint) -> tuple[DataFrame, int]:
     """Keep rows, and count them in the same job."""
     told = Observation()
-    kept = hold.now(rows.observe(told, F.count(F.lit(1)).alias("rows")))
+    kept = checkpoint(rows.observe(told, F.count(F.lit(1)).alias("rows")))
     return kept, _observed(told, "rows")
 
 
-def _ranked(rows: DataFrame, comparison: Comparison, hold: Hold) -> tuple[DataFrame, int, int, int]:
+def _ranked(
+    rows: DataFrame, comparison: Comparison, checkpoint: Checkpoint
+) -> tuple[DataFrame, int, int, int]:
     """Rank in one job; count also the verdicts, rows that are left over, and twins."""
     told = Observation()
-    kept = hold.now(rank_arrivals(rows, comparison).observe(told, *comparison.ranking))
+    kept = checkpoint(rank_arrivals(rows, comparison).observe(told, *comparison.ranking))
     return kept, _observed(told, "verdicts"), _observed(told, "left"), _observed(told, "twins")
 
 

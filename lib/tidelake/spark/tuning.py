@@ -119,5 +119,8 @@ COMPACTION_SETTINGS = {
 COPIED_ROWS = 50_000
 # MERGE reads its source twice and would cache it for that; ours is checkpointed already.
 MERGE_SETTINGS = {"spark.databricks.delta.merge.materializeSource": "none"}
-# Spark lists folders in 10,000 tasks otherwise.
-VACUUM_SETTINGS = {"spark.sql.sources.parallelPartitionDiscovery.parallelism": "8"}
+VACUUM_SETTINGS = {
+    "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+    # Spark lists folders in 10,000 tasks otherwise.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
+}

@@ -23,9 +23,9 @@ from tidelake.delta.tables import HOPS, Lake
 from tidelake.errors import TidelakeError
 from tidelake.folders import Folder, list_folder, matching
 from tidelake.instants import now
+from tidelake.ledger.history import offered_files
+from tidelake.ledger.terms import read_ledger
 from tidelake.ops.alerts import alerts_of
-from tidelake.ops.history import offered_files
-from tidelake.ops.ledger import read_ledger
 from tidelake.ops.page.facts import Facts, read_flow, read_plots, read_sides
 from tidelake.typed import Typed
 from tidelake.visible import kind_of

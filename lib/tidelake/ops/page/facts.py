@@ -31,10 +31,10 @@ from tidelake.delta.notes import SilverNote, position
 from tidelake.delta.positions import rows_between
 from tidelake.delta.tables import HOPS, Lake, Table
 from tidelake.errors import TidelakeError
+from tidelake.ledger.query import ask
+from tidelake.ledger.side_tables import LateDay, ReasonGroup, list_late, list_quarantine
+from tidelake.ledger.terms import Ledger
 from tidelake.ops.alerts import Alert
-from tidelake.ops.ledger import Ledger
-from tidelake.ops.query import ask
-from tidelake.ops.side import LateDay, ReasonGroup, list_late, list_quarantine
 from tidelake.ops.sinks import Measured, kept_since
 from tidelake.ops.status import HopStatus, Status, batch_reached, read_status
 from tidelake.runtime.gold_tables import Target, targets_of

@@ -16,8 +16,8 @@ from typing import Any, Literal, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tidelake.folders import Folder
+from tidelake.ledger.terms import books_by
 from tidelake.ops.alerts import Alert, lasting
-from tidelake.ops.ledger import books_by
 from tidelake.ops.page.facts import Facts
 from tidelake.typed import Typed, first_command
 from tidelake.visible import visible

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 from tidelake.errors import MachineError, UsageError
+from tidelake.examples.output import Generated, Say, json_line, land, silently
 from tidelake.folders import Folder
-from tidelake.generators.output import Generated, Say, json_line, land, silently
 
 _YEAR = 2013
 _ORIGIN = ZoneInfo("America/New_York")

@@ -28,8 +28,8 @@ from tidelake.delta.tables import Lake, Table
 from tidelake.errors import MachineError, NotBuiltError, TidelakeError, UsageError
 from tidelake.fingerprints import IN_SPARK
 from tidelake.instants import from_micros
+from tidelake.ledger.statements import DUCKDB, SPARK, known, tables_in
 from tidelake.object_store import duckdb_secret
-from tidelake.ops.statements import DUCKDB, SPARK, known, tables_in
 from tidelake.visible import kind_of
 
 _T = TypeVar("_T")

@@ -17,8 +17,7 @@ from datetime import datetime, timedelta
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from tidelake.folders import Folder
-from tidelake.generators.output import (
+from tidelake.examples.output import (
     HOUR,
     MINUTE,
     SECOND,
@@ -30,6 +29,7 @@ from tidelake.generators.output import (
     seeded,
     stamp,
 )
+from tidelake.folders import Folder
 
 START = datetime(2026, 1, 5)
 # Smaller streams are sparser, not shorter, so that an event can always be a day late.
@@ -106,7 +106,7 @@ def generate_clickstream(to: Folder, *, events: int, seed: int, progress: Say) -
     """Write a clickstream; its kinds are those of ``Rates`` and ``valid``.
 
     Streams of other seeds or sizes have other ids and file names, so a folder may hold several;
-    products and prices are the same in all. See :func:`tidelake.generators.generate`.
+    products and prices are the same in all. See :func:`tidelake.examples.generate`.
     """
     rng, prefix = seeded("clickstream", seed, events)
     span = max(_SHORTEST, _SHORTEST * events // _EVENTS_PER_SHORTEST)

@@ -15,9 +15,9 @@ import pytest
 from tests.oracles import clickstream as clickstream_oracle
 from tests.oracles import flights as flights_oracle
 from tidelake.errors import MachineError, UsageError
-from tidelake.generators import Generated, generate, generate_flights
-from tidelake.generators import flights as flights_generator
-from tidelake.generators.clickstream import RATES
+from tidelake.examples import Generated, generate, generate_flights
+from tidelake.examples import flights as flights_generator
+from tidelake.examples.clickstream import RATES
 
 EVENTS = 40_000
 

@@ -15,7 +15,7 @@ from tidelake.delta.positions import Position, rows_between
 from tidelake.delta.tables import Hop, Lake, Table
 from tidelake.errors import SourceError, UsageError
 from tidelake.instants import from_json
-from tidelake.ops.query import ask
+from tidelake.ledger.query import ask
 from tidelake.runtime.landing import LandedFile, list_files, taken_files
 
 _RECENT = timedelta(hours=1)

@@ -11,8 +11,7 @@ import random
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from tidelake.folders import Folder
-from tidelake.generators.output import (
+from tidelake.examples.output import (
     HOUR,
     MINUTE,
     SECOND,
@@ -24,6 +23,7 @@ from tidelake.generators.output import (
     seeded,
     stamp,
 )
+from tidelake.folders import Folder
 
 START = datetime(2026, 1, 5)
 _SPAN = 72 * HOUR
@@ -99,7 +99,7 @@ def generate_payments(to: Folder, *, events: int, seed: int, progress: Say) -> G
     """Write a stream of payments over three days.
 
     Its kinds are ``valid``, ``duplicate``, ``malformed``, ``late`` and each case of fraud.
-    See :func:`tidelake.generators.generate`.
+    See :func:`tidelake.examples.generate`.
     """
     rng, prefix = seeded("payments", seed, events)
     copies, broken = round(_DUPLICATE * events), round(_BROKEN * events)

@@ -22,7 +22,7 @@ from tidelake.spark.internals import clone_of, clones_sessions
 T = TypeVar("T")
 
 
-class Lanes:
+class SessionPool:
     """Sessions beside a query's, with its settings, for work that goes on at the same time.
 
     Attributes:

@@ -4,7 +4,7 @@ import pytest
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from tidelake.runtime.held import Held
+from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.silver.driver_dedup import NUMBER
 from tidelake.spark import internals
 
@@ -34,8 +34,8 @@ def texts(rows: DataFrame) -> list[str]:
 
 def test_a_small_batchs_rows_are_the_same_in_the_driver(spark: SparkSession) -> None:
     rows = varied(spark)
-    with Held(small=True) as hold:
-        kept = hold.now(rows)
+    with CheckpointedFrames(small=True) as frames:
+        kept = frames.checkpoint_now(rows)
         plan = kept._jdf.queryExecution().toString()
         assert "LocalTableScan" in plan
         assert kept.schema == rows.schema
@@ -43,8 +43,8 @@ def test_a_small_batchs_rows_are_the_same_in_the_driver(spark: SparkSession) -> 
 
 
 def test_a_kept_frame_joins_itself(spark: SparkSession) -> None:
-    with Held(small=True) as hold:
-        kept = hold.now(spark.range(10).withColumn("half", F.expr("id div 2")))
+    with CheckpointedFrames(small=True) as frames:
+        kept = frames.checkpoint_now(spark.range(10).withColumn("half", F.expr("id div 2")))
         halves = kept.select("half").distinct()
         assert kept.join(halves, on="half").count() == 10
 
@@ -52,8 +52,8 @@ def test_a_kept_frame_joins_itself(spark: SparkSession) -> None:
 def test_rows_are_computed_once_and_observed(spark: SparkSession) -> None:
     for small in (True, False):
         told = Observation()
-        with Held(small=small) as hold:
-            kept = hold.now(
+        with CheckpointedFrames(small=small) as frames:
+            kept = frames.checkpoint_now(
                 spark.range(5)
                 .withColumn("drawn", F.expr("uuid()"))
                 .observe(told, F.count("*").alias("rows"))
@@ -64,10 +64,16 @@ def test_rows_are_computed_once_and_observed(spark: SparkSession) -> None:
 
 
 def test_rows_of_no_small_batch_stay_with_the_executors(spark: SparkSession) -> None:
-    with Held() as hold:
-        assert "LocalTableScan" not in hold.now(spark.range(3))._jdf.queryExecution().toString()
-    with Held(small=True) as hold:
-        assert "LocalTableScan" not in hold(spark.range(3))._jdf.queryExecution().toString()
+    with CheckpointedFrames() as frames:
+        assert (
+            "LocalTableScan"
+            not in frames.checkpoint_now(spark.range(3))._jdf.queryExecution().toString()
+        )
+    with CheckpointedFrames(small=True) as frames:
+        assert (
+            "LocalTableScan"
+            not in frames.checkpoint(spark.range(3))._jdf.queryExecution().toString()
+        )
 
 
 def test_where_spark_is_built_otherwise_rows_are_kept_all_the_same(
@@ -77,9 +83,9 @@ def test_where_spark_is_built_otherwise_rows_are_kept_all_the_same(
         raise internals.BridgeError("Constructor LocalRelation does not exist")
 
     monkeypatch.setattr(internals, "_local", other)
-    with Held(small=True, rows=3) as hold:
-        assert hold.now(spark.range(3)).count() == 3
-        kept = hold.first(spark.range(3))
+    with CheckpointedFrames(small=True, rows=3) as frames:
+        assert frames.checkpoint_now(spark.range(3)).count() == 3
+        kept = frames.checkpoint_batch(spark.range(3))
         assert (kept.rows.count(), kept.numbered) == (3, True)
 
 
@@ -87,8 +93,8 @@ def test_where_spark_is_built_otherwise_rows_are_kept_all_the_same(
 def test_each_row_keeps_its_number(spark: SparkSession, small: bool) -> None:
     # What is computed anew would have other rows.
     rows = spark.range(0, 100, 1, 3).where(F.rand() < 0.7)
-    with Held(small=small, rows=100) as hold:
-        kept = hold.first(rows)
+    with CheckpointedFrames(small=small, rows=100) as frames:
+        kept = frames.checkpoint_batch(rows)
         assert (kept.numbered, kept.is_small) == (True, small)
         first, second = (kept.rows.orderBy(NUMBER).collect() for _ in range(2))
     assert first == second
@@ -96,7 +102,7 @@ def test_each_row_keeps_its_number(spark: SparkSession, small: bool) -> None:
 
 
 def test_rows_of_which_nobody_knows_how_many_there_are_get_no_number(spark: SparkSession) -> None:
-    with Held() as hold:
-        kept = hold.first(spark.range(3))
+    with CheckpointedFrames() as frames:
+        kept = frames.checkpoint_batch(spark.range(3))
     assert not kept.numbered
     assert NUMBER not in kept.rows.columns

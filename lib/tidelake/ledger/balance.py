@@ -34,8 +34,8 @@ from tidelake.fingerprints import (
     combined,
     ids_in,
 )
-from tidelake.ops.query import ask
-from tidelake.ops.side import ClosedBatch, in_closed_batch
+from tidelake.ledger.query import ask
+from tidelake.ledger.side_tables import ClosedBatch, in_closed_batch
 
 _Key = tuple[str, int]
 _COUNTED = f"count(*), {DUCKDB_XOR}, {DUCKDB_SUM}"

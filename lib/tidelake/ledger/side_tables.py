@@ -12,8 +12,8 @@ from datetime import date, datetime
 from tidelake.config import Pipeline
 from tidelake.delta.log import last_commit
 from tidelake.delta.tables import Lake, Table
-from tidelake.ops.history import require_tables
-from tidelake.ops.query import ask
+from tidelake.ledger.history import require_tables
+from tidelake.ledger.query import ask
 
 # How many of the newest batches the trend shows.
 _TREND = 8

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from tidelake.silver.dedup import Kept
+from tidelake.silver.dedup import CheckpointedBatch
 from tidelake.silver.driver_dedup import NUMBER
 from tidelake.spark.engine import checkpointed
 from tidelake.spark.internals import collected, in_driver, release
 from tidelake.spark.tuning import NUMBERED_ROWS
 
 
-class Held:
+class CheckpointedFrames:
     """Locally checkpointed frames, released together when the batch ends.
 
     Checkpointed and not cached: a cached frame keeps its whole plan, which Spark analyses again
@@ -37,11 +37,11 @@ class Held:
         self._is_numbered = rows is not None and rows <= NUMBERED_ROWS
         self._frames: list[DataFrame] = []
 
-    def __call__(self, frame: DataFrame) -> DataFrame:
+    def checkpoint(self, frame: DataFrame) -> DataFrame:
         """Checkpoint a frame with the first action that reads it."""
         return self._keep(frame, at_once=False)
 
-    def now(self, frame: DataFrame) -> DataFrame:
+    def checkpoint_now(self, frame: DataFrame) -> DataFrame:
         """Checkpoint a frame at once, in a job that completes its observations.
 
         Args:
@@ -49,16 +49,16 @@ class Held:
         """
         return self._keep(frame, at_once=True)
 
-    def first(self, frame: DataFrame) -> Kept:
+    def checkpoint_batch(self, frame: DataFrame) -> CheckpointedBatch:
         """Keep a batch's rows: in the driver, or as soon as something reads them."""
         if self._is_numbered:
             numbered = frame.withColumn(NUMBER, F.monotonically_increasing_id())
             kept = collected(numbered) if self._small else None
             kept = kept or self._checkpointed(numbered, at_once=self._small)
             if kept is not None:
-                return Kept(kept, numbered=True, is_small=self._small)
+                return CheckpointedBatch(kept, numbered=True, is_small=self._small)
         kept = self._keep(frame, at_once=self._small)
-        return Kept(kept, numbered=False, is_small=self._small)
+        return CheckpointedBatch(kept, numbered=False, is_small=self._small)
 
     def _keep(self, frame: DataFrame, *, at_once: bool) -> DataFrame:
         kept = self._checkpointed(frame, at_once=at_once)
@@ -71,7 +71,7 @@ class Held:
         self._frames.append(kept)
         return in_driver(kept) if at_once and self._small else kept
 
-    def __enter__(self) -> Held:
+    def __enter__(self) -> CheckpointedFrames:
         """Return itself."""
         return self
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import Counter
 
 from tidelake.errors import UsageError
+from tidelake.examples.clickstream import generate_clickstream, products
+from tidelake.examples.flights import airlines, generate_flights, planes
+from tidelake.examples.output import Generated, Say, json_line, land, silently
+from tidelake.examples.payments import generate_payments
 from tidelake.folders import Folder
-from tidelake.generators.clickstream import generate_clickstream, products
-from tidelake.generators.flights import airlines, generate_flights, planes
-from tidelake.generators.output import Generated, Say, json_line, land, silently
-from tidelake.generators.payments import generate_payments
 
 __all__ = ["GENERATED", "Generated", "generate", "generate_flights"]
 

@@ -8,27 +8,27 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from tidelake.runtime import lanes
-from tidelake.runtime.lanes import Lanes, side_by_side
+from tidelake.runtime import session_pool
+from tidelake.runtime.session_pool import SessionPool, side_by_side
 from tidelake.spark.internals import moved
 
 _KEY = "spark.tidelake.of_a_lane"
 
 
 @pytest.fixture
-def two(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Lanes:
-    monkeypatch.setattr(lanes, "slots_of", lambda session: 2)
-    return Lanes(spark, 3)
+def two(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SessionPool:
+    monkeypatch.setattr(session_pool, "slots_of", lambda session: 2)
+    return SessionPool(spark, 3)
 
 
 def test_two_pieces_wait_for_each_other_only_where_they_go_on_at_once(
-    spark: SparkSession, two: Lanes
+    spark: SparkSession, two: SessionPool
 ) -> None:
     both = threading.Barrier(2, timeout=30)
     two.each(spark, [1, 2], lambda session, piece: both.wait() and None)
 
 
-def test_what_a_piece_sets_no_other_sees(spark: SparkSession, two: Lanes) -> None:
+def test_what_a_piece_sets_no_other_sees(spark: SparkSession, two: SessionPool) -> None:
     both = threading.Barrier(2, timeout=30)
     seen = {}
 
@@ -43,7 +43,7 @@ def test_what_a_piece_sets_no_other_sees(spark: SparkSession, two: Lanes) -> Non
 
 
 def test_a_lane_begins_with_the_settings_and_names_of_the_work_beside_it(
-    spark: SparkSession, two: Lanes
+    spark: SparkSession, two: SessionPool
 ) -> None:
     name = spark.conf.get("spark.sql.shuffle.partitions")
     context = spark.sparkContext
@@ -66,7 +66,7 @@ def test_a_lane_begins_with_the_settings_and_names_of_the_work_beside_it(
 
 
 def test_once_a_piece_failed_no_other_begins_and_those_that_began_end(
-    spark: SparkSession, two: Lanes
+    spark: SparkSession, two: SessionPool
 ) -> None:
     begun, failed, ended = threading.Event(), threading.Event(), []
 
@@ -85,7 +85,7 @@ def test_once_a_piece_failed_no_other_begins_and_those_that_began_end(
     assert ended == [2]
 
 
-def test_kept_rows_are_read_in_another_session(spark: SparkSession, two: Lanes) -> None:
+def test_kept_rows_are_read_in_another_session(spark: SparkSession, two: SessionPool) -> None:
     kept = spark.range(3).select((F.col("id") * 2).alias("double")).localCheckpoint()
     found = []
 
@@ -105,9 +105,9 @@ def test_kept_rows_are_read_in_another_session(spark: SparkSession, two: Lanes) 
 def test_what_cannot_go_on_at_once_is_done_in_the_batch_s_own_session(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, pieces: int, slots: int
 ) -> None:
-    monkeypatch.setattr(lanes, "slots_of", lambda session: slots)
+    monkeypatch.setattr(session_pool, "slots_of", lambda session: slots)
     done = []
-    Lanes(spark, pieces).each(
+    SessionPool(spark, pieces).each(
         spark, range(pieces), lambda session, piece: done.append((session is spark, piece))
     )
     assert done == [(True, piece) for piece in range(pieces)]
@@ -116,7 +116,7 @@ def test_what_cannot_go_on_at_once_is_done_in_the_batch_s_own_session(
 def test_what_needs_no_session_of_its_own_goes_on_side_by_side(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lanes, "slots_of", lambda session: 2)
+    monkeypatch.setattr(session_pool, "slots_of", lambda session: 2)
     both = threading.Barrier(2, timeout=30)
     ended = []
 

@@ -30,7 +30,7 @@ _BEYOND_DOUBLES = (
 )
 
 
-def glance(records: DataFrame, pipeline: Pipeline, needed: Collection[str]) -> DataFrame:
+def lenient_parse(records: DataFrame, pipeline: Pipeline, needed: Collection[str]) -> DataFrame:
     """Give the events of records that have an id and a time and are wanted.
 
     Returns:
