@@ -90,9 +90,9 @@ def _clock_hops(steps: Steps) -> None:
     steps.ends("import what a run needs")
     steps.around(runner, "check_definition", "observe the run", lambda _: "check the definition")
     steps.around(
-        *(runner, "_opened", "between hops", lambda run, hop: f"{hop}: open and create tables")
+        *(runner, "_open", "between hops", lambda run, hop: f"{hop}: open and create tables")
     )
-    started, finish = runner._started, HopQuery.finish
+    started, finish = runner._start_query, HopQuery.finish
 
     def clocked(query: Any, trigger: Any) -> Any:
         streaming = started(query, trigger)
@@ -104,7 +104,7 @@ def _clock_hops(steps: Steps) -> None:
         steps.ends(f"{query.hop}: its batch")
 
     # What stands there now is called by these.
-    runner._started, HopQuery.finish = clocked, finished  # type: ignore[method-assign, assignment]
+    runner._start_query, HopQuery.finish = clocked, finished  # type: ignore[method-assign, assignment]
     steps.around(runner, "_copy_books", "between hops", lambda *_: "copy the books")
     steps.around(runner, "_close_epoch", "between hops", lambda *_: "close an epoch")
 

@@ -1,4 +1,4 @@
-"""Scheduled job: the pipeline's own alerts. Takes the arguments of `tidelake alerts`."""
+"""Scheduled job: open alerts of a pipeline. Takes the arguments of `tidelake alerts`."""
 
 from tidelake.cli.jobs import alerts
 

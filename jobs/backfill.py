@@ -1,4 +1,4 @@
-"""Scheduled job: a backfill's steps. Takes the arguments of `tidelake backfill`."""
+"""Scheduled job: steps of a backfill. Takes the arguments of `tidelake backfill`."""
 
 from tidelake.cli.jobs import backfill
 

@@ -1,4 +1,4 @@
-"""Scheduled job: what a pipeline looks up. Takes the arguments of `tidelake run`."""
+"""Scheduled job: the dimensions of a pipeline. Takes the arguments of `tidelake run`."""
 
 from tidelake.cli.jobs import dimensions
 

@@ -1,4 +1,4 @@
-"""Scheduled job: silver and gold, judged by the suite. Takes the arguments of `tidelake check`."""
+"""Scheduled job: expectation suite on silver and gold. Takes the arguments of `tidelake check`."""
 
 from tidelake.cli.jobs import gate
 

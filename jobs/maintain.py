@@ -1,4 +1,4 @@
-"""Scheduled job: fewer and larger files. Takes the arguments of `tidelake maintain`."""
+"""Scheduled job: compact and vacuum tables. Takes the arguments of `tidelake maintain`."""
 
 from tidelake.cli.jobs import maintain
 

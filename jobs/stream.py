@@ -1,4 +1,4 @@
-"""Scheduled job: all hops until told to stop. Takes the arguments of `tidelake run`."""
+"""Scheduled job: all hops, continuously until stopped. Takes the arguments of `tidelake run`."""
 
 from tidelake.cli.jobs import stream
 

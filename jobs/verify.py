@@ -1,4 +1,4 @@
-"""Scheduled job: tables computed anew and compared. Takes the arguments of `tidelake verify`."""
+"""Scheduled job: recompute and compare tables. Takes the arguments of `tidelake verify`."""
 
 from tidelake.cli.jobs import verify
 

@@ -2,7 +2,7 @@
 # MAGIC %md
 # MAGIC # The shop's clickstream, for analysts
 # MAGIC
-# MAGIC Gold tables are asked in SQL by their logical names, without Spark. `TIDELAKE_ROOT` says where the tables are; fill them with `tidelake demo`. What each column means is in the [data dictionary](../docs/data-dictionary.md).
+# MAGIC Query gold tables in SQL by their logical names, without Spark. `TIDELAKE_ROOT` is the root of the tables; fill them with `tidelake demo`. The columns are described in the [data dictionary](../docs/data-dictionary.md).
 
 # COMMAND ----------
 
@@ -18,7 +18,7 @@ lake.tables()
 # MAGIC %md
 # MAGIC ## How busy is the shop?
 # MAGIC
-# MAGIC `action_activity_5m` has a row for each kind of action and five minutes, a new one each minute; every fifth of them cuts time into pieces that do not overlap. With `consistent=True` all tables of a statement are read as they stood together.
+# MAGIC `action_activity_5m` has a row per kind of action and five-minute window, with a new window each minute; every fifth window gives windows that do not overlap. With `consistent=True` all tables of a statement are read as of the same epoch.
 
 # COMMAND ----------
 
@@ -41,9 +41,9 @@ plt.tight_layout()
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## How long are visits, and what comes of them?
+# MAGIC ## How long are visits?
 # MAGIC
-# MAGIC A session ends after 30 minutes without an action. One that is still open is in `gold.user_sessions` too, and goes on growing; `gold.user_sessions__final` holds those that no ordinary event changes any more.
+# MAGIC A session ends after 30 minutes without an action. Open sessions are in `gold.user_sessions` too, and still change; `gold.user_sessions__final` holds only sessions that the watermark has passed.
 
 # COMMAND ----------
 
@@ -54,7 +54,7 @@ visits = lake.ask(
     """,
     consistent=True,
 )
-# Dialects of SQL differ in what they make of one instant less another; pandas has one answer.
+# Subtracting timestamps differs between SQL dialects, so pandas does it.
 lasted = visits.pop("session_end") - visits.pop("session_start")
 visits["minutes"] = lasted.dt.total_seconds() / 60
 figure, axes = plt.subplots(figsize=(9, 4))
@@ -70,7 +70,7 @@ visits.describe()
 # MAGIC %md
 # MAGIC ## Which categories sell?
 # MAGIC
-# MAGIC `gold.product_totals` counts each product over all time; `dim.products` says what it is today.
+# MAGIC `gold.product_totals` counts each product over all time; `dim.products` holds its current attributes.
 
 # COMMAND ----------
 
@@ -91,7 +91,7 @@ plt.tight_layout()
 # MAGIC %md
 # MAGIC ## How soon after a click do visitors buy?
 # MAGIC
-# MAGIC A row of `gold.click_to_purchase` is a click, with its first purchase within 30 minutes beside it, if there is one.
+# MAGIC A row of `gold.click_to_purchase` is a click, joined with the first purchase within 30 minutes, if there is one.
 
 # COMMAND ----------
 

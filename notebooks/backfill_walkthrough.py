@@ -1,8 +1,8 @@
 # Databricks notebook source
 # MAGIC %md
-# MAGIC # Rebuilding gold beside the live tables
+# MAGIC # Rebuild gold next to the live tables
 # MAGIC
-# MAGIC A definition changed, or somebody doubts the tables: fill them anew from what silver holds, look at what a swap would change, swap, and take it back. Readers see nothing until the swap, and all of it at once then. On a terminal these are the steps of `tidelake backfill`.
+# MAGIC After a definition changed, or if the tables may be wrong: rebuild gold from silver, compare, swap and roll back. Readers see no change until the swap. The command line has the same steps under `tidelake backfill`.
 
 # COMMAND ----------
 
@@ -16,7 +16,7 @@ bench = lake.workbench("clickstream")
 # MAGIC %md
 # MAGIC ## What would it read?
 # MAGIC
-# MAGIC From `bronze` everything is decided anew; from `silver` only gold is computed anew. `seconds` is a guess from what earlier batches took.
+# MAGIC From `bronze`, silver and gold are recomputed; from `silver`, only gold. `seconds` is an estimate from the durations of earlier batches.
 
 # COMMAND ----------
 
@@ -27,7 +27,7 @@ bench.plan("silver")
 # MAGIC %md
 # MAGIC ## Build
 # MAGIC
-# MAGIC Green tables are filled under `backfill/clickstream`. Live ones go on meanwhile. Cut off anywhere, the same call goes on.
+# MAGIC Green tables are filled under `backfill/clickstream`, while hops continue on the live tables. After an interruption, repeat the call to continue.
 
 # COMMAND ----------
 
@@ -38,7 +38,7 @@ bench.build("silver")
 # MAGIC %md
 # MAGIC ## Compare
 # MAGIC
-# MAGIC Under an unchanged definition nothing may differ but sketches within their error.
+# MAGIC With an unchanged definition nothing may differ, except sketches within their error.
 
 # COMMAND ----------
 
@@ -48,7 +48,7 @@ changes
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## Swap, and see the same numbers
+# MAGIC ## Swap, and check that the numbers are the same
 
 # COMMAND ----------
 
@@ -61,9 +61,9 @@ after
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## Take it back
+# MAGIC ## Roll back
 # MAGIC
-# MAGIC The tables hold again what they held before the swap; the next run takes in what arrived since.
+# MAGIC The tables are restored to their state before the swap; the next run processes newer arrivals.
 
 # COMMAND ----------
 

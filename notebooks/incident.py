@@ -2,7 +2,7 @@
 # MAGIC %md
 # MAGIC # Where is this event?
 # MAGIC
-# MAGIC Somebody says that a number is wrong, or that an event is missing. This notebook follows records from the source to gold. On a terminal the same is `tidelake fate clickstream --event-id …`.
+# MAGIC Use this notebook if a number is wrong or an event is missing: it follows records from the source to gold. The command line equivalent is `tidelake fate clickstream --event-id …`.
 
 # COMMAND ----------
 
@@ -13,9 +13,9 @@ lake = open_lakehouse()
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## Do the books balance?
+# MAGIC ## Does the ledger balance?
 # MAGIC
-# MAGIC Every row of bronze has exactly one fate. If the terms add up, nothing is lost, and the question is only where the event went.
+# MAGIC Every row of bronze has exactly one fate. If the ledger balances, no row is lost, and the event has one of these fates.
 
 # COMMAND ----------
 
@@ -25,7 +25,7 @@ books
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## What was refused, and why?
+# MAGIC ## Which rows were quarantined or late, and why?
 
 # COMMAND ----------
 
@@ -40,7 +40,7 @@ lake.late("clickstream")
 # MAGIC %md
 # MAGIC ## One event, all of its records
 # MAGIC
-# MAGIC Put in the id that was asked for. Here it is one whose id came twice with different payloads: the first arrival was accepted, copies were dropped as duplicates, the contradiction is in quarantine.
+# MAGIC Insert the id in question. This example takes an id that arrived with two different payloads: the first arrival was accepted, identical copies are duplicates, and the conflicting record is in quarantine.
 
 # COMMAND ----------
 
@@ -57,7 +57,7 @@ records[["record_id", "state", "stage", "reasons", "payload"]]
 # COMMAND ----------
 
 # MAGIC %md
-# MAGIC ## In which rows of gold does it count?
+# MAGIC ## Which rows of gold count it?
 
 # COMMAND ----------
 
@@ -69,7 +69,7 @@ counted
 # MAGIC %md
 # MAGIC ## A record without an id
 # MAGIC
-# MAGIC What does not parse has no event id. Its record id says in which file and line, or where in a topic, it came.
+# MAGIC A payload that does not parse has no event id. Its record id gives the file and line, or the topic, partition and offset.
 
 # COMMAND ----------
 
@@ -83,7 +83,7 @@ lake.fate("clickstream", record_id=broken["record_id"].iloc[0])
 # MAGIC %md
 # MAGIC ## Are the tables themselves right?
 # MAGIC
-# MAGIC Silver is computed anew from bronze, each gold table from silver, and compared row by row. This needs Spark.
+# MAGIC Silver is recomputed from bronze and each gold table from silver, and compared row by row. This needs Spark.
 
 # COMMAND ----------
 

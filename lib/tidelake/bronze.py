@@ -1,6 +1,6 @@
-"""Read a source as raw records, and turn them into bronze rows with unchanged payloads.
+"""Read sources as raw records, and convert them to bronze rows with unchanged payloads.
 
-Spark cannot compute a row's position in its file on a stream. :func:`identify` adds it to each
+A Spark stream cannot compute a row's position in its file. :func:`identify` adds it to each
 micro-batch, while the partitions are still those of the read.
 """
 
@@ -27,7 +27,7 @@ BRONZE_DDL = (
     "ingested_at timestamp, ingest_date date"
 )
 REQUEUE_DDL = f"{BRONZE_DDL}, reason string, requeued_at timestamp"
-# The columns of a record as it is read, before it has an id.
+# The columns of a record before it has an id.
 _READ = {
     "key": "binary",
     "payload": "binary",
@@ -37,17 +37,17 @@ _READ = {
     "_position": "string",
 }
 
-# monotonically_increasing_id() holds the partition in its upper bits, the row in the lower 33.
+# monotonically_increasing_id() has the partition in the upper bits and the row in the lower 33.
 _PARTITION_BITS = 33
 _ROW_IN_PARTITION = (1 << _PARTITION_BITS) - 1
 
-# A row's number in its micro-batch, the first byte of its block of the file, and the file's size
+# A row's number in its micro-batch, the start offset of its block in the file, and the file's size
 # when Spark planned the read.
 NUMBER, BLOCK, SIZE = "_number", "_block", "_size"
 
 
 def read_stream(spark: SparkSession, source: Source) -> DataFrame:
-    """Open a source as a stream; for files, the session must put each file in its own partition.
+    """Open a source as a stream; for files, the session must read each file into one partition.
 
     Returns:
         ``key``, ``payload``, ``headers``, ``source``, ``source_timestamp`` and ``_position``, which
@@ -80,10 +80,10 @@ def read_stream(spark: SparkSession, source: Source) -> DataFrame:
 def identify(rows: DataFrame, source: Source, batch: int) -> DataFrame:
     """Add ``record_id`` (``<source>:<position>``) to a micro-batch as it was read.
 
-    Only for the frame that the stream passed, before any shuffle or coalesce. A row of a file
-    without a position is numbered in its partition, which is its file, from 0. Delta's streams have
-    no positions: the batch and the row's number are used. Rows of files keep their number in the
-    micro-batch as ``_number``.
+    Must be applied to the frame passed by the stream, before any shuffle or coalesce. A row of a
+    file without a position is numbered from 0 in its partition, which is its file. Delta streams
+    have no positions: the batch and the row's number are used. Rows of files keep their number in
+    the micro-batch as ``_number``.
     """
     if isinstance(source, FilesSource):
         rows = rows if NUMBER in rows.columns else numbered(rows)
@@ -103,31 +103,34 @@ def numbered(rows: DataFrame) -> DataFrame:
 
 
 def last_row() -> list[Column]:
-    """Aggregate numbered rows to the ``last`` one's number and its payload's ``last_length``.
+    """Return aggregates: the number of the ``last`` row and its payload's ``last_length``.
 
-    Not the maximum of both in a struct, for which Spark would sort the rows by their group.
+    Not the maximum of a struct of both, for which Spark would sort the rows by their group.
     """
     length = F.max_by(F.length("payload"), F.col(NUMBER))
     return [F.max(NUMBER).alias("last"), length.alias("last_length")]
 
 
 def refuse_more(rows: DataFrame, ends: Sequence[tuple[int, int]]) -> DataFrame:
-    """Fail a second read of a micro-batch of files that finds more than the first.
+    """Fail if a second read of a micro-batch of files returns more than the first.
 
     Spark fixes the files and their lengths when it plans a batch, but reads the last line to its
-    end. So a file that grew may have one line more, or a longer last line.
+    end. So a file that grew may return one more line, or a longer last line.
 
     Args:
         rows: Numbered, in the partitions of the read.
         ends: From :func:`last_row`, for each file or block of the first read; the last of each
             partition is compared.
     """
-    known = {number >> _PARTITION_BITS: (number, length) for number, length in sorted(ends)}
-    found = [known.get(partition, (-1, 0)) for partition in range(max(known, default=0) + 1)]
-    # As texts, which Spark folds to one literal each: generated code is the same in each batch.
+    by_partition = {number >> _PARTITION_BITS: (number, length) for number, length in sorted(ends)}
+    last_rows = [
+        by_partition.get(partition, (-1, 0))
+        for partition in range(max(by_partition, default=0) + 1)
+    ]
+    # As strings, which Spark folds to one literal each: generated code is the same in each batch.
     numbers, lengths = (
         f"CAST(split('{','.join(map(str, values))}', ',') AS ARRAY<BIGINT>)"
-        for values in zip(*found, strict=True)
+        for values in zip(*last_rows, strict=True)
     )
     partition = f"CAST(shiftright({NUMBER}, {_PARTITION_BITS}) AS INT)"
     last = f"coalesce(get({numbers}, {partition}), -1)"
@@ -141,7 +144,7 @@ def refuse_more(rows: DataFrame, ends: Sequence[tuple[int, int]]) -> DataFrame:
 
 
 def to_bronze(records: DataFrame, *, ingested_at: datetime) -> DataFrame:
-    """Add the batch's arrival (UTC), never before the last batch's, to the columns of a record."""
+    """Add the batch's ingestion time (UTC) to records; it is never before the previous batch's."""
     return records.select(
         *RECORD,
         F.lit(ingested_at).alias("ingested_at"),
@@ -150,7 +153,7 @@ def to_bronze(records: DataFrame, *, ingested_at: datetime) -> DataFrame:
 
 
 def as_never_requeued(rows: DataFrame) -> DataFrame:
-    """Add the columns of the requeue as nulls, so that bronze and requeue have one schema."""
+    """Add the requeue's columns as nulls, so that bronze and requeue have the same schema."""
     null = F.lit(None)
     return rows.withColumns({"reason": null.cast("string"), "requeued_at": null.cast("timestamp")})
 
@@ -161,7 +164,7 @@ def _read_files(spark: SparkSession, source: FilesSource) -> DataFrame:
         # A carriage return is part of the payload.
         .option("lineSep", "\n")
         .option("recursiveFileLookup", True)
-        # By default a file seven days older than the newest is never read.
+        # By default Spark ignores files seven days older than the newest.
         .option("maxFileAge", "36500d")
         .options(**_limits(source))
         .load(absolute(source.path))
@@ -190,14 +193,14 @@ def _limits(source: FilesSource | DeltaSource) -> dict[str, str]:
         files = FILES_A_BATCH
     limits = {
         "maxFilesPerTrigger": files,
-        # For files Spark wants the plain number.
+        # The file source accepts only a plain number of bytes.
         "maxBytesPerTrigger": None if size is None else bytes_of(size),
     }
     return {name: str(value) for name, value in limits.items() if value is not None}
 
 
 def _records(rows: DataFrame, *of_file: Column, **columns: Column) -> DataFrame:
-    """Select the columns of a record, null where they are not given, and those of its file."""
+    """Select the columns of a record, null if not given, and those of its file."""
     return rows.select(
         *[columns.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in _READ.items()],
         *of_file,

@@ -1,4 +1,4 @@
-"""Columns that Spark has no function for: expressions that fail row by row, exact instants."""
+"""Column helpers that Spark lacks: expressions that fail row by row, exact timestamps."""
 
 from __future__ import annotations
 
@@ -20,48 +20,48 @@ VALUE = "value"
 
 
 def instant(moment: datetime) -> Column:
-    """Return an instant as a literal.
+    """Return an instant as a timestamp literal.
 
-    ``F.lit`` passes a datetime through Java's old calendar, which shifts it by days before 1582.
+    ``F.lit`` would convert it by Java's hybrid calendar, which shifts dates before 1582 by days.
     """
     return F.timestamp_micros(F.lit(to_micros(moment)))
 
 
 def literal(moment: datetime) -> str:
-    """Write an instant in Spark SQL; Spark wants a year of four digits, ``%Y`` gives 999."""
+    """Write an instant in Spark SQL, which needs four-digit years; ``%Y`` would not pad them."""
     return f"TIMESTAMP'{moment.astimezone(UTC).replace(tzinfo=None).isoformat(' ')}Z'"
 
 
 def between(column: str, bounds: tuple[datetime, datetime]) -> str:
-    """Write in Spark SQL that a column lies between two instants, both included."""
+    """Write the SQL condition that a column is between two instants, inclusive."""
     return f"{column} BETWEEN {literal(bounds[0])} AND {literal(bounds[1])}"
 
 
 def stamped(rows: DataFrame, *, generation: str, batch: int) -> DataFrame:
-    """Add the generation and the batch that rows come from."""
+    """Add the columns ``_generation`` and ``_batch``."""
     return rows.withColumns(
         {"_generation": F.lit(generation), "_batch": F.lit(batch).cast("bigint")}
     )
 
 
 def is_plain_name(sql: str) -> bool:
-    """Return whether an expression is only the name of a column."""
+    """Return whether an expression is only a column name."""
     return _NAME.fullmatch(sql) is not None
 
 
 def try_eval(sql: str, cast: str | None = None, *, types: Types | None = None) -> Column:
     """Evaluate a user's expression into ``struct<value>``; the struct is null where it failed.
 
-    Under ANSI a bad cast or a division by zero raises, and the whole batch with it, again at each
-    restart. Turning ANSI off instead would turn errors into nulls without a trace.
+    In ANSI mode a bad cast or a division by zero would fail the whole batch, and each retry of it.
+    Without ANSI mode errors would become nulls, indistinguishable from real ones.
 
-    A text too long for a regular expression that may exhaust the stack fails by its length,
-    whatever the size of the stack: an overflow cannot be caught, and would end the JVM.
+    A text too long for a regular expression that may exhaust the stack counts as a failure,
+    whatever the stack size: an overflow cannot be caught, and would end the JVM.
 
     Args:
         sql: The expression.
-        cast: A type to cast to; a cast that raises fails likewise.
-        types: Of the columns, where they are known: what cannot fail by them is not guarded.
+        cast: A type to cast to; a failing cast counts as a failure too.
+        types: The column types, if known; expressions that cannot fail with them are not guarded.
     """
     value = F.expr(sql) if cast is None else F.expr(sql).cast(cast)
     wrapped = F.struct(value.alias(VALUE))
@@ -71,29 +71,32 @@ def try_eval(sql: str, cast: str | None = None, *, types: Types | None = None) -
         kind = never_fails(sql, types)
         if kind is not None and (cast is None or cast == kind.lower()):
             return wrapped
-    long = [F.length(F.expr(text)) for text in texts_to_bound(sql)]
-    if long:
-        short = [F.coalesce(length <= MOST_LETTERS, F.lit(True)) for length in long]
+    lengths = [F.length(F.expr(text)) for text in texts_to_bound(sql)]
+    if lengths:
+        short = [F.coalesce(length <= MOST_LETTERS, F.lit(True)) for length in lengths]
         wrapped = F.when(reduce(and_, short), wrapped)
     return null_on_error(wrapped)
 
 
 def holds(condition: str) -> Column:
-    """Evaluate a user's condition; null and failure count as false."""
+    """Evaluate a user's condition; null and failures count as false."""
     return F.coalesce(try_eval(condition, "boolean").getField(VALUE), F.lit(False))
 
 
 def failed_within(where: str | None, broken: Column) -> Column:
-    """Return where a user's condition fails, or holds while ``broken`` does; None: it holds."""
+    """Return whether condition ``where`` fails to evaluate, or is true together with ``broken``.
+
+    Without a condition, returns ``broken``.
+    """
     if where is None:
         return broken
     return try_eval(where, "boolean").isNull() | (holds(where) & broken)
 
 
 def equal(one: Column, its_type: DataType, other: Column, other_type: DataType) -> Column:
-    """Compare values of two types; a text that the other type cannot hold equals nothing.
+    """Compare values of two types; a text that cannot be cast to the other type equals nothing.
 
-    Spark would cast the text by itself, and raise on the first that does not fit.
+    Spark's implicit cast would raise on the first such text.
     """
     texts = isinstance(its_type, StringType), isinstance(other_type, StringType)
     if texts == (True, False):

@@ -1,20 +1,20 @@
-"""Every error Tidelake raises on purpose, and the exit code each one means.
+"""The tree of Tidelake's errors, with their exit codes.
 
-TidelakeError                    1  unexpected, but named
+TidelakeError                    1  any other failure with a message for the user
 ├── UsageError                   2  the call, the config or the input is wrong; nothing was written
-│   ├── ConfigError                 every violation of a file at once, each with its place
-│   ├── NotBuiltError               the contract knows it, this version does not do it yet
+│   ├── ConfigError                 all violations in a file, each with its path and line
+│   ├── NotBuiltError               a documented feature that this version does not implement
 │   └── SourceError                 the source is missing, empty or unreadable
-├── RefusedError                 3  a check said no; no table was changed
-│   ├── SourceChangedError          a file changed after it was read, or while it was
-│   ├── LostError                   records of a topic are gone that were not taken
-│   ├── GenerationError             table and checkpoint do not belong together
+├── RefusedError                 3  a check failed; no table was changed
+│   ├── SourceChangedError          a file changed during or after its read
+│   ├── LostError                   unread records of a topic are gone
+│   ├── GenerationError             table and checkpoint do not match
 │   ├── LockedError                 another process writes this hop
-│   │   └── LeaseLostError          the lock was lost meanwhile; the message says what was done
-│   ├── UnbalancedError             the books do not add up
-│   ├── UnequalError                a table is not what follows from bronze
-│   └── SchemaChangedError          today's definition does not fit the stored table
-└── MachineError                 4  the machine lacks something; `tidelake doctor` says what
+│   │   └── LeaseLostError          the lock was lost; the message lists the completed steps
+│   ├── UnbalancedError             the ledger does not balance
+│   ├── UnequalError                a table differs from what bronze implies
+│   └── SchemaChangedError          the stored table does not fit the current definition
+└── MachineError                 4  the machine lacks something; `tidelake doctor` lists it
     ├── JarError                    a jar is missing or its hash differs from the lock
     └── NoLocksError                the file system of the tables has no locks
 """
@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 
 class TidelakeError(Exception):
-    """The root of the tree; its message is written for the user."""
+    """The base class; its message is written for the user."""
 
     exit_code = 1
 
@@ -44,7 +44,7 @@ class Violation:
     Attributes:
         path: The path of keys: ``gold[1].window.size``.
         message: What is wrong and, where it helps, what to write instead.
-        line: Line in the file, counted from 1; None where it has none.
+        line: The line in the file, counted from 1; None if unknown.
     """
 
     path: str
@@ -58,10 +58,10 @@ class Violation:
 
 
 class ConfigError(UsageError):
-    """A configuration file breaks its model; all violations are listed at once."""
+    """A configuration file is invalid; the message lists all violations."""
 
     def __init__(self, file: str, violations: Sequence[Violation]) -> None:
-        """Keep the file and its violations, and list them in the message."""
+        """Store the file and its violations, and list them in the message."""
         self.file = file
         self.violations = tuple(violations)
         lines = "\n".join(f"  - {violation}" for violation in self.violations)
@@ -70,10 +70,10 @@ class ConfigError(UsageError):
 
 
 class NotBuiltError(UsageError):
-    """The contract knows this feature; this version does not do it yet."""
+    """A documented feature that this version does not implement."""
 
     def __init__(self, feature: str, remedy: str = "") -> None:
-        """Name the feature and, where there is one, the way around."""
+        """Name the feature and, if there is one, a workaround."""
         self.feature = feature
         super().__init__(f"{feature} is not built yet." + (f" {remedy}" if remedy else ""))
 
@@ -83,43 +83,43 @@ class SourceError(UsageError):
 
 
 class RefusedError(TidelakeError):
-    """A check said no; no table was changed."""
+    """A check failed; no table was changed."""
 
     exit_code = 3
 
 
 class SourceChangedError(RefusedError):
-    """A file changed after it was read, or while it was."""
+    """A file changed during or after its read."""
 
     def __init__(self, changes: Sequence[str], *, taken: bool = True) -> None:
-        """Keep the changes, one text per file; without ``taken`` nothing of them is in bronze."""
+        """Store the changes, one text per file; ``taken``: whether bronze has the old content."""
         self.changes = tuple(changes)
         shown = "\n".join(f"  - {change}" for change in self.changes[:10])
         more = f"\n  … and {len(self.changes) - 10} more" if len(self.changes) > 10 else ""
-        what = "after they were read, so their new content was never taken"
+        what = "after they were read, so their new content was not ingested"
         remedy = "Move them out of the folder, put their new lines into new files, then run again."
         if not taken:
-            what = "while they were read, and nothing of them was taken"
-            remedy = "Wait until their writer is done, or put them back, then run again."
+            what = "while they were read, and none of them was ingested"
+            remedy = "Wait until their writer is done, or restore them, then run again."
         super().__init__(f"files changed {what}:\n{shown}{more}\n{remedy}")
 
 
 class LostError(RefusedError):
-    """Records of a topic are gone that were not taken, or the topic is another one."""
+    """Unread records of a topic are gone, or the topic was recreated."""
 
     def __init__(self, what: str) -> None:
-        """Name what is gone, and the ways on."""
+        """Describe the loss and the possible remedies."""
         super().__init__(
-            f"{what}. Nothing was written. Bring the records back, or follow what is left from "
-            "its beginning into tables of their own, with another --root."
+            f"{what}. Nothing was written. Restore the records, or read what is left of the topic "
+            "from its beginning into new tables, with another --root."
         )
 
 
 class GenerationError(RefusedError):
-    """Table and checkpoint do not belong together."""
+    """Table and checkpoint do not match."""
 
     def __init__(self, what: str, remedy: str = "") -> None:
-        """Keep what does not fit, and add to the message what mends it."""
+        """Store the mismatch, and add the remedy to the message."""
         self.what = what
         super().__init__(f"{what}. Nothing was written. {remedy}" if remedy else what)
 
@@ -129,7 +129,7 @@ class LockedError(RefusedError):
 
 
 class LeaseLostError(LockedError):
-    """A lock on an object store was lost while a command worked under it."""
+    """A lock on an object store was lost while a command held it."""
 
     def __init__(
         self,
@@ -141,48 +141,48 @@ class LeaseLostError(LockedError):
         not_begun: str = "",
         command: str = "",
     ) -> None:
-        """List the steps that are done, and name the command that goes on.
+        """List the completed steps, and name the command that resumes the work.
 
         Args:
             what: What is written under the lock.
             place: The path of the lock.
-            done: Steps that are done.
-            interrupted: A step that may be done or not; empty: none.
-            not_begun: The next step; empty: not known.
-            command: The one that goes on; empty: the same.
+            done: The completed steps.
+            interrupted: A step that may or may not be done; empty for none.
+            not_begun: The next step; empty if unknown.
+            command: The command that resumes; empty for the same command.
         """
         self.what, self.place = what, place
         self.done = tuple(done)
-        told = [
-            f"{what} the lock at {place} was lost: the store was out of reach, or this process "
-            "stood still, for too long. Another process may hold it now."
+        sentences = [
+            f"{what} the lock at {place} was lost: the store was unreachable, or this process was "
+            "paused, for too long. Another process may hold it now."
         ]
         if done or interrupted or not_begun:
-            told.append(f"Done: {'; '.join(done) or 'nothing'}.")
+            sentences.append(f"Done: {'; '.join(done) or 'nothing'}.")
         if interrupted:
-            told.append(f"Interrupted, done or not: {interrupted}.")
+            sentences.append(f"Interrupted, done or not: {interrupted}.")
         if not_begun:
-            told.append(f"Not begun: {not_begun}.")
-        told.append(
+            sentences.append(f"Not begun: {not_begun}.")
+        sentences.append(
             f"Go on with: {command}" if command else "Committed batches are kept; run again."
         )
-        super().__init__(" ".join(told))
+        super().__init__(" ".join(sentences))
 
 
 class UnbalancedError(RefusedError):
-    """The books do not add up."""
+    """The ledger does not balance."""
 
 
 class UnequalError(RefusedError):
-    """A table does not hold what follows from bronze."""
+    """A table differs from what bronze implies."""
 
 
 class SchemaChangedError(RefusedError):
-    """Today's definition does not fit the stored table."""
+    """The stored table does not fit the current definition."""
 
 
 class MachineError(TidelakeError):
-    """The machine lacks something; ``tidelake doctor`` says what."""
+    """The machine lacks something; ``tidelake doctor`` lists it."""
 
     exit_code = 4
 

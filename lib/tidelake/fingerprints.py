@@ -1,8 +1,8 @@
 """Fingerprints of sets of record ids, the same in Spark and in DuckDB.
 
 A fingerprint is the sum of 60 bits of each id's MD5, modulo 2^64: with equal counts, equal sums
-mean equal rows. A row that is lost while another is doubled changes the sum, though not the count.
-Commits of earlier versions have only the exclusive or, in which two equal rows cancel out.
+mean equal rows. A lost row and a duplicated one change the sum, but not the count. Commits of
+earlier versions have only the exclusive or, in which two equal rows cancel out.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pyspark.sql import functions as F
 
 _DUCKDB_NUMBER = "('0x' || left(md5(record_id), 15))::BIGINT"
 _SPARK_NUMBER = "CAST(conv(left(md5(CAST(record_id AS BINARY)), 15), 16, 10) AS BIGINT)"
-# The same numbers in SQL, over a column `record_id`; the sum is exact there, not modulo 2^64.
+# The same aggregates in SQL, over a column `record_id`; the sum is exact, not modulo 2^64.
 DUCKDB_XOR = f"coalesce(bit_xor({_DUCKDB_NUMBER}), 0)"
 DUCKDB_SUM = f"coalesce(sum({_DUCKDB_NUMBER}), 0)"
 # The number of distinct record ids, except for collisions of 60 bits.
 DUCKDB_DISTINCT = f"count(DISTINCT {_DUCKDB_NUMBER})"
-# The expressions of Spark in their place.
+# The equivalent expressions in Spark SQL.
 IN_SPARK = {
     DUCKDB_XOR: f"coalesce(bit_xor({_SPARK_NUMBER}), 0)",
     DUCKDB_SUM: f"coalesce(sum(CAST({_SPARK_NUMBER} AS DECIMAL(38, 0))), 0)",
@@ -36,9 +36,9 @@ _HALF = 30
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """The exclusive or of the numbers of a set of rows, and their sum modulo 2^64, signed.
+    """The exclusive or of a set of rows' numbers, and their signed sum modulo 2^64.
 
-    The sum is None where a commit of an earlier version contributes.
+    The sum is None if it includes a commit of an earlier version.
     """
 
     xor: int = 0
@@ -52,22 +52,22 @@ class Fingerprint:
     @staticmethod
     def of_numbers(numbers: np.ndarray[Any, np.dtype[np.int64]]) -> Fingerprint:
         """Combine the numbers of record ids, from :func:`id_number`."""
-        # Sums of unsigned numbers wrap around by themselves.
+        # Unsigned sums wrap around at 2^64.
         total = int(numbers.astype(np.uint64).sum(dtype=np.uint64))
         return Fingerprint(int(np.bitwise_xor.reduce(numbers)), _wrapped(total))
 
     def plus(self, other: Fingerprint, *, sign: int = 1) -> Fingerprint:
-        """Add rows; subtract them with a sign of -1."""
-        known = self.total is not None and other.total is not None
-        total = _wrapped((self.total or 0) + sign * (other.total or 0)) if known else None
+        """Add the other's rows; with a ``sign`` of -1, subtract them."""
+        has_totals = self.total is not None and other.total is not None
+        total = _wrapped((self.total or 0) + sign * (other.total or 0)) if has_totals else None
         return Fingerprint(self.xor ^ other.xor, total)
 
     def minus(self, other: Fingerprint) -> Fingerprint:
-        """Subtract rows."""
+        """Subtract the other's rows."""
         return self.plus(other, sign=-1)
 
     def agrees(self, other: Fingerprint) -> bool:
-        """Return whether both may be of the same rows."""
+        """Return whether both can be fingerprints of the same rows."""
         if self.total is None or other.total is None:
             return self.xor == other.xor
         return self.total == other.total
@@ -78,33 +78,33 @@ EMPTY = Fingerprint()
 
 
 def fingerprint(record_id: Column | str = "record_id") -> Column:
-    """Aggregate the fingerprint of a column of record ids, ``xor`` and ``total``, without nulls."""
+    """Return the aggregate fingerprint of record ids, ``struct<xor, total>``, never null."""
     number = id_number(record_id)
     return F.struct(_xor(number), _total(number))
 
 
 def id_number(record_id: Column | str = "record_id") -> Column:
-    """Return the 60 bits of a record id's MD5 that count in a fingerprint."""
+    """Return the 60 bits of a record id's MD5 that fingerprints are computed from."""
     ids = F.col(record_id) if isinstance(record_id, str) else record_id
     digits = F.left(F.md5(ids.cast("binary")), F.lit(15))
     return F.conv(digits, 16, 10).cast("bigint")
 
 
 def contents() -> Column:
-    """Aggregate a fingerprint of whole records, which each byte of a payload changes."""
+    """Return the aggregate fingerprint of whole records, sensitive to each byte of the payload."""
     columns = [F.col(name) for name in _RECORD]
-    # Spark's hash skips nulls, so that their positions are hashed too.
+    # Spark's hash skips nulls, so the null flags are hashed too.
     hashed = F.xxhash64(*columns, *[column.isNull() for column in columns])
     return F.struct(_xor(hashed), _total(F.shiftrightunsigned(hashed, 64 - 2 * _HALF)))
 
 
 def combined(fingerprints: Iterable[Fingerprint]) -> Fingerprint:
-    """Return the fingerprint of several sets of rows together."""
+    """Return the fingerprint of the union of disjoint sets of rows."""
     return reduce(Fingerprint.plus, fingerprints, EMPTY)
 
 
 def bronze_marks(ids: Fingerprint, whole: Fingerprint) -> dict[str, Any]:
-    """Return a bronze batch's fingerprints as metadata of its commit."""
+    """Return a bronze batch's fingerprints as commit metadata."""
     return {
         "fingerprint": ids.xor,
         "contents": whole.xor,
@@ -130,7 +130,7 @@ def _xor(number: Column) -> Column:
 
 
 def _total(number: Column) -> Column:
-    """Add up numbers of 60 bits modulo 2^64, in halves, since a sum of BIGINT fails at overflow.
+    """Sum 60-bit numbers modulo 2^64, in halves, because a BIGINT sum fails on overflow.
 
     The halves are exact for up to 2^33 rows.
     """
@@ -143,5 +143,5 @@ def _total(number: Column) -> Column:
 
 
 def _wrapped(number: int) -> int:
-    """Return a sum modulo 2^64 as a signed number, which is what Spark's BIGINT holds."""
+    """Return a sum modulo 2^64 as a signed number, like Spark's BIGINT."""
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
     from upath import UPath
 
-    # Both have the methods of pathlib; those of a store cannot rename.
+    # Both have pathlib's methods; paths of a store cannot rename.
     Folder: TypeAlias = Path | UPath
 else:
-    # The class for stores is an extra, and takes time to load.
+    # UPath is an optional dependency and slow to import.
     Folder = Any
 
 SCHEME = "s3://"
@@ -34,11 +34,11 @@ _SCHEMED = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 # Characters with a meaning in URLs or in Spark's path patterns.
 _MISREAD = re.compile(r"[\x00-\x1f\\^`?#%*\[\]{}]")
-_KEPT_BYTES = 64 << 20
-_LOOKS_AT_ONCE = 16
+_CACHE_BYTES = 64 << 20
+_CONCURRENT_REQUESTS = 16
 _VOLUMES = "/Volumes/"
-# Not escaped in a path of java.net.URI, like letters and digits.
-_STAYS = frozenset("-_.!~*'():@&=+$,;/")
+# Punctuation that java.net.URI does not escape in paths.
+_UNESCAPED = frozenset("-_.!~*'():@&=+$,;/")
 
 
 def is_stored(place: Folder | str) -> bool:
@@ -71,7 +71,7 @@ def stored(place: str) -> UPath:
         from upath import UPath  # noqa: PLC0415  an extra
     except ImportError as error:
         raise MachineError(
-            f"{place} lies on an object store, and what reads one is not installed. "
+            f"{place} is on an object store, and the packages for object stores are not installed. "
             "Install it with: pip install 'tidelake[s3]'"
         ) from error
     found: UPath = UPath(place, **filesystem_options())
@@ -84,7 +84,7 @@ def problem_of(text: str) -> str:
         return ""
     if not text.startswith(SCHEME):
         scheme = text.partition("://")[0]
-        return f"cannot be used: {scheme} is not read here. Write a path, or s3://bucket/prefix"
+        return f"cannot be used: {scheme} is not supported. Write a path, or s3://bucket/prefix"
     bucket, _, prefix = text.removeprefix(SCHEME).rstrip("/").partition("/")
     if not _BUCKET.fullmatch(bucket):
         return "names no bucket: write s3://bucket/prefix, the bucket in lower case"
@@ -113,15 +113,15 @@ def listed(path: str) -> str:
     return ("" if is_stored(path) else scheme) + "".join(map(_in_a_uri, path))
 
 
-def _in_a_uri(letter: str) -> str:
+def _in_a_uri(char: str) -> str:
     # As in java.net.URI: letters of all scripts are kept, controls and spaces are escaped.
-    stays = letter in _STAYS or (letter > "\x9f" and unicodedata.category(letter)[0] != "Z")
-    return letter if letter.isalnum() or stays else quote(letter)
+    is_kept = char in _UNESCAPED or (char > "\x9f" and unicodedata.category(char)[0] != "Z")
+    return char if char.isalnum() or is_kept else quote(char)
 
 
 @dataclass(frozen=True)
 class Listed:
-    """A file of a listing; its tag changes with its content, and is empty on a disk."""
+    """A file in a listing; its tag changes with its content, and is empty on a disk."""
 
     path: Folder
     tag: str = ""
@@ -137,14 +137,14 @@ class Listed:
 
 
 def list_folder(folder: Folder) -> list[Listed]:
-    """List the files in a folder, in one request; none where it does not exist."""
+    """List the files in a folder, in one request; none if it does not exist."""
     if isinstance(folder, Path):
         return [Listed(file) for file in folder.glob("*")]
     try:
         entries = folder.fs.ls(folder.path, detail=True)
     except (FileNotFoundError, NotADirectoryError):
         return []
-    # The size too: uploads of parts of other lengths may have the same ETag.
+    # The size too: multipart uploads with other part sizes may have the same ETag.
     return [
         Listed(folder / entry["name"].rsplit("/", 1)[-1], f"{entry['ETag']} {entry['size']}")
         for entry in entries
@@ -180,7 +180,7 @@ def write_whole(file: Folder, text: str) -> None:
 
 
 class _TextCache:
-    """Caches texts that were fetched, the most recently used ones, up to a number of bytes."""
+    """An LRU cache of fetched texts, limited by bytes."""
 
     def __init__(self) -> None:
         self._texts: OrderedDict[tuple[str, str], str] = OrderedDict()
@@ -188,21 +188,21 @@ class _TextCache:
         self._lock = threading.Lock()
 
     def text(self, file: Listed) -> str:
-        place = (str(file.path), file.tag)
+        key = (str(file.path), file.tag)
         with self._lock:
-            if place in self._texts:
-                self._texts.move_to_end(place)
-                return self._texts[place]
-        # The path's own method would first request the size.
+            if key in self._texts:
+                self._texts.move_to_end(key)
+                return self._texts[key]
+        # UPath.read_text would request the size first.
         data: bytes = file.path.fs.cat_file(file.path.path)  # type: ignore[union-attr]
         text = data.decode("utf-8")
         with self._lock:
-            if place not in self._texts:
-                self._texts[place] = text
+            if key not in self._texts:
+                self._texts[key] = text
                 self._bytes += len(data)
-            while self._bytes > _KEPT_BYTES and len(self._texts) > 1:
-                _, gone = self._texts.popitem(last=False)
-                self._bytes -= len(gone.encode("utf-8"))
+            while self._bytes > _CACHE_BYTES and len(self._texts) > 1:
+                _, evicted = self._texts.popitem(last=False)
+                self._bytes -= len(evicted.encode("utf-8"))
         return text
 
 
@@ -213,9 +213,9 @@ def states_of(paths: Sequence[str]) -> list[tuple[int, int]]:
     """Return the size in bytes and the modification time in milliseconds of each file."""
     if not any(map(is_stored, paths)):
         return [_state(path) for path in paths]
-    # Each is a request.
-    with ThreadPoolExecutor(_LOOKS_AT_ONCE) as looking:
-        return list(looking.map(_state, paths))
+    # One request per file.
+    with ThreadPoolExecutor(_CONCURRENT_REQUESTS) as pool:
+        return list(pool.map(_state, paths))
 
 
 def state_of(entry: Mapping[str, Any]) -> tuple[int, int]:
@@ -241,7 +241,7 @@ def refuse_unusable(root: Folder) -> None:
     """Check that a root can be used; nothing is created.
 
     Raises:
-        UsageError: It is no folder, or cannot be read; there is no such bucket.
+        UsageError: It is not a folder, or cannot be read; there is no such bucket.
         MachineError: The object store does not answer, or refuses access.
     """
     if is_stored(root):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-# How a payload may write an instant: with its zone; without one, which is UTC; to the minute.
+# Time formats accepted in payloads: with a zone, without one (UTC), or to the minute.
 DATE = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _MINUTE = r"[0-9]{2}:[0-9]{2}"
 _CLOCK = rf"{_MINUTE}:[0-9]{{2}}(?:\.[0-9]{{1,6}}0*)?"
@@ -23,22 +23,22 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def now() -> datetime:
-    """Give this moment in UTC."""
+    """Return the current time in UTC."""
     return datetime.now(UTC)
 
 
 def back(instant: datetime, length: timedelta) -> datetime:
-    """Go back from a UTC instant, at most to the first that there is."""
+    """Subtract a duration from a UTC instant, but not beyond :data:`BEGINNING`."""
     return instant - min(length, instant - BEGINNING)
 
 
 def from_micros(micros: int | None) -> datetime | None:
-    """Turn microseconds since the epoch into a UTC instant."""
+    """Convert microseconds since the epoch to a UTC instant."""
     return None if micros is None else _EPOCH + timedelta(microseconds=micros)
 
 
 def to_micros(instant: datetime) -> int:
-    """Turn a UTC instant into microseconds since the epoch."""
+    """Convert a UTC instant to microseconds since the epoch."""
     return (instant - _EPOCH) // timedelta(microseconds=1)
 
 

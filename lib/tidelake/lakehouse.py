@@ -1,6 +1,6 @@
-"""Read the tables in a notebook, without Spark; every answer is a pandas frame.
+"""Read the tables in a notebook, without Spark; every result is a pandas frame.
 
-Commands that change or recompute tables need Spark, and are in :mod:`tidelake.workbench`.
+Operations that change or recompute tables need Spark and are in :mod:`tidelake.workbench`.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ class Lakehouse:
     lake: Lake
 
     def ask(self, sql: str, *, consistent: bool = False) -> pd.DataFrame:
-        """Answer one SELECT.
+        """Run one SELECT.
 
         Args:
             sql: The statement, with tables by their logical names.
-            consistent: Whether to read all tables as the last epoch had them.
+            consistent: Whether to read all tables at the versions of the last epoch.
 
         Returns:
             The rows, with decimals as floats, for plots; for exact decimals use
             :func:`tidelake.ledger.query.ask_for_user`.
 
         Raises:
-            UsageError: The statement is no query, or not understood.
+            UsageError: The statement is not a query, or cannot be parsed.
         """
         answer = ask_at_epoch(self.lake, sql)[0] if consistent else ask_for_user(self.lake, sql)
         return _frame(answer)
@@ -50,7 +50,7 @@ class Lakehouse:
         return pd.DataFrame({"table": [table.name for table in self.lake.existing()]})
 
     def books(self, pipeline: str) -> pd.DataFrame:
-        """Return a pipeline's ledger: a row a term."""
+        """Return a pipeline's ledger, one row per term."""
         ledger = read_ledger(self.lake, self._pipeline(pipeline)).to_json()
         terms = [(name, value) for name, value in ledger.items() if type(value) is int]
         return pd.DataFrame(terms, columns=["term", "rows"])
@@ -66,7 +66,7 @@ class Lakehouse:
     def fate(
         self, pipeline: str, *, event_id: str | None = None, record_id: str | None = None
     ) -> pd.DataFrame:
-        """Return the fates of an event's records, or of one record: a row a record."""
+        """Return the fates of an event's records, or of one record; one row per record."""
         ids = {"event_id": event_id, "record_id": record_id}
         fates = fates_of(self.lake, self._pipeline(pipeline), **ids)
         return pd.DataFrame(map(asdict, fates)).drop(columns="counted")
@@ -74,18 +74,18 @@ class Lakehouse:
     def counted(
         self, pipeline: str, *, event_id: str | None = None, record_id: str | None = None
     ) -> pd.DataFrame:
-        """Return the rows of gold in which an event, or a record, counts."""
+        """Return the gold rows to which an event or a record contributes."""
         ids = {"event_id": event_id, "record_id": record_id}
         rows = [
-            {"table": one.table, "verdict": one.verdict, "row": row}
+            {"table": effect.table, "verdict": effect.verdict, "row": row}
             for fate in fates_of(self.lake, self._pipeline(pipeline), **ids)
-            for one in fate.counted
-            for row in one.rows or (None,)
+            for effect in fate.counted
+            for row in effect.rows or (None,)
         ]
         return pd.DataFrame(rows, columns=["table", "verdict", "row"])
 
     def workbench(self, pipeline: str) -> Workbench:
-        """Use or start a Spark session to run, verify or rebuild a pipeline."""
+        """Return a workbench to run, verify or rebuild a pipeline; may start Spark."""
         from tidelake.workbench import Workbench  # noqa: PLC0415
 
         return Workbench.of(self.environment, self.lake, self._pipeline(pipeline))
@@ -98,8 +98,8 @@ def open_lakehouse(root: str | None = None, *, env: str | None = None) -> Lakeho
     """Open the tables of an environment.
 
     Args:
-        root: The folder; None for that of the environment, or of ``TIDELAKE_ROOT``.
-        env: The environment's name; None for ``TIDELAKE_ENV``, or local.
+        root: The tables' folder; None for the environment's, or ``TIDELAKE_ROOT``.
+        env: The environment's name; None for ``TIDELAKE_ENV``, or ``local``.
 
     Raises:
         UsageError: The environment has neither a root nor a catalog.

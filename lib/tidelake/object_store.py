@@ -16,7 +16,7 @@ from typing import Any
 from tidelake.errors import MachineError, TidelakeError, UsageError
 
 _REGION = "us-east-1"
-# Of the first request, so that a mistyped name is reported at once.
+# Timeouts of the first request: short, so that a mistyped address is reported at once.
 _CONNECT_SECONDS, _READ_SECONDS = 3, 10
 # Error codes of stores.
 _DENIED = frozenset(
@@ -43,15 +43,15 @@ def endpoint() -> str | None:
     """Return the address of the store; None for Amazon's own.
 
     Raises:
-        UsageError: It is no plain address.
+        UsageError: The variable is not a plain address.
     """
     url = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     if not url:
         return None
     if not url.startswith(("http://", "https://")) or "@" in url or "?" in url:
         raise UsageError(
-            "AWS_ENDPOINT_URL is no address of a store: write http://HOST:PORT or https://HOST, "
-            "without a name or a password in it"
+            "AWS_ENDPOINT_URL is not a store's address: write http://HOST:PORT or https://HOST, "
+            "without a user name or a password in it"
         )
     return url.rstrip("/")
 
@@ -140,8 +140,8 @@ def refuse_unreachable(bucket: str, prefix: str, *, what: str) -> None:
         found.list_objects_v2(Bucket=bucket, Prefix=prefix, MaxKeys=1)
 
 
-def told_of(error: BaseException, what: str) -> TidelakeError | None:
-    """Return our error for one that a store, or the connection to it, caused; None for others."""
+def store_error(error: BaseException, what: str) -> TidelakeError | None:
+    """Translate an error of a store or of the connection to it; None for other errors."""
     if "botocore" not in sys.modules:
         return None
     from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
@@ -158,22 +158,22 @@ def told_of(error: BaseException, what: str) -> TidelakeError | None:
 
 @contextmanager
 def named(what: str) -> Iterator[None]:
-    """Raise a store's errors as our own, with the remedy."""
+    """Translate a store's errors raised in the block; ``what`` names the operation."""
     try:
         yield
     except Exception as error:
-        told = told_of(error, what)
-        if told is None:
+        translated = store_error(error, what)
+        if translated is None:
             raise
-        raise told from error
+        raise translated from error
 
 
 def _answer(response: Any, what: str) -> TidelakeError:
     code = str(response.get("Error", {}).get("Code", ""))
     if code == "NoSuchBucket":
-        return UsageError(f"{what}: there is no such bucket. Make it, or name another.")
+        return UsageError(f"{what}: there is no such bucket. Create it, or name another.")
     if code in _DENIED:
-        return MachineError(f"{what}: the object store does not let you in ({code}). {_KEYS}.")
+        return MachineError(f"{what}: the object store denied access ({code}). {_KEYS}.")
     if code in ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraint"):
         return MachineError(f"{what}: the bucket is in another region. Set AWS_REGION to it.")
     return MachineError(f"{what}: the object store answered {code or 'with an error'}.")
@@ -190,11 +190,11 @@ def _no_answer(error: Exception, what: str) -> TidelakeError:
     if isinstance(error, NoCredentialsError | PartialCredentialsError | ProfileNotFound):
         return MachineError(f"{what}: no credentials for the object store. {_KEYS}.")
     if isinstance(error, TokenRetrievalError):
-        return MachineError(f"{what}: the login to the object store has run out. Log in again.")
+        return MachineError(f"{what}: the login to the object store has expired. Log in again.")
     where = endpoint() or f"Amazon S3 in {region()}"
     return MachineError(
-        f"{what}: the object store at {where} does not answer. Look at it and at the network; "
-        "AWS_ENDPOINT_URL says where it is."
+        f"{what}: the object store at {where} does not answer. Check the store and the network; "
+        "AWS_ENDPOINT_URL sets its address."
     )
 
 
@@ -217,7 +217,7 @@ def _session() -> Any:
         from botocore.session import get_session  # noqa: PLC0415  an extra
     except ImportError as error:
         raise MachineError(
-            "what reaches an object store is not installed. "
+            "the packages for object stores are not installed. "
             "Install it with: pip install 'tidelake[s3]'"
         ) from error
     return get_session()

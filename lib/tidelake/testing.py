@@ -1,4 +1,4 @@
-"""Run a pipeline's hops in a test, on given lines and a lake of its own.
+"""Run a pipeline's hops in a test, on given lines and in a separate lake.
 
 Example::
 
@@ -26,13 +26,13 @@ Play = Callable[[str | Path, Iterable[bytes], Path], "Played"]
 
 @dataclass(frozen=True)
 class Played:
-    """The fates of the lines.
+    """The result of a test run: the fates of the lines.
 
     Attributes:
         fates: Rows by fate, without zeros: ``silver``, ``duplicate``, ``quarantined``, ``late``,
             ``filtered``.
         reasons: Quarantined rows by reason; a row may have several.
-        problems: What does not balance in the ledger.
+        problems: Imbalances of the ledger.
         lake: The tables.
     """
 
@@ -42,13 +42,13 @@ class Played:
     lake: Lake
 
     def ask(self, sql: str) -> list[tuple[Any, ...]]:
-        """Return the rows of a SELECT on the tables by their logical names."""
+        """Return the rows of a SELECT, with tables by their logical names."""
         return list(ask(self.lake, sql).rows)
 
 
 @contextmanager
 def playing() -> Iterator[Play]:
-    """Start Spark for any number of plays, or use the session that is active.
+    """Start Spark for any number of test runs, or use the active session.
 
     Yields:
         ``play(pipeline, lines, folder)``: writes the lines into one file, which replaces the
@@ -69,7 +69,7 @@ def playing() -> Iterator[Play]:
     def play(pipeline: str | Path, lines: Iterable[bytes], folder: Path) -> Played:
         landing = folder / "landing"
         if landing.exists():
-            raise UsageError(f"{folder} was played in before; give each play a folder of its own.")
+            raise UsageError(f"{folder} was used by an earlier play; give each play a new folder.")
         landing.mkdir(parents=True)
         (landing / "lines.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
         environment = load_environment("local", root=str(folder / "lake"))

@@ -1,4 +1,4 @@
-"""Commands in messages, complete enough to be typed as they are."""
+"""Commands in messages, completed with the user's options so that they can be run as shown."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tidelake.config.places import DEFAULT_PIPELINE, pipeline_names
 
 @dataclass(frozen=True)
 class Typed:
-    """Completes commands by the options of the current one.
+    """Completes commands with the options of the current one.
 
     Attributes:
-        root: Its ``--root``; None where it was not given.
-        env: Its ``--env``.
-        called: The path that the user gave for the pipeline in place of a name.
+        root: The value of ``--root``, if given.
+        env: The value of ``--env``, if given.
+        called: The path that the user gave for the pipeline instead of a name.
     """
 
     root: str | None = None
@@ -23,12 +23,12 @@ class Typed:
     called: str | None = None
 
     def __call__(self, command: str, pipeline: str = "", options: str = "") -> str:
-        """Return a command that works in the current folder.
+        """Return a command that can be run in the current folder.
 
         Args:
-            command: ``tidelake …``, whole or up to the pipeline.
+            command: ``tidelake …``, complete or up to the pipeline.
             pipeline: The pipeline's name; ``called`` replaces it.
-            options: What comes after it.
+            options: The options after the pipeline.
         """
         name = shlex.quote(self.called or pipeline) if pipeline else ""
         words = [command, name, options]
@@ -40,7 +40,7 @@ class Typed:
         return " ".join(word for word in words if word)
 
 
-# Without a root or an environment.
+# Adds no root and no environment.
 PLAIN = Typed()
 
 

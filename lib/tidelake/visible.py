@@ -1,12 +1,12 @@
-r"""Text that is safe to show: control characters escaped, values of rows left out.
+r"""Make text safe to display: escape control characters, omit values of rows.
 
-Payloads, ids and keys come from anybody. An escape sequence in them could clear a screen or forge a
+Payloads, ids and keys are untrusted. An escape sequence in them could clear a screen or forge a
 line of a report, and a bidirectional override could reverse a line.
 
-Spark's messages contain values (the text that is no number, the malformed record, the row that
-breaks a constraint), and messages go to terminals, webhooks, lineage and logs. So only the error's
-kind, its condition (``[CAST_INVALID_INPUT]``) and parameters that name types, tables and files are
-shown; the whole text is kept in a private file.
+Spark's messages contain values (the text that failed to cast, the malformed record, the row that
+violates a constraint), and messages go to terminals, webhooks, lineage and logs. So only the
+error's class, its condition (``[CAST_INVALID_INPUT]``) and parameters that name types, tables and
+files are shown; the full text is kept in a private file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _UNSEEN = re.compile(f"[\\0-\x1f{_HIDDEN}]")
 _UNSEEN_IN_LINES = re.compile(f"[\\0-\x09\x0b-\x1f{_HIDDEN}]")
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
-# The possible beginning of a message: a payload may contain its words, but cannot precede them.
+# The start of a message: a payload may contain the same text, but only after it.
 HEAD = (
     r"^(?:Caused by: |: )?(?:\[\w+\] Query[^\n'\"]*? exception: )?(?:[\w.$]+(?:Exception|Error): )*"
 )
@@ -55,14 +55,14 @@ def visible_json(document: str) -> str:
 
 
 def _escaped(found: re.Match[str]) -> str:
-    letter = found[0]
-    if letter in _SHORT:
-        return _SHORT[letter]
-    return f"\\x{ord(letter):02x}" if letter < "\u0100" else f"\\u{ord(letter):04x}"
+    char = found[0]
+    if char in _SHORT:
+        return _SHORT[char]
+    return f"\\x{ord(char):02x}" if char < "\u0100" else f"\\u{ord(char):04x}"
 
 
 def kind_of(error: BaseException) -> str:
-    """Describe an error in one line: its kind, its condition and its causes.
+    """Describe an error in one line: its class, its condition and its causes.
 
     For a :class:`TidelakeError` that is the first line of its message.
     """
@@ -73,17 +73,17 @@ def kind_of(error: BaseException) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return an error's kind and its message without values of rows."""
-    told, kind = kind_of(error), type(error).__name__
-    return (told if told.startswith(kind) else f"{kind}: {told}").rstrip(".")
+    """Return an error's class and its message without values of rows."""
+    text, kind = kind_of(error), type(error).__name__
+    return (text if text.startswith(kind) else f"{kind}: {text}").rstrip(".")
 
 
 def kind_of_text(text: str) -> str:
-    """Describe an error by its text: the first line, or the condition of an error of Spark."""
+    """Describe an error by its text: the first line, or the conditions of a Spark error."""
     lines = text.strip().splitlines()
     found = _ANY_CONDITION.findall(text)
     if found:
-        return ", ".join(dict.fromkeys(f"[{one}]" for one in found[:3]))
+        return ", ".join(dict.fromkeys(f"[{condition}]" for condition in found[:3]))
     if not lines or "py4j" in text or "Exception" in text:
         return ", caused by ".join(name.rsplit(".", 1)[-1] for name in _KIND.findall(text)[:3])
     return visible(lines[0])[:_LONGEST]
@@ -95,7 +95,7 @@ def is_of_spark(error: BaseException) -> bool:
 
 
 def _links(error: BaseException) -> Iterator[str]:
-    """Yield the kinds of an error and of its causes."""
+    """Yield the classes of an error and of its causes."""
     found: BaseException | None = error
     while found is not None:
         if isinstance(found, OSError):
@@ -105,20 +105,21 @@ def _links(error: BaseException) -> Iterator[str]:
             yield from _of_spark(found)
         else:
             yield type(found).__name__
-        # Spark's own cause is not Python's.
+        # PySpark stores the cause of a JVM exception in `_cause`.
         found = found.__cause__ or getattr(found, "_cause", None)
 
 
 def _of_spark(error: Any) -> Iterator[str]:
     condition: object = None
     parameters: Mapping[str, str] = {}
-    with contextlib.suppress(Exception):  # the JVM may be gone
+    with contextlib.suppress(Exception):  # the JVM may have ended
         condition, parameters = error.getCondition(), error.getMessageParameters() or {}
     text = str(getattr(error, "_stackTrace", None) or error)
-    told = [] if condition is None else [str(condition)]
-    told += [one for one in _CONDITION.findall(text) if one not in told]
-    kept = [f"{name} {parameters[name]}" for name in _SAFE if parameters.get(name)]
-    safe = f" ({', '.join(kept)})" if kept else ""
-    yield f"{type(error).__name__}{''.join(f' [{one}]' for one in told[:3])}{safe}"
+    conditions = [] if condition is None else [str(condition)]
+    conditions += [found for found in _CONDITION.findall(text) if found not in conditions]
+    safe = [f"{name} {parameters[name]}" for name in _SAFE if parameters.get(name)]
+    details = f" ({', '.join(safe)})" if safe else ""
+    shown = "".join(f" [{name}]" for name in conditions[:3])
+    yield f"{type(error).__name__}{shown}{details}"
     for name in _KIND.findall(text)[:_MOST_CAUSES]:
         yield name.rsplit(".", 1)[-1]

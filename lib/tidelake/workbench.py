@@ -30,31 +30,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Workbench:
-    """A pipeline and its Spark session; a ``borrowed`` one is not stopped."""
+    """A pipeline and its Spark session; a ``borrowed`` session is not stopped."""
 
     context: Run
     borrowed: bool
 
     @staticmethod
     def of(environment: Environment, lake: Lake, pipeline: Pipeline) -> Workbench:
-        """Use the active session, such as the notebook's own, or start one."""
-        there = SparkSession.getActiveSession()
-        spark = there or build_session(environment, reads=reads_of(pipeline))
+        """Use the active session, such as the notebook's, or start one."""
+        active = SparkSession.getActiveSession()
+        spark = active or build_session(environment, reads=reads_of(pipeline))
         progress = Progress(lambda line: print(line, file=sys.stderr, flush=True))
         context = Run(spark, pipeline, lake, environment, progress)
-        return Workbench(context, borrowed=there is not None)
+        return Workbench(context, borrowed=active is not None)
 
     def run(self, hops: Sequence[Hop] = HOPS) -> None:
         """Run hops until the source is exhausted."""
         run_hops(self.context, hops, parse_trigger(AVAILABLE_NOW))
 
     def verify(self) -> pd.DataFrame:
-        """Recompute every table and compare row by row; return a row a table."""
+        """Recompute every table and compare row by row; return one row per table."""
         found = verify(self.context)
-        return _compared({one.table.name: one.comparison for one in found.tables})
+        return _compared({check.table.name: check.comparison for check in found.tables})
 
     def plan(self, start: Start = "bronze") -> pd.DataFrame:
-        """Return what a rebuild would read and fill, a row a step."""
+        """Return what a rebuild would read and fill, one row per step."""
         steps = plan(self.context.lake, self.context.pipeline, start)
         return pd.DataFrame([asdict(step) | {"seconds": step.seconds} for step in steps])
 
@@ -69,18 +69,18 @@ class Workbench:
 
         Args:
             start: The layer to read.
-            first: From silver: compute only gold rows that begin here (UTC) or later.
-            last: The end of this range, not included.
+            first: With ``start="silver"``: compute only gold rows that begin here (UTC) or later.
+            last: The exclusive end of this range.
 
         Raises:
-            UsageError: The range has one end only, or ends before it begins.
+            UsageError: The range has only one end, or is empty.
         """
         if (first is None) is not (last is None) or (first and last and first >= last):
-            raise UsageError("a range needs first and a later last; leave out both for all of it.")
+            raise UsageError("a range needs first and a later last; omit both to rebuild all.")
         build(self.context, start, Span(first, last) if first and last else None)
 
     def compare(self) -> pd.DataFrame:
-        """Return what a promotion would change, a row a gold table."""
+        """Return what a promotion would change, one row per gold table."""
         state = need_state(self.context.lake, self.context.pipeline, "built")
         return _compared(differences(self.context, state).gold)
 
@@ -101,7 +101,7 @@ class Workbench:
 def _compared(found: Mapping[str, TableComparison]) -> pd.DataFrame:
     return pd.DataFrame(
         [
-            {"table": name, "equal": one.equal, "rows": one.rows, "differing": one.differing}
-            for name, one in found.items()
+            {"table": name, "equal": diff.equal, "rows": diff.rows, "differing": diff.differing}
+            for name, diff in found.items()
         ]
     )

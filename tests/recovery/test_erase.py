@@ -254,7 +254,7 @@ def test_streams_go_on_and_a_row_that_is_really_lost_is_found(
     finally:
         file.unlink()
     for name, problem in (
-        ("silver.clickstream", "rows are booked as silver,"),
+        ("silver.clickstream", "rows as silver, the table has"),
         ("bronze.clickstream", "wrote 79 rows and 24 were erased, it holds 54"),
     ):
         table = DeltaTable.forPath(played.spark, str(played.lake.table(name).path))
@@ -269,7 +269,7 @@ def test_a_certificate_from_before_is_not_held_against_the_tables(erased: Erased
         "since": None,
         "tables": {"bronze.clickstream": {"version": 1}},
     }
-    with pytest.raises(UsageError, match="rows of clickstream were erased since"):
+    with pytest.raises(UsageError, match="rows of clickstream were erased after that"):
         changed_since(erased.world.context, earlier)
 
 
@@ -291,7 +291,7 @@ def test_while_a_hop_runs_or_a_backfill_is_open_nothing_is_erased(
         erase(played.redefined(dedup={"prefilter": "operator"}).context, _ZOE)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RuntimeConfig, "set", _refused)
-        with pytest.raises(UsageError, match="takes no session settings"):
+        with pytest.raises(UsageError, match="does not support session settings"):
             erase(played.context, _ZOE)
     assert versions(played.lake) == before
 

@@ -203,7 +203,7 @@ def test_another_definition_of_gold_is_refused_until_gold_is_rebuilt(
     changed = {**table, **change}
     gold = [changed] if "name" not in change else [table, changed]
     other = broken.redefined(gold=gold, quality=None)
-    why = "is new beside tables" if "name" in change else "was filled under another definition"
+    why = "is new, but other tables" if "name" in change else "was filled under another definition"
     with pytest.raises(GenerationError, match=f"{why}.* tidelake repair clickstream --hop gold"):
         other.run()
     assert versions(other.lake) == before
@@ -266,9 +266,7 @@ def test_a_batch_that_comes_again_with_other_rows_is_refused(broken: World) -> N
     (checkpoint / "offsets" / f".{last}.crc").unlink()
     offsets.write_text("\n".join([*head, json.dumps(earlier)]))
     before = versions(broken.lake)
-    with pytest.raises(
-        GenerationError, match=rf"its checkpoint stands at .* batch {last} ended at"
-    ):
+    with pytest.raises(GenerationError, match=rf"its checkpoint is at .* batch {last} ended at"):
         broken.run(hops=["gold"])
     assert versions(broken.lake) == before
 

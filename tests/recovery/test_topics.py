@@ -91,7 +91,7 @@ def test_a_topic_that_was_made_anew_stops_the_run_however_far_it_has_come(
         kafka.topic(name=topic, partitions=chance.randint(1, 4))
         # By its offsets alone nothing would be wrong where it has grown past the old end.
         kafka.send(topic, _clicks(chance.choice([0, count // 2, count, 3 * count])))
-        _refused(clicks, f"{topic} was deleted and made anew", told)
+        _refused(clicks, f"{topic} was deleted and recreated", told)
 
 
 def test_what_was_given_up_is_never_seen_and_what_is_open_comes_once_it_is_committed(

@@ -193,9 +193,9 @@ def test_two_streams_begin_apart_and_end_together(
         started.append(_Stream(context))
         return started[-1]
 
-    monkeypatch.setattr(Lane, "_started", start)
+    monkeypatch.setattr(Lane, "_start_stream", start)
     with pytest.raises(KeyboardInterrupt):
-        twins._follow(Knowledge(context, detection, twins.folder))
+        twins._run_streams(Knowledge(context, detection, twins.folder))
     first, second = started
     # Half of the second that a batch lasts.
     assert second.began - first.began >= 0.5

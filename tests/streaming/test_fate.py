@@ -174,4 +174,4 @@ def test_the_command_wants_one_id(filled: World, capsys: pytest.CaptureFixture[s
     file = str(filled.folder / "clickstream.yml")
     for ids in ([], ["--event-id", "a", "--record-id", "b"]):
         assert run_command(app, ["fate", file, *ids, "--root", str(filled.lake.root)]) == 2
-        assert "give one of --event-id and --record-id" in capsys.readouterr().err
+        assert "give exactly one of --event-id and --record-id" in capsys.readouterr().err

@@ -99,7 +99,7 @@ def test_final_rows_end_before_the_watermark_less_the_lateness(
 
 
 def test_rows_without_an_end_are_never_final(played: World) -> None:
-    with pytest.raises(UsageError, match=r"rows of gold\.totals have no end"):
+    with pytest.raises(UsageError, match=r"rows of gold\.totals never become final"):
         ask(played.lake, "SELECT * FROM gold.totals__final")
 
 

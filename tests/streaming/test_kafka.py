@@ -159,7 +159,7 @@ def test_a_topic_that_was_deleted_stops_the_run_by_its_name(
     before = read(clicks.lake, "bronze.clicks", "record_id")
     kafka.drop(topic)
     for _ in range(2):
-        with pytest.raises(RefusedError, match=f"{topic} does not exist any more"):
+        with pytest.raises(RefusedError, match=f"{topic} no longer exists"):
             clicks.run(_BRONZE)
     assert read(clicks.lake, "bronze.clicks", "record_id") == before
 
@@ -256,7 +256,7 @@ def test_a_topic_made_anew_during_a_run_stops_it_before_its_records_are_taken(
     kafka.topic(partitions=1, name=topic)
     # Grown past the old end, so that offsets alone tell nothing.
     kafka.send(topic, _clicks(100, 9))
-    with pytest.raises(LostError, match="was deleted and made anew"):
+    with pytest.raises(LostError, match="was deleted and recreated"):
         running._offsets(0, [])
 
 

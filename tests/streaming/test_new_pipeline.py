@@ -44,7 +44,7 @@ def test_a_new_pipeline_passes_its_own_test(
 
         assert len(tests) == 4
         assert played.ask("SELECT count(*) FROM silver.mine") == [(20,)]
-        with pytest.raises(UsageError, match="was played in before"):
+        with pytest.raises(UsageError, match="was used by an earlier play"):
             play(written["PIPELINE"], [], tmp_path / "played")
     # A session that was there before is left to its owner.
     assert spark.sql("SELECT 1").count() == 1

@@ -20,7 +20,7 @@ from tidelake.delta.tables import HOPS, Hop
 from tidelake.errors import RefusedError, TidelakeError
 from tidelake.ops.alerts import alerts_of
 from tidelake.ops.observers import Recorder, RunObserver, observing
-from tidelake.ops.sinks import Measured, ProgressTable, kept_since
+from tidelake.ops.sinks import Measured, ProgressTable, measures_since
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.runner import run_hops
@@ -159,7 +159,7 @@ def test_a_run_keeps_its_batches_in_a_table_and_a_failure_opens_an_alert(
     made = world(spark, tmp_path / "world")
     made.land("a.json", lines(0, 10))
     observed(made, [], ("bronze", "silver"), metrics=Metrics(table=True))
-    kept = kept_since(made.lake, "clickstream", EPOCH)
+    kept = measures_since(made.lake, "clickstream", EPOCH)
     assert [(one.hop, one.batch, one.rows) for one in kept] == [
         ("bronze", 0, 10),
         ("silver", 0, 10),
@@ -172,7 +172,7 @@ def test_a_run_keeps_its_batches_in_a_table_and_a_failure_opens_an_alert(
     said: list[str] = []
     with pytest.raises(RefusedError):
         observed(made, said, metrics=Metrics(table=True))
-    failed = kept_since(made.lake, "clickstream", EPOCH)[-1]
+    failed = measures_since(made.lake, "clickstream", EPOCH)[-1]
     assert (failed.hop, failed.batch, failed.error_class) == ("bronze", -1, "SourceChangedError")
     opened = {one.rule: one for one in alerts_of(made.lake, made.pipeline, now=datetime.now(UTC))}
     assert opened["hop_failed"].hop == opened["hop_refused"].hop == "bronze"
@@ -183,9 +183,9 @@ def test_a_run_keeps_its_batches_in_a_table_and_a_failure_opens_an_alert(
     old = datetime.now(UTC) - timedelta(days=2)
     table.put(replace(kept[0], run="old", started_at=old, ended_at=old))
     table.close()
-    assert "old" in {one.run for one in kept_since(made.lake, "clickstream", EPOCH)}
+    assert "old" in {one.run for one in measures_since(made.lake, "clickstream", EPOCH)}
     assert table._cleaned(old, datetime.now(UTC)) > old
-    assert "old" not in {one.run for one in kept_since(made.lake, "clickstream", EPOCH)}
+    assert "old" not in {one.run for one in measures_since(made.lake, "clickstream", EPOCH)}
 
 
 def test_nothing_that_observes_can_harm_a_run(
@@ -215,12 +215,15 @@ def test_nothing_that_observes_can_harm_a_run(
         lineage=Lineage(url="env:LINEAGE"),
     )
     told = "\n".join(said)
-    assert "metrics: 192.0.2.1:1 cannot be listened on" in told
-    assert told.count("metrics: Prometheus takes no more: OSError: No space left on device") == 1
-    assert told.count("metrics: ops.progress takes no more") == 1
+    assert "metrics: cannot listen on 192.0.2.1:1" in told
+    assert (
+        told.count("metrics: Prometheus failed and was disabled: OSError: No space left on device")
+        == 1
+    )
+    assert told.count("metrics: ops.progress failed and was disabled") == 1
     assert "alert opens: warning quarantine_rate" in told
-    assert "the webhook did not take them: it does not answer" in told
-    assert "lineage: the backend takes no events" in told
+    assert "the webhook did not accept them: it did not respond" in told
+    assert "lineage: cannot send events to the backend" in told
     assert "s3cret" not in told
     assert read(made.lake, "silver.clickstream__quarantine", "count(*)") == [(100,)]
 

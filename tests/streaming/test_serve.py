@@ -233,7 +233,7 @@ def test_what_tools_ask_is_answered(jdbc: Clients) -> None:
 @pytest.mark.long
 def test_a_table_that_comes_later_is_served_and_ctrl_c_ends_it_all(served: Served) -> None:
     _fill(served.lake, "later", "2024-01-01T11:00:00+00:00")
-    _wait(served.process, served.said, "gold.later is new")
+    _wait(served.process, served.said, "new table: gold.later")
     out, _ = _asked(served, ["SELECT concat(count(*), ' final') FROM later__final"])
     assert "0 final" in out
 

@@ -219,7 +219,7 @@ def test_rows_are_found_by_the_hashes_of_their_ids(
         rows = hashed(events(spark, hour)).coalesce(1)
         rows.write.format("delta").mode("append").save(str(table.path))
         wanted = hashes_of(spark, "0-1", "2-2", "9-9")
-        found = known.meeting(spark, scope(0), wanted, COLUMNS)
+        found = known.with_hashes(spark, scope(0), wanted, COLUMNS)
         assert found is not None
         assert found.schema == COLUMNS
         assert set(found["event_id"].to_pylist()) == ({"0-1", "2-2"} if hour == 2 else {"0-1"})
@@ -227,7 +227,7 @@ def test_rows_are_found_by_the_hashes_of_their_ids(
     assert found["ingested_at"].to_pylist()[0] == NOON
     # More hashes than a file holds.
     many = np.union1d(hashes_of(spark, "1-1"), np.arange(50, dtype=np.int64))
-    found = known.meeting(spark, scope(0), many, COLUMNS)
+    found = known.with_hashes(spark, scope(0), many, COLUMNS)
     assert found is not None
     assert found["event_id"].to_pylist() == ["1-1"]
     assert asked == [table.name]
@@ -238,13 +238,13 @@ def test_spark_looks_where_an_earlier_version_wrote_no_hash(
 ) -> None:
     fill(spark, table, 0)
     known, wanted = FilesInScope(table), hashes_of(spark, "0-1")
-    assert known.meeting(spark, scope(0), wanted, COLUMNS) is None
+    assert known.with_hashes(spark, scope(0), wanted, COLUMNS) is None
     spark.sql(f"ALTER TABLE {table.sql} ADD COLUMNS ({ID_HASH} BIGINT, _batch BIGINT)")
     hashed(events(spark, 1)).write.format("delta").mode("append").save(str(table.path))
-    assert known.meeting(spark, scope(0), wanted, COLUMNS) is None
+    assert known.with_hashes(spark, scope(0), wanted, COLUMNS) is None
     # Rows of both kinds in one file.
     DeltaTable.forPath(spark, str(table.path)).optimize().executeCompaction()
-    assert known.meeting(spark, scope(0), wanted, COLUMNS) is None
+    assert known.with_hashes(spark, scope(0), wanted, COLUMNS) is None
     rows = with_id_hash(known.rows(spark, scope(0)))
     found = rows.where(may_have_hash(spark, ID_HASH, hashes_of(spark, "0-1", "1-1")))
     assert ids(found) == {"0-1", "1-1"}
@@ -255,21 +255,21 @@ def test_spark_looks_where_the_hashes_would_fill_the_driver(
 ) -> None:
     hashed(events(spark, 0)).write.format("delta").mode("append").save(str(table.path))
     known, wanted = FilesInScope(table), hashes_of(spark, "0-1")
-    assert known.meeting(spark, scope(0), wanted, COLUMNS) is not None
+    assert known.with_hashes(spark, scope(0), wanted, COLUMNS) is not None
     monkeypatch.setattr(tuning, "INDEXED_IDS", 2)
-    assert known.meeting(spark, scope(0), wanted, COLUMNS) is None
+    assert known.with_hashes(spark, scope(0), wanted, COLUMNS) is None
 
 
 def test_spark_names_a_file_that_is_gone(spark: SparkSession, table: Table) -> None:
     hashed(events(spark, 0)).coalesce(1).write.format("delta").mode("append").save(str(table.path))
     wanted = hashes_of(spark, "0-1")
     known = FilesInScope(table)
-    assert known.meeting(spark, scope(0), wanted, COLUMNS) is not None
+    assert known.with_hashes(spark, scope(0), wanted, COLUMNS) is not None
     [file] = [Path(str(file)) for file in table.path.glob("*.parquet")]
     file.unlink()
     # Its hashes are known, its rows are not.
-    assert known.meeting(spark, scope(0), wanted, COLUMNS) is None
+    assert known.with_hashes(spark, scope(0), wanted, COLUMNS) is None
     afresh = FilesInScope(table)
-    assert afresh.meeting(spark, scope(0), wanted, COLUMNS) is None
+    assert afresh.with_hashes(spark, scope(0), wanted, COLUMNS) is None
     with pytest.raises(JavaError, match="FILE_NOT_EXIST"):
         afresh.rows(spark, scope(0)).collect()

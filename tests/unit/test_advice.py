@@ -37,7 +37,7 @@ def test_a_lag_moves_when_it_changed_by_a_fifth(earlier: int, latest: int, trend
 def test_more_slots_are_suggested_up_to_what_waits_in_time() -> None:
     advice = advice_for(_GROWN)
     assert (advice.verdict, advice.slots) == ("slots", 4)
-    assert advice.text == ("more slots would help: 4 instead of 2 take what waits within 300 s")
+    assert advice.text == ("more slots would help: 4 instead of 2 read the backlog within 300 s")
     assert advice_for(_GROWN, seconds=600).verdict == "enough"
 
 
@@ -46,7 +46,7 @@ def test_more_slots_than_partitions_are_never_suggested() -> None:
     assert (advice.verdict, advice.slots) == ("slots", 3)
     advice = advice_for(_GROWN, tasks=2)
     assert (advice.verdict, advice.slots) == ("partitions", 2)
-    assert advice.text.startswith("more slots would not help: 2 tasks read side by side.")
+    assert advice.text.startswith("more slots would not help: 2 tasks read in parallel.")
 
 
 def test_a_lag_that_grew_in_half_of_the_partitions_calls_for_nothing() -> None:

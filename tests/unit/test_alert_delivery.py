@@ -109,7 +109,7 @@ def test_what_the_webhook_did_not_take_is_sent_again_and_said_once(tmp_path: Pat
     assert [body["text"] for body in sent] == [OPENS, OPENS]
     assert said == [
         OPENS,
-        "alerts: the webhook did not take them: it is away. The next look tries again.",
+        "alerts: the webhook did not accept them: it is away. The next check retries.",
     ]
     # Another run finds nothing new.
     reporter(tmp_path, said).report([LAG], rules=RULES)
@@ -121,13 +121,13 @@ def test_a_server_that_is_to_blame_is_asked_again(server: Listening) -> None:
     assert deliver(server.address, {"text": "a"}, pauses=(0, 0)) == ""
     assert server.heard == [{"text": "a"}]
     server.answers = [500]
-    assert deliver(server.address, {}, pauses=(0, 0)) == "it answers 500"
+    assert deliver(server.address, {}, pauses=(0, 0)) == "it returned HTTP 500"
     assert server.tries == 6
 
 
 def test_a_server_that_refuses_is_not_asked_again(server: Listening) -> None:
     server.answers = [404]
-    assert deliver(server.address, {}, pauses=(0, 0)) == "it answers 404"
+    assert deliver(server.address, {}, pauses=(0, 0)) == "it returned HTTP 404"
     assert server.tries == 1
 
 
@@ -136,7 +136,7 @@ def test_a_server_that_is_slow_or_away_costs_no_more_than_the_tries(server: List
     began = time.monotonic()
     told = deliver(server.address, {}, timeout=0.1, pauses=(0.1,))
     assert time.monotonic() - began < 2
-    assert told.startswith("it does not answer: ") and "timed out" in told
+    assert told.startswith("it did not respond: ") and "timed out" in told
     # Nobody listens on that port; the path, which is the secret, is not in the message.
     told = deliver("http://127.0.0.1:1/hook/s3cret", {}, pauses=())
     assert "refused" in told and "s3cret" not in told
@@ -146,10 +146,10 @@ def test_a_webhook_is_a_reference_that_holds_an_address(monkeypatch: pytest.Monk
     environment = Environment(
         name="local", root=Path("/lake"), alerts=AlertTargets(webhook="env:HOOK")
     )
-    with pytest.raises(UsageError, match="stands for the variable HOOK, which is not set"):
+    with pytest.raises(UsageError, match="refers to the variable HOOK, which is not set"):
         sender_of(environment)
     monkeypatch.setenv("HOOK", "file:///etc/passwd")
-    with pytest.raises(UsageError, match="env:HOOK, which holds no http") as caught:
+    with pytest.raises(UsageError, match="env:HOOK, which is not an http") as caught:
         sender_of(environment)
     assert "passwd" not in str(caught.value)
     monkeypatch.setenv("HOOK", "https://example.com/a")

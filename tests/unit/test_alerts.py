@@ -147,7 +147,8 @@ def test_the_lag_grows_where_files_wait_for_long_and_none_is_taken(shop: Shop) -
     found = shop.judge(401)["lag_growing"]
     assert (found.hop, found.severity, found.since) == ("bronze", "warning", at(100))
     assert found.message == (
-        "2 files wait, the oldest for 5 minutes; in the last 5 minutes came 1 and 0 were taken"
+        "2 files are waiting, the oldest for 5 minutes; "
+        "in the last 5 minutes 1 arrived and 0 were read"
     )
     assert found.command == "tidelake status shop"
 
@@ -183,7 +184,7 @@ def test_no_batch_for_long_is_critical_where_something_waits(shop: Shop) -> None
     day = 86_400
     found = shop.judge(day + 10)["stale"]
     assert (found.severity, found.command) == ("warning", "tidelake status shop")
-    assert "no batch was closed for 24 hours, and nothing waits" in found.message
+    assert "no batch was committed for 24 hours, and no input is waiting" in found.message
     shop.land("a.json", 5)
     found = shop.judge(day + 10)["stale"]
     assert (found.severity, found.command) == ("critical", "tidelake run shop")
@@ -198,12 +199,12 @@ def test_what_is_not_in_gold_within_the_agreed_time_is_critical(shop: Shop) -> N
     assert shop.judge(159, latency_seconds=60) == {}
     found = shop.judge(161, latency_seconds=60)["latency_over_sla"]
     assert (found.severity, found.hop, found.since) == ("critical", "gold", at(100))
-    assert "is not in gold yet after 61 seconds; agreed are 60 seconds" in found.message
+    assert "are not in gold yet after 61 seconds; the limit is 60 seconds" in found.message
     # The batch that came too late is told until the next one.
     shop.silver(170)
     shop.gold(200)
     shop.batches += 1
-    assert "came into gold in 100 seconds" in (
+    assert "reached gold in 100 seconds" in (
         shop.judge(201, latency_seconds=60)["latency_over_sla"].message
     )
     shop.batch(210)
@@ -250,9 +251,7 @@ def test_expressions_that_failed_in_the_last_hour_of_gold_are_reported(shop: Sho
         shop.batches += 1
     found = shop.judge(6100)["expression_failed"]
     assert (found.severity, found.hop, found.since) == ("warning", "gold", at(4002))
-    assert found.message == (
-        "expressions failed on events, which count as null there: gold.totals 3"
-    )
+    assert found.message == ("expressions failed on events and gave null: gold.totals 3")
     shop.batch(9700)
     assert "expression_failed" not in shop.judge(9800)
 
@@ -330,7 +329,7 @@ def test_a_swap_left_half_done_is_gone_on_with_the_way_that_it_went(
     write_state(shop.lake, shop.define(), State("bronze", "hash", stage))
     assert shop.judge(5)["hop_refused"].command == command
     with (
-        pytest.raises(RefusedError, match=f"Go on with it: {command}"),
+        pytest.raises(RefusedError, match=f"Resume it: {command}"),
         hold_hops(shop.lake, "shop", ["gold"]),
     ):
         pass
@@ -342,7 +341,9 @@ def test_a_batch_that_its_checkpoint_does_not_close_for_minutes_is_critical(shop
     assert "checkpoint_failing" not in shop.judge(300)
     found = shop.judge(303)["checkpoint_failing"]
     assert (found.hop, found.since, found.command) == ("gold", at(2), "tidelake run shop")
-    assert found.message.startswith("batch 0 is in the tables for 5 minutes and its checkpoint")
+    assert found.message.startswith(
+        "batch 0 was committed to the tables 5 minutes ago but not to the"
+    )
     assert "checkpoint_failing" not in shop.judge(303, checkpoint_failing="10 minutes")
     assert "checkpoint_failing" not in shop.judge(9999, checkpoint_failing=None)
 

@@ -55,10 +55,10 @@ def test_an_answer_that_goes_to_a_file_is_no_way_around(scene: Scene) -> None:
 
 def test_the_prompt_refuses_what_the_command_refuses(scene: Scene) -> None:
     shown: list[str] = []
-    talk = Conversation(Catalogue(scene.lake), shown.append, shown.append, lambda: 80)
+    conversation = Conversation(Catalogue(scene.lake), shown.append, shown.append, lambda: 80)
 
     for steps in (one for one in SQL if len(one) > 1):
-        assert answer_all(talk, ";\n".join(scene.fill(one) for one in steps)) == 2
+        assert answer_all(conversation, ";\n".join(scene.fill(one) for one in steps)) == 2
     assert shown == []
 
 

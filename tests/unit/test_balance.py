@@ -34,7 +34,7 @@ from tidelake.fingerprints import (
 )
 from tidelake.ledger.balance import Batch, Mark, Tally, problems_of, tally
 from tidelake.ledger.side_tables import ClosedBatch
-from tidelake.ledger.terms import books_by
+from tidelake.ledger.terms import ledger_by
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
 A, B, C, D, E = "f:a", "f:b", "f:c", "f:d", "f:e"
@@ -168,7 +168,7 @@ def test_commits_of_earlier_versions_are_compared_by_what_they_have() -> None:
         "silver took as many rows as bronze holds, but not the same ones",
     ]
     assert problems(batches=batches, taken=taken, silver=held(b0=[A, A])) == [
-        "silver, batch 0: its rows booked as silver are not those that are there"
+        "silver, batch 0: its commit and the table have different rows as silver"
     ]
     short = commit(1, **{ERASED: {"by": "x", "arrivals": [[NOON.isoformat(), 2, 5, 0]]}})
     assert arrivals_in([short]) == [Arrival(NOON, 2, 5, 0)]
@@ -215,10 +215,13 @@ def test_a_table_that_does_not_hold_what_is_booked_is_told(
     fate: str, number: int, lost: Tally, swapped: Tally
 ) -> None:
     booked = 2 if fate == "silver" else 1
-    told = f"silver, batch {number}: {booked} rows are booked as {fate}, {booked - 1} are there"
+    told = (
+        f"silver, batch {number}: its commit counts {booked} rows as {fate}, "
+        f"the table has {booked - 1}"
+    )
     assert told in problems(**{fate: lost})
     assert problems(**{fate: swapped}) == [
-        f"silver, batch {number}: its rows booked as {fate} are not those that are there"
+        f"silver, batch {number}: its commit and the table have different rows as {fate}"
     ]
 
 
@@ -227,14 +230,15 @@ def test_rows_in_the_wrong_batch_are_told_though_the_sums_agree() -> None:
         batches=[BATCHES[0], BATCHES[1], batch(2, fated("silver", "f:x"), taken=1)],
         silver=held(b0=[A, B, "f:x"]),
     )[:2] == [
-        "silver, batch 0: 2 rows are booked as silver, 3 are there",
-        "silver, batch 2: 1 rows are booked as silver, 0 are there",
+        "silver, batch 0: its commit counts 2 rows as silver, the table has 3",
+        "silver, batch 2: its commit counts 1 rows as silver, the table has 0",
     ]
 
 
 def test_a_row_of_a_generation_that_is_not_booked_is_no_row_of_the_booked_one() -> None:
     other = Tally({("g2", 0): mark(A, B)})
-    assert "silver, batch 0: 2 rows are booked as silver, 0 are there" in problems(silver=other)
+    told = "silver, batch 0: its commit counts 2 rows as silver, the table has 0"
+    assert told in problems(silver=other)
 
 
 def test_a_row_without_a_fate_that_does_not_wait_is_told() -> None:
@@ -295,7 +299,7 @@ def test_a_batch_is_read_from_silvers_commit() -> None:
 
     assert (found.generation, found.number, found.taken, found.returned) == ("g2", 3, 3, 4)
     fresh = sum(count.rows for count in found.counts if count.origin == "bronze")
-    (line,) = books_by([found], "batch")
+    (line,) = ledger_by([found], "batch")
     assert (fresh, line.fates.total() - fresh, line.conflicts) == (3, 4, 1)
     assert (line.fates["silver"], line.fates["quarantined"]) == (2, 5)
     assert found.closed_at == NOON
@@ -413,7 +417,7 @@ def test_books_add_up_less_what_was_erased() -> None:
 
 def test_a_row_that_is_lost_beside_an_erasure_is_told() -> None:
     assert after_erasure(silver=held()) == [
-        "silver, batch 0: 1 rows are booked as silver, 0 are there",
+        "silver, batch 0: its commit counts 1 rows as silver, the table has 0",
         "bronze holds 3 rows, 2 have a fate or wait for one",
     ]
     assert after_erasure(bronze=held(b0=[A, D])) == [
@@ -426,7 +430,7 @@ def test_a_row_that_is_lost_beside_an_erasure_is_told() -> None:
 def test_another_row_that_went_instead_of_the_erased_one_is_told() -> None:
     assert after_erasure(silver=held(b0=[B]), bronze=held(b0=[B, D, E])) == [
         "bronze: it holds as many rows as its commits wrote, but not the same ones",
-        "silver, batch 0: its rows booked as silver are not those that are there",
+        "silver, batch 0: its commit and the table have different rows as silver",
         "silver took as many rows as bronze holds, but not the same ones",
     ]
 

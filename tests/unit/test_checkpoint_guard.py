@@ -48,5 +48,5 @@ def test_in_a_catalog_no_batch_may_end_inside_a_commit(tmp_path: Path) -> None:
         Fence("c", "silver", "g1"), tmp_path / "checkpoint", (), {"bronze": bronze}
     )
 
-    with pytest.raises(GenerationError, match="batch 4 end inside a commit of bronze"):
+    with pytest.raises(GenerationError, match="ends batch 4 inside a commit of bronze"):
         standing.planned(4, {})

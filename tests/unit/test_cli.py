@@ -160,17 +160,20 @@ def test_the_version_goes_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
         (["late", "nope"], "No such command 'nope'"),
         (["late", "apply", "--event-date", "5.1.2026"], "'5.1.2026' does not match the format"),
         (["quarantine", "discard"], "Missing option '--reason'"),
-        (["quarantine", "discard", "--reason", " "], "Invalid value for --reason: say why"),
+        (
+            ["quarantine", "discard", "--reason", " "],
+            "Invalid value for --reason: must not be blank",
+        ),
         (["quarantine", "list", "--stage", "late"], "'late' is not one of 'parse', 'contract'"),
         (["ledger", "--by", "hour"], "'hour' is not one of 'batch', 'day'"),
-        (["fate"], "give one of --event-id and --record-id"),
+        (["fate"], "give exactly one of --event-id and --record-id"),
         (["serve", "--port", "0"], "0 is not in the range"),
-        (["sql", "--to", "answer.csv"], "--to goes with a statement"),
-        (["sql", "SELECT 1", "--to", "answer.txt"], "ends in none of .csv, .parquet, .json"),
+        (["sql", "--to", "answer.csv"], "--to needs a statement"),
+        (["sql", "SELECT 1", "--to", "answer.txt"], "must end in one of .csv, .parquet, .json"),
         (["erase"], "Missing option '--subject'"),
         (["erase", "--subject", "u1"], "write the subject as COLUMN=VALUE"),
         (["erase", "--subject", "user_id="], "write the subject as COLUMN=VALUE"),
-        (["erase", "--subject", "user=u1"], "These it has: event_id, user_id, action,"),
+        (["erase", "--subject", "user=u1"], "Its event columns: event_id, user_id, action,"),
     ],
 )
 def test_wrong_use_exits_2_with_a_message(
@@ -296,7 +299,7 @@ def test_a_catalog_away_from_its_runtime_says_how_to_run_on_paths(
     assert run_command(app, ["ledger", "clickstream", "--env", "prod"]) == 4
 
     told = capsys.readouterr().err
-    assert "catalog tidelake, which only a Databricks runtime reaches" in told
+    assert "catalog tidelake, which only a Databricks runtime can access" in told
     assert "give --root DIR" in told
 
 
@@ -423,7 +426,7 @@ def test_a_bad_trigger_says_which_are_good(
         *["run", "clickstream", "--root", str(tmp_path / "lake"), "--trigger", "soon"],
     )
 
-    assert "'soon' is no trigger: write available-now, continuous or" in told
+    assert "'soon' is not a trigger: write available-now, continuous or" in told
 
 
 def test_a_scheduled_backfill_passes_its_range(
@@ -523,7 +526,7 @@ def test_an_interrupt_says_what_stays(
     monkeypatch.setattr("tidelake.ledger.query.ask_for_user", interrupt)
 
     assert run_command(app, ["sql", "SELECT 1"]) == 130
-    assert "the next run goes on from there" in capsys.readouterr().err
+    assert "the next run continues from there" in capsys.readouterr().err
 
 
 def test_every_script_of_the_package_points_at_a_function() -> None:
@@ -553,4 +556,4 @@ def test_a_job_takes_the_arguments_of_run(
         runpy.run_path(str(job), run_name="__main__")
 
     assert ended.value.code == 2
-    assert "'soon' is no trigger" in capsys.readouterr().err
+    assert "'soon' is not a trigger" in capsys.readouterr().err

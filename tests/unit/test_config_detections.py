@@ -46,20 +46,20 @@ def test_a_detection_gives_two_gold_tables_and_hours_of_what_its_rules_need(tmp_
     ("changes", "path", "message"),
     [
         ({"keys": ["card"]}, "keys[0]", "did you mean card_id?"),
-        ({"columns": {"rule": "city"}}, "columns.rule", "alerts fill themselves"),
+        ({"columns": {"rule": "city"}}, "columns.rule", "reserved column of alerts"),
         ({"columns": {"a": "citty"}}, "columns.a", "unknown column citty"),
         ({"unusual_amount": {"value": "amont"}}, "unusual_amount.value", "unknown column amont"),
         ({"unusual_amount": {"value": "amount", "times": 1}}, "unusual_amount.times", "than 1"),
         ({"burst": {"events": 1}}, "burst.events", "at least 2"),
-        ({"burst": {"within": "0 s"}}, "burst.within", "no duration"),
+        ({"burst": {"within": "0 s"}}, "burst.within", "not a duration"),
         (
             {"impossible_travel": {"latitude": "lat", "longitude": "longitude"}},
             "impossible_travel.latitude",
             "unknown column lat",
         ),
-        ({"features": "merchant_takings_1h"}, "features", "is the name of gold[0] already"),
-        ({"features": "payment_alerts"}, "features", "is the name of detections[0] already"),
-        ({"fast": {"topic": "a b", "pipeline": "p"}}, "fast.topic", "no name for a topic"),
+        ({"features": "merchant_takings_1h"}, "features", "is already the name of gold[0]"),
+        ({"features": "payment_alerts"}, "features", "is already the name of detections[0]"),
+        ({"fast": {"topic": "a b", "pipeline": "p"}}, "fast.topic", "not a valid topic name"),
         (
             {"unusual_amount": None, "burst": None, "impossible_travel": None},
             "",
@@ -82,5 +82,5 @@ def test_a_dimension_detects_nothing(tmp_path: Path) -> None:
     raw["detections"] = _PAYMENTS["detections"]
     file = tmp_path / "products.yml"
     file.write_text(yaml.safe_dump(raw))
-    with pytest.raises(ConfigError, match=r"detections.*goes with kind: events only"):
+    with pytest.raises(ConfigError, match=r"detections.*allowed with kind: events only"):
         load_pipeline(str(file), _LAPTOP)

@@ -89,10 +89,10 @@ def test_an_unknown_environment_names_the_known_ones() -> None:
     ("text", "path", "message"),
     [
         ("master: local\n", "root", "root or catalog is required"),
-        ("root: a\ncatalog: b\n", "catalog", "beside root"),
+        ("root: a\ncatalog: b\n", "catalog", "combined with root"),
         ("root: ''\n", "root", "empty"),
-        ("root: a\nvolume: b\n", "volume", "goes with catalog only"),
-        ("catalog: a\nmaster: local\n", "master", "goes with root only"),
+        ("root: a\nvolume: b\n", "volume", "allowed with catalog only"),
+        ("catalog: a\nmaster: local\n", "master", "allowed with root only"),
         ("catalog: a\nvolume: ''\n", "volume", "empty"),
         ("catalog: a\nvolume: 5\n", "volume", "path of a folder"),
         ("root: 5\n", "root", "path of a folder"),
@@ -157,7 +157,7 @@ def test_the_environments_of_the_repository_load(
 
 def test_a_session_has_a_master_or_a_server() -> None:
     write("both", "root: lake\nmaster: local[2]\nremote: sc://host:15002\n")
-    with pytest.raises(ConfigError, match=r"remote .*: stands beside master"):
+    with pytest.raises(ConfigError, match=r"remote .*: cannot be combined with master"):
         load_environment("both")
 
 

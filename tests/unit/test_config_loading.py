@@ -226,7 +226,7 @@ def test_in_production_nothing_goes_in_plain_text(tmp_path: Path, protocol: str 
         (
             {"source__max_files_per_trigger": 5, "source__max_bytes_per_trigger": "1m"},
             "source.max_bytes_per_trigger",
-            "stands beside max_files_per_trigger; a folder takes one of them",
+            "cannot be combined with max_files_per_trigger; a folder takes one of them",
         ),
         ({"source__max_offsets_per_trigger": 5}, "source.max_offsets_per_trigger", "unknown key"),
         ({"event__schema": "event_id STRNG"}, "event.schema", "did you mean STRING"),
@@ -238,14 +238,14 @@ def test_in_production_nothing_goes_in_plain_text(tmp_path: Path, protocol: str 
         ({"event__sequence": "n"}, "event.sequence", "kind: dimension only"),
         ({"event__delete_when": "n = 1"}, "event.delete_when", "kind: dimension only"),
         ({"dimension": {"key": ["n"]}}, "dimension", "kind: dimension only"),
-        ({"watermark": {"delay": "10 mins"}}, "watermark.delay", "no duration"),
+        ({"watermark": {"delay": "10 mins"}}, "watermark.delay", "not a duration"),
         ({"watermark": {"idle_after": "0 seconds"}}, "watermark.idle_after", "longer than 0"),
         (
             {"watermark": {"allowed_lateness": "36526 days"}},
             "watermark.allowed_lateness",
             "must not be longer than 36525 days",
         ),
-        ({"dedup": {"ttl": 60}}, "dedup.ttl", "no duration"),
+        ({"dedup": {"ttl": 60}}, "dedup.ttl", "not a duration"),
         ({"dedup": {"beyond_ttl": "drop"}}, "dedup.beyond_ttl", "merge, ignore"),
         ({"quality": {}}, "quality.suite", "required"),
         ({"alerts": {"quarantine_rate": 2}}, "alerts.quarantine_rate", "at most"),
@@ -281,7 +281,7 @@ def test_a_broken_key_is_named_with_its_place(
         ("m", {}, "exactly one"),
         ("m", "n", "one aggregate"),
         ("m", {"sum": 1}, "quotes"),
-        ("m", {"sum": "*"}, "holds *"),
+        ("m", {"sum": "*"}, "contains *"),
         ("m", {"sum": "sum(n)"}, "an aggregate"),
         ("m", {"sum": "nn + 1"}, "unknown column nn"),
         ("m", {"sum": "n", "p": 0.5}, "approx_percentile only"),
@@ -290,9 +290,9 @@ def test_a_broken_key_is_named_with_its_place(
         ("m", {"approx_percentile": {"expression": "n", "q": 1}}, "write {approx_percentile"),
         ("user_id", {"sum": "n"}, "a key of this table"),
         ("User_Id", {"sum": "n"}, "a key of this table"),
-        ("window_start", {"sum": "n"}, "gold fills itself"),
-        ("SESSION_END", {"sum": "n"}, "gold fills itself"),
-        ("_m", {"sum": "n"}, "no name for a column"),
+        ("window_start", {"sum": "n"}, "reserved column of gold"),
+        ("SESSION_END", {"sum": "n"}, "reserved column of gold"),
+        ("_m", {"sum": "n"}, "not a valid column name"),
     ],
 )
 def test_a_broken_measure_is_named(tmp_path: Path, name: str, body: Any, message: str) -> None:
@@ -327,9 +327,9 @@ def test_an_impossible_window_is_named(
 @pytest.mark.parametrize(
     ("select", "path", "message"),
     [
-        ({"event_id": "n"}, "event.select.event_id", "silver fills itself"),
-        ({"Is_Late": "n"}, "event.select.Is_Late", "silver fills itself"),
-        ({"a-b": "n"}, "event.select.a-b", "no name for a column"),
+        ({"event_id": "n"}, "event.select.event_id", "reserved column of silver"),
+        ({"Is_Late": "n"}, "event.select.Is_Late", "reserved column of silver"),
+        ({"a-b": "n"}, "event.select.a-b", "not a valid column name"),
         ({"a": "m"}, "event.select.a", "unknown column m"),
         ({}, "event.select", "at least one"),
     ],
@@ -447,7 +447,7 @@ def test_two_tables_of_one_name_are_refused(tmp_path: Path, part: str) -> None:
     raw.setdefault(part, [])
     raw[part] = [*raw[part], other]
     (violation,) = violations(tmp_path, yaml.dump(raw, Dumper=yaml.SafeDumper))
-    assert "per_minute is the name of gold[0] already" in violation.message
+    assert "per_minute is already the name of gold[0]" in violation.message
 
 
 @pytest.mark.parametrize(
@@ -483,7 +483,7 @@ def test_another_pipelines_columns_are_not_judged_here(tmp_path: Path) -> None:
         ({"as_of": "tomorrow"}, "enrich[0].as_of", "unknown column"),
         ({"columns": ["user_id"]}, "enrich[0].columns[0]", "already"),
         ({"columns": ["catgory"]}, "enrich[0].columns[0]", "did you mean category?"),
-        ({"on": {"action": "category"}}, "enrich[0].on", "the whole key of products: product_id"),
+        ({"on": {"action": "category"}}, "enrich[0].on", "key column of products: product_id"),
         ({"dimension": "product"}, "enrich[0].dimension", "did you mean products?"),
         ({"dimension": "flights"}, "enrich[0].dimension", "of kind events"),
         (
@@ -525,7 +525,7 @@ def test_a_dimension_needs_a_key_and_an_order_and_no_gold(tmp_path: Path) -> Non
     ("change", "path", "message"),
     [
         ({"dimension": {"key": ["m"]}}, "dimension.key[0]", "unknown column m"),
-        ({"event__select": {"valid_to": "n", "n": "n"}}, "event.select.valid_to", "fills itself"),
+        ({"event__select": {"valid_to": "n", "n": "n"}}, "event.select.valid_to", "reserved"),
         ({"enrich": [ENRICH]}, "enrich", "kind: events only"),
     ],
 )
@@ -658,7 +658,7 @@ def test_a_key_given_twice_is_refused(tmp_path: Path) -> None:
     text = Path(write(tmp_path, GOOD)).read_text() + "name: other\n"
     (violation,) = violations(tmp_path, text)
     assert violation.path == "name"
-    assert "is there twice (lines 1 and" in violation.message
+    assert "appears twice (lines 1 and" in violation.message
 
 
 def test_an_unquoted_on_is_told_to_be_quoted(tmp_path: Path) -> None:

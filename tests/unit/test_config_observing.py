@@ -65,7 +65,7 @@ def test_a_sink_that_was_removed_is_refused_with_its_line_and_what_to_write() ->
         ("metrics: {prometheus: 9108}", "metrics.prometheus", "text"),
         ("metrics: {prometheus: 'localhost'}", "metrics.prometheus", "HOST:PORT"),
         ("metrics: {prometheus: '127.0.0.1:99999'}", "metrics.prometheus", "HOST:PORT"),
-        ("metrics: {keep: forever}", "metrics.keep", "no duration"),
+        ("metrics: {keep: forever}", "metrics.keep", "not a duration"),
         ("metrics: {tabel: true}", "metrics.tabel", "table"),
         ("alerts: {webhook: 'https://hooks.example/s3cret'}", "alerts.webhook", "env:NAME"),
         ("lineage: {url: 'http://s3cret'}", "lineage.url", "env:NAME"),
@@ -86,10 +86,10 @@ def test_what_cannot_be_had_stops_a_run_before_spark_starts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     write("alerts: {webhook: 'env:HOOK'}")
-    with pytest.raises(UsageError, match=r"alerts\.webhook stands for the variable HOOK"):
+    with pytest.raises(UsageError, match=r"alerts\.webhook refers to the variable HOOK"):
         refuse_unready(load_environment())
     write("lineage: {url: 'env:LINEAGE'}")
-    with pytest.raises(UsageError, match=r"lineage\.url stands for the variable LINEAGE"):
+    with pytest.raises(UsageError, match=r"lineage\.url refers to the variable LINEAGE"):
         refuse_unready(load_environment())
     write("metrics: {prometheus: '127.0.0.1:9108'}")
     refuse_unready(load_environment())

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tidelake.config import Detection
-from tidelake.gold.detections import judged, keyed, looked_at, summed_up, to_alerts
+from tidelake.gold.detections import history_by_hour, judged, keyed, rule_inputs, to_alerts
 from tidelake.gold.measures import GoldPlan
 from tidelake.gold.windows import to_partials
 
@@ -45,8 +45,8 @@ def found(spark: SparkSession, rules: dict[str, Any], *rows: Row) -> list[tuple[
     )
     events = keyed(events, detection)
     hours = GoldPlan(detection.hours)
-    before = summed_up(to_partials(events, hours), detection)
-    alerts = to_alerts(judged(looked_at(events, detection, hours), before, detection), detection)
+    before = history_by_hour(to_partials(events, hours), detection)
+    alerts = to_alerts(judged(rule_inputs(events, detection, hours), before, detection), detection)
     return sorted((int(row["_record"]), json.loads(row["evidence"])) for row in alerts.collect())
 
 

@@ -52,7 +52,7 @@ def test_each_command_that_is_named_exists_with_its_options(document: str, named
         ("tidelake run", "run lacks ['pipeline']"),
         ("tidelake status one two", "status takes 1 arguments"),
         ("tidelake backfill", "backfill is no command by itself"),
-        ("tidelake verify PIPELINE --since yesterday", "'yesterday' is no instant"),
+        ("tidelake verify PIPELINE --since yesterday", "'yesterday' is not a timestamp"),
         ("tidelake verify PIPELINE --since", "since has no value"),
     ],
 )

@@ -17,7 +17,7 @@ from tidelake.errors import (
     SourceChangedError,
     TidelakeError,
 )
-from tidelake.runtime.hop import CarriedError, carried, take_elsewhere
+from tidelake.runtime.hop import CarriedError, carried, run_in_worker
 from tidelake.runtime.progress import InputGrewError
 
 
@@ -53,7 +53,7 @@ def _build(name: str, spark: SparkSession) -> _Worker:
 
 
 def _text_of(name: str, version: str = tidelake.__version__) -> str:
-    sent = pickle.loads(pickle.dumps(partial(take_elsewhere, partial(_build, name), version)))
+    sent = pickle.loads(pickle.dumps(partial(run_in_worker, partial(_build, name), version)))
     with pytest.raises(CarriedError) as caught:
         sent(cast(DataFrame, _Rows()), 3)
     return f"[FOREACH_BATCH_USER_FUNCTION_ERROR] …\nCarriedError: {caught.value}\n  at x.y(Z.java)"

@@ -79,7 +79,7 @@ def test_a_subject_is_a_column_of_silver_and_a_value(tmp_path: Path) -> None:
             parse_subject(text, pipeline)
     # What a dimension gives is no property of the event.
     for text in ("category=c1", "record_id=x", "USER_ID=u1"):
-        with pytest.raises(UsageError, match="These it has: event_id, user_id") as refused:
+        with pytest.raises(UsageError, match="Its event columns: event_id, user_id") as refused:
             parse_subject(text, pipeline)
         assert "u1" not in str(refused.value)
 
@@ -116,5 +116,5 @@ def test_tables_that_hold_what_came_from_the_pipeline_are_named_with_their_comma
         "gold.dropped": "remove the table's folder",
         "silver.shop": "tidelake erase shop --subject COLUMN=VALUE",
         "gold of shop": "tidelake repair shop --hop gold",
-        "backfill/shop": "tidelake backfill run shop, from anew, or remove the folder",
+        "backfill/shop": "tidelake backfill run shop from the start, or remove the folder",
     }

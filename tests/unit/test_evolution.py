@@ -192,7 +192,7 @@ def test_one_refused_difference_refuses_all_and_changes_nothing(
         "  - fresh: stored nothing, defined int",
         "  - gone: stored string, defined nothing",
         "  - s: stored smallint, defined string",
-        "Restore the definition, or let the tables follow from bronze under the new one with: "
+        "Restore the definition, or rebuild the tables from bronze under the new one with: "
         "tidelake backfill run, then promote",
     ]
     assert newest_version(table) == before

@@ -94,7 +94,7 @@ def test_a_file_that_is_there_stays_unless_it_is_to_be_replaced(lake: Lake, fold
     file = folder / "a.csv"
     file.write_text("mine")
 
-    with pytest.raises(UsageError, match="exists already"):
+    with pytest.raises(UsageError, match="already exists"):
         AnswerFile(file)
     with pytest.raises(UsageError):
         write_for_user(lake, "SELECT nope", AnswerFile(file, overwrite=True))
@@ -114,7 +114,7 @@ def test_a_folder_that_cannot_be_written_is_named(lake: Lake, folder: Path) -> N
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("a.txt", "ends in none of"), ("gone/a.csv", "does not exist"), ("b.csv", "is a folder")],
+    [("a.txt", "must end in one of"), ("gone/a.csv", "does not exist"), ("b.csv", "is a folder")],
 )
 def test_a_place_where_nothing_can_be_written_is_refused(
     folder: Path, name: str, words: str

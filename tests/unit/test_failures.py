@@ -153,7 +153,7 @@ def test_a_store_that_went_away_is_told_with_its_remedy(said: str) -> None:
 
     assert isinstance(error, MachineError)
     assert "shop, hop silver stopped: the object store: " in str(error)
-    assert "the next run repeats it" in str(error)
+    assert "retried by the next run" in str(error)
 
 
 def test_what_a_store_says_outside_of_a_batch_is_no_traceback(

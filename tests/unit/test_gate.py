@@ -168,7 +168,7 @@ def test_what_was_found_is_said_in_a_few_words(whole: GateReport) -> None:
     assert found[expect("column_values_to_not_be_null", column="s").text] == ("1 of 3 rows", 1)
     assert found[expect("table_row_count_to_equal", value=2).text] == ("3", None)
     distinct = expect("column_distinct_values_to_be_in_set", column="s", value_set=["b"])
-    assert found[distinct.text] == ("1 unlike: a", 1)
+    assert found[distinct.text] == ("1 unexpected: a", 1)
     fresh = expect("column_max_to_be_between", column="at", min_value=_NOW)
     assert found[fresh.text] == ("2026-01-03T00:00:00+00:00", None)
     local = expect("column_max_to_be_between", column="local", max_value="2026-01-03",

@@ -115,34 +115,34 @@ def test_an_older_checkpoint_is_refused(lake: Lake, totals: Table) -> None:
     write_batches(totals, 5)
     checkpoint(lake, planned=3, committed=3)
 
-    assert "stands at batch 5, its checkpoint at 3" in refused(lake, totals)
+    assert "is at batch 5, its checkpoint at 3" in refused(lake, totals)
 
 
 def test_an_emptied_checkpoint_is_refused(lake: Lake, totals: Table) -> None:
     write_batches(totals, 5)
     checkpoint(lake, planned=-1, committed=-1)
 
-    assert "stands at batch 5, its checkpoint at -1" in refused(lake, totals)
+    assert "is at batch 5, its checkpoint at -1" in refused(lake, totals)
 
 
 def test_a_table_behind_its_checkpoint_is_refused(lake: Lake, totals: Table) -> None:
     write_batches(totals, 2)
     checkpoint(lake, planned=5, committed=5)
 
-    assert "stands at batch 2, its checkpoint at 5" in refused(lake, totals)
+    assert "is at batch 2, its checkpoint at 5" in refused(lake, totals)
 
 
 def test_a_table_two_batches_behind_the_planned_one_is_refused(lake: Lake, totals: Table) -> None:
     write_batches(totals, 3)
     checkpoint(lake, planned=5, committed=4)
 
-    assert "stands at batch 3" in refused(lake, totals)
+    assert "is at batch 3" in refused(lake, totals)
 
 
 def test_a_deleted_table_beside_its_checkpoint_is_refused(lake: Lake, totals: Table) -> None:
     checkpoint(lake, planned=5, committed=5)
 
-    assert "stands at batch -1, its checkpoint at 5" in refused(lake, totals)
+    assert "is at batch -1, its checkpoint at 5" in refused(lake, totals)
 
 
 def test_a_table_that_is_new_beside_filled_ones_is_refused(lake: Lake, totals: Table) -> None:
@@ -164,7 +164,7 @@ def test_a_table_that_was_restored_by_a_delta_command_is_refused(
     checkpoint(lake, planned=3, committed=3)
     write_commit(totals, 5, operation="RESTORE", parameters=back_to)
 
-    assert "stands at batch 1, its checkpoint at 3" in refused(lake, totals)
+    assert "is at batch 1, its checkpoint at 3" in refused(lake, totals)
 
 
 def test_tables_of_two_generations_are_refused(lake: Lake, totals: Table) -> None:
@@ -202,14 +202,14 @@ def test_a_batch_that_is_neither_the_last_nor_the_next_is_refused(
 ) -> None:
     write_batches(totals, 3)
 
-    with pytest.raises(GenerationError, match=f"stands at batch 3, batch {batch} came.*{REPAIR}"):
+    with pytest.raises(GenerationError, match=f"expected batch 4, got {batch}.*{REPAIR}"):
         FENCE.admits(totals, last_commit(totals), batch)
 
 
 def test_a_writer_of_another_generation_is_refused(totals: Table) -> None:
     write_batches(totals, 3, generation="g2")
 
-    with pytest.raises(GenerationError, match=f"generation g2, this writer of g1.*{REPAIR}"):
+    with pytest.raises(GenerationError, match=f"generation g2, this writer has g1.*{REPAIR}"):
         FENCE.admits(totals, last_commit(totals), 4)
 
 

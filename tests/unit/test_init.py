@@ -100,7 +100,7 @@ def test_hits_have_no_id_so_their_place_serves_and_the_reason_is_told(
     assert web.event.time == "try_to_timestamp(`@timestamp`, 'dd/MMM/yyyy:HH:mm:ss Z')"
     assert web.event.select is not None
     assert set(web.event.select) == {"timestamp", "remote_addr", "method", "bytes"}
-    assert "no field tells events apart" in " ".join(capsys.readouterr().out.split())
+    assert "no field is unique per event" in " ".join(capsys.readouterr().out.split())
 
 
 def test_copies_do_not_count_against_an_id() -> None:
@@ -185,7 +185,7 @@ def test_a_broken_line_is_told_and_no_obstacle(capsys: pytest.CaptureFixture[str
     init("shop", "--source", "events")
 
     told = capsys.readouterr().err
-    assert "1 of 21 records will be quarantined, as not one JSON object" in told
+    assert "1 of 21 records will be quarantined: not one JSON object" in told
     assert "events/a.jsonl line 21: not JSON: Unterminated string" in told
 
 
@@ -194,7 +194,7 @@ def test_records_in_the_future_are_told_and_no_examples(
 ) -> None:
     events([order(n) for n in range(5)] + [order(9, createdAt="2099-01-01T00:00:00Z")])
     init("shop", "--source", "events")
-    assert "1 of 6 records lie in the future by createdAt" in capsys.readouterr().err
+    assert "1 of 6 records are in the future by createdAt" in capsys.readouterr().err
     assert len(Path("tests/shop.sample.jsonl").read_bytes().splitlines()) == 5
 
 
@@ -287,7 +287,7 @@ def test_questions_are_answered_on_a_terminal(
     assert shop.watermark.delay.total_seconds() == 3600
     told = capsys.readouterr().err
     assert "did you mean order_id?" in told
-    assert "'soon' is no duration" in told
+    assert "'soon' is not a duration" in told
 
 
 @pytest.mark.parametrize(
@@ -296,11 +296,11 @@ def test_questions_are_answered_on_a_terminal(
         ("", "holds no record"),
         ("a,b,c\n1,2,3\n", "events/a.jsonl line 1: not JSON"),
         ("a,b,c\n1,2,3\n", "This looks like CSV"),
-        ('[{"a": 1},{"a": 2}]\n', "JSON, but no object"),
+        ('[{"a": 1},{"a": 2}]\n', "JSON, but not an object"),
         ('[{"a": 1},{"a": 2}]\n', "jq -c '.[]' FILE"),
         ('{\n  "a": 1\n}\n', "jq -c . FILE"),
-        ('{"a": NaN}\n', "NaN is no JSON number"),
-        ("5\n", "JSON, but no object: 5"),
+        ('{"a": NaN}\n', "NaN is not a JSON number"),
+        ("5\n", "JSON, but not an object: 5"),
         ("[" * 100_000, "not JSON"),
     ],
 )
@@ -315,22 +315,22 @@ def test_a_source_that_is_no_json_lines_is_named_with_its_line(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "Say where the records come from"),
+        ([], "No source was given"),
         (["--source", "nowhere"], "nowhere does not exist"),
         (["--source", "empty"], "empty holds no file"),
         (["--source", "kafka://127.0.0.1:1/t"], "no Kafka broker can be reached"),
-        (["--source", "kafka://127.0.0.1:1/t"], "Or give a file of its records: --sample FILE."),
+        (["--source", "kafka://127.0.0.1:1/t"], "Or pass a file of its records: --sample FILE."),
         (["--source", "kafka://h:1"], "write kafka://HOST:PORT/TOPIC"),
-        (["Shop!", "--source", "events"], "'Shop!' is no name for a table"),
+        (["Shop!", "--source", "events"], "'Shop!' is not a valid table name"),
         (["--source", "events", "--id", "orderid"], "did you mean order_id?"),
         (["--source", "events", "--id", "uuid()"], "calls uuid"),
         (["--source", "events", "--time", "when"], "--time 'when'"),
         (["--source", "events", "--key", "stat"], "did you mean status?"),
-        (["--source", "events", "--window", "1 hou"], "'--window': '1 hou' is no duration"),
+        (["--source", "events", "--window", "1 hou"], "'--window': '1 hou' is not a duration"),
         (["--source", "events", "--window", "0 hours"], "--window must be longer than 0"),
-        (["--source", "events", "--delay", "x"], "'--delay': 'x' is no duration"),
+        (["--source", "events", "--delay", "x"], "'--delay': 'x' is not a duration"),
         (["--source", "events", "--to", "events/a.jsonl"], "is a file, not a folder"),
-        (["--source", "events", "--key", "items"], "no column of silver with one value a row"),
+        (["--source", "events", "--key", "items"], "is not a scalar column of silver"),
     ],
 )
 def test_wrong_use_is_told_and_nothing_is_written(
@@ -346,7 +346,7 @@ def test_what_would_be_no_sound_definition_is_not_written(
 ) -> None:
     events([order(n, window_start="a") for n in range(20)])
     told = refused(capsys, "shop", "--source", "events", "--key", "window_start")
-    assert "--key: window_start is a name that gold fills itself" in told
+    assert "--key: window_start is a reserved column of gold" in told
 
 
 NAMES = [
@@ -384,7 +384,7 @@ def test_whatever_objects_hold_makes_a_definition_that_loads(values: list[dict[s
 
 def test_objects_without_a_field_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     events([{"_x": 1}])
-    assert "holds no field to make columns of" in refused(capsys, "shop", "--source", "events")
+    assert "has no field that can be a column" in refused(capsys, "shop", "--source", "events")
 
 
 def test_no_file_is_overwritten(capsys: pytest.CaptureFixture[str]) -> None:
@@ -392,4 +392,4 @@ def test_no_file_is_overwritten(capsys: pytest.CaptureFixture[str]) -> None:
     Path("tests").mkdir()
     Path("tests/test_shop.py").write_text("mine")
     told = refused(capsys, "shop", "--source", "events")
-    assert "nothing was written, this is there already: tests/test_shop.py" in told
+    assert "nothing was written: tests/test_shop.py already exists" in told

@@ -102,7 +102,9 @@ def test_the_length_of_a_backfill_stands_for_its_end(
     arguments = ["backfill", "run", "clickstream", "--from", "silver", *given]
 
     assert run_command(app, [*arguments, "--root", str(tmp_path)]) == 2
-    assert "--for stands in the place of --end, beside --start" in capsys.readouterr().err
+    assert (
+        "--for replaces --end and needs --start: give --start and --for" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(
@@ -110,7 +112,7 @@ def test_the_length_of_a_backfill_stands_for_its_end(
     [
         ("flights", ["--trigger", "continuous"], "each to its end. Leave --trigger out"),
         ("flights", ["--trigger", "10 seconds"], "each to its end. Leave --trigger out"),
-        ("flights", ["--trigger", "soon"], "'soon' is no trigger"),
+        ("flights", ["--trigger", "soon"], "'soon' is not a trigger"),
         ("flights", ["--source", "there"], "each dimension has its own. Leave it out"),
         ("clickstream", [], "landing/products does not exist"),
     ],
@@ -138,7 +140,7 @@ def test_a_pipeline_that_looks_nothing_up_has_no_dimensions_to_run(
     assert (
         run_command(app, ["run", "payments", "--hop", "dimensions", "--root", str(tmp_path)]) == 0
     )
-    assert "payments looks nothing up" in capsys.readouterr().err
+    assert "payments has no dimensions" in capsys.readouterr().err
 
 
 def test_every_dimension_of_a_pipeline_runs_through_all_hops(

@@ -55,7 +55,7 @@ def test_a_reference_becomes_its_value_at_the_moment_of_use(
 ) -> None:
     option = "kafka.ssl.keystore.password"
     source = _source(options={option: "env:STORE", "kafka.ssl.keystore.type": "PEM"})
-    with pytest.raises(UsageError, match=f"option {option} stands for the variable STORE"):
+    with pytest.raises(UsageError, match=f"option {option} refers to the variable STORE"):
         options_of(source)
     monkeypatch.setenv("STORE", "hunter2")
     assert options_of(source)[option] == "hunter2"
@@ -67,7 +67,7 @@ def test_a_reference_becomes_its_value_at_the_moment_of_use(
     [
         ({"0": (0, 9), "1": (3, 3)}, ""),
         ({"0": (7, 9), "1": (0, 3)}, "clicks partition 0: offsets 5 to 6 are gone"),
-        ({"0": (0, 4), "1": (0, 3)}, "clicks partition 0: ends at offset 4, and was taken up to 5"),
+        ({"0": (0, 4), "1": (0, 3)}, "clicks partition 0: ends at offset 4, but was read up to 5"),
         ({"0": (0, 5)}, "clicks partition 1: ends at offset 0"),
     ],
 )
@@ -82,8 +82,8 @@ def test_what_is_gone_is_told_by_partition_and_offset(
 def test_a_topic_of_another_id_is_another_topic() -> None:
     reached = {"clicks": {"0": 5}}
     now = {"clicks": Topic("b", {"0": (0, 50)})}
-    assert "was deleted and made anew" in lost(reached, {"clicks": "a"}, now)
-    assert "does not exist any more" in lost(reached, {"clicks": "a"}, {})
+    assert "was deleted and recreated" in lost(reached, {"clicks": "a"}, now)
+    assert "no longer exists" in lost(reached, {"clicks": "a"}, {})
     # Of a note from before ids were noted nothing more can be said.
     assert lost(reached, {}, now) == ""
 

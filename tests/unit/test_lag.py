@@ -173,7 +173,7 @@ def test_the_status_shows_each_partition_also_where_the_broker_is_away(
     out = capsys.readouterr().out
     assert "Kafka at 2026-01-05 12:00:40Z: 140 records wait" in out
     assert "140 records" in out
-    assert "as the last batch saw it; the broker was not asked: no Kafka broker" in out
+    assert "as of the last batch; the broker was not asked: no Kafka broker" in out
     assert max(len(line) for line in out.splitlines()) <= 100
 
 

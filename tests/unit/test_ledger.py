@@ -19,9 +19,9 @@ from tidelake.config import load_environment, load_pipeline
 from tidelake.delta.notes import FateCount
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import UsageError
-from tidelake.ledger.balance import Batch
-from tidelake.ledger.terms import Ledger, SourceBooks, books_by, read_ledger
 from tidelake.ledger import terms as ledger_module
+from tidelake.ledger.balance import Batch
+from tidelake.ledger.terms import Ledger, SourceCounts, ledger_by, read_ledger
 from tidelake.ops.alerts import alerts_of
 
 CONTRACT = [
@@ -186,7 +186,7 @@ def test_books_balance_when_every_row_has_one_fate(lake: Lake) -> None:
 
     assert found.problems == ()
     assert found.balanced
-    assert found.source == SourceBooks(1, 1, 30, 30)
+    assert found.source == SourceCounts(1, 1, 30, 30)
     assert found.records == found.bronze == found.fates.total() == 10
     assert (found.pending, found.requeued, found.discarded) == (0, 0, 0)
 
@@ -234,10 +234,10 @@ def test_a_missing_silver_row_unbalances_the_books_and_exits_3(
 
     assert (code, found["silver"], found["balanced"]) == (3, 4, False)
     assert found["problems"] == [
-        "silver, batch 0: 5 rows are booked as silver, 4 are there",
+        "silver, batch 0: its commit counts 5 rows as silver, the table has 4",
         "bronze holds 10 rows, 9 have a fate or wait for one",
     ]
-    assert "shop.yml do not balance. silver, batch 0: 5 rows are booked as silver" in messages
+    assert "shop.yml do not balance. silver, batch 0: its commit counts 5 rows" in messages
     assert "See the batches with: tidelake ledger" in messages
 
 
@@ -252,7 +252,7 @@ def test_books_that_do_not_balance_are_a_critical_alert(lake: Lake) -> None:
 
     assert (found.severity, found.command) == ("critical", "tidelake ledger shop")
     assert found.message == (
-        "silver, batch 0: 5 rows are booked as silver, 4 are there; and 1 more"
+        "silver, batch 0: its commit counts 5 rows as silver, the table has 4; and 1 more"
     )
     told = {one.rule for one in alerts_of(lake, pipeline, now=at, counts=False)}
     assert "books_unbalanced" not in told
@@ -265,7 +265,7 @@ def test_a_row_lost_and_another_doubled_keep_the_count_and_unbalance_the_books(l
 
     assert found.fates.total() == found.bronze == 10
     assert found.problems == (
-        "silver, batch 0: its rows booked as silver are not those that are there",
+        "silver, batch 0: its commit and the table have different rows as silver",
     )
 
 
@@ -443,7 +443,7 @@ BATCHES = [
 
 
 def test_books_by_batch_have_a_line_for_each() -> None:
-    lines = books_by(BATCHES, "batch")
+    lines = ledger_by(BATCHES, "batch")
 
     assert [line.name for line in lines] == ["batch 0", "batch 1", "batch 2"]
     assert [line.taken for line in lines] == [10, 10, 10]
@@ -462,7 +462,7 @@ def test_books_by_batch_have_a_line_for_each() -> None:
 
 
 def test_books_by_day_add_up_the_batches_that_were_closed_on_it() -> None:
-    monday, tuesday = books_by(BATCHES, "day")
+    monday, tuesday = ledger_by(BATCHES, "day")
 
     assert (monday.name, monday.taken, monday.returned, monday.conflicts) == (
         "2024-01-01",
@@ -489,7 +489,7 @@ def test_the_command_adds_the_lines_that_were_asked_for(
     assert run_command(app, [*arguments, "--root", str(lake.root)]) == 3
     out = capsys.readouterr().out
     assert "NOT BALANCED" in out
-    assert "!! silver, batch 0: 5 rows are booked as silver, 4 are there" in out
+    assert "!! silver, batch 0: its commit counts 5 rows as silver, the table has 4" in out
 
 
 def test_a_file_that_waits_and_one_that_is_gone_count_as_offered(lake: Lake) -> None:
@@ -498,7 +498,7 @@ def test_a_file_that_waits_and_one_that_is_gone_count_as_offered(lake: Lake) -> 
 
     found = books(lake)
 
-    assert found.source == SourceBooks(2, 1, 33, 30)
+    assert found.source == SourceCounts(2, 1, 33, 30)
     assert found.balanced
 
 

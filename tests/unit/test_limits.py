@@ -175,7 +175,7 @@ def test_the_first_batch_of_a_query_teaches_nothing() -> None:
     told = pace.closed(Load(1000, 90, 5000, 300.0))
     assert told == (
         "limit 1,000 -> 250 records a batch: the last 3 took 90.0 s each, "
-        "10 s is the interval, 5,000 wait"
+        "the interval is 10 s, backlog 5,000"
     )
     pace.begin()
     for number in range(PATIENCE):

@@ -177,7 +177,10 @@ def test_a_backend_that_is_away_is_told_once_and_without_its_address(
     reporter.starts("bronze")
     reporter.close()
     assert len(said) == 1
-    assert re_told(said[0]) == "lineage: the backend takes no events. The run goes on without."
+    assert (
+        re_told(said[0])
+        == "lineage: cannot send events to the backend. The run continues without lineage."
+    )
     assert "s3cret" not in said[0]
 
 
@@ -196,6 +199,6 @@ def test_events_go_into_a_file_a_line_each(tmp_path: Path) -> None:
 
 def test_an_address_that_is_none_is_told_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LINEAGE", "s3cret")
-    with pytest.raises(UsageError, match="env:LINEAGE, which holds no http") as caught:
+    with pytest.raises(UsageError, match="env:LINEAGE, which is not an http") as caught:
         client_of(Lineage(url="env:LINEAGE"))
     assert "s3cret" not in str(caught.value)

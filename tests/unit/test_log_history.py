@@ -50,7 +50,7 @@ def table_of(history: History, monkeypatch: pytest.MonkeyPatch) -> Table:
     def session() -> Any:
         raise AssertionError("Spark was asked")
 
-    monkeypatch.setattr(stores, "_asked", history.ask)
+    monkeypatch.setattr(stores, "_history", history.ask)
     return Table("bronze.shop", CatalogStore(Catalog("c", session), "bronze", "shop"))
 
 

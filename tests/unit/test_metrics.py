@@ -20,15 +20,15 @@ from tidelake.delta.tables import Lake
 from tidelake.ledger.history import Backlog
 from tidelake.ops.alerts import Alert
 from tidelake.ops.observers import (
+    BatchJoiner,
     Closed,
     Failed,
-    Joining,
     Message,
     Recorder,
     Started,
     TriggerProgress,
 )
-from tidelake.ops.sinks import EXPORTED, Measured, MetricRegistry, Sink, kept_since, served
+from tidelake.ops.sinks import EXPORTED, Measured, MetricRegistry, Sink, measures_since, served
 
 NEW_YEAR = datetime(2024, 1, 1, tzinfo=UTC)
 PHASES = {"addBatch": 4000, "walCommit": 300, "commitOffsets": 200, "triggerExecution": 5000}
@@ -50,7 +50,7 @@ def closed(hop: Any, batch: int, rows: int, second: float, *, seconds: float = 4
 
 
 @pytest.fixture
-def joining(tmp_path: Path) -> Joining:
+def joining(tmp_path: Path) -> BatchJoiner:
     """Give a shop whose silver closed two batches, ten rows of bronze wait for it."""
     lake = Lake(tmp_path)
     write_commit(lake.bronze("shop"), 0, note={"generation": "g1", "batch": -1})
@@ -76,14 +76,14 @@ def joining(tmp_path: Path) -> Joining:
             "columns": [],
         }
         write_commit(lake.silver("shop"), batch, note=note, rows=7, adds=[(7, True)])
-    return Joining(lake, shop(tmp_path), "run 1", 10.0)
+    return BatchJoiner(lake, shop(tmp_path), "run 1", 10.0)
 
 
-def take(joining: Joining, *messages: Message) -> list[Measured]:
+def take(joining: BatchJoiner, *messages: Message) -> list[Measured]:
     return [one for message in messages for one in joining.take(message)]
 
 
-def test_a_batch_is_what_the_run_spark_and_the_note_say_of_it(joining: Joining) -> None:
+def test_a_batch_is_what_the_run_spark_and_the_note_say_of_it(joining: BatchJoiner) -> None:
     found = take(
         joining,
         Started("silver", "g1", 1024),
@@ -111,23 +111,23 @@ def test_a_batch_is_what_the_run_spark_and_the_note_say_of_it(joining: Joining) 
     assert second.input_rows_per_second == 1.0
 
 
-def test_a_batch_that_an_earlier_run_wrote_is_not_counted_again(joining: Joining) -> None:
+def test_a_batch_that_an_earlier_run_wrote_is_not_counted_again(joining: BatchJoiner) -> None:
     assert take(joining, Started("silver", "g1", None), trigger("silver", 0, 10)) == []
 
 
-def test_spark_may_report_a_trigger_before_the_run_tells_of_its_batch(joining: Joining) -> None:
+def test_spark_may_report_a_trigger_before_the_run_tells_of_its_batch(joining: BatchJoiner) -> None:
     found = take(joining, trigger("silver", 0, 10), closed("silver", 0, 10, 16))
     assert [(one.batch, one.rows, one.seconds) for one in found] == [(0, 10, 5.0)]
 
 
-def test_triggers_of_other_queries_are_passed_over(joining: Joining) -> None:
+def test_triggers_of_other_queries_are_passed_over(joining: BatchJoiner) -> None:
     other = TriggerProgress("shop-silver-backfill", 0, at(0), PHASES, None, None)
     assert take(joining, closed("silver", 0, 10, 5), other) == []
     assert joining.waits
 
 
 def test_the_second_pass_over_a_batch_that_changed_its_limit_tells_no_time(
-    joining: Joining,
+    joining: BatchJoiner,
 ) -> None:
     second_pass = trigger("silver", 0, 30, phases={"addBatch": 10, "triggerExecution": 50})
     found = take(joining, closed("silver", 0, 10, 20, seconds=8), second_pass)
@@ -135,7 +135,7 @@ def test_the_second_pass_over_a_batch_that_changed_its_limit_tells_no_time(
 
 
 def test_a_batch_that_spark_did_not_report_is_measured_when_the_run_ends(
-    joining: Joining,
+    joining: BatchJoiner,
 ) -> None:
     take(joining, closed("gold", 0, 7, 20, seconds=2))
     assert list(joining.rest(until=at(20))) == []
@@ -146,7 +146,7 @@ def test_a_batch_that_spark_did_not_report_is_measured_when_the_run_ends(
     assert not joining.waits
 
 
-def test_a_failure_is_kept_with_the_batch_that_was_open(joining: Joining) -> None:
+def test_a_failure_is_kept_with_the_batch_that_was_open(joining: BatchJoiner) -> None:
     found = take(
         joining,
         Started("silver", "g1", None),
@@ -214,7 +214,7 @@ class Collecting(Sink):
         self.is_closed = True
 
 
-def test_a_sink_that_fails_is_told_once_and_harms_nobody(joining: Joining) -> None:
+def test_a_sink_that_fails_is_told_once_and_harms_nobody(joining: BatchJoiner) -> None:
     said: list[str] = []
     broken, well = Collecting(), Collecting()
     broken.breaks = True
@@ -224,12 +224,12 @@ def test_a_sink_that_fails_is_told_once_and_harms_nobody(joining: Joining) -> No
         recorder.hear(trigger("silver", batch, 1))
     recorder.settle()
     recorder.close()
-    assert said == ["metrics: the test takes no more: RuntimeError. The run goes on."]
+    assert said == ["metrics: the test failed and was disabled: RuntimeError. The run continues."]
     assert [one.batch for one in well.found] == [0, 1] == [one.batch for one in recorder.recent()]
     assert well.is_closed
 
 
-def test_tables_that_cannot_be_read_are_told_once(joining: Joining) -> None:
+def test_tables_that_cannot_be_read_are_told_once(joining: BatchJoiner) -> None:
     said: list[str] = []
     recorder = Recorder(joining, [], said.append)
     log = joining.lake.silver("shop").path / "_delta_log"
@@ -316,7 +316,7 @@ def test_metrics_are_served_on_this_machine_until_the_run_ends() -> None:
 
 def test_what_runs_kept_is_read_back_failures_for_longer(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
-    assert kept_since(lake, "shop", at(0)) == ()
+    assert measures_since(lake, "shop", at(0)) == ()
     kinds = {"map<string, bigint>": "MAP(VARCHAR, BIGINT)", "timestamp": "TIMESTAMPTZ"}
     kept = [
         measured(batch=0, ended_at=at(10), error_class="LostError", error="it's gone"),
@@ -334,9 +334,9 @@ def test_what_runs_kept_is_read_back_failures_for_longer(tmp_path: Path) -> None
         for one in kept
     )
     write_rows(lake.progress(), rows, note={"generation": "g1", "batch": 0})
-    assert kept_since(lake, "shop", at(0)) == tuple(kept[:3])
-    assert kept_since(lake, "shop", at(25)) == (kept[2],)
-    assert kept_since(lake, "shop", at(25), failed_since=at(5)) == (kept[0], kept[2])
+    assert measures_since(lake, "shop", at(0)) == tuple(kept[:3])
+    assert measures_since(lake, "shop", at(25)) == (kept[2],)
+    assert measures_since(lake, "shop", at(25), failed_since=at(5)) == (kept[0], kept[2])
 
 
 def _literal(value: Any) -> str:

@@ -252,7 +252,7 @@ def test_a_hidden_page_asks_for_nothing_and_a_lost_server_is_told(
         browser.execute_script(hide % "false")
         wait_for(lambda: len(asked) > count)
     wait_for(lambda: browser.find_element(By.ID, "lost").is_displayed())
-    assert "Start it again with: tidelake ui" in browser.find_element(By.ID, "lost").text
+    assert "Restart it with: tidelake ui" in browser.find_element(By.ID, "lost").text
 
 
 def test_a_command_is_copied_or_selected(browser: webdriver.Chrome, server: PageServer) -> None:

@@ -258,8 +258,8 @@ def test_a_fault_without_a_name_shows_and_the_next_look_goes_on(
 def test_nothing_is_asked_while_nobody_looks(
     shop: Shop, reads: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(desk_module, "_LOOK", 0.01)
-    monkeypatch.setattr(desk_module, "_LOOK_REST", 0)
+    monkeypatch.setattr(desk_module, "_CHECK_SECONDS", 0.01)
+    monkeypatch.setattr(desk_module, "_CHECK_PAUSE", 0)
     desk = Desk(shop.lake, {"shop": "shop"}, lambda _: shop.pipeline)
     desk.start()
     try:

@@ -38,7 +38,7 @@ def test_windows_are_a_line_over_time_of_a_count(shop: Shop) -> None:
 def test_sessions_are_a_line_of_those_that_began(shop: Shop) -> None:
     plot = plots(shop)["gold.visits"]
 
-    assert plot.title == "sessions begun"
+    assert plot.title == "sessions started"
     assert sum(bar.value or 0 for bar in plot.bars) == BATCHES * 5
     assert len(plot.bars) <= POINTS
 
@@ -95,5 +95,5 @@ def test_a_table_that_is_not_there_or_cannot_be_read_says_so_alone(tmp_path: Pat
     found = plots(shop)
 
     assert found["gold.takings_1m"].missing == ""
-    assert found["gold.totals"].missing == "not there yet"
+    assert found["gold.totals"].missing == "does not exist yet"
     assert "part-1.parquet" in found["gold.visits"].missing

@@ -77,8 +77,8 @@ def flow_of(facts: Facts) -> Flow:
 def test_what_is_not_read_yet_says_so(facts: Facts) -> None:
     page = written(facts)
 
-    assert "Nothing wrong so far; not all is read yet".lower() in page.lower()
-    assert "The books are being read …" in page
+    assert "No problem found so far; some tables are not read yet".lower() in page.lower()
+    assert "The ledger is being read …" in page
     assert "being counted …" in page
 
 
@@ -100,8 +100,8 @@ def test_dimensions_and_rules_that_only_warn_stand_beside_silver(facts: Facts) -
     status = replace(flow.status, dimensions=dimensions, warnings={"value: is <odd>": 5})
     page = written(replace(facts, flow=replace(flow, status=status)))
 
-    assert "looked up at version 7; 17 rows found nothing" in page
-    assert "not there yet</span>; 1 row found nothing" in page
+    assert "read at version 7; 17 rows without a match" in page
+    assert "does not exist yet</span>; 1 row without a match" in page
     assert "5 rows of silver fail value: is &lt;odd&gt;" in page
 
 
@@ -123,8 +123,8 @@ def test_a_hop_that_runs_is_told_and_nothing_else_is_to_be_started(facts: Facts)
         held = replace(first, status=replace(first.status, waiting=3), process=process)
         return replace(facts, flow=replace(flow, hops=(held, *flow.hops[1:])))
 
-    assert "Take in what waits with" in written(waiting(None))
+    assert "Read the waiting input with" in written(waiting(None))
     running = written(waiting(4711))
     assert "is alive: process 4711" in running
-    assert "Take in what waits with" not in running
+    assert "Read the waiting input with" not in running
     assert "3 files wait" in running

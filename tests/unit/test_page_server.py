@@ -66,7 +66,7 @@ def test_the_page_has_every_part(page: str) -> None:
 
     for part in ("verdict", "flow", "books", "sides", "gold"):
         assert part in ids
-    assert "They balance: 60 records came" in page
+    assert "Balanced: 60 records arrived" in page
     assert "gold.takings_1m" in ids
     assert "silver.shop" not in page.split("<main", maxsplit=1)[0]
 
@@ -253,7 +253,7 @@ def test_a_definition_without_a_telling_measure_and_a_dimension_are_drawn(tmp_pa
 
     assert ">Dimension</h2>" in page
     assert "dim.shop" in Markup(page).ids()
-    assert "not there yet" in page
+    assert "does not exist yet" in page
 
 
 def test_a_port_that_is_taken_is_named(server: PageServer, shop: Shop) -> None:

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from tidelake.bronze import BLOCK
 from tidelake.errors import TidelakeError
 from tidelake.folders import listed, place_of
-from tidelake.runtime.bronze_hop import Block, placed, shifts
+from tidelake.runtime.bronze_hop import Block, shifts, with_positions
 
 
 def _read(spark: SparkSession, folder: Path, most: int) -> DataFrame:
@@ -46,7 +46,11 @@ def test_a_line_has_its_place_in_the_file_whatever_a_task_reads(
     written["a b.jsonl"] = (tmp_path / "a b.jsonl").read_text().split("\n")
     if not written["a b.jsonl"][-1]:
         written["a b.jsonl"].pop()
-    rows = placed(_read(spark, tmp_path, most)).select("source", "_position", "payload").collect()
+    rows = (
+        with_positions(_read(spark, tmp_path, most))
+        .select("source", "_position", "payload")
+        .collect()
+    )
     found: dict[str, list[tuple[int, str]]] = {}
     for row in rows:
         place = Path(place_of(row["source"])).name
@@ -60,7 +64,7 @@ def test_a_file_that_grew_since_its_rows_were_counted_is_not_read(
 ) -> None:
     (tmp_path / "a.jsonl").write_text("1\n22\n")
     for text in ("333\n", "4"):
-        rows = placed(_read(spark, tmp_path, 1 << 30))
+        rows = with_positions(_read(spark, tmp_path, 1 << 30))
         assert len(rows.collect()) == len((tmp_path / "a.jsonl").read_text().splitlines())
         with (tmp_path / "a.jsonl").open("a") as written:
             written.write(text)
@@ -74,7 +78,7 @@ def test_blocks_of_a_file_follow_each_other() -> None:
 
 
 def test_a_block_that_several_tasks_read_is_refused_by_name() -> None:
-    with pytest.raises(TidelakeError, match="file:/a: the rows from byte 90 on came from several"):
+    with pytest.raises(TidelakeError, match="file:/a: several tasks read the rows from byte 90"):
         shifts([Block("file:/a", 90, 0, 8, 3)])
 
 

@@ -17,8 +17,8 @@ from prompt_toolkit.output import DummyOutput
 from tests.unit.handmade import write_rows
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
-from tidelake.cli.prompt import Catalogue, Conversation, answer_all, talk
-from tidelake.cli.render import laid_out
+from tidelake.cli.prompt import Catalogue, Conversation, answer_all, run_prompt
+from tidelake.cli.render import format_answer
 from tidelake.delta.tables import Lake
 from tidelake.ledger.query import Answer
 
@@ -91,7 +91,7 @@ def test_commands_list_describe_and_help(lake: Lake) -> None:
     ("command", "words"),
     [
         (".nope", ".help lists them"),
-        (".format xml", "is no command"),
+        (".format xml", "is not a command"),
         (".describe gold.nope", "there is no table gold.nope"),
         (".output answers.txt", ".csv, .parquet, .json"),
     ],
@@ -147,12 +147,12 @@ def test_consistent_reading_is_switched_on_and_off(tmp_path: Path) -> None:
 
 def test_a_wide_answer_is_cut_to_the_width_and_says_so(lake: Lake) -> None:
     wide = Answer(tuple(f"column_{n}" for n in range(30)), (tuple(range(30)),))
-    text, was_cut = laid_out(wide, "table", 80)
+    text, was_cut = format_answer(wide, "table", 80)
     assert was_cut
     assert max(len(line) for line in text.splitlines()) <= 80
-    narrow, was_cut = laid_out(Answer(("a",), (("x" * 200,),)), "table", 80)
+    narrow, was_cut = format_answer(Answer(("a",), (("x" * 200,),)), "table", 80)
     assert was_cut and "…" in narrow
-    assert not laid_out(Answer(("a", "b"), ((1, "x"),)), "table", 80)[1]
+    assert not format_answer(Answer(("a", "b"), ((1, "x"),)), "table", 80)[1]
 
     heard = Heard(lake, width=40)
     heard.take(f"SELECT '{'x' * 100}' AS a, 2 AS b;")
@@ -168,7 +168,7 @@ def typed(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callab
         output = DummyOutput()
         with create_pipe_input() as pipe, create_app_session(input=pipe, output=output):
             pipe.send_text(keys)
-            talk(lake, consistent=False, input=pipe, output=output)
+            run_prompt(lake, consistent=False, input=pipe, output=output)
 
     return press
 

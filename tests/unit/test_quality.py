@@ -193,15 +193,19 @@ def test_a_text_too_long_for_a_pattern_that_may_exhaust_the_stack_fails_the_rule
 @pytest.mark.parametrize(
     ("kind", "kwargs", "problem"),
     [
-        ("column_values_to_not_be_null", {"column": "other"}, "other cannot be judged"),
+        ("column_values_to_not_be_null", {"column": "other"}, "other cannot be evaluated"),
         ("column_values_to_be_between", {"column": "s", "min_value": 0}, "s is string; only"),
         ("column_values_to_be_between", {"column": "b", "min_value": 0}, "b is boolean; only"),
         (
             "column_values_to_be_between",
             {"column": "n", "max_value": "2026-01-01"},
-            "max_value '2026-01-01' is no bound for n, which is int",
+            "max_value '2026-01-01' is not a valid bound for n, which is int",
         ),
-        ("column_values_to_be_between", {"column": "day", "min_value": 3}, "is no bound for day"),
+        (
+            "column_values_to_be_between",
+            {"column": "day", "min_value": 3},
+            "is not a valid bound for day",
+        ),
         ("column_values_to_be_in_set", {"column": "s", "value_set": [1]}, "1 cannot be a value"),
         ("column_values_to_be_in_set", {"column": "n", "value_set": ["1"]}, "'1' cannot be"),
         ("column_values_to_be_in_set", {"column": "n", "value_set": [True]}, "True cannot be"),
@@ -217,9 +221,9 @@ def test_a_text_too_long_for_a_pattern_that_may_exhaust_the_stack_fails_the_rule
             {"column": "local", "value_set": ["2026-01-01T00:00:00Z"]},
             "cannot be a value of local",
         ),
-        ("column_values_to_be_in_set", {"column": "many", "value_set": [1]}, "only be null"),
-        ("column_values_to_match_regex", {"column": "n", "regex": "1"}, "columns of text"),
-        ("column_value_lengths_to_equal", {"column": "n", "value": 1}, "columns of text"),
+        ("column_values_to_be_in_set", {"column": "many", "value_set": [1]}, "only null and type"),
+        ("column_values_to_match_regex", {"column": "n", "regex": "1"}, "needs text columns"),
+        ("column_value_lengths_to_equal", {"column": "n", "value": 1}, "needs text columns"),
         ("column_pair_values_to_be_equal", {"column_A": "s", "column_B": "n"}, "of different"),
         (
             "column_pair_values_to_be_in_set",
@@ -229,7 +233,7 @@ def test_a_text_too_long_for_a_pattern_that_may_exhaust_the_stack_fails_the_rule
         (
             "multicolumn_sum_to_equal",
             {"column_list": ["n", "s"], "sum_total": 1},
-            "columns of number",
+            "needs number columns",
         ),
         (
             "column_values_to_not_be_null",

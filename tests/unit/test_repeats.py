@@ -101,7 +101,7 @@ class _Accepted:
             rows = scope.within(self.table, is_late_table=False)
         return Accepted(None, 0) if rows is None else Accepted(rows, self.count)
 
-    def meeting(self, scope: DedupScope, hashes: Numbers) -> Met | None:
+    def with_hashes(self, scope: DedupScope, hashes: Numbers) -> Met | None:
         found = self.within(scope)
         if self.too_many:
             return None

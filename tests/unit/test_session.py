@@ -72,7 +72,7 @@ def test_away_from_a_runtime_nothing_is_started(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delenv("DATABRICKS_RUNTIME_VERSION", raising=False)
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
 
-    with pytest.raises(MachineError, match="only a Databricks runtime reaches"):
+    with pytest.raises(MachineError, match="only a Databricks runtime can access"):
         build_session(named())
 
 

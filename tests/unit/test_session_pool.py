@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tidelake.runtime import session_pool
-from tidelake.runtime.session_pool import SessionPool, side_by_side
+from tidelake.runtime.session_pool import SessionPool, run_concurrently
 from tidelake.spark.internals import moved
 
 _KEY = "spark.tidelake.of_a_lane"
@@ -130,5 +130,5 @@ def test_what_needs_no_session_of_its_own_goes_on_side_by_side(
         ended.append("other")
 
     with pytest.raises(ValueError, match="one"):
-        side_by_side(spark, [fails, ends])
+        run_concurrently(spark, [fails, ends])
     assert ended == ["other"]

@@ -80,7 +80,7 @@ def test_missing_credentials_are_named(anew: Callable[..., None]) -> None:
 @pytest.mark.parametrize(
     ("code", "kind", "told"),
     [
-        ("InvalidAccessKeyId", MachineError, "does not let you in .InvalidAccessKeyId."),
+        ("InvalidAccessKeyId", MachineError, "denied access .InvalidAccessKeyId."),
         ("AccessDenied", MachineError, "let it list, read and write"),
         ("NoSuchBucket", UsageError, "no such bucket"),
         ("PermanentRedirect", MachineError, "another region. Set AWS_REGION"),
@@ -101,7 +101,7 @@ def test_an_endpoint_with_a_password_in_it_is_refused_without_repeating_it(
 ) -> None:
     anew(AWS_ENDPOINT_URL="http://me:hunter2@store:9000")
 
-    with pytest.raises(UsageError, match="without a name or a password") as told:
+    with pytest.raises(UsageError, match="without a user name or a password") as told:
         place("s3://bucket/lake", "local")
 
     assert "hunter2" not in str(told.value)

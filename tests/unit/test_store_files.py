@@ -109,7 +109,7 @@ def test_a_table_that_was_deleted_and_made_anew_is_read_anew(s3: Store) -> None:
 
 
 def test_what_is_kept_of_a_log_has_a_bound(s3: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folders, "_KEPT_BYTES", 100)
+    monkeypatch.setattr(folders, "_CACHE_BYTES", 100)
     cache = folders._TextCache()
     lake = folder(s3.prefix())
     for number in range(10):
@@ -169,7 +169,7 @@ def test_a_source_on_a_store_offers_objects_and_no_hidden_ones(s3: Store) -> Non
 
 
 def test_a_source_on_a_store_that_holds_nothing_is_named(s3: Store) -> None:
-    with pytest.raises(SourceError, match="holds no file, or is not there"):
+    with pytest.raises(SourceError, match="holds no file, or does not exist"):
         list_files(f"{s3.prefix()}/landing")
 
 

@@ -30,8 +30,8 @@ def test_an_address_names_a_prefix_and_its_parts_are_joined_as_those_of_a_path()
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("gs://bucket/lake", "gs is not read here. Write a path, or s3://bucket/prefix"),
-        ("s3a://bucket/lake", "s3a is not read here"),
+        ("gs://bucket/lake", "gs is not supported. Write a path, or s3://bucket/prefix"),
+        ("s3a://bucket/lake", "s3a is not supported"),
         ("s3://Bucket/lake", "names no bucket"),
         ("s3://bucket", "names a whole bucket"),
         ("s3://bucket/a/../b", "would be misread"),

@@ -170,5 +170,5 @@ def test_a_store_without_conditional_writes_is_refused(
 
     monkeypatch.setattr(module, "client", Client)
 
-    with pytest.raises(MachineError, match="does not keep conditional writes"), hold(place, "s"):
+    with pytest.raises(MachineError, match="does not support conditional writes"), hold(place, "s"):
         pass

@@ -65,13 +65,13 @@ def test_month_first_is_told_by_a_day_past_the_twelfth() -> None:
     clock = clock_of(["01/05/2026 10:00:00", "01/13/2026 10:00:00"])
     assert clock is not None
     assert "MM/dd/yyyy" in clock.sql
-    assert "day or month first?" not in clock.note
+    assert "ambiguous order of day and month" not in clock.note
 
 
 def test_day_or_month_first_is_noted_where_the_sample_leaves_it_open() -> None:
     clock = clock_of(["01/05/2026 10:00:00"])
     assert clock is not None
-    assert clock.note.endswith("day or month first? taken as day first")
+    assert clock.note.endswith("ambiguous order of day and month, read as day first")
 
 
 def minutes(*numbers: int) -> list[datetime | None]:

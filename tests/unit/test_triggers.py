@@ -40,7 +40,7 @@ def test_an_interval_goes_to_spark_as_it_is_and_bounds_a_batch(text: str, second
     ["", "soon", "10", "seconds", "10seconds", "-1 seconds", "1.5 seconds", "10 seconds ", "once"],
 )
 def test_anything_else_is_refused_with_what_to_write(text: str) -> None:
-    with pytest.raises(UsageError, match="is no trigger: write available-now, continuous or"):
+    with pytest.raises(UsageError, match="is not a trigger: write available-now, continuous or"):
         parse_trigger(text)
 
 

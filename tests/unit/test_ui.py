@@ -41,7 +41,7 @@ def test_the_page_answers_at_the_address_that_it_names_and_ends_with_ctrl_c(tmp_
 
     assert answer.status == 200
     assert "<h1" in page and "shop" in page
-    assert (process.returncode, rest) == (0, "Ended.\n")
+    assert (process.returncode, rest) == (0, "Stopped.\n")
 
 
 def test_a_pipeline_that_is_asked_for_must_exist(capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,4 +77,4 @@ def test_a_catalog_is_refused_with_what_to_ask_instead(capsys: pytest.CaptureFix
     assert run_command(app, ["ui", "--env", "prod"]) == FAILED
 
     told = capsys.readouterr().err
-    assert "The live page on a catalog is not built yet. Ask with: tidelake status" in told
+    assert "The live page on a catalog is not built yet. Use tidelake status" in told

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from tests.pipelines import bronze
 from tidelake.cli.exits import run_command, say
-from tidelake.cli.render import FORMATS, laid_out, print_json, print_line, print_table
+from tidelake.cli.render import FORMATS, format_answer, print_json, print_line, print_table
 from tidelake.ledger.query import Answer
 from tidelake.ops.alerts import Alert
 from tidelake.runtime.failures import named
@@ -49,7 +49,7 @@ def test_no_table_line_or_document_prints_what_a_terminal_obeys(
     print_json(value)
     say(COMMANDS.replace("\n", " "))
     rows = Answer(("id", f"key{COMMANDS}"), ((COMMANDS, 1), (COMMANDS, 2)))
-    shown = [laid_out(rows, how, 80)[0] for how in FORMATS if how != "csv"]
+    shown = [format_answer(rows, how, 80)[0] for how in FORMATS if how != "csv"]
     told = capsys.readouterr()
     assert not RAW - {"\n"} & set(told.out + told.err + "".join(shown))
     printed = [line for line in told.out.splitlines() if line.startswith("{")]

@@ -21,7 +21,7 @@ from tidelake.errors import ConfigError, SourceError, UsageError
 from tidelake.kafka.registry import incompatibility, versions_of
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
-from tidelake.runtime.schemas import check_definition, remembered, schemas_for
+from tidelake.runtime.schemas import check_definition, schemas_for, stored_schemas
 
 SUBJECT = "clicks-value"
 NOON = 1_704_110_400_000_000
@@ -149,7 +149,7 @@ def test_a_look_writes_nothing(spark: SparkSession, tmp_path: Path, standin: Sta
     assert found is not None
     assert (list(found.accepted), len(found.refusals)) == ([5], 1)
     assert not run.lake.schemas("shop").exists
-    known = remembered(run)
+    known = stored_schemas(run)
     assert known is not None
     assert not known.accepted
 
@@ -217,7 +217,7 @@ def test_check_says_whether_the_registry_answers(
     run = context(spark, tmp_path, standin)
     assert "has no subject clicks-value" in registry_of(run.pipeline)
     standin.register(SUBJECT, 1, click(a="string"))
-    told = "the registry answers: clicks-value has 1 version"
+    told = "schema registry reachable: clicks-value has 1 version"
     assert registry_of(run.pipeline) == told
     assert registry_of(shop(tmp_path)) == ""
 

@@ -1,6 +1,6 @@
 """The command line: parse, call, print. Messages go to stderr, results to stdout.
 
-Slow imports are inside of the commands that need them, so that ``--help`` answers at once.
+Slow imports are inside the commands that need them, so that ``--help`` is fast.
 """
 
 from __future__ import annotations
@@ -37,5 +37,5 @@ for _command in (
 
 
 def main() -> None:
-    """Run ``tidelake`` and exit with the contract's code."""
+    """Run ``tidelake`` and exit with its documented exit code."""
     sys.exit(run_command(app, sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Run a small demo in a process whose Java archives the classes that it loads.
+"""Run a small demo in a process whose JVM archives the classes that it loads.
 
 Called as ``python -m tidelake.cli.archiving FOLDER`` by :func:`tidelake.spark.java.make_archive`.
 """
@@ -11,17 +11,17 @@ from pathlib import Path
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
 
-# Enough for a batch in each hop.
+# Enough for one micro-batch per hop.
 _EVENTS = "300"
 
 
 def main() -> None:
-    """Run the demo under a folder, and wait until Java has written the archive."""
+    """Run the demo in a folder, and wait until the JVM has written the archive."""
     root = Path(sys.argv[1]) / "lake"
     code = run_command(app, ["demo", "--events", _EVENTS, "--root", str(root), "--env", "local"])
     from tidelake.spark.internals import end_jvm  # noqa: PLC0415  Spark is loaded by the demo
 
-    # Java writes the archive when it ends.
+    # The JVM writes the archive on exit.
     end_jvm()
     sys.exit(code)
 

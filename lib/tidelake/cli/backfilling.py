@@ -25,19 +25,19 @@ _from = click.option(
     type=click.Choice(["bronze", "silver"]),
     default="bronze",
     show_default=True,
-    help="The layer to read: from silver, only gold is filled anew.",
+    help="Layer to read; silver rebuilds gold only.",
 )
 
 
 @click.command()
 @of_pipeline
-@click.option("--hop", type=click.Choice(HOPS), required=True, help="Which arrow to mend.")
+@click.option("--hop", type=click.Choice(HOPS), required=True, help="Hop to repair.")
 @located
 def repair(pipeline: str, hop: Hop, where: Place) -> None:
     """Start a new generation of a hop where its tables end.
 
-    If that is unknown, because an input was rewritten, the tables disagree or the definition
-    changed, silver or gold is recomputed instead.
+    If that position is unknown, because an input was rewritten, the tables disagree or the
+    definition changed, silver or gold is recomputed instead.
     """
     definition = where.pipeline(pipeline)
     with started(where, definition) as run:
@@ -48,15 +48,15 @@ def repair(pipeline: str, hop: Hop, where: Place) -> None:
         say(f"Rebuilt {hop} of {definition.name} as generation {done.generation}: {done.why}.")
     else:
         say(
-            f"Hop {hop} of {definition.name} goes on after what its tables hold, "
+            f"Hop {hop} of {definition.name} continues where its tables end, "
             f"as generation {done.generation}."
         )
-    say(f"Go on with: {where.typed('tidelake run', pipeline)}")
+    say(f"Continue with: {where.typed('tidelake run', pipeline)}")
 
 
 @click.group()
 def backfill() -> None:
-    """Rebuild tables next to the live ones, compare, swap."""
+    """Rebuild tables next to the live ones, compare and swap."""
 
 
 @backfill.command()
@@ -65,7 +65,7 @@ def backfill() -> None:
 @as_json
 @located
 def plan(pipeline: str, start: Start, json_: bool, where: Place) -> None:
-    """Show what a backfill would read, and how long it takes."""
+    """Show what a backfill would read and an estimated time."""
     from tidelake.replay import backfill as replay  # noqa: PLC0415
 
     definition = where.pipeline(pipeline)
@@ -74,23 +74,23 @@ def plan(pipeline: str, start: Start, json_: bool, where: Place) -> None:
         print_json([asdict(step) | {"seconds": step.seconds} for step in steps])
         return
     print_table(
-        ["hop", "reads", "version", "rows", "fills", "may take"],
+        ["hop", "reads", "version", "rows", "fills", "estimate"],
         [
             [s.hop, s.reads, s.version, s.rows, ", ".join(s.fills), _minutes(s.seconds)]
             for s in steps
         ],
-        title=f"A backfill of {definition.name} from {start}",
+        title=f"Backfill of {definition.name} from {start}",
     )
     state = replay.read_state(where.lake, definition)
     if state is not None:
         say(f"The last backfill of {definition.name} is {state.stage}.")
     begin = where.typed("tidelake backfill run", pipeline)
-    say(f"Live tables stay as they are. Begin with: {begin}")
+    say(f"Live tables are not changed. Start with: {begin}")
 
 
 def _minutes(seconds: float | None) -> str:
     if seconds is None:
-        return "not known"
+        return "unknown"
     return f"{seconds:,.0f} s" if seconds < 120 else f"{seconds / 60:,.0f} min"
 
 
@@ -102,21 +102,21 @@ def _minutes(seconds: float | None) -> str:
     "first",
     metavar=MOMENT,
     callback=moment,
-    help="From bronze: what arrived from here on. From silver: gold from here on (UTC).",
+    help="From this arrival (bronze) or event time (silver), UTC.",
 )
 @click.option(
     "--end",
     "last",
     metavar=MOMENT,
     callback=moment,
-    help="From silver: gold before this (UTC).",
+    help="Silver only: gold before this event time (UTC).",
 )
 @click.option(
     "--for",
     "length",
     metavar="DURATION",
     callback=duration,
-    help="Instead of --end: this long from --start.",
+    help="Range length from --start, instead of --end.",
 )
 @located
 def run(
@@ -127,19 +127,21 @@ def run(
     length: timedelta | None,
     where: Place,
 ) -> None:
-    """Fill the green tables; repeating it takes in new arrivals."""
+    """Fill the green tables; run again to add new arrivals."""
     definition = where.pipeline(pipeline)
     if length is not None:
         if first is None or last is not None:
-            raise UsageError("--for stands in the place of --end, beside --start")
+            raise UsageError("--for replaces --end and needs --start: give --start and --for")
         last = first + length
     if start == "bronze" and last:
         raise UsageError(
-            "a backfill from bronze has no --end: whether a row is a copy depends on what "
-            "arrived before it. Give --start alone, or gold's range with --from silver"
+            "a backfill from bronze has no --end: whether a row is a duplicate depends on all "
+            "rows that arrived before it. Give --start alone, or a range of gold with --from silver"
         )
     if start == "silver" and not (first is last is None or (first and last and first < last)):
-        raise UsageError("a range needs --start and a later --end, such as 2026-01-05 2026-01-06")
+        raise UsageError(
+            "a range needs --start and a later --end, such as --start 2026-01-05 --end 2026-01-06"
+        )
     with started(where, definition) as context:
         from tidelake.replay.backfill import Span, build  # noqa: PLC0415
 
@@ -172,8 +174,8 @@ def compare(pipeline: str, json_: bool, where: Place) -> None:
             "equal": found.equal,
             "silver": [asdict(change) for change in found.silver],
             "gold": {
-                table: one.to_json() | {"redefined": table in found.redefined}
-                for table, one in found.gold.items()
+                table: comparison.to_json() | {"redefined": table in found.redefined}
+                for table, comparison in found.gold.items()
             },
         }
     )
@@ -182,21 +184,21 @@ def compare(pipeline: str, json_: bool, where: Place) -> None:
 def _show(name: str, found: Differences) -> None:
     if found.silver:
         print_table(
-            ["cause", "is in", "becomes", "rows", "for example"],
+            ["cause", "fate now", "new fate", "rows", "example"],
             [[c.cause, c.was, c.becomes, c.rows, c.example] for c in found.silver],
-            title=f"Rows of bronze.{name} that meet another fate",
+            title=f"Rows of bronze.{name} whose fate changes",
         )
     rows = [
         [
-            "=" if one.equal else "~",
+            "=" if comparison.equal else "~",
             table,
-            one.rows,
-            one.differing,
+            comparison.rows,
+            comparison.differing,
             "redefined" if table in found.redefined else "",
         ]
-        for table, one in found.gold.items()
+        for table, comparison in found.gold.items()
     ]
-    title = f"{name}: {'nothing changes' if found.equal else 'what changes'}"
+    title = f"{name}: {'no changes' if found.equal else 'changes'}"
     print_table(["", "gold table", "rows now", "differing", ""], rows, title=title)
 
 
@@ -210,8 +212,8 @@ def promote(pipeline: str, where: Place) -> None:
 
         promotion.promote(context)
     say(
-        f"Promoted. Go on with: {where.typed('tidelake run', pipeline)}\n"
-        f"Take it back with: {where.typed('tidelake backfill rollback', pipeline)}"
+        f"Promoted. Continue with: {where.typed('tidelake run', pipeline)}\n"
+        f"Undo with: {where.typed('tidelake backfill rollback', pipeline)}"
     )
 
 
@@ -225,6 +227,6 @@ def rollback(pipeline: str, where: Place) -> None:
 
         promotion.rollback(context)
     say(
-        "Rolled back. Restore the definition too if the backfill came with another one.\n"
-        f"Take in what arrived since with: {where.typed('tidelake run', pipeline)}"
+        "Rolled back. If the backfill used a changed definition, restore the old one too.\n"
+        f"Process newer arrivals with: {where.typed('tidelake run', pipeline)}"
     )

@@ -1,4 +1,4 @@
-"""The commands ``check`` (the definition against its tables) and ``verify`` (their content)."""
+"""The commands ``check`` (definition against tables) and ``verify`` (table contents)."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
     from tidelake.replay.compatibility import FieldDrift, TableVerdict
     from tidelake.replay.verify import Verification
 
-_STANDS = {
+_STANDING_TEXTS = {
     "continues": "continues",
-    "not there yet": "not there yet",
-    "new": "new beside filled tables: needs a new generation",
+    "not there yet": "does not exist yet",
+    "new": "new, while other tables hold data: needs a new generation",
     "redefined": "filled under another definition: needs a new generation",
-    "no longer filled": "not in the definition: stays as it is, no run fills it",
+    "no longer filled": "not in the definition: kept, but no longer written",
 }
-_SAYS = {
+_VERDICT_TEXTS = {
     "added": "added; older rows are null",
     "kept": "kept; newer rows are null",
     "widened": "widened; no value changes",
     "refused": "needs a new generation",
 }
-_HOLDS, _UNFIT = "changed; holds from now on, a backfill applies it to all", "changed"
+_APPLIES, _INCOMPATIBLE = "changed; applies to new rows, a backfill applies it to all", "changed"
 
 
 @click.command()
 @of_pipeline
-@click.option("--tables", is_flag=True, help="Judge silver and gold by the expectation suite too.")
+@click.option("--tables", is_flag=True, help="Also run the expectation suite on silver and gold.")
 @as_json
 @located
 def check(pipeline: str, tables: bool, json_: bool, where: Place) -> None:
@@ -64,7 +64,7 @@ def check(pipeline: str, tables: bool, json_: bool, where: Place) -> None:
         drift = payload_drift(where.lake, definition)
         registry = registry_of(definition)
         if tables and definition.suite is not None:
-            # Data Docs are read with a browser, so they stay on a disk.
+            # Data Docs are opened in a browser, so they must be on a local disk.
             disk = where.lake.root if isinstance(where.lake.root, Path) else Path.cwd()
             report = judge_by_suite(
                 run.spark,
@@ -76,11 +76,11 @@ def check(pipeline: str, tables: bool, json_: bool, where: Place) -> None:
             )
     may_continue = all(verdict.may_continue for verdict in verdicts)
     if json_:
-        told = {
+        report_json = {
             "pipeline": definition.name,
             "may_continue": may_continue and not refused,
             "tables": {
-                v.table: [asdict(one) for one in v.differences]
+                v.table: [asdict(difference) for difference in v.differences]
                 for v in verdicts
                 if v.standing in ("continues", "redefined")
             },
@@ -88,9 +88,9 @@ def check(pipeline: str, tables: bool, json_: bool, where: Place) -> None:
             "changed": {v.table: list(v.changed) for v in verdicts if v.changed},
             "payload": [asdict(field) for field in drift],
         }
-        told |= {} if report is None else {"gate": report.to_json()}
-        told |= {"registry": registry} if registry else {}
-        print_json(told | {"checkpoints": refused})
+        report_json |= {} if report is None else {"gate": report.to_json()}
+        report_json |= {"registry": registry} if registry else {}
+        print_json(report_json | {"checkpoints": refused})
     else:
         _show_check(definition.name, verdicts, drift)
         if registry:
@@ -100,8 +100,8 @@ def check(pipeline: str, tables: bool, json_: bool, where: Place) -> None:
     if not may_continue:
         remedy = _check_remedy(definition, verdicts, replace(where.typed, called=pipeline))
         raise RefusedError(
-            f"today's definition of {definition.name} may not continue on the stored tables. "
-            f"Restore it, or {remedy}"
+            f"the current definition of {definition.name} is not compatible with its stored "
+            f"tables. Restore the previous definition, or {remedy}"
         )
     if refused:
         raise RefusedError("\n".join(refused.values()))
@@ -110,9 +110,9 @@ def check(pipeline: str, tables: bool, json_: bool, where: Place) -> None:
 
 
 def registry_of(definition: Pipeline) -> str:
-    """Describe the state of the schema registry; empty without one.
+    """Describe the state of the schema registry; empty if none is configured.
 
-    A run that knows its schemas does not need the registry, so an error here refuses nothing.
+    A run with stored schemas does not need the registry, so an error is returned, not raised.
     """
     from tidelake.kafka.registry import versions_of  # noqa: PLC0415
 
@@ -122,63 +122,74 @@ def registry_of(definition: Pipeline) -> str:
         count = len(versions_of(definition.registry))
     except SourceError as error:
         return str(error)
-    told = f"{count} version{'' if count == 1 else 's'}"
-    return f"the registry answers: {definition.registry.subject} has {told}"
+    versions = f"{count} version{'' if count == 1 else 's'}"
+    return f"schema registry reachable: {definition.registry.subject} has {versions}"
 
 
 def _check_remedy(definition: Pipeline, verdicts: list[TableVerdict], typed: Typed) -> str:
-    # Silver's own columns follow from bronze alone.
+    # Silver can only be recomputed from bronze.
     refused = {verdict.table for verdict in verdicts if not verdict.may_continue}
     if refused <= set(definition.gold_names):
         command = typed("tidelake repair", definition.name, "--hop gold")
-        return f"compute gold anew from silver with: {command}"
+        return f"recompute gold from silver with: {command}"
     run = typed("tidelake backfill run", definition.name)
     promote = typed("tidelake backfill promote", definition.name)
-    return f"let the tables follow with: {run}, then {promote}"
+    return f"rebuild the tables with: {run}, then {promote}"
 
 
 def _show_check(name: str, verdicts: list[TableVerdict], drift: list[FieldDrift]) -> None:
     print_table(
         ["table", "column", "stored", "defined", "verdict"],
         [row for verdict in verdicts for row in _rows(verdict)],
-        title=f"Today's definition of {name} against its tables",
+        title=f"Current definition of {name} against its tables",
     )
     if drift:
         print_table(
-            ["payload field", "", "in the newest payloads", "what follows"],
+            ["payload field", "", "in the newest payloads", "consequence"],
             [[d.field, d.kind, f"{d.rows:,} of {d.sampled:,}", d.follows] for d in drift],
-            title="Fields of the newest arrivals against event.schema",
+            title="Fields of the newest payloads against event.schema",
         )
 
 
 def _rows(verdict: TableVerdict) -> list[list[str | None]]:
-    said = _HOLDS if verdict.may_continue else _UNFIT
+    change_text = _APPLIES if verdict.may_continue else _INCOMPATIBLE
     changed: list[list[str | None]] = [
-        [verdict.table, one.column, one.stored, one.defined, _SAYS[one.verdict]]
-        for one in verdict.differences
+        [
+            verdict.table,
+            difference.column,
+            difference.stored,
+            difference.defined,
+            _VERDICT_TEXTS[difference.verdict],
+        ]
+        for difference in verdict.differences
     ]
-    changed += [[verdict.table, part, None, None, said] for part in verdict.changed]
+    changed += [[verdict.table, part, None, None, change_text] for part in verdict.changed]
     if changed and verdict.standing == "continues":
         return changed
-    return [[verdict.table, None, None, None, _STANDS[verdict.standing]], *changed]
+    return [[verdict.table, None, None, None, _STANDING_TEXTS[verdict.standing]], *changed]
 
 
 def _show_gate(report: GateReport) -> None:
-    failed = [one for one in report.results if not one.passed]
+    failed = [result for result in report.results if not result.passed]
     print_table(
         ["", "table", "expectation", "observed"],
         [
-            ["!!" if one.severity == "critical" else "!", one.table, one.text, one.observed]
-            for one in failed
+            [
+                "!!" if result.severity == "critical" else "!",
+                result.table,
+                result.text,
+                result.observed,
+            ]
+            for result in failed
         ]
-        or [["ok", "all", f"{len(report.results)} expectations hold", ""]],
+        or [["ok", "all", f"all {len(report.results)} expectations met", ""]],
         title=f"Gate: {'open' if report.passed else 'CLOSED'}; !! critical, ! warning",
     )
     say(f"Data Docs: {report.docs}")
 
 
-# Characters of a value in a message.
-_LONGEST = 40
+# Maximum characters of a value in a message.
+_MAX_VALUE_LENGTH = 40
 
 
 @click.command()
@@ -187,12 +198,12 @@ _LONGEST = 40
     "--since",
     metavar=MOMENT,
     callback=moment,
-    help="Judge only what arrived from this instant on (UTC).",
+    help="Only rows that arrived at or after this time (UTC).",
 )
 @click.option(
     "--certificate",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the verdict there; where the file exists, hold the tables against it too.",
+    help="Write the result here, or compare with an earlier one.",
 )
 @as_json
 @located
@@ -222,19 +233,19 @@ def verify(
     else:
         _show_verdict(verdict)
     if not verdict.equal:
-        wrong = [one.table.name for one in verdict.tables if not one.comparison.equal]
+        wrong = [entry.table.name for entry in verdict.tables if not entry.comparison.equal]
         raise UnequalError(
-            f"{', '.join(wrong)}: not what follows from bronze. "
+            f"{', '.join(wrong)}: not equal to the recomputation from bronze. "
             f"{_verify_remedy(verdict.pipeline, wrong, replace(where.typed, called=pipeline))}"
         )
 
 
 def _verify_remedy(pipeline: str, wrong: Sequence[str], typed: Typed) -> str:
     if f"bronze.{pipeline}" in wrong:
-        return "Bronze itself is not what was written: restore the version before it was changed."
+        return "Bronze was changed after it was written: restore the version before the change."
     start = "silver" if all(name.startswith(("gold.", "dim.")) for name in wrong) else "bronze"
     return (
-        f"Compute them anew with: {typed('tidelake backfill run', pipeline, f'--from {start}')}, "
+        f"Recompute them with: {typed('tidelake backfill run', pipeline, f'--from {start}')}, "
         f"then: {typed('tidelake backfill promote', pipeline)}"
     )
 
@@ -244,33 +255,33 @@ def _show_verdict(verdict: Verification) -> None:
         ["", "table", "rows", "differing", "as of version"],
         [
             [
-                "ok" if one.comparison.equal else "!!",
-                one.table.name,
-                one.comparison.rows,
-                one.comparison.differing,
-                one.version,
+                "ok" if entry.comparison.equal else "!!",
+                entry.table.name,
+                entry.comparison.rows,
+                entry.comparison.differing,
+                entry.version,
             ]
-            for one in verdict.tables
+            for entry in verdict.tables
         ],
         title=f"{verdict.pipeline}: {'equal' if verdict.equal else 'NOT EQUAL'}",
     )
-    for one in verdict.tables:
-        for difference in one.comparison.differences:
-            print_line(f"  !! {one.table.name}: {_told(difference)}")
-        more = one.comparison.differing - len(one.comparison.differences)
+    for entry in verdict.tables:
+        for difference in entry.comparison.differences:
+            print_line(f"  !! {entry.table.name}: {_difference_text(difference)}")
+        more = entry.comparison.differing - len(entry.comparison.differences)
         if more > 0:
-            print_line(f"  !! {one.table.name}: … and {more:,} more")
+            print_line(f"  !! {entry.table.name}: … and {more:,} more")
 
 
-def _told(difference: RowDifference) -> str:
+def _difference_text(difference: RowDifference) -> str:
     where = ", ".join(f"{name} {value}" for name, value in difference.where.items())
     columns = ", ".join(
-        name if (e, s) == (None, None) else f"{name} {_cut(s)}, expected {_cut(e)}"
+        name if (e, s) == (None, None) else f"{name} {_shortened(s)}, expected {_shortened(e)}"
         for name, (e, s) in difference.columns.items()
     )
     return f"{difference.kind}: {where}" + (f" ({columns})" if columns else "")
 
 
-def _cut(value: object) -> str:
+def _shortened(value: object) -> str:
     text = "null" if value is None else str(value)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return text if len(text) <= _MAX_VALUE_LENGTH else f"{text[:_MAX_VALUE_LENGTH]}…"

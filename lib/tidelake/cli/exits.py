@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import click
 
 from tidelake.errors import TidelakeError
-from tidelake.object_store import told_of
+from tidelake.object_store import store_error
 from tidelake.visible import is_of_spark, kind_of, visible
 
 UNEXPECTED = 1
@@ -21,7 +21,7 @@ def say(message: str) -> None:
 
 
 def run_command(command: click.Command, arguments: Sequence[str]) -> int:
-    """Run a command; 0 done, 1 unexpected, 2 wrong use, 3 refused, 4 machine, 130 interrupted."""
+    """Run a command; 0 ok, 1 unexpected, 2 usage, 3 refused, 4 environment, 130 interrupted."""
     try:
         result = command.main(list(arguments), standalone_mode=False)
     except TidelakeError as error:
@@ -31,27 +31,27 @@ def run_command(command: click.Command, arguments: Sequence[str]) -> int:
         error.show()
         return 2
     except (click.Abort, KeyboardInterrupt):
-        say("Stopped. What was closed stays; the next run goes on from there.")
+        say("Stopped. Committed batches are kept; the next run continues from there.")
         return INTERRUPTED
     except Exception as error:
-        message, code = _told(error)
+        message, code = _message_of(error)
         say(message)
         return code
     return int(result) if isinstance(result, int) else 0
 
 
-def _told(error: Exception) -> tuple[str, int]:
-    """Return message and exit code of an error of a library; raise any other again."""
-    stored = told_of(error, "stopped")
+def _message_of(error: Exception) -> tuple[str, int]:
+    """Return the message and exit code of a library's error; re-raise any other."""
+    stored = store_error(error, "stopped")
     if stored is not None:
         return f"tidelake: {stored}", stored.exit_code
     if is_of_spark(error):
         from tidelake.spark.session import kept_log  # noqa: PLC0415  Spark is loaded only when needed
 
         log = kept_log(error)
-        return f"tidelake: {kind_of(error)}\nAll of its words: {log}", UNEXPECTED
+        return f"tidelake: {kind_of(error)}\nFull log: {log}", UNEXPECTED
     if not isinstance(error, OSError):
         raise error
-    # Most often a full disk; the system's message is enough.
+    # Most often a full disk; the operating system's message is enough.
     place = f"{error.filename}: " if error.filename else ""
     return f"tidelake: {place}{error.strerror or error}", UNEXPECTED

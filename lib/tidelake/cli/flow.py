@@ -1,4 +1,4 @@
-"""The commands ``run`` and ``fast``; Spark is started last and always stopped."""
+"""The commands ``run`` and ``fast``, and how a command starts and stops Spark."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     from tidelake.runtime.hop import Run
     from tidelake.runtime.triggers import Trigger
 
-# A signal may arrive twice: sent to the process and to its group.
+# One Ctrl-C may arrive twice: sent to the process and to its group. A second signal within this
+# time is ignored.
 _IMPATIENCE_SECONDS = 2.0
-# In real-time mode each partition of the topic occupies a slot.
+# In real-time mode each topic partition occupies a task slot for the whole query.
 _SLOTS = 16
 
 
@@ -38,34 +39,36 @@ _SLOTS = 16
 @click.option(
     "--source",
     metavar="PATH|s3://…|kafka://HOST:PORT/TOPIC",
-    help="Read from here instead of the file's source.",
+    help="Read from here, not from the pipeline file's source.",
 )
 @click.option(
     "--hop",
     type=click.Choice([*HOPS, "all", "dimensions"]),
     default="all",
     show_default=True,
-    help="Which of them; dimensions runs those that the pipeline looks up instead, whole.",
+    help="Hop to run; dimensions: run the pipeline's dimensions.",
 )
 @click.option(
     "--trigger",
     show_default="the environment's, else available-now",
     metavar="WHEN",
-    help="available-now, continuous, or an interval such as '10 seconds'.",
+    help="available-now, continuous or interval ('10 seconds').",
 )
 @located
 def run(pipeline: str, source: str | None, hop: str, trigger: str | None, where: Place) -> None:
-    """Run a pipeline's hops, by default all until the source ends."""
+    """Run a pipeline's hops; by default all, to the source's end."""
     definition = where.pipeline(pipeline, source=source)
     if hop == "dimensions":
         if source is not None:
-            raise UsageError("--source is the pipeline's; each dimension has its own. Leave it out")
+            raise UsageError(
+                "--source replaces the pipeline's source; each dimension has its own. Leave it out"
+            )
         run_dimensions(where, definition, trigger or AVAILABLE_NOW, called=pipeline)
         return
     hops: tuple[Hop, ...] = tuple(name for name in HOPS if hop in (name, "all"))
-    usual: str = getattr(where.environment.triggers, hop)
-    run_pipeline(where, definition, hops, trigger or usual, called=pipeline)
-    say(f"Done. See the books with: {where.typed('tidelake ledger', pipeline)}")
+    default: str = getattr(where.environment.triggers, hop)
+    run_pipeline(where, definition, hops, trigger or default, called=pipeline)
+    say(f"Done. See the ledger with: {where.typed('tidelake ledger', pipeline)}")
 
 
 def run_pipeline(
@@ -81,18 +84,18 @@ def run_pipeline(
 
     ``called`` is the pipeline's name or path on the command line, for messages.
     """
-    # Spark takes seconds to start, so everything that can fail without it comes first.
+    # Spark takes seconds to start, so every check that works without it runs first.
     from tidelake.delta.locks import hold_hops  # noqa: PLC0415
     from tidelake.ops.observers import refuse_unready  # noqa: PLC0415
     from tidelake.ops.status import little_waits  # noqa: PLC0415
     from tidelake.runtime.triggers import parse_trigger  # noqa: PLC0415
 
     when = parse_trigger(trigger)
-    for one in (*first, pipeline) if "bronze" in hops else ():
-        _check_source(place, one)
+    for definition in (*first, pipeline) if "bronze" in hops else ():
+        _check_source(place, definition)
     refuse_unbuilt(pipeline)
     refuse_unready(place.environment)
-    # Locked before Spark starts, so that a second run is refused at once.
+    # Lock before Spark starts, so that a concurrent run is refused at once.
     brief = when.ends and not first and little_waits(place.lake, pipeline)
     with hold_hops(place.lake, pipeline.name, hops), started(place, pipeline, brief=brief) as run:
         from tidelake.ops.observers import observing  # noqa: PLC0415
@@ -112,13 +115,15 @@ def run_dimensions(place: Place, pipeline: Pipeline, trigger: str, *, called: st
 
     dimensions = tuple(pipeline.dimensions.values())
     if not dimensions:
-        say(f"{pipeline.name} looks nothing up: it has no dimensions to run.")
+        say(f"{pipeline.name} has no dimensions: nothing to run.")
         return
     when = parse_trigger(trigger)
     if not when.ends:
-        raise UsageError("dimensions run one after the other, each to its end. Leave --trigger out")
-    for one in dimensions:
-        _check_source(place, one)
+        raise UsageError(
+            "dimensions run in sequence, each to the end of its source. Leave --trigger out"
+        )
+    for dimension in dimensions:
+        _check_source(place, dimension)
     with started(place, pipeline) as run:
         _run_whole(run, dimensions, when)
     say(f"Done. Run the pipeline with: {place.typed('tidelake run', called)}")
@@ -138,13 +143,13 @@ def _check_source(place: Place, pipeline: Pipeline) -> None:
 
     if isinstance(pipeline.source, FilesSource):
         refuse_unbuilt(pipeline)
-        # Before Spark starts; the run itself checks further back than the log.
+        # Fail before Spark starts; the run itself also checks files older than the log.
         taken = taken_files(commits(place.lake.bronze(pipeline.name)))
         check_landing(pipeline.source.path, taken)
 
 
 def refuse_unbuilt(pipeline: Pipeline) -> None:
-    """Raise a NotBuiltError that lists the pipeline's features that are not built yet."""
+    """Raise a NotBuiltError listing the pipeline's unsupported features."""
     missing = unbuilt_features(pipeline)
     if missing:
         raise NotBuiltError(f"{pipeline.file}: {', '.join(missing)}")
@@ -152,7 +157,7 @@ def refuse_unbuilt(pipeline: Pipeline) -> None:
 
 @contextlib.contextmanager
 def started(place: Place, pipeline: Pipeline, *, brief: bool = False) -> Iterator[Run]:
-    """Start Spark for a pipeline, ``brief`` for a few small batches, and stop it in any case."""
+    """Start Spark for a pipeline and always stop it; ``brief`` tunes it for few small batches."""
     refuse_unbuilt(pipeline)
 
     from tidelake.runtime.hop import Run  # noqa: PLC0415
@@ -160,54 +165,54 @@ def started(place: Place, pipeline: Pipeline, *, brief: bool = False) -> Iterato
     from tidelake.spark.internals import BridgeError  # noqa: PLC0415
     from tidelake.spark.session import build_session, reads_of, starts_spark  # noqa: PLC0415
 
-    asked = threading.Event()
-    ours = starts_spark(place.environment)
-    if ours:
+    stop = threading.Event()
+    owns_session = starts_spark(place.environment)
+    if owns_session:
         say(f"Starting Spark for {pipeline.name} {place.lake.place} …")
     catalog, reads = place.lake.catalog, reads_of(pipeline)
     spark = (
         catalog.session() if catalog else build_session(place.environment, reads=reads, brief=brief)
     )
     try:
-        stop_when_asked(asked)
-        yield Run(spark, pipeline, place.lake, place.environment, Progress(say), asked)
+        stop_on_signal(stop)
+        yield Run(spark, pipeline, place.lake, place.environment, Progress(say), stop)
     except (BridgeError, OSError):
-        if not asked.is_set():
+        if not stop.is_set():
             raise
         raise KeyboardInterrupt from None
     finally:
         # The signal may have stopped the JVM already.
-        with contextlib.suppress(*((BridgeError, OSError) if asked.is_set() else ())):
-            # A runtime's own session serves others too.
-            if ours:
+        with contextlib.suppress(*((BridgeError, OSError) if stop.is_set() else ())):
+            # A managed runtime's session is shared, so it must not be stopped.
+            if owns_session:
                 spark.stop()
 
 
-def stop_when_asked(stop: threading.Event) -> None:
-    """Set an event at Ctrl-C and SIGTERM; a second signal ends the process at once.
+def stop_on_signal(stop: threading.Event) -> None:
+    """Set an event on Ctrl-C or SIGTERM; a second signal ends the process at once.
 
-    PySpark's own handler calls the JVM during another call, which breaks the connection.
+    PySpark's own handler would call the JVM during another call, which breaks the connection.
     """
-    first: list[float] = []
+    first_at: list[float] = []
 
-    def ask(number: int, frame: FrameType | None) -> None:
-        if first and time.monotonic() - first[0] > _IMPATIENCE_SECONDS:
+    def handle(number: int, frame: FrameType | None) -> None:
+        if first_at and time.monotonic() - first_at[0] > _IMPATIENCE_SECONDS:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
-        if not first:
-            first.append(time.monotonic())
+        if not first_at:
+            first_at.append(time.monotonic())
             say("Stopping …")
             # Errors of interrupted calls are expected.
             logging.disable(logging.CRITICAL)
             stop.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, ask)
+        signal.signal(number, handle)
 
 
 @click.group()
 def fast() -> None:
-    """Send alerts within milliseconds, and check them later."""
+    """Send alerts within milliseconds and reconcile them later."""
 
 
 @fast.command("run")
@@ -215,7 +220,7 @@ def fast() -> None:
 @click.option(
     "--source",
     metavar="PATH|kafka://HOST:PORT/TOPIC",
-    help="Read from here instead of the file's source.",
+    help="Read from here, not from the pipeline file's source.",
 )
 @located
 def fast_run(pipeline: str, source: str | None, where: Place) -> None:
@@ -246,7 +251,7 @@ def fast_run(pipeline: str, source: str | None, where: Place) -> None:
 @as_json
 @located
 def reconcile(pipeline: str, json_: bool, where: Place) -> None:
-    """Confirm or retract each fast alert, and list missed ones."""
+    """Confirm or retract fast alerts, and list missed ones."""
     _refuse_catalog(where)
     definition = where.pipeline(pipeline)
     detection, lane = fast_lane(definition)
@@ -258,19 +263,21 @@ def reconcile(pipeline: str, json_: bool, where: Place) -> None:
     if json_:
         print_json({"detection": detection.name, "table": found.table, "rules": found.counts})
         return
-    rows = [[rule, *(counts[one] for one in VERDICTS)] for rule, counts in found.counts.items()]
+    rows = [
+        [rule, *(counts[verdict] for verdict in VERDICTS)] for rule, counts in found.counts.items()
+    ]
     print_table(["rule", *VERDICTS], rows, title=f"Fast alerts of {detection.name}")
     query = f"SELECT * FROM {found.table} WHERE verdict = 'missed'"
-    asked = where.typed(f'tidelake sql "{query}"')
-    say(f"See each with: {asked}")
+    command = where.typed(f'tidelake sql "{query}"')
+    say(f"See missed alerts with: {command}")
 
 
 def fast_lane(pipeline: Pipeline) -> tuple[Detection, FastLane]:
-    """Return the detection with a fast lane; raise a UsageError unless there is exactly one."""
-    found = [(one, one.fast) for one in pipeline.detections if one.fast]
+    """Return the detection that has a fast lane; raise a UsageError unless exactly one has."""
+    found = [(detection, detection.fast) for detection in pipeline.detections if detection.fast]
     if len(found) != 1:
         raise UsageError(
-            f"{pipeline.file}: {len(found)} detections have a fast lane, and it takes one: write "
+            f"{pipeline.file}: {len(found)} detections have a fast lane; exactly one must: write "
             "fast: {topic: …} under it"
         )
     return found[0]
@@ -278,5 +285,5 @@ def fast_lane(pipeline: Pipeline) -> tuple[Detection, FastLane]:
 
 def _refuse_catalog(where: Place) -> None:
     if where.lake.catalog is not None:
-        # The fast lane's copies of tables are folders.
+        # The fast lane copies tables as folders, which a catalog does not have.
         raise NotBuiltError("The fast lane on a catalog", "Give --root DIR to run it on paths.")

@@ -1,4 +1,4 @@
-"""The command ``init``: a new pipeline from a sample, by questions or by options."""
+"""The command ``init``: create a pipeline from a sample, by prompts or options."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tidelake.scaffold.sample import Sample
 
 _LINES = 10_000
-# Candidates that are listed before a question.
+# Number of candidates listed before a prompt.
 _SHOWN = 3
 
 
@@ -36,7 +36,7 @@ _SHOWN = 3
 @click.option(
     "--source",
     metavar="PATH|kafka://HOST:PORT/TOPIC",
-    help="Where records come from: a folder or file of JSON lines, or a topic.",
+    help="Source: folder or file of JSON lines, or a topic.",
 )
 @click.option(
     "--sample",
@@ -44,20 +44,20 @@ _SHOWN = 3
     metavar="PATH",
     help="Infer from this file or folder instead of the source.",
 )
-@click.option("--id", "id_", metavar="SQL", help="What tells events apart: a field, or SQL.")
-@click.option("--time", metavar="SQL", help="When an event was: a field, or SQL.")
-@click.option("--key", metavar="COLUMN", help="What the first gold table groups by, or none.")
+@click.option("--id", "id_", metavar="SQL", help="Event id: a field, or SQL.")
+@click.option("--time", metavar="SQL", help="Event time: a field, or SQL.")
+@click.option("--key", metavar="COLUMN", help="Key of the first gold table, or none.")
 @click.option(
     "--window",
     metavar="DURATION",
     callback=duration,
-    help="How long its windows are: '1 hour'.",
+    help="Window size of that table: '1 hour'.",
 )
 @click.option(
     "--delay",
     metavar="DURATION",
     callback=duration,
-    help="How far out of order events come: '10 minutes'.",
+    help="Watermark delay: '10 minutes'.",
 )
 @click.option(
     "--to",
@@ -65,16 +65,16 @@ _SHOWN = 3
     type=click.Path(path_type=Path),
     default=Path(),
     metavar="DIR",
-    help="Write here instead of into the current folder.",
+    help="Write to this folder, not to the current one.",
 )
 @click.option(
     "--lines",
     type=click.IntRange(min=1),
     default=_LINES,
     show_default=True,
-    help="How many records to look at.",
+    help="Maximum number of records to sample.",
 )
-@click.option("--yes", "-y", is_flag=True, help="Ask nothing; take what the sample suggests.")
+@click.option("--yes", "-y", is_flag=True, help="Do not prompt; use what the sample suggests.")
 @as_json
 @placed
 def init(
@@ -94,29 +94,29 @@ def init(
     from tidelake.scaffold.payload import payload_of  # noqa: PLC0415
 
     environment = load_environment(env, root=root)
-    asking = not yes and not json_ and sys.stdin.isatty()
-    if source is None and asking:
-        source = click.prompt("Where do records come from (folder, file or kafka://…)", err=True)
+    interactive = not yes and not json_ and sys.stdin.isatty()
+    if source is None and interactive:
+        source = click.prompt("Source of the records (folder, file or kafka://…)", err=True)
     if source is None and sample is None:
         raise UsageError(
-            "Say where the records come from: tidelake init NAME --source PATH, or "
+            "No source was given: tidelake init NAME --source PATH, or "
             "--source kafka://HOST:PORT/TOPIC."
         )
     if choices["window"] == timedelta(0):
         raise UsageError("--window must be longer than 0")
     origin = source if source is not None else str(sample)
     suggested = _name_from(origin)
-    if name is None and asking:
+    if name is None and interactive:
         name = click.prompt("Name of the pipeline", default=suggested, err=True)
     name = name or suggested
     files = files_for(target, name)
     topic = address_of(origin) if is_address(origin) else None
-    found = _sampled(topic, sample or Path(origin), sample is not None, lines)
+    sampled = _take_sample(topic, sample or Path(origin), sample is not None, lines)
     place: str | Address = topic or source_in(target, Path(origin))
-    payload = payload_of(found.values)
-    if asking:
-        choices = _ask(found, payload, choices, from_topic=topic is not None)
-    draft = draft_of(name, place, found, payload, **choices)
+    payload = payload_of(sampled.values)
+    if interactive:
+        choices = _prompt_for_choices(sampled, payload, choices, from_topic=topic is not None)
+    draft = draft_of(name, place, sampled, payload, **choices)
     written = [str(path) for path in write(files, draft, environment)]
     if json_:
         print_json(_as_json(draft, written))
@@ -138,10 +138,10 @@ def init(
     _say_next(draft, target, Typed(root, env))
 
 
-def _ask(
+def _prompt_for_choices(
     sample: Sample, payload: Payload, choices: dict[str, Any], *, from_topic: bool
 ) -> dict[str, Any]:
-    """Ask for what no option says; an answer that does not fit the sample is asked again."""
+    """Prompt for each choice without an option; repeat a prompt whose answer does not fit."""
     from tidelake.scaffold.draft import NO_KEY, draft_of  # noqa: PLC0415
     from tidelake.scaffold.guesses import event_ids, event_times  # noqa: PLC0415
 
@@ -163,18 +163,18 @@ def _ask(
     ids, times = event_ids(sample, payload), event_times(payload, from_topic=from_topic)
     say(f"{len(sample.records):,} records, {len(payload.fields)} fields.")
     for what, candidates in (("id", ids), ("time", times)):
-        for one in candidates[:_SHOWN]:
-            say(f"  {what:<5} {one.sql}: {one.why}")
-    ask("id_", "What tells events apart", ids[0].sql)
-    ask("time", "When was an event", times[0].sql)
-    ask("key", "What does the first gold table group by", draft().table.key or NO_KEY)
-    ask("window", "How long are its windows", as_text(draft().table.size))
+        for candidate in candidates[:_SHOWN]:
+            say(f"  {what:<5} {candidate.sql}: {candidate.why}")
+    ask("id_", "Event id", ids[0].sql)
+    ask("time", "Event time", times[0].sql)
+    ask("key", "Key of the first gold table", draft().table.key or NO_KEY)
+    ask("window", "Window size of that table", as_text(draft().table.size))
     late = draft().lateness
-    ask("delay", f"How far do events come out of order ({late.why})", as_text(late.delay))
+    ask("delay", f"Watermark delay ({late.why})", as_text(late.delay))
     return choices
 
 
-def _sampled(topic: Address | None, path: Path, from_file: bool, lines: int) -> Sample:
+def _take_sample(topic: Address | None, path: Path, from_file: bool, lines: int) -> Sample:
     from tidelake.scaffold.sample import Record, read_files, sample_of  # noqa: PLC0415
 
     if topic is None or from_file:
@@ -184,16 +184,16 @@ def _sampled(topic: Address | None, path: Path, from_file: bool, lines: int) -> 
     try:
         records = first_records(topic, count=lines)
     except (SourceError, MachineError) as error:
-        # Also a cluster that requires a login: only a pipeline file has options.
-        message = f"{error} Or give a file of its records: --sample FILE."
+        # Also where the cluster requires a login: Kafka options exist only in a pipeline file.
+        message = f"{error} Or pass a file of its records: --sample FILE."
         raise type(error)(message) from error
     return sample_of(
         Record(
-            f"{topic.topic} partition {one.partition} offset {one.offset}",
-            str(one.partition),
-            one.value,
+            f"{topic.topic} partition {record.partition} offset {record.offset}",
+            str(record.partition),
+            record.value,
         )
-        for one in records
+        for record in records
     )
 
 
@@ -231,7 +231,7 @@ def _say_next(draft: Draft, target: Path, typed: Typed) -> None:
     if draft.examples:
         say(f"tests/{draft.name}.sample.jsonl holds {len(draft.examples)} records of the sample.")
     table = draft.table
-    # All columns, the system's own among them, would be too many for a screen.
+    # SELECT * would include the system columns and not fit a screen.
     bounds = ["window_start", *([table.key] if table.key else [])]
     shown = ", ".join([*bounds, *(name for name, _, _ in table.measures)])
     commands = [

@@ -1,4 +1,4 @@
-"""Entry points of the scheduled jobs, one each; the schedule's arguments come after their own."""
+"""Entry points of the scheduled jobs; a schedule's arguments are appended to the command."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidelake.cli.exits import run_command
 
 def _job(*command: str) -> Callable[[], None]:
     def run() -> None:
-        # Done well it returns, since Databricks takes any SystemExit for a failure.
+        # Return on success: Databricks treats any SystemExit as a failure.
         code = run_command(app, [*command, *sys.argv[1:]])
         if code:
             sys.exit(code)
@@ -24,10 +24,10 @@ ingest = _job("run", "--hop", "bronze")
 refine = _job("run", "--hop", "silver")
 publish = _job("run", "--hop", "gold")
 stream = _job("run", "--trigger", "continuous")
-# Exit code 3 closes the gate for the tasks behind it.
+# Exit code 3 fails the task, so the tasks that depend on it do not run.
 gate = _job("check", "--tables")
 verify = _job("verify")
-# Fails, so that somebody is notified, while a critical alert of the pipeline is open.
+# Fails while a critical alert of the pipeline is open, so that the scheduler notifies somebody.
 alerts = _job("alerts")
 maintain = _job("maintain")
 # A schedule passes its range as ``--start`` and ``--end``.

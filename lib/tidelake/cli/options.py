@@ -1,4 +1,4 @@
-"""Options that many commands share, and their values."""
+"""Options shared by commands, and the parsers of their values."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Command = Callable[..., Any]
 
 
 def moment(_: click.Context, __: click.Parameter, value: str | None) -> datetime | None:
-    """Parse an instant in ISO 8601, in UTC unless it has another offset.
+    """Parse an ISO 8601 timestamp, in UTC unless it has another offset.
 
-    Empty is None: a schedule cannot leave a parameter out.
+    Empty is None: a schedule cannot omit a parameter.
     """
     if not value:
         return None
@@ -31,7 +31,7 @@ def moment(_: click.Context, __: click.Parameter, value: str | None) -> datetime
         found = datetime.fromisoformat(value)
     except ValueError as error:
         raise click.BadParameter(
-            f"'{value}' is no instant; write it as 2026-01-05 or 2026-01-05T06:30:00Z"
+            f"'{value}' is not a timestamp; write it as 2026-01-05 or 2026-01-05T06:30:00Z"
         ) from error
     return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
 
@@ -46,7 +46,7 @@ def duration(_: click.Context, __: click.Parameter, value: str | None) -> timede
 
 @dataclass(frozen=True)
 class Place:
-    """The tables that a command works on; ``typed`` adds its options to commands in messages."""
+    """The lake of a command; ``typed`` repeats ``--root`` and ``--env`` in suggested commands."""
 
     environment: Environment
     lake: Lake
@@ -57,8 +57,8 @@ class Place:
         return load_pipeline(name, self.environment, source=source)
 
 
-as_json = click.option("--json", "json_", is_flag=True, help="Print JSON for machines.")
-# It may be left out where there is only one.
+as_json = click.option("--json", "json_", is_flag=True, help="Print JSON.")
+# Optional if there is only one pipeline.
 of_pipeline = click.argument(
     "pipeline",
     required=False,
@@ -67,7 +67,7 @@ of_pipeline = click.argument(
 _root = click.option(
     "--root",
     metavar="DIR|s3://…",
-    help="Where tables and checkpoints live: a folder, or s3://bucket/prefix.",
+    help="Root of tables and checkpoints: folder or s3:// prefix.",
 )
 _env = click.option("--env", metavar="NAME", help="Environment: local, dev or prod.")
 
@@ -78,7 +78,7 @@ def placed(command: Command) -> Command:
 
 
 def located(command: Command) -> Command:
-    """Add ``--root`` and ``--env``, and pass what they resolve to as ``where``."""
+    """Add ``--root`` and ``--env``, and pass the resolved ``Place`` as ``where``."""
 
     @functools.wraps(command)
     def resolved(root: str | None, env: str | None, **options: Any) -> Any:
@@ -88,7 +88,7 @@ def located(command: Command) -> Command:
 
 
 def place(root: str | None, env: str | None) -> Place:
-    """Return the place that ``--root`` and ``--env`` name, or raise where it cannot be used."""
+    """Resolve ``--root`` and ``--env``; raise if the root cannot be used."""
     environment = load_environment(env, root=root)
     if environment.root is not None:
         refuse_unusable(environment.root)

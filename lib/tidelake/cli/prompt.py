@@ -23,7 +23,7 @@ from prompt_toolkit.output import Output
 from pygments.lexers.sql import SqlLexer
 
 from tidelake.cli.exits import say
-from tidelake.cli.render import FORMATS, Format, answer_to, counted, laid_out, write_answer
+from tidelake.cli.render import FORMATS, Format, answer_to, counted, format_answer, write_answer
 from tidelake.delta.log import newest_version
 from tidelake.delta.tables import Lake
 from tidelake.errors import TidelakeError, UsageError
@@ -31,15 +31,15 @@ from tidelake.ledger.query import Answer, AnswerFile, ask
 from tidelake.visible import visible
 
 _FIRST, _NEXT = "tidelake> ", "     ...> "
-# By name: the argument, the help text, and words that complete it (None: tables).
+# Command name -> argument, help text, completions of the argument (None: table names).
 COMMANDS: dict[str, tuple[str, str, tuple[str, ...] | None]] = {
     ".tables": ("", "list the tables", ()),
     ".describe": ("TABLE", "list a table's columns and types", None),
-    ".consistent": ("on|off", "see all tables as the last epoch had them", ("on", "off")),
-    ".format": ("|".join(FORMATS), "how answers are shown", FORMATS),
-    ".output": ("FILE", "write the next answer to a .csv, .parquet or .json file", ()),
-    ".help": ("", "this list", ()),
-    ".exit": ("", "end (Ctrl-D too)", ()),
+    ".consistent": ("on|off", "read all tables as of the last epoch", ("on", "off")),
+    ".format": ("|".join(FORMATS), "set the output format of results", FORMATS),
+    ".output": ("FILE", "write the next result to a .csv, .parquet or .json file", ()),
+    ".help": ("", "list the dot commands", ()),
+    ".exit": ("", "exit (or Ctrl-D)", ()),
 }
 KEYWORDS = (
     *("SELECT", "FROM", "WHERE", "GROUP BY", "GROUP BY ALL", "HAVING", "ORDER BY", "LIMIT"),
@@ -54,11 +54,11 @@ _TABLE = re.compile(r"\b(?:FROM|JOIN|DESCRIBE)\s+$", re.IGNORECASE)
 _NAMED = re.compile(
     r"\b(?:FROM|JOIN|,)\s*(?P<table>[a-z]+\.\w+)(?:\s+(?:AS\s+)?(?P<alias>\w+))?", re.IGNORECASE
 )
-# Words after a table's name that are no alias.
+# Keywords that follow a table name and are not an alias.
 _NO_ALIAS = re.compile(
     "where|group|order|limit|join|left|inner|on|using|having|union|qualify", re.IGNORECASE
 )
-# A semicolon ends a statement, but not inside of strings, quoted names and comments.
+# A semicolon ends a statement, except inside strings, quoted identifiers and comments.
 _PART = re.compile(
     r"""
     '(?:[^']|'')*'?
@@ -73,12 +73,12 @@ _PART = re.compile(
 _COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
-def talk(
+def run_prompt(
     lake: Lake, *, consistent: bool, input: Input | None = None, output: Output | None = None
 ) -> None:
-    """Answer statements until Ctrl-D; Ctrl-C clears the line, or cancels the running statement.
+    """Run statements until Ctrl-D; Ctrl-C clears the line or cancels the running statement.
 
-    ``input`` and ``output`` replace the terminal.
+    ``input`` and ``output`` replace the terminal in tests.
     """
     catalogue = Catalogue(lake)
     conversation = Conversation(catalogue, _page, say, _width, consistent=consistent)
@@ -95,7 +95,8 @@ def talk(
         input=input,
         output=output,
     )
-    say(f"{len(catalogue.tables())} tables {lake.place}. End a statement with ;  .help helps.")
+    count = len(catalogue.tables())
+    say(f"{count} tables {lake.place}. End a statement with ;  .help lists commands.")
     while not conversation.ended:
         try:
             text = session.prompt()
@@ -107,16 +108,16 @@ def talk(
 
 
 def answer_piped(lake: Lake, *, consistent: bool, json_: bool) -> int:
-    """Answer the statements on stdin; return the exit code of the first error."""
-    how: Format = "json" if json_ else "table"
+    """Run the statements on stdin; return the exit code of the first error, or 0."""
+    output_format: Format = "json" if json_ else "table"
     conversation = Conversation(
-        Catalogue(lake), _show_plainly, say, _width, consistent=consistent, format=how
+        Catalogue(lake), _show_plainly, say, _width, consistent=consistent, format=output_format
     )
     return answer_all(conversation, sys.stdin.read())
 
 
 def answer_all(conversation: Conversation, text: str) -> int:
-    """Answer every statement, also those after an error; return the first error's exit code."""
+    """Run every statement, also those after an error; return the first error's exit code."""
     code = 0
     for statement in statements_of(text):
         try:
@@ -133,9 +134,9 @@ def answer_all(conversation: Conversation, text: str) -> int:
 
 
 def _page(text: str) -> None:
-    """Print an answer, through a pager if it is longer than the screen."""
+    """Print a result, through a pager if it is longer than the screen."""
     if sys.stdout.isatty():
-        # CSV has values as they are, control characters included.
+        # CSV output contains raw values, control characters included.
         text = visible(text, lines=True)
     if text.count("\n") > shutil.get_terminal_size().lines - 3:
         click.echo_via_pager(text)
@@ -152,7 +153,7 @@ def _width() -> int:
 
 
 def _history() -> History:
-    """Open the history file, readable by its owner only: statements may hold personal data."""
+    """Open the history file, readable only by its owner: statements may contain personal data."""
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     folder = Path(state) / "tidelake"
     try:
@@ -184,15 +185,15 @@ class _Completer(Completer):
 
     def get_completions(self, document: Document, _: CompleteEvent) -> Iterable[Completion]:
         before, after = document.text_before_cursor, document.text_after_cursor
-        known = self._catalogue
-        return suggestions(before, after, known.tables(), known.columns)
+        catalogue = self._catalogue
+        return suggestions(before, after, catalogue.tables(), catalogue.columns)
 
 
 @dataclass
 class Conversation:
-    """The settings of a session, and where its output goes.
+    """The settings and output functions of a prompt session.
 
-    ``show`` prints an answer, ``say`` a message; ``target`` is the file for the next answer.
+    ``show`` prints a result, ``say`` a message; ``target`` is the file for the next result.
     """
 
     catalogue: Catalogue
@@ -205,22 +206,22 @@ class Conversation:
     ended: bool = field(default=False, init=False)
 
     def answer(self, statement: str) -> None:
-        """Answer a statement, or execute a dot command."""
+        """Run a statement or a dot command."""
         lake = self.catalogue.lake
         if statement.startswith("."):
-            self._obey(statement.split())
+            self._run_dot_command(statement.split())
         elif self.target is not None:
             write_answer(lake, statement, self.target, consistent=self.consistent, say=self.say)
             self.target = None
         else:
             answer = answer_to(lake, statement, consistent=self.consistent, say=self.say)
-            text, was_cut = laid_out(answer, self.format, self.width())
+            text, was_cut = format_answer(answer, self.format, self.width())
             self.show(text)
             self.say(counted(len(answer.rows)))
             if was_cut:
-                self.say("Cut to the width of the terminal; all of it with: .format vertical")
+                self.say("Truncated to the terminal width; show everything with: .format vertical")
 
-    def _obey(self, words: Sequence[str]) -> None:
+    def _run_dot_command(self, words: Sequence[str]) -> None:
         match [words[0].lower(), *words[1:]]:
             case [".tables"]:
                 self._list(("table",), [(name,) for name in self.catalogue.tables()])
@@ -231,59 +232,59 @@ class Conversation:
                 self._list(("column", "type"), columns)
             case [".consistent", ("on" | "off") as switch]:
                 self.consistent = switch == "on"
-                self.say(f"consistent reading is {switch}")
-            case [".format", how] if how in FORMATS:
-                self.format = how
+                self.say(f"consistent reads are {switch}")
+            case [".format", name] if name in FORMATS:
+                self.format = name
             case [".output", file]:
                 self.target = AnswerFile(Path(file).expanduser())
-                self.say(f"The next answer goes to {file}")
+                self.say(f"The next result is written to {file}")
             case [".help"]:
-                told = [
-                    (f"{name} {takes}".rstrip(), does)
-                    for name, (takes, does, _) in COMMANDS.items()
+                rows = [
+                    (f"{name} {argument}".rstrip(), help_text)
+                    for name, (argument, help_text, _) in COMMANDS.items()
                 ]
-                self._list(("command", "does"), told)
+                self._list(("command", "description"), rows)
             case [".exit" | ".quit"]:
                 self.ended = True
             case _:
-                raise UsageError(f"{' '.join(words)!r} is no command; .help lists them.")
+                raise UsageError(f"{' '.join(words)!r} is not a command; .help lists them.")
 
     def _list(self, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-        self.show(laid_out(Answer(columns, tuple(rows)), self.format, self.width())[0])
+        self.show(format_answer(Answer(columns, tuple(rows)), self.format, self.width())[0])
 
 
-# Columns of a table, each with its name and DuckDB's type.
+# Columns of a table: name and DuckDB type.
 Columns = Sequence[tuple[str, str]]
 
 
 @dataclass
 class Catalogue:
-    """The tables of a lake, and their columns at the newest version."""
+    """The tables of a lake and their columns, cached by table version."""
 
     lake: Lake
-    _known: dict[tuple[str, int], Columns] = field(default_factory=dict)
+    _columns: dict[tuple[str, int], Columns] = field(default_factory=dict)
 
     def tables(self) -> list[str]:
         """List the tables by layer."""
         return [table.name for table in self.lake.existing()]
 
     def columns(self, table: str) -> Columns:
-        """List a table's columns; none if it does not exist or cannot be read."""
+        """List a table's columns; empty if it does not exist or cannot be read."""
         name = table.lower().removesuffix("__final")
         if name not in self.tables():
             return ()
         key = name, newest_version(self.lake.table(name))
-        if key not in self._known:
+        if key not in self._columns:
             try:
                 described = ask(self.lake, f"DESCRIBE {name}").rows
             except TidelakeError:
                 return ()
-            self._known[key] = [(row[0], row[1]) for row in described]
-        return self._known[key]
+            self._columns[key] = [(row[0], row[1]) for row in described]
+        return self._columns[key]
 
 
 def statements_of(text: str) -> Iterator[str]:
-    """Split a text into statements and dot commands, which end with their line.
+    """Split a text into statements, ended by semicolons, and dot commands, ended by newlines.
 
     The last statement needs no semicolon.
     """
@@ -300,7 +301,7 @@ def statements_of(text: str) -> Iterator[str]:
 
 
 def is_complete(text: str) -> bool:
-    """Return whether Enter sends the text, instead of starting another line."""
+    """Return whether Enter submits the text rather than inserting a line break."""
     if _is_blank(text) or text.lstrip().startswith("."):
         return True
     rest: str | None = text
@@ -310,7 +311,7 @@ def is_complete(text: str) -> bool:
 
 
 def _first(text: str) -> tuple[str, str | None]:
-    """Return a text's first statement and the rest after its semicolon, None without one."""
+    """Split off the first statement; the rest after its semicolon is None if there is none."""
     for part in _PART.finditer(text):
         if part["end"]:
             return text[: part.start()], text[part.end() :]
@@ -324,7 +325,7 @@ def _is_blank(text: str) -> bool:
 def suggestions(
     before: str, after: str, tables: Sequence[str], columns: Callable[[str], Columns]
 ) -> list[Completion]:
-    """Return completions between two texts, columns of the tables in either one's FROM first."""
+    """Return completions at a cursor between two texts, columns of the FROM tables first."""
     if before.lstrip().startswith("."):
         command, blank, begun = before.lstrip().partition(" ")
         if not blank:
@@ -333,13 +334,13 @@ def suggestions(
         return _matching(((name, "") for name in (tables if values is None else values)), begun)
     word = _WORD.search(before)
     begun = word[0] if word else ""
-    lead = before[: len(before) - len(begun)]
+    preceding = before[: len(before) - len(begun)]
     named = _named(before + after)
     owner, dot, part = begun.rpartition(".")
     if dot and owner.lower() in named:
         return _matching(columns(named[owner.lower()]), part)
     all_tables = [(table, "table") for table in tables]
-    if dot or _TABLE.search(lead):
+    if dot or _TABLE.search(preceding):
         return _matching(all_tables, begun)
     own = [
         (name, f"{kind}, {table}")
@@ -350,7 +351,7 @@ def suggestions(
 
 
 def _named(statement: str) -> dict[str, str]:
-    """Return the tables that a statement reads, by name and by alias."""
+    """Map table names and aliases in a statement to tables."""
     found = {}
     for match in _NAMED.finditer(statement):
         table, alias = match["table"].lower(), match["alias"]
@@ -361,7 +362,7 @@ def _named(statement: str) -> dict[str, str]:
 
 
 def _matching(candidates: Iterable[tuple[str, str]], begun: str) -> list[Completion]:
-    """Return the candidates that start with ``begun``; columns with "_" only if it has one."""
+    """Return candidates with prefix ``begun``; "_" columns only if it starts with "_"."""
     kept: dict[str, Completion] = {}
     for text, about in candidates:
         hidden = text.startswith("_") and not begun.startswith("_")

@@ -1,4 +1,4 @@
-"""Output on stdout: tables, JSON and the formats of the prompt."""
+"""Format output on stdout: tables, JSON and the result formats of the SQL prompt."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from rich.table import Table
 from tidelake.visible import visible, visible_json
 
 if TYPE_CHECKING:
-    # They import Spark.
+    # These modules import Spark.
     from tidelake.delta.tables import Lake
     from tidelake.ledger.query import Answer, AnswerFile
 
 Format = Literal["table", "vertical", "csv", "json"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 _WIDTH = 100
-# The minimum width of a column.
-_NARROWEST = 8
-# Between two columns, and on both sides.
+# Minimum characters of a column.
+_MIN_WIDTH = 8
+# Characters between two columns, and in total at both edges.
 _PADDING = 3
 
 
@@ -46,11 +46,11 @@ def print_line(text: str) -> None:
 def print_table(
     columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None
 ) -> None:
-    """Print rows as a table, or as a block a row if it is too wide."""
+    """Print rows as a table, or as one block per row if a table would be too wide."""
     kept = [list(row) for row in rows]
     columns = [visible(column) for column in columns]
     width = min(Console(file=sys.stdout).width, _WIDTH) if sys.stdout.isatty() else _WIDTH
-    if len(columns) * _NARROWEST > width:
+    if len(columns) * _MIN_WIDTH > width:
         print(_blocks(columns, kept), end="")
         return
     title = None if title is None else visible(title)
@@ -64,37 +64,37 @@ def _draw(
     rows: Sequence[Sequence[Any]],
     file: IO[str],
     width: int,
-    **how: Any,
+    **options: Any,
 ) -> None:
     for index, column in enumerate(columns):
-        table.add_column(column, justify=_side(rows, index), **how)
+        table.add_column(column, justify=_alignment(rows, index), **options)
     for row in rows:
         table.add_row(*[cell(value) for value in row[: len(columns)]])
     Console(file=file, width=width, markup=False, highlight=False).print(table)
 
 
-def laid_out(answer: Answer, how: Format, width: int) -> tuple[str, bool]:
-    """Format an answer; return the text, and whether a table was cut to the width."""
+def format_answer(answer: Answer, output_format: Format, width: int) -> tuple[str, bool]:
+    """Format a query result; return the text and whether a table was truncated to the width."""
     columns = [visible(column) for column in answer.columns]
-    if how == "vertical":
+    if output_format == "vertical":
         return _blocks(columns, answer.rows), False
-    if how == "json":
+    if output_format == "json":
         lines = [json.dumps(for_json(row), ensure_ascii=False) for row in answer.as_dicts()]
         return "".join(f"{visible_json(line)}\n" for line in lines), False
-    written = io.StringIO()
-    if how == "csv":
-        writer = csv.writer(written, lineterminator="\n")
+    buffer = io.StringIO()
+    if output_format == "csv":
+        writer = csv.writer(buffer, lineterminator="\n")
         writer.writerow(answer.columns)
         for row in answer.rows:
             writer.writerow(["" if value is None else for_json(value) for value in row])
-        return written.getvalue(), False
-    shown = columns[: max(1, width // (_NARROWEST + _PADDING))]
+        return buffer.getvalue(), False
+    shown = columns[: max(1, width // (_MIN_WIDTH + _PADDING))]
     cells = [[cell(value) for value in row[: len(shown)]] for row in answer.rows]
     needed = sum(max(map(cell_len, column)) for column in zip(shown, *cells, strict=True))
     cut = len(shown) < len(columns) or needed + _PADDING * len(shown) + 1 > width
     table = Table(box=SIMPLE_HEAD)
-    _draw(table, shown, answer.rows, written, width, no_wrap=True, overflow="ellipsis")
-    return "".join(f"{line.rstrip()}\n" for line in written.getvalue().splitlines()), cut
+    _draw(table, shown, answer.rows, buffer, width, no_wrap=True, overflow="ellipsis")
+    return "".join(f"{line.rstrip()}\n" for line in buffer.getvalue().splitlines()), cut
 
 
 def _blocks(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -107,15 +107,15 @@ def _blocks(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     return "".join(lines)
 
 
-def _side(rows: Sequence[Sequence[Any]], index: int) -> Literal["left", "right"]:
-    """Return the alignment of a column: right if it holds numbers alone."""
+def _alignment(rows: Sequence[Sequence[Any]], index: int) -> Literal["left", "right"]:
+    """Return the alignment of a column: right if it holds only numbers."""
     values = [row[index] for row in rows]
     numeric = all(value is None or isinstance(value, int | float | Decimal) for value in values)
     return "right" if values and numeric else "left"
 
 
 def for_json(value: object) -> object:
-    """Convert a value for JSON: other types become text, NaN and infinity null."""
+    """Convert a value for JSON: NaN and infinity become null, types unknown to JSON text."""
     if isinstance(value, dict):
         return {str(_plain(key)): for_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -128,7 +128,7 @@ def for_json(value: object) -> object:
 
 
 def cell(value: object) -> str:
-    """Format a value in one line."""
+    """Format a value as one line of text."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -153,7 +153,7 @@ def _plain(value: object) -> object:
 
 
 def answer_to(lake: Lake, query: str, *, consistent: bool, say: Callable[[str], None]) -> Answer:
-    """Answer a statement; ``consistent`` reads the last epoch, and names it."""
+    """Run a statement; ``consistent`` reads as of the last epoch and reports it."""
     from tidelake.ledger.query import ask_at_epoch, ask_for_user  # noqa: PLC0415
 
     if not consistent:
@@ -167,7 +167,7 @@ def answer_to(lake: Lake, query: str, *, consistent: bool, say: Callable[[str], 
 def write_answer(
     lake: Lake, query: str, target: AnswerFile, *, consistent: bool, say: Callable[[str], None]
 ) -> None:
-    """Write a statement's answer to a file."""
+    """Write a statement's result to a file."""
     from tidelake.ledger.query import write_at_epoch, write_for_user  # noqa: PLC0415
 
     if consistent:

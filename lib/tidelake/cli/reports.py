@@ -18,13 +18,13 @@ from tidelake.errors import UnbalancedError
 from tidelake.typed import Typed
 
 if TYPE_CHECKING:
-    # Spark comes with them, and not every command needs it.
+    # These modules import Spark, which not every command needs.
     from tidelake.ledger.query import Answer
     from tidelake.ledger.terms import Ledger
     from tidelake.ops.status import SourceLag, Status
 
 _TOP = 3
-# --json has the others.
+# Partitions shown; --json lists all.
 _PARTITIONS = 20
 _TIME = "%Y-%m-%d %H:%M:%SZ"
 _Rows = Sequence[Sequence[object]]
@@ -35,7 +35,7 @@ _Rows = Sequence[Sequence[object]]
 @as_json
 @located
 def status(pipeline: str, json_: bool, where: Place) -> None:
-    """Show the progress and the lag of each hop."""
+    """Show the progress and lag of each hop."""
     from tidelake.ops.status import read_status  # noqa: PLC0415
 
     found = read_status(where.lake, where.pipeline(pipeline))
@@ -47,21 +47,33 @@ def status(pipeline: str, json_: bool, where: Place) -> None:
 
 @click.command()
 @of_pipeline
-@click.option("--by", type=click.Choice(["batch", "day"]), help="One line a batch, or a day.")
+@click.option(
+    "--by", type=click.Choice(["batch", "day"]), help="Show one line per batch or per day."
+)
 @as_json
 @located
 def ledger(pipeline: str, by: Literal["batch", "day"] | None, json_: bool, where: Place) -> None:
     """Print the ledger; exit 3 if it does not balance."""
-    from tidelake.ledger.terms import books_by, read_ledger  # noqa: PLC0415
+    from tidelake.ledger.terms import ledger_by, read_ledger  # noqa: PLC0415
 
-    books = read_ledger(where.lake, where.pipeline(pipeline))
-    lines = books_by(books.batches, by) if by else []
+    found = read_ledger(where.lake, where.pipeline(pipeline))
+    lines = ledger_by(found.batches, by) if by else []
     if json_:
         print_json(
-            books.to_json() | ({f"by_{by}": [line.to_json() for line in lines]} if by else {})
+            found.to_json() | ({f"by_{by}": [line.to_json() for line in lines]} if by else {})
         )
     elif by:
-        columns = ["", "taken", "silver", "dup", "quarant.", "late", "filtered", "again", "until"]
+        columns = [
+            "",
+            "taken",
+            "silver",
+            "dup",
+            "quarant.",
+            "late",
+            "filtered",
+            "requeued",
+            "until",
+        ]
         fates = ("silver", "duplicate", "quarantined", "late", "filtered")
         rows = [
             [
@@ -73,23 +85,23 @@ def ledger(pipeline: str, by: Literal["batch", "day"] | None, json_: bool, where
             ]
             for line in lines
         ]
-        _print_books(books, columns, rows)
+        _print_ledger(found, columns, rows)
     else:
-        show_ledger(books, where.typed, pipeline)
-    refuse_unbalanced(books.problems, where.typed, pipeline)
+        show_ledger(found, where.typed, pipeline)
+    refuse_unbalanced(found.problems, where.typed, pipeline)
 
 
 @click.command()
-@click.option("--fetch", is_flag=True, help="Fetch the jars that the cache lacks first.")
+@click.option("--fetch", is_flag=True, help="First fetch the jars that the cache lacks.")
 @click.option(
     "--archive",
     is_flag=True,
-    help="Archive the classes that Spark loads, so that runs start sooner; takes a minute.",
+    help="Archive Spark's classes for faster starts (1 minute).",
 )
 @as_json
 @located
 def doctor(fetch: bool, archive: bool, json_: bool, where: Place) -> int:
-    """Check the machine or the catalog; failures name a remedy."""
+    """Check the machine or catalog; failures name a remedy."""
     from tidelake.ops.doctor import examine_lake  # noqa: PLC0415
     from tidelake.spark.jars import ensure_jars, jars_for  # noqa: PLC0415
     from tidelake.spark.java import make_archive  # noqa: PLC0415
@@ -101,7 +113,7 @@ def doctor(fetch: bool, archive: bool, json_: bool, where: Place) -> int:
     findings = examine_lake(where.lake)
     if json_:
         keys = ("what", "found", "well", "remedy")
-        print_json([{key: getattr(one, key) for key in keys} for one in findings])
+        print_json([{key: getattr(finding, key) for key in keys} for finding in findings])
     else:
         print_table(
             ["", "what", "found", "remedy"],
@@ -110,43 +122,43 @@ def doctor(fetch: bool, archive: bool, json_: bool, where: Place) -> int:
     return 0 if all(finding.well for finding in findings) else 4
 
 
-def show_ledger(books: Ledger, typed: Typed, pipeline: str) -> None:
-    """Print the ledger: source, bronze and its fates, gold, and problems."""
-    told = books.to_json()
-    stages = ", ".join(f"{stage} {rows:,}" for stage, rows in books.stages.items())
-    given_up = f"; {books.discarded:,} of them discarded" if books.discarded else ""
-    held = "records that the source held"
-    if books.topics:
-        offsets = told["source_offsets"]
-        held += f", at {offsets['offered']:,} offsets ({offsets['without_record']:,} without one)"
+def show_ledger(ledger: Ledger, typed: Typed, pipeline: str) -> None:
+    """Print the ledger: source, bronze, the fates of its rows, gold, and problems."""
+    terms = ledger.to_json()
+    stages = ", ".join(f"{stage} {rows:,}" for stage, rows in ledger.stages.items())
+    discarded = f"; {ledger.discarded:,} of them discarded" if ledger.discarded else ""
+    source = "records in the source"
+    if ledger.topics:
+        offsets = terms["source_offsets"]
+        source += f", at {offsets['offered']:,} offsets ({offsets['without_record']:,} without one)"
     rows = [
-        ["source", told["source"], held],
-        ["erased", told["erased"], "records that an erasure took out"],
-        ["bronze", told["bronze"], "rows, each payload verbatim"],
-        ["  silver", told["silver"], "accepted events"],
-        ["  duplicates", told["duplicates"], "copies of an accepted event"],
-        ["  quarantined", told["quarantined"], (stages or "none") + given_up],
-        ["  late", told["late"], f"too late: {typed('tidelake late list', pipeline)}"],
-        ["  filtered", told["filtered"], "outside the pipeline's where"],
-        ["  pending", told["pending"], "not yet taken by silver"],
-        ["  requeued", told["requeued"], "sent again, not yet taken by silver"],
+        ["source", terms["source"], source],
+        ["erased", terms["erased"], "records removed by an erasure"],
+        ["bronze", terms["bronze"], "rows, each payload verbatim"],
+        ["  silver", terms["silver"], "accepted events"],
+        ["  duplicates", terms["duplicates"], "copies of an accepted event"],
+        ["  quarantined", terms["quarantined"], (stages or "none") + discarded],
+        ["  late", terms["late"], f"too late: {typed('tidelake late list', pipeline)}"],
+        ["  filtered", terms["filtered"], "excluded by the pipeline's where"],
+        ["  pending", terms["pending"], "not yet read by silver"],
+        ["  requeued", terms["requeued"], "requeued, not yet read by silver"],
     ]
-    gold = [[name, one.expected, one.counted] for name, one in books.gold.items()]
-    _print_books(books, ["term", "rows", ""], rows, gold)
+    gold = [[name, term.expected, term.counted] for name, term in ledger.gold.items()]
+    _print_ledger(ledger, ["term", "rows", ""], rows, gold)
 
 
-def _print_books(books: Ledger, columns: Sequence[str], rows: _Rows, gold: _Rows = ()) -> None:
-    verdict = "balanced" if books.balanced else "NOT BALANCED"
-    print_table(columns, rows, title=f"Ledger of {books.pipeline}: {verdict}")
+def _print_ledger(ledger: Ledger, columns: Sequence[str], rows: _Rows, gold: _Rows = ()) -> None:
+    verdict = "balanced" if ledger.balanced else "NOT BALANCED"
+    print_table(columns, rows, title=f"Ledger of {ledger.pipeline}: {verdict}")
     if gold:
         print_table(["gold table", "expected", "counted"], gold)
-    for problem in books.problems:
+    for problem in ledger.problems:
         print_line(f"  !! {problem}")
 
 
 def _show_status(status: Status) -> None:
-    offered = "files" if status.source is None else "records"
-    mark = f"{status.watermark:{_TIME}}" if status.watermark else "none yet"
+    source_unit = "files" if status.source is None else "records"
+    watermark = f"{status.watermark:{_TIME}}" if status.watermark else "none yet"
     print_table(
         ["hop", "generation", "batch", "rows", "waiting", "last commit"],
         [
@@ -157,31 +169,31 @@ def _show_status(status: Status) -> None:
                 hop.rows,
                 None
                 if hop.waiting is None
-                else f"{hop.waiting:,} {'rows' if hop.hop != 'bronze' else offered}",
+                else f"{hop.waiting:,} {'rows' if hop.hop != 'bronze' else source_unit}",
                 f"{hop.last_commit:{_TIME}}" if hop.last_commit else None,
             ]
             for hop in status.hops
         ],
-        title=f"{status.pipeline}: watermark {mark}",
+        title=f"{status.pipeline}: watermark {watermark}",
     )
     dedup = status.dedup
     if status.held_back_by is not None:
         idle = f"; idle: {', '.join(status.idle)}" if status.idle else ""
         print_line(f"  the watermark waits for source partition {status.held_back_by}{idle}")
     print_line(
-        f"  the last batch searched {dedup.searched:,} ids for copies in {dedup.seconds:.1f} s"
+        f"  the last batch searched {dedup.searched:,} ids for duplicates in {dedup.seconds:.1f} s"
     )
     if dedup.prefiltered is not None:
         print_line(f"  its prefilter held back {dedup.prefiltered:,} rows")
     for dimension in status.dimensions:
-        at = f"at version {dimension.version}" if dimension.version >= 0 else "is not there yet"
-        print_line(
-            f"  {dimension.table} {at}; {dimension.unmatched:,} rows of silver found nothing"
-        )
+        at = f"at version {dimension.version}" if dimension.version >= 0 else "does not exist yet"
+        print_line(f"  {dimension.table} {at}; {dimension.unmatched:,} rows of silver had no match")
     for rule, rows in status.warnings.items():
         print_line(f"  warning: {rows:,} rows of silver fail {rule}")
     for table, rows in status.failed.items():
-        print_line(f"  {table}: an expression failed on {rows:,} events, which count as null there")
+        print_line(
+            f"  {table}: an expression failed on {rows:,} events; its value is null for them"
+        )
     if status.source is not None:
         _show_lag(status.source)
 
@@ -189,21 +201,21 @@ def _show_status(status: Status) -> None:
 def _show_lag(source: SourceLag) -> None:
     shown = source.partitions[:_PARTITIONS]
     print_table(
-        ["partition", "taken up to", "ends at", "lag", ""],
-        [[f"{one.topic}:{one.partition}", one.taken, one.end, one.lag, one.trend] for one in shown],
+        ["partition", "read up to", "end offset", "lag", ""],
+        [[f"{p.topic}:{p.partition}", p.taken, p.end, p.lag, p.trend] for p in shown],
         title=f"Kafka at {source.checked_at:{_TIME}}: {source.lag:,} records wait",
     )
     if len(source.partitions) > len(shown):
         print_line(f"  and {len(source.partitions) - len(shown)} partitions more, with --json")
     if source.not_asked:
-        told = f"as the last batch saw it; the broker was not asked: {source.not_asked}"
-        print(fill(told, width=100, initial_indent="  ", subsequent_indent="  "))
+        note = f"as of the last batch; the broker was not asked: {source.not_asked}"
+        print(fill(note, width=100, initial_indent="  ", subsequent_indent="  "))
     if source.rows_per_second is not None and source.arriving_per_second is not None:
-        lasts = source.catch_up_seconds
+        seconds = source.catch_up_seconds
         print(
-            f"  bronze takes {source.rows_per_second:,.0f} rows/s while it works, "
+            f"  bronze reads {source.rows_per_second:,.0f} rows/s while a batch runs, "
             f"{source.arriving_per_second:,.0f} rows/s arrive: "
-            + ("never caught up" if lasts is None else f"caught up in {lasts:,.0f} s")
+            + ("never caught up" if seconds is None else f"caught up in {seconds:,.0f} s")
         )
     print_line(f"  {source.advice.text}")
 
@@ -239,6 +251,6 @@ def refuse_unbalanced(problems: Sequence[str], typed: Typed, pipeline: str) -> N
     """Raise an UnbalancedError if the ledger has problems."""
     if problems:
         raise UnbalancedError(
-            f"the books of {pipeline} do not balance. {problems[0]}. "
+            f"the ledger of {pipeline} does not balance. {problems[0]}. "
             f"See the batches with: {typed('tidelake ledger', pipeline, '--by batch')}"
         )

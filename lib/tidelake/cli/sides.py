@@ -1,4 +1,4 @@
-"""The commands ``late``, ``quarantine`` and ``fate``: what became of single records."""
+"""The commands ``late``, ``quarantine`` and ``fate``: side tables and fates of single events."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def late_list(pipeline: str, json_: bool, where: Place) -> None:
         print_json([asdict(day) for day in days])
         return
     print_table(
-        ["event date", "rows", "waiting", "late by", "median", "at most", "watermark"],
+        ["event date", "rows", "waiting", "least late", "median", "most late", "watermark"],
         [
             [
                 str(day.event_date),
@@ -59,22 +59,22 @@ def late_list(pipeline: str, json_: bool, where: Place) -> None:
         title=f"Late rows of {pipeline}",
     )
     if any(day.waiting for day in days):
-        say(f"Count them after all with: {where.typed('tidelake late apply', pipeline)}")
+        say(f"Requeue them with: {where.typed('tidelake late apply', pipeline)}")
 
 
 @late.command("apply")
 @of_pipeline
 @click.option(
-    "--event-date", type=click.DateTime(["%Y-%m-%d"]), help="Only the rows of this event date."
+    "--event-date", type=click.DateTime(["%Y-%m-%d"]), help="Only rows of this event date."
 )
 @located
 def late_apply(pipeline: str, event_date: datetime | None, where: Place) -> None:
-    """Requeue late rows past the lateness test, for the next run."""
+    """Requeue late rows; the next run skips their lateness test."""
     with started(where, where.pipeline(pipeline)) as run:
         from tidelake.replay.requeue import apply_late  # noqa: PLC0415
 
         rows = apply_late(run, event_date=event_date.date() if event_date else None)
-    _told_requeued(rows, where, pipeline)
+    _say_requeued(rows, where, pipeline)
 
 
 @click.group()
@@ -83,8 +83,12 @@ def quarantine() -> None:
 
 
 def _chosen(command: Callable[..., Any]) -> Callable[..., Any]:
-    stage = click.option("--stage", type=click.Choice(_STAGES), help="Rows that failed there.")
-    rule = click.option("--rule", metavar="TEXT", help="Rows with a reason that holds this text.")
+    stage = click.option(
+        "--stage", type=click.Choice(_STAGES), help="Only rows that failed at this stage."
+    )
+    rule = click.option(
+        "--rule", metavar="TEXT", help="Only rows with a reason that contains this text."
+    )
     return stage(rule(command))
 
 
@@ -120,20 +124,20 @@ def quarantine_list(
             ]
             for group in groups
         ],
-        title=f"Quarantine of {pipeline}; a row with several reasons is in several lines",
+        title=f"Quarantine of {pipeline}; a row with several reasons is on several lines",
     )
     for group in groups:
         print_line(f"  {group.reason}")
         print_line(f"    {_text(group.example, _EXAMPLE)}")
     if groups:
         look = where.typed("tidelake quarantine replay", pipeline, "--look")
-        say(f"After a fix, see what it would release: {look}")
+        say(f"After a fix, preview what would be released: {look}")
 
 
 @quarantine.command("replay")
 @of_pipeline
 @_chosen
-@click.option("--look", is_flag=True, help="Show what would be released, and send nothing.")
+@click.option("--look", is_flag=True, help="Show what would be released; requeue nothing.")
 @as_json
 @located
 def quarantine_replay(
@@ -144,7 +148,7 @@ def quarantine_replay(
     json_: bool,
     where: Place,
 ) -> None:
-    """Requeue rows that would pass today, for the next run."""
+    """Requeue rows that the current definition would accept."""
     with started(where, where.pipeline(pipeline)) as run:
         from tidelake.replay.requeue import Choice, replay_quarantine  # noqa: PLC0415
 
@@ -153,23 +157,27 @@ def quarantine_replay(
         print_json(asdict(replay) | {"released": replay.released})
         return
     print_table(
-        ["failed at", "today", "rows"],
+        ["failed at", "fate now", "rows"],
         [
-            [one.stage, f"{one.fate} ({one.now})" if one.now else one.fate, one.rows]
-            for one in replay.outcomes
+            [
+                outcome.stage,
+                f"{outcome.fate} ({outcome.now})" if outcome.now else outcome.fate,
+                outcome.rows,
+            ]
+            for outcome in replay.outcomes
         ],
-        title=f"Quarantine of {pipeline}, judged by today's definition",
+        title=f"Quarantine of {pipeline}, judged by the current definition",
     )
     if look:
-        say(f"{replay.released:,} rows would be released. Nothing was sent.")
+        say(f"{replay.released:,} rows would be released. Nothing was requeued.")
     else:
-        _told_requeued(replay.requeued, where, pipeline)
+        _say_requeued(replay.requeued, where, pipeline)
 
 
 @quarantine.command("discard")
 @of_pipeline
 @_chosen
-@click.option("--reason", required=True, metavar="TEXT", help="Why; written down with each row.")
+@click.option("--reason", required=True, metavar="TEXT", help="Reason, stored with each row.")
 @located
 def quarantine_discard(
     pipeline: str,
@@ -178,9 +186,9 @@ def quarantine_discard(
     reason: str,
     where: Place,
 ) -> None:
-    """Discard rows; they stay in the table and in the ledger."""
+    """Discard rows; they stay in the table and the ledger."""
     if not reason.strip():
-        raise click.BadParameter("say why", param_hint="--reason")
+        raise click.BadParameter("must not be blank", param_hint="--reason")
     with started(where, where.pipeline(pipeline)) as run:
         from tidelake.replay.requeue import Choice, discard_quarantine  # noqa: PLC0415
 
@@ -189,12 +197,12 @@ def quarantine_discard(
     say(f"{rows:,} rows discarded. See them with: {listed}")
 
 
-def _told_requeued(rows: int, where: Place, pipeline: str) -> None:
+def _say_requeued(rows: int, where: Place, pipeline: str) -> None:
     if rows:
-        take = where.typed("tidelake run", pipeline)
-        say(f"{rows:,} rows requeued. Take them in with: {take}")
+        command = where.typed("tidelake run", pipeline)
+        say(f"{rows:,} rows requeued. Process them with: {command}")
     else:
-        say("Nothing to send: no row is waiting that would be taken.")
+        say("Nothing to requeue: no waiting row would be accepted.")
 
 
 def _bars(trend: Sequence[int]) -> str:
@@ -204,35 +212,35 @@ def _bars(trend: Sequence[int]) -> str:
     return "".join(_BARS[-(-n * (len(_BARS) - 1) // most)] if n else "." for n in trend)
 
 
-def _text(payload: bytes, most: int) -> str:
-    text = payload[:most].decode("utf-8", errors="backslashreplace")
-    return text + ("…" if len(payload) > most else "")
+def _text(payload: bytes, limit: int) -> str:
+    text = payload[:limit].decode("utf-8", errors="backslashreplace")
+    return text + ("…" if len(payload) > limit else "")
 
 
-# --json has whole payloads, and all windows of a hopping table.
+# Limits of the text output; --json has whole payloads and all gold rows.
 _SHOWN_PAYLOAD, _SHOWN_ROWS = 400, 3
-_WORDS = {
+_STATE_TEXTS = {
     "silver": "accepted",
     "duplicate": "a duplicate",
     "quarantined": "in quarantine",
-    "discarded": "in quarantine, and given up",
+    "discarded": "in quarantine, discarded",
     "late": "too late",
     "filtered": "filtered",
-    "requeued": "sent again, waiting for the next run",
+    "requeued": "requeued, waiting for the next run",
     "pending": "waiting for the next run",
 }
-_VERDICTS = {
-    "outside": "outside the table's where",
-    "waiting": "gold has not taken its batch yet",
-    "no row": "it has no row of its own there",
-    "unknown": "the table's where is SQL that only Spark understands",
+_VERDICT_TEXTS = {
+    "outside": "excluded by the table's where",
+    "waiting": "gold has not read its batch yet",
+    "no row": "no row for this event",
+    "unknown": "unknown: the table's where can only be evaluated by Spark",
 }
 
 
 @click.command()
 @of_pipeline
-@click.option("--event-id", metavar="ID", help="Every record of this event.")
-@click.option("--record-id", metavar="ID", help="The record of this id.")
+@click.option("--event-id", metavar="ID", help="All records of this event.")
+@click.option("--record-id", metavar="ID", help="The record with this id.")
 @as_json
 @located
 def fate(
@@ -242,52 +250,53 @@ def fate(
     json_: bool,
     where: Place,
 ) -> None:
-    """Show the fate of an event, and the gold rows that count it."""
+    """Show the fate of an event and the gold rows counting it."""
     from tidelake.replay.fate import fates_of  # noqa: PLC0415
 
     if (event_id is None) is (record_id is None):
-        raise UsageError("give one of --event-id and --record-id.")
+        raise UsageError("give exactly one of --event-id and --record-id.")
     definition = where.pipeline(pipeline)
     fates = fates_of(where.lake, definition, event_id=event_id, record_id=record_id)
     if json_:
-        print_json([asdict(one) for one in fates])
+        print_json([asdict(found) for found in fates])
         return
-    for one in fates:
-        _show_fate(one, pipeline, where.typed)
+    for found in fates:
+        _show_fate(found, pipeline, where.typed)
 
 
-def _show_fate(one: Fate, pipeline: str, typed: Typed) -> None:
-    stage = f", {one.stage}" if one.stage else ""
-    told = [
-        ("arrived", f"{one.ingested_at:%Y-%m-%d %H:%M:%SZ} from {one.source}"),
-        ("event", one.event_id or "no id that could be read"),
-        ("happened", f"{one.event_time:%Y-%m-%d %H:%M:%SZ}" if one.event_time else None),
-        ("payload", _text(one.payload, _SHOWN_PAYLOAD)),
-        *[("because", reason) for reason in one.reasons],
-        ("sent again", f"{one.requeued_at:%Y-%m-%d %H:%M:%SZ}" if one.requeued_at else None),
+def _show_fate(found: Fate, pipeline: str, typed: Typed) -> None:
+    stage = f", {found.stage}" if found.stage else ""
+    facts = [
+        ("arrived", f"{found.ingested_at:%Y-%m-%d %H:%M:%SZ} from {found.source}"),
+        ("event id", found.event_id or "could not be parsed"),
+        ("event time", f"{found.event_time:%Y-%m-%d %H:%M:%SZ}" if found.event_time else None),
+        ("payload", _text(found.payload, _SHOWN_PAYLOAD)),
+        *[("reason", reason) for reason in found.reasons],
+        ("requeued", f"{found.requeued_at:%Y-%m-%d %H:%M:%SZ}" if found.requeued_at else None),
     ]
-    rows = [(name, value) for name, value in told if value]
-    print_table(["", ""], rows, title=f"{one.record_id}: {_WORDS[one.state]}{stage}")
-    for counted in one.counted:
-        _show_gold(counted)
-    if one.state == "late":
-        say(f"Count it after all with: {typed('tidelake late apply', pipeline)}")
-    elif one.state == "quarantined":
-        say(f"Would it pass today? {typed('tidelake quarantine replay', pipeline, '--look')}")
-    elif one.state in ("requeued", "pending"):
-        say(f"Take it in with: {typed('tidelake run', pipeline)}")
+    rows = [(name, value) for name, value in facts if value]
+    print_table(["", ""], rows, title=f"{found.record_id}: {_STATE_TEXTS[found.state]}{stage}")
+    for count in found.counted:
+        _show_gold(count)
+    if found.state == "late":
+        say(f"Requeue it with: {typed('tidelake late apply', pipeline)}")
+    elif found.state == "quarantined":
+        preview = typed("tidelake quarantine replay", pipeline, "--look")
+        say(f"Check whether it would pass now: {preview}")
+    elif found.state in ("requeued", "pending"):
+        say(f"Process it with: {typed('tidelake run', pipeline)}")
 
 
-def _show_gold(one: GoldCount) -> None:
-    if not one.rows:
-        print_line(f"  {one.table}: {_VERDICTS[one.verdict]}")
+def _show_gold(count: GoldCount) -> None:
+    if not count.rows:
+        print_line(f"  {count.table}: {_VERDICT_TEXTS[count.verdict]}")
         print()
         return
     shown = [
         {name: value for name, value in row.items() if name != "session_id"}
-        for row in one.rows[:_SHOWN_ROWS]
+        for row in count.rows[:_SHOWN_ROWS]
     ]
-    print_table(list(shown[0]), [list(row.values()) for row in shown], title=f"  {one.table}")
-    if len(one.rows) > len(shown):
-        print_line(f"  and {len(one.rows) - len(shown)} rows more, with --json")
+    print_table(list(shown[0]), [list(row.values()) for row in shown], title=f"  {count.table}")
+    if len(count.rows) > len(shown):
+        print_line(f"  and {len(count.rows) - len(shown)} more rows, with --json")
         print()

@@ -1,4 +1,4 @@
-"""Commands for trials: ``demo``, ``generate``, and ``kafka``, a broker on this machine alone."""
+"""Commands for trying out: ``demo``, ``generate``, and ``kafka``, a local broker."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from tidelake.examples import Generated
 
 _EVENTS = {"clickstream": 200_000, "payments": 50_000}
-_seed = click.option("--seed", default=1, show_default=True, help="Chooses one stream among many.")
+_seed = click.option("--seed", default=1, show_default=True, help="Random seed of the stream.")
 
 
 @click.command()
 @click.argument("pipeline", default=DEFAULT_PIPELINE)
-@click.option("--events", type=click.IntRange(min=1), help="How many records to generate.")
+@click.option("--events", type=click.IntRange(min=1), help="Number of records to generate.")
 @_seed
 @as_json
 @located
@@ -42,7 +42,7 @@ def demo(pipeline: str, events: int | None, seed: int, json_: bool, where: Place
     from tidelake.examples import generate as write_stream  # noqa: PLC0415
     from tidelake.ledger.terms import read_ledger  # noqa: PLC0415
 
-    # Small batches of silver: in the first batch no event is late.
+    # Small silver batches: without a watermark, no event is late in the first batch.
     limits = where.environment.limits.model_copy(update={"silver_bytes": "1m"})
     where = replace(where, environment=where.environment.model_copy(update={"limits": limits}))
     landing = where.lake.root / "landing" / pipeline
@@ -52,7 +52,7 @@ def demo(pipeline: str, events: int | None, seed: int, json_: bool, where: Place
         changes = where.lake.root / "landing" / dimension
         write_stream(dimension, changes, events=0, seed=seed)
     summary = write_stream(pipeline, landing, events=count, seed=seed, progress=say)
-    say(f"{summary.records:,} records in {summary.files} files under {landing}")
+    say(f"{summary.records:,} records in {summary.files} files in {landing}")
     dimensions = tuple(definition.dimensions.values())
     run_pipeline(where, definition, HOPS, AVAILABLE_NOW, first=dimensions)
     ledger = read_ledger(where.lake, definition)
@@ -73,7 +73,7 @@ def demo(pipeline: str, events: int | None, seed: int, json_: bool, where: Place
         where.typed("tidelake ledger", pipeline),
         where.typed("tidelake status", pipeline),
     )
-    say("Where to look next:\n" + "\n".join(f"  {command}" for command in commands))
+    say("Next:\n" + "\n".join(f"  {command}" for command in commands))
     refuse_unbalanced(ledger.problems, where.typed, pipeline)
 
 
@@ -84,9 +84,9 @@ def demo(pipeline: str, events: int | None, seed: int, json_: bool, where: Place
     "target",
     required=True,
     metavar="DIR|s3://…|kafka://HOST:PORT/TOPIC",
-    help="Where to write: files into a folder, or records into a topic.",
+    help="Target: a folder for files, or a topic for records.",
 )
-@click.option("--events", type=click.IntRange(min=1), help="How many records.")
+@click.option("--events", type=click.IntRange(min=1), help="Number of records.")
 @_seed
 @as_json
 @placed
@@ -99,32 +99,32 @@ def generate(
     root: str | None,
     env: str | None,
 ) -> None:
-    """Write a reference pipeline's stream as JSON."""
+    """Write an example pipeline's stream as JSON."""
     from tidelake.examples import generate as write_stream  # noqa: PLC0415
 
     count = events or _EVENTS.get(pipeline, 0)
     if is_address(target):
-        summary = _into_topic(pipeline, address_of(target), events=count, seed=seed)
+        summary = _produce_stream(pipeline, address_of(target), events=count, seed=seed)
         written = f"{summary.records:,} records to {target}"
     else:
         to = named_folder(target)
         summary = write_stream(pipeline, to, events=count, seed=seed, progress=say)
-        written = f"{summary.records:,} records in {summary.files} files under {target}"
+        written = f"{summary.records:,} records in {summary.files} files in {target}"
     options = f"--source {shlex.quote(target)}"
     typed = Typed(root, env)
     say(f"{written}. Run them with: {typed('tidelake run', pipeline, options)}")
     if json_:
-        told = {"pipeline": pipeline, "to": target} | asdict(summary)
+        result = {"pipeline": pipeline, "to": target} | asdict(summary)
         if is_address(target):
-            # Of the files in between nothing is left.
-            del told["files"], told["written"]
-        print_json(told)
+            # The intermediate files were temporary.
+            del result["files"], result["written"]
+        print_json(result)
     else:
         print_table(["kind", "records"], sorted(summary.kinds.items()))
 
 
-def _into_topic(pipeline: str, to: Address, *, events: int, seed: int) -> Generated:
-    """Send the lines that the files would hold to a topic, in their order."""
+def _produce_stream(pipeline: str, to: Address, *, events: int, seed: int) -> Generated:
+    """Produce the lines of the generated files to a topic, in file order."""
     from tidelake.examples import generate as write_stream  # noqa: PLC0415
     from tidelake.kafka.client import produce  # noqa: PLC0415
 
@@ -141,26 +141,26 @@ def _into_topic(pipeline: str, to: Address, *, events: int, seed: int) -> Genera
 
 @click.group()
 def kafka() -> None:
-    """Run a Kafka broker for trials, on this machine alone."""
+    """Run a Kafka broker on this machine, to try things out."""
 
 
 def _in_folder(command: Command) -> Command:
     @functools.wraps(command)
     def resolved(folder: Path | None, root: str | None, env: str | None, **options: Any) -> Any:
         if folder is None:
-            beside = place(root, env).lake.root
-            if not isinstance(beside, Path):
+            lake_root = place(root, env).lake.root
+            if not isinstance(lake_root, Path):
                 raise UsageError(
-                    f"a broker needs a disk, and {beside} is none. Name a folder with --dir."
+                    f"a broker needs a local folder, not {lake_root}. Give one with --dir."
                 )
-            folder = beside / "kafka"
+            folder = lake_root / "kafka"
         return command(folder=folder, **options)
 
     return click.option(
         "--dir",
         "folder",
         type=click.Path(path_type=Path, file_okay=False),
-        help="Where it keeps its topics; by default the folder kafka beside the tables.",
+        help="Folder of the topics; default: kafka in the root.",
     )(placed(resolved))
 
 
@@ -168,12 +168,12 @@ def _in_folder(command: Command) -> Command:
 @click.option("--port", default=9092, show_default=True, type=click.IntRange(0, 65535))
 @_in_folder
 def up(port: int, folder: Path) -> None:
-    """Start a broker in the background; port 0 takes a free one."""
+    """Start a broker in the background; port 0: any free port."""
     from tidelake.kafka.broker import up as start  # noqa: PLC0415
 
     broker = start(folder, port)
     say(
-        f"Kafka answers at {broker.bootstrap}, process {broker.process}. "
+        f"Kafka is running at {broker.bootstrap}, process {broker.process}. "
         f"Stop it with: tidelake kafka down --dir {broker.folder}"
     )
 
@@ -184,4 +184,4 @@ def down(folder: Path) -> None:
     """Stop the broker; its topics are kept."""
     from tidelake.kafka.broker import down as stop  # noqa: PLC0415
 
-    say(f"Stopped. Its topics are in {folder}" if stop(folder) else f"No broker runs in {folder}")
+    say(f"Stopped. Topics are kept in {folder}" if stop(folder) else f"No broker runs in {folder}")

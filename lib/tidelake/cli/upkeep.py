@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from tidelake.replay.erase import Report
 
 _CRITICAL = 3
-_LOOKED = ("table", "keeps hours", "needed since", "by")
+_PREVIEW = ("table", "keeps hours", "needed since", "by")
 _DONE = ("table", "files before", "files", "deleted")
 
 
 @click.command()
 @of_pipeline
-@click.option("--tell", is_flag=True, help="Send what opened or closed since the last time.")
+@click.option("--tell", is_flag=True, help="Send alerts opened or closed since the last time.")
 @as_json
 @located
 def alerts(pipeline: str, tell: bool, json_: bool, where: Place) -> int:
-    """Show what is open that somebody should look at; exit 3 when any of it is critical."""
+    """Show open alerts; exit 3 if any of them is critical."""
     from tidelake.ops.alert_delivery import AlertReporter, sender_of  # noqa: PLC0415
     from tidelake.ops.alerts import RULES, alerts_of  # noqa: PLC0415
 
@@ -38,28 +38,28 @@ def alerts(pipeline: str, tell: bool, json_: bool, where: Place) -> int:
         where.lake, definition, now=now(), typed=replace(where.typed, called=pipeline)
     )
     if json_:
-        print_json([one.to_json() for one in found])
+        print_json([alert.to_json() for alert in found])
     elif not found:
         print_line(f"No alert of {definition.name} is open.")
     else:
         rows = [
             [
-                "!!" if one.severity == "critical" else "!",
-                one.rule,
-                one.hop or "all",
-                f"{one.since:%Y-%m-%d %H:%M:%SZ}" if one.since else None,
-                one.message,
+                "!!" if alert.severity == "critical" else "!",
+                alert.rule,
+                alert.hop or "all",
+                f"{alert.since:%Y-%m-%d %H:%M:%SZ}" if alert.since else None,
+                alert.message,
             ]
-            for one in found
+            for alert in found
         ]
         title = f"Open alerts of {definition.name}; !! critical, ! warning"
         print_table(["", "rule", "hop", "since", "found"], rows, title=title)
-        # Not in the table: a cell is wrapped, and a wrapped command cannot be copied.
-        for one in found:
-            print_line(f"  {one.rule}: {one.command}")
+        # Not in the table: cells wrap, and a wrapped command cannot be copied.
+        for alert in found:
+            print_line(f"  {alert.rule}: {alert.command}")
     if tell:
         AlertReporter(where.lake, definition.name, say, deliver).report(found, rules=RULES)
-    return _CRITICAL if any(one.severity == "critical" for one in found) else 0
+    return _CRITICAL if any(alert.severity == "critical" for alert in found) else 0
 
 
 @click.command()
@@ -68,9 +68,9 @@ def alerts(pipeline: str, tell: bool, json_: bool, where: Place) -> int:
     "--keep",
     metavar="DURATION",
     callback=duration,
-    help="How long files that tables no longer hold stay; by default the recovery horizon.",
+    help="Retention of removed files; default: recovery horizon.",
 )
-@click.option("--look", is_flag=True, help="Show who needs what, and change nothing.")
+@click.option("--look", is_flag=True, help="Show what needs old files, and change nothing.")
 @as_json
 @located
 def maintain(
@@ -80,7 +80,7 @@ def maintain(
     json_: bool,
     where: Place,
 ) -> None:
-    """Compact small files, and delete old ones that nobody needs.
+    """Compact small files and delete unneeded old ones.
 
     Files that a reader, an epoch or a rollback needs are kept.
     """
@@ -91,7 +91,7 @@ def maintain(
     plans = plan_upkeep(where.lake, definition, horizon=horizon, keep=keep)
     rows: list[list[object]]
     if look:
-        title, columns = f"Old files of {definition.name}", _LOOKED
+        title, columns = f"Old files of {definition.name}", _PREVIEW
         rows = [
             [
                 plan.table.name,
@@ -104,9 +104,9 @@ def maintain(
     else:
         title, columns, rows = f"Maintained {definition.name}", _DONE, []
         with started(where, definition) as run:
-            for one in upkeep(run, plans):
-                say(f"{one.table.name}: {one.files_before:,} files, now {one.files:,}")
-                rows.append([one.table.name, one.files_before, one.files, one.deleted])
+            for result in upkeep(run, plans):
+                say(f"{result.table.name}: {result.files_before:,} files, now {result.files:,}")
+                rows.append([result.table.name, result.files_before, result.files, result.deleted])
     if json_:
         print_json([dict(zip(columns, row, strict=True)) for row in rows])
     else:
@@ -116,11 +116,15 @@ def maintain(
 @click.command()
 @of_pipeline
 @click.option(
-    "--subject", "whose", required=True, metavar="COLUMN=VALUE", help="A column of silver, a value."
+    "--subject",
+    "whose",
+    required=True,
+    metavar="COLUMN=VALUE",
+    help="A column of silver, and its value.",
 )
-@click.option("--source", metavar="PATH", help="Where `run` reads, if not the file's source.")
+@click.option("--source", metavar="PATH", help="Source of `run`, if not the pipeline file's.")
 @click.option(
-    "--now", "at_once", is_flag=True, help="Delete old files at once, even if they are being read."
+    "--now", "at_once", is_flag=True, help="Delete old files now, even if they are being read."
 )
 @click.option("--look", is_flag=True, help="Count the subject's rows, and change nothing.")
 @as_json
@@ -136,8 +140,8 @@ def erase(
 ) -> None:
     """Erase a subject's rows from every table.
 
-    Repeating the command continues an erasure that was interrupted.
-    Hops must not run meanwhile: each first takes in what waits, then continues without the rows.
+    Repeat the command to continue an interrupted erasure.
+    Hops must not run meanwhile: the erasure first processes what waits in each of them.
     """
     from tidelake.ledger.history import require_tables  # noqa: PLC0415
     from tidelake.replay.subject import parse_subject  # noqa: PLC0415
@@ -155,7 +159,7 @@ def erase(
                 return
             title = f"Rows of the subject in {definition.name}"
             print_table(["table", "rows"], rows.items(), title=title)
-            say("Nothing was erased. Without --look they are; gold is computed anew then.")
+            say("Nothing was erased. Run without --look to erase them and recompute gold.")
             return
         report = replay.erase(run, subject, now=at_once)
     if json_:
@@ -166,12 +170,13 @@ def erase(
 
 def _show_report(report: Report, ledger: str) -> None:
     title = f"Erased from {report.pipeline}, by {report.column}"
-    title = title if report.rows else f"{title}: no row was there"
+    title = title if report.rows else f"{title}: no rows found"
     print_table(["table", "rows"], report.rows.items(), title=title)
-    # One row for all places that hold the same remains.
+    # One row for all places with the same remains.
     places: dict[tuple[str, datetime | None, str], list[str]] = {}
-    for one in report.remains:
-        places.setdefault((one.what, one.until, one.remedy), []).append(one.where)
+    for remains in report.remains:
+        key = (remains.what, remains.until, remains.remedy)
+        places.setdefault(key, []).append(remains.where)
     left = [
         [
             what,
@@ -182,12 +187,12 @@ def _show_report(report: Report, ledger: str) -> None:
         for (what, until, remedy), where in places.items()
     ]
     if left:
-        print_table(["left", "where", "until", "what to do"], left, title="What is left")
+        print_table(["what", "where", "until", "remedy"], left, title="Remaining copies")
     if report.sent_again:
         say(
-            f"{report.sent_again:,} conflicting rows of others were decided anew: "
-            "an erased row had taken their event."
+            f"{report.sent_again:,} conflicting rows of other subjects were requeued: "
+            "an erased row had been accepted with their event id."
         )
     if report.rollback_given_up:
-        say("The backfill's tables were removed: its promotion cannot be rolled back any more.")
-    say(f"The books say it too: {ledger}")
+        say("The backfill's tables were removed: its promotion can no longer be rolled back.")
+    say(f"See the ledger with: {ledger}")

@@ -1,4 +1,7 @@
-"""Frozen models of the files in ``conf/``, and loaders that report all errors; without Spark."""
+"""Frozen models of the files in ``conf/``, and loaders that report all errors at once.
+
+Nothing here needs Spark.
+"""
 
 from __future__ import annotations
 

@@ -30,24 +30,24 @@ _MOMENT = re.compile(
 )
 _FROM_NOW = re.compile(r"\s*now\s*(?:([+-])\s*(.+))?")
 _HOW = "write a number, a date '2026-01-31' or a time '2026-01-31T09:30:00Z'"
-# Classes of characters, which Java's patterns have and Python's lack.
+# Character classes of Java's patterns that Python's lack.
 _JAVA_CLASS = re.compile(
     r"\\[hHRez]|\\[pP]\{(?:[CLMNPSZ][a-z]?|Is\w+"
     r"|Alpha|Digit|Alnum|Upper|Lower|Punct|Space|XDigit|ASCII)\}"
 )
-# What Java reads differently from Python or refuses: anywhere, and outside of [classes].
+# Syntax that Java interprets differently or rejects: anywhere, and outside of [classes] only.
 _NOT_JAVA = re.compile(r"\\[0pPQEUNLG]|\[\^?\]|\[[^\]]*(?:\\b|\[|&&)")
 _NOT_JAVA_OUTSIDE = re.compile(r"\(\?[P#]|\(\?[a-z-]*[^ims:)=!<>-]|\{(?!\d)")
 
 
 def as_bound(value: object) -> Bound:
-    """Parse a bound as Great Expectations does, numbers as floats; a time without a zone is UTC.
+    """Parse a bound as Great Expectations does: numbers as floats, times without a zone as UTC.
 
     Raises:
         ValueError: It is not a finite number, a date or a time.
     """
     if isinstance(value, date):
-        raise ValueError("YAML reads an unquoted date as something else than text; quote it")
+        raise ValueError("YAML does not parse an unquoted date as text; put it in quotes")
     if isinstance(value, int | float) and not isinstance(value, bool):
         return _finite(value)
     if isinstance(value, str):
@@ -72,12 +72,12 @@ def _finite(value: float | str) -> float:
 
 
 def is_parameter(value: object) -> bool:
-    """Return whether a value is computed when the gate runs."""
+    """Return whether a value is a ``$PARAMETER``, which is evaluated when the gate runs."""
     return isinstance(value, Mapping) and PARAMETER in value
 
 
 def from_now(value: Mapping[str, Any], now: datetime) -> datetime:
-    """Compute ``{"$PARAMETER": "now - 1 day"}``.
+    """Evaluate a ``$PARAMETER`` such as ``{"$PARAMETER": "now - 1 day"}``.
 
     Raises:
         ValueError: It is not ``now``, ``now + <duration>`` or ``now - <duration>``.
@@ -90,11 +90,11 @@ def from_now(value: Mapping[str, Any], now: datetime) -> datetime:
     try:
         return now - shift if match[1] == "-" else now + shift
     except OverflowError as error:
-        raise ValueError(f"'{written}' is no time that a calendar holds") from error
+        raise ValueError(f"'{written}' is out of the range of dates") from error
 
 
 def argument_findings(kind: str, value: Any, path: KeyPath, columns: Columns) -> Iterator[Finding]:
-    """Check an argument against the kind in its signature; without ``columns`` no names."""
+    """Check an argument against its kind; ``columns`` of None skips the check of names."""
     if kind == "column":
         yield from _column(value, path, columns)
     elif kind in {"columns", "names"}:
@@ -126,7 +126,7 @@ def _columns(value: Any, path: KeyPath, columns: Columns, *, least: int) -> Iter
     for index, name in enumerate(value):
         yield from _column(name, (*path, index), columns)
         if name in value[:index]:
-            yield Finding((*path, index), f"{name} is there twice")
+            yield Finding((*path, index), f"{name} appears twice")
 
 
 def _each(value: Any, path: KeyPath, check: Callable[[Any], str | None]) -> Iterator[Finding]:
@@ -137,32 +137,32 @@ def _each(value: Any, path: KeyPath, check: Callable[[Any], str | None]) -> Iter
         if problem := check(item):
             yield Finding((*path, index), problem)
     if check is _member and _is_mixed(value):
-        yield Finding(path, "mixes texts, numbers and truth values")
+        yield Finding(path, "mixes text, numbers and booleans")
 
 
 def _pairs(value: Any, path: KeyPath) -> Iterator[Finding]:
     if not isinstance(value, list) or not value:
         yield Finding(path, "must be a list of at least one pair")
         return
-    sound = []
+    pairs = []
     for index, pair in enumerate(value):
         if not isinstance(pair, list) or len(pair) != 2:
             yield Finding((*path, index), "must be a pair: [of column_A, of column_B]")
             continue
-        sound.append(pair)
+        pairs.append(pair)
         for side, item in enumerate(pair):
             if item is not None and (problem := _member(item)):
                 yield Finding((*path, index, side), problem)
     for side, name in enumerate(("column_A", "column_B")):
-        if _is_mixed(pair[side] for pair in sound):
-            yield Finding(path, f"mixes texts, numbers and truth values for {name}")
+        if _is_mixed(pair[side] for pair in pairs):
+            yield Finding(path, f"mixes text, numbers and booleans for {name}")
 
 
 def _is_mixed(values: Iterable[Any]) -> bool:
-    return len({_sort_of(value) for value in values} - {None}) > 1
+    return len({_type_name(value) for value in values} - {None}) > 1
 
 
-def _sort_of(value: Any) -> str | None:
+def _type_name(value: Any) -> str | None:
     if isinstance(value, bool):
         return "truth"
     if isinstance(value, int | float):
@@ -172,8 +172,8 @@ def _sort_of(value: Any) -> str | None:
 
 def _member(value: Any) -> str | None:
     if value is None:
-        return "is null; in SQL a set with null lets every row pass, so say it of null apart"
-    if _sort_of(value) is None:
+        return "is null; in SQL a set with null lets every row pass, so add an expectation on null"
+    if _type_name(value) is None:
         return "must be text, a number or true or false; put dates in quotes"
     if isinstance(value, int) and not -_LONG <= value < _LONG:
         return "is too large a number"
@@ -182,46 +182,51 @@ def _member(value: Any) -> str | None:
 
 def _bound(value: Any) -> str | None:
     if is_parameter(value):
-        return f"{PARAMETER} has no place here, only in the bounds of a column's min or max"
-    return _refusal(as_bound, value)
+        return f"{PARAMETER} is not allowed here, only in the bounds of a column's min or max"
+    return _parse_error(as_bound, value)
 
 
 def _moment(value: Any) -> str | None:
     if is_parameter(value):
-        return _refusal(lambda one: from_now(one, datetime(2000, 1, 1, tzinfo=UTC)), value)
+        return _parse_error(
+            lambda parameter: from_now(parameter, datetime(2000, 1, 1, tzinfo=UTC)), value
+        )
     return _bound(value)
 
 
-def _refusal(read: Callable[[Any], object], value: Any) -> str | None:
+def _parse_error(parse: Callable[[Any], object], value: Any) -> str | None:
     try:
-        read(value)
+        parse(value)
     except ValueError as error:
         return str(error)
     return None
 
 
 def _regex(pattern: Any) -> str | None:
-    """Check a pattern with Python's parser: Spark would refuse it only when rows are judged."""
+    """Check a pattern with Python's parser: Spark would reject it only when evaluating rows."""
     if not isinstance(pattern, str):
         return "must be a regular expression"
     if not pattern:
-        return "is empty, and so matches everything"
+        return "is empty, which matches everything"
     without_classes = _JAVA_CLASS.sub(r"\\w", pattern)
     bare = re.sub(r"\\[^0bpPQEUNLG]", "x", without_classes, flags=re.DOTALL)
-    refused = _NOT_JAVA.search(bare) or _NOT_JAVA_OUTSIDE.search(re.sub(r"\[[^\]]*\]", "x", bare))
-    if refused:
-        return f"holds {refused[0]}, which Java's regular expressions read differently or refuse"
+    rejected = _NOT_JAVA.search(bare) or _NOT_JAVA_OUTSIDE.search(re.sub(r"\[[^\]]*\]", "x", bare))
+    if rejected:
+        return (
+            f"contains {rejected[0]}, which Java's regular expressions interpret differently "
+            "or reject"
+        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             re.compile(re.sub(r"\(\?<(?![=!])", "(?P<", without_classes))
     except (re.error, RecursionError, OverflowError) as error:
-        return f"is no regular expression: {error}"
+        return f"is not a valid regular expression: {error}"
     return None
 
 
-def _must(holds: Callable[[Any], bool], message: str) -> Callable[[Any], str | None]:
-    return lambda value: None if holds(value) else message
+def _check(is_valid: Callable[[Any], bool], message: str) -> Callable[[Any], str | None]:
+    return lambda value: None if is_valid(value) else message
 
 
 def _choice(*known: str) -> Callable[[Any], str | None]:
@@ -235,20 +240,20 @@ def _choice(*known: str) -> Callable[[Any], str | None]:
 
 _PROBLEMS: dict[str, Callable[[Any], str | None]] = {
     "bound": _bound,
-    "flag": _must(lambda value: isinstance(value, bool), "must be true or false"),
+    "flag": _check(lambda value: isinstance(value, bool), "must be true or false"),
     "ignore_pair": _choice("both_values_are_missing", "either_value_is_missing", "neither"),
     "ignore_record": _choice("all_values_are_missing", "any_value_is_missing", "never"),
     "match_on": _choice("any", "all"),
     "moment": _moment,
-    "number": lambda value: _bound(value) if _sort_of(value) == "number" else "must be a number",
-    "parser": _must(lambda value: value == "spark", "must be spark: conditions are SQL"),
+    "number": lambda value: _bound(value) if _type_name(value) == "number" else "must be a number",
+    "parser": _check(lambda value: value == "spark", "must be spark: conditions are SQL"),
     "regex": _regex,
-    "share": _must(
-        lambda value: _sort_of(value) == "number" and 0 <= value <= 1,
+    "share": _check(
+        lambda value: _type_name(value) == "number" and 0 <= value <= 1,
         "must be a number from 0 to 1",
     ),
     "type": _choice(*_SPARK_TYPES),
-    "whole": _must(
+    "whole": _check(
         lambda value: type(value) is int and 0 <= value < _LONG,
         "must be a whole number, at least 0",
     ),

@@ -1,4 +1,4 @@
-"""Read YAML with the line of each key, and turn violations of a model into findings."""
+"""Read YAML with line numbers, and convert pydantic's validation errors to findings."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tidelake.errors import ConfigError, UsageError, Violation
 KeyPath = tuple[str | int, ...]
 
 # Limits far above any file written by hand: aliases in 1 KB of YAML could fill the memory.
-_MOST_CHARACTERS = 1 << 20
-_MOST_LEVELS = 50
-_MOST_DIGITS = 1000
+_MAX_CHARACTERS = 1 << 20
+_MAX_LEVELS = 50
+_MAX_DIGITS = 1000
 _TEXT = "tag:yaml.org,2002:str"
 
 
@@ -34,7 +34,7 @@ class Finding:
 
 @dataclass
 class Document:
-    """A parsed file: its path, its mapping, the line of each key and item counted from 1.
+    """A parsed file: its path, its mapping, and the line of each key and item, from 1.
 
     ``findings`` are problems of the YAML that do not stop the parser.
     """
@@ -45,7 +45,7 @@ class Document:
     findings: list[Finding] = field(default_factory=list)
 
     def error(self, findings: Iterable[Finding]) -> ConfigError:
-        """Return one error with all findings in the file's order."""
+        """Return one error with all findings, in the order of lines."""
         violations = [
             Violation(dotted(f.path), f.message, self.line(f.path)) for f in dict.fromkeys(findings)
         ]
@@ -69,7 +69,7 @@ def dotted(path: KeyPath) -> str:
 
 
 class _TooLarge(yaml.MarkedYAMLError):
-    """A node makes the file too large or too deep."""
+    """A node that makes the file too large or nested too deeply."""
 
     def __init__(self, message: str, node: yaml.Node | None) -> None:
         super().__init__(problem=message, problem_mark=node.start_mark if node else None)
@@ -78,33 +78,33 @@ class _TooLarge(yaml.MarkedYAMLError):
 class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader with limits, and with keys as text.
 
-    YAML 1.1 reads an unquoted ``on:`` as true: :func:`_walk` reports that, and the text is kept so
-    that it causes no other finding. Aliases repeat whole nodes, so the size is counted with every
-    alias expanded.
+    YAML 1.1 reads an unquoted ``on:`` as true. :func:`_walk` reports it; here the key stays text,
+    so that it causes no second finding. Aliases repeat whole nodes, so the size is counted with
+    every alias expanded.
     """
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._level = 0
-        self._written_out = 0
+        self._expanded_size = 0
         self._sizes: dict[int, int] = {}
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         self._level += 1
-        if self._level > _MOST_LEVELS:
-            raise _TooLarge(f"is nested more than {_MOST_LEVELS} levels deep", parent)
-        before = self._written_out
+        if self._level > _MAX_LEVELS:
+            raise _TooLarge(f"is nested more than {_MAX_LEVELS} levels deep", parent)
+        before = self._expanded_size
         node = super().compose_node(parent, index)
         if id(node) in self._sizes:
-            self._written_out += self._sizes[id(node)]
+            self._expanded_size += self._sizes[id(node)]
         else:
             text = node.value if isinstance(node, yaml.ScalarNode) else ""
-            if len(text) > _MOST_DIGITS and node is not None and node.tag != _TEXT:
+            if len(text) > _MAX_DIGITS and node is not None and node.tag != _TEXT:
                 # Parsing a long number in base 60 takes minutes.
-                raise _TooLarge(f"holds a number of {len(text)} characters", parent)
-            self._written_out += 1 + len(text)
-            self._sizes[id(node)] = self._written_out - before
-        if self._written_out > _MOST_CHARACTERS:
+                raise _TooLarge(f"contains a number of {len(text)} characters", parent)
+            self._expanded_size += 1 + len(text)
+            self._sizes[id(node)] = self._expanded_size - before
+        if self._expanded_size > _MAX_CHARACTERS:
             raise _TooLarge("repeats more than 1 MiB of text by aliases (*name)", parent)
         self._level -= 1
         return node
@@ -118,17 +118,17 @@ class _Loader(yaml.SafeLoader):
 
 
 def read_document(path: Path) -> Document:
-    """Read a YAML file that holds a mapping; the caller reports the document's findings.
+    """Read a YAML file that contains a mapping; the caller reports the document's findings.
 
     Raises:
         UsageError: The file cannot be read.
-        ConfigError: It is not YAML, is empty, too large or too deep, or holds no mapping.
+        ConfigError: It is not YAML, not a mapping, empty, too large or nested too deeply.
     """
     document = Document(str(path))
     try:
         with path.open("rb") as file:
-            content = file.read(_MOST_CHARACTERS + 1)
-        if len(content) > _MOST_CHARACTERS:
+            content = file.read(_MAX_CHARACTERS + 1)
+        if len(content) > _MAX_CHARACTERS:
             raise document.error([Finding((), "is larger than 1 MiB")])
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -139,12 +139,12 @@ def read_document(path: Path) -> Document:
         _parse(text, document)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        what = error.problem if isinstance(error, _TooLarge) else f"is not YAML: {error.problem}"
-        said = Violation("(whole file)", str(what), mark.line + 1 if mark else None)
-        raise ConfigError(document.file, [said]) from error
+        message = error.problem if isinstance(error, _TooLarge) else f"is not YAML: {error.problem}"
+        violation = Violation("(whole file)", str(message), mark.line + 1 if mark else None)
+        raise ConfigError(document.file, [violation]) from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        said = Violation("(whole file)", f"is not YAML: {str(error).splitlines()[0]}")
-        raise ConfigError(document.file, [said]) from error
+        violation = Violation("(whole file)", f"is not YAML: {str(error).splitlines()[0]}")
+        raise ConfigError(document.file, [violation]) from error
     return document
 
 
@@ -163,16 +163,16 @@ def _parse(text: str, document: Document) -> None:
 
 
 def _walk(
-    node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], above: tuple[int, ...]
+    node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], ancestors: tuple[int, ...]
 ) -> Iterator[Finding]:
-    if id(node) in above:
+    if id(node) in ancestors:
         yield Finding(path, "refers to itself")
         return
-    above = (*above, id(node))
+    ancestors = (*ancestors, id(node))
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
             lines[(*path, index)] = item.start_mark.line + 1
-            yield from _walk(item, (*path, index), lines, above)
+            yield from _walk(item, (*path, index), lines, ancestors)
     elif isinstance(node, yaml.MappingNode):
         seen: dict[str, int] = {}
         for key, value in node.value:
@@ -184,16 +184,16 @@ def _walk(
             place = (*path, name)
             line = key.start_mark.line + 1
             if name in seen:
-                yield Finding(place, f"is there twice (lines {seen[name]} and {line})")
+                yield Finding(place, f"appears twice (lines {seen[name]} and {line})")
             elif key.tag == "tag:yaml.org,2002:bool":
                 message = f'YAML reads an unquoted {name} as true or false; write "{name}"'
                 yield Finding(place, message)
             seen.setdefault(name, line)
             lines.setdefault(place, line)
-            yield from _walk(value, place, lines, above)
+            yield from _walk(value, place, lines, ancestors)
 
 
-_WORDS = {
+_MESSAGES = {
     "missing": "required key is missing",
     "string_type": "must be text; put it in quotes",
     "int_type": "must be a whole number",
@@ -212,7 +212,7 @@ _WORDS = {
 
 
 def findings_of(error: ValidationError, model: type[BaseModel], raw: object) -> Iterator[Finding]:
-    """Turn an error of ``model`` on ``raw`` into findings."""
+    """Convert the error of validating ``raw`` as a ``model`` to findings."""
     for details in error.errors():
         kind, context = details["type"], details.get("ctx", {})
         path = _key_path(details["loc"], raw, is_missing=kind == "missing")
@@ -229,12 +229,12 @@ def findings_of(error: ValidationError, model: type[BaseModel], raw: object) -> 
         elif kind == "union_tag_not_found":
             yield Finding((*path, "kind"), "required key is missing")
         else:
-            message = _WORDS.get(kind, details["msg"])
-            yield Finding(path, message.format(**context) if kind in _WORDS else message)
+            message = _MESSAGES.get(kind, details["msg"])
+            yield Finding(path, message.format(**context) if kind in _MESSAGES else message)
 
 
 def _key_path(loc: tuple[str | int, ...], raw: object, *, is_missing: bool) -> KeyPath:
-    """Return a location of pydantic without parts that are no keys of the file: tags of unions."""
+    """Convert pydantic's location to a path of keys, without the tags of unions."""
     path: list[str | int] = []
     node = raw
     for position, part in enumerate(loc):
@@ -274,7 +274,7 @@ def _unknown_key(loc: tuple[str | int, ...], model: type[BaseModel]) -> str:
 
 
 def _model_at(annotation: Any, loc: tuple[str | int, ...]) -> type[BaseModel] | None:
-    """Return the model at a location."""
+    """Return the model at a location within an annotation; None if there is none."""
     origin = get_origin(annotation)
     inner = [arg for arg in get_args(annotation) if arg is not type(None)]
     is_union = origin in {Union, types.UnionType}

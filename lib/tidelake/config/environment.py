@@ -1,4 +1,4 @@
-"""The model of an environment file: the place of tables, Spark's settings, triggers."""
+"""The model of an environment file: location of tables, Spark's settings, triggers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidelake.config.source import SecretReference, Setting
 from tidelake.errors import NotBuiltError
 from tidelake.folders import Folder, folder, problem_of
 
-# Keys that earlier versions had, and what to write in place of them.
+# Keys of earlier versions, and what to write instead.
 _REMOVED: dict[KeyPath, str] = {
     ("metrics", "jsonl"): (
         "is a sink that was removed; leave it out, set table: true and read ops.progress"
@@ -37,7 +37,7 @@ Trigger = Annotated[
         "must be available-now, continuous or an interval like '10 seconds'",
     ),
 ]
-# Without a client's other options, such as a token: a file must not hold secrets.
+# Without options of the client, such as a token: a file must not contain secrets.
 _Remote = Annotated[
     str,
     matching(
@@ -50,18 +50,18 @@ _Catalog = Annotated[
 
 
 def _as_root(value: object) -> object:
-    # The loader makes a folder of the text, with an error that names the key.
+    # The loader converts text to a folder beforehand, to report an error by its key.
     if value is None or hasattr(value, "joinpath"):
         return value
     raise ValueError("must be the path of a folder")
 
 
 class Limits(Model):
-    """The input of a micro-batch, in compressed bytes such as ``256m``.
+    """The maximum input of a micro-batch, in compressed bytes such as ``256m``.
 
     Attributes:
-        silver_bytes: Input of a batch of silver.
-        gold_bytes: Input of a batch of gold.
+        silver_bytes: Maximum input of a silver batch.
+        gold_bytes: Maximum input of a gold batch.
     """
 
     silver_bytes: ByteSize = "256m"
@@ -87,29 +87,29 @@ class Triggers(Model):
 
 
 class Environment(Model):
-    """A place to run in; tables lie under ``root`` or in ``catalog``, never both.
+    """An environment to run in; tables are under ``root`` or in ``catalog``, never both.
 
     Attributes:
         name: The file's name.
         root: Folder of the tables: absolute, or on an object store.
         catalog: Unity Catalog's name.
-        volume: Absolute folder of the files that go with a catalog's tables: checkpoints, locks,
+        volume: Absolute folder of the files that belong to a catalog's tables: checkpoints, locks,
             marks.
         master: Spark's master; None where the cluster decides.
-        remote: A server of Spark Connect, in place of a master.
-        limits: Bounds of a micro-batch.
-        locks: ``required``: a hop is refused where the file system has no locks; ``none``: it goes
-            on without, each append of a batch carries a transaction id, and it is up to you that
-            one process at a time writes a pipeline. In a catalog and on an object store it
-            changes nothing.
-        recovery_horizon: How long files that tables no longer hold stay at least.
+        remote: A server of Spark Connect, instead of a master.
+        limits: Maximum input of a micro-batch.
+        locks: ``required``: a hop is refused if the file system has no locks; ``none``: it runs
+            without, each append of a batch carries a transaction id, and you must ensure that
+            only one process at a time writes a pipeline. No effect in a catalog or on an object
+            store.
+        recovery_horizon: How long files that tables no longer reference are kept at least.
         spark: Settings of the session.
-        triggers: When the batches of a run begin where ``--trigger`` does not say it.
-        secrets: Not built yet: an environment with any is refused. References such as ``env:NAME``
-            stand where the secret is used.
-        metrics: Where a run tells what its batches cost.
-        alerts: Where alerts go beside the messages of a run.
-        lineage: Where OpenLineage events go; None for nowhere.
+        triggers: Default triggers of a run, for when ``--trigger`` is not given.
+        secrets: Not built yet: an environment with secrets is refused. Write a reference such as
+            ``env:NAME`` where the secret is used.
+        metrics: Where a run reports metrics of its batches.
+        alerts: Where alerts are sent, in addition to the messages of a run.
+        lineage: Where OpenLineage events are sent; None to send none.
     """
 
     name: Text
@@ -130,19 +130,19 @@ class Environment(Model):
 
     @property
     def files(self) -> Folder | None:
-        """The folder of files: the root, or the volume of a catalog."""
+        """The folder for files such as checkpoints: the root, or the volume of a catalog."""
         return self.root or self.volume
 
 
 def load_environment(name: str | None = None, *, root: str | None = None) -> Environment:
-    """Read an environment of the conf folder; it has an absolute root, or a catalog and a volume.
+    """Load an environment of the conf folder, with an absolute root or a catalog and a volume.
 
-    The variables ``TIDELAKE_CATALOG`` and ``TIDELAKE_VOLUME`` override those of a file with a
+    The variables ``TIDELAKE_CATALOG`` and ``TIDELAKE_VOLUME`` override the keys of a file with a
     catalog; ``SPARK_REMOTE``, a server of Spark Connect, overrides the master.
 
     Args:
         name: By default the variable ``TIDELAKE_ENV``, then ``local``.
-        root: A folder or ``s3://bucket/prefix``, in place of the file's root or catalog; by default
+        root: A folder or ``s3://bucket/prefix``, instead of the file's root or catalog; by default
             the variable ``TIDELAKE_ROOT``.
 
     Raises:
@@ -161,15 +161,15 @@ def load_environment(name: str | None = None, *, root: str | None = None) -> Env
         raw.pop("catalog", None)
         raw.pop("volume", None)
     remote = os.environ.get(REMOTE_VARIABLE, "")
-    # A runtime's own session has another form, and needs no connection.
+    # On a managed runtime the variable has another form, and no connection is needed.
     if remote.startswith("sc://"):
         # The client reads the variable itself, with the token after a semicolon.
         raw["remote"] = re.split("/?;", remote, maxsplit=1)[0]
         raw.pop("master", None)
     if raw.get("catalog") is not None:
         raw["catalog"] = os.environ.get("TIDELAKE_CATALOG") or raw["catalog"]
-        told = os.environ.get("TIDELAKE_VOLUME") or raw.get("volume")
-        raw["volume"] = told or f"/Volumes/{raw['catalog']}/ops/files"
+        volume = os.environ.get("TIDELAKE_VOLUME") or raw.get("volume")
+        raw["volume"] = volume or f"/Volumes/{raw['catalog']}/ops/files"
     if isinstance(raw.get("volume"), str):
         raw["volume"] = Path(os.path.abspath(Path(raw["volume"]).expanduser()))
     if isinstance(raw.get("root"), str) and not problem_of(raw["root"]):
@@ -178,8 +178,8 @@ def load_environment(name: str | None = None, *, root: str | None = None) -> Env
         environment = Environment.model_validate(raw)
     except ValidationError as error:
         findings += [
-            Finding(one.path, _REMOVED.get(one.path, one.message))
-            for one in findings_of(error, Environment, raw)
+            Finding(finding.path, _REMOVED.get(finding.path, finding.message))
+            for finding in findings_of(error, Environment, raw)
         ]
         raise document.error(findings) from error
     if findings:
@@ -197,18 +197,22 @@ def _place_findings(raw: dict[str, Any], name: str, has_root: bool) -> Iterator[
     if raw.get("name", name) != name:
         yield Finding(("name",), f"is not the file's name, {name}; leave it out")
     if raw.get("master") is not None and raw.get("remote") is not None:
-        yield Finding(("remote",), "stands beside master; a session has one of them")
+        yield Finding(("remote",), "cannot be combined with master; a session has one of them")
     if root == "":
         yield Finding(("root",), "must not be empty")
     if isinstance(root, str) and problem_of(root) and not has_root:
         yield Finding(("root",), f"{root} {problem_of(root)}")
     if root is not None and catalog is not None:
-        yield Finding(("catalog",), "stands beside root; tables lie in one of them")
+        yield Finding(("catalog",), "cannot be combined with root; tables are in one of them")
     if volume == "":
         yield Finding(("volume",), "must not be empty")
     if volume is not None and catalog is None:
-        yield Finding(("volume",), "goes with catalog only; under a root lie files too")
+        yield Finding(
+            ("volume",), "is allowed with catalog only; with a root, files are under the root too"
+        )
     if raw.get("master") is not None and catalog is not None:
-        yield Finding(("master",), "goes with root only; the runtime of a catalog is there")
+        yield Finding(
+            ("master",), "is allowed with root only; with a catalog the runtime already exists"
+        )
     if root is None and catalog is None and not has_root:
-        yield Finding(("root",), "root or catalog is required: where tables lie")
+        yield Finding(("root",), "root or catalog is required: the location of the tables")

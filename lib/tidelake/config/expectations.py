@@ -1,8 +1,8 @@
-"""Suites of Great Expectations: signatures, models, checks and loading.
+"""Suites of Great Expectations (GX): signatures, models, checks and loading.
 
-Unsupported are expectations that it does not have on Spark (``like`` patterns), that run Python per
-row (parsing of JSON and dates), that depend on the order of rows (increasing, decreasing), and
-quantiles, whose result it cannot store.
+Not supported are expectations that GX lacks on Spark (``like`` patterns), that run Python per row
+(parsing of JSON and dates), that depend on the order of rows (increasing, decreasing), and
+quantiles, whose result GX cannot store.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tidelake.config.names import TableName
 
 @dataclass(frozen=True)
 class Signature:
-    """The arguments of an expectation, each with the kind of its value.
+    """The arguments of an expectation, name to kind of value.
 
-    With ``needs_bound`` one of ``min_value`` and ``max_value`` is required.
+    ``needs_bound`` requires at least one of ``min_value`` and ``max_value``.
     """
 
     required: dict[str, str]
@@ -76,7 +76,7 @@ ROW_EXPECTATIONS: dict[str, Signature] = {
         {**_COLUMN, "regex_list": "regexes"}, {"match_on": "match_on", **_ROW}
     ),
     "expect_column_values_to_not_match_regex_list": _column(regex_list="regexes"),
-    # They check the column's type alone, so they take no condition.
+    # These check only the column's type, so they take no condition.
     "expect_column_values_to_be_of_type": Signature({**_COLUMN, "type_": "type"}),
     "expect_column_values_to_be_in_type_list": Signature({**_COLUMN, "type_list": "types"}),
     "expect_column_value_lengths_to_be_between": _range("whole", _ROW),
@@ -149,10 +149,10 @@ def _list_findings(
             continue
         place = (*path, index)
         yield from _expectation_findings(item, place, columns, of_rows=of_rows)
-        # Great Expectations drops one of two equal ones silently.
+        # Great Expectations silently drops one of two equal expectations.
         same = json.dumps([item.get("type"), item.get("kwargs")], sort_keys=True, default=repr)
         if same in first:
-            yield Finding(place, f"expects the same as number {first[same] + 1} of this list")
+            yield Finding(place, f"is equal to expectation number {first[same] + 1} of this list")
         first.setdefault(same, index)
 
 
@@ -187,13 +187,13 @@ def _expectation_findings(
         message = "required with row_condition: write spark, for SQL"
         yield Finding((*place, "condition_parser"), message)
     elif "condition_parser" in kwargs and "row_condition" not in kwargs:
-        yield Finding((*place, "condition_parser"), "goes with row_condition only")
+        yield Finding((*place, "condition_parser"), "is allowed with row_condition only")
     decides = kind in ROW_EXPECTATIONS and raw.get("severity", "critical") == "critical"
     share = kwargs.get("mostly", 1)
     if of_rows and decides and isinstance(share, int | float) and share < 1:
         yield Finding(
             (*place, "mostly"),
-            "below 1 cannot decide over a single row, which passes or does not; "
+            "below 1 has no meaning for a single row, which either passes or fails; "
             "write severity: warning",
         )
 
@@ -207,9 +207,9 @@ def _order_findings(kwargs: Mapping[str, Any], place: KeyPath) -> Iterator[Findi
     except ValueError:
         return
     if type(least) is not type(most):
-        yield Finding((*place, "min_value"), "is of another kind than max_value")
+        yield Finding((*place, "min_value"), "must have the same type as max_value")
     elif least > most:  # type: ignore[operator]
-        yield Finding((*place, "min_value"), f"{low} is more than max_value, {high}")
+        yield Finding((*place, "min_value"), f"{low} is greater than max_value, {high}")
 
 
 _COLUMN_KEYS = ("column", "column_A", "column_B", "column_list")
@@ -217,7 +217,7 @@ _COLUMN_KEYS = ("column", "column_A", "column_B", "column_list")
 
 def _severity(value: object) -> object:
     if value == "info":
-        raise ValueError("info is not supported, nothing would follow from it; write warning")
+        raise ValueError("info is not supported because it would have no effect; write warning")
     return value
 
 
@@ -225,13 +225,13 @@ Severity = Annotated[Literal["critical", "warning"], BeforeValidator(_severity)]
 
 
 class Expectation(Model):
-    """Something expected of each row, or of a table as a whole.
+    """An expectation on each row, or on a table as a whole.
 
     Attributes:
-        type: What is expected, in Great Expectations' words.
-        kwargs: Of what, and how.
+        type: The expectation's name in Great Expectations.
+        kwargs: The arguments, such as the column.
         severity: ``critical`` quarantines a row, ``warning`` counts it.
-        meta: Yours.
+        meta: Any values of your own; not evaluated.
     """
 
     type: Text
@@ -241,12 +241,12 @@ class Expectation(Model):
 
     @property
     def is_row_level(self) -> bool:
-        """Whether it is evaluated row by row."""
+        """Whether the expectation is evaluated row by row."""
         return self.type in ROW_EXPECTATIONS
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns in its arguments; none for a table as a whole."""
+        """The columns in the arguments; empty for an expectation on the table as a whole."""
         named: list[str] = []
         for key in _COLUMN_KEYS:
             value = self.kwargs.get(key, ())
@@ -255,7 +255,7 @@ class Expectation(Model):
 
     @property
     def text(self) -> str:
-        """The reason in quarantine, without the condition's parser: there is only one."""
+        """The reason stored in quarantine, without the condition's parser."""
         shown = {
             key: value
             for key, value in sorted(self.kwargs.items())
@@ -280,12 +280,12 @@ Expectations = Annotated[tuple[Expectation, ...], AfterValidator(_at_least_one)]
 
 
 class Suite(Model):
-    """Expectations over silver's columns and, by the name of the table, over gold's.
+    """Expectations on silver and, by table, on gold.
 
     Attributes:
-        name: Yours.
-        expectations: Of silver.
-        gold: Of gold, by table; judged by the gate alone.
+        name: A name of your choice.
+        expectations: Expectations on silver.
+        gold: Expectations on gold, by table; evaluated by the gate only.
     """
 
     name: Text
@@ -295,18 +295,18 @@ class Suite(Model):
     @property
     def row_level(self) -> tuple[Expectation, ...]:
         """The expectations on single rows of silver, in the file's order."""
-        return tuple(each for each in self.expectations if each.is_row_level)
+        return tuple(item for item in self.expectations if item.is_row_level)
 
 
 def load_suite(
     path: Path, *, columns: Collection[str] | None, gold: Mapping[str, Collection[str]] | None
 ) -> Suite:
-    """Read a suite and validate it.
+    """Load and validate a suite.
 
     Args:
         path: The file.
-        columns: Silver's columns; None leaves names unchecked.
-        gold: The columns of each gold table by name; None leaves names unchecked.
+        columns: Silver's columns; None skips the check of names.
+        gold: The columns of each gold table by name; None skips the check of names.
 
     Raises:
         UsageError: The file cannot be read.

@@ -1,7 +1,7 @@
 """Check SQL expressions without Spark, and infer their columns and types.
 
-Spark reports most of these problems too, but one at a time and after a minute. It accepts
-nondeterministic functions, with which the retry of a batch differs from the first attempt.
+Spark reports most of these problems too, but one at a time and after a minute. It also accepts
+nondeterministic functions, which make the retry of a batch differ from the first attempt.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from tidelake.config.model import suggestion, unknown
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TIME_ZONE = r"\s+\S+|[A-Z]{1,4}(?:[+-][0-9:]+)?|[+-][0-9:]+|[A-Za-z]+/\S+"
-# Constants that Spark casts to the time of the query where it expects a date or a timestamp.
+# Constants that Spark casts to the time of the query where a date or a timestamp is expected.
 _TIME_OF_QUERY = re.compile(rf"(?i:now|today|tomorrow|yesterday)(?:{_TIME_ZONE})?")
 _TO_TIME = (exp.Cast, exp.TryCast, exp.TsOrDsToDate, exp.StrToTime, exp.StrToDate)
 _TIME_TYPES = exp.DataType.TEMPORAL_TYPES
 _PATTERNS = (exp.Like, exp.ILike, exp.RegexpLike, exp.RegexpILike, exp.SimilarTo)
-_JOINED = (exp.Concat, exp.ConcatWs, exp.DPipe)
-# Their operands are cast to one type.
-_OF_ONE_TYPE = (
+_CONCATENATIONS = (exp.Concat, exp.ConcatWs, exp.DPipe)
+# Expressions whose operands Spark casts to a common type.
+_COMMON_TYPE = (
     *(exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.NullSafeNEQ, exp.In, exp.Nullif),
     *(exp.Case, exp.If, exp.Coalesce, exp.Nvl2, exp.DecodeCase),
 )
-_OUT_OF_PLACE: tuple[tuple[type[exp.Expr] | tuple[type[exp.Expr], ...], str], ...] = (
-    (exp.Window, "holds a window function (OVER); only the row itself can be used"),
-    (exp.Star, "holds *; name the columns"),
-    (exp.Distinct, "holds DISTINCT, which only an aggregate can do (approx_count_distinct)"),
-    ((exp.Placeholder, exp.Parameter), "holds a parameter marker; nothing would fill it"),
+_UNSUPPORTED: tuple[tuple[type[exp.Expr] | tuple[type[exp.Expr], ...], str], ...] = (
+    (exp.Window, "contains a window function (OVER); an expression can use only its own row"),
+    (exp.Star, "contains *; name the columns"),
+    (exp.Distinct, "contains DISTINCT; only an aggregate supports it (approx_count_distinct)"),
+    ((exp.Placeholder, exp.Parameter), "contains a parameter marker; parameters are not supported"),
 )
 DIALECT = "databricks"
 
@@ -47,8 +47,8 @@ Types = Mapping[str, str | None]
 def expression_problems(sql: str, columns: Collection[str] | None) -> list[str]:
     """List the problems of a Spark SQL expression over one row.
 
-    ``columns`` are the names that it may use in any case, or a mapping of them to their types; None
-    leaves columns unchecked.
+    ``columns`` are the names that it may use (case-insensitive), or a mapping of names to types.
+    None skips the check of columns.
     """
     if not sql.strip():
         return ["is empty; write one SQL expression"]
@@ -70,96 +70,102 @@ def expression_problems(sql: str, columns: Collection[str] | None) -> list[str]:
 
 def _syntax_problem(sql: str, error: SqlglotError) -> str:
     if ";" in re.sub(r"'[^']*'|\"[^\"]*\"|`[^`]*`", "", sql):
-        return "holds a semicolon; write one SQL expression, not several statements"
+        return "contains a semicolon; write one SQL expression, not several statements"
     if isinstance(error, ParseError) and error.errors:
         first = error.errors[0]
-        # sqlglot's message on a missing operand has names of its classes.
-        said = re.sub(r"Required keyword.*", "something is missing", str(first["description"]))
-        return f"is not valid SQL: {said} near '{first['highlight']}'"
+        # sqlglot's message on a missing operand names its internal classes.
+        description = re.sub(
+            r"Required keyword.*", "something is missing", str(first["description"])
+        )
+        return f"is not valid SQL: {description} near '{first['highlight']}'"
     return "is not valid SQL: a quote or a comment is left open"
 
 
 def _only_expression(statements: list[exp.Expr | None]) -> exp.Expr | str:
     select = statements[0] if len(statements) == 1 else None
     if not isinstance(select, exp.Select):
-        return "holds more than one statement; write one SQL expression"
+        return "contains more than one statement; write one SQL expression"
     clauses = [name for name, value in select.args.items() if value and name != "expressions"]
     roots = select.expressions
     if clauses or len(roots) != 1 or isinstance(roots[0], exp.Tuple):
-        return "holds more than one expression; write one"
+        return "contains more than one expression; write one"
     root: exp.Expr = roots[0]
     if isinstance(root, exp.Paren) and isinstance(root.this, exp.Alias):
-        return f"names its result ({root.this.alias}); the key already does, leave AS out"
+        return f"has an alias (AS {root.this.alias}); remove it, the key already names the result"
     return root
 
 
 def _kind_problems(root: exp.Expr) -> Iterator[str]:
     if root.find(exp.Query):
-        yield "holds a subquery; only the row itself can be used"
+        yield "contains a subquery; an expression can use only its own row"
     for node in root.walk():
-        yield from (problem for kind, problem in _OUT_OF_PLACE if isinstance(node, kind))
+        yield from (problem for kind, problem in _UNSUPPORTED if isinstance(node, kind))
 
 
 def _function_problems(sql: str, root: exp.Expr, columns: Collection[str] | None) -> Iterator[str]:
-    """Check the functions by their names in the text: the tree renames many (``date_add``)."""
-    tokens = [(one.token_type.name, one.text.lower()) for one in Spark().tokenize(sql)]
+    """Check functions by their names in the text: sqlglot's tree renames some (``date_add``)."""
+    tokens = [(token.token_type.name, token.text.lower()) for token in Spark().tokenize(sql)]
     for number, ((kind, name), following) in enumerate(pairwise(tokens)):
         is_word = kind == "IDENTIFIER" or (kind != "STRING" and _WORD.fullmatch(name))
         if is_word and following[0] == "L_PAREN":
             after = tokens[number - 1][1] if number else ""
-            of_nothing = tokens[number + 2 : number + 3] == [("R_PAREN", ")")]
-            yield from _call_problems(name, after=after, of_nothing=of_nothing)
+            has_no_arguments = tokens[number + 2 : number + 3] == [("R_PAREN", ")")]
+            yield from _call_problems(name, after=after, has_no_arguments=has_no_arguments)
     known = {column.lower() for column in columns or ()}
     for node in root.walk():
         if isinstance(node, exp.Column) and len(node.parts) == 1:
             name = node.name.lower()
-            # A column of another pipeline may be called user, but not like the others.
-            if name in BARE and name not in known and (columns is not None or name != "user"):
-                yield _unsteady(name)
-        elif isinstance(node, exp.Func) and node.sql_name().lower() in BARE:
-            yield _unsteady(node.sql_name().lower())
+            # Columns of another pipeline are not known here; one of them may be named user.
+            if (
+                name in NO_PARENTHESES
+                and name not in known
+                and (columns is not None or name != "user")
+            ):
+                yield _nondeterministic_problem(name)
+        elif isinstance(node, exp.Func) and node.sql_name().lower() in NO_PARENTHESES:
+            yield _nondeterministic_problem(node.sql_name().lower())
 
 
-def _unsteady(name: str) -> str:
-    return f"calls {name}, whose answer changes from run to run; a retry would decide otherwise"
+def _nondeterministic_problem(name: str) -> str:
+    return f"calls {name}, whose result changes from run to run; a retry would give another result"
 
 
-def _call_problems(name: str, *, after: str, of_nothing: bool) -> Iterator[str]:
+def _call_problems(name: str, *, after: str, has_no_arguments: bool) -> Iterator[str]:
     if after == ".":
-        yield f"calls {name} by a path; only functions of Spark itself can be used, by their name"
-    elif name in UNSTEADY or (name == "unix_timestamp" and of_nothing):
-        yield _unsteady(name)
+        yield f"calls {name} by a qualified name; only Spark's built-in functions can be used"
+    elif name in NONDETERMINISTIC or (name == "unix_timestamp" and has_no_arguments):
+        yield _nondeterministic_problem(name)
     elif name in WINDOW:
-        yield f"calls {name}, a window function; only the row itself can be used"
+        yield f"calls {name}, a window function; an expression can use only its own row"
     elif name in GENERATORS:
-        yield f"calls {name}, which makes several rows of one"
+        yield f"calls {name}, which returns several rows for one"
     elif name in AGGREGATES and after not in ("like", "ilike"):
         yield f"calls {name}, an aggregate; this expression sees one row at a time"
     elif name in FAILING:
-        yield f"calls {name}, which fails on purpose and would stop the run; write a rule for it"
-    elif name not in STEADY | SYNTAX | AGGREGATES and (name, after) != ("all", "like"):
-        hint = suggestion(name, STEADY)
-        yield f"calls {name}, which is not known to answer alike in each run{hint}"
+        yield f"calls {name}, whose error would stop the run; write an expectation instead"
+    elif name not in DETERMINISTIC | SYNTAX | AGGREGATES and (name, after) != ("all", "like"):
+        hint = suggestion(name, DETERMINISTIC)
+        yield f"calls {name}, which is not known to be deterministic{hint}"
 
 
 def _constant_problems(root: exp.Expr, columns: Collection[str] | None) -> Iterator[str]:
     """Find constants that Spark casts to the time of the query."""
     for node in root.walk():
         if isinstance(node, exp.Literal | exp.RawString | exp.National):
-            said = re.sub(r"^[\0- ]+|[\0- ]+$", "", node.name)
-            if _TIME_OF_QUERY.fullmatch(said) and not _is_text(node, columns):
+            text = re.sub(r"^[\0- ]+|[\0- ]+$", "", node.name)
+            if _TIME_OF_QUERY.fullmatch(text) and not _is_text(node, columns):
                 yield (
-                    f"holds '{said}', which Spark reads as the time of the query where it expects "
-                    f"a time; compare a text with LIKE '{said}'"
+                    f"contains '{text}', which Spark casts to the time of the query if it "
+                    f"expects a time; to compare text, write LIKE '{text}'"
                 )
         elif isinstance(node, _TO_TIME) and not _has_input(node):
             to_time = node.to.is_type(*_TIME_TYPES) if isinstance(node, exp.Cast) else True
             if to_time and not isinstance(node.this, exp.Literal) and _builds_text(node.this):
-                yield "makes a time of a text that is put together; write the time itself"
+                yield "casts computed text to a time; write the time as a literal"
 
 
 def _is_text(constant: exp.Expr, columns: Collection[str] | None) -> bool:
-    """Return whether a constant is certainly not cast to a time."""
+    """Return whether Spark certainly does not cast a constant to a time."""
     around = constant.parent
     while isinstance(around, exp.Paren | exp.Tuple | exp.Any | exp.All) or (
         isinstance(around, exp.If) and isinstance(around.parent, exp.Case)
@@ -169,18 +175,19 @@ def _is_text(constant: exp.Expr, columns: Collection[str] | None) -> bool:
         return True
     if around is None or not _has_input(around):
         return False
-    if isinstance(around, _JOINED):
+    if isinstance(around, _CONCATENATIONS):
         return True
-    if not isinstance(around, _OF_ONE_TYPE) or not isinstance(columns, Mapping):
+    if not isinstance(around, _COMMON_TYPE) or not isinstance(columns, Mapping):
         return False
     return all(
-        isinstance(one, exp.Literal) or type_of(one.sql(dialect=DIALECT), columns) == "STRING"
-        for one in _beside(constant, around)
+        isinstance(operand, exp.Literal)
+        or type_of(operand.sql(dialect=DIALECT), columns) == "STRING"
+        for operand in _operands_with(constant, around)
     )
 
 
-def _beside(constant: exp.Expr, around: exp.Expr) -> Iterator[exp.Expr]:
-    """Return the operands that are cast to one type with a constant."""
+def _operands_with(constant: exp.Expr, around: exp.Expr) -> Iterator[exp.Expr]:
+    """Return the operands that Spark casts to a common type with a constant."""
     if isinstance(around, exp.Case):
         branches = around.args["ifs"]
         if any(branch.this is constant for branch in branches):
@@ -189,7 +196,7 @@ def _beside(constant: exp.Expr, around: exp.Expr) -> Iterator[exp.Expr]:
         yield from (branch.args["true"] for branch in branches)
         yield from [around.args["default"]] if around.args.get("default") else []
     elif isinstance(around, exp.If | exp.Nvl2):
-        yield from (one for key in ("true", "false") if (one := around.args.get(key)))
+        yield from (value for key in ("true", "false") if (value := around.args.get(key)))
     else:
         yield from around.iter_expressions()
 
@@ -197,9 +204,9 @@ def _beside(constant: exp.Expr, around: exp.Expr) -> Iterator[exp.Expr]:
 def _has_input(node: exp.Expr) -> bool:
     """Return whether an expression depends on the row."""
     return any(
-        isinstance(one, exp.Column)
-        or (isinstance(one, exp.Identifier) and one.find_ancestor(exp.Lambda))
-        for one in node.walk()
+        isinstance(part, exp.Column)
+        or (isinstance(part, exp.Identifier) and part.find_ancestor(exp.Lambda))
+        for part in node.walk()
     )
 
 
@@ -207,9 +214,9 @@ def _builds_text(node: exp.Expr) -> bool:
     if type_of(node.sql(dialect=DIALECT), {}) not in ("STRING", "BINARY", None):
         return False
     return any(
-        isinstance(one, exp.HexString | exp.RawString)
-        or (isinstance(one, exp.Literal) and one.is_string)
-        for one in node.walk()
+        isinstance(part, exp.HexString | exp.RawString)
+        or (isinstance(part, exp.Literal) and part.is_string)
+        for part in node.walk()
     )
 
 
@@ -218,7 +225,7 @@ def _column_problems(root: exp.Expr, columns: Collection[str]) -> Iterator[str]:
     for column in root.find_all(exp.Column):
         # In `a.b` the column is the struct `a`.
         name = column.parts[0].name
-        if name.lower() not in known and name.lower() not in BARE:
+        if name.lower() not in known and name.lower() not in NO_PARENTHESES:
             yield unknown("column", name, columns)
 
 
@@ -229,7 +236,7 @@ def columns_in(sql: str) -> set[str]:
 
 
 def type_of(sql: str, columns: Types) -> str | None:
-    """Infer an expression's type from its columns' types; None where only Spark can tell."""
+    """Infer an expression's type from its columns' types; None where only Spark can infer it."""
     known = {name: kind for name, kind in columns.items() if kind}
     schema: dict[str, object] = {"t": known}
     try:
@@ -245,27 +252,27 @@ def type_of(sql: str, columns: Types) -> str | None:
     return kind.sql(dialect=DIALECT).replace(", ", ",")
 
 
-_TEXT, _TRUTH = "STRING", "BOOLEAN"
-_OF_TEXTS = (exp.Lower, exp.Upper, exp.Trim)
-_COMPARED = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
+_TEXT, _BOOLEAN = "STRING", "BOOLEAN"
+_STRING_FUNCTIONS = (exp.Lower, exp.Upper, exp.Trim)
+_COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
 
 
 def never_fails(sql: str, columns: Types) -> str | None:
-    """Return the type of an expression that fails on no row; None if it may fail.
+    """Return the type of an expression that cannot fail on any row; None if it may fail.
 
-    It may consist of columns, comparisons of texts, tests for null, ``lower``, ``upper`` and
-    ``trim``, and ``AND``, ``OR``, ``NOT``. Anything that may need a cast may fail.
+    Such an expression consists of columns, comparisons of strings, tests for null, ``lower``,
+    ``upper``, ``trim``, ``AND``, ``OR`` and ``NOT``. Anything that may need a cast may fail.
     """
     try:
         root = sqlglot.parse_one(sql, dialect=DIALECT)
     except SqlglotError:
         return None
-    return _sure_type(root, {name.lower(): kind for name, kind in columns.items()})
+    return _infallible_type(root, {name.lower(): kind for name, kind in columns.items()})
 
 
-def _sure_type(node: exp.Expr, known: Types) -> str | None:
-    parts = [_sure_type(part, known) for part in node.iter_expressions()]
-    texts, truths = set(parts) == {_TEXT}, set(parts) == {_TRUTH}
+def _infallible_type(node: exp.Expr, known: Types) -> str | None:
+    parts = [_infallible_type(part, known) for part in node.iter_expressions()]
+    all_text, all_boolean = set(parts) == {_TEXT}, set(parts) == {_BOOLEAN}
     kind: str | None = None
     if isinstance(node, exp.Column):
         kind = None if node.table else known.get(node.name.lower())
@@ -274,13 +281,13 @@ def _sure_type(node: exp.Expr, known: Types) -> str | None:
     elif isinstance(node, exp.Paren):
         kind = parts[0]
     elif isinstance(node, exp.Not | exp.And | exp.Or):
-        kind = _TRUTH if truths else None
+        kind = _BOOLEAN if all_boolean else None
     elif isinstance(node, exp.Is):
-        kind = _TRUTH if parts[0] and isinstance(node.expression, exp.Null) else None
-    elif isinstance(node, _OF_TEXTS):
-        kind = _TEXT if texts and len(parts) == 1 else None
-    elif isinstance(node, _COMPARED):
-        kind = _TRUTH if texts else None
+        kind = _BOOLEAN if parts[0] and isinstance(node.expression, exp.Null) else None
+    elif isinstance(node, _STRING_FUNCTIONS):
+        kind = _TEXT if all_text and len(parts) == 1 else None
+    elif isinstance(node, _COMPARISONS):
+        kind = _BOOLEAN if all_text else None
     return kind
 
 
@@ -291,7 +298,7 @@ _REPEATED_GROUP = re.compile(r"\)(?:[*+]|\{\d*,\}|\{\d*,?\d{3,}\})(?!\+)")
 
 
 def may_overflow(pattern: str) -> bool:
-    """Return whether matching a long text may overflow Java's stack: a group is repeated.
+    """Return whether a pattern repeats a group, so that a long text may overflow Java's stack.
 
     Possessive groups (``(a|b)*+``) and repeated classes are matched in a loop.
     """
@@ -303,8 +310,8 @@ def may_overflow(pattern: str) -> bool:
 def texts_to_bound(sql: str) -> tuple[str, ...]:
     """List the operands whose length must be limited before an expression is evaluated.
 
-    These are texts matched with a pattern that :func:`may_overflow`, and both text and pattern
-    where the pattern comes from the row.
+    These are texts matched with a pattern for which :func:`may_overflow` is true, and both text and
+    pattern where the pattern is not a literal.
     """
     try:
         root = sqlglot.parse_one(f"SELECT ({sql})", dialect=DIALECT)
@@ -315,12 +322,12 @@ def texts_to_bound(sql: str) -> tuple[str, ...]:
         name = node.name if isinstance(node, exp.Anonymous) else node.sql_name()
         operands = node.expressions
         if not isinstance(node, exp.Anonymous):
-            operands = [one for one in (node.this, node.args.get("expression")) if one is not None]
+            operands = [arg for arg in (node.this, node.args.get("expression")) if arg is not None]
         if not name.lower().startswith(("regexp", "rlike")) or len(operands) < 2:
             continue
         pattern = operands[1]
         if not isinstance(pattern, exp.Literal):
-            found += [one.sql(dialect=DIALECT) for one in operands[:2]]
+            found += [operand.sql(dialect=DIALECT) for operand in operands[:2]]
         elif may_overflow(pattern.name):
             found.append(operands[0].sql(dialect=DIALECT))
     return tuple(dict.fromkeys(found))
@@ -330,12 +337,12 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# Spark's functions by what an expression may call. Deterministic ones are listed, not forbidden
-# ones excluded: with an unknown function the retry of a batch could differ from the first attempt.
-# A test compares the lists with the functions of the installed Spark.
+# Spark's functions, grouped by whether an expression may call them. An unlisted function is
+# refused, because it could make the retry of a batch differ from the first attempt. A test compares
+# the lists with the functions of the installed Spark.
 #
-# They depend on their arguments alone, in any session and at any time.
-STEADY = _words(
+# The result depends on the arguments only, in any session and at any time.
+DETERMINISTIC = _words(
     """
     abs acos acosh add_months aes_decrypt aggregate approx_top_k_estimate array array_append
     array_compact array_contains array_distinct array_except array_insert array_intersect array_join
@@ -391,8 +398,8 @@ STEADY = _words(
     zip_with
     """
 )
-# They depend on the clock, the session, chance, the row's file or task, or call Java code.
-UNSTEADY = _words(
+# The result depends on the clock, the session, chance, the row's file or task, or on Java code.
+NONDETERMINISTIC = _words(
     """
     aes_encrypt curdate current_catalog current_database current_date current_path current_schema
     current_time current_timestamp current_timezone current_user current_version getdate
@@ -401,8 +408,8 @@ UNSTEADY = _words(
     shuffle spark_partition_id sysdate try_reflect uniform user uuid version
     """
 )
-# They are calls without parentheses too, unless a column has their name.
-BARE = _words(
+# Also callable without parentheses, unless a column has the name.
+NO_PARENTHESES = _words(
     """
     current_date current_time current_timestamp current_user localtimestamp session_user user
     """
@@ -435,9 +442,9 @@ GENERATORS = _words(
     variant_explode variant_explode_outer
     """
 )
-# They fail on purpose, and would stop the run.
+# Functions that raise an error, which would stop the run.
 FAILING = _words("assert_true raise_error")
-# Words before a parenthesis that call nothing.
+# Words that may precede a parenthesis without being a function call.
 SYNTAX = _words(
     """
     and between both case character collate dec distinct div else escape for from ilike in interval

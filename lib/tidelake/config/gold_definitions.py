@@ -1,4 +1,4 @@
-"""Gold tables: windows and measures that merge, joins, and detections."""
+"""Models of gold tables: windows with mergeable measures, joins, and detections."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ AGGREGATES: tuple[str, ...] = get_args(Aggregate)
 
 
 class Ends(NamedTuple):
-    """When a row can no longer change: so long after the time in a column."""
+    """When a row becomes final: ``after`` past the time in ``column``."""
 
     column: str
     after: timedelta = timedelta(0)
@@ -59,7 +59,7 @@ class TumblingWindow(Model):
 
 
 class HoppingWindow(Model):
-    """Overlapping windows: one begins every ``slide``.
+    """Overlapping windows, one of which begins every ``slide``.
 
     Attributes:
         kind: ``hopping``.
@@ -87,7 +87,7 @@ class SessionWindow(Model):
 
 
 class GlobalWindow(Model):
-    """No window: one row a key for all time.
+    """No window: one row per key for all time.
 
     Attributes:
         kind: ``global``.
@@ -106,7 +106,7 @@ class Measure(Model):
 
     Attributes:
         name: The column in gold.
-        aggregate: How values merge.
+        aggregate: The aggregate function.
         expression: SQL; ``*`` only for ``count``.
         p: The percentile, 0 to 1; only for ``approx_percentile``.
     """
@@ -130,10 +130,10 @@ class Measure(Model):
         return measure
 
 
-def _measure(named: object) -> object:
-    if not isinstance(named, tuple):
-        return named
-    name, body = named
+def _measure(pair: object) -> object:
+    if not isinstance(pair, tuple):
+        return pair
+    name, body = pair
     if not isinstance(body, Mapping):
         raise ValueError("write one aggregate and its SQL, such as {sum: value}")
     rest = dict(body)
@@ -147,7 +147,7 @@ def _measure(named: object) -> object:
     if aggregate == "approx_percentile":
         expression, p = _percentile(expression, p)
     elif p is not None:
-        raise ValueError("p goes with approx_percentile only")
+        raise ValueError("p is allowed with approx_percentile only")
     if not isinstance(expression, str):
         raise ValueError(f"{aggregate} takes SQL as text; put it in quotes")
     return {"name": name, "aggregate": aggregate, "expression": expression, "p": p}
@@ -167,7 +167,7 @@ def _percentile(expression: object, p: object) -> tuple[object, float]:
 
 def _measures(value: object) -> object:
     if isinstance(value, Mapping):
-        # Each pair is validated separately, so that each reports its own problem.
+        # Pairs are validated separately, so that each reports its own problem.
         return list(value.items())
     if isinstance(value, tuple) and all(isinstance(item, Measure) for item in value):
         return value
@@ -185,11 +185,11 @@ class GoldTable(Documented):
     """One gold table.
 
     Attributes:
-        name: Its name, after ``gold.``.
+        name: The table's name, without ``gold.``.
         window: The windows of event time.
-        where: SQL condition over silver; other events are left out.
+        where: SQL condition over silver; other events are ignored.
         keys: Columns of silver to group by.
-        measures: Column to one aggregate of one SQL expression, ``{total: {sum: value}}``.
+        measures: Column name to one aggregate of a SQL expression, ``{total: {sum: value}}``.
     """
 
     name: TableName
@@ -200,7 +200,7 @@ class GoldTable(Documented):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns in order, without the system's own."""
+        """The columns in order, without internal columns."""
         bounds = {
             "tumbling": ("window_start", "window_end"),
             "hopping": ("window_start", "window_end"),
@@ -211,7 +211,7 @@ class GoldTable(Documented):
 
 
 class LeftSide(Model):
-    """The events that each have one row.
+    """The left side of a join: its events have one row each.
 
     Attributes:
         where: SQL condition over silver; None for every event.
@@ -223,7 +223,7 @@ class LeftSide(Model):
 
 
 class RightSide(Model):
-    """The events that may match, of this pipeline or of another.
+    """The right side of a join: events of this pipeline or of another that may match.
 
     Attributes:
         pipeline: The pipeline whose silver is searched.
@@ -237,7 +237,7 @@ class RightSide(Model):
 
 
 class Join(Documented):
-    """A gold table with one row a left event.
+    """A gold table with one row per left event.
 
     Attributes:
         name: The gold table.
@@ -245,7 +245,7 @@ class Join(Documented):
         right: The events that may match.
         on: Columns equal on both sides; ``"on"`` in YAML, with its quotes.
         within: The maximum time from the left event to the right one.
-        type: Whether a left event without a match has a row.
+        type: ``left`` keeps left events without a match, ``inner`` drops them.
     """
 
     name: TableName
@@ -257,12 +257,12 @@ class Join(Documented):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns in order, without the system's own."""
+        """The columns in order, without internal columns."""
         return (*self.left.columns, *self.right.columns)
 
 
 HOUR = timedelta(hours=1)
-# Half of the earth's circumference in km: the maximum distance of two places.
+# Half of the earth's circumference in km: the maximum distance between two places.
 FARTHEST_KM = 20_038
 # Columns of the features table.
 EVENTS, VALUES, TOTAL, LAST_PLACE = "events", "valued", "total", "last_place"
@@ -273,9 +273,9 @@ class UnusualAmount(Model):
 
     Attributes:
         value: SQL over silver.
-        times: The factor of the mean that the value exceeds.
-        history: The time before the event that the mean is of, in whole hours.
-        at_least: The minimum number of values for a mean.
+        times: The multiple of the mean that the value must exceed.
+        history: The time before the event over which the mean is taken, in whole hours.
+        at_least: The minimum number of values; with fewer, the rule does not apply.
     """
 
     value: str
@@ -288,8 +288,8 @@ class Burst(Model):
     """Many events of a key within a short time, the event itself included.
 
     Attributes:
-        events: The number of events.
-        within: The time.
+        events: The minimum number of events.
+        within: The time in which they occur.
     """
 
     events: Annotated[int, Field(strict=True, ge=2)] = 5
@@ -297,43 +297,43 @@ class Burst(Model):
 
 
 class ImpossibleTravel(Model):
-    """Two successive places of a key, too far apart for the time between.
+    """Two successive places of a key that are too far apart for the time between them.
 
     Attributes:
         latitude: SQL over silver, in degrees; events without a place are skipped.
         longitude: SQL over silver, in degrees.
         kmh: The maximum speed in km/h; at least 0.1.
-        at_least_km: Shorter distances are possible in any time.
+        at_least_km: The minimum distance; shorter ones never break the rule.
     """
 
     latitude: str
     longitude: str
-    # With less, the longest way would take longer than the longest duration.
+    # At a lower speed FARTHEST_KM would take longer than the longest allowed duration.
     kmh: Annotated[float, Field(ge=0.1)] = 900
     at_least_km: Annotated[float, Field(gt=0)] = 50
 
     @property
     def reach(self) -> timedelta:
-        """The time that the longest way takes: earlier places are never too far."""
+        """The travel time of ``FARTHEST_KM``: places earlier than that never break the rule."""
         return timedelta(hours=FARTHEST_KM / self.kmh)
 
 
 class FastLane(Model):
-    """Alerts within milliseconds, from a separate stream.
+    """A separate stream that sends alerts within milliseconds.
 
     Attributes:
-        topic: The topic of the alerts, at the source's broker.
+        topic: The topic for alerts, on the source's broker.
         pipeline: The pipeline that reads the topic, for comparison with the exact alerts.
-        refresh: How often the features are read again.
-        streams: With two, one runs while the other plans its next batch, and every alert is sent
-            twice.
+        refresh: How often the features are reloaded.
+        streams: With 2, one stream runs while the other plans its next batch, and every alert is
+            sent twice.
     """
 
     topic: Annotated[
         str,
         matching(
             r"[A-Za-z0-9._-]{1,249}",
-            "'{0}' is no name for a topic: write letters, digits, dots, dashes and underscores",
+            "'{0}' is not a valid topic name: use letters, digits, dots, dashes and underscores",
         ),
     ]
     pipeline: TableName
@@ -342,17 +342,17 @@ class FastLane(Model):
 
 
 class Detection(Documented):
-    """A gold table with one row an event and rule that it broke.
+    """A gold table with one row per event and rule that the event broke.
 
     Attributes:
         name: The gold table.
-        features: A gold table of hours, from which the rules read the past of a key.
-        keys: Columns of the key; events in which one is null break no rule.
+        features: A gold table with hourly history per key, which the rules read.
+        keys: Columns of the key; events with a null in one of them break no rule.
         columns: Columns of the event, name to SQL over silver.
         unusual_amount: See :class:`UnusualAmount`.
         burst: See :class:`Burst`.
         impossible_travel: See :class:`ImpossibleTravel`.
-        fast: The fast lane; None for none.
+        fast: The fast lane; None to have none.
     """
 
     name: TableName
@@ -372,7 +372,7 @@ class Detection(Documented):
 
     @property
     def lookback(self) -> timedelta:
-        """The time before an event's hour that the rules read features of, in whole hours."""
+        """How far before an event's hour the rules read features, in whole hours."""
         lengths = [timedelta(0)]
         if self.unusual_amount:
             lengths.append(self.unusual_amount.history)
@@ -381,7 +381,7 @@ class Detection(Documented):
         return ceil(max(lengths) / HOUR) * HOUR
 
     @property
-    def looks_at(self) -> frozenset[str]:
+    def used_columns(self) -> frozenset[str]:
         """Silver's columns that the rules and the columns use, in lower case."""
         written = list(self.columns.values())
         if self.unusual_amount:
@@ -393,12 +393,12 @@ class Detection(Documented):
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """The columns of the alerts in order, without the system's own."""
+        """The columns of the alerts in order, without internal columns."""
         return ("rule", "event_id", "event_time", *self.keys, *self.columns, "evidence")
 
     @property
     def hours(self) -> GoldTable:
-        """The features table: a row a key and hour."""
+        """The features table: one row per key and hour."""
         measures = [Measure(name=EVENTS, aggregate="count", expression="*")]
         if self.unusual_amount:
             value = self.unusual_amount.value
@@ -418,9 +418,9 @@ class Detection(Documented):
 
 
 def place_of(rule: ImpossibleTravel) -> str:
-    """Return SQL for an event's place and time, null without a place.
+    """Return SQL for a struct of an event's time and place; null without a place.
 
-    The struct's order is that of event times; of equal ones, that of event ids.
+    The structs sort by event time, then by event id.
     """
     latitude, longitude = rule.latitude, rule.longitude
     return (

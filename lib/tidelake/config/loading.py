@@ -1,7 +1,7 @@
-"""Read a pipeline file, check it as a whole, and report every violation at once.
+"""Load and validate a pipeline file, and report all violations at once.
 
-Checks across several parts of the file use only the valid parts, so that one broken part does not
-hide what is wrong elsewhere.
+Checks across several sections use the valid sections only, so that one invalid section does not
+hide violations in others.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ from tidelake.config.standard import STANDARD
 from tidelake.errors import UsageError
 
 _REFERENCE = re.compile(r"\$\{([^}]*)\}")
-_OF_THE_PAYLOAD = ("format", "registry", "schema")
+_PAYLOAD_KEYS = ("format", "registry", "schema")
 Columns = Collection[str] | None
 _M = TypeVar("_M", bound=BaseModel)
-# Replace invalid keys in order to validate the rest of a section, without findings of their own.
-_STAND_INS: dict[type[BaseModel], dict[str, Any]] = {
+# Substitutes for invalid keys, to validate the rest of a section. They cause no findings.
+_SUBSTITUTES: dict[type[BaseModel], dict[str, Any]] = {
     Event: {"id": "NULL", "time": "NULL"},
     GoldTable: {"name": "stand_in", "window": {"kind": "tumbling", "size": "1 day"}},
 }
@@ -63,13 +63,14 @@ _STAND_INS: dict[type[BaseModel], dict[str, Any]] = {
 def load_pipeline(
     name_or_path: str, environment: Environment, *, source: str | None = None
 ) -> Pipeline:
-    """Read a pipeline and validate it; features that are not built yet are not refused here.
+    """Load and validate a pipeline; features that are not built yet are accepted here.
 
     Args:
-        name_or_path: A name in the conf folder's ``pipelines``, or a path: it has a slash or ends
-            in ``.yml`` or ``.yaml``.
+        name_or_path: A name in the conf folder's ``pipelines``, or a path, recognized by a slash or
+            the suffix ``.yml`` or ``.yaml``.
         environment: Its root or volume replaces ``${root}``.
-        source: Overrides ``source.path``; ``kafka://host:port/topic`` makes a topic the source.
+        source: Overrides ``source.path``; ``kafka://host:port/topic`` replaces the source by a
+            Kafka topic.
 
     Raises:
         UsageError: There is no such pipeline, or ``source`` cannot replace its source.
@@ -108,7 +109,7 @@ def load_pipeline(
     suite = None
     if suite_file is not None:
         gold = {table.name: table.columns for table in pipeline.aggregates}
-        gold |= {one.name: one.shown for one in pipeline.detections}
+        gold |= {detection.name: detection.shown for detection in pipeline.detections}
         # Rules are evaluated before dimensions are joined.
         columns = (*SILVER_RESERVED, *selected_columns(pipeline.event))
         suite = load_suite(suite_file, columns=columns, gold=gold)
@@ -118,13 +119,13 @@ def load_pipeline(
 def _dimensions(
     pipeline: Pipeline, file: Path, environment: Environment, findings: list[Finding]
 ) -> dict[str, Pipeline]:
-    """Read the definition of each dimension, and check ``enrich`` against it."""
+    """Load the definition of each dimension, and check ``enrich`` against it."""
     read: dict[str, Pipeline] = {}
     for index, enrich in enumerate(pipeline.enrich):
         name = enrich.dimension
-        beside = [file.with_name(f"{name}{suffix}") for suffix in SUFFIXES]
+        siblings = [file.with_name(f"{name}{suffix}") for suffix in SUFFIXES]
         try:
-            found = next((path for path in beside if path.is_file()), None)
+            found = next((path for path in siblings if path.is_file()), None)
             definition = load_pipeline(str(found or find_file(name, "pipeline")), environment)
         except UsageError as error:
             findings.append(Finding(("enrich", index, "dimension"), str(error)))
@@ -144,23 +145,23 @@ def _avro_schema(pipeline: Pipeline, file: Path, findings: list[Finding]) -> str
         text = found.read_text(encoding="utf-8")
         json.loads(text)
     except (OSError, ValueError, RecursionError) as error:
-        findings.append(Finding(place, f"{found} holds no Avro schema: {error}"))
+        findings.append(Finding(place, f"{found} is not an Avro schema: {error}"))
         return None
     return text
 
 
 def _named_file(name: str, place: KeyPath, file: Path, findings: list[Finding]) -> Path | None:
-    """Search next to the pipelines folder, next to the pipeline's file, then the conf folder."""
+    """Find a file in the parent of the pipelines folder, in that folder, or in the conf folder."""
     places = [folder / name for folder in (file.parent.parent, file.parent, conf_dir())]
     for candidate in places:
         if candidate.is_file():
             return candidate
-    findings.append(Finding(place, f"there is no file {name}; looked at {places[0]}"))
+    findings.append(Finding(place, f"there is no file {name}; expected at {places[0]}"))
     return None
 
 
 def _override(document: Document, path: str) -> None:
-    """Replace the source as written by a path or a topic."""
+    """Override the source of the file with a path or a topic."""
     source = document.content.get("source")
     if not isinstance(source, dict):
         return
@@ -170,17 +171,17 @@ def _override(document: Document, path: str) -> None:
         kept = {
             key: value
             for key, value in source.items()
-            if (key not in ("topic", "pattern") if kind == "kafka" else key in _OF_THE_PAYLOAD)
+            if (key not in ("topic", "pattern") if kind == "kafka" else key in _PAYLOAD_KEYS)
         }
-        ours = {"kind": "kafka", "bootstrap": to.bootstrap, "topic": to.topic}
-        document.content["source"] = kept | ours
+        topic_source = {"kind": "kafka", "bootstrap": to.bootstrap, "topic": to.topic}
+        document.content["source"] = kept | topic_source
     elif kind == "kafka":
         kept = {key: value for key, value in source.items() if key == "format"}
         document.content["source"] = {**kept, "kind": "files", "path": path}
     elif kind == "rate":
         raise UsageError(
-            f"{document.file}: --source replaces where records come from, and a source of kind "
-            "rate makes its own"
+            f"{document.file}: --source cannot replace a source of kind rate, which generates its "
+            "own records"
         )
     else:
         source["path"] = path
@@ -198,11 +199,11 @@ def _interpolated(
 
     def replace(match: re.Match[str]) -> str:
         if match[1] != "root":
-            message = f"{match[0]} stands for nothing; only ${{root}} does"
+            message = f"{match[0]} is not a known variable; only ${{root}} is"
         elif environment.files is None:
             message = (
-                f"${{root}} stands for nothing in environment {environment.name}, whose tables lie "
-                f"in catalog {environment.catalog}; give it a volume, or write the whole path"
+                f"${{root}} has no value in environment {environment.name}, whose tables are in "
+                f"catalog {environment.catalog}; set its volume, or write the whole path"
             )
         else:
             return str(environment.files)
@@ -221,10 +222,10 @@ def _combination_findings(raw: dict[str, Any]) -> Iterator[Finding]:
         if not any(raw.get(part) for part in ("gold", "joins", "detections")):
             yield Finding(("gold",), "at least one gold table or join is required")
         if "dimension" in raw:
-            yield Finding(("dimension",), "goes with kind: dimension only")
+            yield Finding(("dimension",), "is allowed with kind: dimension only")
         for key in ("sequence", "delete_when"):
             if key in event:
-                yield Finding(("event", key), "goes with kind: dimension only")
+                yield Finding(("event", key), "is allowed with kind: dimension only")
     elif kind == "dimension":
         if raw.get("dimension") is None:
             yield Finding(("dimension",), "required key is missing (kind: dimension)")
@@ -232,7 +233,7 @@ def _combination_findings(raw: dict[str, Any]) -> Iterator[Finding]:
             yield Finding(("event", "sequence"), "required key is missing (kind: dimension)")
         for key in ("gold", "joins", "detections", "enrich"):
             if raw.get(key):
-                yield Finding((key,), "goes with kind: events only")
+                yield Finding((key,), "is allowed with kind: events only")
 
 
 def _duplicate_tables(raw: dict[str, Any]) -> Iterator[Finding]:
@@ -249,16 +250,16 @@ def _duplicate_tables(raw: dict[str, Any]) -> Iterator[Finding]:
             if not isinstance(name, str):
                 continue
             if name in first:
-                yield Finding((part, index, key), f"{name} is the name of {first[name]} already")
+                yield Finding((part, index, key), f"{name} is already the name of {first[name]}")
             first.setdefault(name, f"{part}[{index}]")
 
 
 def _section_findings(raw: Mapping[str, Any]) -> Iterator[Finding]:
-    """Check SQL, names and references of the valid sections; the model reports the others."""
-    event = _sound(Event, raw.get("event"))
-    dimension = _sound(DimensionSpec, raw.get("dimension"))
-    enrich, written = _sound_items(Enrich, raw.get("enrich")), raw.get("enrich", [])
-    # Silver's columns with their types; None: they are not known.
+    """Check SQL, names and references of valid sections; the model reports invalid ones."""
+    event = _validated(Event, raw.get("event"))
+    dimension = _validated(DimensionSpec, raw.get("dimension"))
+    enrich, written = _validated_items(Enrich, raw.get("enrich")), raw.get("enrich", [])
+    # Silver's columns with their types; None if a section that defines them is invalid.
     columns: dict[str, str | None] | None = None
     if event is not None:
         yield from _event_findings(event)
@@ -267,59 +268,61 @@ def _section_findings(raw: Mapping[str, Any]) -> Iterator[Finding]:
             yield from _dimension_findings(event, dimension)
         if isinstance(written, list) and len(enrich) == len(written):
             columns = {**{name: STANDARD[name] for name in SILVER_RESERVED}, **event_types(event)}
-            columns |= {column: None for one in enrich.values() for column in one.columns}
-    for index, table in _sound_items(GoldTable, raw.get("gold")).items():
+            columns |= {column: None for entry in enrich.values() for column in entry.columns}
+    for index, table in _validated_items(GoldTable, raw.get("gold")).items():
         yield from _gold_findings(table, ("gold", index), columns)
-    for index, join in _sound_items(Join, raw.get("joins")).items():
+    for index, join in _validated_items(Join, raw.get("joins")).items():
         yield from _join_findings(join, ("joins", index), columns, raw.get("name"))
-    for index, detection in _sound_items(Detection, raw.get("detections")).items():
+    for index, detection in _validated_items(Detection, raw.get("detections")).items():
         yield from _detection_findings(detection, ("detections", index), columns)
 
 
-def _sound_items(model: type[_M], raw: object) -> dict[int, _M]:
+def _validated_items(model: type[_M], raw: object) -> dict[int, _M]:
     items = raw if isinstance(raw, list) else []
-    sound = ((index, _sound(model, item)) for index, item in enumerate(items))
-    return {index: item for index, item in sound if item is not None}
+    valid = ((index, _validated(model, item)) for index, item in enumerate(items))
+    return {index: item for index, item in valid if item is not None}
 
 
-def _sound(model: type[_M], raw: object) -> _M | None:
-    """Validate a section, with its invalid keys replaced by stand-ins; None if it stays invalid."""
+def _validated(model: type[_M], raw: object) -> _M | None:
+    """Validate a section, with substitutes for its invalid keys; None if it stays invalid."""
     try:
         return model.model_validate(raw)
     except ValidationError as error:
         places = [details["loc"] for details in error.errors() if details["loc"]]
-    stand_ins = _STAND_INS.get(model)
+    substitutes = _SUBSTITUTES.get(model)
     broken = {str(place[0]) for place in places}
-    if not isinstance(raw, dict) or not stand_ins or broken & {"schema", "select"}:
+    if not isinstance(raw, dict) or not substitutes or broken & {"schema", "select"}:
         return None
-    mended = {key: value for key, value in raw.items() if key not in broken}
-    mended |= {key: value for key, value in stand_ins.items() if key in broken}
+    repaired = {key: value for key, value in raw.items() if key not in broken}
+    repaired |= {key: value for key, value in substitutes.items() if key in broken}
     if "keys" in broken:
-        # Some windows require keys, and here they are only invalid.
-        mended["window"] = stand_ins["window"]
+        # Some windows require keys; the keys are not missing here, only invalid.
+        repaired["window"] = substitutes["window"]
     if "measures" in broken:
         measures = raw.get("measures")
         measures = measures if isinstance(measures, dict) else {}
-        bad = {place[1] for place in places if place[0] == "measures" and place[1:]}
-        sound = {name: body for at, (name, body) in enumerate(measures.items()) if at not in bad}
-        mended["measures"] = sound or {"stand_in": {"count": "*"}}
+        invalid = {place[1] for place in places if place[0] == "measures" and place[1:]}
+        valid = {
+            name: body for at, (name, body) in enumerate(measures.items()) if at not in invalid
+        }
+        repaired["measures"] = valid or {"stand_in": {"count": "*"}}
     try:
-        return model.model_validate(mended)
+        return model.model_validate(repaired)
     except ValidationError:
         return None
 
 
-def _sql(path: KeyPath, sql: str | None, columns: Columns) -> Iterator[Finding]:
+def _sql_findings(path: KeyPath, sql: str | None, columns: Columns) -> Iterator[Finding]:
     if sql is not None:
         yield from (Finding(path, problem) for problem in expression_problems(sql, columns))
 
 
-def _named(path: KeyPath, names: Iterable[str], known: Columns) -> Iterator[Finding]:
+def _name_findings(path: KeyPath, names: Iterable[str], known: Columns) -> Iterator[Finding]:
     for position, name in enumerate(names):
-        yield from _name((*path, position), name, known)
+        yield from _name_finding((*path, position), name, known)
 
 
-def _name(path: KeyPath, name: str, known: Columns) -> Iterator[Finding]:
+def _name_finding(path: KeyPath, name: str, known: Columns) -> Iterator[Finding]:
     if known is not None and name not in known:
         yield Finding(path, unknown("column", name, known))
 
@@ -327,21 +330,21 @@ def _name(path: KeyPath, name: str, known: Columns) -> Iterator[Finding]:
 def _event_findings(event: Event) -> Iterator[Finding]:
     known = payload_types(event)
     for key in ("id", "time", "where", "sequence", "delete_when"):
-        yield from _sql(("event", key), getattr(event, key), known)
+        yield from _sql_findings(("event", key), getattr(event, key), known)
     seen: set[str] = set()
     for name, sql in (event.select or {}).items():
         path = ("event", "select", name)
         if name.lower() in SILVER_RESERVED:
-            yield Finding(path, "is a name that silver fills itself; choose another")
-        yield from _sql(path, sql, known)
+            yield Finding(path, "is a reserved column of silver; choose another name")
+        yield from _sql_findings(path, sql, known)
         if name.lower() in seen:
-            yield Finding(path, "is there twice (case does not count)")
+            yield Finding(path, "appears twice (names are case-insensitive)")
         seen.add(name.lower())
     for field in event.fields if event.select is None else ():
         if not is_column_name(field.name):
             yield Finding(
                 ("event", "schema"),
-                f"field '{field.name}' cannot be a column of silver as it is; name it with "
+                f"field '{field.name}' is not a valid column name in silver; rename it with "
                 f"event.select: {{a_name: '`{field.name}`'}}",
             )
 
@@ -352,35 +355,40 @@ def _enrich_findings(event: Event, enrichments: dict[int, Enrich]) -> Iterator[F
     for index, enrich in enrichments.items():
         path: KeyPath = ("enrich", index)
         for name in enrich.on:
-            yield from _name((*path, "on", name), name, known)
+            yield from _name_finding((*path, "on", name), name, known)
         if enrich.as_of is not None:
-            yield from _name((*path, "as_of"), enrich.as_of, known)
+            yield from _name_finding((*path, "as_of"), enrich.as_of, known)
         for position, column in enumerate(enrich.columns):
             if column.lower() in taken:
-                message = f"{column} is a column of silver already"
+                message = f"{column} is already a column of silver"
                 yield Finding((*path, "columns", position), message)
             taken.add(column.lower())
 
 
 def _dimension_findings(event: Event, dimension: DimensionSpec) -> Iterator[Finding]:
     columns = tuple(selected_columns(event))
-    yield from _named(("dimension", "key"), dimension.key, columns)
+    yield from _name_findings(("dimension", "key"), dimension.key, columns)
     for name in columns:
         if name.lower() in DIMENSION_RESERVED:
             path = ("event", "select", name) if event.select else ("event", "schema")
-            yield Finding(path, f"{name} is a name that a dimension fills itself; choose another")
+            yield Finding(path, f"{name} is a reserved column of dimensions; choose another")
 
 
 def _lookup_findings(enrich: Enrich, dimension: Pipeline, index: int) -> Iterator[Finding]:
     path: KeyPath = ("enrich", index)
     spec = dimension.dimension
     if spec is None:
-        yield Finding((*path, "dimension"), f"{dimension.name} is a pipeline of kind events")
+        yield Finding(
+            (*path, "dimension"),
+            f"{dimension.name} is not a dimension, but a pipeline of kind events",
+        )
         return
     if sorted(enrich.on.values()) != sorted(spec.key):
-        message = f"must name the whole key of {dimension.name}: {', '.join(spec.key)}"
+        message = f"must name every key column of {dimension.name}: {', '.join(spec.key)}"
         yield Finding((*path, "on"), message)
-    yield from _named((*path, "columns"), enrich.columns, tuple(selected_columns(dimension.event)))
+    yield from _name_findings(
+        (*path, "columns"), enrich.columns, tuple(selected_columns(dimension.event))
+    )
     if enrich.as_of is not None and not spec.history:
         yield Finding((*path, "as_of"), f"needs dimension.history: true in {dimension.name}")
 
@@ -392,64 +400,66 @@ def _gold_findings(table: GoldTable, path: KeyPath, columns: Columns) -> Iterato
             yield Finding((*path, "keys"), f"a {window.kind} table needs at least one key")
     else:
         if isinstance(window, HoppingWindow) and window.slide > window.size:
-            message = "is longer than size, so events between two windows would be in none"
+            message = "is longer than size; events between two windows would be in no window"
             yield Finding((*path, "window", "slide"), message)
         if window.offset >= (window.slide if isinstance(window, HoppingWindow) else window.size):
-            message = "must be shorter than the distance from one window to the next"
+            message = "must be shorter than the time between the starts of two windows"
             yield Finding((*path, "window", "offset"), message)
-    yield from _sql((*path, "where"), table.where, columns)
-    yield from _named((*path, "keys"), table.keys, columns)
-    taken = dict.fromkeys(GOLD_RESERVED, "a name that gold fills itself")
+    yield from _sql_findings((*path, "where"), table.where, columns)
+    yield from _name_findings((*path, "keys"), table.keys, columns)
+    taken = dict.fromkeys(GOLD_RESERVED, "a reserved column of gold")
     for position, key in enumerate(table.keys):
         if key.lower() in taken:
             yield Finding((*path, "keys", position), f"{key} is {taken[key.lower()]}")
-        taken.setdefault(key.lower(), "a key of this table already")
+        taken.setdefault(key.lower(), "already a key of this table")
     for measure in table.measures:
         place = (*path, "measures", measure.name)
         if measure.name.lower() in taken:
             yield Finding(place, f"is {taken[measure.name.lower()]}; choose another name")
-        taken.setdefault(measure.name.lower(), "a measure of this table already")
+        taken.setdefault(measure.name.lower(), "already a measure of this table")
         if not (measure.aggregate == "count" and measure.expression.strip() == "*"):
-            yield from _sql(place, measure.expression, columns)
+            yield from _sql_findings(place, measure.expression, columns)
 
 
 def _join_findings(
     join: Join, path: KeyPath, columns: Columns, pipeline: object
 ) -> Iterator[Finding]:
-    of_right = columns if join.right.pipeline == pipeline else None
+    right_columns = columns if join.right.pipeline == pipeline else None
     taken: set[str] = set()
-    for key, side, known in (("left", join.left, columns), ("right", join.right, of_right)):
-        yield from _sql((*path, key, "where"), side.where, known)
+    for key, side, known in (("left", join.left, columns), ("right", join.right, right_columns)):
+        yield from _sql_findings((*path, key, "where"), side.where, known)
         for name, sql in side.columns.items():
             place = (*path, key, "columns", name)
-            yield from _sql(place, sql, known)
+            yield from _sql_findings(place, sql, known)
             if name.lower() in taken:
-                yield Finding(place, "is a column of this table already; choose another name")
+                yield Finding(place, "is already a column of this table; choose another name")
             taken.add(name.lower())
-    yield from _named((*path, "on"), join.on, columns)
+    yield from _name_findings((*path, "on"), join.on, columns)
 
 
 def _detection_findings(detection: Detection, path: KeyPath, columns: Columns) -> Iterator[Finding]:
-    yield from _named((*path, "keys"), detection.keys, columns)
-    taken = dict.fromkeys(DETECTION_RESERVED, "a name that alerts fill themselves")
+    yield from _name_findings((*path, "keys"), detection.keys, columns)
+    taken = dict.fromkeys(DETECTION_RESERVED, "a reserved column of alerts")
     for position, key in enumerate(detection.keys):
         if key.lower() in {*taken, *detection.hours.columns} - set(detection.keys):
-            yield Finding((*path, "keys", position), f"{key} is a name that the table fills itself")
-        taken.setdefault(key.lower(), "a key of this table already")
+            yield Finding((*path, "keys", position), f"{key} is a reserved column of the table")
+        taken.setdefault(key.lower(), "already a key of this table")
     for name, sql in detection.columns.items():
         if name.lower() in taken:
             message = f"is {taken[name.lower()]}; choose another name"
             yield Finding((*path, "columns", name), message)
-        yield from _sql((*path, "columns", name), sql, columns)
+        yield from _sql_findings((*path, "columns", name), sql, columns)
     if detection.unusual_amount:
-        yield from _sql((*path, "unusual_amount", "value"), detection.unusual_amount.value, columns)
+        yield from _sql_findings(
+            (*path, "unusual_amount", "value"), detection.unusual_amount.value, columns
+        )
     for key in ("latitude", "longitude") if detection.impossible_travel else ():
         sql = getattr(detection.impossible_travel, key)
-        yield from _sql((*path, "impossible_travel", key), sql, columns)
+        yield from _sql_findings((*path, "impossible_travel", key), sql, columns)
 
 
 def _prefilter_findings(pipeline: Pipeline) -> Iterator[Finding]:
-    """Find expressions over bronze columns: the prefilter compares payloads only."""
+    """Find expressions that use bronze columns: the prefilter compares payloads only."""
     if pipeline.dedup.prefilter == "none":
         return
     event = pipeline.event
@@ -459,17 +469,17 @@ def _prefilter_findings(pipeline: Pipeline) -> Iterator[Finding]:
     for key, sql in expressions.items():
         used = (columns_in(sql) if sql else set()) & set(BRONZE_COLUMNS) - payload
         if used:
-            message = f"operator goes with payload fields only; event.{key} uses {', '.join(used)}"
+            message = f"operator supports payload fields only; event.{key} uses {', '.join(used)}"
             yield Finding(("dedup", "prefilter"), message)
 
 
 def _comment_findings(pipeline: Pipeline) -> Iterator[Finding]:
     tables: list[tuple[Documented, KeyPath, Collection[str]]] = [
         (pipeline, (), (*pipeline.defined_columns, "event_id", "event_time")),
-        *((one, ("gold", at), one.columns) for at, one in enumerate(pipeline.gold)),
-        *((one, ("joins", at), one.columns) for at, one in enumerate(pipeline.joins)),
-        *((one, ("detections", at), one.shown) for at, one in enumerate(pipeline.detections)),
+        *((gold, ("gold", at), gold.columns) for at, gold in enumerate(pipeline.gold)),
+        *((join, ("joins", at), join.columns) for at, join in enumerate(pipeline.joins)),
+        *((alert, ("detections", at), alert.shown) for at, alert in enumerate(pipeline.detections)),
     ]
     for table, path, known in tables:
         for name in table.comments:
-            yield from _name((*path, "comments", name), name, known)
+            yield from _name_finding((*path, "comments", name), name, known)

@@ -1,6 +1,6 @@
-"""What each table and column holds: comments of the Delta tables, and the data dictionary.
+"""Descriptions of tables and columns, for comments of Delta tables and the data dictionary.
 
-The pipeline file's own descriptions and comments come before the standard ones.
+Descriptions and comments of the pipeline file take precedence over the standard ones.
 """
 
 from __future__ import annotations
@@ -49,9 +49,10 @@ _MEASURES = {
 
 @dataclass(frozen=True)
 class Meaning:
-    """What a row of a table is, and its columns.
+    """Descriptions of a table and its columns.
 
-    ``columns`` describes the table's own (empty: not at all), ``other`` any that is not standard.
+    ``columns`` describes the table's own columns (empty text: no description), ``other`` any column
+    that is neither in ``columns`` nor standard.
     """
 
     description: str
@@ -59,32 +60,32 @@ class Meaning:
     other: str | None = None
 
     def of(self, column: str) -> str | None:
-        """Return a column's description, by default the standard one, or None."""
-        # The pipeline's own column may have a name that means something else elsewhere.
+        """Return a column's description: the table's own, else the standard one, else None."""
+        # A pipeline's column may have the name of a standard column and another meaning.
         if column in self.columns:
             return self.columns[column] or None
         return COLUMNS.get(column, _STATE if column.startswith("_") else self.other)
 
 
 def standard_meaning(table: str) -> Meaning:
-    """Describe a table whose columns are the same for every pipeline, by its logical name."""
+    """Return the meaning of a table whose columns are the same for every pipeline."""
     layer, _, name = table.partition(".")
     _, mark, side = name.partition("__")
     return Meaning(TABLES.get(f"{layer}{mark}{side}" if layer != "ops" else table, ""))
 
 
 def meaning_of(pipeline: Pipeline, table: str) -> Meaning:
-    """Describe a table that a pipeline fills, by its logical name."""
-    told = standard_meaning(table)
+    """Return the meaning of a table of a pipeline, by its logical name."""
+    standard = standard_meaning(table)
     if table in (f"silver.{pipeline.name}", f"silver.{pipeline.name}__late"):
         comments = _silver_comments(pipeline)
         columns = _own(comments, pipeline.defined_columns) | comments
-        return Meaning(_joined(pipeline, told.description), columns, _UNKNOWN_FIELD)
+        return Meaning(_joined(pipeline, standard.description), columns, _UNKNOWN_FIELD)
     if pipeline.dimension is not None and table in pipeline.gold_names:
         what = "One row a version of a key." if table.endswith("__history") else "One row a key."
         columns = _own(pipeline.comments, pipeline.defined_columns)
         return Meaning(_joined(pipeline, what), columns)
-    return dict(_gold_meanings(pipeline)).get(table, told)
+    return dict(_gold_meanings(pipeline)).get(table, standard)
 
 
 def _joined(pipeline: Pipeline, standard: str) -> str:
@@ -94,30 +95,32 @@ def _joined(pipeline: Pipeline, standard: str) -> str:
 def _gold_meanings(pipeline: Pipeline) -> Iterator[tuple[str, Meaning]]:
     inherited = _silver_comments(pipeline)
     for gold in pipeline.gold:
-        own = _own(inherited, gold.keys) | {one.name: _measured(one) for one in gold.measures}
-        yield f"gold.{gold.name}", _said(gold, _row_of(gold), own)
+        own = _own(inherited, gold.keys) | {
+            measure.name: _measured(measure) for measure in gold.measures
+        }
+        yield f"gold.{gold.name}", _described(gold, _row_of(gold), own)
     for join in pipeline.joins:
-        told = "One row a left event, its first match beside it."
-        yield f"gold.{join.name}", _said(join, told, _own(inherited, join.columns))
+        standard = "One row a left event, its first match beside it."
+        yield f"gold.{join.name}", _described(join, standard, _own(inherited, join.columns))
     for detection in pipeline.detections:
         own = _own(inherited, (*detection.keys, *detection.columns))
-        told = "One row an event and rule that it broke."
-        yield f"gold.{detection.name}", _said(detection, told, own)
-        told = f"What the rules of {detection.name} look back at: one row a key and hour."
-        yield f"gold.{detection.features}", Meaning(told, own | _HOURS)
+        standard = "One row an event and rule that it broke."
+        yield f"gold.{detection.name}", _described(detection, standard, own)
+        standard = f"What the rules of {detection.name} look back at: one row a key and hour."
+        yield f"gold.{detection.features}", Meaning(standard, own | _HOURS)
 
 
-def _said(table: Documented, otherwise: str, columns: Mapping[str, str]) -> Meaning:
-    return Meaning(table.description or otherwise, {**columns, **table.comments})
+def _described(table: Documented, standard: str, columns: Mapping[str, str]) -> Meaning:
+    return Meaning(table.description or standard, {**columns, **table.comments})
 
 
 def _silver_comments(pipeline: Pipeline) -> dict[str, str]:
-    """Return the comments on silver's columns, those of its dimensions included."""
+    """Return the comments on silver's columns, including those of dimensions."""
     found: dict[str, str] = {}
     for enrich in pipeline.enrich:
-        known = pipeline.dimensions.get(enrich.dimension)
-        told = known.comments if known else {}
-        found |= {name: told[name] for name in enrich.columns if name in told}
+        dimension = pipeline.dimensions.get(enrich.dimension)
+        comments = dimension.comments if dimension else {}
+        found |= {name: comments[name] for name in enrich.columns if name in comments}
     return found | dict(pipeline.comments)
 
 
@@ -142,7 +145,7 @@ def _row_of(gold: GoldTable) -> str:
 SHARED = "All pipelines"
 _LATE = ("payload", "watermark", "lateness_seconds")
 _QUARANTINE = ("record_id", "payload", "event_id", "reasons", "stage", "ingested_at")
-# Keys of the tables that all pipelines share, and an example query.
+# Tables that all pipelines share: the columns that identify a row, and an example query.
 _SHARED = {
     "ops.books": (
         ("table_name", "generation", "version"),
@@ -161,7 +164,7 @@ _SHARED = {
 
 @dataclass(frozen=True)
 class ColumnEntry:
-    """A column; its type is None where only Spark can tell it."""
+    """A column in the data dictionary; its type is None where only Spark can infer it."""
 
     name: str
     type: str | None
@@ -170,9 +173,9 @@ class ColumnEntry:
 
 @dataclass(frozen=True)
 class TableEntry:
-    """A table in the data dictionary, without the system's own columns, which begin with ``_``.
+    """A table in the data dictionary, without internal columns, which begin with ``_``.
 
-    ``keys`` identify a row, or are empty where the description says what a row is.
+    ``keys`` identify a row; they are empty where the description says what a row is.
     """
 
     table: str
@@ -184,16 +187,16 @@ class TableEntry:
 
 
 def entries_of(pipeline: Pipeline) -> list[TableEntry]:
-    """Describe a pipeline's tables, gold first."""
+    """Return the entries of a pipeline's tables, gold first."""
     silver = silver_types(pipeline)
     return [*_gold_entries(pipeline, silver), *_layer_entries(pipeline, silver)]
 
 
 def shared_entries() -> Iterator[TableEntry]:
-    """Describe the tables that all pipelines share."""
+    """Return the entries of the tables that all pipelines share."""
     for table, (keys, example) in _SHARED.items():
         kinds = OPS_TABLES[table].items()
-        # In a nested type the names keep their case.
+        # Names in a nested type keep their case.
         types = {name: kind if "struct" in kind else kind.upper() for name, kind in kinds}
         yield _entry(table, standard_meaning(table), types, keys, example)
 
@@ -219,9 +222,9 @@ def _gold_entries(pipeline: Pipeline, silver: Types) -> Iterator[TableEntry]:
         yield _window_entry(pipeline, gold, silver)
     for join in pipeline.joins:
         name = f"gold.{join.name}"
-        of_right = silver if join.right.pipeline == pipeline.name else {}
-        types = {one: type_of(sql, silver) for one, sql in join.left.columns.items()}
-        types |= {one: type_of(sql, of_right) for one, sql in join.right.columns.items()}
+        right_types = silver if join.right.pipeline == pipeline.name else {}
+        types = {column: type_of(sql, silver) for column, sql in join.left.columns.items()}
+        types |= {column: type_of(sql, right_types) for column, sql in join.right.columns.items()}
         right = next(iter(join.right.columns))
         example = f"SELECT count(*) AS events, count({right}) AS matched FROM {name}"
         window = f"a match up to {written(join.within)} after"
@@ -230,10 +233,10 @@ def _gold_entries(pipeline: Pipeline, silver: Types) -> Iterator[TableEntry]:
         yield _window_entry(pipeline, detection.hours, silver)
         name = f"gold.{detection.name}"
         types = {
-            one: silver.get(one) if one in detection.keys else STANDARD.get(one)
-            for one in detection.shown
+            column: silver.get(column) if column in detection.keys else STANDARD.get(column)
+            for column in detection.shown
         }
-        types |= {one: type_of(sql, silver) for one, sql in detection.columns.items()}
+        types |= {column: type_of(sql, silver) for column, sql in detection.columns.items()}
         example = f"SELECT rule, count(*) AS alerts FROM {name} GROUP BY rule ORDER BY rule"
         yield _entry(name, meaning_of(pipeline, name), types, ("event_id", "rule"), example)
 
@@ -256,7 +259,7 @@ def _window_entry(pipeline: Pipeline, gold: GoldTable, silver: Types) -> TableEn
 
 
 def _layer_entries(pipeline: Pipeline, silver: Types) -> Iterator[TableEntry]:
-    # In the table's order.
+    # In the order of the table's columns.
     names = (*SILVER_RESERVED[:2], *pipeline.defined_columns, *SILVER_RESERVED[2:])
     own = {name: silver.get(name) for name in names if not name.startswith("_")}
     by_day = "SELECT event_date, count(*) AS events FROM {} GROUP BY event_date ORDER BY event_date"
@@ -279,11 +282,11 @@ def _standard(names: Iterable[str]) -> dict[str, str | None]:
 
 
 def to_markdown(pipelines: Iterable[Pipeline], *, with_shared: bool) -> str:
-    """Write a page: a section a pipeline, a part a table; the shared tables come last."""
-    sections = [(one.name, one.description, entries_of(one)) for one in pipelines]
+    """Return the data dictionary: a section per pipeline, a part per table, shared tables last."""
+    sections = [(item.name, item.description, entries_of(item)) for item in pipelines]
     if with_shared:
         sections.append((SHARED, "Tables that all pipelines write to.", [*shared_entries()]))
-    from jinja2 import Environment, PackageLoader  # noqa: PLC0415  no table's comment needs it
+    from jinja2 import Environment, PackageLoader  # noqa: PLC0415  not needed for comments
 
     templates = Environment(
         loader=PackageLoader("tidelake.config"), trim_blocks=True, keep_trailing_newline=True

@@ -1,4 +1,4 @@
-"""The base of configuration models, and the types of their values: durations, sizes, texts."""
+"""The base class of configuration models, and types of values: durations, sizes, texts."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from tidelake.config.names import ColumnName
 
 _DURATION = re.compile(r"\s*(\d+)\s+(millisecond|second|minute|hour|day|week)s?\s*", re.IGNORECASE)
-# Event times lie in the years 1000 to 9999. With durations bounded, the sum of an event time and
-# a few of them is still a valid instant in Spark, in Python and in a SQL literal.
+# Event times are in the years 1000 to 9999. With bounded durations, the sum of an event time and a
+# few durations is still a valid instant in Spark, in Python and in a SQL literal.
 LONGEST = timedelta(days=36_525)
 _HOW = "write '<number> <unit>' with a unit of milliseconds, seconds, minutes, hours, days or weeks"
 _SIZE = re.compile(r"([1-9][0-9]*)([bkmgt]?)", re.IGNORECASE)
 _SHIFTS = {"": 0, "b": 0, "k": 10, "m": 20, "g": 30, "t": 40}
-# Delta stores longer comments, but no tool shows them.
+# Delta stores longer comments, but no tool displays them.
 _LONGEST_TEXT = 1000
 
 
 class Problems(ValueError):
-    """Several problems of one value, each reported as a violation of its own."""
+    """Several problems of one value, each of which is reported as a separate violation."""
 
     def __init__(self, problems: Iterable[str]) -> None:
         """Join the problems for the message."""
@@ -33,14 +33,14 @@ class Problems(ValueError):
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """Return ``; did you mean X?`` for the nearest known word in any case, or an empty text."""
+    """Return ``; did you mean X?`` for the nearest known word (case-insensitive), or ""."""
     by_lower = {name.lower(): name for name in known}
     near = get_close_matches(word.lower(), by_lower, n=1)
     return f"; did you mean {by_lower[near[0]]}?" if near else ""
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """Return a message on an unknown name, with the nearest known one or else all."""
+    """Return a message on an unknown name with the nearest known name, or else with all."""
     known = tuple(known)
     hint = suggestion(name, known) or f" (known: {', '.join(known)})"
     return f"unknown {what} {name}{hint}"
@@ -54,16 +54,16 @@ def parse_duration(text: str) -> timedelta:
     """
     match = _DURATION.fullmatch(text)
     if match is None:
-        raise ValueError(f"'{text}' is no duration; {_HOW}")
+        raise ValueError(f"'{text}' is not a duration; {_HOW}")
     number, unit = match.groups()
     try:
         return timedelta(**{f"{unit.lower()}s": int(number)})
     except (OverflowError, ValueError) as error:
-        raise ValueError(f"'{text[:40]}' is too long a duration") from error
+        raise ValueError(f"'{text[:40]}' is too long for a duration") from error
 
 
 def written(length: timedelta) -> str:
-    """Format a duration as in a pipeline file: ``10 minutes``."""
+    """Format a duration as in a pipeline file, such as ``10 minutes``."""
     milliseconds = length // timedelta(milliseconds=1)
     units = (("day", 86_400_000), ("hour", 3_600_000), ("minute", 60_000), ("second", 1000))
     for unit, size in (*units, ("millisecond", 1)):
@@ -78,7 +78,7 @@ def _from_yaml(value: object) -> timedelta:
         return value
     if isinstance(value, str):
         return parse_duration(value)
-    raise ValueError(f"{value!r} is no duration; {_HOW}")
+    raise ValueError(f"{value!r} is not a duration; {_HOW}")
 
 
 def _bounded(value: timedelta) -> timedelta:
@@ -105,22 +105,24 @@ def bytes_of(text: str) -> int:
     return int(match[1]) << _SHIFTS[match[2].lower()]
 
 
-def _a_size(text: str) -> str:
+def _valid_size(text: str) -> str:
     bytes_of(text)
     return text
 
 
-def _sentence(text: str) -> str:
-    joined = " ".join(text.split())
-    if not joined:
-        raise ValueError("is empty; leave the key out, or say what it means")
-    if len(joined) > _LONGEST_TEXT:
-        raise ValueError(f"is {len(joined):,} characters long; at most {_LONGEST_TEXT:,} are shown")
-    return joined
+def _description(text: str) -> str:
+    description = " ".join(text.split())
+    if not description:
+        raise ValueError("is empty; write a description, or remove the key")
+    if len(description) > _LONGEST_TEXT:
+        raise ValueError(
+            f"is {len(description):,} characters long; at most {_LONGEST_TEXT:,} are shown"
+        )
+    return description
 
 
 def matching(pattern: str, message: str) -> AfterValidator:
-    """Return a validator of whole texts; ``{0}`` in the message stands for the text."""
+    """Return a validator that matches the whole text; ``{0}`` in the message is the text."""
 
     def check(text: str) -> str:
         if not re.fullmatch(pattern, text):
@@ -134,20 +136,20 @@ PositiveInt = Annotated[int, Field(strict=True, gt=0)]
 Duration = Annotated[timedelta, BeforeValidator(_from_yaml), AfterValidator(_bounded)]
 PositiveDuration = Annotated[Duration, AfterValidator(_positive)]
 Text = Annotated[str, matching(r"(?s).*\S.*", "must not be empty")]
-ByteSize = Annotated[str, AfterValidator(_a_size)]
-Words = Annotated[str, AfterValidator(_sentence)]
+ByteSize = Annotated[str, AfterValidator(_valid_size)]
+Words = Annotated[str, AfterValidator(_description)]
 
 
 class Model(BaseModel):
-    """A frozen part of the configuration; unknown keys are errors."""
+    """A frozen section of the configuration; unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Documented(Model):
-    """A part of a pipeline file that defines a table.
+    """A section of a pipeline file that defines a table.
 
-    Both keys are left out of dumps: another text does not redefine a stored table.
+    Both keys are excluded from dumps, because a changed text does not redefine a stored table.
 
     Attributes:
         description: What a row of the table is.

@@ -24,7 +24,7 @@ GOLD_RESERVED = ("window_start", "window_end", "session_id", "session_start", "s
 
 # A hash of the event's id in silver and late; missing in tables of earlier versions.
 ID_HASH = "_id_hash"
-# Columns of a dimension's silver: the order of its changes, and whether one deletes its key.
+# Columns of a dimension's silver: the order of changes, and whether a change deletes its key.
 SEQUENCE, IS_DELETE = "_sequence", "_is_delete"
 # Columns of a dimension's tables.
 DIMENSION_RESERVED = ("valid_from", "valid_to", "is_current")
@@ -41,18 +41,18 @@ def is_column_name(name: str) -> bool:
 def _table_name(name: str) -> str:
     if not _TABLE.fullmatch(name):
         raise ValueError(
-            f"'{name}' is no name for a table: start with a lower-case letter, then at most 62 "
+            f"'{name}' is not a valid table name: start with a lower-case letter, then at most 62 "
             "lower-case letters, digits and underscores"
         )
     if "__" in name:
-        raise ValueError(f"'{name}' holds '__', which is reserved for side tables")
+        raise ValueError(f"'{name}' contains '__', which is reserved for side tables")
     return name
 
 
 def _column_name(name: str) -> str:
     if not is_column_name(name):
         raise ValueError(
-            f"'{name}' is no name for a column: start with a letter, then at most 62 letters, "
+            f"'{name}' is not a valid column name: start with a letter, then at most 62 letters, "
             "digits and underscores"
         )
     return name

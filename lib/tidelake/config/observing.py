@@ -13,12 +13,12 @@ from tidelake.config.model import Model, PositiveDuration, Text
 from tidelake.config.source import SecretReference
 
 _ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})")
-_MOST_PORT = 65_535
+_MAX_PORT = 65_535
 
 
 def _address(text: str) -> str:
     found = _ADDRESS.fullmatch(text)
-    if found is None or int(found["port"]) > _MOST_PORT:
+    if found is None or int(found["port"]) > _MAX_PORT:
         raise ValueError("must be HOST:PORT such as 127.0.0.1:9108")
     return text
 
@@ -32,11 +32,11 @@ FilePath = Annotated[Path, AfterValidator(_absolute)]
 
 
 class Metrics(Model):
-    """Where a run reports what its batches cost; each place by itself, none by default.
+    """Where a run reports metrics of its batches; nowhere by default.
 
     Attributes:
-        prometheus: Where ``/metrics`` answers while a run goes on, HOST:PORT.
-        table: Whether ``ops.progress`` is filled.
+        prometheus: HOST:PORT that serves ``/metrics`` during a run.
+        table: Whether a run writes to ``ops.progress``.
         keep: How long ``ops.progress`` keeps a batch.
     """
 
@@ -46,24 +46,24 @@ class Metrics(Model):
 
 
 class AlertTargets(Model):
-    """Where alerts go, in addition to the messages of a run.
+    """Where alerts are sent, in addition to the messages of a run.
 
     Attributes:
-        webhook: Reference to the address that takes a POST of each change.
+        webhook: Reference to the URL that receives a POST on each change of an alert.
     """
 
-    # The address of a webhook is a secret itself.
+    # The URL of a webhook is itself a secret.
     webhook: SecretReference | None = None
 
 
 class Lineage(Model):
-    """Where OpenLineage events go: to a server or into a file.
+    """Where OpenLineage events are sent: to a server or into a file.
 
     Attributes:
-        url: Reference to the server's address.
-        api_key: Reference to the key that the server wants.
-        file: File that takes one event a line.
-        namespace: Of the jobs.
+        url: Reference to the server's URL.
+        api_key: Reference to the server's API key, if it requires one.
+        file: File to which events are appended, one per line.
+        namespace: Namespace of the jobs.
     """
 
     url: SecretReference | None = None

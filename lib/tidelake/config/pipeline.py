@@ -26,9 +26,9 @@ from tidelake.config.names import (
 from tidelake.config.source import KafkaSource, Registry, Source
 from tidelake.config.standard import STANDARD
 
-_WHOLE = frozenset(["TINYINT", "SMALLINT", "INT", "BIGINT"])
-_MOST_DIGITS = 38
-_FIXED = {
+_INTEGERS = frozenset(["TINYINT", "SMALLINT", "INT", "BIGINT"])
+_MAX_PRECISION = 38
+_FIXED_TYPES = {
     "count": "BIGINT",
     "count_if": "BIGINT",
     "approx_count_distinct": "BIGINT",
@@ -45,13 +45,13 @@ _FunctionPath = Annotated[
 ]
 
 
-def _readable(ddl: str) -> str:
+def _valid_ddl(ddl: str) -> str:
     types.parse_schema(ddl)
     return ddl
 
 
 class Event(Model):
-    """The contract of an event.
+    """The schema and the expressions of an event.
 
     Attributes:
         schema_ddl: The payload's fields; ``schema`` in YAML.
@@ -64,7 +64,7 @@ class Event(Model):
         delete_when: Dimensions only: SQL condition for deletions.
     """
 
-    schema_ddl: Annotated[str, AfterValidator(_readable)] = Field(alias="schema")
+    schema_ddl: Annotated[str, AfterValidator(_valid_ddl)] = Field(alias="schema")
     where: str | None = None
     select: Annotated[dict[ColumnName, str], Field(min_length=1)] | None = None
     id: str
@@ -85,8 +85,8 @@ class Watermark(Model):
     Attributes:
         delay: How far the watermark trails the largest event time.
         allowed_lateness: How far behind the watermark an event still changes gold.
-        max_future_skew: How far after its arrival an event time may be.
-        idle_after: A source partition without rows for so long does not hold the watermark back.
+        max_future_skew: How far an event time may lie after the arrival of its record.
+        idle_after: A source partition without rows for this long does not hold the watermark back.
     """
 
     delay: Duration = timedelta(minutes=10)
@@ -121,11 +121,11 @@ class Alerts(Model):
         lag_seconds: How long input may wait for a hop while the backlog does not shrink.
         latency_seconds: How long a record may take from bronze into gold.
         watermark_stuck: How long batches may have rows without the watermark advancing.
-        batch_over_interval: How long a hop's batches may take longer than their interval.
+        batch_over_interval: How long the batches of a hop may keep exceeding their interval.
         quarantine_rate: The share of rows that may be quarantined.
         late_rate: The share of rows that may be too late.
-        stale: How long no batch may be committed.
-        checkpoint_failing: How long a batch may be in the tables but not in its checkpoint.
+        stale: How long a pipeline may go without a committed batch.
+        checkpoint_failing: How long a batch may be in the tables but not in the hop's checkpoint.
     """
 
     lag_seconds: Seconds | None = 300.0
@@ -139,13 +139,13 @@ class Alerts(Model):
 
 
 class Enrich(Model):
-    """Columns of a dimension, added in silver.
+    """Columns of a dimension that are added to silver.
 
     Attributes:
         dimension: The dimension's name.
         on: Silver's column to the dimension's column; ``"on"`` in YAML, with its quotes.
         columns: The dimension's columns to add.
-        as_of: Silver's column with the time of the version; None for the latest version.
+        as_of: Silver's column with the time as of which to look up; None for the latest version.
     """
 
     dimension: TableName
@@ -158,7 +158,7 @@ class Quality(Model):
     """The expectations of a pipeline.
 
     Attributes:
-        suite: A file of the conf folder.
+        suite: Path of a suite file, relative to the conf folder.
     """
 
     suite: Text
@@ -180,19 +180,19 @@ class Pipeline(Documented):
     """A pipeline file.
 
     Attributes:
-        name: Names the tables too; the file's name.
-        kind: ``dimension`` for a changelog that other pipelines join.
+        name: The file's name; also used in the names of the tables.
+        kind: ``events``, or ``dimension`` for a changelog that other pipelines join.
         source: Where records come from.
         event: The payload's schema, and silver's columns.
         watermark: The watermark and the limits of event time.
         dedup: How long ids are kept to find duplicates.
         quality: The expectations of rows and tables.
-        enrich: Columns of dimensions, added in silver.
+        enrich: Columns of dimensions that are added to silver.
         gold: Tables of windows and measures.
-        joins: Tables with one row a left event.
+        joins: Tables with one row per left event.
         detections: Tables of alerts.
         alerts: The limits of the alert rules.
-        transform: A function of yours, ``package.module:function``; not built yet.
+        transform: A user function, ``package.module:function``; not built yet.
         dimension: Dimensions only: the key.
     """
 
@@ -224,7 +224,7 @@ class Pipeline(Documented):
         suite: Suite | None,
         avro_schema: str | None,
     ) -> Pipeline:
-        """Return the pipeline with the file's path and the content of the files that it names."""
+        """Return a copy with the file's path and the content of the files that it refers to."""
         pipeline = self.model_copy()
         pipeline._file = str(file)
         pipeline._dimensions = dict(dimensions)
@@ -269,11 +269,11 @@ class Pipeline(Documented):
 
     @property
     def selected(self) -> dict[str, str]:
-        """Silver's selected columns in order, name to SQL; a dimension's own two included."""
+        """Silver's selected columns in order, name to SQL; with the two of a dimension."""
         event, found = self.event, selected_columns(self.event)
         if self.dimension is not None and event.sequence is not None:
-            gone = f"coalesce({event.delete_when}, false)" if event.delete_when else "false"
-            found |= {SEQUENCE: event.sequence, IS_DELETE: gone}
+            is_delete = f"coalesce({event.delete_when}, false)" if event.delete_when else "false"
+            found |= {SEQUENCE: event.sequence, IS_DELETE: is_delete}
         return found
 
     @property
@@ -300,11 +300,11 @@ class Pipeline(Documented):
     @property
     def defined_columns(self) -> tuple[str, ...]:
         """Silver's selected columns, and those of dimensions."""
-        return (*self.selected, *(name for one in self.enrich for name in one.columns))
+        return (*self.selected, *(name for enrich in self.enrich for name in enrich.columns))
 
 
 def selected_columns(event: Event) -> dict[str, str]:
-    """Return an event's columns, name to SQL: its ``select``, or fields with no reserved name."""
+    """Return an event's columns, name to SQL: ``select``, or all fields without a reserved name."""
     if event.select is not None:
         return dict(event.select)
     return {
@@ -320,31 +320,31 @@ def unbuilt_features(pipeline: Pipeline) -> list[str]:
 
 
 def payload_types(event: Event) -> dict[str, str | None]:
-    """Return the types of the columns in an event's expressions: the payload's and bronze's."""
+    """Return the types of the columns that an event's expressions may use: payload and bronze."""
     payload = {field.name: field.type.sql for field in event.fields}
     return {**payload, **{name: STANDARD[name] for name in BRONZE_COLUMNS if name not in payload}}
 
 
 def event_types(event: Event) -> dict[str, str | None]:
-    """Return the types of an event's columns; None where only Spark can tell."""
+    """Return the types of an event's columns; None where only Spark can infer it."""
     scope = payload_types(event)
     return {name: type_of(sql, scope) for name, sql in selected_columns(event).items()}
 
 
 def silver_types(pipeline: Pipeline) -> dict[str, str | None]:
-    """Return the types of silver's columns; None where only Spark can tell."""
+    """Return the types of silver's columns; None where only Spark can infer it."""
     scope = payload_types(pipeline.event)
     found: dict[str, str | None] = {name: STANDARD[name] for name in SILVER_RESERVED}
     found |= {name: type_of(sql, scope) for name, sql in pipeline.selected.items()}
     for enrich in pipeline.enrich:
-        known = pipeline.dimensions.get(enrich.dimension)
-        theirs = silver_types(known) if known else {}
-        found |= {name: theirs.get(name) for name in enrich.columns}
+        dimension = pipeline.dimensions.get(enrich.dimension)
+        types_of_dimension = silver_types(dimension) if dimension else {}
+        found |= {name: types_of_dimension.get(name) for name in enrich.columns}
     return found
 
 
 def gold_types(gold: GoldTable, silver: Types) -> dict[str, str | None]:
-    """Return the types of a gold table's columns; None where only Spark can tell."""
+    """Return the types of a gold table's columns; None where only Spark can infer it."""
     found: dict[str, str | None] = {
         name: silver.get(name) if name in gold.keys else STANDARD.get(name) for name in gold.columns
     }
@@ -352,20 +352,20 @@ def gold_types(gold: GoldTable, silver: Types) -> dict[str, str | None]:
 
 
 def measured_type(measure: Measure, silver: Types) -> str | None:
-    """Return the type of a measure: that of Spark's aggregate, but for a sum of BIGINT."""
+    """Return the type of a measure: Spark's, except that a sum of BIGINT is a DECIMAL(38,0)."""
     aggregate = measure.aggregate
-    if aggregate in _FIXED:
-        return _FIXED[aggregate]
-    of = type_of(measure.expression, silver)
-    if of is None or aggregate not in ("sum", "avg"):
-        return of
-    if aggregate == "sum" and of == "BIGINT":
-        return f"DECIMAL({_MOST_DIGITS},0)"
-    if of in _WHOLE or of in ("FLOAT", "DOUBLE"):
-        return "BIGINT" if of in _WHOLE and aggregate == "sum" else "DOUBLE"
-    digits = exp.DataType.build(of, dialect=DIALECT).expressions
-    if not of.startswith("DECIMAL") or len(digits) != 2:
+    if aggregate in _FIXED_TYPES:
+        return _FIXED_TYPES[aggregate]
+    sql_type = type_of(measure.expression, silver)
+    if sql_type is None or aggregate not in ("sum", "avg"):
+        return sql_type
+    if aggregate == "sum" and sql_type == "BIGINT":
+        return f"DECIMAL({_MAX_PRECISION},0)"
+    if sql_type in _INTEGERS or sql_type in ("FLOAT", "DOUBLE"):
+        return "BIGINT" if sql_type in _INTEGERS and aggregate == "sum" else "DOUBLE"
+    digits = exp.DataType.build(sql_type, dialect=DIALECT).expressions
+    if not sql_type.startswith("DECIMAL") or len(digits) != 2:
         return None
     precision, scale = (int(digit.name) for digit in digits)
-    more, finer = (10, 0) if aggregate == "sum" else (4, 4)
-    return f"DECIMAL({min(precision + more, _MOST_DIGITS)},{scale + finer})"
+    extra_digits, extra_scale = (10, 0) if aggregate == "sum" else (4, 4)
+    return f"DECIMAL({min(precision + extra_digits, _MAX_PRECISION)},{scale + extra_scale})"

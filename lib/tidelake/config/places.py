@@ -1,4 +1,4 @@
-"""Find the files of the configuration."""
+"""Locate configuration files."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def conf_dir() -> Path:
-    """Return the first folder that has ``pipelines``, or raise a UsageError."""
-    for place in _places():
-        if (place / "pipelines").is_dir():
-            return place
-    looked = ", ".join(map(str, _places()))
-    raise UsageError(f"no conf folder with pipelines in it; looked at {looked}")
+    """Return the first conf folder with ``pipelines`` in it, or raise a UsageError."""
+    for folder in _conf_folders():
+        if (folder / "pipelines").is_dir():
+            return folder
+    searched = ", ".join(map(str, _conf_folders()))
+    raise UsageError(f"no conf folder with pipelines in it; searched {searched}")
 
 
-def _places() -> tuple[Path, ...]:
-    """Return the working directory's ``conf``, that of the wheel and that of the repository."""
+def _conf_folders() -> tuple[Path, ...]:
+    """Return the ``conf`` folders of the working directory, the wheel and the repository."""
     return (Path.cwd() / "conf", _PACKAGE / "conf", _PACKAGE.parent.parent / "conf")
 
 
 def conf_file(name: str) -> Path:
-    """Return a file of the own conf folder, else of Tidelake's; it need not exist there."""
-    files = [place / name for place in _places()]
+    """Return a file of the user's conf folder, else of Tidelake's, where it may not exist."""
+    files = [folder / name for folder in _conf_folders()]
     return next((file for file in files if file.is_file()), files[-1])
 
 
@@ -40,10 +40,10 @@ def pipeline_names() -> list[str]:
 
 
 def usual_pipeline() -> str:
-    """Return the pipeline for commands without a name: the demo's, or the only one there is.
+    """Return the default pipeline of commands: the demo's, else the only one.
 
     Raises:
-        UsageError: There are several others, or none.
+        UsageError: The demo is missing, and there is not exactly one pipeline.
     """
     names = pipeline_names()
     if DEFAULT_PIPELINE in names:
@@ -62,14 +62,14 @@ def _names(folder: Path) -> list[str]:
 def find_file(name: str, kind: str) -> Path:
     """Find the file of a ``pipeline`` or an ``environment`` by name.
 
-    Tidelake's environments serve an own conf folder too; its pipelines do not, because a misspelt
-    name must not find one of them.
+    Tidelake's own environments are found from a user's conf folder too. Its pipelines are not,
+    because a misspelt name must not find one of them.
 
     Raises:
         UsageError: There is no such file; lists the known names.
     """
     own = conf_dir() / f"{kind}s"
-    others = [place / f"{kind}s" for place in _places()] if kind == "environment" else []
+    others = [folder / f"{kind}s" for folder in _conf_folders()] if kind == "environment" else []
     folders = list(dict.fromkeys([own, *others]))
     for folder in folders:
         for suffix in SUFFIXES:

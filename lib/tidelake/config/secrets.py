@@ -1,4 +1,4 @@
-"""Resolve references to secrets when they are used; the values are not kept."""
+"""Resolve references to secrets at the time of use; the values are not stored."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tidelake.errors import UsageError
 
 
 def on_databricks() -> bool:
-    """Return whether a Databricks runtime, serverless included, runs this process."""
+    """Return whether this process runs in a Databricks runtime, including serverless."""
     return "DATABRICKS_RUNTIME_VERSION" in os.environ
 
 
 def resolved(options: Mapping[str, str]) -> dict[str, str]:
-    """Replace references in settings by their values.
+    """Return settings with references replaced by their values.
 
     Args:
-        options: Settings, among them ``env:NAME``, or ``secret:SCOPE/KEY`` of a Databricks
+        options: Settings; a value may be ``env:NAME``, or ``secret:SCOPE/KEY`` of a Databricks
             workspace.
 
     Raises:
@@ -35,11 +35,11 @@ def _value(option: str, reference: str) -> str:
     if kind == "env":
         value = os.environ.get(secret)
         if value is None:
-            raise UsageError(f"option {option} stands for the variable {secret}, which is not set.")
+            raise UsageError(f"option {option} refers to the variable {secret}, which is not set.")
         return value
     name = f"option {option}: {reference}"
     if not on_databricks():
-        raise UsageError(f"{name} can be had on Databricks only. Write env:NAME here.")
+        raise UsageError(f"{name} is available on Databricks only. Write env:NAME here.")
     try:
         from databricks.sdk.runtime import dbutils  # noqa: PLC0415  the runtime has it
     except ImportError as error:
@@ -47,8 +47,8 @@ def _value(option: str, reference: str) -> str:
     scope, _, key = secret.partition("/")
     try:
         return str(dbutils.secrets.get(scope, key))
-    except Exception as error:  # What it raises differs by compute and has no base of its own.
+    except Exception as error:  # The exception differs by compute and has no common base.
         raise UsageError(
-            f"{name} is not there, or whom the job runs as may not read it "
+            f"{name} does not exist, or the job's user may not read it "
             f"({type(error).__name__}). See: databricks secrets list-secrets {scope}"
         ) from error

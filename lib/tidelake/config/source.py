@@ -1,4 +1,4 @@
-"""Sources of a pipeline: models, checks across keys, addresses of topics."""
+"""Sources of a pipeline: models, checks across keys, and addresses of topics."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tidelake.config.model import ByteSize, Model, PositiveInt, Problems, Text
 from tidelake.errors import UsageError
 
 Format = Literal["json", "avro"]
-# Names of scopes and keys on Databricks.
-_NAMED = "[A-Za-z0-9_.@-]{1,128}"
-REFERENCE = re.compile(f"(env:[A-Za-z_][A-Za-z0-9_]*|secret:{_NAMED}/{_NAMED})")
+# A name of a scope or a key on Databricks.
+_SECRET_NAME = "[A-Za-z0-9_.@-]{1,128}"
+REFERENCE = re.compile(f"(env:[A-Za-z_][A-Za-z0-9_]*|secret:{_SECRET_NAME}/{_SECRET_NAME})")
 # Options that Tidelake sets itself, and what to write instead.
-_OURS = {
+_SET_BY_TIDELAKE = {
     "kafka.bootstrap.servers": ": write bootstrap",
     "kafka.isolation.level": "",
     "assign": "",
@@ -32,7 +32,7 @@ _OURS = {
     "maxOffsetsPerTrigger": ": write max_offsets_per_trigger",
     "minPartitions": ": write min_partitions",
     "includeHeaders": "",
-    "failOnDataLoss": ": records that are gone always stop a run",
+    "failOnDataLoss": ": missing records always stop a run",
 }
 _SENSITIVE = re.compile(
     r"password|passphrase|secret|jaas|token|credential|api\.?key", re.IGNORECASE
@@ -40,7 +40,7 @@ _SENSITIVE = re.compile(
 
 
 def _as_text(value: object) -> object:
-    """Turn YAML's ``true`` and ``8`` into text, as Spark takes settings."""
+    """Convert YAML's ``true`` and ``8`` to text, the form of Spark's settings."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, int | float) else value
@@ -49,8 +49,8 @@ def _as_text(value: object) -> object:
 Setting = Annotated[str, BeforeValidator(_as_text)]
 
 
-def _a_reference(text: str) -> str:
-    # The message leaves the text out: it may be the secret.
+def _valid_reference(text: str) -> str:
+    # The message omits the text, which may be the secret.
     if not REFERENCE.fullmatch(text):
         raise ValueError(
             "must be a reference such as env:NAME or secret:SCOPE/KEY, never the value"
@@ -59,16 +59,16 @@ def _a_reference(text: str) -> str:
 
 
 Compatibility = Literal["backward", "forward", "full", "none"]
-SecretReference = Annotated[str, AfterValidator(_a_reference)]
+SecretReference = Annotated[str, AfterValidator(_valid_reference)]
 
 
 class Registry(Model):
     """A schema registry, for Avro.
 
     Attributes:
-        url: Where it answers.
-        subject: Whose versions are the writers' schemas.
-        compatibility: What a version must be to the one before it.
+        url: Base URL of the registry.
+        subject: The subject whose versions are the writers' schemas.
+        compatibility: Required compatibility of each version with the previous one.
         credentials: A reference to ``user:password``.
     """
 
@@ -79,17 +79,17 @@ class Registry(Model):
 
 
 class FilesSource(Model):
-    """A folder of files, read recursively; JSON holds one record a line.
+    """A folder of files, read recursively; JSON files contain one record per line.
 
-    Spark takes one of the limits, not both; without either a batch takes 1000 files at most.
+    Spark accepts only one of the limits; without either, a batch reads at most 1000 files.
 
     Attributes:
         kind: ``files``.
-        format: ``json``: one object a line.
+        format: ``json``: one object per line.
         path: The folder, or one file; ``${root}`` is the environment's root.
-        max_files_per_trigger: Files of a batch, at most.
-        max_bytes_per_trigger: Bytes of a batch, at most; a file is always taken whole.
-        registry: Not for files.
+        max_files_per_trigger: Maximum number of files per batch.
+        max_bytes_per_trigger: Maximum number of bytes per batch; a file is never split.
+        registry: Not supported for files.
     """
 
     kind: Literal["files"]
@@ -101,26 +101,26 @@ class FilesSource(Model):
 
 
 def _client_options(options: dict[str, str]) -> dict[str, str]:
-    # The message leaves the value out: it may be the secret.
+    # The message omits the value, which may be the secret.
     problems = [
-        f"option {name} holds a secret: write a reference such as env:NAME or "
+        f"option {name} contains a secret: write a reference such as env:NAME or "
         "secret:SCOPE/KEY, never the value"
         for name, value in options.items()
         if (_SENSITIVE.search(name) or value.startswith("secret:"))
         and not REFERENCE.fullmatch(value)
     ] or [
-        f"option {name} is set by Tidelake{_OURS[name]}"
-        if name in _OURS
-        else f"option {name} is no setting of a Kafka client: those begin with kafka."
+        f"option {name} is set by Tidelake{_SET_BY_TIDELAKE[name]}"
+        if name in _SET_BY_TIDELAKE
+        else f"option {name} is not a setting of a Kafka client: those begin with kafka."
         for name in options
-        if name in _OURS or not name.startswith("kafka.")
+        if name in _SET_BY_TIDELAKE or not name.startswith("kafka.")
     ]
     if problems:
         raise Problems(problems)
     return options
 
 
-def _beginning(text: str) -> str:
+def _starting(text: str) -> str:
     if text in ("earliest", "latest"):
         return text
     try:
@@ -133,27 +133,27 @@ def _beginning(text: str) -> str:
 
 
 class KafkaSource(Model):
-    """Kafka topics: one by its name, or all that match a pattern, new ones included.
+    """Kafka topics: one by name, or all that match a pattern, including new ones.
 
     Attributes:
         kind: ``kafka``.
-        bootstrap: ``host:port``, several with commas.
-        topic: One topic; or ``pattern``.
-        pattern: A regular expression of topics' names.
-        starting: ``earliest``, ``latest`` or an instant: where the first run begins.
-        options: Settings of the client, ``kafka.`` before each; a secret by reference.
+        bootstrap: ``host:port``, several separated by commas.
+        topic: The name of a topic; alternative to ``pattern``.
+        pattern: A regular expression for the names of topics.
+        starting: Where the first run begins: ``earliest``, ``latest`` or an instant.
+        options: Settings of the client, prefixed with ``kafka.``; secrets by reference.
         format: ``json`` or ``avro``.
-        registry: Where writers' schemas of Avro are.
-        schema_file: A file with the writers' Avro schema, where there is no registry.
-        max_offsets_per_trigger: Records of a batch, at most.
-        min_partitions: Cuts partitions into at least so many tasks.
+        registry: The registry with the writers' Avro schemas.
+        schema_file: A file with the writers' Avro schema, for use without a registry.
+        max_offsets_per_trigger: Maximum number of records per batch.
+        min_partitions: Minimum number of tasks; Spark splits Kafka's partitions if needed.
     """
 
     kind: Literal["kafka"]
     bootstrap: Text
     topic: Text | None = None
     pattern: Text | None = None
-    starting: Annotated[str, AfterValidator(_beginning)] = "earliest"
+    starting: Annotated[str, AfterValidator(_starting)] = "earliest"
     options: Annotated[dict[str, Setting], AfterValidator(_client_options)] = Field(
         default_factory=dict
     )
@@ -165,13 +165,13 @@ class KafkaSource(Model):
 
 
 class DeltaSource(Model):
-    """An append-only Delta table; of two limits the one that is reached first ends a batch.
+    """An append-only Delta table; of two limits, the one reached first ends a batch.
 
     Attributes:
         kind: ``delta``.
         path: The table's folder.
-        max_files_per_trigger: Files of a batch, at most.
-        max_bytes_per_trigger: Bytes of a batch, at most.
+        max_files_per_trigger: Maximum number of files per batch.
+        max_bytes_per_trigger: Maximum number of bytes per batch.
     """
 
     kind: Literal["delta"]
@@ -185,7 +185,7 @@ class RateSource(Model):
 
     Attributes:
         kind: ``rate``.
-        rows_per_second: How fast.
+        rows_per_second: Number of rows generated per second.
     """
 
     kind: Literal["rate"]
@@ -208,10 +208,12 @@ def source_findings(source: Any, *, in_prod: bool) -> Iterator[Finding]:
         return
     for key in ("registry", "schema"):
         if key in source and source.get("format") != "avro":
-            yield Finding(("source", key), "goes with format: avro only")
+            yield Finding(("source", key), "is allowed with format: avro only")
     yield from _registry_findings(source.get("registry"), in_prod)
     if source.get("kind") == "files" and {_FILES, _BYTES} <= source.keys():
-        yield Finding(("source", _BYTES), f"stands beside {_FILES}; a folder takes one of them")
+        yield Finding(
+            ("source", _BYTES), f"cannot be combined with {_FILES}; a folder takes one of them"
+        )
     if source.get("kind") != "kafka":
         return
     if ("topic" in source) == ("pattern" in source):
@@ -238,24 +240,24 @@ def _registry_findings(registry: Any, in_prod: bool) -> Iterator[Finding]:
     place = ("source", "registry", "url")
     address = urlsplit(url)
     if address.scheme not in ("http", "https") or not address.hostname:
-        # The message leaves the address out: it may have a password.
-        yield Finding(place, "is no address: write https://HOST:PORT")
+        # The message omits the address, which may contain a password.
+        yield Finding(place, "is not a URL: write https://HOST:PORT")
     elif "@" in address.netloc:
-        yield Finding(place, "holds a user: write credentials: env:NAME instead")
+        yield Finding(place, "contains a user: write credentials: env:NAME instead")
     elif in_prod and address.scheme != "https":
         yield Finding(place, "must begin with https:// in prod")
 
 
 @dataclass(frozen=True)
 class Address:
-    """A topic of a broker, written ``kafka://host:port/topic``."""
+    """A topic and its broker, written ``kafka://host:port/topic``."""
 
     bootstrap: str
     topic: str
 
 
 def is_address(text: str) -> bool:
-    """Return whether a text is the address of a topic, not a path."""
+    """Return whether text is the address of a topic rather than a path."""
     return text.startswith("kafka://")
 
 
@@ -264,5 +266,5 @@ def address_of(text: str) -> Address:
     parts = urlsplit(text)
     topic = parts.path.strip("/")
     if parts.scheme != "kafka" or not parts.netloc or not topic or "/" in topic or parts.query:
-        raise UsageError(f"{text} names no topic: write kafka://HOST:PORT/TOPIC")
+        raise UsageError(f"{text} is not the address of a topic: write kafka://HOST:PORT/TOPIC")
     return Address(parts.netloc, topic)

@@ -1,4 +1,4 @@
-"""The columns that every pipeline has: types and descriptions."""
+"""Columns and tables that every pipeline has: types and descriptions."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from tidelake.config.names import IS_DELETE, SEQUENCE
 
 
 def _columns(ddl: str) -> dict[str, str]:
-    """Parse ``name type, name type``; a comma inside of a type is not before ``name type``."""
+    """Parse ``name type, name type``; commas inside a type do not precede ``name type``."""
     parts = re.split(r",\s+(?=\w+ )", ddl.strip())
     return {name: kind for name, _, kind in (part.partition(" ") for part in parts)}
 
 
-# Bronze's, silver's and gold's own columns, and those of the side tables.
+# Standard columns of bronze, silver, gold and the side tables.
 STANDARD = _columns(
     """
     record_id STRING, key BINARY, payload BINARY, headers ARRAY<STRUCT<key: STRING, value: BINARY>>,
@@ -32,7 +32,7 @@ BOOKS_COLUMNS = _columns(
     note string
     """  # noqa: E501  a type is a line
 )
-# `final` is by gold table: up to when rows are final.
+# `final` maps each gold table to the time up to which its rows are final.
 EPOCHS_COLUMNS = _columns(
     """
     pipeline string, epoch bigint, closed_at timestamp, watermark timestamp, generation string,
@@ -56,7 +56,7 @@ OPS_TABLES = {
     "ops.progress": PROGRESS_COLUMNS,
 }
 
-# By layer and side table, or by name.
+# Descriptions of tables, by layer and side table or by name.
 TABLES = {
     "bronze": "Every payload that arrived, byte for byte; only ever added to.",
     "bronze__requeue": "Rows sent into silver once more, by late apply or quarantine replay.",
@@ -69,7 +69,7 @@ TABLES = {
     "ops.progress": "How each batch of each hop went, one row a batch.",
     "ops.epochs": "Which versions of a pipeline's tables belong together.",
 }
-# By name; a pipeline's own column may bear one of them and mean something else.
+# Descriptions of columns, by name; a pipeline's column may have such a name and another meaning.
 COLUMNS = {
     "record_id": "Where the record came from: file and line, or topic, partition and offset.",
     "key": "The record's key; null where the source has none.",

@@ -1,6 +1,6 @@
-"""Types of a payload's fields in Spark's DDL, and a parser of schemas that needs no Spark.
+"""Types of payload fields in Spark's DDL, and a parser of schemas that needs no Spark.
 
-sqlglot is no substitute: it accepts types that Spark refuses, and has no suggestion for others.
+sqlglot is not used: it accepts types that Spark rejects, and suggests no name for unknown types.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class Field:
 
 @dataclass(frozen=True)
 class FieldType:
-    """A type.
+    """The type of a field.
 
-    A decimal has ``precision`` (all digits) and ``scale`` (digits after the point), an array
+    A decimal has ``precision`` (total digits) and ``scale`` (digits after the point), an array
     ``element``, a map ``key`` (a string) and ``value``, a struct ``fields``.
     """
 
@@ -104,7 +104,7 @@ class _Syntax(ValueError):
 
 
 class _Reader:
-    """A recursive descent parser; it collects other problems than those of syntax."""
+    """A recursive descent parser that raises syntax errors and collects all other problems."""
 
     def __init__(self, text: str, problems: list[str]) -> None:
         self.tokens: list[str] = []
@@ -127,8 +127,8 @@ class _Reader:
         self.at += 1
         return token
 
-    def takes(self, wanted: str) -> bool:
-        """Take a token if it is the next."""
+    def take_if(self, wanted: str) -> bool:
+        """Consume the next token if it is the wanted one; return whether it was."""
         is_next = self.peek().upper() == wanted
         self.at += is_next
         return is_next
@@ -150,19 +150,19 @@ class _Reader:
             name = self.name()
             path = f"{place}{name}"
             if name.lower() in seen:
-                self.problems.append(f"field '{path}' is there twice (case does not count)")
+                self.problems.append(f"field '{path}' appears twice (names are case-insensitive)")
             if name.startswith("_") and not place:
-                self.problems.append(f"field '{name}': names beginning with _ are the system's own")
+                self.problems.append(f"field '{name}': names beginning with _ are reserved")
             seen.add(name.lower())
-            self.takes(":")
+            self.take_if(":")
             found.append(Field(name, self.type(path)))
-            if self.takes("NOT"):
+            if self.take_if("NOT"):
                 self.take("NULL")
                 self.problems.append(
-                    f"field '{path}': NOT NULL is not part of a payload's schema; use event.where"
+                    f"field '{path}': NOT NULL is not supported in this schema; use event.where"
                 )
-            if self.takes("COMMENT") and not self.take().startswith("'"):
-                raise _Syntax(f"field '{path}': COMMENT takes a text in quotes")
+            if self.take_if("COMMENT") and not self.take().startswith("'"):
+                raise _Syntax(f"field '{path}': COMMENT requires text in quotes")
         return tuple(found)
 
     def type(self, place: str) -> FieldType:
@@ -192,19 +192,21 @@ class _Reader:
         key = self.type(f"{place} (key)")
         self.take(",")
         if key.kind != "string":
-            self.problems.append(f"field '{place}': a map's keys are STRING, not {key.sql}")
+            self.problems.append(f"field '{place}': a map's keys must be STRING, not {key.sql}")
         return FieldType("map", key=key, value=self.type(f"{place} (value)"))
 
     def decimal(self, place: str) -> FieldType:
         digits = [10, 0]
-        if self.takes("("):
+        if self.take_if("("):
             digits[0] = self.number(place)
-            if self.takes(","):
+            if self.take_if(","):
                 digits[1] = self.number(place)
             self.take(")")
         precision, scale = digits
         if not 1 <= precision <= _MAX_PRECISION:
-            self.problems.append(f"field '{place}': a decimal's precision is 1 to {_MAX_PRECISION}")
+            self.problems.append(
+                f"field '{place}': a decimal's precision must be 1 to {_MAX_PRECISION}"
+            )
         if scale > precision:
             self.problems.append(f"field '{place}': scale {scale} exceeds precision {precision}")
         return FieldType("decimal", precision=precision, scale=scale)
@@ -212,7 +214,7 @@ class _Reader:
     def number(self, place: str) -> int:
         token = self.take()
         if not token.isdigit():
-            raise _Syntax(f"field '{place}': '{token}' is no whole number")
+            raise _Syntax(f"field '{place}': '{token}' is not a whole number")
         return int(token)
 
     def unknown(self, word: str, place: str) -> FieldType:

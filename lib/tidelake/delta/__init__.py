@@ -1,1 +1,1 @@
-"""Tables: their names, logs and metadata, reads and writes, and the locks of their writers."""
+"""Delta tables: names, logs, commit metadata, reads, writes and locks."""

@@ -1,4 +1,4 @@
-"""Read tables with Spark: by their folder under a root, by their name in a catalog."""
+"""Read tables with Spark, from folders under a root or from a catalog."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidelake.delta.tables import Table
 
 
 def load(spark: SparkSession, table: Table, *, version: int | None = None) -> DataFrame:
-    """Read a table as it is, or as a version of it was."""
+    """Read the current or a given version of a table."""
     reader = spark.read.format("delta")
     if version is not None:
         reader = reader.option("versionAsOf", version)
@@ -20,32 +20,32 @@ def load(spark: SparkSession, table: Table, *, version: int | None = None) -> Da
 def follow(
     spark: SparkSession, table: Table, *, max_bytes: int | None, idle: bool = False
 ) -> DataFrame:
-    """Read a table that only grows as a stream, from its first commit on.
+    """Read an append-only table as a stream, from its first commit on.
 
-    A batch takes at most ``max_bytes`` compressed bytes, except in a catalog; None: no limit.
-    ``idle``: the reader has taken all rows; a change feed fails at a start behind the newest
-    version.
+    A micro-batch reads at most ``max_bytes`` compressed bytes, except in a catalog; None for no
+    limit. ``idle`` says that all rows have been read: a change feed would fail there, because it
+    cannot start after the newest version.
     """
     reader = spark.readStream.format("delta").option("startingVersion", 0)
     return table.store.follow(reader, max_bytes=max_bytes, idle=idle)
 
 
 def detail(spark: SparkSession, table: Table) -> Row:
-    """Read what Delta says of a table: id, properties, features, files, clustering."""
+    """Read a table's Delta detail: id, properties, features, files, clustering."""
     return spark.sql(f"DESCRIBE DETAIL {table.sql}").collect()[0]
 
 
 def properties(spark: SparkSession, table: Table) -> dict[str, str]:
-    """Read a table's properties, its features among them, without its list of files."""
+    """Read a table's properties, including features, without its list of files."""
     return {
         row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {table.sql}").collect()
     }
 
 
-def rows_that_came(
+def read_between(
     spark: SparkSession, table: Table, after: Position, until: Position
 ) -> DataFrame | None:
-    """Read the rows between two positions of a growing table; None for no row."""
+    """Read the rows of an append-only table between two positions; None if there are none."""
     if isinstance(table.store, CatalogStore):
         if not rows_between(table, after, until):
             return None

@@ -1,7 +1,7 @@
-"""Create tables, let them follow today's definition, and append to them.
+"""Create tables, evolve their schemas, and append to them.
 
-Each commit carries its metadata. Of a stored table the columns, their types and their comments
-follow the definition. Gold's tables in a catalog have views of their final rows.
+Each commit carries metadata. A stored table's columns, types and comments are updated to the
+current definition. In a catalog, gold tables have views of their final rows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tidelake.delta.tables import Lake, Table
 from tidelake.errors import SchemaChangedError
 from tidelake.spark.tuning import LOG_CHECKPOINT_COMMITS
 
-_SKIPPED = {
+_STATS_COLUMNS = {
     "bronze": ("source_timestamp", "ingested_at", "ingest_date"),
     "silver": ("event_time", "ingested_at", "event_date", "_batch"),
 }
@@ -41,38 +41,39 @@ def append(
     replaces: bool = False,
     replaces_where: str = "",
 ) -> None:
-    """Append rows in one commit that carries the note.
+    """Append or overwrite rows in one commit with metadata.
 
-    Delta leaves out a commit without any action, and the note with it. A transaction id is such an
-    action; it costs a rebuild of the snapshot, so only what may be empty gets one, and each batch
-    where a lock may be missing or lost: Delta then skips or refuses its second append.
+    Delta omits a commit without actions, and its metadata is lost. A transaction id is an action,
+    but costs a rebuild of the snapshot. So it is set only where the frame may be empty, and for
+    batches whose lock may be missing or lost: Delta then skips or refuses the duplicate append.
 
     Args:
-        rows: What to append.
-        table: Where to.
-        note: The commit's metadata.
+        rows: The rows to write.
+        table: The target table.
+        note: The commit metadata.
         surely_filled: Whether there is at least one row.
-        may_add_columns: Whether columns that the table lacks come into it, in the same commit.
-        replaces: Whether the rows, and their columns, take the place of those that the table has.
-        replaces_where: SQL; only of those for which it holds. It may be done again, so it gets no
-            transaction id: Delta would pass over the second commit of a batch.
+        may_add_columns: Whether columns that the table lacks are added in the same commit.
+        replaces: Whether to overwrite the table's rows and columns.
+        replaces_where: SQL condition; only matching rows are overwritten. Such a commit may be
+            repeated, so it gets no transaction id: Delta would skip a batch's second commit.
     """
     options = {"userMetadata": encode(note)}
     if replaces:
         options["overwriteSchema"] = "true"
     elif may_add_columns:
         options["mergeSchema"] = "true"
-    of_a_batch = note.get("hop") in ("bronze", "silver") and note["batch"] >= 0
-    is_guarded = of_a_batch and table.store.needs_transaction_ids
+    is_batch = note.get("hop") in ("bronze", "silver") and note["batch"] >= 0
+    is_guarded = is_batch and table.store.needs_transaction_ids
     if not replaces_where and (not surely_filled or is_guarded):
-        # Delta's numbers begin at 0, and 0 is the first batch's.
-        made = "/made" if note["batch"] < 0 else ""
-        options["txnAppId"] = f"{table.name}/{note['generation']}{made}"
+        # Delta's transaction versions start at 0, which belongs to the first batch; the creating
+        # commit (batch -1) needs an application id of its own.
+        suffix = "/made" if note["batch"] < 0 else ""
+        options["txnAppId"] = f"{table.name}/{note['generation']}{suffix}"
         options["txnVersion"] = str(max(note["batch"], 0))
     if replaces:
         if table.store.is_created_first and not table.exists:
             table.store.create(rows.sparkSession, rows.schema, _properties(table, rows.columns))
-        rows = keeping_words(rows, table)
+        rows = _with_stored_comments(rows, table)
     mode: Mode = "overwrite" if replaces or replaces_where else "append"
     table.store.save(rows, options, mode, replaces_where)
 
@@ -86,46 +87,47 @@ def ensure_table(
     meaning: Meaning | None = None,
     freedom: Freedom = "none",
 ) -> None:
-    """Create a table with a commit that has this note, or bring the stored one to the definition.
+    """Create a table with this commit metadata, or evolve the stored one to the definition.
 
-    ``meaning`` has its comments, None for a table that is the same for every pipeline; ``freedom``
-    is how far a stored one may follow the definition before a SchemaChangedError.
+    ``meaning`` has the table and column comments; None for a table that is the same for every
+    pipeline. ``freedom`` limits the schema changes; others raise a SchemaChangedError.
     """
-    words = meaning or standard_meaning(table.name)
+    comments = meaning or standard_meaning(table.name)
     stored = evolve(spark, table, schema, freedom) if table.exists else None
     if stored is None:
-        made, properties = commented(schema, words), _properties(table, schema.names)
-        table.store.create(spark, made, properties, encode(note), words.description)
-    # Also where a table was made and its first note was not written any more.
+        created, properties = commented(schema, comments), _properties(table, schema.names)
+        table.store.create(spark, created, properties, encode(note), comments.description)
+    # Also if an earlier run created the table and failed before it wrote the metadata.
     if table.store.is_created_first and (stored is None or last_commit(table) is None):
         append(no_rows(spark, schema), table, note, surely_filled=False)
     if stored is not None:
-        describe(spark, table, stored, words)
+        describe(spark, table, stored, comments)
 
 
 def _properties(table: Table, columns: Sequence[str]) -> dict[str, str]:
-    """Give the properties that a table is made with."""
-    found = {"delta.checkpointInterval": str(LOG_CHECKPOINT_COMMITS)}
-    of_a_layer, side = table.name.startswith(("bronze.", "silver.")), table.bare.partition("__")[2]
-    followed = of_a_layer and side in ("", "requeue")
-    if followed and not side:
-        # By these files are skipped. Of ids, payloads and paths Delta would compare each value.
-        skipped = [name for name in _SKIPPED[table.name.partition(".")[0]] if name in columns]
-        if skipped:
-            found["delta.dataSkippingStatsColumns"] = ",".join(skipped)
-    if table.store.takes_whole_commits and followed:
-        # Costs nothing while a table only grows.
-        found["delta.enableChangeDataFeed"] = "true"
-    return found
+    """Return the table properties of a new table."""
+    result = {"delta.checkpointInterval": str(LOG_CHECKPOINT_COMMITS)}
+    is_in_layer, side = table.name.startswith(("bronze.", "silver.")), table.bare.partition("__")[2]
+    is_streamed = is_in_layer and side in ("", "requeue")
+    if is_streamed and not side:
+        # Statistics only for columns that queries skip files by: Delta would otherwise compare
+        # every value of ids, payloads and paths.
+        indexed = [name for name in _STATS_COLUMNS[table.name.partition(".")[0]] if name in columns]
+        if indexed:
+            result["delta.dataSkippingStatsColumns"] = ",".join(indexed)
+    if table.store.takes_whole_commits and is_streamed:
+        # The change feed costs nothing for an append-only table.
+        result["delta.enableChangeDataFeed"] = "true"
+    return result
 
 
 def ensure_final_view(
     spark: SparkSession, lake: Lake, table: Table, *, column: str, pipeline: str
 ) -> None:
-    """Create ``<table>__final``, or bring it to the columns that the table has now.
+    """Create the view ``<table>__final``, or recreate it if the table's columns have changed.
 
-    ``column`` is where a row's time ends; the epochs of ``pipeline``, a checked name, say which
-    rows are final. The lake is a catalog's, and has ``ops.epochs``.
+    ``column`` holds the end of a row's time range; the epochs of ``pipeline`` (a checked name)
+    determine which rows are final. Requires a lake in a catalog with ``ops.epochs``.
     """
     view = lake.table(f"{table.name}__final")
     columns = load(spark, table).columns
@@ -141,7 +143,7 @@ def ensure_final_view(
     )
 
 
-# What may change without a rebuild: nothing; types that grow; columns as well.
+# Schema changes allowed without a rebuild: none; type widening; also added or dropped columns.
 Freedom = Literal["none", "types", "columns"]
 Verdict = Literal["added", "kept", "widened", "refused"]
 
@@ -157,10 +159,11 @@ _WIDER = {
 
 @dataclass(frozen=True)
 class Difference:
-    """A column in which the stored table and the definition differ, by its types there, if any.
+    """A column that differs between the stored table and the definition.
 
-    The verdict is ``added`` (older rows are null), ``kept`` (newer rows are null), ``widened`` (no
-    value changes) or ``refused`` (only a new generation can hold it).
+    ``stored`` and ``defined`` are its types, None where the column is missing. The verdict is
+    ``added`` (older rows are null), ``kept`` (newer rows are null), ``widened`` (no value changes)
+    or ``refused`` (needs a new generation).
     """
 
     column: str
@@ -169,58 +172,63 @@ class Difference:
     verdict: Verdict
 
     def __str__(self) -> str:
-        """Give one line for a person."""
+        """Return one line for an error message."""
         return (
             f"{self.column}: stored {self.stored or 'nothing'}, defined {self.defined or 'nothing'}"
         )
 
 
 def differences(stored: StructType, wanted: StructType, freedom: Freedom) -> list[Difference]:
-    """Compare a stored table with what the definition gives; the order of columns is no matter."""
+    """Compare a stored schema with the defined one, ignoring column order."""
     before, after = types_of(stored), types_of(wanted)
-    found = []
+    result = []
     for name in sorted({*before, *after}):
         old, new = before.get(name), after.get(name)
         if old != new:
-            # Not part of any definition: tables of earlier versions get it, strict ones too.
-            may = "columns" if name == ID_HASH else freedom
+            # An internal column, in no definition: added to tables of earlier versions even
+            # where the schema is strict.
+            allowed = "columns" if name == ID_HASH else freedom
             verdict: Verdict = "refused"
             if old and new:
-                verdict = "widened" if may != "none" and _grows(old, new) else "refused"
-            elif may == "columns":
+                verdict = "widened" if allowed != "none" and _is_wider(old, new) else "refused"
+            elif allowed == "columns":
                 verdict = "kept" if old else "added"
-            found.append(Difference(name, old, new, verdict))
-    return found
+            result.append(Difference(name, old, new, verdict))
+    return result
 
 
 def evolve(spark: SparkSession, table: Table, wanted: StructType, freedom: Freedom) -> StructType:
-    """Bring a stored table to the definition, or raise a SchemaChangedError and change nothing.
+    """Evolve a stored table to the definition, or raise a SchemaChangedError and change nothing.
 
-    Returns the schema with which it was stored.
+    Returns the schema before the change.
     """
     stored = load(spark, table).schema
-    found = differences(stored, wanted, freedom)
-    refused = [f"  - {one}" for one in found if one.verdict == "refused"]
+    changes = differences(stored, wanted, freedom)
+    refused = [f"  - {change}" for change in changes if change.verdict == "refused"]
     if refused:
         raise SchemaChangedError(
             f"{table.name} was written under another definition:\n" + "\n".join(refused) + "\n"
-            "Restore the definition, or let the tables follow from bronze under the new one with: "
+            "Restore the definition, or rebuild the tables from bronze under the new one with: "
             "tidelake backfill run, then promote"
         )
-    place = table.sql
-    widened = [one for one in found if one.verdict == "widened"]
+    name = table.sql
+    widened = [change for change in changes if change.verdict == "widened"]
     if widened:
-        spark.sql(f"ALTER TABLE {place} SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
-    for one in widened:
-        spark.sql(f"ALTER TABLE {place} ALTER COLUMN {quoted(one.column)} TYPE {one.defined}")
-    added = [f"{quoted(one.column)} {one.defined}" for one in found if one.verdict == "added"]
+        spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
+    for change in widened:
+        spark.sql(f"ALTER TABLE {name} ALTER COLUMN {quoted(change.column)} TYPE {change.defined}")
+    added = [
+        f"{quoted(change.column)} {change.defined}"
+        for change in changes
+        if change.verdict == "added"
+    ]
     if added:
-        spark.sql(f"ALTER TABLE {place} ADD COLUMNS ({', '.join(added)})")
+        spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({', '.join(added)})")
     return stored
 
 
-def _grows(old: str, new: str) -> bool:
-    """Tell whether every value of a type is one of the other, digit for digit."""
+def _is_wider(old: str, new: str) -> bool:
+    """Return whether the new type represents every value of the old one exactly."""
     before, after = _DECIMAL.fullmatch(old), _DECIMAL.fullmatch(new)
     if before and after:
         precision, scale = int(before[1]), int(before[2])
@@ -230,7 +238,7 @@ def _grows(old: str, new: str) -> bool:
 
 
 def types_of(schema: StructType) -> dict[str, str]:
-    """Name each column's type as Spark's simple string."""
+    """Return each column's type as Spark's simple string."""
     return {field.name: field.dataType.simpleString() for field in schema.fields}
 
 
@@ -238,30 +246,30 @@ _COMMENT = "comment"
 
 
 def commented(schema: StructType, meaning: Meaning) -> StructType:
-    """Give a schema the comments of its columns."""
+    """Add column comments to a schema."""
     return StructType(
         [
             StructField(
                 field.name,
                 field.dataType,
                 field.nullable,
-                {_COMMENT: words} if (words := meaning.of(field.name)) else {},
+                {_COMMENT: comment} if (comment := meaning.of(field.name)) else {},
             )
             for field in schema.fields
         ]
     )
 
 
-def keeping_words(rows: DataFrame, table: Table) -> DataFrame:
-    """Give rows that are to replace a table's the comments of its columns, or they would go."""
+def _with_stored_comments(rows: DataFrame, table: Table) -> DataFrame:
+    """Copy the table's column comments to rows that overwrite it, which would drop them."""
     if not table.exists:
         return rows
     stored = load(rows.sparkSession, table).schema
-    words = {field.name: field.metadata for field in stored.fields}
+    metadata = {field.name: field.metadata for field in stored.fields}
     return rows.select(
         *[
             F.col(quoted(field.name)).alias(
-                field.name, metadata=words.get(field.name, field.metadata)
+                field.name, metadata=metadata.get(field.name, field.metadata)
             )
             for field in rows.schema.fields
         ]
@@ -269,23 +277,25 @@ def keeping_words(rows: DataFrame, table: Table) -> DataFrame:
 
 
 def describe(spark: SparkSession, table: Table, stored: StructType, meaning: Meaning) -> None:
-    """Bring the comments of a stored table, which has this schema, to today's words.
+    """Update the table and column comments of a stored table, whose schema is ``stored``.
 
-    A commit of its own, without a note and without rows, and only where a word differs: readers
-    of notes pass over it, streams get an empty batch. What the pipeline file no longer says stays.
+    Writes a commit without metadata or rows, and only where a comment differs: readers of commit
+    metadata skip it, streams get an empty batch. Comments removed from the pipeline file are kept.
     """
-    place = table.sql
+    name = table.sql
     changed = {
-        field.name: words
+        field.name: comment
         for field in stored.fields
-        if (words := meaning.of(field.name)) and field.metadata.get(_COMMENT) != words
+        if (comment := meaning.of(field.name)) and field.metadata.get(_COMMENT) != comment
     }
     if changed:
-        columns = ", ".join(f"{quoted(name)} COMMENT {sql_text(w)}" for name, w in changed.items())
-        spark.sql(f"ALTER TABLE {place} ALTER COLUMN {columns}")
+        columns = ", ".join(
+            f"{quoted(column)} COMMENT {sql_text(comment)}" for column, comment in changed.items()
+        )
+        spark.sql(f"ALTER TABLE {name} ALTER COLUMN {columns}")
     if meaning.description:
-        # What is known of a table beside its columns; costs no job.
-        rows = spark.sql(f"DESCRIBE TABLE EXTENDED {place}").collect()
-        told = {row["col_name"]: row["data_type"] for row in rows}
-        if told.get("Comment") != meaning.description:
-            spark.sql(f"COMMENT ON TABLE {place} IS {sql_text(meaning.description)}")
+        # Runs no Spark job.
+        rows = spark.sql(f"DESCRIBE TABLE EXTENDED {name}").collect()
+        details = {row["col_name"]: row["data_type"] for row in rows}
+        if details.get("Comment") != meaning.description:
+            spark.sql(f"COMMENT ON TABLE {name} IS {sql_text(meaning.description)}")

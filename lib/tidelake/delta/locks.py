@@ -1,9 +1,9 @@
-"""Let one process at a time write a hop: a file's lock on a disk, a lease on an object store.
+"""Hop locks: one writer at a time, by a file lock on a disk or a lease on an object store.
 
-A file's lock ends with its holder. An object stays, so whoever holds it writes it anew every few
-seconds; one that nobody wrote for :data:`LEASE_SECONDS` belongs to a holder that is gone. Each
-write names the content that it replaces (If-Match), so two takers never both succeed. Times are
-those of the store alone: no clock of ours is compared.
+The system releases a file lock when its process ends. A lock object remains, so its holder rewrites
+it every few seconds; one not written for :data:`LEASE_SECONDS` has expired. Writes are conditional
+on the object's content (If-Match), so two processes never both acquire it. Ages are computed from
+the store's times alone, never from local clocks.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from tidelake.object_store import client, named
 LEASE_SECONDS = 60.0
 _RENEWED_EVERY = 10.0
 _WAIT_SECONDS = 0.2
-# What stores answer when a condition of a write does not hold, or another write is under way.
+# Error codes for a write whose condition failed, or that conflicts with a concurrent write.
 _REFUSED = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412", "409"})
 
 
 @dataclass(frozen=True)
-class _Seen:
-    """A lock object as it was read: its tag, who wrote it and how many seconds ago."""
+class _LockState:
+    """A lock object as read: its ETag, its owner and its age in seconds."""
 
     tag: str
     owner: dict[str, Any]
@@ -47,27 +47,27 @@ class _Seen:
 
     @property
     def is_free(self) -> bool:
-        """Whether it was given back, or its holder is surely gone."""
+        """Whether it was released, has expired, or its holder on this machine has ended."""
         if self.owner.get("free") or self.age > LEASE_SECONDS:
             return True
         return self.owner.get("machine") == _machine() and not _lives(self.owner.get("process"))
 
     def __str__(self) -> str:
-        """Name the holder."""
+        """Return the holder's process and host."""
         return f"process {self.owner.get('process')} on {self.owner.get('host')}"
 
 
 @contextmanager
 def lease(file: Folder, what: str, *, waits: bool = False) -> Iterator[Callable[[], None]]:
-    """Hold the lock that an object on a store is, as :func:`hold` does; its check asks the store.
+    """Hold a lease on an object of a store, like :func:`hold`; the check accesses the store.
 
-    A MachineError where the store does not know conditional writes.
+    Raises a MachineError where the store does not support conditional writes.
     """
     held = _Lease(str(file), what)
     with named(what.rstrip(",")):
         held.take(waits=waits)
-    renewing = threading.Thread(target=held.keep, name="tidelake-lease", daemon=True)
-    renewing.start()
+    renewal = threading.Thread(target=held.keep, name="tidelake-lease", daemon=True)
+    renewal.start()
     try:
         yield held.check
     except KeyboardInterrupt as error:
@@ -76,7 +76,7 @@ def lease(file: Folder, what: str, *, waits: bool = False) -> Iterator[Callable[
         raise
     finally:
         held.done.set()
-        renewing.join()
+        renewal.join()
         if not held.lost:
             with suppress(Exception):
                 held._put({"IfMatch": held.tag}, free=True)
@@ -86,18 +86,18 @@ def lease(file: Folder, what: str, *, waits: bool = False) -> Iterator[Callable[
 
 @dataclass
 class _Lease:
-    """A lock of ours, and how it is kept."""
+    """A lease held by this process, and its renewal."""
 
     place: str
     what: str
-    # Of the content that we wrote last.
+    # The ETag of our last write.
     tag: str = ""
     lost: bool = False
     writes: int = 0
-    heard: float = 0.0
+    renewed_at: float = 0.0
     done: threading.Event = field(default_factory=threading.Event)
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
-    one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
+    renewal_lock: threading.Lock = field(default_factory=threading.Lock)
 
     def take(self, *, waits: bool) -> None:
         while not self._put({"IfNoneMatch": "*"}):
@@ -111,14 +111,15 @@ class _Lease:
             if not waits:
                 raise LockedError(
                     f"{self.what} is being written by {seen}. Wait for it to end, or stop it, "
-                    f"then run again. One that died elsewhere is passed over {LEASE_SECONDS:.0f} "
-                    f"seconds after its last sign of life, which was {seen.age:.0f} seconds ago."
+                    f"then run again. The lock of a process that died on another machine expires "
+                    f"{LEASE_SECONDS:.0f} seconds after its last renewal, which was "
+                    f"{seen.age:.0f} seconds ago."
                 )
             time.sleep(_WAIT_SECONDS)
-        # A store that does not know the condition would let everybody in.
+        # A store that ignores the condition would grant the lock to everybody.
         if self._put({"IfNoneMatch": "*"}):
             raise MachineError(
-                f"the object store does not keep conditional writes (If-None-Match) for "
+                f"the object store does not support conditional writes (If-None-Match) for "
                 f"{self.place}, so two runs could write {self.what} at once. Use one that does."
             )
 
@@ -128,7 +129,7 @@ class _Lease:
         return {"Bucket": bucket, "Key": key}
 
     def _put(self, condition: dict[str, str], **more: Any) -> bool:
-        """Write our name into it, if the condition holds."""
+        """Write the lock object with this process as owner, if the condition holds."""
         from botocore.exceptions import ClientError  # noqa: PLC0415
 
         self.writes += 1
@@ -137,7 +138,7 @@ class _Lease:
             "machine": _machine(),
             "process": os.getpid(),
             "token": self.token,
-            # A content that comes again would have the tag of the one before.
+            # Repeated content would get the same ETag.
             "write": self.writes,
             **more,
         }
@@ -149,10 +150,10 @@ class _Lease:
                 return False
             raise
         self.tag = answer["ETag"]
-        self.heard = time.monotonic()
+        self.renewed_at = time.monotonic()
         return True
 
-    def _look(self) -> _Seen | None:
+    def _look(self) -> _LockState | None:
         from botocore.exceptions import ClientError  # noqa: PLC0415
 
         try:
@@ -165,13 +166,13 @@ class _Lease:
             owner = dict(json.loads(answer["Body"].read()))
         except ValueError:
             owner = {}
-        told = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+        date_header = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
         written: datetime = answer["LastModified"]
-        now = parsedate_to_datetime(told) if told else written
-        return _Seen(answer["ETag"], owner, (now - written).total_seconds())
+        now = parsedate_to_datetime(date_header) if date_header else written
+        return _LockState(answer["ETag"], owner, (now - written).total_seconds())
 
     def keep(self) -> None:
-        """Write it anew again and again; give up the work where that does not succeed in time."""
+        """Renew the lease until it is released; interrupt the main thread if it is lost."""
         while not self.done.wait(_RENEWED_EVERY):
             if self.lost:
                 return
@@ -180,24 +181,24 @@ class _Lease:
                 return
 
     def check(self) -> None:
-        """Write it anew now, whenever that was done last: this process may have stood still."""
+        """Renew the lease now, however recent the last renewal: the process may have paused."""
         self._renewed()
         if self.lost:
             raise self.refusal()
 
     def _renewed(self) -> bool:
-        """Write it anew; False for the one caller who finds that it is lost."""
-        with self.one_at_a_time:
+        """Renew the lease; return False only to the first caller that finds it lost."""
+        with self.renewal_lock:
             if self.lost:
-                # Whoever found that stops the work.
+                # The first caller to find the loss stops the work.
                 return True
             renewed: bool | None = None
             with suppress(Exception):
                 renewed = self._put({"IfMatch": self.tag})
-            # What was refused may be our own write whose answer was lost.
+            # A failed condition may be due to our own write whose response was lost.
             self.lost = not renewed and (
                 (renewed is False and not self._is_ours())
-                or time.monotonic() - self.heard > LEASE_SECONDS - 2 * _RENEWED_EVERY
+                or time.monotonic() - self.renewed_at > LEASE_SECONDS - 2 * _RENEWED_EVERY
             )
             return not self.lost
 
@@ -211,17 +212,17 @@ class _Lease:
         return True
 
     def refusal(self) -> LeaseLostError:
-        """Return the error that somebody else may hold it now."""
+        """Return the error for a lost lease."""
         return LeaseLostError(self.what, self.place)
 
 
 def _machine() -> str:
-    """Tell this start of this machine, and its space of process numbers, from all others."""
+    """Return an id of this boot of this machine and of its PID namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
-        # Nobody is surely gone then before its time is over.
+        # A unique id: a holder is then never known to have ended before its lease expires.
         return uuid.uuid4().hex
 
 
@@ -235,20 +236,20 @@ def _lives(process: Any) -> bool:
     return True
 
 
-# What changes several tables, one after the other.
+# Operations that change several tables in sequence.
 Work = Literal["erasure", "swap"]
-# Volumes and some network drives know no locks, or no writing to a file's end.
+# Errors of volumes and some network drives that support no locks, or no appending to a file.
 _NO_LOCKS = frozenset({errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOLCK})
-_LOOKS, _LOOK_SECONDS = 20, 0.05
+_POLLS, _POLL_SECONDS = 20, 0.05
 
 
 @dataclass
 class HopLocks:
-    """The locks that a command holds, and the steps that it does under them.
+    """The locks that a command holds, and the steps it takes under them.
 
-    A lock on an object store may be lost while its holder stands still. So a command that writes
-    several tables asks before each of them, by a check for each lock. ``command`` goes on where it
-    was interrupted; empty: the same one.
+    A lease on an object store may be lost while its holder is paused. So a command that writes
+    several tables checks every lock before each of them. ``command`` is the command that resumes
+    the work; empty for the same command.
     """
 
     command: str = ""
@@ -258,9 +259,10 @@ class HopLocks:
     _next: str = ""
 
     def step(self, what: str) -> None:
-        """Begin a step, right before it writes; the one before it is done.
+        """Check the locks and begin a step, right before it writes; the previous step is done.
 
-        ``what`` is for people: ``replace silver.shop``. A LeaseLostError where it must not begin.
+        ``what`` describes the step in messages: ``replace silver.shop``. Raises a LeaseLostError
+        if a lock was lost.
         """
         if not self.checks:
             return
@@ -272,7 +274,7 @@ class HopLocks:
         self._current, self._next = what, ""
 
     def lost(self, error: LeaseLostError) -> LeaseLostError:
-        """Say of a lost lock which steps were done."""
+        """Add the completed, interrupted and next steps to a LeaseLostError."""
         if not (self._done or self._current or self._next):
             return error
         return LeaseLostError(
@@ -299,10 +301,10 @@ def hold_hops(
     Args:
         lake: Where the tables are.
         pipeline: The pipeline's name.
-        hops: Which.
-        goes_on_with: What the holder may go on with where it was interrupted. Without, a
-            RefusedError says that several tables do not agree yet.
-        command: See :class:`HopLocks`; a LeaseLostError says which steps were done.
+        hops: The hops to lock.
+        goes_on_with: The interrupted operation that the caller may resume. Any other one raises a
+            RefusedError, because its tables are inconsistent.
+        command: See :class:`HopLocks`; a LeaseLostError lists the completed steps.
     """
     locks = HopLocks(command)
     try:
@@ -322,24 +324,24 @@ def _refuse_unfinished(
 ) -> None:
     if goes_on_with != "erasure" and lake.erasure(pipeline).exists():
         raise RefusedError(
-            f"an erasure of {pipeline} was interrupted, and its tables do not agree yet. "
-            "Go on with it, with the same subject: "
+            f"an erasure of {pipeline} was interrupted, and its tables are inconsistent. "
+            "Resume it with the same subject: "
             f"tidelake erase {pipeline} --subject COLUMN=VALUE"
         )
     swapped = {"silver", "gold"} & set(hops)
     if goes_on_with != "swap" and swapped and lake.swap(pipeline).exists():
-        back = f"tidelake backfill rollback {pipeline}"
-        remedy = f"Go on with it: {back}"
+        rollback = f"tidelake backfill rollback {pipeline}"
+        remedy = f"Resume it: {rollback}"
         if not is_put_back(lake, pipeline):
             promote = f"tidelake backfill promote {pipeline}"
-            remedy = f"Go on with it: {promote}, or take it back: {back}"
+            remedy = f"Resume it: {promote}, or roll it back: {rollback}"
         raise RefusedError(
-            f"a swap of {pipeline}'s tables was interrupted, and they do not agree yet. {remedy}"
+            f"a swap of {pipeline}'s tables was interrupted, and they are inconsistent. {remedy}"
         )
 
 
 def is_put_back(lake: Lake, pipeline: str) -> bool:
-    """Tell whether a swap that has begun is a rollback: then only a rollback goes on with it."""
+    """Return whether an interrupted swap is a rollback, which only a rollback can resume."""
     try:
         return lake.swap(pipeline).read_text(encoding="utf-8") == "rolling back"
     except FileNotFoundError:
@@ -350,19 +352,20 @@ def is_put_back(lake: Lake, pipeline: str) -> bool:
 def hold(
     folder: Folder, what: str, *, waits: bool = False, optional: bool = False
 ) -> Iterator[Callable[[], None]]:
-    """Hold a folder's lock; the system frees it when the process ends, however it ends.
+    """Hold a folder's lock until the block ends.
 
-    A store has no such locks: there it is an object, and frees itself a while after its holder was
-    last heard of. Yields a check that raises LeaseLostError where the lock is lost; on a disk it
-    never is.
+    The system releases a file lock when the process ends, however it ends. An object store has no
+    such locks: there the lock is a :func:`lease`, which expires :data:`LEASE_SECONDS` after its
+    last renewal. Yields a check that raises LeaseLostError if the lock was lost; on a disk it never
+    is.
 
     Args:
-        folder: Whose lock.
-        what: What is written under it, for the message.
-        waits: Wait for the other process; for what takes moments.
-        optional: Whether the work is done without a lock where the file system has none. The
-            tables alone keep writers apart then: each batch asks them which generation and which
-            batch is next, and its appends carry transaction ids.
+        folder: The folder to lock.
+        what: What is written under the lock, for messages.
+        waits: Whether to wait for another holder; for short work.
+        optional: Whether to continue without a lock where the file system has none. Then only the
+            tables prevent duplicate writes: each batch reads from them the expected generation and
+            batch, and its appends carry transaction ids.
 
     Raises:
         LockedError: Another process holds it.
@@ -400,30 +403,30 @@ def _lock(file: TextIO, what: str, *, waits: bool) -> None:
             "Wait for it to end, or stop it, then run again."
         ) from error
     file.truncate(0)
-    # Not through the buffer, which would be written once more when the file is closed.
+    # Not through the buffer, which would be written again when the file is closed.
     os.write(file.fileno(), str(os.getpid()).encode())
 
 
 def writer(lake: Lake, pipeline: str, hop: Hop) -> int | None:
-    """Give the process that writes a hop; None where none on this machine does.
+    """Return the id of the process that writes a hop; None if none on this machine does.
 
-    The lock itself is not asked: to try it would make a run fail that begins in this moment. So it
-    may be a process that has nothing to do with it, under a number that was used again.
+    The lock itself is not tried, because that could fail a run that starts at this moment. So the
+    id may have been reused by an unrelated process.
     """
     try:
-        told = (lake.checkpoints(pipeline, hop) / ".lock").read_text(encoding="utf-8").strip()
+        process = (lake.checkpoints(pipeline, hop) / ".lock").read_text(encoding="utf-8").strip()
     except OSError:
         return None
-    return int(told) if told.isdecimal() and _lives(told) else None
+    return int(process) if process.isdecimal() and _lives(process) else None
 
 
 def _holder(file: TextIO) -> str:
-    """Read who holds a lock; whoever took it this moment has not written it down yet."""
-    told = ""
-    for _ in range(_LOOKS):
+    """Read the process id of a lock's holder, which a new holder takes a moment to write."""
+    process = ""
+    for _ in range(_POLLS):
         file.seek(0)
-        told = file.read().strip()
-        if told and _lives(told):
+        process = file.read().strip()
+        if process and _lives(process):
             break
-        time.sleep(_LOOK_SECONDS)
-    return told or "unknown"
+        time.sleep(_POLL_SECONDS)
+    return process or "unknown"

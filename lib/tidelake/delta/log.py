@@ -1,10 +1,10 @@
-"""Read a table's log, commit by commit: it is the ledger, and each commit carries its metadata.
+"""Read a table's Delta log, which is the ledger: each commit carries metadata.
 
-Under a root the JSON files under ``_delta_log`` are read, without Spark. The folder is listed once:
-commits are numbered without a gap, so the next one has a name to look for.
+Under a root the JSON files in ``_delta_log`` are read without Spark. The folder is listed once:
+commits are numbered without gaps, so the file name of the next one is known.
 
-Tidelake's commits carry a JSON object under ``tidelake`` in their user metadata. Others, a
-compaction's for example, are passed over.
+Tidelake's commits carry a JSON object under ``tidelake`` in their user metadata. Other commits,
+such as compactions, are skipped.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from tidelake.folders import Folder, Listed, list_folder
 if TYPE_CHECKING:
     from tidelake.delta.tables import Table
 
-# The session's setting for the metadata of commits that take no option.
+# The session setting for the metadata of commits by SQL, which accept no writer option.
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _NOTE = "tidelake"
-# The batch of the commit that makes a table, and the generation that a hop begins with.
+# The batch number of the commit that creates a table, and the first generation of a hop.
 CREATION, FIRST_GENERATION = -1, "g1"
-# In the metadata of a commit that replaced all of a table's rows.
+# Metadata key of a commit that replaced all rows of a table.
 REBUILT = "rebuilt"
-# In that of a commit that follows an erasure, or that takes rows out by one: what left.
+# Metadata key of a commit that deletes rows for an erasure, or follows one: the erased rows.
 ERASED = "erased"
 
 
 class Added(NamedTuple):
-    """What came into a table: rows, by Delta's own statistics, and bytes.
+    """Rows (from Delta's statistics) and bytes added to a table.
 
-    In one data file, with its path relative to the table, or in all of a commit.
+    Of one data file, with its path relative to the table, or of a whole commit, without a path.
     """
 
     rows: int
@@ -48,7 +48,7 @@ class Added(NamedTuple):
 
 @dataclass(frozen=True)
 class Info:
-    """What a commit says of itself: Delta's operation with its metrics, the writer's metadata."""
+    """A commit's info: Delta's operation with its metrics, and the writer's metadata."""
 
     written_at: datetime
     operation: str
@@ -58,21 +58,21 @@ class Info:
 
 
 class Entry(Protocol):
-    """One commit of a log, whoever wrote it."""
+    """One commit of a log, by any writer."""
 
     @property
     def version(self) -> int:
-        """The table's version that it made."""
+        """The table version that it created."""
 
     @property
     def info(self) -> Info:
-        """What it says of itself."""
+        """The commit's info."""
 
     def added(self) -> Sequence[Added]:
-        """List what it brought in the order in which a stream takes it; not what it rearranged."""
+        """List what it added, in stream order; without rewritten rows."""
 
     def takes_out(self) -> bool:
-        """Tell whether it took rows out of the table, or put others in their place."""
+        """Return whether it deleted or replaced rows."""
 
 
 _COMMIT_FILE = re.compile(r"[0-9]{20}\.json")
@@ -80,29 +80,29 @@ _COMMIT_FILE = re.compile(r"[0-9]{20}\.json")
 
 @dataclass(frozen=True)
 class LogFile:
-    """A commit's file; read when it is asked."""
+    """A commit file of the log, read lazily."""
 
     file: Listed
 
     @property
     def version(self) -> int:
-        """The table's version that it made."""
+        """The table version that it created."""
         return int(self.file.path.stem)
 
     @cached_property
     def info(self) -> Info:
-        """What the commit says of itself."""
-        told: dict[str, Any] = next(self.actions("commitInfo"), {})
+        """The commit's info; empty where the file has none."""
+        action: dict[str, Any] = next(self.actions("commitInfo"), {})
         return Info(
-            written_at=datetime.fromtimestamp(told.get("timestamp", 0) / 1000, tz=UTC),
-            operation=told.get("operation", ""),
-            parameters=told.get("operationParameters", {}),
-            metrics=told.get("operationMetrics", {}),
-            metadata=told.get("userMetadata"),
+            written_at=datetime.fromtimestamp(action.get("timestamp", 0) / 1000, tz=UTC),
+            operation=action.get("operation", ""),
+            parameters=action.get("operationParameters", {}),
+            metrics=action.get("operationMetrics", {}),
+            metadata=action.get("userMetadata"),
         )
 
     def added(self) -> list[Added]:
-        """List the data files that it brought."""
+        """List the data files that it added."""
         return [
             Added(
                 int(json.loads(add["stats"])["numRecords"]) if add.get("stats") else 0,
@@ -114,17 +114,17 @@ class LogFile:
         ]
 
     def takes_out(self) -> bool:
-        """Tell whether it took out a data file for more than to rearrange its rows."""
+        """Return whether it removed a data file other than by rewriting its rows."""
         return any(remove.get("dataChange", True) for remove in self.actions("remove"))
 
     def only_appends(self) -> bool:
-        """Tell whether it brought rows and did nothing else, so that what was read stays valid."""
+        """Return whether it only added rows, so that earlier reads stay valid."""
         others = (any(self.actions(kind)) for kind in ("remove", "metaData", "protocol"))
         rearranged = any(not add.get("dataChange") for add in self.actions("add"))
         return not rearranged and not any(others)
 
     def actions(self, kind: str) -> Iterator[dict[str, Any]]:
-        """Yield its actions of a kind."""
+        """Yield its actions of one kind."""
         for line in self.file.text().splitlines():
             action = json.loads(line).get(kind)
             if action is not None:
@@ -132,10 +132,10 @@ class LogFile:
 
 
 def files_of(folder: Folder, newest: dict[Path, int]) -> Iterator[LogFile]:
-    """Yield a table's commit files, newest first; checkpoints and compacted logs are none.
+    """Yield a table's commit files, newest first, without log checkpoints and compacted logs.
 
-    ``newest`` has the newest version that was seen in each log, so that the folder need not be
-    listed again; it is kept up to date.
+    ``newest`` has the newest version seen in each log, which avoids listing the folder again; it is
+    updated.
     """
     log = folder / "_delta_log"
     if not isinstance(log, Path):
@@ -143,7 +143,7 @@ def files_of(folder: Folder, newest: dict[Path, int]) -> Iterator[LogFile]:
         return
     version = newest.get(log, -1)
     if version < 0 or not _commit_file(log, version).exists():
-        # Looked at for the first time, or made anew since.
+        # First read of this log, or the table was recreated.
         version = next((file.version for file in _listed(log)), -1)
     while version >= 0 and _commit_file(log, version + 1).exists():
         version += 1
@@ -152,12 +152,12 @@ def files_of(folder: Folder, newest: dict[Path, int]) -> Iterator[LogFile]:
         yield LogFile(Listed(file))
         version -= 1
     if version >= 0:
-        # The oldest were cleaned up, or somebody took one out.
+        # The oldest were cleaned up, or a file is missing.
         yield from (file for file in _listed(log) if file.version < version)
 
 
 def created_id(folder: Folder) -> str | None:
-    """Give the id with which a table was made; None where the log has its first commit no more."""
+    """Return the table id from creation; None where the log no longer has the first commit."""
     file = _commit_file(folder / "_delta_log", 0)
     if not file.exists():
         return None
@@ -174,17 +174,17 @@ def _commit_file(log: Folder, version: int) -> Folder:
 
 
 def commits_after(table: Table, version: int) -> list[LogFile]:
-    """List the commits of a table in a folder that came after a version, newest first."""
+    """List the commits after a version of a table in a folder, newest first."""
     files = (entry for entry in table.store.entries() if isinstance(entry, LogFile))
     return list(takewhile(lambda file: file.version > version, files))
 
 
 @dataclass(frozen=True)
 class Commit:
-    """One of our commits: the metadata that we wrote into it, the version that it made, when (UTC).
+    """A commit by Tidelake: its version, the time (UTC) and its metadata (``note``).
 
-    ``rows`` are those written, None where Delta did not say. ``copied`` are those that a merge
-    wrote again unchanged, since they lay in files with others.
+    ``rows`` is the number of rows written, None where Delta did not report it. ``copied`` is the
+    number of unchanged rows that a merge rewrote because their files held changed ones.
     """
 
     version: int
@@ -195,7 +195,7 @@ class Commit:
 
     @property
     def batch(self) -> int:
-        """The micro-batch that it closed; -1 for the commit that made the table."""
+        """The micro-batch that it committed; -1 for the commit that created the table."""
         return int(self.note["batch"])
 
     @property
@@ -205,20 +205,20 @@ class Commit:
 
     @property
     def brought(self) -> int:
-        """Rows that came in with it: none where it took rows out, whatever it wrote again."""
+        """The number of rows added; 0 for an erasure, even though it rewrites rows."""
         return 0 if ERASED in self.note else self.rows or 0
 
 
 def encode(note: dict[str, Any]) -> str:
-    """Write a note as user metadata."""
+    """Encode commit metadata as Delta user metadata."""
     return json.dumps({_NOTE: note}, separators=(",", ":"), sort_keys=True)
 
 
 def commits(table: Table, *, up_to: int | None = None) -> Iterator[Commit]:
-    """Yield our commits of a table, or of one of its versions, newest first; none without a table.
+    """Yield Tidelake's commits of a table up to a version, newest first; none without a table.
 
-    Commits that a RESTORE undid are left out, and those before a rebuild: the table does not hold
-    what they say.
+    Commits undone by a RESTORE and commits before a rebuild are omitted: the table no longer holds
+    their rows.
     """
     newest: int | None = None
     until: datetime | None = None
@@ -232,7 +232,7 @@ def commits(table: Table, *, up_to: int | None = None) -> Iterator[Commit]:
         if info.operation == "RESTORE":
             newest, until = _restored(info)
             continue
-        # In the session of a merge, a compaction takes the merge's metadata for its own.
+        # A compaction in a merge's session inherits the metadata of the merge.
         note = None if info.operation == "OPTIMIZE" else _note(info.metadata)
         if note is not None:
             rows = info.metrics.get("numOutputRows")
@@ -244,49 +244,49 @@ def commits(table: Table, *, up_to: int | None = None) -> Iterator[Commit]:
 
 
 def repeated(commits: Iterable[Commit]) -> dict[tuple[str, int], list[int]]:
-    """Find batches that were committed more than once, as by two writers without a lock.
+    """Find batches that were committed more than once, for example by two writers without a lock.
 
     Returns the versions by generation and batch, oldest first.
     """
     found: dict[tuple[str, int], set[int]] = {}
     for commit in commits:
-        # The commit that takes rows out carries the metadata of the last batch.
+        # An erasure's commit carries the metadata of the last batch.
         if commit.batch >= 0 and ERASED not in commit.note:
             found.setdefault((commit.generation, commit.batch), set()).add(commit.version)
-    twice = [(key, sorted(versions)) for key, versions in found.items() if len(versions) > 1]
-    return dict(sorted(twice, key=lambda one: one[1]))
+    duplicates = [(key, sorted(versions)) for key, versions in found.items() if len(versions) > 1]
+    return dict(sorted(duplicates, key=lambda item: item[1]))
 
 
 def last_commit(table: Table, *, up_to: int | None = None) -> Commit | None:
-    """Give our newest commit of a table, or of one of its versions."""
+    """Return Tidelake's newest commit of a table up to a version."""
     return next(commits(table, up_to=up_to), None)
 
 
 def oldest_version(table: Table) -> int:
-    """Give the oldest version whose commit the log still has; 0 for all, and for no table."""
+    """Return the oldest version in the log; 0 if it is complete, or the table does not exist."""
     return min((entry.version for entry in table.store.entries()), default=0)
 
 
 def newest_version(table: Table) -> int:
-    """Give the newest version, whoever wrote it; -1 for no table."""
+    """Return the newest version, by any writer; -1 for a missing table."""
     return next((entry.version for entry in table.store.entries()), -1)
 
 
 def written_at(table: Table, version: int) -> datetime | None:
-    """Tell when a version was written (UTC), whoever wrote it; None where the log lacks it."""
+    """Return when a version was written (UTC), by any writer; None where the log lacks it."""
     since = list(takewhile(lambda entry: entry.version >= version, table.store.entries()))
     return since[-1].info.written_at if since else None
 
 
 def _restored(info: Info) -> tuple[int | None, datetime | None]:
-    """Read to which version, or to which instant, a RESTORE went back."""
+    """Return the version, or else the time, that a RESTORE went back to."""
     version, instant = info.parameters.get("version"), info.parameters.get("timestamp")
     if version is not None:
         return int(version), None
     try:
         until = datetime.fromisoformat(str(instant).strip('"'))
     except ValueError:
-        # Nothing older than the RESTORE is certain then, and the fence will refuse the table.
+        # No older commit can be trusted then: all are omitted, and the table is refused.
         return -1, None
     return None, until if until.tzinfo else until.replace(tzinfo=UTC)
 

@@ -1,16 +1,16 @@
-"""Merge a batch into a gold table in one commit, so that a retry changes nothing; compact tables.
+"""Merge batches into gold tables, idempotently and in one commit each; compact and vacuum tables.
 
-Merges are SQL statements, the one way that a session of any kind understands: Delta's Python
-classes need a plugin in a server of Spark Connect.
+Merges are SQL statements, which every kind of session runs: Delta's Python classes need a plugin on
+a Spark Connect server.
 
-The metadata is set in the session. Where that is refused, the merge's commit has none, and whoever
-merges closes the batch by a commit of its own. Until then the batch counts as open: merged once
-more, its rows are there already, and the fence leaves them alone.
+The commit metadata is a session setting. Where the compute refuses it, the merge commits without
+metadata, and the caller writes a second commit that closes the batch. If that one fails, the batch
+is retried, and the condition on ``_batch`` skips the rows already merged.
 
-Each batch leaves at least one file, and now and then the small ones are put together; files that
-have grown large are left alone. A merge writes a file with a changed row in it anew, and the more
-files were put together, the more rows it copies: a table where that is much gets deletion vectors,
-with which a merge copies nothing, but takes longer on small files.
+Each batch adds at least one file. Small files are compacted at intervals; large ones are not. A
+merge rewrites every file with a changed row, so compaction increases the rows that merges copy.
+Tables where that is much get deletion vectors: merges then copy nothing, but take longer on small
+files.
 """
 
 from __future__ import annotations
@@ -35,104 +35,104 @@ from tidelake.gold.kinds import GONE, MergePlan
 from tidelake.spark import tuning
 from tidelake.spark.engine import with_settings
 
-# What a writer hears whose files somebody else put together meanwhile; they share no base.
+# Raised to a writer when its files were compacted concurrently; the classes share no base.
 CONFLICTS = (
     ConcurrentAppendException,
     ConcurrentDeleteDeleteException,
     ConcurrentDeleteReadException,
 )
-# As many as Delta clusters by.
+# Delta's maximum number of clustering columns.
 CLUSTERED_BY = 4
 _VECTORS = "delta.enableDeletionVectors"
-# Changes a row only for a batch that the row has not seen.
+# Skips rows that already have this batch, so that a retry changes nothing.
 _FENCE = "t._batch < s._batch"
 
 
 def merge(plan: MergePlan, target: Table, note: dict[str, Any]) -> None:
-    """Replace the rows that a batch changed, delete those that are gone, insert the new ones."""
+    """Update the rows that a batch changed, delete removed ones, and insert new ones."""
     rows = plan.rows
-    written = {name: f"s.{quoted(name)}" for name in rows.columns if name != GONE}
-    there, deleted = "true", ""
+    values = {name: f"s.{quoted(name)}" for name in rows.columns if name != GONE}
+    present, delete = "true", ""
     if GONE in rows.columns:
-        there = f"NOT s.{GONE}"
-        deleted = f"WHEN MATCHED AND s.{GONE} AND {_FENCE} THEN DELETE "
+        present = f"NOT s.{GONE}"
+        delete = f"WHEN MATCHED AND s.{GONE} AND {_FENCE} THEN DELETE "
     update = ", ".join(
-        f"{quoted(name)} = {value}" for name, value in (plan.update or written).items()
+        f"{quoted(name)} = {value}" for name, value in (plan.update or values).items()
     )
     clauses = (
-        f"{deleted}WHEN MATCHED AND {there} AND {_FENCE} AND ({plan.changed}) "
+        f"{delete}WHEN MATCHED AND {present} AND {_FENCE} AND ({plan.changed}) "
         f"THEN UPDATE SET {update} "
-        f"WHEN NOT MATCHED AND {there} THEN INSERT ({', '.join(map(quoted, written))}) "
-        f"VALUES ({', '.join(written.values())})"
+        f"WHEN NOT MATCHED AND {present} THEN INSERT ({', '.join(map(quoted, values))}) "
+        f"VALUES ({', '.join(values.values())})"
     )
-    with _noted(rows.sparkSession, note):
+    with _commit_metadata(rows.sparkSession, note):
         target.store.merge(rows, on=plan.on, clauses=clauses)
 
 
 def delete_records(
     records: DataFrame, target: Table, *, within: str = "", note: dict[str, Any] | None = None
 ) -> None:
-    """Delete rows by their record id, in one commit; none where the table holds none of them.
+    """Delete rows by their record id, in one commit; no commit if none matches.
 
-    ``records`` are kept rows with ``record_id``, each once; ``within`` is SQL over ``t`` that
-    bounds them by literals, or empty.
+    ``records`` are checkpointed rows with distinct ``record_id``; ``within`` is an SQL condition on
+    ``t`` that bounds them by literals, or empty.
     """
     spark = records.sparkSession
-    same = " AND ".join(filter(None, ["t.record_id = s.record_id", within]))
-    with _noted(spark, note) if note else with_settings(spark, tuning.MERGE_SETTINGS):
+    condition = " AND ".join(filter(None, ["t.record_id = s.record_id", within]))
+    with _commit_metadata(spark, note) if note else with_settings(spark, tuning.MERGE_SETTINGS):
         ids = records.select("record_id")
-        target.store.merge(ids, on=same, clauses="WHEN MATCHED THEN DELETE")
+        target.store.merge(ids, on=condition, clauses="WHEN MATCHED THEN DELETE")
 
 
-def notes_can_ride(spark: SparkSession) -> bool:
-    """Tell whether the compute lets a session carry the note of a merge."""
+def accepts_commit_metadata(spark: SparkSession) -> bool:
+    """Return whether the session accepts commit metadata as a setting, which merges need."""
     wanted = encode({})
     with with_settings(spark, {USER_METADATA: wanted}):
         return spark.conf.get(USER_METADATA, None) == wanted
 
 
-def _noted(spark: SparkSession, note: dict[str, Any]) -> AbstractContextManager[None]:
-    """Attach a note to the session's next commits; MERGE takes it from nowhere else."""
+def _commit_metadata(spark: SparkSession, note: dict[str, Any]) -> AbstractContextManager[None]:
+    """Set metadata for the session's commits until the block ends; MERGE has no other option."""
     return with_settings(spark, {USER_METADATA: encode(note), **tuning.MERGE_SETTINGS})
 
 
 def is_due(batch: int) -> bool:
-    """Tell whether a batch is one after which tables are compacted."""
+    """Return whether tables are compacted after a batch."""
     return (batch + 1) % tuning.COMPACTION_BATCHES == 0
 
 
 def compact(spark: SparkSession, table: Table) -> None:
-    """Compact a table; where somebody else rewrites it at the same moment, leave it to them."""
+    """Compact a table; do nothing if a concurrent writer rewrites it."""
     with with_settings(spark, tuning.COMPACTION_SETTINGS), contextlib.suppress(*CONFLICTS):
         table.store.compact(spark)
 
 
 def vacuum(spark: SparkSession, table: Table, *, hours: int) -> None:
-    """Delete files that were removed from a table more than so many hours ago.
+    """Delete files that were removed from a table more than ``hours`` ago.
 
-    Delta's own check of the retention is off: callers know which versions are still read.
+    Delta's retention check is disabled: callers know which versions are still read.
     """
     with with_settings(spark, tuning.VACUUM_SETTINGS):
         spark.sql(f"VACUUM {table.sql} RETAIN {hours} HOURS")
 
 
 def cluster(spark: SparkSession, table: Table, columns: Sequence[str]) -> None:
-    """Have compactions sort a table by some columns; a writer beside it would fail once."""
+    """Set the clustering columns of a table; a concurrent writer would fail once."""
     if clustering_of(spark, table) != tuple(columns):
         spark.sql(f"ALTER TABLE {table.sql} CLUSTER BY ({', '.join(map(quoted, columns))})")
 
 
 def clustering_of(spark: SparkSession, table: Table) -> tuple[str, ...]:
-    """Name the columns that compactions sort a table by."""
+    """Return a table's clustering columns."""
     return tuple(detail(spark, table)["clusteringColumns"])
 
 
 def enable_deletion_vectors(spark: SparkSession, table: Table, last: Commit | None) -> None:
-    """Enable deletion vectors of a table whose last commit, a merge, copied many rows."""
+    """Enable deletion vectors on a table if its last commit, a merge, copied many rows."""
     if last is not None and last.copied > tuning.COPIED_ROWS and not has_vectors(spark, table):
         spark.sql(f"ALTER TABLE {table.sql} SET TBLPROPERTIES ('{_VECTORS}' = 'true')")
 
 
 def has_vectors(spark: SparkSession, table: Table) -> bool:
-    """Tell whether merges into a table copy no rows, so that its files may be large."""
+    """Return whether a table has deletion vectors: merges copy no rows, so files may be large."""
     return bool(detail(spark, table)["properties"].get(_VECTORS) == "true")

@@ -1,9 +1,9 @@
-"""The metadata of commits: a silver batch's counts, definitions, erasures, and what is final.
+"""Commit metadata: silver batch summaries, definition hashes, erasures and final rows.
 
-A silver commit says what its batch took, each fate, and the watermark. A table's commits name the
-definition that it was filled under. An erasure says what left: rows were counted when they came,
-and both together are what a table must hold; no metadata has a value of any row. A gold commit says
-up to when its rows are final, so that a reader needs the table alone.
+A silver commit has its batch's input and fate counts and the watermark. A table's commits name the
+definition they were written under. An erasure counts the erased rows: a table must hold the counted
+rows less these. A gold commit says up to when its rows are final, so that readers need only the
+table. Metadata never contains values of rows.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from tidelake.fingerprints import EMPTY, Fingerprint, combined
 from tidelake.instants import from_json, to_json
 from tidelake.silver.watermark import PartitionProgress
 
-# The order in which people read them.
+# In display order.
 FATES = ("silver", "duplicate", "quarantined", "late", "filtered")
-# Where a row came from: straight from bronze, or through the requeue for a reason.
+# The origin of rows read directly from bronze; the origin of requeued rows is the reason.
 FRESH = "bronze"
 
 
 class FateCount(NamedTuple):
-    """How many rows of a batch met one of :data:`FATES`; quarantined ones, where they failed.
+    """The number of rows of a batch with one fate, stage and origin.
 
-    ``origin`` is ``bronze``, or the reason for which the rows were requeued. ``fingerprint`` is
-    the exclusive or of their record ids, ``id_sum`` their sum, None in commits of earlier
-    versions.
+    ``fate`` is one of :data:`FATES`; ``stage`` is where quarantined rows failed; ``origin`` is
+    ``bronze`` or the reason why the rows were requeued. ``fingerprint`` is the exclusive or of
+    their record ids, ``id_sum`` their sum, None in commits of earlier versions.
     """
 
     fate: str
@@ -50,7 +50,7 @@ class FateCount(NamedTuple):
 
     @staticmethod
     def of(key: tuple[str, str | None, str], rows: int, mark: Fingerprint) -> FateCount:
-        """Count the rows of a fate, a stage and an origin."""
+        """Create a count from its key (fate, stage, origin), rows and fingerprint."""
         return FateCount(*key, rows, mark.xor, mark.total)
 
     @property
@@ -60,9 +60,10 @@ class FateCount(NamedTuple):
 
 
 class DimensionUse(NamedTuple):
-    """What a batch found in a version of a dimension's table; -1 where it was not there yet.
+    """A batch's lookup in a dimension table.
 
-    ``unmatched``: accepted rows that found nothing, and stay.
+    ``version`` is the table version read, -1 where the table did not exist yet; ``unmatched``
+    counts accepted rows without a match, which are kept.
     """
 
     table: str
@@ -72,23 +73,22 @@ class DimensionUse(NamedTuple):
 
 @dataclass(frozen=True)
 class SilverNote:
-    """The books of one silver batch.
+    """The commit summary of one silver batch.
 
     Attributes:
-        watermark_in: Before the batch (UTC).
-        watermark: After it.
-        settled: The watermark less the allowed lateness: no ordinary event comes before it.
-        partitions: How far each partition of the source has come.
+        watermark_in: The watermark before the batch (UTC).
+        watermark: The watermark after the batch (UTC).
+        settled: The watermark less the allowed lateness: earlier events are late.
+        partitions: The progress of each partition of the source.
         counts: Rows by fate, stage and origin.
-        taken: Rows by input table (``bronze``, ``requeue``), as Delta's statistics have them.
-        until: How far the batch went in each input table.
+        taken: Rows read by input table (``bronze``, ``requeue``), from Delta's statistics.
+        until: The end position in each input table.
         warnings: Accepted rows by the rule of severity ``warning`` that they fail.
-        searched: Accepted ids among which deduplication looked: on a disk, as many as lie in the
-            files that could hold them.
-        seconds: What that took.
-        prefiltered: Rows that the prefilter held back; None where there is none.
-        columns: Payload fields that became columns of silver with this batch.
-        dimensions: What was looked up, in the order of ``enrich``.
+        searched: Accepted ids that deduplication searched; on a disk, all in the candidate files.
+        seconds: The duration of that search.
+        prefiltered: Rows removed by the prefilter; None without a prefilter.
+        columns: Payload fields added as silver columns by this batch.
+        dimensions: Dimension lookups, in the order of ``enrich``.
     """
 
     watermark_in: datetime | None = None
@@ -107,7 +107,7 @@ class SilverNote:
 
     @staticmethod
     def of(commit: Commit | None) -> SilverNote:
-        """Read a commit's note; an empty one where the commit only made the table."""
+        """Read a commit's summary; an empty one where the commit only created the table."""
         if commit is None or "counts" not in commit.note:
             return SilverNote()
         note = commit.note
@@ -131,7 +131,7 @@ class SilverNote:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Write the note."""
+        """Return the summary as JSON values."""
         return {
             "watermark_in": to_json(self.watermark_in),
             "watermark": to_json(self.watermark),
@@ -151,18 +151,18 @@ class SilverNote:
         }
 
     def total(self) -> Counter[str]:
-        """Add up rows by fate."""
+        """Sum rows by fate."""
         return add_up(self.counts)
 
 
 def positions(commit: Commit | None) -> dict[str, Position]:
-    """Read how far the batch of a commit went in each of its input tables."""
+    """Read the end position of a commit's batch in each of its input tables."""
     until = {} if commit is None else commit.note.get("until", {})
     return {name: (int(version), int(index)) for name, (version, index) in until.items()}
 
 
 def position(commit: Commit | None, table: str) -> Position:
-    """Read how far in one input table; the beginning where no batch was closed yet."""
+    """Read the end position in one input table; the beginning before the first batch."""
     return positions(commit).get(table, BEGINNING)
 
 
@@ -175,13 +175,13 @@ def add_up(counts: Iterable[FateCount]) -> Counter[str]:
 
 
 def as_one(counts: Iterable[FateCount]) -> tuple[FateCount, ...]:
-    """Add up the counts of several batches, which share no row."""
-    found: dict[tuple[str, str | None, str], FateCount] = {}
-    for one in counts:
-        key = one.fate, one.stage, one.origin
-        before = found.get(key, FateCount.of(key, 0, EMPTY))
-        found[key] = FateCount.of(key, before.rows + one.rows, before.mark.plus(one.mark))
-    return tuple(found.values())
+    """Merge the counts of several batches, which share no row."""
+    sums: dict[tuple[str, str | None, str], FateCount] = {}
+    for count in counts:
+        key = count.fate, count.stage, count.origin
+        before = sums.get(key, FateCount.of(key, 0, EMPTY))
+        sums[key] = FateCount.of(key, before.rows + count.rows, before.mark.plus(count.mark))
+    return tuple(sums.values())
 
 
 def fingerprint_of(counts: Iterable[FateCount]) -> Fingerprint:
@@ -191,12 +191,13 @@ def fingerprint_of(counts: Iterable[FateCount]) -> Fingerprint:
 
 _DEFINITION, _FINAL = "definition", "final"
 _DECIDED_BY = "decided_by"
-# What an id, a time and a change of a key are: rows that are stored cannot follow another.
+# Parts that define an event's id, time, order and deletion: stored rows cannot be adapted to a
+# change of them.
 _IDENTITY = frozenset({"event.id", "event.time", "event.sequence", "event.delete_when"})
 
 
 def definition_note(definition: BaseModel) -> dict[str, Any]:
-    """Write the part of a gold commit's note that names its definition."""
+    """Return the part of a gold commit's metadata that names its definition."""
     return {_DEFINITION: hash_of(definition)}
 
 
@@ -206,38 +207,38 @@ def hash_of(definition: BaseModel) -> str:
 
 
 def changed_definition(last: Commit | None, definition: BaseModel) -> bool:
-    """Tell whether a table was filled under another definition than today's."""
-    told = last.note.get(_DEFINITION) if last else None
-    return told is not None and told != hash_of(definition)
+    """Return whether a table's last commit was written under another definition."""
+    stored = last.note.get(_DEFINITION) if last else None
+    return stored is not None and stored != hash_of(definition)
 
 
 def silver_note(pipeline: Pipeline) -> dict[str, Any]:
-    """Write the part of silver's note that names its definition, part by part."""
+    """Return the part of a silver commit's metadata that hashes each part of the definition."""
     return {_DEFINITION: {name: _short(value) for name, value in _parts(pipeline).items()}}
 
 
 def decision_note(pipeline: Pipeline, dimensions: Mapping[str, int]) -> dict[str, Any]:
-    """Return the part of a side table's metadata that names what decided the batch.
+    """Return the part of a side table's metadata that hashes what determined the batch's fates.
 
-    The whole file counts, gold included, and the version of each dimension that the batch reads: a
-    batch that is retried under any other one is decided again, which costs one batch.
+    Covers the whole pipeline file, gold included, and the version of each dimension that the batch
+    reads: a batch retried with any change is classified again, which costs one batch.
     """
     parts = [pipeline.model_dump(mode="json", by_alias=True), _parts(pipeline), dict(dimensions)]
     return {_DECIDED_BY: _short(parts)}
 
 
 def is_decided_by(commit: Commit, note: Mapping[str, Any]) -> bool:
-    """Tell whether a side table's commit names the same decision as :func:`decision_note` gave.
+    """Return whether a side table's commit has the same hash as ``note``, by :func:`decision_note`.
 
-    Commits of earlier releases name none: nobody knows what decided them.
+    Commits of earlier releases have none and never match.
     """
     return bool(commit.note.get(_DECIDED_BY) == note[_DECIDED_BY])
 
 
 class Changed(NamedTuple):
-    """Parts of silver's definition that are not what its last batch was decided by.
+    """Parts of silver's definition that changed since its last batch.
 
-    Stored rows cannot follow ``identity``: they are to be decided anew. ``rules`` hold from now on.
+    Changes of ``identity`` need a rebuild of stored rows; ``rules`` apply from the next batch on.
     """
 
     identity: tuple[str, ...] = ()
@@ -245,12 +246,12 @@ class Changed(NamedTuple):
 
 
 def changed_parts(last: Commit | None, pipeline: Pipeline) -> Changed:
-    """Compare the definition with the one that silver's last batch was decided by."""
-    told = last.note.get(_DEFINITION) if last else None
-    if told is None:
+    """Compare the definition with the one of silver's last batch."""
+    stored = last.note.get(_DEFINITION) if last else None
+    if stored is None:
         return Changed()
     parts = _parts(pipeline)
-    changed = [name for name, value in parts.items() if told.get(name) != _short(value)]
+    changed = [name for name, value in parts.items() if stored.get(name) != _short(value)]
     return Changed(
         tuple(name for name in changed if name in _IDENTITY),
         tuple(name for name in changed if name not in _IDENTITY),
@@ -262,7 +263,7 @@ def _parts(pipeline: Pipeline) -> dict[str, Any]:
     whole = pipeline.model_dump(mode="json", include={"watermark", "dedup", "enrich", "transform"})
     rules = [rule.model_dump(mode="json") for rule in pipeline.rules]
     parts = {f"event.{name}": value for name, value in event.items()} | whole | {"quality": rules}
-    # Not there for others, or their stored notes would say that something changed.
+    # Only for Avro; otherwise existing pipelines would report a change of definition.
     return parts | ({"source.schema": pipeline.avro_schema} if pipeline.avro_schema else {})
 
 
@@ -274,15 +275,15 @@ def _digest(text: str) -> str:
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
 
-# In place of a fate: the records themselves, each once.
+# Used in place of a fate: the distinct records themselves.
 RECORDS = "bronze"
 
 
 class Arrival(NamedTuple):
-    """Rows that bronze lost of one arrival (UTC).
+    """Rows of one arrival (UTC) that were erased from bronze.
 
-    Exclusive or and sum of their record ids, and of the whole records; no sums in commits of
-    earlier versions.
+    With the exclusive or and sum of their record ids and of the whole records; the sums are None in
+    commits of earlier versions.
     """
 
     ingested_at: datetime
@@ -304,11 +305,11 @@ class Arrival(NamedTuple):
 
 
 class Deduction(NamedTuple):
-    """Rows that a batch had given a fate and that were erased.
+    """Erased rows by the fate that a batch had given them.
 
-    For fates that leave no row in a table, and for :data:`RECORDS`, the generation is empty and
-    the batch -1. ``fingerprint`` is the exclusive or of their record ids, 0 where that is not
-    known, ``id_sum`` their sum, None in commits of earlier versions.
+    For fates that leave no row in a table, and for :data:`RECORDS`, the generation is empty and the
+    batch -1. ``fingerprint`` is the exclusive or of the record ids, 0 where unknown; ``id_sum`` is
+    their sum, None in commits of earlier versions.
     """
 
     generation: str
@@ -325,24 +326,24 @@ class Deduction(NamedTuple):
 
 
 def arrivals_note(erasure: str, arrivals: Iterable[Arrival]) -> dict[str, Any]:
-    """Write what bronze's delete says."""
-    told = [[one.ingested_at.isoformat(), *one[1:]] for one in arrivals]
-    return {"by": erasure, "arrivals": told}
+    """Return the erasure metadata of bronze's delete commit."""
+    rows = [[arrival.ingested_at.isoformat(), *arrival[1:]] for arrival in arrivals]
+    return {"by": erasure, "arrivals": rows}
 
 
 def deductions_note(erasure: str, deductions: Iterable[Deduction]) -> dict[str, Any]:
-    """Write what silver's next generation says."""
-    return {"by": erasure, "rows": [list(one) for one in deductions]}
+    """Return the erasure metadata of silver's next generation."""
+    return {"by": erasure, "rows": [list(deduction) for deduction in deductions]}
 
 
 def erasure_of(commit: Commit) -> str | None:
-    """Name the erasure that a commit belongs to; None for others."""
-    told = commit.note.get(ERASED)
-    return None if told is None else str(told["by"])
+    """Return the erasure that a commit belongs to, if any."""
+    erased = commit.note.get(ERASED)
+    return None if erased is None else str(erased["by"])
 
 
 def arrivals_in(commits: Iterable[Commit]) -> list[Arrival]:
-    """List what commits of bronze say that it lost."""
+    """List the rows that bronze's commits record as erased."""
     return [
         Arrival(datetime.fromisoformat(at), *rest)
         for commit in commits
@@ -351,52 +352,52 @@ def arrivals_in(commits: Iterable[Commit]) -> list[Arrival]:
 
 
 def deductions_in(commits: Iterable[Commit]) -> tuple[Deduction, ...]:
-    """List what commits of silver say that its batches lost."""
+    """List the rows that silver's commits record as erased."""
     return tuple(
-        Deduction(*one) for commit in commits for one in commit.note.get(ERASED, {}).get("rows", [])
+        Deduction(*row) for commit in commits for row in commit.note.get(ERASED, {}).get("rows", [])
     )
 
 
 def erased_rows(deductions: Sequence[Deduction], fate: str) -> int:
-    """Add up the rows that met one fate."""
-    return sum(one.rows for one in deductions if one.fate == fate)
+    """Sum the erased rows of one fate."""
+    return sum(deduction.rows for deduction in deductions if deduction.fate == fate)
 
 
 @dataclass(frozen=True)
 class Final:
-    """Which rows are final: whose column has no later time (UTC) than ``until``."""
+    """Which rows are final: those whose ``column`` is at or before ``until`` (UTC)."""
 
     column: str
     until: datetime | None
 
     @staticmethod
     def of(commit: Commit | None) -> Final | None:
-        """Read a gold commit's note; None where rows never end, or it does not say."""
-        told = commit.note.get(_FINAL) if commit else None
-        return Final(told["column"], from_json(told["until"])) if told else None
+        """Read it from a gold commit; None where rows never become final, or it has no entry."""
+        entry = commit.note.get(_FINAL) if commit else None
+        return Final(entry["column"], from_json(entry["until"])) if entry else None
 
     def condition(self) -> str:
-        """Write the condition on the table's rows; for DuckDB."""
+        """Return the SQL condition on the table's rows, for DuckDB."""
         if self.until is None:
             return "false"
         return f"\"{self.column}\" <= TIMESTAMPTZ '{self.until.isoformat()}'"
 
 
 def settled_until(inputs: Iterable[tuple[Table, Position]]) -> datetime | None:
-    """Return the instant before which no ordinary event comes any more in what a reader has taken.
+    """Return the time before which all events are late for what a reader has read of silver.
 
-    Of each table of silver with the reader's position in it, where a batch that was not taken
-    whole does not count: the earliest watermark less the allowed lateness; None where one has none
+    The minimum, over the silver tables with the reader's position in each, of the watermark less
+    the allowed lateness. Batches that were read in part do not count. None where a table has none
     yet.
     """
-    marks = []
+    times = []
     for silver, until in inputs:
         version = version_at(silver, until)
-        # Inside a commit: the one before it was taken whole.
+        # The position is within a commit: use the commit before it.
         up_to = until[0] - 1 if version is None else version
-        marks.append(SilverNote.of(last_commit(silver, up_to=up_to)).settled)
-    known = [mark for mark in marks if mark is not None]
-    return min(known) if known and len(known) == len(marks) else None
+        times.append(SilverNote.of(last_commit(silver, up_to=up_to)).settled)
+    known = [time for time in times if time is not None]
+    return min(known) if known and len(known) == len(times) else None
 
 
 def final_note(ends: Ends | None, settled: datetime | None) -> dict[str, Any]:

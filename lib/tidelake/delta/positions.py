@@ -1,4 +1,4 @@
-"""Say what lies between two positions of a reader in a table's log."""
+"""Compute rows, bytes and files between two positions of a reader in a table's log."""
 
 from __future__ import annotations
 
@@ -10,66 +10,66 @@ from tidelake.delta.log import Added
 from tidelake.delta.tables import Table
 from tidelake.folders import Folder
 
-# A commit and the last of its files that a reader took; negative for none of them. In a catalog
-# it is always negative: streams take a commit whole there.
+# A version and the index of the last of its files that was read; negative for none of them. In a
+# catalog the index is always negative, because streams read whole commits there.
 Position = tuple[int, int]
 BEGINNING: Position = (0, -1)
 
 
 def rewritten_after(table: Table, position: Position) -> int | None:
-    """Find the newest version after a position that took rows out or replaced some, if any."""
+    """Return the newest version at or after a position that deleted or replaced rows, if any."""
     since = takewhile(lambda entry: entry.version >= position[0], table.store.entries())
     return next((entry.version for entry in since if entry.takes_out()), None)
 
 
 def version_at(table: Table, position: Position) -> int | None:
-    """Find the newest version that holds exactly what a reader of a growing table has taken.
+    """Return the newest version that has exactly the rows a reader of an append-only table read.
 
-    Commits that brought no row, a compaction's for example, are behind the reader as well. None
-    where it is within a commit, or the log does not tell any more.
+    Following commits without rows, such as compactions, are included. None where the position is
+    within a commit, or the log no longer has it.
     """
-    version, taken = position[0] - 1, max(position[1] + 1, 0)
-    since = list(takewhile(lambda one: one.version > version, table.store.entries()))
+    version, read = position[0] - 1, max(position[1] + 1, 0)
+    since = list(takewhile(lambda entry: entry.version > version, table.store.entries()))
     for entry in reversed(since):
-        added = len(entry.added()) - (taken if entry.version == position[0] else 0)
-        if entry.version != version + 1 or added > 0 or entry.takes_out():
+        unread = len(entry.added()) - (read if entry.version == position[0] else 0)
+        if entry.version != version + 1 or unread > 0 or entry.takes_out():
             break
         version = entry.version
-    is_whole = version >= position[0] or not taken
+    is_whole = version >= position[0] or not read
     return version if is_whole and version >= 0 else None
 
 
 def rows_between(table: Table, after: Position, until: Position | None = None) -> int:
-    """Count the rows that came into a table between two positions, by Delta's own statistics.
+    """Count the rows added to a table between two positions, from Delta's statistics.
 
-    From :data:`BEGINNING` where the reader has taken nothing yet, to the newest commit without
-    ``until``. What commits only rearranged does not count.
+    ``after`` is :data:`BEGINNING` where nothing was read yet; without ``until``, up to the newest
+    commit. Rewritten rows do not count.
     """
-    return sum(one.rows for one in _added_between(table, after, until))
+    return sum(added.rows for added in _added_between(table, after, until))
 
 
 def bytes_between(table: Table, after: Position, until: Position | None = None) -> int:
-    """Add up the sizes of the files that came into a table between two positions.
+    """Sum the bytes of the files added to a table between two positions.
 
-    This is what Delta's limit on a batch counts; in a catalog with files that had no row and were
-    left out.
+    Delta's limit on a batch counts the same bytes. In a catalog the sum includes empty files that
+    Delta omitted.
     """
-    return sum(one.size for one in _added_between(table, after, until))
+    return sum(added.size for added in _added_between(table, after, until))
 
 
 def size_between(table: Table, after: Position, until: Position) -> tuple[int, int]:
-    """Give both, rows and bytes, in one look at the log."""
-    came = list(_added_between(table, after, until))
-    return sum(one.rows for one in came), sum(one.size for one in came)
+    """Return the rows and the bytes between two positions, reading the log once."""
+    added = list(_added_between(table, after, until))
+    return sum(item.rows for item in added), sum(item.size for item in added)
 
 
 def files_between(table: Table, after: Position, until: Position) -> list[Folder]:
-    """List the data files that came into a table between two positions; not in a catalog."""
-    return [table.path / unquote(one.path) for one in _added_between(table, after, until)]
+    """List the data files added to a table between two positions; not for a catalog."""
+    return [table.path / unquote(added.path) for added in _added_between(table, after, until)]
 
 
 def _added_between(table: Table, after: Position, until: Position | None) -> Iterator[Added]:
-    # The newest version of which the position lies behind a file.
+    # The newest version of which at least one file is before the end position.
     up_to = None if until is None else until[0] if until[1] >= 0 else until[0] - 1
     for entry in table.store.entries(up_to):
         version = entry.version
@@ -77,5 +77,5 @@ def _added_between(table: Table, after: Position, until: Position | None) -> Ite
             break
         added = entry.added()
         first = max(after[1] + 1, 0) if version == after[0] else 0
-        past = max(until[1] + 1, 0) if until is not None and version == until[0] else len(added)
-        yield from added[first:past]
+        end = max(until[1] + 1, 0) if until is not None and version == until[0] else len(added)
+        yield from added[first:end]

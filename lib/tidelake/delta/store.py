@@ -1,11 +1,10 @@
-"""Where tables are: in folders on a disk or an object store, under names in a catalog.
+"""Table stores: folders on a disk or an object store, or names in a catalog.
 
-A lake decides once which store its tables have. Everything else asks the store what it can do, or
-to do it: each write to a table passes through its store. Nobody may touch the files of a table in
-a catalog: there Spark is asked for the table's history, which says how much each commit brought,
-but not in which files.
+A lake chooses the store of its tables once, and every write goes through it. The files of a catalog
+table are off limits: its commits are read from Spark's table history, which has the rows and bytes
+that each commit added, but not the files.
 
-Commands that need no Spark import this module, so Spark is imported where it is needed.
+Commands without Spark import this module, so Spark is imported inside the functions that need it.
 """
 
 from __future__ import annotations
@@ -32,20 +31,20 @@ if TYPE_CHECKING:
     _Reader = TypeVar("_Reader", DataFrameReader, DataStreamReader)
 
 Mode = Literal["append", "overwrite", "error"]
-# What the change feed of a table adds to its columns.
-_OF_THE_FEED = ("_change_type", "_commit_version", "_commit_timestamp")
+# The columns that the change feed adds.
+_FEED_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp")
 _FEED = "readChangeFeed"
 _ALL_FILES = (1 << 31) - 1
-# Pipelines that run at once in one session create tables with metadata of their own.
-_ONE_AT_A_TIME = threading.Lock()
+# Concurrent pipelines in one session share the sibling session whose metadata setting is changed.
+_CREATE_LOCK = threading.Lock()
 
 
 class TableStore(ABC):
-    """One table, where it is stored: a folder, or None where nobody may touch its files.
+    """The storage of one table; ``folder`` is None where its files are off limits.
 
     Attributes:
-        takes_whole_commits: Whether a stream takes commits whole, from the table's change feed.
-        is_created_first: Whether a table is to exist before the first commit with metadata.
+        takes_whole_commits: Whether a stream reads whole commits, from the table's change feed.
+        is_created_first: Whether the table must be created before the first commit with metadata.
     """
 
     takes_whole_commits: ClassVar[bool] = False
@@ -59,35 +58,35 @@ class TableStore(ABC):
 
     @property
     def needs_transaction_ids(self) -> bool:
-        """Whether locks may be missing or lost: Delta must refuse a batch's second append."""
+        """Whether locks may be missing or lost, so that Delta must refuse duplicate appends."""
         return True
 
     @property
     @abstractmethod
     def sql(self) -> str:
-        """What stands for the table in a statement of Spark's."""
+        """The table's identifier in Spark SQL."""
 
     @property
     @abstractmethod
     def exists(self) -> bool:
-        """Tell whether the table has at least one commit."""
+        """Whether the table has at least one commit."""
 
     @property
     @abstractmethod
     def id(self) -> str | None:
-        """The id with which the table was made; None where the log does not have it any more."""
+        """The Delta table id from creation; None where the log no longer has it."""
 
     @abstractmethod
     def entries(self, up_to: int | None = None) -> Iterator[Entry]:
-        """Yield the log's commits up to a version, newest first; none for no table."""
+        """Yield the log's commits up to a version, newest first; none for a missing table."""
 
     @abstractmethod
     def open(self, reader: _Reader) -> DataFrame:
-        """Let a reader of Spark's read the table."""
+        """Read the table with a Spark reader."""
 
     @abstractmethod
     def follow(self, reader: DataStreamReader, *, max_bytes: int | None, idle: bool) -> DataFrame:
-        """Let a reader follow the table; see :func:`tidelake.delta.access.follow`."""
+        """Read the table as a stream; see :func:`tidelake.delta.access.follow`."""
 
     @abstractmethod
     def create(
@@ -98,22 +97,22 @@ class TableStore(ABC):
         metadata: str = "",
         description: str = "",
     ) -> None:
-        """Create the table, without a row.
+        """Create an empty table.
 
-        A table that ``is_created_first`` carries neither the commit's metadata nor the description.
+        Where ``is_created_first`` is set, the commit metadata and the description are not written.
         """
 
     @abstractmethod
     def save(self, rows: DataFrame, options: Mapping[str, str], mode: Mode, where: str) -> None:
         """Write rows in one commit.
 
-        ``overwrite``: the rows replace those that the table has and for which ``where`` holds, SQL,
-        empty for all; ``error``: they make the table.
+        ``overwrite`` replaces the rows that match ``where``, an SQL condition, or all rows if it is
+        empty; ``error`` creates the table.
         """
 
     def merge(self, rows: DataFrame, *, on: str, clauses: str) -> None:
-        """Merge rows, ``s``, into the table, ``t``, with the metadata that the session has."""
-        # A statement names its source, by a name that no other has.
+        """Merge rows (alias ``s``) into the table (alias ``t``), with the session's metadata."""
+        # MERGE needs a named source; the name is unique because sessions are shared.
         name = f"tidelake_{uuid.uuid4().hex}"
         rows.createOrReplaceTempView(name)
         try:
@@ -122,16 +121,16 @@ class TableStore(ABC):
             rows.sparkSession.catalog.dropTempView(name)
 
     def compact(self, spark: SparkSession) -> None:
-        """Put the table's small files together, in a commit that changes no row."""
+        """Compact the table's small files in a commit that changes no row."""
         spark.sql(f"OPTIMIZE {self.sql}")
 
 
 @dataclass(frozen=True)
 class FolderStore(TableStore):
-    """A table that is a folder; its writers are refused where they get no lock, if it needs locks.
+    """A table in a folder; with ``needs_locks``, writers must hold a lock.
 
-    ``newest``, shared by the tables of a lake, has the newest version that was seen in each log:
-    only where to look from, never what is there.
+    ``newest``, shared by the tables of a lake, has the newest version seen in each log. It is only
+    a starting point for the next listing; versions are always read from the log.
     """
 
     folder: Folder
@@ -140,31 +139,31 @@ class FolderStore(TableStore):
 
     @property
     def reads_files_directly(self) -> bool:
-        """Only on a disk."""
+        """True only on a disk."""
         return not is_stored(self.folder)
 
     @property
     def needs_transaction_ids(self) -> bool:
-        """Leases on an object store can be lost."""
+        """True on an object store, whose leases can be lost, and without locks."""
         return is_stored(self.folder) or not self.needs_locks
 
     @property
     def sql(self) -> str:
-        """Name it by its path."""
+        """The table's path in SQL."""
         return f"delta.{quoted(str(self.folder))}"
 
     @property
     def exists(self) -> bool:
-        """Look for a commit's file."""
+        """Whether the log has a commit file."""
         return any((self.folder / "_delta_log").glob("[0-9]*.json"))
 
     @property
     def id(self) -> str | None:
-        """Read it from the first commit."""
+        """The table id in the first commit."""
         return created_id(self.folder)
 
     def entries(self, up_to: int | None = None) -> Iterator[Entry]:
-        """Read the commits' files."""
+        """Read the commit files."""
         files = files_of(self.folder, self.newest)
         return (file for file in files if up_to is None or file.version <= up_to)
 
@@ -173,7 +172,7 @@ class FolderStore(TableStore):
         return reader.load(str(self.folder))
 
     def follow(self, reader: DataStreamReader, *, max_bytes: int | None, idle: bool) -> DataFrame:
-        """Follow the table's files."""
+        """Stream the table's files."""
         if max_bytes is not None:
             reader = reader.option("maxBytesPerTrigger", max_bytes)
         return self.open(reader)
@@ -186,50 +185,49 @@ class FolderStore(TableStore):
         metadata: str = "",
         description: str = "",
     ) -> None:
-        """Create it by a statement, whose metadata is a setting of a session of its own."""
+        """Create it by SQL, with the metadata set in a session used only for creating tables."""
         from pyspark.sql.utils import is_remote  # noqa: PLC0415
 
         from tidelake.spark.engine import with_settings  # noqa: PLC0415
 
-        # What is left of a creation that was cut off is a table to Spark's catalog, not to a
-        # writer.
+        # CREATE TABLE fails on the remains of an interrupted creation; a DataFrame writer does not.
         was_begun = (self.folder / "_delta_log").exists()
         if not (was_begun or is_remote()):
             listed = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
             comment = f"COMMENT {sql_text(description)}" if description else ""
-            apart = _sibling(spark)
-            with _ONE_AT_A_TIME, with_settings(apart, {USER_METADATA: metadata}):
-                if apart.conf.get(USER_METADATA, None) == metadata:
-                    apart.sql(
+            sibling = _sibling(spark)
+            with _CREATE_LOCK, with_settings(sibling, {USER_METADATA: metadata}):
+                if sibling.conf.get(USER_METADATA, None) == metadata:
+                    sibling.sql(
                         f"CREATE TABLE {self.sql} ({schema.toDDL()}) USING delta "
                         f"{comment} TBLPROPERTIES ({listed})"
                     )
                     return
-        # A session that takes no settings: a writer carries the metadata, the next run describes.
+        # Without session settings a writer commits the metadata; the next run adds the comments.
         self.save(no_rows(spark, schema), {"userMetadata": metadata, **properties}, "error", "")
 
     def save(self, rows: DataFrame, options: Mapping[str, str], mode: Mode, where: str) -> None:
-        """Save to the path."""
+        """Write to the path."""
         only = {"replaceWhere": where} if where else {}
         rows.write.format("delta").mode(mode).options(**options, **only).save(str(self.folder))
 
 
 @functools.lru_cache(maxsize=4)
 def _sibling(spark: SparkSession) -> SparkSession:
-    """Keep a session for creating tables, so that nobody else commits under its metadata."""
+    """Return a cached session only for creating tables, so no other commit gets its metadata."""
     return spark.newSession()
 
 
 def no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
-    """Make a frame without a row."""
+    """Return an empty frame with a schema."""
     from pyspark.sql import functions as F  # noqa: PLC0415
     from pyspark.sql.utils import is_remote  # noqa: PLC0415
 
     if is_remote():
-        # A type that a client names says the collation of each text, and with that in a table's
-        # schema other readers of Delta give up.
+        # A cast here would write each string's collation into the table's schema, which other
+        # Delta readers do not support.
         return spark.createDataFrame([], schema)
-    # Not from a Python list, which would start a Python worker here.
+    # Not createDataFrame, which would start a Python worker here.
     return spark.range(0).select(
         *[
             F.lit(None).cast(field.dataType).alias(field.name, metadata=field.metadata)
@@ -238,17 +236,17 @@ def no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
     )
 
 
-def sql_text(words: str) -> str:
-    """Write a text in Spark SQL."""
-    return "'" + words.replace("\\", "\\\\").replace("'", "\\'") + "'"
+def sql_text(text: str) -> str:
+    """Return a text as a Spark SQL string literal."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 @dataclass(frozen=True)
 class Catalog:
-    """A catalog, whose schemas are the layers; a Spark session reaches its tables.
+    """A catalog with one schema per layer, accessed through a Spark session.
 
-    ``histories`` has the commits that are known, by table and version. A commit never changes, so
-    later questions ask Spark for the newest few alone.
+    ``histories`` caches commits by table and version. Commits never change, so only the newest few
+    are requested from Spark again.
     """
 
     name: str
@@ -258,18 +256,18 @@ class Catalog:
     )
 
     def layers(self) -> frozenset[str]:
-        """List the schemas that it has."""
-        found = self.session().sql(f"SHOW SCHEMAS IN {quoted(self.name)}").collect()
-        return frozenset(str(row[0]) for row in found)
+        """List the catalog's schemas."""
+        rows = self.session().sql(f"SHOW SCHEMAS IN {quoted(self.name)}").collect()
+        return frozenset(str(row[0]) for row in rows)
 
     def schema(self, layer: str) -> str:
-        """Name a layer's schema in SQL."""
+        """Return the SQL name of a layer's schema."""
         return f"{quoted(self.name)}.{quoted(layer)}"
 
 
 @dataclass(frozen=True)
 class CatalogStore(TableStore):
-    """A table that is a name in a catalog; its files are not to be touched."""
+    """A table in a catalog; its files must not be accessed."""
 
     catalog: Catalog
     schema: str
@@ -281,17 +279,17 @@ class CatalogStore(TableStore):
 
     @property
     def sql(self) -> str:
-        """Name it."""
+        """The table's full name in SQL."""
         return f"{self.catalog.schema(self.schema)}.{quoted(self.table)}"
 
     @property
     def exists(self) -> bool:
-        """Ask the catalog."""
+        """Whether the catalog has the table."""
         return self.catalog.session().catalog.tableExists(self.sql)
 
     @property
     def id(self) -> str | None:
-        """Ask Delta; None where the table does not exist."""
+        """The id that Delta reports; None where the table does not exist."""
         from delta.tables import DeltaTable  # noqa: PLC0415
         from pyspark.errors import AnalysisException  # noqa: PLC0415
 
@@ -302,43 +300,43 @@ class CatalogStore(TableStore):
             return None
 
     def entries(self, up_to: int | None = None) -> Iterator[Entry]:
-        """Ask for the history; what is known of older commits is not asked for again."""
-        known = self.catalog.histories.get(self.sql, {})
-        if up_to is None or up_to not in known:
-            known = self._refreshed()
-        wanted = [version for version in known if up_to is None or version <= up_to]
-        return iter([known[version] for version in sorted(wanted, reverse=True)])
+        """Read the table history; cached commits are not requested again."""
+        cached = self.catalog.histories.get(self.sql, {})
+        if up_to is None or up_to not in cached:
+            cached = self._refreshed()
+        versions = [version for version in cached if up_to is None or version <= up_to]
+        return iter([cached[version] for version in sorted(versions, reverse=True)])
 
     def _refreshed(self) -> dict[int, HistoryEntry]:
-        """Bring what is known of the table to what it is now."""
-        newest = _asked(self, _NEWEST)
-        known = self.catalog.histories.get(self.sql, {})
-        # One commit, and not that of a table made anew by the same name.
-        goes_on = bool(newest) and known.get(newest[-1].version) == newest[-1]
-        # From the first commit on, or from one that is known: nothing is missing in between.
-        whole = not newest or newest[-1].version == 0 or goes_on
-        found = {one.version: one for one in (newest if whole else _asked(self, None))}
-        if goes_on:
-            found = {**known, **found}
-        self.catalog.histories[self.sql] = found
-        return found
+        """Add the newest commits to the cached history, and return it."""
+        newest = _history(self, _NEWEST)
+        cached = self.catalog.histories.get(self.sql, {})
+        # Compare the commit, not only its version: the table may have been dropped and recreated.
+        overlaps = bool(newest) and cached.get(newest[-1].version) == newest[-1]
+        # No gap if the newest commits reach back to version 0 or to a cached commit.
+        complete = not newest or newest[-1].version == 0 or overlaps
+        entries = {entry.version: entry for entry in (newest if complete else _history(self, None))}
+        if overlaps:
+            entries = {**cached, **entries}
+        self.catalog.histories[self.sql] = entries
+        return entries
 
     def open(self, reader: _Reader) -> DataFrame:
-        """Read it by its name."""
+        """Read the table by name."""
         return reader.table(self.sql)
 
     def follow(self, reader: DataStreamReader, *, max_bytes: int | None, idle: bool) -> DataFrame:
-        """Follow the change feed; it fails at a start behind the newest version.
+        """Stream the change feed, which fails if it starts after the newest version.
 
-        A batch takes all commits that there are. Any limit may fall between two files of one
-        commit, and nobody could tell there which files lie before it.
+        A batch reads all available commits. A limit could end a batch between two files of one
+        commit, and the history does not say which files come first.
         """
-        # Without a word Delta limits a batch to a thousand files.
+        # Delta's default limit is a thousand files a batch.
         reader = reader.option("maxFilesPerTrigger", _ALL_FILES)
         return self.open(reader) if idle else _inserted(self.open(reader.option(_FEED, True)))
 
     def inserted(self, reader: DataFrameReader, first: int, last: int) -> DataFrame:
-        """Read the rows that the commits from one version to another brought."""
+        """Read the rows inserted by the versions ``first`` to ``last``, inclusive."""
         reader = reader.option(_FEED, True).option("startingVersion", first)
         return _inserted(self.open(reader.option("endingVersion", last)))
 
@@ -350,18 +348,18 @@ class CatalogStore(TableStore):
         metadata: str = "",
         description: str = "",
     ) -> None:
-        """Make a managed table; its first commit can carry no metadata."""
+        """Create a managed table; its first commit cannot carry metadata."""
         writer = no_rows(spark, schema).writeTo(self.sql).using("delta")
         for key, value in properties.items():
             writer = writer.tableProperty(key, value)
         writer.create()
 
     def save(self, rows: DataFrame, options: Mapping[str, str], mode: Mode, where: str) -> None:
-        """Save under the name."""
+        """Write to the table by name."""
         if mode == "overwrite":
             from pyspark.sql import functions as F  # noqa: PLC0415
 
-            # `saveAsTable` would make another table, without this one's properties.
+            # `saveAsTable` would replace the table and lose its properties.
             rows.writeTo(self.sql).options(**options).overwrite(F.expr(where or "true"))
         else:
             rows.write.format("delta").mode(mode).options(**options).saveAsTable(self.sql)
@@ -370,13 +368,13 @@ class CatalogStore(TableStore):
 def _inserted(changes: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: PLC0415
 
-    return changes.where(F.col("_change_type") == "insert").drop(*_OF_THE_FEED)
+    return changes.where(F.col("_change_type") == "insert").drop(*_FEED_COLUMNS)
 
 
-# How many commits are asked for before all are: most questions come after one or two more.
+# The commits requested before the whole history is: usually only one or two are new.
 _NEWEST = 8
 _WRITES = ("WRITE", "STREAMING UPDATE")
-# Move or describe rows, and change none.
+# Operations that change no rows.
 _REARRANGES = frozenset(
     [
         *("OPTIMIZE", "AUTO COMPACTION", "REORG", "VACUUM START", "VACUUM END", "CREATE TABLE"),
@@ -386,7 +384,7 @@ _REARRANGES = frozenset(
         *("CHANGE DATA CAPTURE", "MANUAL UPDATE STATS"),
     ]
 )
-_TAKEN_OUT = (
+_REMOVAL_METRICS = (
     *("numRemovedFiles", "numDeletionVectorsAdded", "numDeletionVectorsUpdated"),
     *("numTargetFilesRemoved", "numTargetDeletionVectorsAdded"),
     "numTargetDeletionVectorsUpdated",
@@ -396,42 +394,42 @@ _COLUMNS = ("version", "operation", "operationParameters", "operationMetrics", "
 
 @dataclass(frozen=True)
 class HistoryEntry:
-    """A commit, by what a catalog's history says of it."""
+    """A commit in a catalog table's history."""
 
     version: int
     info: Info
 
     def added(self) -> list[Added]:
-        """Give what it brought as one sum; streams take a commit whole.
+        """Return the rows and bytes it added as one item; streams read whole commits.
 
-        Delta counts a file without a row that it then leaves out, so the rows decide. Where it
-        counted nothing, something may have come.
+        Decided by the row count: Delta also counts empty files, which it then omits. A commit
+        without metrics may have added rows, and yields one item.
         """
-        told = self.info.metrics
-        if self.info.operation in _REARRANGES or (told and not self._number("numOutputRows")):
+        metrics = self.info.metrics
+        if self.info.operation in _REARRANGES or (metrics and not self._metric("numOutputRows")):
             return []
-        size = self._number("numOutputBytes", "numTargetBytesAdded")
-        return [Added(self._number("numOutputRows"), size)]
+        size = self._metric("numOutputBytes", "numTargetBytesAdded")
+        return [Added(self._metric("numOutputRows"), size)]
 
     def takes_out(self) -> bool:
-        """Tell whether it took rows out, or put others in their place.
+        """Return whether it deleted or replaced rows.
 
-        Where Delta counted nothing, that is taken to be so for all but plain appends.
+        Without metrics, true for everything except plain appends.
         """
         info = self.info
         if info.operation in _REARRANGES:
             return False
         if info.operation in _WRITES and info.parameters.get("mode", "Append") == "Append":
             return False
-        return not info.metrics or any(self._number(name) for name in _TAKEN_OUT)
+        return not info.metrics or any(self._metric(name) for name in _REMOVAL_METRICS)
 
-    def _number(self, *names: str) -> int:
+    def _metric(self, *names: str) -> int:
         metrics = self.info.metrics
         return next((int(metrics[name]) for name in names if name in metrics), 0)
 
 
-def _asked(table: CatalogStore, limit: int | None) -> list[HistoryEntry]:
-    """Ask for the newest commits, newest first; none where the table does not exist."""
+def _history(table: CatalogStore, limit: int | None) -> list[HistoryEntry]:
+    """Read the newest commits from Spark, newest first; none where the table does not exist."""
     from delta.tables import DeltaTable  # noqa: PLC0415
     from pyspark.errors import AnalysisException  # noqa: PLC0415
     from pyspark.sql import functions as F  # noqa: PLC0415
@@ -442,7 +440,7 @@ def _asked(table: CatalogStore, limit: int | None) -> list[HistoryEntry]:
         history = delta.history() if limit is None else delta.history(limit)
         rows = history.select(*_COLUMNS, F.unix_micros("timestamp").alias("at")).collect()
     except AnalysisException:
-        # Told apart only now: most tables that are asked for exist.
+        # Checked only on failure, because nearly all tables exist.
         if session.catalog.tableExists(table.sql):
             raise
         return []

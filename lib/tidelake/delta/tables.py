@@ -1,8 +1,8 @@
-"""Name every table and checkpoint once: the only place that builds an identifier.
+"""Names and paths of all tables and checkpoints; no other module builds identifiers.
 
-On a laptop a table is a folder under the root, dots become slashes. In a catalog it is a name
-there, and checkpoints and the like are files on a volume. Names are checked here, so nothing from a
-config file reaches a path or a statement unchecked.
+Under a root, a table is a folder (``gold.sales`` is ``gold/sales``). In a catalog it is a name, and
+checkpoints and other files are on a volume. Names are validated here, so nothing from a config file
+reaches a path or a statement unchecked.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ HOPS: tuple[Hop, ...] = ("bronze", "silver", "gold")
 
 LAYERS = ("bronze", "silver", "gold", "dim", "ops")
 _LOGICAL = re.compile(rf"({'|'.join(LAYERS)})\.[a-z][a-z0-9_]*")
-# Between the name of a table in a catalog and the backfill that fills another beside it.
-BESIDE = "__green_"
+# In a catalog, separates a table's name from the pipeline whose backfill fills its copy.
+BACKFILL_INFIX = "__green_"
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table's logical name, and where it is stored."""
+    """A table: its logical name and its store."""
 
     name: str
     store: TableStore
 
     @property
     def path(self) -> Folder:
-        """The folder; a TypeError for a name in a catalog, whose files are not to be touched."""
+        """The folder; a TypeError for a catalog table, whose files must not be accessed."""
         if self.store.folder is None:
-            raise TypeError(f"{self.name} lies in a catalog and has no folder of its own")
+            raise TypeError(f"{self.name} is in a catalog and has no folder")
         return self.store.folder
 
     @property
     def bare(self) -> str:
-        """Its name without the layer."""
+        """The name without the layer."""
         return self.name.partition(".")[2]
 
     @property
     def sql(self) -> str:
-        """What stands for it in a statement of Spark's."""
+        """The table's identifier in Spark SQL."""
         return self.store.sql
 
     @property
     def exists(self) -> bool:
-        """Tell whether the table has at least one commit."""
+        """Whether the table has at least one commit."""
         return self.store.exists
 
 
@@ -63,12 +63,12 @@ class Lake:
     """All tables and checkpoints.
 
     Attributes:
-        root: The folder of all files: checkpoints, locks, marks; without a catalog tables as well.
-        catalog: Where tables are names; None: they are folders under the root.
+        root: The folder of checkpoints, locks and marks; without a catalog also of the tables.
+        catalog: The catalog of the tables; None where they are folders under the root.
         needs_locks: Whether hops are refused where the file system has no locks. Without it, and
             in a catalog, whose volumes may have none, each append of a batch carries a
-            transaction id, and Delta refuses the second one.
-        newest: The newest version that was seen in each log of its tables.
+            transaction id, and Delta refuses the duplicate.
+        newest: The newest version seen in each table's log.
     """
 
     root: Folder
@@ -78,25 +78,25 @@ class Lake:
 
     @property
     def place(self) -> str:
-        """Say where tables are, for messages."""
+        """Where the tables are, for messages."""
         return f"under {self.root}" if self.catalog is None else f"in catalog {self.catalog.name}"
 
     @property
     def is_on_object_store(self) -> bool:
-        """Tell whether its files lie on an object store."""
+        """Whether its files are on an object store."""
         return is_stored(self.root)
 
     @property
     def suffix(self) -> str:
-        """What the names of its tables end with in a catalog."""
+        """The suffix of its table names in a catalog."""
         return ""
 
     def table(self, name: str) -> Table:
         """Resolve a logical name such as ``gold.user_sessions``."""
         if not _LOGICAL.fullmatch(name):
             raise UsageError(
-                f"{name!r} is no table name: write layer.table in lower case, "
-                "layer one of bronze, silver, gold, dim, ops."
+                f"{name!r} is no table name: write layer.table in lower case; "
+                "layer is one of bronze, silver, gold, dim, ops."
             )
         layer, _, bare = name.partition(".")
         if self.catalog is not None:
@@ -104,51 +104,51 @@ class Lake:
         return Table(name, FolderStore(self.root / layer / bare, self.needs_locks, self.newest))
 
     def bronze(self, pipeline: str) -> Table:
-        """Every payload as it came."""
+        """Raw records with unchanged payloads."""
         return self.table(f"bronze.{pipeline}")
 
     def requeue(self, pipeline: str) -> Table:
-        """Rows sent into silver once more."""
+        """Rows requeued for silver."""
         return self.table(f"bronze.{pipeline}__requeue")
 
     def schemas(self, pipeline: str) -> Table:
-        """What is known of the schemas that writers of Avro used."""
+        """Avro writer schemas."""
         return self.table(f"bronze.{pipeline}__schemas")
 
     def silver_inputs(self, pipeline: str) -> dict[str, Table]:
-        """What silver follows, in the order in which its stream names them."""
+        """The input tables of silver, in the order of its stream."""
         return {"bronze": self.bronze(pipeline), "requeue": self.requeue(pipeline)}
 
     def silver(self, pipeline: str) -> Table:
-        """Accepted events, each once."""
+        """Accepted, deduplicated events."""
         return self.table(f"silver.{pipeline}")
 
     def quarantine(self, pipeline: str) -> Table:
-        """Rows that broke a rule, with every reason."""
+        """Rows that violated a rule, with all reasons."""
         return self.table(f"silver.{pipeline}__quarantine")
 
     def late(self, pipeline: str) -> Table:
-        """Events that came too late for silver."""
+        """Events too late for silver."""
         return self.table(f"silver.{pipeline}__late")
 
     def discarded(self, pipeline: str) -> Table:
-        """Quarantined rows that somebody gave up, with the reason."""
+        """Quarantined rows discarded by a user, with the reason."""
         return self.table(f"silver.{pipeline}__discarded")
 
     def gold(self, name: str) -> Table:
-        """One aggregate."""
+        """A gold table."""
         return self.table(f"gold.{name}")
 
     def books(self) -> Table:
-        """The ledger beyond the log's retention."""
+        """The ledger, kept beyond the retention of Delta's logs."""
         return self.table("ops.books")
 
     def epochs(self) -> Table:
-        """Which versions belong together."""
+        """Epochs: consistent sets of table versions."""
         return self.table("ops.epochs")
 
     def progress(self) -> Table:
-        """What each batch cost."""
+        """The cost of each batch."""
         return self.table("ops.progress")
 
     def existing(self) -> list[Table]:
@@ -159,7 +159,7 @@ class Lake:
             for name in self._names_in(layer)
             if _LOGICAL.fullmatch(f"{layer}.{name}")
         ]
-        # A catalog lists nothing that does not exist.
+        # A catalog lists only existing tables.
         return [table for table in found if self.catalog is not None or table.exists]
 
     def _names_in(self, layer: str) -> list[str]:
@@ -171,35 +171,35 @@ class Lake:
         views = {row["viewName"] for row in session.sql(f"SHOW VIEWS IN {schema}").collect()}
         tables = session.sql(f"SHOW TABLES IN {schema}").collect()
         names = {row["tableName"] for row in tables if not row["isTemporary"]}
-        return sorted(name for name in names - views if BESIDE not in name)
+        return sorted(name for name in names - views if BACKFILL_INFIX not in name)
 
     def checkpoints(self, pipeline: str, hop: Hop) -> Folder:
-        """Give the folder of a hop's checkpoints, one subfolder a generation."""
+        """Return the folder of a hop's checkpoints, one subfolder per generation."""
         return self.root / "checkpoints" / self.bronze(pipeline).bare / hop
 
     def marks(self, layer: str) -> Folder:
-        """Give the folder of a layer's locks."""
+        """Return the folder of a layer's locks."""
         return self.root / layer
 
     def fast(self, name: str) -> Folder:
-        """Give the folder of a fast lane: its checkpoint, and what it writes without a broker."""
+        """Return the folder of a fast lane: its checkpoint, and its output without a broker."""
         return self.root / "fast" / self.gold(name).bare
 
     def erasure(self, pipeline: str) -> Folder:
-        """Give the file that is there while an erasure has begun and not ended."""
+        """Return the file that exists while an erasure is unfinished."""
         return self.root / "erasures" / self.bronze(pipeline).bare / "erasure.json"
 
     def alerts(self, pipeline: str) -> Folder:
-        """Give the folder that remembers which alerts of a pipeline were told."""
+        """Return the folder that records which alerts of a pipeline were sent."""
         return self.root / "alerts" / self.bronze(pipeline).bare
 
     def swap(self, pipeline: str) -> Folder:
-        """Give the file that holds ``promoting`` or ``rolling back`` while tables are swapped."""
+        """Return the file that holds ``promoting`` or ``rolling back`` during a swap of tables."""
         return self.root / "backfill" / self.bronze(pipeline).bare / "swapping"
 
 
 def lake_of(environment: Environment) -> Lake:
-    """Return an environment's tables; a catalog starts Spark only when a table is accessed."""
+    """Return an environment's lake; with a catalog, Spark starts only when a table is accessed."""
     if environment.files is None:
         raise UsageError(f"environment {environment.name} has neither a root nor a volume.")
     if environment.catalog is None:

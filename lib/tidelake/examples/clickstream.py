@@ -1,6 +1,6 @@
-"""Generate the clickstream of a shop, with all that goes wrong on its way, and its catalogue.
+"""Generate a shop's clickstream, with faulty, late and duplicate lines, and its product catalogue.
 
-The number of lines of each kind follows exactly from ``RATES``; only which lines is random.
+``RATES`` determines the exact number of lines of each kind; which lines they are is random.
 
 Only ``random.Random.random`` and methods built on it are used: unlike numpy, Python guarantees the
 same sequence for a seed in every version.
@@ -32,14 +32,14 @@ from tidelake.examples.output import (
 from tidelake.folders import Folder
 
 START = datetime(2026, 1, 5)
-# Smaller streams are sparser, not shorter, so that an event can always be a day late.
+# Smaller streams are sparser, not shorter, so that an event can be more than a day late.
 _SHORTEST = 36 * HOUR
 _EVENTS_PER_SHORTEST = 200_000
 _LATE_MIN, _LATE_MAX = 10 * MINUTE, 20 * HOUR
 _TOO_LATE_MIN = 26 * HOUR
 _SOON = 0.8
 
-# A visitor's actions on a product, each with its probability after the one before.
+# A visitor's actions on a product, each with its probability after the previous one.
 _FUNNEL = (("view", 1.0), ("click", 0.5), ("add_to_cart", 0.3), ("purchase", 0.5))
 _LEAVES = 0.22
 PRODUCTS = 400
@@ -49,7 +49,7 @@ _CAPITALISED = 0.03
 _BOT_EVERY, _BOT_FIRST = 120, 7
 PRICED = frozenset({"purchase", "add_to_cart"})
 
-# Of the catalogue.
+# Product catalogue.
 _CATEGORIES = (
     *("books", "games", "garden", "kitchen", "lamps", "music"),
     *("pets", "shoes", "sports", "tools", "toys", "travel"),
@@ -61,17 +61,17 @@ _MOVED, _ENDED, _REOPENED = 0.25, 0.04, 0.5
 
 @dataclass(frozen=True)
 class Rates:
-    """Share of each kind among all lines; the others are valid.
+    """Share of each kind among all lines; all other lines are valid.
 
     Attributes:
         duplicate: Byte-identical copies, delivered after the original.
-        conflicting: Other payloads with the id of an earlier line.
-        malformed: Lines that do not parse or break the contract.
-        implausible: Lines with a negative value, which the suite refuses.
-        filtered: Lines without an action, which are outside of the pipeline's ``where``.
+        conflicting: Lines with the id of an earlier line and another payload.
+        malformed: Lines that do not parse or violate the schema.
+        implausible: Lines with a negative value, which fail an expectation.
+        filtered: Lines without an action, which the pipeline's ``where`` excludes.
         late: Delivered 10 minutes to 20 hours after the event.
-        too_late: From the stream's first twentieth, delivered more than 26 hours later in its last
-            fifth: too late even where a batch takes a quarter of the stream.
+        too_late: Events of the stream's first twentieth, delivered more than 26 hours later, in its
+            last fifth: too late even if one batch reads a quarter of the stream.
         future: Events of the year 2099.
     """
 
@@ -94,7 +94,7 @@ RATES = Rates()
 
 
 class Click(NamedTuple):
-    """A visitor's action on a product, in milliseconds since the beginning of the stream."""
+    """A visitor's action on a product, in milliseconds since the start of the stream."""
 
     at: int
     user: int
@@ -103,10 +103,10 @@ class Click(NamedTuple):
 
 
 def generate_clickstream(to: Folder, *, events: int, seed: int, progress: Say) -> Generated:
-    """Write a clickstream; its kinds are those of ``Rates`` and ``valid``.
+    """Write a clickstream; its kinds are those of ``Rates`` plus ``valid``.
 
-    Streams of other seeds or sizes have other ids and file names, so a folder may hold several;
-    products and prices are the same in all. See :func:`tidelake.examples.generate`.
+    Streams with other seeds or sizes have other ids and file names, so a folder may hold several;
+    products and prices are the same in all of them. See :func:`tidelake.examples.generate`.
     """
     rng, prefix = seeded("clickstream", seed, events)
     span = max(_SHORTEST, _SHORTEST * events // _EVENTS_PER_SHORTEST)
@@ -119,16 +119,16 @@ def generate_clickstream(to: Folder, *, events: int, seed: int, progress: Say) -
         for number, click in enumerate(clicks)
     ]
     ordinary = [number for number in range(len(clicks)) if number not in kinds]
-    again = [
+    repeats = [
         Delivery(_later(rng, sent[number].at, span), sent[number].line)
         for number in rng.sample(ordinary, copies["duplicate"])
     ]
     for number in rng.sample(ordinary, copies["conflicting"]):
         changed = clicks[number]._replace(product=(clicks[number].product + 1) % PRODUCTS)
         line = _line(f"{prefix}-{number:08d}", changed).encode()
-        again.append(Delivery(_later(rng, sent[number].at, span), line))
+        repeats.append(Delivery(_later(rng, sent[number].at, span), line))
 
-    files = in_files([*sent, *again], name=f"clickstream-s{seed}-{events}")
+    files = in_files([*sent, *repeats], name=f"clickstream-s{seed}-{events}")
     tally = {"valid": len(ordinary)} | {rate.name: 0 for rate in fields(Rates)} | copies
     for kind in kinds.values():
         tally[kind] += 1
@@ -136,9 +136,9 @@ def generate_clickstream(to: Folder, *, events: int, seed: int, progress: Say) -
 
 
 def draw_clicks(rng: random.Random, *, count: int, span: int) -> list[Click]:
-    """Draw exactly ``count`` clicks with ``0 <= at < span`` (milliseconds), in order of time.
+    """Draw exactly ``count`` clicks with ``0 <= at < span`` (milliseconds), ordered by time.
 
-    Visits begin evenly over the span and end with it, so that the density is constant.
+    Visits start uniformly over the span and are cut off at its end, for a constant density.
     """
     visitors = _popularity(max(5, count // _CLICKS_PER_USER), exponent=0.8, shift=20)
     clicks: list[Click] = []
@@ -165,7 +165,7 @@ def _prices() -> list[int]:
 
 
 def _popularity(count: int, *, exponent: float, shift: float) -> list[float]:
-    """Accumulate Zipf-Mandelbrot weights: a few are popular, none dominates."""
+    """Return cumulated Zipf-Mandelbrot weights: a few are popular, none dominates."""
     return list(accumulate((rank + shift) ** -exponent for rank in range(1, count + 1)))
 
 
@@ -178,7 +178,7 @@ def _weighted(rng: random.Random, cumulated: list[float]) -> int:
 
 
 def _visit(rng: random.Random, start: int, user: int) -> Iterator[Click]:
-    """Yield one visitor's clicks, from the first until they leave."""
+    """Yield the clicks of one visit."""
     at = start
     if user % _BOT_EVERY == _BOT_FIRST:
         for _ in range(10 + int(30 * rng.random())):
@@ -201,8 +201,8 @@ def _visit(rng: random.Random, start: int, user: int) -> Iterator[Click]:
 def _draw_kinds(
     rng: random.Random, clicks: Sequence[Click], *, events: int, span: int
 ) -> dict[int, str]:
-    """Choose the clicks that are not ordinary: the kind of each, by its number."""
-    # A late event must arrive within the stream, whose last line is an ordinary one.
+    """Choose the clicks that are not ``valid``; map the index of a click to its kind."""
+    # A late event must arrive before the stream ends, so it must happen early enough.
     late_before = span - _LATE_MIN
     early = len(clicks) // 20
     too_late = min(early, RATES.count("too_late", events))
@@ -221,7 +221,7 @@ def _draw_kinds(
 
 
 def _send(rng: random.Random, event_id: str, click: Click, *, kind: str, span: int) -> Delivery:
-    """Return a click's line with the fault of its kind, and its arrival."""
+    """Return the delivery of a click: its line, with the fault of its kind, and arrival."""
     at = click.at + 50 + int(min(20 * SECOND, rng.expovariate(1 / (2 * SECOND))))
     line = _line(
         event_id,
@@ -265,7 +265,7 @@ def _future(rng: random.Random) -> str:
 
 
 def _later(rng: random.Random, at: int, span: int) -> int:
-    """Return the arrival of a copy: mostly within a minute or so, else until the end."""
+    """Draw the arrival of a repeated line: usually within a minute or so, else within 12 hours."""
     if rng.random() < _SOON:
         soon = at + 1 + int(rng.expovariate(1 / (30 * SECOND)))
         if soon < span:
@@ -278,23 +278,23 @@ def _between(rng: random.Random, low: int, high: int) -> int:
 
 
 def _damaged(rng: random.Random, line: str) -> bytes:
-    """Break a line so that it does not parse, or breaks the contract.
+    """Damage a line so that it does not parse or violates the schema.
 
     The result has no line break, is never empty, and may be invalid UTF-8.
     """
-    way = _WAYS[int(rng.random() * len(_WAYS))]
-    return way(rng, line)
+    damage = _DAMAGES[int(rng.random() * len(_DAMAGES))]
+    return damage(rng, line)
 
 
 def _setting(field: str, *values: str) -> Callable[[random.Random, str], bytes]:
-    """Return a function that gives a field one of several broken values."""
+    """Return a function that sets a field to one of several broken values."""
 
-    def way(rng: random.Random, line: str) -> bytes:
+    def damage(rng: random.Random, line: str) -> bytes:
         value = values[int(rng.random() * len(values))]
         broken = f'"{field}":{value}'
         return re.sub(rf'"{field}":("[^"]*"|[^,}}]*)', lambda _: broken, line).encode()
 
-    return way
+    return damage
 
 
 def _truncated(rng: random.Random, line: str) -> bytes:
@@ -310,7 +310,7 @@ def _bad_bytes(_: random.Random, line: str) -> bytes:
     return line.encode().replace(b'"user_id":"u', b'"user_id":"\xff\xfe', 1)
 
 
-_WAYS: tuple[Callable[[random.Random, str], bytes], ...] = (
+_DAMAGES: tuple[Callable[[random.Random, str], bytes], ...] = (
     _truncated,
     _truncated,
     _garbage,
@@ -328,19 +328,20 @@ _WAYS: tuple[Callable[[random.Random, str], bytes], ...] = (
 def products() -> list[dict[str, Any]]:
     """Return the changelog of the shop's catalogue.
 
-    Each product is entered a month before the clickstream begins. During it some move to another
-    category, some end and half of those return; a few changes come out of order.
+    Each product is inserted a month before the clickstream starts. During the clickstream some
+    products change category, some are deleted and half of those return; some changes arrive out of
+    order.
     """
     rng = random.Random("tidelake/clickstream/catalogue")
-    entered = [
+    inserted = [
         _product(number, 1, _OPENED + timedelta(minutes=number), rng.choice(_CATEGORIES))
         for number in range(PRODUCTS)
     ]
     moved = [change for number in range(PRODUCTS) for change in _moves(rng, number)]
     moved.sort(key=lambda change: change["changed_at"])
-    # The newer revision of a product may come first.
+    # The newer revision of a product may arrive first.
     rng.shuffle(moved)
-    return [*entered, *moved]
+    return [*inserted, *moved]
 
 
 def _moves(rng: random.Random, number: int) -> Iterator[dict[str, Any]]:

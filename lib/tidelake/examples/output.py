@@ -1,4 +1,4 @@
-"""Write a stream's files into a landing folder, where a landed file never changes."""
+"""Write a stream's files to a landing folder; a landed file is never changed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Say = Callable[[str], object]
 
 @dataclass(frozen=True)
 class Generated:
-    """A generated stream: its files, those newly written, and its records, in total and by kind."""
+    """Counts of a generated stream: files, newly written files, and records by kind."""
 
     files: int
     written: int
@@ -39,7 +39,7 @@ class Generated:
 
 
 class Delivery(NamedTuple):
-    """A line, and its arrival in milliseconds since the beginning of the stream."""
+    """A line and its arrival time, in milliseconds since the start of the stream."""
 
     at: int
     line: bytes
@@ -51,15 +51,15 @@ def stamp(moment: datetime) -> str:
 
 
 def json_line(record: Mapping[str, Any]) -> bytes:
-    """Encode a record as a line of JSON, with its line feed."""
+    """Encode a record as a line of JSON, including the line feed."""
     return _COMPACT.encode(record).encode() + b"\n"
 
 
 def seeded(name: str, seed: int, events: int) -> tuple[random.Random, str]:
-    """Return the random numbers of a stream, and the prefix of its ids.
+    """Return the random generator of a stream and the prefix of its ids.
 
     Raises:
-        UsageError: The stream has no event.
+        UsageError: ``events`` is below 1.
     """
     if events < 1:
         raise UsageError(f"a stream of {name} needs at least 1 event, not {events}")
@@ -72,7 +72,7 @@ def silently(_: str) -> None:
 
 
 def in_files(deliveries: Iterable[Delivery], *, name: str) -> dict[str, bytes]:
-    """Divide deliveries, in order of arrival, into files."""
+    """Split deliveries, sorted by arrival, into at most 20 files."""
     ordered = sorted(deliveries, key=lambda delivery: delivery.at)
     size = -(-len(ordered) // _FILES)
     return {
@@ -84,11 +84,11 @@ def in_files(deliveries: Iterable[Delivery], *, name: str) -> dict[str, bytes]:
 
 
 def land(to: Folder, files: Mapping[str, bytes], kinds: dict[str, int], progress: Say) -> Generated:
-    """Write the files that are missing, each atomically.
+    """Write missing files, each atomically.
 
-    All files are compared before the first is written, so a refusal leaves the folder unchanged.
-    New files get increasing modification times: a streaming reader orders files by that time, in
-    milliseconds, and would shuffle small files that were written within one.
+    All existing files are compared before the first write, so an error leaves the folder unchanged.
+    New files get increasing modification times: Spark's file source orders files by modification
+    time in milliseconds, and files written within the same millisecond would be in any order.
 
     Args:
         to: The folder, created if it does not exist.
@@ -97,7 +97,7 @@ def land(to: Folder, files: Mapping[str, bytes], kinds: dict[str, int], progress
         progress: Called for each written file.
 
     Raises:
-        UsageError: A file exists with other content, or ``to`` is no folder.
+        UsageError: A file exists with other content, or ``to`` is not a folder.
     """
     if to.exists() and not to.is_dir():
         raise UsageError(f"{to} is a file; give a folder to generate into")
@@ -120,22 +120,22 @@ def land(to: Folder, files: Mapping[str, bytes], kinds: dict[str, int], progress
 
 
 def _holds(path: Folder, content: bytes) -> bool:
-    """Return whether a file has this content; one of another size is not read."""
+    """Return whether a file has this content, comparing sizes first."""
     return path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content
 
 
 def _write(path: Folder, content: bytes, *, after: int) -> int:
-    """Write a file with a modification time after ``after``, and return that time in ms."""
+    """Write a file with a modification time after ``after`` (ms), and return that time."""
     if not isinstance(path, Path):
-        # Stores have times in whole seconds; within one, readers go by the name.
+        # Object stores have times in whole seconds; within a second, readers order by name.
         path.write_bytes(content)
         return after
     # Readers ignore names that begin with a dot.
-    draft = path.with_name(f".{path.name}.tmp")
-    draft.write_bytes(content)
-    written_at = draft.stat().st_mtime_ns // _MILLISECOND_NS
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_bytes(content)
+    written_at = temporary.stat().st_mtime_ns // _MILLISECOND_NS
     if written_at <= after:
         written_at = after + 1
-        os.utime(draft, ns=(written_at * _MILLISECOND_NS, written_at * _MILLISECOND_NS))
-    os.replace(draft, path)
+        os.utime(temporary, ns=(written_at * _MILLISECOND_NS, written_at * _MILLISECOND_NS))
+    os.replace(temporary, path)
     return written_at

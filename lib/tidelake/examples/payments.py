@@ -1,7 +1,7 @@
-"""Generate payments by card, with known frauds and everything that goes wrong on their way.
+"""Generate card payments with known frauds and faulty, late and duplicate lines.
 
-A fraud has the name of its case, to compare alerts with. A card's other payments are near its home,
-around its usual amount and far apart in time.
+A fraudulent payment carries the name of its case, to compare with alerts. A card's other payments
+are near its home, around its usual amount and far apart in time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PER_CARD, _MERCHANTS = 60, 400
 _CASES = ("unusual_amount", "burst", "impossible_travel")
 _BURST = 6
 _NEAR, _FAR_DEGREES = 0.05, 40
-# Shares of all lines; a case of fraud is one line, a burst several.
+# Shares of all lines; a fraud case is one line, a burst several.
 _DUPLICATE, _BROKEN, _LATE, _CASE = 0.03, 0.01, 0.01, 0.004
 
 
@@ -86,7 +86,7 @@ class Card(NamedTuple):
 
 
 class Payment(NamedTuple):
-    """A payment, in milliseconds since the beginning of the stream."""
+    """A payment, in milliseconds since the start of the stream."""
 
     at: int
     card: Card
@@ -98,15 +98,15 @@ class Payment(NamedTuple):
 def generate_payments(to: Folder, *, events: int, seed: int, progress: Say) -> Generated:
     """Write a stream of payments over three days.
 
-    Its kinds are ``valid``, ``duplicate``, ``malformed``, ``late`` and each case of fraud.
+    Its kinds are ``valid``, ``duplicate``, ``malformed``, ``late`` and each kind of fraud.
     See :func:`tidelake.examples.generate`.
     """
     rng, prefix = seeded("payments", seed, events)
     copies, broken = round(_DUPLICATE * events), round(_BROKEN * events)
-    paid = _paid(rng, prefix, events - copies)
+    paid = _draw_payments(rng, prefix, events - copies)
     progress(f"drew {len(paid):,} payments over {_SPAN / HOUR:.0f} hours")
     lines = [line_of(payment, f"{prefix}-{n:08d}").encode() for n, payment in enumerate(paid)]
-    # Frauds are never damaged or late, so that each can be found.
+    # Frauds are never damaged or late, so that every one can be detected.
     ordinary = [n for n, payment in enumerate(paid) if payment.case is None]
     chosen = rng.sample(ordinary, min(len(ordinary), broken + round(_LATE * events)))
     damaged, late = set(chosen[:broken]), set(chosen[broken:])
@@ -143,22 +143,22 @@ def ordinary(rng: random.Random, card: Card, at: int) -> Payment:
 
 
 def frauds(rng: random.Random, card: Card, at: int, *, rule: str, case: str) -> list[Payment]:
-    """Draw the payments of a case of fraud."""
+    """Draw the payments of a fraud case."""
     if rule == "unusual_amount":
         amount = card.usual * (15 + 20 * rng.random())
         return [Payment(at, card, amount, _near(rng, card.home), case)]
     if rule == "burst":
         times = sorted(at + int(rng.random() * 50 * SECOND) for _ in range(_BURST))
         return [Payment(when, card, card.usual, _near(rng, card.home), case) for when in times]
-    # Mostly on another continent.
+    # Usually on another continent.
     away = [city for city in CITIES if abs(city.longitude - card.home.longitude) > _FAR_DEGREES]
     city = away[int(rng.random() * len(away))]
     return [Payment(at, card, card.usual, _near(rng, city), case)]
 
 
 def line_of(payment: Payment, payment_id: str, *, time: str | None = None) -> str:
-    """Write a payment as a line of JSON; by default ``payment.at`` counts from :data:`START`."""
-    told = {
+    """Format a payment as JSON; without ``time``, ``payment.at`` counts from :data:`START`."""
+    record = {
         "payment_id": payment_id,
         "card_id": payment.card.name,
         "paid_at": time or stamp(START + timedelta(milliseconds=payment.at)),
@@ -169,11 +169,11 @@ def line_of(payment: Payment, payment_id: str, *, time: str | None = None) -> st
         "longitude": payment.city.longitude,
         "fraud_case": payment.case,
     }
-    return json.dumps(told, separators=(",", ":"))
+    return json.dumps(record, separators=(",", ":"))
 
 
-def _paid(rng: random.Random, prefix: str, count: int) -> list[Payment]:
-    """Draw all payments in the order of time; frauds begin when cards have a history."""
+def _draw_payments(rng: random.Random, prefix: str, count: int) -> list[Payment]:
+    """Draw all payments, ordered by time; frauds start once cards have a history."""
     cards = cards_of(rng, prefix, max(5, count // _PER_CARD))
     cases: list[Payment] = []
     for number in range(round(_CASE * count)):
@@ -190,7 +190,7 @@ def _paid(rng: random.Random, prefix: str, count: int) -> list[Payment]:
 
 
 def _near(rng: random.Random, city: City) -> City:
-    """Return a place within a city, at most about 8 km from its centre."""
+    """Return a random location in a city, at most about 8 km from its centre."""
     return City(
         city.name,
         round(city.latitude + _NEAR * (2 * rng.random() - 1), 5),

@@ -1,1 +1,1 @@
-"""Silver to gold: what a batch changes in each kind of table. Pure: frames in, frames out."""
+"""Silver to gold: compute a batch's changes per kind of table. Pure functions on DataFrames."""

@@ -1,8 +1,8 @@
-"""Hold events against what their keys did before: unusual amounts, bursts, impossible travel.
+"""Compare events with their key's history: unusual amounts, bursts, impossible travel.
 
-An alert follows from silver alone, in whatever order events came. What lies before an event's hour
-is taken from hours, one row a key and hour, so that months of history are few rows; what lies in
-the hour itself from the events.
+Alerts depend on silver alone, whatever the order of arrival. History before an event's hour comes
+from the hourly features, one row per key and hour, so that months of history are few rows. History
+within the hour comes from the events.
 """
 
 from __future__ import annotations
@@ -40,16 +40,17 @@ _COUNT_NOW, _SUM_NOW, _NOW = "_count_now", "_sum_now", "_now"
 _LAST, _RECENT = "_last", "_recent"
 _EARTH_KM = 6371.0088
 _SECONDS_AN_HOUR = 3600
-# From when on a key's alerts may change with a batch, and from when on its events are read.
+# Per key: the time from which a batch may change alerts, and the time from which events are read.
 _FROM, _SINCE = "_from", "_since"
 
 
 class Detected(GoldKind):
-    """One row an event and rule that it broke; only events before it count.
+    """One row per event and broken rule; only earlier events count as history.
 
-    A batch computes anew the alerts of its keys from its earliest event of each key on: an event
-    changes what is told of those after it, never of those before. It changes no hour of the table
-    ``features`` before those of its events, so that it does not matter whether the table holds it.
+    A batch recomputes each key's alerts from its earliest event of the key on: an event affects
+    the alerts of later events, never of earlier ones. A batch does not change hours of the
+    ``features`` table before its own events, so it does not matter whether ``features`` already
+    includes the batch.
     """
 
     moment = "event_time"
@@ -57,10 +58,10 @@ class Detected(GoldKind):
     ends = Ends("event_time")
 
     def __init__(self, name: str, place: str, detection: Detection, features: str) -> None:
-        """Take the rules; where the fast lane sends its alerts is no part of the definition."""
+        """Store the rules; the fast lane's alert sink is excluded from the definition."""
         self.name, self.place, self.detection, self.features = name, place, detection, features
         self.definition = detection.model_copy(update={"fast": None})
-        # How far back a burst reaches.
+        # Length of the burst window.
         self._within = detection.burst.within if detection.burst else timedelta(0)
 
     @cached_property
@@ -68,7 +69,7 @@ class Detected(GoldKind):
         return GoldPlan(self.detection.hours)
 
     def expressions(self) -> dict[str, Expression]:
-        """Return the keys, the columns and what the rules look at."""
+        """Return the keys, the alert columns and the inputs of the rules."""
         detection = self.detection
         named = {f"keys.{key}": key for key in detection.keys}
         named |= {f"columns.{name}": sql for name, sql in detection.columns.items()}
@@ -84,19 +85,19 @@ class Detected(GoldKind):
         return reduce(and_, [F.col(key).isNotNull() for key in self.detection.keys])
 
     def failed(self, key: str, events: DataFrame) -> Column:
-        """Return where a column, or what a rule looks at, fails."""
-        told = [try_eval(sql).isNull() for sql in self.detection.columns.values()]
-        return self.eligible() & reduce(or_, told, self._hours.typed(events).failed)
+        """Return the events on which an alert column or a rule input fails."""
+        failures = [try_eval(sql).isNull() for sql in self.detection.columns.values()]
+        return self.eligible() & reduce(or_, failures, self._hours.typed(events).failed)
 
     def of_all(self, inputs: Inputs) -> DataFrame:
-        """Judge all of silver."""
+        """Compute the alerts of all of silver."""
         events = keyed(inputs.whole(OWN), self.detection)
-        before = summed_up(to_partials(events, self._hours), self.detection)
-        found = judged(looked_at(events, self.detection, self._hours), before, self.detection)
+        before = history_by_hour(to_partials(events, self._hours), self.detection)
+        found = judged(rule_inputs(events, self.detection, self._hours), before, self.detection)
         return to_alerts(found, self.detection)
 
     def plan(self, batch: GoldBatch) -> MergePlan | None:
-        """Judge anew what the batch may change, and replace what differs."""
+        """Recompute the alerts that the batch may change, and replace those that differ."""
         events = keyed(batch.events, self.detection)
         bounds = span(events, "event_time", "event_time")
         if bounds is None:
@@ -119,7 +120,7 @@ class Detected(GoldKind):
         )
 
     def _keys(self, events: DataFrame) -> DataFrame:
-        """Return for each key of a batch from when on, and from which hour on."""
+        """Return each key of a batch with the start times ``_from`` and ``_since``."""
         return (
             events.groupBy(*self.detection.keys)
             .agg(F.min("event_time").alias(_FROM))
@@ -127,7 +128,7 @@ class Detected(GoldKind):
         )
 
     def _found(self, batch: GoldBatch, keys: DataFrame, first: datetime) -> DataFrame:
-        """Compute the alerts of the keys from their first event in the batch on."""
+        """Compute the keys' alerts from their first event in the batch on."""
         detection, on = self.detection, list(self.detection.keys)
         since = back(first, self._within).replace(minute=0, second=0, microsecond=0)
         recent = batch.inputs.whole(OWN).where(F.col("event_time") >= instant(since))
@@ -142,15 +143,15 @@ class Detected(GoldKind):
             .where(F.col("window_start") < F.col(_SINCE))
             .select(*hours.columns)
         )
-        before = summed_up(earlier.unionByName(hours), detection)
-        found = judged(looked_at(recent, detection, self._hours), before, detection)
+        before = history_by_hour(earlier.unionByName(hours), detection)
+        found = judged(rule_inputs(recent, detection, self._hours), before, detection)
         open_events = found.join(F.broadcast(keys.select(*on, _FROM)), on=on, how="inner")
         return to_alerts(open_events.where(F.col("event_time") >= F.col(_FROM)), detection)
 
     def _with_gone(
         self, stored: DataFrame, found: DataFrame, keys: DataFrame, first: datetime
     ) -> DataFrame:
-        """Add the stored alerts that no longer hold."""
+        """Add the stored alerts that are no longer found, with ``_gone`` set."""
         on = list(self.detection.keys)
         gone = (
             stored.where(F.col("event_time") >= instant(first))
@@ -163,21 +164,25 @@ class Detected(GoldKind):
 
 
 def keyed(events: DataFrame, detection: Detection) -> DataFrame:
-    """Leave out the events without a key."""
+    """Filter out events with a null key."""
     for key in detection.keys:
         events = events.where(F.col(key).isNotNull())
     return events
 
 
-def looked_at(events: DataFrame, detection: Detection, hours: GoldPlan, *more: str) -> DataFrame:
-    """Take of events what the rules look at.
+def rule_inputs(events: DataFrame, detection: Detection, hours: GoldPlan, *more: str) -> DataFrame:
+    """Select the inputs of the rules from events.
 
     Returns:
-        ``_record`` (unique in silver), ``event_id``, ``event_time``, the keys, the told columns,
-        ``_hour`` (its beginning), ``_value`` and ``_place``, null where there is no such rule.
+        ``_record`` (unique in silver), ``event_id``, ``event_time``, the keys, the alert columns,
+        ``_hour`` (start of the hour), and ``_value`` and ``_place``, null without such a rule.
     """
     typed = hours.typed(events).table
-    measured = {one.name: value_of(one) for one in typed.measures if one.aggregate != "count"}
+    measured = {
+        measure.name: value_of(measure)
+        for measure in typed.measures
+        if measure.aggregate != "count"
+    }
     return events.select(
         F.col("record_id").alias(RECORD),
         "event_id",
@@ -192,43 +197,43 @@ def looked_at(events: DataFrame, detection: Detection, hours: GoldPlan, *more: s
 
 
 def hour_of(instant: Column) -> Column:
-    """Give the beginning of an instant's hour in UTC, whatever the session's zone is."""
+    """Return the start of an instant's UTC hour, independent of the session time zone."""
     micros = F.unix_micros(instant)
     return F.timestamp_micros(micros - F.pmod(micros, F.lit(HOUR // timedelta(microseconds=1))))
 
 
-def summed_up(hours: DataFrame, detection: Detection) -> DataFrame:
-    """Say for each key and hour what came before the hour.
+def history_by_hour(hours: DataFrame, detection: Detection) -> DataFrame:
+    """Compute each key's history before each hour.
 
     Returns:
-        The keys, ``_hour``, ``_count`` and ``_sum`` of the values in the history, ``_before``
+        The keys, ``_hour``, ``_count`` and ``_sum`` of the values in the history, and ``_before``
         (the last place).
     """
     amount, travel = detection.unusual_amount, detection.impossible_travel
-    told = [F.lit(None).alias(name) for name in (_COUNT, _SUM, _BEFORE)]
+    summaries = [F.lit(None).alias(name) for name in (_COUNT, _SUM, _BEFORE)]
     by_time = Window.partitionBy(*detection.keys).orderBy(F.unix_seconds("window_start"))
     if amount:
         history = by_time.rangeBetween(-int(amount.history.total_seconds()), -1)
-        told[0] = F.try_sum(VALUES).over(history).alias(_COUNT)
-        told[1] = F.try_sum(TOTAL).over(history).alias(_SUM)
+        summaries[0] = F.try_sum(VALUES).over(history).alias(_COUNT)
+        summaries[1] = F.try_sum(TOTAL).over(history).alias(_SUM)
     if travel:
         earlier = by_time.rangeBetween(Window.unboundedPreceding, -1)
-        told[2] = F.max(LAST_PLACE).over(earlier).alias(_BEFORE)
-    return hours.select(*detection.keys, F.col("window_start").alias(HOUR_OF), *told)
+        summaries[2] = F.max(LAST_PLACE).over(earlier).alias(_BEFORE)
+    return hours.select(*detection.keys, F.col("window_start").alias(HOUR_OF), *summaries)
 
 
 def judged(events: DataFrame, before: DataFrame, detection: Detection) -> DataFrame:
-    """Find what each event breaks.
+    """Find the rules that each event breaks.
 
     Args:
-        events: From :func:`looked_at`: of each key all events since the beginning of some hour,
-            and of the hours before it that a burst may reach into.
-        before: From :func:`summed_up`, for all hours of ``events``.
+        events: From :func:`rule_inputs`: all events of each key since the start of some hour,
+            including the earlier hours that a burst window covers.
+        before: From :func:`history_by_hour`, for all hours of ``events``.
         detection: The definition.
 
     Returns:
-        ``events`` plus ``_found`` (array of ``rule`` and ``evidence``, a JSON object; empty for
-        most).
+        ``events`` plus ``_found``: an array of ``rule`` and ``evidence`` (a JSON object), empty for
+        most events.
     """
     keys = list(detection.keys)
     known = events.join(before, on=[*keys, HOUR_OF], how="left")
@@ -246,39 +251,39 @@ def judged(events: DataFrame, before: DataFrame, detection: Detection) -> DataFr
 
 
 def to_alerts(judged_events: DataFrame, detection: Detection) -> DataFrame:
-    """Give a row for each rule that an event broke.
+    """Return one row per event and broken rule.
 
     Returns:
-        ``rule``, ``event_id``, ``event_time``, the keys, the told columns, ``evidence`` and
+        ``rule``, ``event_id``, ``event_time``, the keys, the alert columns, ``evidence`` and
         ``_record``.
     """
-    one = F.col("_one")
+    found = F.col("_one")
     return (
         judged_events.where(F.size(FOUND) > 0)
         .select("*", F.explode(FOUND).alias("_one"))
         .select(
-            one.getField(RULE).alias(RULE),
+            found.getField(RULE).alias(RULE),
             "event_id",
             "event_time",
             *detection.keys,
             *detection.columns,
-            one.getField(EVIDENCE).alias(EVIDENCE),
+            found.getField(EVIDENCE).alias(EVIDENCE),
             RECORD,
         )
     )
 
 
 def finding(rule: str, broken: Column, **evidence: Column) -> Column:
-    """Name a rule and why, where it is broken; null elsewhere."""
-    why = F.to_json(F.struct(*[column.alias(name) for name, column in evidence.items()]))
-    return F.when(broken, F.struct(F.lit(rule).alias(RULE), why.alias(EVIDENCE)))
+    """Return the rule and its evidence if it is broken, else null."""
+    details = F.to_json(F.struct(*[column.alias(name) for name, column in evidence.items()]))
+    return F.when(broken, F.struct(F.lit(rule).alias(RULE), details.alias(EVIDENCE)))
 
 
 def exceeds(rule: UnusualAmount, value: Column, count: Column, total: Column) -> Column:
-    """Find a value far above the mean of ``count`` values whose sum is ``total``."""
+    """Test for a value far above the mean of ``count`` values with sum ``total``."""
     many = count.cast("int")
     enough = many >= rule.at_least
-    # Multiplied out: a mean would be rounded. Where the products have too many digits, doubles do.
+    # Compare products, as a mean would be rounded; use doubles if the products overflow.
     times = F.lit(rule.times)
     exact = F.try_multiply(value, many) > F.try_multiply(total, times)
     above = F.coalesce(exact, value.cast("double") * many > total.cast("double") * times)
@@ -292,14 +297,14 @@ def exceeds(rule: UnusualAmount, value: Column, count: Column, total: Column) ->
 
 
 def impossible(rule: ImpossibleTravel, origin: Column, place: Column) -> Column:
-    """Find two places that are too far apart for the time between them."""
+    """Test for two places too far apart for the time between them."""
     km = _distance(origin, place)
     micros = F.unix_micros(place.getField("at")) - F.unix_micros(origin.getField("at"))
     hours = micros / F.lit(1e6 * _SECONDS_AN_HOUR)
     too_far = (km >= rule.at_least_km) & (km > hours * F.lit(float(rule.kmh)))
     return finding(
         "impossible_travel",
-        # A place that is no number, or infinite, is nowhere.
+        # Places with NaN or infinite coordinates are ignored.
         too_far & (micros >= 0) & _is_somewhere(origin) & _is_somewhere(place),
         km=F.round(km).cast("int"),
         seconds=F.round(micros / F.lit(1e6)).cast("bigint"),
@@ -310,7 +315,7 @@ def impossible(rule: ImpossibleTravel, origin: Column, place: Column) -> Column:
 
 
 def frequent(rule: Burst, count: Column, since: Column) -> Column:
-    """Find the event with which there are too many in a short time."""
+    """Test for an event that completes too many within a short time."""
     return finding("burst", count >= rule.events, events=count, since=since)
 
 
@@ -331,24 +336,24 @@ def _is_somewhere(place: Column) -> Column:
     return ~F.isnan(degrees - degrees)
 
 
-def _distance(one: Column, other: Column) -> Column:
-    """Great-circle distance in km by the haversine formula (R. W. Sinnott, 1984)."""
-    first, second = (F.radians(place.getField("latitude")) for place in (one, other))
-    across = F.radians(other.getField("longitude")) - F.radians(one.getField("longitude"))
+def _distance(origin: Column, target: Column) -> Column:
+    """Return the great-circle distance in km by the haversine formula (R. W. Sinnott, 1984)."""
+    first, second = (F.radians(place.getField("latitude")) for place in (origin, target))
+    across = F.radians(target.getField("longitude")) - F.radians(origin.getField("longitude"))
     half = F.pow(F.sin((second - first) / 2), F.lit(2))
     half = half + F.cos(first) * F.cos(second) * F.pow(F.sin(across / 2), F.lit(2))
     return F.lit(2 * _EARTH_KM) * F.asin(F.sqrt(F.least(half, F.lit(1.0))))
 
 
 def known(hours: DataFrame, recent: DataFrame, detection: Detection, *, now: datetime) -> DataFrame:
-    """Aggregate the features of each key, which the fast lane broadcasts.
+    """Aggregate the features of each key for the fast lane, which broadcasts them.
 
-    The fast lane judges by the same rules over what the tables held a while ago. Later events are
-    missing there, so an alert may be wrong or missing; the tables say which.
+    The fast lane applies the same rules to an older state of the tables. Later events are missing
+    from it, so a fast alert may be wrong or missing; the alerts table is authoritative.
 
     Args:
-        hours: Rows of the features table, all that :attr:`Detection.lookback` reaches.
-        recent: The newest events, as far back as a burst reaches.
+        hours: Rows of the features table within :attr:`Detection.lookback`.
+        recent: The newest events, at least those of the burst window.
         detection: The definition.
         now: The newest hour of the features (UTC).
     """
@@ -375,21 +380,21 @@ def known(hours: DataFrame, recent: DataFrame, detection: Detection, *, now: dat
 
 
 def to_fast_alerts(events: DataFrame, known_keys: DataFrame, detection: Detection) -> DataFrame:
-    """Judge events at once, without waiting for the tables.
+    """Detect alerts immediately, without waiting for the tables.
 
     Args:
-        events: Events as silver would hold them, and ``sent_at``, when each came to the source.
+        events: Events with silver's columns, plus ``sent_at``, when the source received each.
         known_keys: From :func:`known`; broadcast.
         detection: The definition.
 
     Returns:
-        ``rule``, ``event_id``, ``event_time``, the keys, the told columns, ``evidence`` and
+        ``rule``, ``event_id``, ``event_time``, the keys, the alert columns, ``evidence`` and
         ``sent_at``.
     """
-    looked = looked_at(keyed(events, detection), detection, GoldPlan(detection.hours), "sent_at")
-    met = looked.join(F.broadcast(known_keys), on=list(detection.keys), how="left")
+    inputs = rule_inputs(keyed(events, detection), detection, GoldPlan(detection.hours), "sent_at")
+    joined = inputs.join(F.broadcast(known_keys), on=list(detection.keys), how="left")
     found = F.array_compact(F.array(*_fast_findings(detection)))
-    broken = met.withColumn(FOUND, found).select("*", F.explode(FOUND).alias("_one"))
+    broken = joined.withColumn(FOUND, found).select("*", F.explode(FOUND).alias("_one"))
     return broken.select(
         F.col("_one").getField(RULE).alias(RULE),
         "event_id",
@@ -404,7 +409,7 @@ def to_fast_alerts(events: DataFrame, known_keys: DataFrame, detection: Detectio
 def _fast_findings(detection: Detection) -> list[Column]:
     findings = []
     if detection.unusual_amount:
-        # In a later hour than the newest that is known, all of that one is history.
+        # For an event after the newest known hour, that whole hour is history.
         later = F.col(HOUR_OF) > F.col(_NOW)
         counts, sums = (
             F.coalesce(F.col(before), F.lit(0))

@@ -1,8 +1,8 @@
-"""Turn a changelog into versions: what held for a key at which time, and what holds now.
+"""Convert a changelog into dimension tables: versions per key (SCD type 2) or the latest state.
 
-At an instant the version holds that is highest in sequence among the changes up to that instant.
-So a change that comes out of order finds its place, and one that was overtaken before it began
-never holds.
+The version valid at an instant is the change with the highest sequence among the changes up to that
+instant. Changes that arrive out of order are therefore inserted at their place, and a change that
+was superseded before its event time is never valid.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ VALID_FROM, VALID_TO, IS_CURRENT = "valid_from", "valid_to", "is_current"
 
 
 class Dimension(GoldKind):
-    """Follows from all changes of a key; a batch computes its keys anew."""
+    """A dimension, computed from all changes of a key; a batch recomputes its keys."""
 
     place = "dimension"
 
     def __init__(
         self, name: str, spec: DimensionSpec, columns: tuple[str, ...], *, history: bool = False
     ) -> None:
-        """Take the columns beside the key.
+        """Store the definition; ``columns`` are those besides the key.
 
-        With ``history`` it has a row for each change that held for some time, otherwise one for
-        each key that is not deleted, whenever that began. A late change may come for any row.
+        With ``history`` there is one row per change that was ever valid, otherwise one per key that
+        is not deleted. A late change may affect any row.
         """
         self.name, self.definition, self.spec = name, spec, spec
         self.identity = (CHANGE,) if history else tuple(spec.key)
@@ -39,7 +39,7 @@ class Dimension(GoldKind):
         self.columns, self.history = columns, history
 
     def expressions(self) -> dict[str, Expression]:
-        """Return the key."""
+        """Return the key columns."""
         return {f"key.{name}": Expression(OWN, f"`{name}`") for name in self.spec.key}
 
     def of_all(self, inputs: Inputs) -> DataFrame:
@@ -63,17 +63,17 @@ class Dimension(GoldKind):
         )
 
     def _rows(self, changes: DataFrame) -> DataFrame:
-        """Compute rows with ``_gone`` from changes."""
+        """Compute the dimension's rows with ``_gone`` from changes."""
         replay = versions if self.history else latest
         return replay(changes, self.spec.key, self.columns)
 
 
 def latest(changes: DataFrame, keys: Sequence[str], columns: Sequence[str]) -> DataFrame:
-    """Give each key its last change in sequence, from all changes of the keys.
+    """Return each key's last change in sequence, from all changes of the keys.
 
     Returns:
-        Keys, columns, ``_changed_at``, ``_change`` (the change's record id) and ``_gone``, true
-        where the last change deletes.
+        Keys, columns, ``_changed_at``, ``_change`` (the change's record id) and ``_gone``, true if
+        the last change is a delete.
     """
     rows = _in_order(changes, keys).where(F.col("_overtaken_at").isNull())
     return rows.select(
@@ -86,12 +86,12 @@ def latest(changes: DataFrame, keys: Sequence[str], columns: Sequence[str]) -> D
 
 
 def versions(changes: DataFrame, keys: Sequence[str], columns: Sequence[str]) -> DataFrame:
-    """Give each key its versions, from all changes of the keys.
+    """Return each key's versions, from all changes of the keys.
 
     Returns:
-        Keys, columns, ``valid_from`` (included), ``valid_to`` (excluded; null: until now),
-        ``is_current``, ``_change`` and ``_gone``, true for deletions and for changes that never
-        hold.
+        Keys, columns, ``valid_from`` (inclusive), ``valid_to`` (exclusive; null if current),
+        ``is_current``, ``_change`` and ``_gone``, true for deletes and for changes that were never
+        valid.
     """
     ended = F.col("_overtaken_at")
     rows = _in_order(changes, keys)
@@ -107,7 +107,7 @@ def versions(changes: DataFrame, keys: Sequence[str], columns: Sequence[str]) ->
 
 
 def _in_order(changes: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Tell of each change from when on a later one in sequence holds instead."""
+    """Add ``_overtaken_at``: when a change is superseded by one later in sequence, or null."""
     by_sequence = Window.partitionBy(*keys).orderBy(SEQUENCE, "event_time", "event_id", "record_id")
     after = by_sequence.rowsBetween(1, Window.unboundedFollowing)
     return changes.withColumn("_overtaken_at", F.min("event_time").over(after))

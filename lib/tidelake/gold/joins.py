@@ -1,7 +1,7 @@
-"""Join events of two sides within a time bound: one row a left event, its first match beside it.
+"""Join events of two sides within a time bound: one row per left event with its first match.
 
-A row follows from silver alone, whichever side came first: a batch names the left events that it
-may change, and their rows are computed anew from all of silver that was taken.
+Rows depend on silver alone, whichever side arrives first: a batch selects the left events that it
+may affect, and their rows are recomputed from all of silver up to the batch.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _FOUND = "_found"
 
 
 class Joined(GoldKind):
-    """One row a left event of the pipeline's own silver, open as long as a match may come."""
+    """One row per left event of the pipeline's own silver, open while a match may still arrive."""
 
     moment = LEFT_TIME
     identity = (LEFT,)
 
     def __init__(self, name: str, place: str, join: Join, pipeline: str) -> None:
-        """Find the right side's input; ``pipeline`` is the left side's, and may be both."""
+        """Resolve the right side's input; ``pipeline`` is the left side's and may be both."""
         self.name, self.place, self.definition, self.join = name, place, join, join
         other = join.right.pipeline
         self._right = OWN if other == pipeline else f"silver.{other}"
@@ -54,11 +54,11 @@ class Joined(GoldKind):
         return named
 
     def eligible(self) -> Column:
-        """Return which events the left side's ``where`` admits."""
+        """Return the left side's ``where``."""
         return holds(self.join.left.where) if self.join.left.where else F.lit(True)
 
     def failed(self, key: str, events: DataFrame) -> Column:
-        """Return where a side's ``where`` or one of its columns fails."""
+        """Return the events on which a side's ``where`` or one of its columns fails."""
         sides = ((OWN, self.join.left), (self._right, self.join.right))
         return reduce(or_, [_failed(side) for of, side in sides if of == key])
 
@@ -68,15 +68,15 @@ class Joined(GoldKind):
         return matched(left, right_side(inputs.whole(self._right), self.join), self.join)
 
     def plan(self, batch: GoldBatch) -> MergePlan | None:
-        """Compute the rows anew that the batch may change, and replace those that it does."""
+        """Recompute the rows that the batch may affect, and replace those that differ."""
         join, inputs = self.join, batch.inputs
         new_left = left_side(batch.events, join)
         new_right = right_side(inputs.taken[self._right], join)
-        # The left events that the batch may change.
+        # Time bounds of the left events that the batch may affect.
         spans = [span(new_left, LEFT_TIME, LEFT_TIME)]
         of_right = span(new_right, RIGHT_TIME, RIGHT_TIME)
         spans.append(None if of_right is None else (of_right[0] - join.within, of_right[1]))
-        bounds = [one for one in spans if one is not None]
+        bounds = [found for found in spans if found is not None]
         if not bounds:
             return None
         first, last = min(low for low, _ in bounds), max(high for _, high in bounds)
@@ -91,7 +91,7 @@ class Joined(GoldKind):
 
 
 def left_side(events: DataFrame, join: Join) -> DataFrame:
-    """Take the events that give a row each.
+    """Select the left events; each becomes one row.
 
     Returns:
         ``_left`` (the event's record id, unique in silver), ``_left_time``, the keys as
@@ -106,7 +106,7 @@ def left_side(events: DataFrame, join: Join) -> DataFrame:
 
 
 def right_side(events: DataFrame, join: Join) -> DataFrame:
-    """Take the events that may match.
+    """Select the right events, which may match.
 
     Returns:
         ``_right``, ``_right_time``, ``_right_id``, the keys and the selected columns.
@@ -121,7 +121,7 @@ def right_side(events: DataFrame, join: Join) -> DataFrame:
 
 
 def _failed(side: LeftSide | RightSide) -> Column:
-    """Tell the events on which a side's ``where`` or one of its columns fails."""
+    """Return the events on which a side's ``where`` or one of its columns fails."""
     broken = reduce(or_, [try_eval(sql).isNull() for sql in side.columns.values()])
     return failed_within(side.where, broken)
 
@@ -129,7 +129,7 @@ def _failed(side: LeftSide | RightSide) -> Column:
 def changed_by(
     new_left: DataFrame, new_right: DataFrame, known: DataFrame, join: Join
 ) -> DataFrame:
-    """Find the left events whose rows a batch may change, among ``known`` ones near enough."""
+    """Return the left events whose rows a batch may affect: its own, and matches in ``known``."""
     reached = known.join(new_left.select(LEFT), on=LEFT, how="left_anti")
     candidates = new_right.select(*[_on(name) for name in join.on], RIGHT_TIME)
     on = _matching(join, reached, candidates)
@@ -138,19 +138,19 @@ def changed_by(
 
 
 def matched(left: DataFrame, right: DataFrame, join: Join) -> DataFrame:
-    """Put its first match beside each left event: the earliest, ties by event id.
+    """Join each left event with its earliest match; ties are broken by event id.
 
     Returns:
         The selected columns of both sides, ``_left``, ``_left_time``, ``_right`` and
         ``_right_time``; without a match no row for an inner join, nulls for a left one.
     """
-    brought = [*join.right.columns, RIGHT, RIGHT_TIME]
+    selected = [*join.right.columns, RIGHT, RIGHT_TIME]
     pairs = (
         left.select(LEFT, LEFT_TIME, *[_on(name) for name in join.on])
         .alias("l")
         .join(right.alias("r"), on=_matching(join, left, right), how="inner")
     )
-    found = F.struct(*[F.col(f"r.{name}").alias(name) for name in brought])
+    found = F.struct(*[F.col(f"r.{name}").alias(name) for name in selected])
     order = F.struct(f"r.{RIGHT_TIME}", f"r.{_RIGHT_ID}", f"r.{RIGHT}")
     first = pairs.groupBy(f"l.{LEFT}").agg(F.min_by(found, order).alias(_FOUND))
     return left.join(first, on=LEFT, how=join.type).select(
@@ -175,18 +175,18 @@ def _within(events: DataFrame, side: LeftSide | RightSide) -> DataFrame:
 
 
 def _values(side: LeftSide | RightSide) -> list[Column]:
-    """Give a side's columns, null where one cannot be computed."""
+    """Return a side's columns, null if the expression fails."""
     return [try_eval(sql).getField(VALUE).alias(name) for name, sql in side.columns.items()]
 
 
 def _matching(join: Join, left: DataFrame, right: DataFrame) -> Column:
-    """Say when ``l`` and ``r`` match; a null key matches nothing."""
-    ours, theirs = left.schema, right.schema
+    """Return the match condition of ``l`` and ``r``; null keys match nothing."""
+    left_schema, right_schema = left.schema, right.schema
     condition = F.col(f"r.{RIGHT_TIME}").between(
         F.col(f"l.{LEFT_TIME}"), F.col(f"l.{LEFT_TIME}") + F.lit(join.within)
     )
     for name in join.on:
-        one, other = ours[_on(name)].dataType, theirs[_on(name)].dataType
-        same = equal(F.col(f"l.{_on(name)}"), one, F.col(f"r.{_on(name)}"), other)
+        left_type, right_type = left_schema[_on(name)].dataType, right_schema[_on(name)].dataType
+        same = equal(F.col(f"l.{_on(name)}"), left_type, F.col(f"r.{_on(name)}"), right_type)
         condition = same & condition
     return condition

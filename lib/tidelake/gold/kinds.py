@@ -1,8 +1,8 @@
-"""What a gold table follows from, and what a batch changes in it: the MERGE, as data.
+"""The interface of gold table kinds, and the MERGE that a batch causes, as data.
 
-Each kind of table is a :class:`GoldKind` in a module of its own. It derives the table's rows from
-all of silver, and from a batch the rows that the batch changes. :mod:`tidelake.runtime.gold` knows
-the stored tables and merges.
+Each kind of table is a :class:`GoldKind` in a separate module. It computes the table's rows from
+all of silver, and from a batch the rows to merge. :mod:`tidelake.runtime.gold` reads the stored
+tables and runs the MERGE.
 """
 
 from __future__ import annotations
@@ -22,19 +22,21 @@ from tidelake.columns import stamped
 from tidelake.config.gold_definitions import Ends
 from tidelake.instants import from_micros
 
-# The key of the pipeline's own silver among the inputs; others go by their table's name.
+# The input name of the pipeline's own silver; other inputs are named by their table.
 OWN = "silver"
-# Of a row to merge: the table holds it no more.
+# Column of rows to merge: true if the row is to be deleted.
 GONE = "_gone"
-# What an event has whatever the definition selects.
+# Columns that gold reads whatever the definition selects.
 _ALWAYS = {"record_id", "event_id", "event_time"}
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """The silver tables that gold follows: the rows that are new with the batch, by input.
+    """The silver rows that gold reads.
 
-    ``whole`` gives all rows of an input up to the end of the batch.
+    Attributes:
+        taken: The batch's new rows, by input.
+        whole: Returns all rows of an input up to the end of the batch.
     """
 
     taken: Mapping[str, DataFrame]
@@ -42,26 +44,26 @@ class Inputs:
 
 
 class FrameCheckpoints(Protocol):
-    """Checkpoints frames that a batch reads more than once, until it ends."""
+    """Checkpoints frames that a batch reads more than once, until the batch ends."""
 
     def checkpoint(self, frame: DataFrame) -> DataFrame:
-        """Keep the rows as soon as something reads them."""
+        """Checkpoint lazily, when the rows are first read."""
 
     def checkpoint_now(self, frame: DataFrame) -> DataFrame:
-        """Keep the rows at once, in a job that completes their observations."""
+        """Checkpoint eagerly, in a job that also completes the frame's observations."""
 
 
 @dataclass(frozen=True)
 class GoldBatch:
-    """A batch as a table's kind sees it.
+    """A batch, as passed to a gold kind.
 
     Attributes:
         inputs: The events, by input.
-        eligible: How many of the pipeline's own go into the table.
-        stored: Reads the rows of a gold table of the pipeline, by its name.
-        generation: That the batch is of.
-        number: Of the batch.
-        slots: Tasks that run at a time.
+        eligible: Number of the pipeline's own new events that go into the table.
+        stored: Reads the stored rows of one of the pipeline's gold tables, by name.
+        generation: The batch's generation.
+        number: The batch's number.
+        slots: Number of tasks that run concurrently.
         frames: Checkpoints frames.
     """
 
@@ -79,20 +81,21 @@ class GoldBatch:
         return self.inputs.taken[OWN]
 
     def stamped(self, rows: DataFrame) -> DataFrame:
-        """Add the batch that rows come from."""
+        """Add ``_generation`` and ``_batch`` to rows."""
         return stamped(rows, generation=self.generation, batch=self.number)
 
 
 @dataclass(frozen=True)
 class MergePlan:
-    """One MERGE; in its SQL ``t`` is the stored table, ``s`` the rows.
+    """A MERGE; in its SQL, ``t`` is the stored table and ``s`` the source rows.
 
     Attributes:
-        rows: Kept rows with ``_generation``, ``_batch`` and, where rows may vanish, ``_gone``.
-        on: Finds a row's earlier state, bounded by literals over ``t`` where rows have a time: in a
-            MERGE only conditions on the target alone let Delta skip files.
-        changed: A stored row for which it is false stays as it is.
-        update: What a matched row becomes, by column; None: the row of ``s``.
+        rows: Checkpointed rows with ``_generation``, ``_batch`` and, if rows may be deleted,
+            ``_gone``.
+        on: The match condition, with literal bounds on ``t`` if rows have a time: in a MERGE, Delta
+            skips files only by conditions on the target alone.
+        changed: Matched rows for which this is false are not updated.
+        update: New values of a matched row, by column; None to take the row of ``s``.
     """
 
     rows: DataFrame
@@ -102,7 +105,7 @@ class MergePlan:
 
 
 class Expression(NamedTuple):
-    """An expression of a definition: over which input, its SQL, whether it is a condition."""
+    """An expression of a definition: its input, its SQL, and whether it is a condition."""
 
     key: str
     sql: str
@@ -110,18 +113,18 @@ class Expression(NamedTuple):
 
 
 class GoldKind(ABC):
-    """What a table follows from.
+    """A gold table and how its rows are computed.
 
     Attributes:
         name: The table's logical name.
-        place: Its definition's place in the pipeline file.
-        definition: What it is filled by.
-        identity: The columns of its key.
-        moment: The instant of a row; None where it has none.
-        ends: When a row ends; None where rows never do.
-        reach: How far before an event a row that it changes may lie; None: any time. With a reach,
-            a row follows from events at its moment and later alone.
-        sources: The inputs that it reads.
+        place: Path of its definition in the pipeline file.
+        definition: The definition that its rows depend on.
+        identity: The key columns.
+        moment: The column with a row's time; None if rows have none.
+        ends: When a row ends; None if rows never end.
+        reach: How far before an event the rows that it changes may lie; None if unbounded. If set,
+            a row depends only on events at or after its moment.
+        sources: The inputs that the table reads.
     """
 
     name: str
@@ -135,7 +138,7 @@ class GoldKind(ABC):
 
     @abstractmethod
     def expressions(self) -> dict[str, Expression]:
-        """Return each expression of the definition, by its place."""
+        """Return each expression of the definition, by its path."""
 
     @abstractmethod
     def of_all(self, inputs: Inputs) -> DataFrame:
@@ -143,37 +146,37 @@ class GoldKind(ABC):
 
     @abstractmethod
     def plan(self, batch: GoldBatch) -> MergePlan | None:
-        """Return what a batch changes; None for nothing."""
+        """Return the MERGE for a batch; None if it changes nothing."""
 
     def eligible(self) -> Column:
-        """Return which events of the pipeline's own silver go into it."""
+        """Return the condition for events of the pipeline's own silver to go into the table."""
         return F.lit(True)
 
     def failed(self, key: str, events: DataFrame) -> Column:
-        """Return on which events of an input, ``key``, an expression of the definition fails."""
+        """Return the condition under which an expression fails on an event of input ``key``."""
         return F.lit(False)
 
     def tolerances(self, types: Mapping[str, str]) -> Mapping[str, str]:
-        """Return how far values computed anew may differ: see :func:`.measures.tolerances`."""
+        """Return the tolerances for recomputed values: see :func:`.measures.tolerances`."""
         return {}
 
     @property
     def unhashed(self) -> frozenset[str]:
-        """The columns that only tolerances read."""
+        """The columns that only tolerances read, excluded from row hashes."""
         return frozenset()
 
     def with_terms(self, types: Mapping[str, str]) -> GoldKind:
-        """Return the kind that computes what its tolerances need beside the table's columns."""
+        """Return this kind with the extra columns that its tolerances read."""
         return self
 
 
 def columns_read(kinds: Collection[GoldKind], columns: Collection[str]) -> list[str]:
-    """Return those of silver's columns that a batch of some tables may read, in their order.
+    """Return the silver columns that a batch of the given tables may read, in order.
 
-    A column that an expression uses stands in it by its name, so a name that does not is not read.
-    All columns where an expression may mean all of them.
+    A column is included if its name occurs in an expression. If an expression may refer to all
+    columns (``*``), all are returned.
     """
-    written = " ".join(one.sql for kind in kinds for one in kind.expressions().values())
+    written = " ".join(used.sql for kind in kinds for used in kind.expressions().values())
     if re.search(r"[(,.]\s*\*", re.sub(r"(?i)\bcount\s*\(\s*\*\s*\)", "", written)):
         return list(columns)
     words = {word.lower() for word in re.findall(r"\w+", written)}
@@ -182,17 +185,17 @@ def columns_read(kinds: Collection[GoldKind], columns: Collection[str]) -> list[
 
 
 def span(rows: DataFrame, low: str, high: str) -> tuple[datetime, datetime] | None:
-    """Return the first and the last instant of two columns (UTC); None without rows."""
+    """Return the minimum of ``low`` and the maximum of ``high`` (UTC); None without rows."""
     return _instants(rows.agg(*_bounds(low, high)).collect()[0].asDict())
 
 
-def held_with_span(
+def checkpoint_with_span(
     rows: DataFrame, low: str, high: str, frames: FrameCheckpoints
 ) -> tuple[DataFrame, tuple[datetime, datetime]]:
-    """Keep rows, of which there are some, at once, and return their span, in one job."""
-    told = Observation()
-    kept = frames.checkpoint_now(rows.observe(told, *_bounds(low, high)))
-    bounds = _instants(told.get)
+    """Checkpoint rows and compute their span in one job; there must be at least one row."""
+    observation = Observation()
+    kept = frames.checkpoint_now(rows.observe(observation, *_bounds(low, high)))
+    bounds = _instants(observation.get)
     if bounds is None:
         raise ValueError("a batch without rows has no bounds")
     return kept, bounds

@@ -1,9 +1,8 @@
-"""Describe each measure as columns of state that merge, and what analysts are shown of them.
+"""Compile measures into mergeable state columns and the result columns computed from them.
 
-What a measure aggregates is evaluated first, event by event, into a column of its own: where that
-fails, the event contributes null. Every state column comes in three forms that must agree:
-aggregated from those values, combined from several stored states, and merged from one stored and
-one new state in a MERGE.
+A measure's expression is first evaluated per event into a separate column; if it fails, the event
+contributes null. Each state column has three forms that must agree: aggregated from those values,
+combined from several stored states, and merged from one stored and one new state in a MERGE.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ from tidelake.config import GoldTable, Measure
 
 _INSTANT = "struct(event_time, event_id)"
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
-# A sum of decimals has ten digits more than its terms, and none more than 38.
+# Spark's sum of decimals has ten digits more than its terms, up to 38.
 _SUMMED_DIGITS = 28
-# Relative to the value or, where it is known, to the sum of its terms' amounts ({1}): terms that
-# cancel leave an error as large as theirs. There is room for what lies near zero. Whether a sum of
-# doubles overflows on the way depends on the order of its terms too.
+# Tolerance relative to the value or, if known, to the sum of the terms' absolute values ({1}), as
+# terms that cancel leave rounding errors of their own size. Without it, 1 allows for values near
+# zero. Infinity and NaN are accepted: whether a sum overflows depends on the order of its terms.
 _CLOSE = (
     "{{e.{0}}} <=> {{s.{0}}} OR abs({{e.{0}}} - {{s.{0}}}) "
     "<= 1e-9D * greatest(abs({{e.{0}}}), abs({{s.{0}}}), {1}) "
     "OR isnan({{e.{0}}} - {{e.{0}}}) OR isnan({{s.{0}}} - {{s.{0}}})"
 )
-# Three times the error that the sketches promise with the sizes that Spark gives them.
+# Three times the sketches' nominal error at Spark's default sizes.
 _DISTINCT_ERROR, _RANK_ERROR = 0.05, 0.04
 _SKETCHED = ("approx_count_distinct", "approx_percentile")
 _INEXACT = ("double", "float")
@@ -40,13 +39,13 @@ _INEXACT = ("double", "float")
 
 @dataclass(frozen=True)
 class MeasureState:
-    """One stored column of a measure, as Spark SQL.
+    """A stored column of a measure, as Spark SQL.
 
     Attributes:
         name: The column.
         partial: Aggregate over events.
         combine: Aggregate over states.
-        merge: Scalar over ``t`` (stored) and ``s`` (new).
+        merge: Scalar expression over ``t`` (stored) and ``s`` (new).
     """
 
     name: str
@@ -57,13 +56,13 @@ class MeasureState:
 
 @dataclass(frozen=True)
 class Shown:
-    """A column computed from states.
+    """A result column computed from states.
 
     Attributes:
         name: The column.
         formula: SQL over state columns, each written ``{name}``.
-        like: Aggregate over events whose type the column takes.
-        states: The state columns it reads.
+        like: Equivalent aggregate over events, which also determines the column's type.
+        states: The state columns that it reads.
     """
 
     name: str
@@ -72,50 +71,52 @@ class Shown:
     states: tuple[str, ...]
 
     def over(self, states: dict[str, str]) -> str:
-        """Write the formula over the given SQL for each state column."""
+        """Return the formula with the given SQL for each state column."""
         return self.formula.format(**states)
 
 
 class TypedTable:
-    """A table whose measures know the types of their expressions, and its columns, built once."""
+    """A gold table with the types of its measures' expressions; its columns are built once."""
 
     def __init__(self, table: GoldTable) -> None:
-        """Build nothing yet."""
+        """Store the table; nothing is built yet."""
         self.table = table
         self.steps: tuple[list[Column], list[Column], list[Column]] | None = None
 
     @cached_property
     def values(self) -> tuple[Column | None, list[Column]]:
-        """Which events are kept, and the columns taken of them."""
+        """The ``where`` filter (None without one) and the columns selected from events."""
         return _value_columns(self.table)
 
     @cached_property
     def failed(self) -> Column:
-        """The events of which at least one expression failed."""
+        """Whether at least one expression fails on an event."""
         return _failed(self.table)
 
 
 class GoldPlan:
-    """A table's columns; a target holds it for all batches of its query."""
+    """A gold table's columns, kept for all batches of a query."""
 
     def __init__(self, table: GoldTable) -> None:
-        """Build nothing yet."""
+        """Store the table; nothing is built yet."""
         self.table = table
         self._typed: dict[str, TypedTable] = {}
 
     def typed(self, events: DataFrame) -> TypedTable:
-        """Type the measures for some events; the same table each time for the same types."""
+        """Return the table typed for the schema of ``events``, cached by schema."""
         table, kind = self.table, ""
-        counted = [one for one in table.measures if not _counts_rows(one)]
-        if not all(one.value_type for one in counted):
+        valued = [measure for measure in table.measures if not _counts_rows(measure)]
+        if not all(measure.value_type for measure in valued):
             kind = events.schema.simpleString()
         if kind not in self._typed:
             if kind:
-                values = events.select(*[F.expr(one.expression).alias(one.name) for one in counted])
+                values = events.select(
+                    *[F.expr(measure.expression).alias(measure.name) for measure in valued]
+                )
                 types = {field.name: field.dataType.simpleString() for field in values.schema}
                 measures = tuple(
-                    one.typed(types[one.name]) if one.name in types else one
-                    for one in table.measures
+                    measure.typed(types[measure.name]) if measure.name in types else measure
+                    for measure in table.measures
                 )
                 table = table.model_copy(update={"measures": measures})
             self._typed[kind] = TypedTable(table)
@@ -123,11 +124,11 @@ class GoldPlan:
 
 
 def to_values(events: DataFrame, table: TypedTable) -> DataFrame:
-    """Keep the events inside the table's ``where``, and evaluate what its measures aggregate.
+    """Filter events by the table's ``where`` and evaluate the measures' expressions.
 
     Returns:
-        ``event_time``, ``event_id``, the keys and for each measure a column with its value, null
-        where the expression failed.
+        ``event_time``, ``event_id``, the keys and one value column per measure, null if the
+        expression fails.
     """
     within, columns = table.values
     return (events if within is None else events.where(within)).select(*columns)
@@ -146,7 +147,9 @@ def _value_columns(table: GoldTable) -> tuple[Column | None, list[Column]]:
 
 def _failed(table: GoldTable) -> Column:
     tried = [
-        _tried(one).isNull() for one in table.measures if not (_counts_rows(one) or _is_safe(one))
+        _tried(measure).isNull()
+        for measure in table.measures
+        if not (_counts_rows(measure) or _is_safe(measure))
     ]
     return failed_within(table.where, reduce(or_, tried, F.lit(False)))
 
@@ -160,7 +163,7 @@ def _value(measure: Measure) -> str:
 
 
 def value_of(measure: Measure) -> Column:
-    """Give what a measure aggregates of an event; null where its expression fails."""
+    """Return a measure's value for an event, null if its expression fails."""
     return _tried(measure).getField(VALUE)
 
 
@@ -169,15 +172,15 @@ def _tried(measure: Measure) -> Column:
 
 
 def _is_safe(measure: Measure) -> bool:
-    """Tell whether no row can make the expression fail."""
+    """Return whether the expression cannot fail on any row."""
     return is_plain_name(measure.expression) and _cast_of(measure) is None
 
 
 def _cast_of(measure: Measure) -> str | None:
-    """Give the type that values are cast to, within the attempt to evaluate them.
+    """Return the type to cast values to inside ``try_eval``; None for no cast.
 
-    An aggregate would cast by itself, where nobody catches an error. The terms of a sum must leave
-    it room: an integer's sum is a decimal, and a term of more than 28 digits fails.
+    An implicit cast in the aggregate would raise uncaught errors. Terms of a sum must leave room
+    for it: integers are summed as decimals, and a term of more than 28 digits fails.
     """
     kind = measure.value_type or ""
     if measure.aggregate == "count_if":
@@ -196,21 +199,21 @@ def _cast_of(measure: Measure) -> str | None:
 
 
 def states_of(table: GoldTable) -> tuple[MeasureState, ...]:
-    """List the state columns of a table's measures, in order."""
-    return tuple(state for one in table.measures for state in _states(one, _value(one)))
+    """Return the state columns of a table's measures, in order."""
+    return tuple(state for measure in table.measures for state in _states(measure, _value(measure)))
 
 
 def aggregates_of(table: GoldTable) -> dict[str, str]:
-    """Give by state column the aggregate over events as the definition writes it."""
+    """Return each state column's aggregate over events, with the definition's expression."""
     return {
         state.name: state.partial
-        for one in table.measures
-        for state in _states(one, one.expression)
+        for measure in table.measures
+        for state in _states(measure, measure.expression)
     }
 
 
 def shown_of(table: GoldTable) -> tuple[Shown, ...]:
-    """List the columns that are computed from states."""
+    """Return the result columns that are computed from states."""
     return tuple(
         _SHOWN[measure.aggregate](measure)
         for measure in table.measures
@@ -219,7 +222,7 @@ def shown_of(table: GoldTable) -> tuple[Shown, ...]:
 
 
 def columns_of(table: GoldTable) -> list[str]:
-    """Give the measures' names, then the state columns that analysts do not need."""
+    """Return the measures' names, then the internal state columns."""
     shown = [measure.name for measure in table.measures]
     return shown + [state.name for state in states_of(table) if state.name not in shown]
 
@@ -250,7 +253,7 @@ def _count(name: str, partial: str) -> MeasureState:
 
 
 def _sum(name: str, sql: str) -> MeasureState:
-    # A sum over no value is null, and null plus something is something.
+    # The sum of no values is null; merging null with a value must give the value.
     merged = (
         f"CASE WHEN t.{name} IS NULL OR s.{name} IS NULL THEN coalesce(t.{name}, s.{name}) "
         f"ELSE try_add(t.{name}, s.{name}) END"
@@ -261,7 +264,7 @@ def _sum(name: str, sql: str) -> MeasureState:
 def _edge(
     name: str, sql: str, *, pick: str, pick_by: str, scalar: str, wins: str
 ) -> Sequence[MeasureState]:
-    """Keep the value beside the instant that it was taken at; equal times go by event id."""
+    """Return the first or last value and its event time; ties are broken by event id."""
     at = f"_{name}_at"
     return [
         MeasureState(
@@ -276,14 +279,14 @@ def _edge(
 
 @dataclass(frozen=True)
 class _Kind:
-    """A kind of sketch: SQL templates to build one, to combine many and to merge two."""
+    """SQL templates of a sketch: build one, combine many, merge two."""
 
     build: str
     combine: str
     merge: str
 
 
-# HLL takes no decimals and no instants; as text, equal values are equal.
+# HLL does not accept decimals or timestamps; cast to string, equal values stay equal.
 _DISTINCT = _Kind(
     "hll_sketch_agg(CAST({0} AS STRING))", "hll_union_agg({0})", "hll_union({0}, {1})"
 )
@@ -302,7 +305,7 @@ def _sketch(name: str, kind: _Kind, sql: str) -> MeasureState:
 
 def _mean(measure: Measure) -> Shown:
     name = measure.name
-    # The mean of integers is a double; a decimal sum, divided as it stands, would give a decimal.
+    # The mean of integers is a double; dividing their decimal sum would give a decimal.
     value = _value(measure)
     formula, like = f"try_divide({{_{name}_sum}}, {{_{name}_count}})", f"avg({value})"
     if measure.value_type == "bigint":
@@ -329,7 +332,7 @@ def _distinct(measure: Measure) -> Shown:
 
 def _percentile(measure: Measure) -> Shown:
     column = f"_{measure.name}_sketch"
-    # A sketch of no value has no quantile, and Spark stops at the question.
+    # Spark raises an error for a quantile of an empty sketch.
     formula = (
         "CASE WHEN kll_sketch_get_n_double({0}) > 0 "
         f"THEN kll_sketch_get_quantile_double({{0}}, {measure.p}D) END"
@@ -350,35 +353,36 @@ _SHOWN: dict[str, Callable[[Measure], Shown]] = {
 
 
 def with_terms(table: GoldTable, types: Mapping[str, str]) -> GoldTable:
-    """Add to each measure that sums doubles what :func:`tolerances` needs: its terms' amounts."""
+    """Add a sum of absolute values for each sum of doubles, which :func:`tolerances` reads."""
     amounts = [
-        one.model_copy(
+        measure.model_copy(
             update={
-                "name": _terms(one),
+                "name": _terms(measure),
                 "aggregate": "sum",
-                "expression": f"abs(CAST({one.expression} AS DOUBLE))",
+                "expression": f"abs(CAST({measure.expression} AS DOUBLE))",
             }
         )
-        for one in table.measures
-        if _summed_in(one, types) is not None
+        for measure in table.measures
+        if _summed_in(measure, types) is not None
     ]
     return table.model_copy(update={"measures": (*table.measures, *amounts)})
 
 
 def tolerances(table: GoldTable, types: Mapping[str, str]) -> dict[str, str]:
-    """Return by column when a stored value agrees with a recomputed one, where not only if equal.
+    """Return the conditions for inexact columns under which stored and recomputed values agree.
 
-    A sum of doubles depends on the order of its terms, a sketch on what was merged with what.
+    A sum of doubles depends on the order of its terms, a sketch on the order of its merges.
 
     Args:
-        table: The table; with what :func:`with_terms` adds, sums are judged by their terms.
+        table: The table; with the sums that :func:`with_terms` adds, tolerances are relative to
+            the terms.
         types: The types of its stored columns.
 
     Returns:
-        SQL over ``{e.name}``, recomputed, and ``{s.name}``, stored.
+        By column, SQL over ``{e.name}`` (recomputed) and ``{s.name}`` (stored).
     """
-    shown = {one.name: one for one in shown_of(table)}
-    names = {one.name for one in table.measures}
+    shown = {column.name: column for column in shown_of(table)}
+    names = {measure.name for measure in table.measures}
     found = {}
     for measure in table.measures:
         name = measure.name
@@ -397,7 +401,7 @@ def tolerances(table: GoldTable, types: Mapping[str, str]) -> dict[str, str]:
 
 
 def _summed_in(measure: Measure, types: Mapping[str, str]) -> str | None:
-    """Return the stored column in which a measure sums doubles."""
+    """Return the stored column in which a measure sums doubles, or None."""
     column = {"sum": measure.name, "avg": f"_{measure.name}_sum"}.get(measure.aggregate)
     return column if types.get(column or "") in _INEXACT else None
 
@@ -407,7 +411,7 @@ def _terms(measure: Measure) -> str:
 
 
 def unhashed_of(table: GoldTable) -> frozenset[str]:
-    """Return the columns that only :func:`tolerances` reads: sketches, and amounts of terms."""
+    """Return the columns read only by :func:`tolerances`: sketches and sums of absolute values."""
     sketched = {measure.name for measure in table.measures if measure.aggregate in _SKETCHED}
     names = {measure.name for measure in table.measures}
     return frozenset(
@@ -417,17 +421,17 @@ def unhashed_of(table: GoldTable) -> frozenset[str]:
 
 def _distinct_tolerance(shown: Shown) -> str:
     name = shown.name
-    told = shown.over({state: f"{{s.{state}}}" for state in shown.states})
+    computed = shown.over({state: f"{{s.{state}}}" for state in shown.states})
     return (
-        f"{{s.{name}}} <=> {told} AND abs({{e.{name}}} - {{s.{name}}}) "
+        f"{{s.{name}}} <=> {computed} AND abs({{e.{name}}} - {{s.{name}}}) "
         f"<= {_DISTINCT_ERROR}D * {{e.{name}}} + 1"
     )
 
 
 def _percentile_tolerance(shown: Shown, measure: Measure) -> str:
-    """Compare the value with the quantiles a little below and a little above."""
+    """Require the stored value to lie between the quantiles slightly below and above."""
     name, sketch = shown.name, shown.states[0]
-    told = shown.over({sketch: f"{{s.{sketch}}}"})
+    computed = shown.over({sketch: f"{{s.{sketch}}}"})
     counts = " = ".join(f"kll_sketch_get_n_double({{{side}.{sketch}}})" for side in "es")
     rank = float(measure.p or 0)
     bounds = " AND ".join(
@@ -435,7 +439,7 @@ def _percentile_tolerance(shown: Shown, measure: Measure) -> str:
         for near in (max(rank - _RANK_ERROR, 0.0), min(rank + _RANK_ERROR, 1.0))
     )
     return (
-        f"{{s.{name}}} <=> {told} AND {counts} AND "
+        f"{{s.{name}}} <=> {computed} AND {counts} AND "
         f"CASE WHEN {{e.{name}}} IS NULL THEN {{s.{name}}} IS NULL "
         f"ELSE {{s.{name}}} BETWEEN {bounds} END"
     )

@@ -1,7 +1,7 @@
-"""Group events into sessions, and regroup them with the sessions that gold already holds.
+"""Group events into sessions and merge them with the stored sessions.
 
-The next event belongs while ``event_time - session_end <= gap``. A late event may extend a
-session, bridge two or start one; stored sessions that are absorbed are named for deletion.
+The next event belongs to a session if ``event_time - session_end <= gap``. A late event may extend
+a session, merge two or start a new one; stored sessions that are absorbed are deleted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from tidelake.columns import literal
 from tidelake.config import GoldTable, SessionWindow
 from tidelake.config.gold_definitions import Ends
-from tidelake.gold.kinds import GONE, OWN, GoldBatch, Inputs, MergePlan, held_with_span
+from tidelake.gold.kinds import GONE, OWN, GoldBatch, Inputs, MergePlan, checkpoint_with_span
 from tidelake.gold.measures import GoldPlan, shown_of, states_of, to_values
 from tidelake.gold.windows import Aggregated
 from tidelake.spark import tuning
@@ -26,32 +26,32 @@ _Form = Literal["partial", "combine"]
 
 
 class Sessions(Aggregated):
-    """One row a session and key. A session may begin long before an event of its own."""
+    """One row per session and key. A session may begin long before one of its events."""
 
     def __init__(self, name: str, place: str, gold: GoldTable) -> None:
-        """Take the gap: a session ends when it has passed."""
+        """Store the definition; a session ends once the gap has passed."""
         super().__init__(name, place, gold)
         self.identity = ("session_id", *gold.keys)
         self._leading = (*gold.keys, "session_id", "session_start", "session_end")
         self.moment, self.ends = "session_start", Ends("session_end", gap_of(gold))
 
     def of_all(self, inputs: Inputs) -> DataFrame:
-        """Group all of silver."""
+        """Compute the sessions of all of silver."""
         sessions = to_sessions(inputs.whole(OWN), self.columns)
         return self.ordered(sessions.withColumn("session_id", session_id(self.gold)))
 
     def plan(self, batch: GoldBatch) -> MergePlan | None:
-        """Join the batch's sessions with the stored ones that they touch, and replace those."""
+        """Merge the batch's sessions with the stored sessions within the gap, and replace those."""
         if not batch.eligible:
             return None
         events, gap = batch.events, gap_of(self.gold)
         typed = self.columns.typed(events)
         salt = self.salt(to_values(events, typed), batch.eligible, batch.slots)
         sessions = to_sessions(events, self.columns, salt=salt)
-        partials, (first, last) = held_with_span(
+        partials, (first, last) = checkpoint_with_span(
             sessions, "session_start", "session_end", batch.frames
         )
-        # The stored sessions that the batch's could touch.
+        # Bounds of the stored sessions that may be within the gap of a new one.
         within = (
             f"t.session_end >= {literal(first - gap)} AND t.session_start <= {literal(last + gap)}"
         )
@@ -63,12 +63,14 @@ class Sessions(Aggregated):
         )
 
     def salt(self, events: DataFrame, count: int, slots: int) -> timedelta | None:
-        """Return the length of stretches into which keys are cut, where one is too much for a slot.
+        """Return the length of time slices for splitting skewed keys; None if not needed.
+
+        Keys are split if one has too many events for a single task.
 
         Args:
             events: From :func:`tidelake.gold.measures.to_values`.
-            count: How many there are.
-            slots: Tasks that run at a time.
+            count: Number of events.
+            slots: Number of tasks that run concurrently.
         """
         if count < tuning.SPLIT_EVENTS or slots <= tuning.SPLIT_COST:
             return None
@@ -79,12 +81,14 @@ class Sessions(Aggregated):
         found = by_key.agg(F.max("_events"), F.min("_low"), F.max("_high")).collect()[0]
         if found[0] <= count * tuning.SPLIT_COST / slots:
             return None
-        stretch = timedelta(microseconds=(found[2] - found[1]) // (tuning.SPLIT_STRETCHES * slots))
-        return max(stretch, gap_of(self.gold))
+        slice_length = timedelta(
+            microseconds=(found[2] - found[1]) // (tuning.SPLIT_STRETCHES * slots)
+        )
+        return max(slice_length, gap_of(self.gold))
 
 
 def gap_of(table: GoldTable) -> timedelta:
-    """Give a session table's gap."""
+    """Return a session table's gap."""
     if not isinstance(table.window, SessionWindow):
         raise TypeError(f"{table.name} has no session window")
     return table.window.gap
@@ -93,8 +97,8 @@ def gap_of(table: GoldTable) -> timedelta:
 def to_sessions(events: DataFrame, plan: GoldPlan, *, salt: timedelta | None = None) -> DataFrame:
     """Group a batch's events into sessions.
 
-    ``salt`` is the length of the stretches of event time into which each key is cut first; None:
-    one task orders the events of a key, however many they are.
+    ``salt`` is the length of the event-time slices that each key is split into first. With None,
+    one task sorts all events of a key.
 
     Returns:
         The keys, ``session_start``, ``session_end``, the state columns and the columns shown.
@@ -106,38 +110,38 @@ def to_sessions(events: DataFrame, plan: GoldPlan, *, salt: timedelta | None = N
     )
     if salt is None:
         return _group(instants, table, form="partial")
-    stretch = F.floor(F.unix_micros("event_time") / (salt // timedelta(microseconds=1)))
-    cut = instants.withColumn(_SALT, stretch)
-    # Sessions of a stretch are pieces of the key's: what lies within the gap joins again.
-    return _group(_group(cut, table, form="partial", salt=_SALT), table, form="combine")
+    slice_length = F.floor(F.unix_micros("event_time") / (salt // timedelta(microseconds=1)))
+    sliced = instants.withColumn(_SALT, slice_length)
+    # Sessions within a slice are partial: those within the gap of each other are merged.
+    return _group(_group(sliced, table, form="partial", salt=_SALT), table, form="combine")
 
 
 def regroup(partials: DataFrame, stored: DataFrame, table: GoldTable) -> DataFrame:
-    """Join a batch's sessions with the stored ones that they touch.
+    """Merge a batch's sessions with the stored sessions within the gap.
 
-    Stored sessions of a key lie more than a gap apart, so only those that touch a new session
-    directly can take part in a merge.
+    Stored sessions of a key are more than a gap apart, so only those directly within the gap of a
+    new session can be merged.
 
     Returns:
-        The rows to write: ``session_id``, keys, bounds and states, with ``_gone`` true for
-        stored sessions that exist no more.
+        The rows to write: ``session_id``, keys, bounds and states, with ``_gone`` true for stored
+        sessions to delete.
     """
     touched = _touched(stored, partials, table)
     columns = [*table.keys, "session_start", "session_end"]
     states = [state.name for state in states_of(table)]
-    together = partials.select(*columns, *states).unionByName(touched.select(*columns, *states))
-    alive = _group(together, table, form="combine").withColumn("session_id", session_id(table))
-    gone = touched.join(alive.select("session_id"), on="session_id", how="left_anti")
+    combined = partials.select(*columns, *states).unionByName(touched.select(*columns, *states))
+    merged = _group(combined, table, form="combine").withColumn("session_id", session_id(table))
+    gone = touched.join(merged.select("session_id"), on="session_id", how="left_anti")
     written = ["session_id", *columns, *states, *[shown.name for shown in shown_of(table)]]
     return (
-        alive.select(*written)
+        merged.select(*written)
         .withColumn(GONE, F.lit(False))
         .unionByName(gone.select(*written).withColumn(GONE, F.lit(True)))
     )
 
 
 def session_id(table: GoldTable) -> Column:
-    """Hash the keys and the start: the same session has the same id wherever it is computed."""
+    """Return a hash of the keys and the start, so that recomputed sessions keep their id."""
     start = F.unix_micros("session_start").alias("session_start")
     return F.md5(F.to_json(F.struct(*table.keys, start)))
 
@@ -157,7 +161,7 @@ def _touched(stored: DataFrame, partials: DataFrame, table: GoldTable) -> DataFr
 
 
 def _group(rows: DataFrame, table: GoldTable, *, form: _Form, salt: str | None = None) -> DataFrame:
-    """Number the sessions of each key by the gaps before them, then aggregate each."""
+    """Assign events or partial sessions to sessions by gaps, and aggregate each session."""
     gap = F.lit(gap_of(table))
     keys = [*table.keys, *([salt] if salt else [])]
     by_start = Window.partitionBy(*keys).orderBy("session_start")

@@ -1,7 +1,7 @@
-"""Aggregate events per window and key, for windows whose bounds the clock gives, or for all time.
+"""Aggregate events per key and tumbling, hopping or global window.
 
-Windows lie on event time, aligned to the epoch in UTC and shifted by their offset; a start
-belongs to its window, an end does not.
+Windows are over event time, aligned to the epoch in UTC and shifted by their offset. Starts are
+inclusive, ends exclusive.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tidelake.gold.kinds import (
     GoldKind,
     Inputs,
     MergePlan,
-    held_with_span,
+    checkpoint_with_span,
 )
 from tidelake.gold.measures import (
     GoldPlan,
@@ -41,18 +41,18 @@ BOUNDS = ("window_start", "window_end")
 
 
 class Aggregated(GoldKind):
-    """Measures of the events of a key, and of a window or session."""
+    """Base of kinds that aggregate measures per key and window or session."""
 
-    # The columns before those of the measures.
+    # The columns that precede the measures.
     _leading: tuple[str, ...]
 
     def __init__(self, name: str, place: str, gold: GoldTable) -> None:
-        """Take the definition."""
+        """Store the definition."""
         self.name, self.place, self.definition, self.gold = name, place, gold, gold
 
     @cached_property
     def columns(self) -> GoldPlan:
-        """The columns of the measures, built once."""
+        """The measures' columns, built once."""
         return GoldPlan(self.gold)
 
     def expressions(self) -> dict[str, Expression]:
@@ -65,36 +65,36 @@ class Aggregated(GoldKind):
         }
 
     def eligible(self) -> Column:
-        """Return which events the table's ``where`` admits."""
+        """Return the table's ``where``."""
         return holds(self.gold.where) if self.gold.where else F.lit(True)
 
     def failed(self, key: str, events: DataFrame) -> Column:
-        """Return where ``where`` or a measure fails."""
+        """Return the events on which ``where`` or a measure fails."""
         return self.columns.typed(events).failed
 
     def tolerances(self, types: Mapping[str, str]) -> Mapping[str, str]:
-        """Return those of sums of doubles, means and sketches."""
+        """Return the tolerances of sums of doubles, means and sketches."""
         return tolerances(self.gold, types)
 
     @property
     def unhashed(self) -> frozenset[str]:
-        """Those of its measures."""
+        """The unhashed columns of the measures."""
         return unhashed_of(self.gold)
 
     def with_terms(self, types: Mapping[str, str]) -> GoldKind:
-        """Compute beside each sum of doubles how large its terms were."""
+        """Return this kind with a sum of absolute values for each sum of doubles."""
         return type(self)(self.name, self.place, with_terms(self.gold, types))
 
     def ordered(self, aggregated: DataFrame, *more: str) -> DataFrame:
-        """Put the columns in the order in which analysts read them."""
+        """Select the columns in the table's order."""
         return aggregated.select(*self._leading, *columns_of(self.gold), *more)
 
 
 class Windowed(Aggregated):
-    """One row a window and key; without windows one row a key."""
+    """One row per window and key; with a global window, one row per key."""
 
     def __init__(self, name: str, place: str, gold: GoldTable) -> None:
-        """Take where windows begin and end."""
+        """Store the definition and the window's bounds."""
         super().__init__(name, place, gold)
         self._leading = self.identity = gold.keys
         if isinstance(gold.window, TumblingWindow | HoppingWindow):
@@ -107,7 +107,7 @@ class Windowed(Aggregated):
         return self.ordered(to_partials(inputs.whole(OWN), self.columns))
 
     def plan(self, batch: GoldBatch) -> MergePlan | None:
-        """Add the batch's partial aggregates to the windows that the table holds."""
+        """Merge the batch's partial aggregates into the stored windows."""
         if not batch.eligible:
             return None
         partials, within = to_partials(batch.events, self.columns), []
@@ -115,10 +115,12 @@ class Windowed(Aggregated):
         if self.moment is None:
             partials = batch.frames.checkpoint(partials)
         else:
-            partials, bounds = held_with_span(partials, self.moment, self.moment, batch.frames)
+            partials, bounds = checkpoint_with_span(
+                partials, self.moment, self.moment, batch.frames
+            )
             within = [between(f"t.{self.moment}", bounds)]
         merged = {state.name: state.merge for state in states_of(gold)}
-        # Delta casts what is assigned to the type of the stored column.
+        # Delta casts assigned values to the stored column's type.
         update = merged | {shown.name: shown.over(merged) for shown in shown_of(gold)}
         return MergePlan(
             batch.stamped(self.ordered(partials)),
@@ -131,8 +133,8 @@ def to_partials(events: DataFrame, plan: GoldPlan) -> DataFrame:
     """Aggregate events into one row per window and key.
 
     Returns:
-        The window's bounds (none for a global table), the keys, the state columns and the
-        columns shown from them.
+        The window's bounds (none for a global window), the keys, the state columns and the
+        result columns.
     """
     table = plan.typed(events)
     if table.steps is None:
@@ -142,7 +144,7 @@ def to_partials(events: DataFrame, plan: GoldPlan) -> DataFrame:
 
 
 def _steps(table: GoldTable) -> tuple[list[Column], list[Column], list[Column]]:
-    """Give what events are grouped by, what is aggregated, and the columns of the outcome."""
+    """Return the grouping columns, the aggregates and the output columns."""
     has_bounds = not isinstance(table.window, GlobalWindow)
     grouping = [F.col(key) for key in table.keys]
     if has_bounds:

@@ -1,4 +1,4 @@
-"""Kafka: topics as a source, offsets, schema registries, and a local broker for trials."""
+"""Kafka: topics as sources, offsets, schema registries, and a local broker for trials."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tidelake.errors import MachineError
 
 
 def imported(what: str, *modules: str) -> list[Any]:
-    """Import modules of the extra ``kafka``; a MachineError names what is not installed."""
+    """Import modules of the extra ``kafka``; raise a MachineError if ``what`` is not installed."""
     try:
         return [import_module(module) for module in modules]
     except ImportError as error:

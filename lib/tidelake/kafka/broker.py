@@ -1,7 +1,7 @@
-"""Run Apache Kafka as one process on the loopback: broker and controller in one, no container.
+"""Run a local Apache Kafka broker and controller as one process, without a container.
 
-A broker's settings, log and topics stay in its folder when it is stopped or killed. Its process
-outlives the one that started it.
+It listens on the loopback interface. Its settings, log and topics are kept in its folder when it is
+stopped or killed. The process outlives the one that started it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _HOST = "127.0.0.1"
 _STATE, _LOG, _SETTINGS = "broker.json", "kafka.log", "server.properties"
 _MAIN, _FORMAT = "kafka.Kafka", "kafka.tools.StorageTool"
 _JARS = "kafka-broker.lock"
-# Enough for a laptop's topics: Kafka relies on the cache of the operating system.
+# Enough for topics on a laptop: Kafka relies on the page cache of the operating system.
 _HEAP = ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC")
 _QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
-_START_SECONDS, _STOP_SECONDS, _LOOK_SECONDS = 60.0, 30.0, 0.2
-_FREED_SECONDS = 3.0
-# A request of Kafka's protocol for the versions that a broker supports.
+_START_SECONDS, _STOP_SECONDS, _POLL_SECONDS = 60.0, 30.0, 0.2
+_PORT_SECONDS = 3.0
+# A Kafka ApiVersions request.
 _API_VERSIONS = bytes.fromhex("0000000d 0012 0000 00000001 0003 746c6b".replace(" ", ""))
 
 
@@ -51,16 +51,16 @@ class Broker:
 
     @property
     def runs(self) -> bool:
-        """Whether its process exists, and is a broker of its folder."""
+        """Whether its process is running and is the broker of its folder."""
         try:
             words = Path(f"/proc/{self.process}/cmdline").read_bytes().split(b"\0")
         except OSError:
-            return not Path("/proc/self").exists() and _lives(self.process)
+            return not Path("/proc/self").exists() and _is_running(self.process)
         return _MAIN.encode() in words and str(Path(self.folder) / _SETTINGS).encode() in words
 
     @property
     def answers(self) -> bool:
-        """Whether it answers in Kafka's protocol."""
+        """Whether it answers a Kafka request."""
         try:
             with socket.create_connection((_HOST, self.port), timeout=1) as link:
                 link.settimeout(2)
@@ -98,7 +98,7 @@ def up(folder: Path, port: int) -> Broker:
             )
         return running
     port = port or _free_port()
-    if not _gets_free(port):
+    if not _wait_for_port(port):
         raise UsageError(f"port {port} is taken. Name another: tidelake kafka up --port {port + 1}")
     command = _java_command()
     folder.mkdir(parents=True, exist_ok=True)
@@ -110,38 +110,38 @@ def up(folder: Path, port: int) -> Broker:
             stdout=log,
             stderr=log,
             cwd=folder,
-            # A Ctrl-C in this terminal must not end it.
+            # So that Ctrl-C in this terminal does not end it.
             start_new_session=True,
         )
     broker = Broker(str(folder), port, started.pid)
     (folder / _STATE).write_text(json.dumps(asdict(broker)), encoding="utf-8")
-    until = time.monotonic() + _START_SECONDS
+    deadline = time.monotonic() + _START_SECONDS
     while not broker.answers:
         if started.poll() is not None:
             raise _not_started(folder)
-        if time.monotonic() > until:
+        if time.monotonic() > deadline:
             kill(broker)
             raise _not_started(folder)
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
     return broker
 
 
 def down(folder: Path) -> bool:
-    """Stop the broker of a folder, and return whether one ran; its topics stay."""
+    """Stop the broker of a folder and return whether one was running; its topics are kept."""
     broker = find(folder)
     if broker is None or not broker.runs:
         return False
     os.kill(broker.process, signal.SIGTERM)
-    if not _ends(broker):
+    if not _wait_for_end(broker):
         kill(broker)
     return True
 
 
 def kill(broker: Broker) -> None:
-    """Kill a broker's process, as a power cut would."""
+    """Kill a broker's process with SIGKILL, to simulate a crash."""
     if broker.runs:
         os.kill(broker.process, signal.SIGKILL)
-        _ends(broker)
+        _wait_for_end(broker)
 
 
 def log_tail(folder: Path, lines: int = 20) -> str:
@@ -153,22 +153,22 @@ def log_tail(folder: Path, lines: int = 20) -> str:
 
 def _not_started(folder: Path) -> MachineError:
     last = log_tail(folder, 3)
-    return MachineError(f"the broker did not start. Its own words are in {folder / _LOG}:\n{last}")
+    return MachineError(f"the broker did not start. The end of its log {folder / _LOG}:\n{last}")
 
 
-def _ends(broker: Broker) -> bool:
-    until = time.monotonic() + _STOP_SECONDS
+def _wait_for_end(broker: Broker) -> bool:
+    deadline = time.monotonic() + _STOP_SECONDS
     while broker.runs:
         # A child process stays in the process table until it is waited for.
         with contextlib.suppress(ChildProcessError):
             os.waitpid(broker.process, os.WNOHANG)
-        if time.monotonic() > until:
+        if time.monotonic() > deadline:
             return False
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
     return True
 
 
-def _lives(process: int) -> bool:
+def _is_running(process: int) -> bool:
     try:
         os.kill(process, 0)
     except OSError:
@@ -182,9 +182,9 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _gets_free(port: int) -> bool:
-    """Wait for a port to be free: a broker that was just killed still holds its port."""
-    until = time.monotonic() + _FREED_SECONDS
+def _wait_for_port(port: int) -> bool:
+    """Wait until a port is free: a broker that was just killed still holds its port."""
+    deadline = time.monotonic() + _PORT_SECONDS
     while True:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -192,13 +192,13 @@ def _gets_free(port: int) -> bool:
                 probe.bind((_HOST, port))
                 return True
             except OSError:
-                if time.monotonic() > until:
+                if time.monotonic() > deadline:
                     return False
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
 
 
 def _java_command() -> list[str]:
-    """Return the command that runs a class of Kafka's."""
+    """Return the command line prefix for running a class of Kafka."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     try:
@@ -207,7 +207,7 @@ def _java_command() -> list[str]:
         raise MachineError(
             "PySpark is not installed. Install it with: pip install 'tidelake[local]'"
         ) from error
-    # The lock has no Scala library, since Spark brings its own.
+    # The lock has no Scala library, because Spark includes it.
     scala = (Path(pyspark.__file__).parent / "jars").glob("scala-library-*.jar")
     jars = [*ensure_jars(read_lock(conf_file(_JARS))), *scala]
     if java is None or not Path(java).exists():
@@ -241,7 +241,7 @@ def _prepare(folder: Path, port: int, command: list[str], log: int) -> None:
     if (folder / "topics" / "meta.properties").exists():
         return
     cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    # With an equals sign, because an id may begin with a dash.
+    # With an equals sign, because an id may start with a dash.
     formatted = subprocess.run(
         [*command, _FORMAT, "format", f"--cluster-id={cluster}", "-c", str(folder / _SETTINGS)],
         stdin=subprocess.DEVNULL,

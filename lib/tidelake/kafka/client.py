@@ -1,6 +1,6 @@
-"""Use Kafka brokers without Spark, whose JVM takes seconds to start.
+"""Access Kafka brokers without Spark, whose JVM takes seconds to start.
 
-Errors: MachineError where the client is not installed, SourceError where no broker answers.
+All functions raise MachineError if the client is not installed, SourceError if no broker answers.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _LOGIN = re.compile(r"\b(username|password)\s*=\s*\"([^\"]*)\"")
 
 
 def refuse_unreachable(bootstrap: str) -> None:
-    """Check that one of the brokers (``host:port``, with commas) accepts a connection.
+    """Check that one of the brokers (``host:port``, comma-separated) accepts a connection.
 
-    Kafka's own clients try for minutes.
+    Kafka's own clients retry for minutes.
     """
     reasons = _unreachable(bootstrap)
     if reasons:
@@ -42,30 +42,30 @@ def refuse_unreachable(bootstrap: str) -> None:
 
 
 class Contact:
-    """Report once when no broker can be reached any more, and once when one can again.
+    """Report once when the brokers become unreachable, and once when they are back.
 
     The clients that Spark uses report nothing until they give up.
     """
 
     def __init__(self, bootstrap: str, say: Callable[[str], None]) -> None:
-        """Assume that a broker can be reached; ``say`` receives the lines."""
+        """Start in the reachable state; ``say`` receives the messages."""
         self._bootstrap, self._say = bootstrap, say
-        self._looked_at, self._is_lost = time.monotonic(), False
+        self._checked_at, self._is_lost = time.monotonic(), False
 
     def look(self) -> None:
-        """Try to connect, at most every few seconds."""
-        if time.monotonic() - self._looked_at < _EVERY_SECONDS:
+        """Try to connect, at most every few seconds, and report a change."""
+        if time.monotonic() - self._checked_at < _EVERY_SECONDS:
             return
         reasons = _unreachable(self._bootstrap)
         if reasons and not self._is_lost:
             self._say(f"bronze  waits: no Kafka broker can be reached ({reasons})")
         elif self._is_lost and not reasons:
             self._say("bronze  goes on: a Kafka broker can be reached again")
-        self._looked_at, self._is_lost = time.monotonic(), bool(reasons)
+        self._checked_at, self._is_lost = time.monotonic(), bool(reasons)
 
 
 def _unreachable(bootstrap: str) -> str:
-    """Return why none of the brokers accepts a connection, or "" where one does."""
+    """Return why none of the brokers accepts a connection, or "" if one does."""
     reasons = []
     for address in bootstrap.split(","):
         host, _, port = address.strip().rpartition(":")
@@ -78,42 +78,42 @@ def _unreachable(bootstrap: str) -> str:
 
 
 def ends_of(source: KafkaSource, reached: Offsets) -> Offsets:
-    """Return the offset after the last record of each partition in ``reached``.
+    """Return the end offset of each partition in ``reached``.
 
     Raises:
-        SourceError: No broker answers, or the client does not take the source's options.
+        SourceError: No broker answers, or the client does not accept the source's options.
         UsageError: An option refers to a variable that is not set.
     """
     refuse_unreachable(source.bootstrap)
     kafka, administration = _library()
     latest = administration.OffsetSpec.latest()
-    asked = {
+    requests = {
         kafka.TopicPartition(name, int(partition)): latest
         for name, partitions in reached.items()
         for partition in partitions
     }
     ends: Offsets = {}
-    with _asking(kafka, source.bootstrap):
+    with _requesting(kafka, source.bootstrap):
         options = client_options(resolved(source.options))
         admin = administration.AdminClient(_settings(source.bootstrap) | options)
-        for one, future in admin.list_offsets(asked, request_timeout=_SECONDS).items():
-            ends.setdefault(one.topic, {})[str(one.partition)] = future.result(_SECONDS).offset
+        for place, future in admin.list_offsets(requests, request_timeout=_SECONDS).items():
+            ends.setdefault(place.topic, {})[str(place.partition)] = future.result(_SECONDS).offset
     return ends
 
 
 def client_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Translate a source's options, which are those of Kafka's Java client, for librdkafka.
+    """Translate a source's options from Kafka's Java client to librdkafka.
 
     Most names are the same; the login is taken from the JAAS text. Certificate stores in Java's
-    formats have no counterpart, and the client's error names them.
+    formats have no counterpart; the client rejects them by name.
     """
-    ours = {name.removeprefix("kafka."): value for name, value in options.items()}
-    login = dict(_LOGIN.findall(ours.pop(_JAAS, "")))
-    return ours | {f"sasl.{name}": value for name, value in login.items()}
+    translated = {name.removeprefix("kafka."): value for name, value in options.items()}
+    login = dict(_LOGIN.findall(translated.pop(_JAAS, "")))
+    return translated | {f"sasl.{name}": value for name, value in login.items()}
 
 
 class TopicRecord(NamedTuple):
-    """A record of a topic; ``value`` is empty where it has none."""
+    """A record of a topic; ``value`` is empty for a null value."""
 
     partition: int
     offset: int
@@ -121,9 +121,9 @@ class TopicRecord(NamedTuple):
 
 
 def first_records(of: Address, *, count: int) -> list[TopicRecord]:
-    """Read at most ``count`` records, evenly from the beginnings of the partitions.
+    """Read at most ``count`` records, evenly from the starts of the partitions.
 
-    The broker keeps no offsets of it.
+    No offsets are committed to the broker.
 
     Raises:
         SourceError: No broker answers, there is no such topic, or it is empty.
@@ -136,12 +136,12 @@ def first_records(of: Address, *, count: int) -> list[TopicRecord]:
             # Required, but unused: partitions are assigned.
             "group.id": "tidelake-init",
             "enable.auto.commit": False,
-            # The last offset may be a transaction's marker, which is no record.
+            # The last offset may be a transaction marker, which is not a record.
             "enable.partition.eof": True,
         }
     )
     try:
-        with _asking(kafka, of.bootstrap):
+        with _requesting(kafka, of.bootstrap):
             found = list(_consume(kafka, consumer, of, count))
     finally:
         consumer.close()
@@ -231,7 +231,7 @@ def _ensure_topic(kafka: Any, administration: Any, to: Address) -> int:
     except kafka.KafkaException as error:
         if error.args[0].code() != kafka.KafkaError.TOPIC_ALREADY_EXISTS:
             raise TidelakeError(
-                f"{to.bootstrap} did not make the topic {to.topic}: {error.args[0].str()}"
+                f"{to.bootstrap} did not create the topic {to.topic}: {error.args[0].str()}"
             ) from error
         found = admin.list_topics(to.topic, timeout=_PRODUCE_SECONDS).topics[to.topic]
         return len(found.partitions)
@@ -247,8 +247,10 @@ def _settings(bootstrap: str) -> dict[str, Any]:
 
 
 @contextmanager
-def _asking(kafka: Any, bootstrap: str) -> Iterator[None]:
+def _requesting(kafka: Any, bootstrap: str) -> Iterator[None]:
     try:
         yield
     except kafka.KafkaException as error:
-        raise SourceError(f"{bootstrap} does not tell: {error.args[0].str()}") from error
+        raise SourceError(
+            f"the request to Kafka at {bootstrap} failed: {error.args[0].str()}"
+        ) from error

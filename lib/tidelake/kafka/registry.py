@@ -13,7 +13,7 @@ from tidelake.errors import SourceError
 from tidelake.kafka import imported
 
 _SECONDS = 10
-_NOT_FOUND, _WHO = 404, (401, 403)
+_NOT_FOUND, _DENIED = 404, (401, 403)
 _SHOWN = 300
 
 
@@ -33,7 +33,7 @@ class Version(NamedTuple):
 def versions_of(registry: Registry) -> list[Version]:
     """List the versions of the subject, oldest first.
 
-    Not single ids: broken records may have any number of them.
+    Not looked up by the ids in records, because corrupt records may have any number of them.
 
     Raises:
         SourceError: The registry does not answer, has no such subject, or refuses access.
@@ -47,46 +47,46 @@ def versions_of(registry: Registry) -> list[Version]:
         settings["basic.auth.user.info"] = resolved({name: registry.credentials})[name]
     client = library.SchemaRegistryClient.new_client(settings)
     subject = registry.subject
-    with _asking(registry):
+    with _requesting(registry):
         numbers = sorted(client.get_versions(subject))
         found = [client.get_version(subject, number) for number in numbers]
     return [
         Version(
-            int(one.version),
-            int(one.schema_id),
-            one.schema.schema_str,
-            one.schema.schema_type or "AVRO",
-            not one.schema.references,
+            int(version.version),
+            int(version.schema_id),
+            version.schema.schema_str,
+            version.schema.schema_type or "AVRO",
+            not version.schema.references,
         )
-        for one in found
+        for version in found
     ]
 
 
 @contextmanager
-def _asking(registry: Registry) -> Iterator[None]:
+def _requesting(registry: Registry) -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # The client lets through whatever its transport raises.
+    except Exception as error:  # The client passes on whatever its transport raises.
         status = getattr(error, "http_status_code", None)
         if status == _NOT_FOUND:
-            told = f"the schema registry at {registry.url} has no subject {registry.subject}"
+            problem = f"the schema registry at {registry.url} has no subject {registry.subject}"
             remedy = "Check source.registry.subject"
         elif status is not None:
-            told = f"the schema registry at {registry.url} answered {status}"
-            remedy = "Check source.registry.credentials" if status in _WHO else "Look at it"
-            remedy += ", then run again"
+            problem = f"the schema registry at {registry.url} answered {status}"
+            what = "source.registry.credentials" if status in _DENIED else "the registry"
+            remedy = f"Check {what}, then run again"
         else:
             kind = type(error).__name__
-            told = f"the schema registry at {registry.url} cannot be reached ({kind})"
+            problem = f"the schema registry at {registry.url} cannot be reached ({kind})"
             remedy = "Check source.registry.url, then run again"
-        raise SourceError(f"{told}. No row was decided. {remedy}.") from error
+        raise SourceError(f"{problem}. No row was processed. {remedy}.") from error
 
 
 def incompatibility(new: str, old: str, rule: Compatibility) -> str:
-    """Return why a schema is not compatible with the version before it, or "".
+    """Return why a schema is incompatible with the previous version, or "".
 
-    Under ``backward`` the new schema can read records of the old one, under ``forward`` the old
-    schema those of the new one, under ``full`` both.
+    ``backward``: the new schema can read records of the old one; ``forward``: the old schema can
+    read records of the new one; ``full``: both.
     """
     if rule == "none":
         return ""
@@ -95,14 +95,14 @@ def incompatibility(new: str, old: str, rule: Compatibility) -> str:
     try:
         newer, older = schemas.parse(new), schemas.parse(old)
     except errors.AvroException as error:
-        return f"one of them cannot be read: {str(error)[:_SHOWN]}"
+        return f"a schema cannot be parsed: {str(error)[:_SHOWN]}"
     pairs = [(newer, older)] if rule in ("backward", "full") else []
     pairs += [(older, newer)] if rule in ("forward", "full") else []
     for reader, writer in pairs:
-        found = checks.ReaderWriterCompatibilityChecker().get_compatibility(reader, writer)
-        if found.compatibility is not checks.SchemaCompatibilityType.compatible:
-            # The library's sets have no order.
-            kinds = sorted(str(kind.value).replace("_", " ") for kind in found.incompatibilities)
-            told = f"{', '.join(dict.fromkeys(kinds))}: {'; '.join(sorted(found.messages))}"
-            return told[:_SHOWN]
+        result = checks.ReaderWriterCompatibilityChecker().get_compatibility(reader, writer)
+        if result.compatibility is not checks.SchemaCompatibilityType.compatible:
+            # Sorted because the library returns sets.
+            kinds = sorted(str(kind.value).replace("_", " ") for kind in result.incompatibilities)
+            reason = f"{', '.join(dict.fromkeys(kinds))}: {'; '.join(sorted(result.messages))}"
+            return reason[:_SHOWN]
     return ""

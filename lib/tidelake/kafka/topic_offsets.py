@@ -1,4 +1,4 @@
-"""Offsets of Kafka topics: in a checkpoint's batches, their differences and sums."""
+"""Offsets of Kafka topics: read them from checkpoints, compare and sum them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _FIRST_INPUT = 2
 
 
 def behind(reached: Offsets, ends: Offsets) -> Offsets:
-    """Return how many offsets each partition has between ``reached`` and its end.
+    """Return the number of offsets of each partition between ``reached`` and its end.
 
-    Not every offset is a record: markers of transactions have one, and compacted records. A topic
-    without ends is left out.
+    Not every offset is a record: transaction markers and compacted records have offsets too. Topics
+    without ends are omitted.
     """
     return {
         name: {
@@ -29,7 +29,7 @@ def behind(reached: Offsets, ends: Offsets) -> Offsets:
 
 
 def between(before: Offsets, after: Offsets) -> int:
-    """Count the offsets between two positions, in partitions that both have."""
+    """Count the offsets between two positions, over the partitions in both."""
     return sum(
         end - before[name][partition]
         for name, partitions in after.items()
@@ -52,9 +52,9 @@ def planned_offsets(checkpoint: Folder, batch: int) -> Offsets:
 
 
 def begun_offsets(checkpoint: Folder, batch: int) -> Offsets | None:
-    """Read the start offsets of a planned micro-batch; None where the checkpoint has none.
+    """Read the start offsets of a planned micro-batch; None if the checkpoint has none.
 
-    Partitions without one start at their first offset.
+    Partitions that are missing from them start at their first offset.
     """
     before = planned_offsets(checkpoint, batch - 1)
     if before:
@@ -62,18 +62,18 @@ def begun_offsets(checkpoint: Folder, batch: int) -> Offsets | None:
     first = checkpoint / "sources" / "0" / "0"
     if not first.exists():
         return None
-    # A zero byte comes first, for the sake of Spark 2.1.
+    # The file starts with a zero byte, for compatibility with Spark 2.1.
     return dict(json.loads(first.read_text(encoding="utf-8").splitlines()[-1]))
 
 
 def differs(reached: Offsets, known: Mapping[str, Mapping[str, int]]) -> str:
     """Describe the first difference between two sets of offsets, or return ""."""
     for topic in sorted(reached.keys() | known.keys()):
-        ours, theirs = reached.get(topic, {}), known.get(topic, {})
-        for partition in sorted(ours.keys() | theirs.keys(), key=int):
-            if ours.get(partition) != theirs.get(partition):
+        read, committed = reached.get(topic, {}), known.get(topic, {})
+        for partition in sorted(read.keys() | committed.keys(), key=int):
+            if read.get(partition) != committed.get(partition):
                 return (
-                    f"{topic} partition {partition} at offset {ours.get(partition)}, "
-                    f"bronze at {theirs.get(partition)}"
+                    f"{topic} partition {partition} at offset {read.get(partition)}, "
+                    f"bronze at {committed.get(partition)}"
                 )
     return ""

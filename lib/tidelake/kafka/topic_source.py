@@ -1,7 +1,8 @@
-"""Read Kafka topics with Spark, and describe them with Spark's own Kafka client.
+"""Read Kafka topics with Spark, and describe them with Spark's Kafka client.
 
-A stream notices lost records only when it reads them, and never where a topic was deleted, created
-again and has grown past the old offsets. So each bronze commit records topic ids.
+A stream detects lost records only when it reads their offsets. It cannot detect that a topic was
+deleted and recreated if the new one has grown past the old offsets, so bronze commits record topic
+ids.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _CLIENT = "kafka."
 
 
 def read_topics(spark: SparkSession, source: KafkaSource) -> DataFrame:
-    """Open topics as a stream of Kafka's own columns; errors as in :func:`client_options`."""
+    """Open topics as a stream with Kafka's columns; errors as in :func:`client_options`."""
     return spark.readStream.format("kafka").options(**options_of(source)).load()
 
 
@@ -42,17 +43,17 @@ def options_of(source: KafkaSource) -> dict[str, str]:
         milliseconds = int(datetime.fromisoformat(source.starting).timestamp() * 1000)
         starting = {
             "startingTimestamp": str(milliseconds),
-            # A partition without a record since then starts at the next one.
+            # A partition without a record since then starts at its end.
             "startingOffsetsByTimestampStrategy": "latest",
         }
-    of_the_source = {
+    configured = {
         "subscribe": source.topic,
         "subscribePattern": source.pattern,
         "maxOffsetsPerTrigger": source.max_offsets_per_trigger,
         "minPartitions": source.min_partitions,
     }
     return {
-        **{name: str(value) for name, value in of_the_source.items() if value},
+        **{name: str(value) for name, value in configured.items() if value},
         **starting,
         "kafka.isolation.level": "read_committed",
         "kafkaConsumer.pollTimeoutMs": str(_POLL_MILLISECONDS),
@@ -63,7 +64,7 @@ def options_of(source: KafkaSource) -> dict[str, str]:
 
 
 def client_options(source: KafkaSource) -> dict[str, str]:
-    """Return the options of Kafka's Java client: the brokers, and the source's own.
+    """Return the options of Kafka's Java client: the brokers, and the source's options.
 
     Raises:
         UsageError: An option refers to a variable that is not set.
@@ -73,9 +74,9 @@ def client_options(source: KafkaSource) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic at the broker, whose id changes when it is deleted and created again.
+    """A topic at the broker; its id changes when it is deleted and recreated.
 
-    ``held`` has the first offset of each partition that is still there, and the one after the last.
+    ``held`` has the first available and the end offset of each partition.
     """
 
     id: str
@@ -83,17 +84,17 @@ class Topic:
 
     @property
     def ends(self) -> dict[str, int]:
-        """The offset after the last, by partition."""
+        """The end offset of each partition."""
         return {partition: end for partition, (_, end) in self.held.items()}
 
 
-def look_at(
+def describe_topics(
     spark: SparkSession, source: KafkaSource, names: Collection[str]
 ) -> dict[str, Topic] | None:
     """Describe the topics that exist, by name.
 
     Returns:
-        None where Spark's JVM cannot be reached, as through Spark Connect.
+        None if Spark's JVM cannot be accessed, as with Spark Connect.
 
     Raises:
         SourceError: The broker does not answer.
@@ -104,12 +105,12 @@ def look_at(
     if not names:
         return {}
     with _admin(jvm, source) as admin:
-        known = _got(jvm, admin.listTopics().names())
+        known = _result(jvm, admin.listTopics().names())
         wanted = jvm.java.util.ArrayList()
         for name in names:
             if known.contains(name):
                 wanted.add(name)
-        found = _got(jvm, admin.describeTopics(wanted).allTopicNames())
+        found = _result(jvm, admin.describeTopics(wanted).allTopicNames())
         return {
             name: Topic(about.topicId().toString(), _held(jvm, admin, name, about))
             for name in names
@@ -118,26 +119,26 @@ def look_at(
 
 
 def lost(reached: Offsets, ids: Mapping[str, str], topics: Mapping[str, Topic]) -> str:
-    """Describe the first loss of records that were not read yet, or return ""."""
+    """Describe the first loss of unread records, or return ""."""
     for name, partitions in reached.items():
         now = topics.get(name)
         if now is None:
-            return f"{name} does not exist any more"
+            return f"{name} no longer exists"
         if ids.get(name, now.id) != now.id:
             return made_anew(name)
-        for partition, taken in partitions.items():
+        for partition, read in partitions.items():
             first, end = now.held.get(partition, (0, 0))
             place = f"{name} partition {partition}"
-            if first > taken:
-                return f"{place}: offsets {taken} to {first - 1} are gone, and were not taken"
-            if end < taken:
-                return f"{place}: ends at offset {end}, and was taken up to {taken}"
+            if first > read:
+                return f"{place}: offsets {read} to {first - 1} are gone, and were not read"
+            if end < read:
+                return f"{place}: ends at offset {end}, but was read up to {read}"
     return ""
 
 
 def made_anew(name: str) -> str:
-    """Return the message that a topic was deleted and created again."""
-    return f"{name} was deleted and made anew: its offsets are those of other records"
+    """Return the message that a topic was deleted and recreated."""
+    return f"{name} was deleted and recreated: its offsets refer to other records"
 
 
 @contextmanager
@@ -163,21 +164,21 @@ def _admin(jvm: Any, source: KafkaSource) -> Iterator[Any]:
 
 
 def _held(jvm: Any, admin: Any, name: str, about: Any) -> dict[str, tuple[int, int]]:
-    """Return the first offset of each partition, and the one after its last."""
+    """Return the first available and the end offset of each partition."""
     spec = jvm.org.apache.kafka.clients.admin.OffsetSpec
     numbers = [partition.partition() for partition in about.partitions()]
     places = {n: jvm.org.apache.kafka.common.TopicPartition(name, n) for n in numbers}
     found = []
     for edge in (spec.earliest(), spec.latest()):
-        asked = jvm.java.util.HashMap()
+        requests = jvm.java.util.HashMap()
         for place in places.values():
-            asked.put(place, edge)
-        found.append(_got(jvm, admin.listOffsets(asked).all()))
+            requests.put(place, edge)
+        found.append(_result(jvm, admin.listOffsets(requests).all()))
     return {
         str(n): (int(found[0].get(place).offset()), int(found[1].get(place).offset()))
         for n, place in places.items()
     }
 
 
-def _got(jvm: Any, future: Any) -> Any:
+def _result(jvm: Any, future: Any) -> Any:
     return future.get(_ADMIN_SECONDS, jvm.java.util.concurrent.TimeUnit.SECONDS)

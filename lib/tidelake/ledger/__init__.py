@@ -1,1 +1,1 @@
-"""The ledger: commits as the record of every row, read without Spark and compared with tables."""
+"""The ledger: row counts from commits, read without Spark and compared with the tables."""

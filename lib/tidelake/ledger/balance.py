@@ -1,9 +1,9 @@
 """Compare the metadata of commits with each other and with the tables' rows.
 
 For topics, the offsets that bronze's batches read are compared with bronze's rows. There are more
-offsets than records: the marker that ends a transaction has one, and so have records that were
-aborted or compacted away. So a missing offset alone is no loss; commits also say how many records
-their batch read of each partition, from where and up to where.
+offsets than records: transaction markers and records that were aborted or compacted away have
+offsets too. So a missing offset alone is not a loss; commits also record how many records their
+batch read from each partition, with start and end offset.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Tally:
-    """A table's rows as counted in the table, by generation and batch; bronze has one entry.
+    """A table's rows, counted in the table by generation and batch; bronze has one entry.
 
     ``records`` is the number of distinct record ids of bronze, None for other tables.
     """
@@ -61,7 +61,7 @@ class Tally:
 
     @property
     def rows(self) -> int:
-        """The rows of all batches."""
+        """The number of rows of all batches."""
         return sum(mark.rows for mark in self.batches.values())
 
     @property
@@ -75,7 +75,7 @@ class Batch:
     """One committed batch of silver.
 
     By Delta's statistics it read ``taken`` rows of bronze and ``returned`` rows of the requeue. In
-    the first batch of a generation, ``erased`` is what an erasure removed from earlier ones.
+    the first batch of a generation, ``erased`` lists what an erasure removed from earlier batches.
     """
 
     number: int
@@ -88,7 +88,7 @@ class Batch:
 
     @staticmethod
     def of(commit: Commit) -> Batch:
-        """Read a batch from silver's commit."""
+        """Build a batch from silver's commit."""
         note = SilverNote.of(commit)
         return Batch(
             number=commit.batch,
@@ -102,9 +102,9 @@ class Batch:
 
 
 def tally(lake: Lake, table: Table, closed: ClosedBatch | None) -> Tally:
-    """Count a table's rows by batch, without those after ``closed``.
+    """Count a table's rows by batch, excluding batches after ``closed``.
 
-    Where ``closed`` is None, count all rows of bronze, which have no batch number.
+    If ``closed`` is None, count all rows of bronze, which have no batch number.
     """
     if not table.exists:
         return Tally({})
@@ -149,7 +149,7 @@ def problems_of(
     pending: int,
     requeued: int,
 ) -> Iterator[str]:
-    """Describe what does not add up, the earliest first."""
+    """Describe the imbalances, the earliest first."""
     yield from _bronze_problems(taken, tables["bronze"])
     erased = [one for batch in batches for one in batch.erased]
     # The rows that erasures removed, by batch and fate.
@@ -212,14 +212,14 @@ def _batch_problems(
         rows = sum(count.rows for count in counts) - gone.rows
         held = tables[fate].batches.get(key, Mark())
         if rows != held.rows:
-            yield f"{place}: {rows:,} rows are booked as {fate}, {held.rows:,} are there"
+            yield f"{place}: its commit counts {rows:,} rows as {fate}, the table has {held.rows:,}"
         elif not fingerprint_of(counts).minus(gone.fingerprint).agrees(held.fingerprint):
-            yield f"{place}: its rows booked as {fate} are not those that are there"
+            yield f"{place}: its commit and the table have different rows as {fate}"
 
 
 @dataclass
 class _Partition:
-    """A partition by bronze's commits; None for what commits of earlier versions do not have."""
+    """A partition's offsets by bronze's commits; None if commits of earlier versions lack them."""
 
     name: str
     first: int | None
@@ -228,12 +228,12 @@ class _Partition:
     problems: list[str] = field(default_factory=list)
 
     def add(self, batch: int, begins: int | None, end: int, read: int | None) -> None:
-        told = f"bronze, batch {batch}: it read partition {self.name} from offset {begins} on, and"
+        what = f"bronze, batch {batch}: it read partition {self.name} from offset {begins} on, and"
         if begins is not None and begins > self.end:
             gone = _span(self.end, begins)
-            self.problems.append(f"{told} {gone} before that were never read")
+            self.problems.append(f"{what} {gone} before that were never read")
         elif begins is not None and begins < self.end:
-            self.problems.append(f"{told} {_span(begins, self.end)} had been read before")
+            self.problems.append(f"{what} {_span(begins, self.end)} had been read before")
         self.end = max(self.end, end)
         self.read = None if read is None or self.read is None else self.read + read
 
@@ -241,12 +241,12 @@ class _Partition:
 def topic_offsets(
     lake: Lake, bronze: Table, taken: Sequence[Commit]
 ) -> tuple[dict[str, int], list[str]]:
-    """Add up the offsets of topics that bronze's batches read, given newest first.
+    """Add up the topic offsets that bronze's batches read; ``taken`` are its commits, newest first.
 
     Returns:
-        ``offered``, the offsets between the start and the end of the batches, and ``taken``, the
-        rows that bronze holds of them; empty where bronze was not filled from Kafka. And what does
-        not add up, by partition.
+        Counts: ``offered``, the offsets between the start and the end of the batches, and
+        ``taken``, bronze's rows of them; empty if bronze was not filled from Kafka. Then the
+        imbalances, by partition.
     """
     partitions = _partitions(taken)
     if not partitions:
@@ -269,8 +269,8 @@ def topic_offsets(
         if one.read is not None and rows != one.read and not erased:
             problems.append(f"{counted}, {one.read:,} records were read")
         if rows and (least < first or most >= one.end):
-            told = f"bronze holds offsets {_span(least, most + 1)} of partition {one.name}"
-            problems.append(f"{told}, its batches read {_span(first, one.end)}")
+            held_span = f"bronze holds offsets {_span(least, most + 1)} of partition {one.name}"
+            problems.append(f"{held_span}, its batches read {_span(first, one.end)}")
         if rows > one.end - first:
             problems.append(f"{counted}, its batches read {one.end - first:,} offsets")
     return {"offered": offered, "taken": sum(rows for rows, *_ in held.values())}, problems
@@ -279,7 +279,7 @@ def topic_offsets(
 def _partitions(taken: Sequence[Commit]) -> dict[tuple[str, str], _Partition]:
     found: dict[tuple[str, str], _Partition] = {}
     for commit in reversed(taken):
-        # The commit of an erasure carries the metadata of the last batch.
+        # An erasure's commit repeats the metadata of the last batch: do not count it twice.
         if commit.batch < 0 or ERASED in commit.note:
             continue
         begins, read = commit.note.get("from"), commit.note.get("read")

@@ -1,4 +1,4 @@
-"""The commits and landed files of a pipeline, which all reports read, and the hops' backlogs."""
+"""Read a pipeline's commits and landed files for reports, and count the hops' backlogs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RECENT = timedelta(hours=1)
 
 
 def require_tables(lake: Lake, pipeline: str) -> None:
-    """Raise a UsageError for a pipeline that has not run, having no tables under this root."""
+    """Raise a UsageError if a pipeline has no tables under this root, as it has not run."""
     if not lake.bronze(pipeline).exists:
         raise UsageError(
             f"{pipeline} has no tables {lake.place}. Fill them with: tidelake run {pipeline}"
@@ -30,15 +30,15 @@ def require_tables(lake: Lake, pipeline: str) -> None:
 
 
 def require_table(table: Table, pipeline: str) -> None:
-    """Raise a UsageError for a table that a run of the pipeline has not made yet."""
+    """Raise a UsageError if no run of the pipeline has created the table yet."""
     if not table.exists:
         raise UsageError(f"{table.name} does not exist yet. Fill it with: tidelake run {pipeline}")
 
 
 def history(lake: Lake, table: Table) -> list[Commit]:
-    """List our commits of a table, newest first.
+    """List Tidelake's commits of a table, newest first.
 
-    Commits beyond the log's retention come from ``ops.books``, to which each run copies them.
+    Commits beyond the log's retention are read from ``ops.books``, to which each run copies them.
     """
     logged = list(commits(table))
     oldest = oldest_version(table)
@@ -52,14 +52,14 @@ def history(lake: Lake, table: Table) -> list[Commit]:
     )
     for version, committed_at, rows, note in kept.rows:
         logged.append(Commit(version, committed_at, rows, json.loads(note)))
-        # Rows from before the table was rebuilt are no longer in it.
+        # Rows from before a rebuild are no longer in the table.
         if logged[-1].note.get(REBUILT):
             break
     return logged
 
 
 def newest_batches(table: Table) -> list[Commit]:
-    """List a table's batches of the last hour in which there were any, newest first."""
+    """List a table's batches of the hour up to its newest batch, newest first."""
     found: list[Commit] = []
     for commit in commits(table):
         if commit.batch < 0 or (found and found[0].written_at - commit.written_at > _RECENT):
@@ -69,19 +69,22 @@ def newest_batches(table: Table) -> list[Commit]:
 
 
 def offered_files(pipeline: Pipeline) -> Mapping[str, LandedFile] | None:
-    """List the landing folder; None where it cannot be listed, and for other sources."""
+    """List the landing folder; None if it cannot be listed, or for other sources."""
     if not isinstance(pipeline.source, FilesSource):
         return None
     try:
         return list_files(pipeline.source.path)
     except SourceError:
-        # Reports on the tables are useful even where the landing folder is gone.
+        # Reports on the tables are useful even if the landing folder is gone.
         return None
 
 
 @dataclass(frozen=True)
 class Backlog:
-    """How many files or rows wait for a hop, since when (UTC); how many recently came and went."""
+    """Files or rows waiting for a hop, the arrival of the oldest (UTC), and recent counts.
+
+    ``came`` counts those that arrived recently, ``taken`` those that the hop read recently.
+    """
 
     hop: str
     unit: str
@@ -91,24 +94,24 @@ class Backlog:
     taken: int
 
     def seconds(self, now: datetime) -> float:
-        """Return how long the oldest has waited; 0 where nothing waits."""
+        """Return how long the oldest has waited; 0 if nothing waits."""
         return 0.0 if self.oldest is None else max((now - self.oldest).total_seconds(), 0.0)
 
 
 class BacklogReader:
-    """Counts what waits for the hops of a pipeline; each commit of bronze is read once."""
+    """Counts the backlog of a pipeline's hops; reads each commit of bronze once."""
 
     def __init__(self, lake: Lake, pipeline: Pipeline) -> None:
-        """Read nothing yet."""
+        """Create a reader, without reading anything yet."""
         self._lake = lake
         self._pipeline = pipeline
         self._bronze = lake.bronze(pipeline.name)
-        # When each commit was written and the files that it took, newest first.
+        # The time of each commit and the files that it read, newest first.
         self._taken: list[tuple[datetime, Mapping[str, LandedFile]]] = []
         self._version = -1
 
     def taken_files(self) -> dict[str, LandedFile]:
-        """Return by path the files that bronze's commits name."""
+        """Return the files that bronze's commits name, by path."""
         if self._version < 0:
             new = history(self._lake, self._bronze)
         else:
@@ -121,14 +124,14 @@ class BacklogReader:
     def backlog(
         self, hop: Hop, reader: Table | None, *, now: datetime, lately: timedelta
     ) -> Backlog | None:
-        """Count what waits for a hop: files for bronze, else rows of the table that it follows.
+        """Count a hop's backlog: files for bronze, else rows of its input table.
 
-        A file waits since its last change: one that is copied with its old time counts as old.
-        ``reader`` is the hop's table whose commits say how far it has read, None before it was
-        made. ``lately`` is the time before ``now`` in which arrivals and reads are counted.
+        A file waits since its modification time: one copied with an old time counts as old.
+        ``reader`` is the hop's table, whose commits record how far it has read; None before it
+        exists. ``lately`` is the period before ``now`` in which arrivals and reads are counted.
 
         Returns:
-            None for bronze where its source is no files or the folder cannot be listed, and for a
+            None for bronze if its source is not files or the folder cannot be listed, and for a
             hop whose input does not exist yet.
         """
         since = now - lately
@@ -171,10 +174,10 @@ class BacklogReader:
 
 
 def _oldest(followed: Table, reached: Position) -> datetime | None:
-    """Find when the first commit was written that a reader has not wholly taken."""
+    """Return when the first commit was written that a reader has not fully read."""
     newer = takewhile(lambda one: one.version >= reached[0], commits(followed))
     behind = [one for one in newer if one.brought]
-    # The reader may have taken all files of the commit at its position.
+    # The reader may have read all files of the commit at its position.
     if behind and behind[-1].version == reached[0]:
         left = rows_between(followed, reached, (reached[0] + 1, -1))
         behind = behind if left else behind[:-1]
@@ -186,14 +189,20 @@ def _instant(milliseconds: int) -> datetime:
 
 
 def bronze_version_in(gold: Commit | None, silver: Sequence[Commit]) -> int:
-    """Return the first version of bronze that is not in a batch of gold; commits newest first."""
+    """Return the first version of bronze that gold's commit does not include.
+
+    ``silver`` are silver's commits, newest first.
+    """
     until = position(gold, "silver")
     held = next((one for one in silver if one.version < until[0]), None)
     return position(held, "bronze")[0]
 
 
 def first_arrival(bronze: Sequence[Commit], since: int, until: int | None) -> datetime | None:
-    """Find when the first rows between two versions of bronze arrived (UTC); newest first."""
+    """Return when the first rows between two versions of bronze arrived (UTC).
+
+    ``bronze`` are its commits, newest first.
+    """
     for one in reversed(bronze):
         if one.version >= since and (until is None or one.version < until) and one.brought:
             return from_json(one.note.get("ingested_at")) or one.written_at

@@ -1,4 +1,4 @@
-"""Answer SQL on tables by logical name: with DuckDB on Delta tables, on a catalog with Spark.
+"""Run SQL on tables by logical name: with DuckDB on Delta tables, with Spark on a catalog.
 
 A statement reads the current tables, given versions, or the consistent versions of an epoch.
 """
@@ -33,7 +33,7 @@ from tidelake.object_store import duckdb_secret
 from tidelake.visible import kind_of
 
 _T = TypeVar("_T")
-# DuckDB's COPY options by file extension. JSON has one row a line.
+# DuckDB's COPY options by file extension. JSON files have one row per line.
 _FORMATS = {".csv": "FORMAT csv, HEADER", ".parquet": "FORMAT parquet", ".json": "FORMAT json"}
 
 
@@ -45,31 +45,31 @@ class Answer:
     rows: tuple[tuple[Any, ...], ...]
 
     def as_dicts(self) -> list[dict[str, Any]]:
-        """Return each row as a dict; a UsageError where two columns have the same name."""
+        """Return each row as a dict; raise a UsageError if two columns have the same name."""
         if len(set(self.columns)) < len(self.columns):
-            raise UsageError("two columns have the same name; give one another with AS.")
+            raise UsageError("two columns have the same name; rename one with AS.")
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
 
 @dataclass(frozen=True)
 class AnswerFile:
-    """The file for an answer: written whole or not at all, replaced only with ``overwrite``."""
+    """The output file of an answer: written atomically, replaced only with ``overwrite``."""
 
     file: Path
     overwrite: bool = False
 
     def __post_init__(self) -> None:
-        """Raise a UsageError for a file that cannot be written."""
+        """Raise a UsageError if the file cannot be written."""
         if self.file.suffix.lower() not in _FORMATS:
             raise UsageError(
-                f"{self.file} ends in none of {', '.join(_FORMATS)}, which say how to write it."
+                f"{self.file} must end in one of {', '.join(_FORMATS)}, which sets its format."
             )
         if not self.file.parent.is_dir():
             raise UsageError(f"the folder {self.file.parent} does not exist.")
         if self.file.is_dir():
             raise UsageError(f"{self.file} is a folder.")
         if self.file.exists() and not self.overwrite:
-            raise UsageError(f"{self.file} exists already. Replace it with --overwrite.")
+            raise UsageError(f"{self.file} already exists. Replace it with --overwrite.")
 
 
 @dataclass(frozen=True)
@@ -82,16 +82,16 @@ class Epoch:
     versions: dict[str, int]
 
     def __str__(self) -> str:
-        """Name the epoch in a message."""
+        """Describe the epoch for a message."""
         return f"epoch {self.number} of {self.pipeline}, closed {self.closed_at:%Y-%m-%d %H:%M:%S}Z"
 
 
 def ask(lake: Lake, sql: str) -> Answer:
-    """Run one trusted SELECT in DuckDB's dialect; a UsageError where that fails."""
+    """Run one trusted SELECT in DuckDB's dialect; raise a UsageError if it fails."""
     wanted = tables_in(sql, lake, trusted=True)
     if lake.catalog is not None:
         return _ask_spark(lake, sql, wanted, {}, dialect=DUCKDB)
-    # Each statement has views in a database of its own.
+    # Create the views in a separate database, so that concurrent statements do not conflict.
     catalog = f"asked_{next(_numbers)}"
     with _instance().cursor() as connection:
         _prepare(connection, lake)
@@ -106,13 +106,13 @@ def ask(lake: Lake, sql: str) -> Answer:
 
 
 def ask_for_user(lake: Lake, sql: str, versions: Mapping[str, int] | None = None) -> Answer:
-    """Run one untrusted SELECT, which can access the tables that it names and nothing else.
+    """Run one untrusted SELECT, which can access only the tables that it names.
 
-    It is in DuckDB's dialect, on a catalog in Spark's. ``versions`` are those of tables, by logical
-    name, that are not read in their newest one.
+    The dialect is DuckDB's, or Spark's on a catalog. ``versions`` maps logical names to table
+    versions; other tables are read in their newest version.
 
     Raises:
-        UsageError: The statement is no query, is refused, or cannot be run.
+        UsageError: The statement is not a query, is refused, or fails.
     """
     if lake.catalog is not None:
         wanted = tables_in(sql, lake, dialect=SPARK)
@@ -124,7 +124,7 @@ def ask_for_user(lake: Lake, sql: str, versions: Mapping[str, int] | None = None
 def write_for_user(
     lake: Lake, sql: str, target: AnswerFile, versions: Mapping[str, int] | None = None
 ) -> int:
-    """Write the answer of :func:`ask_for_user` into a file, and return the number of rows.
+    """Write the answer of :func:`ask_for_user` to a file, and return the number of rows.
 
     Raises:
         UsageError: As for :func:`ask_for_user`.
@@ -154,17 +154,17 @@ def write_for_user(
 def ask_at_epoch(lake: Lake, sql: str) -> tuple[Answer, Epoch | None]:
     """Run one untrusted SELECT on the newest epoch that has all tables of the statement.
 
-    The epoch is None where the statement names no table.
+    The epoch is None if the statement names no table.
 
     Raises:
-        UsageError: No epoch has all of them, or its versions are gone; or as for
+        UsageError: No epoch has all tables, or files of its versions are gone; or as for
             :func:`ask_for_user`.
     """
     return _at_epoch(lake, sql, lambda versions: ask_for_user(lake, sql, versions))
 
 
 def write_at_epoch(lake: Lake, sql: str, target: AnswerFile) -> tuple[int, Epoch | None]:
-    """Write the answer of :func:`ask_at_epoch` into a file, and return the number of rows."""
+    """Write the answer of :func:`ask_at_epoch` to a file, and return the number of rows."""
     return _at_epoch(lake, sql, lambda versions: write_for_user(lake, sql, target, versions))
 
 
@@ -180,7 +180,7 @@ def _at_epoch(
     try:
         return read(epoch.versions), epoch
     except UsageError as error:
-        # The statement itself cannot read another file.
+        # An IO error means a missing table file: the statement cannot name other files.
         if not isinstance(error.__cause__, duckdb.IOException):
             raise
         pinned = ", ".join(f"version {epoch.versions[name]} of {name}" for name in sorted(names))
@@ -192,12 +192,12 @@ def _at_epoch(
 
 
 def _epoch_of(lake: Lake, names: Collection[str]) -> Epoch:
-    """Find the newest epoch that has all tables; a UsageError where there is none."""
-    # These tables describe the others, and are in no epoch.
+    """Find the newest epoch that has all tables; raise a UsageError if there is none."""
+    # The ops tables describe the others, and are in no epoch.
     unpinned = sorted(name for name in names if name.startswith("ops."))
     if unpinned:
         raise UsageError(
-            f"{', '.join(unpinned)} belongs to no epoch; ask for it without --consistent."
+            f"{', '.join(unpinned)} belongs to no epoch; query it without --consistent."
         )
     found = _newest_epoch(lake, names)
     if found is not None:
@@ -209,16 +209,16 @@ def _epoch_of(lake: Lake, names: Collection[str]) -> Epoch:
     if alone:
         raise UsageError(f"no epoch holds {', '.join(alone)} yet. Close one with: {runs}")
     raise UsageError(
-        f"{', '.join(sorted(names))} never stood together: an epoch holds the tables of one "
-        "pipeline and what they were made of. Ask for them apart, or without --consistent; "
-        f"tables of one pipeline stand together after: {runs}"
+        f"{', '.join(sorted(names))} are in no common epoch: an epoch holds the tables of one "
+        "pipeline and their inputs. Query them separately, or without --consistent; "
+        f"tables of one pipeline get a common epoch with: {runs}"
     )
 
 
 def _newest_epoch(lake: Lake, names: Collection[str]) -> Epoch | None:
     if not lake.epochs().exists:
         return None
-    # The names are those of existing tables, so they need no quoting.
+    # These are names of existing tables, so they need no quoting.
     wanted = " AND ".join(f"versions['{name}'] IS NOT NULL" for name in names)
     found = ask(
         lake,
@@ -232,7 +232,7 @@ def _newest_epoch(lake: Lake, names: Collection[str]) -> Epoch | None:
 def _for_user(
     lake: Lake, sql: str, versions: Mapping[str, int], *, writes: Path | None = None
 ) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open a database that can read the tables of an untrusted statement and write one file."""
+    """Open a database that can only read a statement's tables and write one file."""
     wanted = tables_in(sql, lake)
     with duckdb.connect() as connection:
         import_extension("delta", con=connection)
@@ -251,16 +251,16 @@ _numbers = itertools.count()
 
 @functools.cache
 def _instance() -> duckdb.DuckDBPyConnection:
-    """Keep one database for trusted statements: the first access to a Delta table takes 0.2 s."""
+    """Cache one database for trusted statements: its first access to a Delta table takes 0.2 s."""
     connection = duckdb.connect()
     import_extension("delta", con=connection)
-    # A log's files may be rewritten under the same names, which a cache would not notice.
+    # Log files may be rewritten under the same names, which the cache would not detect.
     connection.execute("SET enable_external_file_cache = false")
     return connection
 
 
 def _prepare(connection: duckdb.DuckDBPyConnection, lake: Lake) -> None:
-    """Set UTC, and the access to an object store where the lake is on one.
+    """Set the time zone to UTC, and the access keys if the lake is on an object store.
 
     Keys are in memory only and set each time: those of a role change every few hours.
     """
@@ -271,7 +271,7 @@ def _prepare(connection: duckdb.DuckDBPyConnection, lake: Lake) -> None:
         import_extension("httpfs", con=connection)
     except ImportError as error:
         raise MachineError(
-            "what lets DuckDB read an object store is not installed. "
+            "the DuckDB extension that reads object stores is not installed. "
             "Install it with: pip install 'tidelake[s3]'"
         ) from error
     connection.execute(*duckdb_secret())
@@ -280,7 +280,7 @@ def _prepare(connection: duckdb.DuckDBPyConnection, lake: Lake) -> None:
 def _create_views(
     connection: duckdb.DuckDBPyConnection, tables: Mapping[str, Table], versions: Mapping[str, int]
 ) -> None:
-    """Create views with the logical names; a UsageError for a version that cannot be read."""
+    """Create views with the logical names; raise a UsageError for an unreadable version."""
     for view, table in tables.items():
         layer, name = view.split(".")
         connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{layer}"')
@@ -296,14 +296,14 @@ def _create_views(
 
 
 def _final_condition(view: str, table: Table, version: int | None) -> str:
-    """Return the condition of a view: of ``__final`` the rows that are final in a version."""
+    """Return a view's row condition: a ``__final`` view has only the rows final in a version."""
     if view == table.name:
         return "true"
     final = Final.of(last_commit(table, up_to=version))
     if final is None:
         raise UsageError(
-            f"{view} does not exist: the rows of {table.name} have no end, or no batch has "
-            f"closed since its pipeline was updated. Read {table.name} itself."
+            f"{view} does not exist: the rows of {table.name} never become final, or no batch has "
+            f"been committed since its pipeline was updated. Read {table.name} itself."
         )
     return final.condition()
 
@@ -330,8 +330,8 @@ def _ask_spark(
 ) -> Answer:
     """Run one SELECT on the tables of a catalog, with Spark."""
     assert lake.catalog is not None
-    for ours, theirs in IN_SPARK.items():
-        sql = sql.replace(ours, theirs)
+    for in_duckdb, in_spark in IN_SPARK.items():
+        sql = sql.replace(in_duckdb, in_spark)
     statement = parse_one(sql, dialect=dialect)
     for found in list(statement.find_all(exp.Table)):
         view = f"{found.db}.{found.name}".lower()
@@ -353,7 +353,7 @@ def _ask_spark(
 
 
 def _collected(rows: DataFrame) -> tuple[tuple[Any, ...], ...]:
-    """Collect rows with UTC instants; columns may have the same name."""
+    """Collect rows, with timestamps as UTC instants; column names may repeat."""
     kinds = [field.dataType for field in rows.schema.fields]
     numbered = rows.toDF(*[f"_{number}" for number in range(len(kinds))])
     columns = [

@@ -18,9 +18,9 @@ from tidelake.ledger.query import ask
 
 @dataclass(frozen=True)
 class Need:
-    """An old version of a table that has a reader, ``by``; the command ``remedy`` ends the need.
+    """An old version of a table that the reader ``by`` needs until ``remedy`` has been run.
 
-    It was written at ``since`` (UTC): files that were removed later must stay.
+    It was written at ``since`` (UTC): files removed from the table after that must be kept.
     """
 
     table: Table
@@ -32,13 +32,13 @@ class Need:
 def needs_of(lake: Lake, tables: Sequence[Table], *, rollbacks_since: datetime) -> list[Need]:
     """List the readers of older versions of some tables.
 
-    A backfill that was promoted before ``rollbacks_since`` is not rolled back any more.
+    A backfill promoted before ``rollbacks_since`` can no longer be rolled back.
     """
     wanted = {table.name for table in tables}
     found = []
     needed = chain(_readers(lake), _epochs(lake), _backfills(lake, rollbacks_since))
     for table, version, by, remedy in needed:
-        # The files of the newest version stay anyway.
+        # Files of the newest version are never deleted.
         if table.name in wanted and table.exists and version < newest_version(table):
             at = written_at(table, max(version, 0))
             if at is not None:
@@ -47,7 +47,7 @@ def needs_of(lake: Lake, tables: Sequence[Table], *, rollbacks_since: datetime) 
 
 
 def _readers(lake: Lake) -> Iterator[tuple[Table, int, str, str]]:
-    """Find the position of each hop in its inputs, from the commits of its tables."""
+    """Yield the position of each hop in its inputs, from the commits of its tables."""
     for filled in lake.existing():
         last = last_commit(filled)
         if last is None or last.note.get("hop") not in ("silver", "gold") or "__" in filled.name:
@@ -55,13 +55,13 @@ def _readers(lake: Lake) -> Iterator[tuple[Table, int, str, str]]:
         pipeline, hop = str(last.note["pipeline"]), str(last.note["hop"])
         followed = lake.silver_inputs(pipeline)
         if hop == "gold":
-            # Gold's commits have the silver of its own pipeline under this name.
+            # Gold's commits record the silver of its own pipeline under this key.
             followed = {"silver": lake.silver(pipeline)}
         reached = positions(last)
         followed |= {key: lake.table(key) for key in reached if key.startswith("silver.")}
         for key, table in followed.items():
             position = reached.get(key, BEGINNING)
-            # A reader with all rows does not need the version before a compaction.
+            # A reader that has read all rows does not need the version before a compaction.
             version = version_at(table, position) if table.exists else None
             version = position[0] - 1 if version is None else version
             by = f"{filled.name} has not read further"
@@ -69,7 +69,7 @@ def _readers(lake: Lake) -> Iterator[tuple[Table, int, str, str]]:
 
 
 def _epochs(lake: Lake) -> Iterator[tuple[Table, int, str, str]]:
-    """Find the versions of the newest epoch of each pipeline."""
+    """Yield the versions of the newest epoch of each pipeline."""
     if not lake.epochs().exists:
         return
     newest = ask(
@@ -84,7 +84,7 @@ def _epochs(lake: Lake) -> Iterator[tuple[Table, int, str, str]]:
 
 
 def _backfills(lake: Lake, since: datetime) -> Iterator[tuple[Table, int, str, str]]:
-    """Find the versions that a rollback would restore."""
+    """Yield the versions that a rollback would restore."""
     for file in matching(lake.root, "backfill/*/backfill.json"):
         state = json.loads(file.read_text(encoding="utf-8"))
         swapped = state["stage"] in ("promoting", "promoted", "rolling back")
@@ -93,8 +93,8 @@ def _backfills(lake: Lake, since: datetime) -> Iterator[tuple[Table, int, str, s
         pipeline = file.parent.name
         versions = [*state["before"].items()]
         if state.get("requeue") is not None:
-            # The rollback reads what was requeued since.
+            # The rollback also reads the rows that were requeued since.
             versions.append((lake.requeue(pipeline).name, state["requeue"]))
         for name, version in versions:
             by = f"the rollback of {pipeline}'s backfill"
-            yield lake.table(name), version, by, "wait until the horizon has passed"
+            yield lake.table(name), version, by, "wait until the recovery horizon has passed"

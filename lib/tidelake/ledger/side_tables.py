@@ -1,7 +1,7 @@
-"""Read quarantine and late without Spark: count and list the rows that are still there.
+"""Read quarantine and late without Spark: count and list the rows that were not requeued.
 
-A side table only grows. A requeued row stays in it, marked by its row in the requeue; if it fails
-again, a new row with the new reasons replaces it.
+A side table only grows. A requeued row stays in it and is excluded because of its row in the
+requeue; if it fails again, a new row with the new reasons is added.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from tidelake.delta.tables import Lake, Table
 from tidelake.ledger.history import require_tables
 from tidelake.ledger.query import ask
 
-# How many of the newest batches the trend shows.
+# The number of newest batches in the trend.
 _TREND = 8
 
 
 @dataclass(frozen=True)
 class ClosedBatch:
-    """Silver's last committed batch: rows of a later one belong to a batch that will be retried."""
+    """Silver's last committed batch: rows of later ones are uncommitted and will be retried."""
 
     generation: str
     batch: int
@@ -29,7 +29,7 @@ class ClosedBatch:
 
 @dataclass(frozen=True)
 class LateDay:
-    """Late rows of one event date: all, those not applied, how late, and the newest watermark."""
+    """Late rows of one event date: all and waiting ones, lateness, and the newest watermark."""
 
     event_date: date
     rows: int
@@ -42,11 +42,11 @@ class LateDay:
 
 @dataclass(frozen=True)
 class ReasonGroup:
-    """Quarantined rows that are still there, by reason: a row with several is in several groups.
+    """Quarantined rows of one reason, without requeued ones; a row may be in several groups.
 
     Attributes:
-        attempts: How often its rows were requeued and failed again.
-        first: Arrival of the first row (UTC), as ``last`` of the newest.
+        attempts: How often rows of the group were requeued and failed again.
+        first: Arrival of the first row (UTC); ``last`` that of the newest.
         trend: Rows in each of silver's newest batches, oldest first.
         example: The payload of the newest row.
     """
@@ -63,19 +63,19 @@ class ReasonGroup:
 
 
 def closed_batch(lake: Lake, pipeline: str) -> ClosedBatch:
-    """Find silver's last committed batch."""
+    """Return silver's last committed batch."""
     last = last_commit(lake.silver(pipeline))
     return ClosedBatch("", -1) if last is None else ClosedBatch(last.generation, last.batch)
 
 
 def in_closed_batch(closed: ClosedBatch) -> str:
-    """Return the SQL condition that excludes rows of ``q`` of a batch that is not committed."""
-    # A generation's name comes from our own metadata: a letter and digits.
+    """Return the SQL condition that excludes rows of ``q`` of uncommitted batches."""
+    # A generation's name is generated, a letter and digits, so it needs no quoting.
     return f"NOT (q._generation = '{closed.generation}' AND q._batch > {closed.batch})"
 
 
 def still_there(side: Table, requeue: Table, closed: ClosedBatch) -> str:
-    """Return the query for a side table's rows that are still there, for Spark and DuckDB."""
+    """Return the query for a side table's rows that were not requeued, for Spark and DuckDB."""
     return (
         f"SELECT q.* FROM {side.name} q WHERE {in_closed_batch(closed)} AND NOT EXISTS ("
         f"SELECT 1 FROM {requeue.name} r WHERE r.record_id = q.record_id "
@@ -84,7 +84,7 @@ def still_there(side: Table, requeue: Table, closed: ClosedBatch) -> str:
 
 
 def unless_discarded(query: str, discarded: Table) -> str:
-    """Exclude discarded rows from a query."""
+    """Return a query without the discarded rows of another."""
     if not discarded.exists:
         return query
     return (
@@ -94,7 +94,7 @@ def unless_discarded(query: str, discarded: Table) -> str:
 
 
 def side_rows(lake: Lake, name: str) -> dict[str, int]:
-    """Count the side tables' rows that are still there."""
+    """Count the side tables' rows that were not requeued."""
     if not lake.silver(name).exists:
         return {"quarantined": 0, "late": 0, "discarded": 0}
     closed, requeue = closed_batch(lake, name), lake.requeue(name)
@@ -107,7 +107,7 @@ def side_rows(lake: Lake, name: str) -> dict[str, int]:
 
 
 def quarantined_by(lake: Lake, name: str, expression: str) -> dict[str, int]:
-    """Count quarantine's rows that are still there, by an SQL expression over its columns."""
+    """Count quarantine's rows that were not requeued, by an SQL expression over its columns."""
     if not lake.silver(name).exists:
         return {}
     there = still_there(lake.quarantine(name), lake.requeue(name), closed_batch(lake, name))
@@ -120,7 +120,7 @@ def quarantined_by(lake: Lake, name: str, expression: str) -> dict[str, int]:
 
 
 def list_late(lake: Lake, pipeline: Pipeline) -> list[LateDay]:
-    """List late rows by event date; a UsageError where the pipeline has not run."""
+    """List late rows by event date; raise a UsageError if the pipeline has not run."""
     require_tables(lake, pipeline.name)
     late = lake.late(pipeline.name)
     if not late.exists:
@@ -143,8 +143,8 @@ def list_quarantine(
 ) -> list[ReasonGroup]:
     """List quarantined rows by stage and reason, the most frequent first.
 
-    Only those of ``stage``, and of reasons that contain ``rule``, where these are given. Raises a
-    UsageError where the pipeline has not run.
+    ``stage`` and ``rule`` limit them to a stage and to reasons that contain a text. Raises a
+    UsageError if the pipeline has not run.
     """
     require_tables(lake, pipeline.name)
     name = pipeline.name

@@ -1,4 +1,4 @@
-"""Check statements: exactly one query, of existing tables, which accesses nothing else."""
+"""Check that a statement is exactly one query, of existing tables and nothing else."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tidelake.typed import first_command
 
 DUCKDB, SPARK = "duckdb", "databricks"
 _FINAL, _INFORMATION = "__final", "information_schema"
-# Functions of Spark that call the JVM or a service, or read a file or secret named by an argument.
+# Spark functions that call the JVM or a service, or read a file or secret given as an argument.
 SPARK_REFUSED = frozenset(
     {
         *("reflect", "try_reflect", "java_method"),
@@ -27,9 +27,9 @@ SPARK_REFUSED = frozenset(
         *("secret", "try_secret", "http_request", "remote_query", "ai_query"),
     }
 )
-# They read DuckDB's settings and environment, which hold the keys of a store.
+# DuckDB functions that read settings or the environment, which hold object store keys, or write.
 _DUCKDB_REFUSED = frozenset({"current_setting", "getenv", "getvariable", "write_log"})
-# Functions that are allowed in FROM: they read only their arguments.
+# Functions allowed in FROM: they read only their arguments.
 _SPARK_ROWS = frozenset({"range", "explode", "explode_outer", "inline", "posexplode", "stack"})
 _DUCKDB_ROWS = frozenset(
     {"range", "generate_series", "unnest", "repeat", "repeat_row", "json_each", "json_tree"}
@@ -43,11 +43,11 @@ def tables_in(
     """Return the tables of a statement by the names that it uses.
 
     A statement that is not ``trusted`` must not access anything else. DuckDB's settings alone do
-    not ensure that: ``delta_scan`` reads the log of any table before DuckDB checks whether a file
-    is allowed.
+    not ensure that: ``delta_scan`` reads any table's log before DuckDB checks whether the file is
+    allowed.
 
     Raises:
-        UsageError: It is not exactly one query, names an unknown table, or accesses another thing.
+        UsageError: It is not exactly one query, names an unknown table, or accesses anything else.
     """
     statement = _one_query(sql, dialect)
     named = {
@@ -108,7 +108,7 @@ def _refuse_in_duckdb(sql: str, lake: Lake, tables: Collection[str]) -> None:
 
 @functools.cache
 def _parser() -> duckdb.DuckDBPyConnection:
-    """Keep an empty database that only parses statements."""
+    """Cache an empty database that only parses statements."""
     return duckdb.connect()
 
 
@@ -157,6 +157,6 @@ def _unknown(names: Collection[str], lake: Lake) -> UsageError:
 
 
 def known(lake: Lake) -> str:
-    """List the existing tables for a message."""
+    """Return a message line that lists the existing tables."""
     names = ", ".join(table.name for table in lake.existing())
     return f"Tables {lake.place}: {names or f'none yet; fill them with: {first_command()}'}"

@@ -1,4 +1,4 @@
-"""The ledger: what the source offered, what bronze holds, and the fate of each row.
+"""The ledger: counts of the source's records, of bronze's rows, and of rows by fate.
 
 Each term is counted independently, from commit metadata, Delta's statistics and the tables; none
 is derived from another.
@@ -27,8 +27,8 @@ _TRIES = 3
 
 
 @dataclass(frozen=True)
-class SourceBooks:
-    """Files and bytes in the landing folder, files gone since included, and those bronze took."""
+class SourceCounts:
+    """Files and bytes of the landing folder, including files since removed, and those read."""
 
     offered: int = 0
     taken: int = 0
@@ -37,8 +37,8 @@ class SourceBooks:
 
 
 @dataclass(frozen=True)
-class GoldBooks:
-    """Rows of silver that a gold table's batches merged, and the sum of the table's counts."""
+class GoldCounts:
+    """Rows of silver that a gold table's batches merged, and the sum of its count measure."""
 
     expected: int
     counted: int
@@ -49,20 +49,20 @@ class Ledger:
     """The ledger of one pipeline.
 
     Attributes:
-        records: Records that the source held, counted in a read of its own.
+        records: Records of the source, counted by a separate read.
         bronze: Rows of bronze; ``erased`` those that an erasure removed.
-        fates: Rows by their fate as it is now.
-        stages: Rows of quarantine by stage; a row may have several ``reasons``.
-        discarded: Rows of quarantine that somebody discarded; they stay there.
-        requeued: Requeued rows that silver has not taken yet, ``pending`` those of bronze.
+        fates: Rows by current fate.
+        stages: Rows of quarantine by stage; ``reasons`` by reason, of which a row may have several.
+        discarded: Rows of quarantine that a user discarded; they stay there.
+        requeued: Requeued rows that silver has not processed yet; ``pending`` those of bronze.
         batches: Silver's batches, oldest first.
-        problems: What does not add up, the earliest first.
+        problems: Descriptions of imbalances, the earliest first.
         topics: Offsets of topics, ``offered`` and ``taken``; empty for other sources.
     """
 
     pipeline: str
     records: int
-    source: SourceBooks
+    source: SourceCounts
     bronze: int
     erased: int
     fates: Counter[str]
@@ -71,7 +71,7 @@ class Ledger:
     discarded: int
     requeued: int
     pending: int
-    gold: Mapping[str, GoldBooks]
+    gold: Mapping[str, GoldCounts]
     batches: tuple[Batch, ...]
     problems: tuple[str, ...]
     topics: Mapping[str, int]
@@ -83,13 +83,13 @@ class Ledger:
 
     @property
     def first_problem(self) -> str:
-        """The earliest problem, and how many more there are; empty where there is none."""
+        """The earliest problem and the number of others; empty if there is none."""
         first, more = self.problems[:1], len(self.problems) - 1
         return "".join(first) + (f"; and {more} more" if more > 0 else "")
 
     def to_json(self) -> dict[str, Any]:
-        """Return the terms, and the counts that they are made of."""
-        told = {
+        """Return the terms and their components."""
+        terms = {
             "pipeline": self.pipeline,
             "source": self.records,
             "bronze": self.bronze,
@@ -99,7 +99,7 @@ class Ledger:
             "requeued": self.requeued,
             "balanced": self.balanced,
             "problems": list(self.problems),
-            "gold": {name: asdict(books) for name, books in self.gold.items()},
+            "gold": {name: asdict(counts) for name, counts in self.gold.items()},
             "conflicts": self.stages.get("conflicting_duplicate", 0),
             "discarded": self.discarded,
             "quarantined_by_stage": dict(self.stages),
@@ -108,13 +108,13 @@ class Ledger:
         }
         if self.topics:
             without_record = self.topics["offered"] - self.records
-            told["source_offsets"] = {**self.topics, "without_record": without_record}
-        return told
+            terms["source_offsets"] = {**self.topics, "without_record": without_record}
+        return terms
 
 
 @dataclass(frozen=True)
-class BooksLine:
-    """The ledger of a batch, named ``batch 3``, or of the batches of a day (UTC).
+class LedgerLine:
+    """The ledger of one batch (named like ``batch 3``) or of all batches of a day (UTC).
 
     ``taken`` counts rows of bronze, ``returned`` rows of the requeue, ``conflicts`` rows that were
     quarantined because another payload had their id.
@@ -128,7 +128,7 @@ class BooksLine:
     closed_at: datetime
 
     def to_json(self) -> dict[str, Any]:
-        """Return the terms under the names of the whole ledger."""
+        """Return the terms under the names that the whole ledger uses."""
         return {
             "name": self.name,
             "taken": self.taken,
@@ -143,14 +143,14 @@ def _fates_to_json(fates: Counter[str]) -> dict[str, int]:
     return {"duplicates" if fate == "duplicate" else fate: fates[fate] for fate in FATES}
 
 
-def books_by(batches: Sequence[Batch], by: Literal["batch", "day"]) -> list[BooksLine]:
+def ledger_by(batches: Sequence[Batch], by: Literal["batch", "day"]) -> list[LedgerLine]:
     """Add up silver's batches by batch or by day, oldest first."""
-    lines: dict[str, BooksLine] = {}
+    lines: dict[str, LedgerLine] = {}
     for batch in batches:
         name = f"batch {batch.number}" if by == "batch" else f"{batch.closed_at:%Y-%m-%d}"
-        before = lines.get(name, BooksLine(name, 0, 0, Counter(), 0, batch.closed_at))
+        before = lines.get(name, LedgerLine(name, 0, 0, Counter(), 0, batch.closed_at))
         conflicts = sum(c.rows for c in batch.counts if c.stage == "conflicting_duplicate")
-        lines[name] = BooksLine(
+        lines[name] = LedgerLine(
             name,
             before.taken + batch.taken,
             before.returned + batch.returned,
@@ -162,12 +162,12 @@ def books_by(batches: Sequence[Batch], by: Literal["batch", "day"]) -> list[Book
 
 
 def read_ledger(lake: Lake, pipeline: Pipeline) -> Ledger:
-    """Read a pipeline's ledger and check it; a UsageError where the pipeline has not run."""
+    """Read and check a pipeline's ledger; raise a UsageError if the pipeline has not run."""
     require_tables(lake, pipeline.name)
     for _ in range(_TRIES):
         before = _versions(lake, pipeline)
         ledger = _read(lake, pipeline)
-        # A run may have committed between the reads.
+        # A run may have committed between the reads: retry.
         if ledger.balanced or _versions(lake, pipeline) == before:
             break
     return ledger
@@ -182,7 +182,7 @@ def _versions(lake: Lake, pipeline: Pipeline) -> list[int]:
 def _read(lake: Lake, pipeline: Pipeline) -> Ledger:
     name = pipeline.name
     bronze, requeue = lake.bronze(name), lake.requeue(name)
-    # Silver's commits before bronze's: rows that bronze gets meanwhile are pending.
+    # Read silver's commits before bronze's: rows that arrive in between count as pending.
     closing = history(lake, lake.silver(name))
     batches = tuple(Batch.of(commit) for commit in reversed(closing) if commit.batch >= 0)
     taken = history(lake, bronze)
@@ -206,24 +206,24 @@ def _read(lake: Lake, pipeline: Pipeline) -> Ledger:
         late=sides["late"],
         filtered=booked["filtered"] - erased_rows(erased, "filtered"),
     )
-    gold = _gold_books(lake, pipeline)
+    gold = _gold_counts(lake, pipeline)
     topics, topic_problems = topic_offsets(lake, bronze, taken)
     closings = {"bronze": taken, "silver": closing}
     problems = list(repetitions(lake, bronze, tables["bronze"], closings))
     problems += topic_problems
     problems += problems_of(batches, taken, tables, fates, pending=pending, requeued=requeued)
     problems += [
-        f"gold.{table}: {books.expected:,} events were merged, it counts {books.counted:,}"
-        for table, books in gold.items()
-        if books.expected != books.counted
+        f"gold.{table}: {counts.expected:,} events were merged, it counts {counts.counted:,}"
+        for table, counts in gold.items()
+        if counts.expected != counts.counted
     ]
     if lake.erasure(name).exists():
         resume = f"tidelake erase {name} --subject COLUMN=VALUE"
-        problems.insert(0, f"an erasure was interrupted; go on with it: {resume}")
+        problems.insert(0, f"an erasure was interrupted; finish it with: {resume}")
     return Ledger(
         pipeline=name,
         records=sum(int(commit.note.get("records", 0)) for commit in taken),
-        source=_source_books(taken, pipeline),
+        source=_source_counts(taken, pipeline),
         bronze=tables["bronze"].rows,
         erased=sum(one.rows for one in arrivals_in(taken)),
         fates=fates,
@@ -239,25 +239,25 @@ def _read(lake: Lake, pipeline: Pipeline) -> Ledger:
     )
 
 
-def _source_books(taken: Sequence[Commit], pipeline: Pipeline) -> SourceBooks:
+def _source_counts(taken: Sequence[Commit], pipeline: Pipeline) -> SourceCounts:
     if not isinstance(pipeline.source, FilesSource):
-        return SourceBooks()
+        return SourceCounts()
     sizes = {path: file.size for path, file in taken_files(taken).items()}
-    # Files may have been archived since they were taken.
+    # Files may have been archived after bronze read them.
     listed = offered_files(pipeline) or {}
     offered = sizes | {path: file.size for path, file in listed.items()}
-    return SourceBooks(len(offered), len(sizes), sum(offered.values()), sum(sizes.values()))
+    return SourceCounts(len(offered), len(sizes), sum(offered.values()), sum(sizes.values()))
 
 
-def _gold_books(lake: Lake, pipeline: Pipeline) -> dict[str, GoldBooks]:
-    books = {}
+def _gold_counts(lake: Lake, pipeline: Pipeline) -> dict[str, GoldCounts]:
+    merged = {}
     for gold in pipeline.aggregates:
         table = lake.gold(gold.name)
-        # Measures that count each event once.
+        # Only count(*) measures count each event once.
         names = [m.name for m in gold.measures if m.aggregate == "count" and m.expression == "*"]
         counts_once = isinstance(gold.window, TumblingWindow | GlobalWindow) and names
         if counts_once and table.exists:
             expected = sum(int(commit.note.get("eligible", 0)) for commit in history(lake, table))
             counted = ask(lake, f'SELECT sum("{names[0]}") FROM {table.name}').rows[0][0]
-            books[gold.name] = GoldBooks(expected, int(counted or 0))
-    return books
+            merged[gold.name] = GoldCounts(expected, int(counted or 0))
+    return merged

@@ -1,1 +1,1 @@
-"""Look at the tables and at the machine, without Spark."""
+"""Operations: status, alerts, metrics, lineage, maintenance, serving, the live page."""

@@ -1,6 +1,6 @@
 """Report each alert once when it opens and once when it closes, across runs of a pipeline.
 
-Messages go to the run and to a webhook: Slack's, or any that takes JSON of that shape.
+Messages go to the run's output and to a webhook: Slack's, or any that accepts the same JSON.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from tidelake.ops.alerts import RUNNING, Alert, AlertContext, judge
 from tidelake.runtime.progress import Say
 from tidelake.visible import first_line
 
-# Sends a body; returns why it was not accepted, or an empty text.
+# Sends a body; returns why it was not accepted, or "".
 Deliver = Callable[[Mapping[str, Any]], str]
 
 _TIMEOUT_SECONDS = 5.0
-# Pauses before the second and the third try of a webhook.
+# Pauses before the second and the third attempt.
 _PAUSES = (1.0, 2.0)
 _EVERY_SECONDS = 15.0
-# At most one part in so many of the time is spent judging, however long that takes.
+# At most 1/20 of the time is spent on evaluation, however long one evaluation takes.
 _SHARE = 20
 _CLOSE_SECONDS = 10.0
 
 
 def sender_of(environment: Environment) -> Deliver | None:
-    """Return what posts to the environment's webhook; None where it has none.
+    """Return a function that posts to the environment's webhook; None if it has none.
 
     Raises:
-        UsageError: The variable is not set, or holds no address; its value is not in the message.
+        UsageError: The variable is not set, or is not an address; the message omits its value.
     """
     reference = environment.alerts.webhook
     if not reference:
@@ -52,7 +52,7 @@ def sender_of(environment: Environment) -> Deliver | None:
     parts = urlsplit(address)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise UsageError(
-            f"alerts.webhook stands for {reference}, which holds no http:// or https:// address."
+            f"alerts.webhook refers to {reference}, which is not an http:// or https:// address."
         )
     return partial(deliver, address)
 
@@ -64,9 +64,9 @@ def deliver(
     timeout: float = _TIMEOUT_SECONDS,
     pauses: tuple[float, ...] = _PAUSES,
 ) -> str:
-    """POST a body as JSON; retry where the server does not answer, is overloaded or fails.
+    """POST a body as JSON; retry if the server does not answer, is overloaded or fails.
 
-    ``timeout`` is in seconds for each try, ``pauses`` in seconds before each further one.
+    ``timeout`` is in seconds per attempt; ``pauses`` are the seconds before each retry.
     """
     data = json.dumps(body).encode()
     headers = {"Content-Type": "application/json", "User-Agent": "tidelake"}
@@ -77,39 +77,41 @@ def deliver(
                 return ""
         except urllib.error.HTTPError as error:
             error.close()
-            problem = f"it answers {error.code}"
+            problem = f"it returned HTTP {error.code}"
             if error.code < 500 and error.code != 429:
                 break
         except (OSError, HTTPException, ValueError) as error:
-            problem = f"it does not answer: {getattr(error, 'reason', None) or error}"
+            problem = f"it did not respond: {getattr(error, 'reason', None) or error}"
         if pause is not None:
             time.sleep(pause)
     return problem
 
 
 class AlertReporter:
-    """Keeps in a file under the root which alerts were reported, for this run and the next.
+    """Reports changes of alerts, and stores the reported ones in a file under the root.
 
-    An alert that the webhook did not accept counts as not reported: it is sent with the next ones.
+    An alert that the webhook did not accept counts as not reported: the next report includes it.
     """
 
     def __init__(self, lake: Lake, pipeline: str, say: Say, deliver: Deliver | None) -> None:
-        """Report to ``say``, and to ``deliver`` where there is a webhook."""
+        """Report to ``say``, and to ``deliver`` if there is a webhook."""
         self._folder = lake.alerts(pipeline)
         self._file = self._folder / "told.json"
         self._pipeline = pipeline
         self._say = say
         self._deliver = deliver
-        # Lines that this process has said, and the webhook has not accepted yet.
+        # Lines that this process has printed and the webhook has not accepted yet.
         self._said: set[str] = set()
 
     def report(self, found: Sequence[Alert], *, rules: Container[str]) -> None:
         """Report the alerts that opened and closed since the last report of any process.
 
-        Only alerts of ``rules``, those that were judged, can close.
+        Only alerts of ``rules``, the rules that were evaluated, can close.
         """
         # Hops of one pipeline may run in several processes, which share the file.
-        with hold(self._folder, f"what was told of {self._pipeline}", waits=True, optional=True):
+        with hold(
+            self._folder, f"the reported alerts of {self._pipeline}", waits=True, optional=True
+        ):
             known = self._known()
             now_open = {one.key: one for one in found}
             # An alert whose severity changed is reported too.
@@ -143,7 +145,7 @@ class AlertReporter:
             problem = self._deliver(body) if self._deliver else ""
             if problem:
                 self._say(
-                    f"alerts: the webhook did not take them: {problem}. The next look tries again."
+                    f"alerts: the webhook did not accept them: {problem}. The next check retries."
                 )
                 return
             kept = {key: one for key, one in known.items() if key not in closed} | news
@@ -155,28 +157,28 @@ class AlertReporter:
             kept = json.loads(self._file.read_text(encoding="utf-8"))
             return {Alert(**{**one, "since": None}).key: one for one in kept["open"]}
         except (FileNotFoundError, ValueError, KeyError, TypeError):
-            # Without a readable state, open alerts are reported once more.
+            # Without a readable state, open alerts are reported again.
             return {}
 
 
 class Watch:
-    """Judges a pipeline while it runs, and once more when the run ends, in a thread of its own."""
+    """Evaluates alerts in a background thread during a run, and once more when the run ends."""
 
     def __init__(
         self,
         context: Callable[[], AlertContext],
         reporter: AlertReporter,
-        shows: Callable[[Sequence[Alert], Sequence[Backlog]], None] | None,
+        on_result: Callable[[Sequence[Alert], Sequence[Backlog]], None] | None,
         say: Say,
     ) -> None:
         """Start the thread.
 
-        ``context`` returns what the rules read; ``shows`` gets the open alerts and the backlogs
-        after each judgement, ``say`` the reason where the tables cannot be judged.
+        ``context`` returns the input of the rules; ``on_result`` gets the open alerts and the
+        backlogs after each evaluation, ``say`` the reason if an evaluation fails.
         """
         self._context = context
         self._reporter = reporter
-        self._shows = shows
+        self._on_result = on_result
         self._say = say
         self._problem = ""
         self._end = threading.Event()
@@ -184,7 +186,7 @@ class Watch:
         self._thread.start()
 
     def close(self) -> None:
-        """Judge once more and end the thread."""
+        """Evaluate the alerts once more and end the thread."""
         self._end.set()
         self._thread.join(_CLOSE_SECONDS)
 
@@ -202,12 +204,12 @@ class Watch:
             return
         try:
             found = judge(context, RUNNING)
-            if self._shows is not None:
-                self._shows(found, context.waiting)
+            if self._on_result is not None:
+                self._on_result(found, context.waiting)
             self._reporter.report(found, rules=RUNNING)
         except Exception as error:
-            # The run goes on, and reports by itself what is wrong with its tables.
-            told = first_line(error)
-            if told != self._problem:
-                self._problem = told
-                self._say(f"alerts: the tables could not be judged: {told}. The run goes on.")
+            # No error here may stop the run, which itself reports problems with its tables.
+            reason = first_line(error)
+            if reason != self._problem:
+                self._problem = reason
+                self._say(f"alerts: the rules could not be evaluated: {reason}. The run continues.")

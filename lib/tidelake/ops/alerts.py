@@ -1,7 +1,7 @@
-"""Alerts: open conditions of a pipeline that somebody should look at, judged by its tables.
+"""Alerts: conditions of a pipeline that need attention, evaluated from its tables.
 
-Each rule reads the tables, their logs and the measures, and yields its open alerts. No rule needs
-Spark or takes a lock, so all of them are safe beside a run.
+Each rule reads the tables, their logs and the batch metrics, and yields its open alerts. No rule
+needs Spark or takes a lock, so all of them are safe during a run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tidelake.ledger.history import (
     require_tables,
 )
 from tidelake.ledger.terms import read_ledger
-from tidelake.ops.sinks import Measured, kept_since
+from tidelake.ops.sinks import Measured, measures_since
 from tidelake.ops.status import batch_reached, source_lag
 from tidelake.runtime.checkpoints import CheckpointGuard, open_generation
 from tidelake.runtime.landing import check_landing
@@ -41,22 +41,22 @@ from tidelake.visible import visible
 
 # Critical: a table is wrong or gets no more rows. Warning: look at it today.
 Severity = Literal["critical", "warning"]
-# How far back batches are read, beyond the time that the rule on them asks for; and how long a hop
-# that failed and closed no batch since is reported.
-_REACH, _FAILED = timedelta(hours=1), timedelta(days=7)
-# A rate of fewer rows means nothing.
-_ENOUGH = 100
-# Two batches may each have been unlucky.
-_BATCHES = 3
+# How far back batches are read, in addition to the period of the rule; and how long a failed hop
+# that has committed no batch since is reported.
+_LOOK_BACK, _FAILED_WITHIN = timedelta(hours=1), timedelta(days=7)
+# A rate over fewer rows is not significant.
+_MIN_ROWS = 100
+# Two slow batches may be chance.
+_MIN_BATCHES = 3
 # While a run commits, table and checkpoint disagree for a moment.
-_LOOKS, _LOOK_SECONDS = 3, 0.3
+_ATTEMPTS, _PAUSE_SECONDS = 3, 0.3
 
 
 @dataclass(frozen=True)
 class Alert:
-    """An open alert of a hop; of the whole pipeline where the hop is None.
+    """An open alert of a hop; of the whole pipeline if the hop is None.
 
-    ``since`` (UTC) is when it began, as far as the tables tell; ``command`` is what to type next.
+    ``since`` (UTC) is when it began, if the tables show it; ``command`` is the next command to run.
     """
 
     rule: str
@@ -69,7 +69,7 @@ class Alert:
 
     @property
     def key(self) -> str:
-        """The alert's identity: later findings with the same key continue it."""
+        """The alert's identity: a later finding with the same key is the same alert."""
         return "/".join((self.pipeline, self.hop or "-", self.rule))
 
     def __str__(self) -> str:
@@ -85,10 +85,10 @@ class Alert:
 
 @dataclass(frozen=True)
 class AlertContext:
-    """What the rules read of a pipeline; each part is read once.
+    """The input of the rules for one pipeline; each part is read once.
 
-    ``now`` is in UTC, ``measures`` are the batches of the last minutes, oldest first, or empty
-    where no run keeps them; ``typed`` completes the commands that alerts name.
+    ``now`` is in UTC; ``measures`` are the metrics of recent batches, oldest first, empty if no run
+    records them; ``typed`` completes the commands of the alerts.
     """
 
     lake: Lake
@@ -100,23 +100,23 @@ class AlertContext:
 
     @cached_property
     def closing(self) -> Mapping[Hop, list[Table]]:
-        """The existing tables whose commits close a batch, by hop; hops without one left out."""
+        """The existing tables that each hop commits to; hops without one are omitted."""
         tables: dict[Hop, list[Table]] = {
             "bronze": [self.lake.bronze(self.pipeline.name)],
             "silver": [self.lake.silver(self.pipeline.name)],
-            "gold": [self.lake.table(one) for one in self.pipeline.gold_names],
+            "gold": [self.lake.table(name) for name in self.pipeline.gold_names],
         }
         found = {hop: [table for table in tables[hop] if table.exists] for hop in HOPS}
         return {hop: existing for hop, existing in found.items() if existing}
 
     @cached_property
     def slowest(self) -> Mapping[Hop, Table]:
-        """The table of each hop that is furthest behind."""
+        """The table of each hop whose last committed batch is the oldest."""
         return {hop: min(tables, key=batch_reached) for hop, tables in self.closing.items()}
 
     @cached_property
     def fresh(self) -> tuple[list[FateCount], datetime | None]:
-        """The fates of rows from bronze in silver's recent batches, and when those began."""
+        """Row counts by fate of bronze rows in silver's recent batches, and their first commit."""
         batches = newest_batches(self.lake.silver(self.pipeline.name))
         counts = [count for commit in batches for count in SilverNote.of(commit).counts]
         since = batches[-1].written_at if batches else None
@@ -124,9 +124,9 @@ class AlertContext:
 
     @cached_property
     def waiting(self) -> tuple[Backlog, ...]:
-        """The backlog of each hop; a topic's records are judged by ``lag_growing`` itself."""
+        """The backlog of each hop; ``lag_growing`` itself evaluates the lag of a topic."""
         lately = timedelta(seconds=self.pipeline.alerts.lag_seconds or 300.0)
-        # A hop that has no table yet has read nothing of its input.
+        # Also for a hop without a table: it has read nothing of its input yet.
         found = (
             self.backlogs.backlog(hop, self.slowest.get(hop), now=self.now, lately=lately)
             for hop in HOPS
@@ -135,7 +135,7 @@ class AlertContext:
 
 
 def lasting(length: timedelta | float) -> str:
-    """Format a length of time, or seconds: in its largest unit, to the tenth where it is small."""
+    """Format a duration, or seconds, in its largest unit; under 10 seconds with one decimal."""
     seconds = length.total_seconds() if isinstance(length, timedelta) else length
     for unit, size in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
         if seconds >= 2 * size:
@@ -144,9 +144,9 @@ def lasting(length: timedelta | float) -> str:
 
 
 class Found(NamedTuple):
-    """What a rule found; without a severity or a command of its own, it has the rule's.
+    """A finding of a rule; severity and command default to those of the rule.
 
-    ``since`` is in UTC; the options come after the pipeline in the command.
+    ``since`` is in UTC; ``options`` follow the pipeline in the command.
     """
 
     message: str
@@ -158,10 +158,10 @@ class Found(NamedTuple):
 
 
 class AlertRule(NamedTuple):
-    """How to find what is open, how bad it is, and the command to type next.
+    """A rule: its check, its severity, and the next command to run.
 
-    ``limit`` is the key of the pipeline's ``alerts`` that ``find`` gets the value of; where that
-    is None, the rule is off.
+    ``limit`` is the key of the pipeline's ``alerts`` whose value ``find`` gets; if that value is
+    None, the rule is off.
     """
 
     find: Callable[[AlertContext, Any], Iterator[Found]]
@@ -179,21 +179,21 @@ def alerts_of(
     counts: bool = True,
     typed: Typed = PLAIN,
 ) -> tuple[Alert, ...]:
-    """Judge a pipeline by all rules at a moment (UTC); a UsageError where it has not run.
+    """Evaluate all rules for a pipeline at an instant (UTC); a UsageError if it has not run.
 
-    The measures are by default those that ``ops.progress`` keeps. Without ``counts`` the ledger
-    is left out, which has to count the tables' rows.
+    The measures default to those in ``ops.progress``. Without ``counts`` the ledger, which has to
+    count the tables' rows, is not checked.
     """
     require_tables(lake, pipeline.name)
     if measures is None:
-        since = now - _REACH - (pipeline.alerts.batch_over_interval or timedelta(0))
-        measures = kept_since(lake, pipeline.name, since, failed_since=now - _FAILED)
+        since = now - _LOOK_BACK - (pipeline.alerts.batch_over_interval or timedelta(0))
+        measures = measures_since(lake, pipeline.name, since, failed_since=now - _FAILED_WITHIN)
     context = AlertContext(lake, pipeline, now, measures, BacklogReader(lake, pipeline), typed)
     return judge(context, [rule for rule in RULES if counts or rule != "books_unbalanced"])
 
 
 def judge(context: AlertContext, rules: Collection[str]) -> tuple[Alert, ...]:
-    """Return the open alerts of some rules, those that may be critical first."""
+    """Evaluate some rules and return their open alerts, possibly critical ones first."""
     opened = []
     for name, rule in RULES.items():
         limit = getattr(context.pipeline.alerts, rule.limit) if rule.limit else None
@@ -210,21 +210,21 @@ def judge(context: AlertContext, rules: Collection[str]) -> tuple[Alert, ...]:
 
 
 def _unbalanced(context: AlertContext, _: None) -> Iterator[Found]:
-    """The ledger does not balance."""
+    """Find a ledger that does not balance."""
     problem = read_ledger(context.lake, context.pipeline).first_problem
     if problem:
         yield Found(problem)
 
 
 def _hop_refused(context: AlertContext, _: None) -> Iterator[Found]:
-    """The next run of a hop would be refused."""
+    """Find hops whose next run would be refused."""
     lake, name = context.lake, context.pipeline.name
     if lake.erasure(name).exists():
-        what = f"an erasure of {name} has begun and not ended"
+        what = f"an erasure of {name} has started and not finished"
         yield Found(what, command="erase", options="--subject COLUMN=VALUE")
     if lake.swap(name).exists():
         back = is_put_back(lake, name)
-        what = f"a swap of {name}'s tables has begun and not ended"
+        what = f"a swap of {name}'s tables has started and not finished"
         yield Found(what, command=f"backfill {'rollback' if back else 'promote'}")
     for hop, tables in context.closing.items():
         error = _refusal(context, hop, tables)
@@ -235,15 +235,15 @@ def _hop_refused(context: AlertContext, _: None) -> Iterator[Found]:
 
 
 def _refusal(context: AlertContext, hop: Hop, tables: list[Table]) -> Exception | None:
-    """Return the error that the hop's next run would stop with; None where it would go on.
+    """Return the error that would stop the hop's next run; None if it would continue.
 
-    A refusal counts if it repeats in several looks: a run may be writing the table while the
-    checkpoint is read.
+    An error counts only if several attempts all raise it: a run may be writing the table while
+    the checkpoint is read.
     """
     found: Exception | None = None
-    for look in range(_LOOKS):
-        if look:
-            time.sleep(_LOOK_SECONDS)
+    for attempt in range(_ATTEMPTS):
+        if attempt:
+            time.sleep(_PAUSE_SECONDS)
         try:
             _refuse_mismatch(context, hop, tables)
             return None
@@ -253,7 +253,7 @@ def _refusal(context: AlertContext, hop: Hop, tables: list[Table]) -> Exception 
 
 
 def _refuse_mismatch(context: AlertContext, hop: Hop, tables: list[Table]) -> None:
-    """Compare table and checkpoint, as a run does first; a RefusedError where they disagree."""
+    """Compare tables and checkpoint as a starting run does; a RefusedError if they disagree."""
     lake, name, source = context.lake, context.pipeline.name, context.pipeline.source
     folder = lake.checkpoints(name, hop)
     fence = open_generation(name, hop, tables, folder)
@@ -271,11 +271,11 @@ def _refuse_mismatch(context: AlertContext, hop: Hop, tables: list[Table]) -> No
         try:
             check_landing(source.path, context.backlogs.taken_files())
         except SourceError:
-            return  # The folder cannot be listed: no file that was taken is refused.
+            return  # The folder cannot be listed, so no file can be compared.
 
 
 def _hop_failed(context: AlertContext, _: None) -> Iterator[Found]:
-    """The last run of a hop failed, and the hop has closed no batch since."""
+    """Find hops whose last run failed and that have committed no batch since."""
     for hop in HOPS:
         last = next((one for one in reversed(context.measures) if one.hop == hop), None)
         if last is None or last.error_class is None:
@@ -293,85 +293,93 @@ def _hop_failed(context: AlertContext, _: None) -> Iterator[Found]:
 
 
 def _checkpoint_failing(context: AlertContext, limit: timedelta) -> Iterator[Found]:
-    """A batch is in the tables, and its checkpoint has not committed it."""
+    """Find batches that are committed to the tables but not to the checkpoint."""
     for hop, tables in context.closing.items():
-        lasts = [last_commit(table) for table in tables]
-        closed = [one for one in lasts if one is not None and one.batch >= 0]
+        last_commits = [last_commit(table) for table in tables]
+        closed = [one for one in last_commits if one is not None and one.batch >= 0]
         if len(closed) < len(tables):
             continue
         batch = min(one.batch for one in closed)
-        held_since = max(one.written_at for one in closed)
+        committed_at = max(one.written_at for one in closed)
         checkpoint = context.lake.checkpoints(context.pipeline.name, hop) / closed[0].generation
         files = [file.name for file in (checkpoint / "commits").glob("[0-9]*")]
         committed = max((int(name) for name in files if name.isdigit()), default=-1)
-        # A checkpoint that is gone is reported by `hop_refused`, with another remedy.
+        # `hop_refused` reports a missing checkpoint, with another remedy.
         if not checkpoint.exists() or committed >= batch:
             continue
-        waited = context.now - held_since
+        waited = context.now - committed_at
         if waited > limit:
             yield Found(
-                f"batch {batch} is in the tables for {lasting(waited)} and its checkpoint does "
-                "not say so: the run was killed then, or cannot write there",
+                f"batch {batch} was committed to the tables {lasting(waited)} ago but not to the "
+                "checkpoint: the run was killed in between, or cannot write the checkpoint",
                 hop=hop,
-                since=held_since,
+                since=committed_at,
             )
 
 
 def _latency_over_sla(context: AlertContext, limit: float) -> Iterator[Found]:
-    """Records take longer from bronze into gold than agreed."""
+    """Check whether records take longer from bronze to gold than the agreed latency."""
     gold = context.slowest.get("gold")
     if gold is None:
         return
     last, earlier = [*(one for one in commits(gold) if one.batch >= 0), None, None][:2]
     bronze = list(commits(context.lake.bronze(context.pipeline.name)))
     silver = list(commits(context.lake.silver(context.pipeline.name)))
-    # As far as the last batch of gold holds bronze, and the batch before.
-    held, before = bronze_version_in(last, silver), bronze_version_in(earlier, silver)
-    waits, came = first_arrival(bronze, held, None), first_arrival(bronze, before, held)
+    # The bronze versions that the last batch of gold, and the one before, include.
+    included = bronze_version_in(last, silver)
+    previously_included = bronze_version_in(earlier, silver)
+    oldest_missing = first_arrival(bronze, included, None)
+    oldest_included = first_arrival(bronze, previously_included, included)
     agreed = timedelta(seconds=limit)
-    # A commit without a row for gold may never reach it.
+    # A commit without a row for gold may never reach gold.
     is_open = any(one.waiting for one in context.waiting if one.hop != "bronze")
-    if is_open and waits is not None and context.now - waits > agreed:
-        arrived, since, took = waits, waits, context.now - waits
-        what = "is not in gold yet after"
-    elif last is not None and came is not None and last.written_at - came > agreed:
-        arrived, since, took = came, last.written_at, last.written_at - came
-        what = "came into gold in"
+    if is_open and oldest_missing is not None and context.now - oldest_missing > agreed:
+        arrived = since = oldest_missing
+        took = context.now - oldest_missing
+        what = "are not in gold yet after"
+    elif (
+        last is not None
+        and oldest_included is not None
+        and last.written_at - oldest_included > agreed
+    ):
+        arrived, since = oldest_included, last.written_at
+        took = last.written_at - oldest_included
+        what = "reached gold in"
     else:
         return
     yield Found(
-        f"what bronze took at {arrived:%Y-%m-%d %H:%M:%SZ} {what} {lasting(took)}; "
-        f"agreed are {lasting(agreed)}",
+        f"rows that bronze read at {arrived:%Y-%m-%d %H:%M:%SZ} {what} {lasting(took)}; "
+        f"the limit is {lasting(agreed)}",
         hop="gold",
         since=since,
     )
 
 
 def _stale(context: AlertContext, limit: timedelta) -> Iterator[Found]:
-    """No batch was closed for long: nothing runs, or nothing arrives."""
-    lasts = [last_commit(table) for tables in context.closing.values() for table in tables]
-    newest = max((one.written_at for one in lasts if one is not None), default=None)
+    """Check for a long time without a committed batch: nothing runs, or nothing arrives."""
+    last_commits = [last_commit(t) for tables in context.closing.values() for t in tables]
+    newest = max((one.written_at for one in last_commits if one is not None), default=None)
     if newest is None or context.now - newest <= limit:
         return
     waits = ", ".join(
         f"{one.waiting:,} {one.unit} for {one.hop}" for one in context.waiting if one.waiting
     )
-    rested = f"no batch was closed for {lasting(context.now - newest)}, and"
+    idle = f"no batch was committed for {lasting(context.now - newest)}, and"
     if waits:
-        yield Found(f"{rested} what waits: {waits}", since=newest)
+        yield Found(f"{idle} input is waiting: {waits}", since=newest)
     else:
-        text = f"{rested} nothing waits: ask the senders"
+        text = f"{idle} no input is waiting: check the producers"
         yield Found(text, since=newest, severity="warning", command="status")
 
 
 def _lag_growing(context: AlertContext, limit: float) -> Iterator[Found]:
-    """Input waits for too long, and no more is taken than arrives."""
+    """Find hops whose input waits too long and that read no faster than input arrives."""
     for one in context.waiting:
         waited = one.seconds(context.now)
         if waited > limit and one.taken <= one.came:
             yield Found(
-                f"{one.waiting:,} {one.unit} wait, the oldest for {lasting(waited)}; in the last "
-                f"{lasting(limit)} came {one.came:,} and {one.taken:,} were taken",
+                f"{one.waiting:,} {one.unit} are waiting, the oldest for {lasting(waited)}; in the "
+                f"last {lasting(limit)} {one.came:,} arrived and {one.taken:,} were read",
                 hop=one.hop,
                 since=one.oldest,
             )
@@ -379,25 +387,25 @@ def _lag_growing(context: AlertContext, limit: float) -> Iterator[Found]:
     lag = source_lag(context.pipeline, bronze, now=context.now)
     if lag is None or not lag.lag or lag.advice.verdict in ("none", "unknown", "falls"):
         return
-    lasts = lag.catch_up_seconds
-    if lag.advice.verdict == "rests" or lasts is None or lasts > limit:
-        more = "never at these rates" if lasts is None else f"in {lasting(lasts)}"
+    seconds = lag.catch_up_seconds
+    if lag.advice.verdict == "rests" or seconds is None or seconds > limit:
+        catch_up = "never at these rates" if seconds is None else f"in {lasting(seconds)}"
         yield Found(
-            f"{lag.lag:,} records wait, taken {more}; {lag.advice.text}",
+            f"{lag.lag:,} records are waiting, catch-up {catch_up}; {lag.advice.text}",
             hop="bronze",
             since=lag.checked_at,
         )
 
 
 def _slow_batches(context: AlertContext, limit: timedelta) -> Iterator[Found]:
-    """The last batches all took longer than the interval of their trigger."""
+    """Find hops whose recent batches all took longer than the trigger interval."""
     for hop in HOPS:
         slow: list[Measured] = []
         for one in reversed([m for m in context.measures if m.hop == hop and not m.error_class]):
             if one.interval_seconds is None or one.seconds <= one.interval_seconds:
                 break
             slow.append(one)
-        if len(slow) < _BATCHES or context.now - slow[0].ended_at > limit:
+        if len(slow) < _MIN_BATCHES or context.now - slow[0].ended_at > limit:
             continue
         if slow[0].ended_at - slow[-1].started_at > limit:
             mean = sum(one.seconds for one in slow) / len(slow)
@@ -410,7 +418,7 @@ def _slow_batches(context: AlertContext, limit: timedelta) -> Iterator[Found]:
 
 
 def _watermark_stuck(context: AlertContext, limit: timedelta) -> Iterator[Found]:
-    """Batches accept rows, and the watermark has not moved for long."""
+    """Check for a watermark that has not advanced although batches accept rows."""
     batches: list[tuple[Commit, SilverNote]] = []
     for commit in commits(context.lake.silver(context.pipeline.name)):
         note = SilverNote.of(commit)
@@ -426,7 +434,7 @@ def _watermark_stuck(context: AlertContext, limit: timedelta) -> Iterator[Found]
         return
     slow, _ = held_back_by(note.partitions, idle_after=context.pipeline.watermark.idle_after)
     mark = f"{note.watermark:%Y-%m-%d %H:%M:%SZ}" if note.watermark else "none"
-    # With one partition the name says nothing.
+    # With a single partition its name adds nothing.
     waits = f"; it waits for {slow}" if slow and len(note.partitions) > 1 else ""
     yield Found(
         f"{accepted:,} events were accepted in {lasting(lasted)} and the watermark stays at "
@@ -439,18 +447,18 @@ def _watermark_stuck(context: AlertContext, limit: timedelta) -> Iterator[Found]
 def _rate(
     context: AlertContext, limit: float, *, fate: Literal["quarantined", "late"]
 ) -> Iterator[Found]:
-    """Too many of the recent rows were quarantined, or too late."""
+    """Check the share of recent rows that were quarantined, or late."""
     fresh, since = context.fresh
     rows = sum(one.rows for one in fresh)
     stages: Counter[str] = Counter()
     for one in fresh:
         if one.fate == fate:
             stages[one.stage or ""] += one.rows
-    if rows < _ENOUGH or stages.total() / rows <= limit:
+    if rows < _MIN_ROWS or stages.total() / rows <= limit:
         return
     by_stage = [f"{stage} {n:,}" for stage, n in stages.most_common() if stage and n]
     is_late = fate == "late"
-    what = "came too late" if is_late else f"were quarantined ({', '.join(by_stage)})"
+    what = "were late" if is_late else f"were quarantined ({', '.join(by_stage)})"
     yield Found(
         f"{stages.total() / rows:.1%} of the last {rows:,} rows {what}; the limit is {limit:.1%}",
         hop="silver",
@@ -459,7 +467,7 @@ def _rate(
 
 
 def _expression_failed(context: AlertContext, _: None) -> Iterator[Found]:
-    """An expression of a gold table failed on events of the last hour of batches."""
+    """Find expressions of gold tables that failed on events of the last hour of batches."""
     failed: Counter[str] = Counter()
     since: list[datetime] = []
     for name in context.pipeline.gold_names:
@@ -471,13 +479,13 @@ def _expression_failed(context: AlertContext, _: None) -> Iterator[Found]:
     if failed:
         shown = ", ".join(f"{name} {rows:,}" for name, rows in failed.items())
         yield Found(
-            f"expressions failed on events, which count as null there: {shown}",
+            f"expressions failed on events and gave null: {shown}",
             hop="gold",
             since=min(since),
         )
 
 
-# Those that may be critical first, as people read them.
+# Rules that may be critical first: alerts are listed in this order.
 RULES = {
     "books_unbalanced": AlertRule(_unbalanced, "critical", "ledger"),
     "hop_refused": AlertRule(_hop_refused, "critical", "check"),
@@ -494,5 +502,5 @@ RULES = {
     "late_rate": AlertRule(partial(_rate, fate="late"), "warning", "late list", "late_rate"),
     "expression_failed": AlertRule(_expression_failed, "warning", "status"),
 }
-# The rules that a run judges itself: the others count tables, or repeat the run's own checks.
+# The rules that a run evaluates: the others count tables, or repeat the run's own checks.
 RUNNING = tuple(rule for rule in RULES if rule not in ("books_unbalanced", "hop_refused"))

@@ -1,7 +1,7 @@
-"""Check what Tidelake needs of a machine, or of a catalog; each failing check has a remedy.
+"""Check the requirements on a machine or a catalog; each failing check has a remedy.
 
-Rights in a catalog are tried rather than read: they may be granted, inherited or come with
-ownership, and a table that was created and dropped is proof.
+Privileges in a catalog are tested by creating and dropping a table instead of being read: they may
+be granted, inherited or come with ownership.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True)
 class DoctorFinding:
-    """What was checked, what was found, and what to do; empty where nothing is."""
+    """What was checked, what was found, and the remedy; empty if none is needed."""
 
     what: str
     found: str
@@ -44,11 +44,11 @@ class DoctorFinding:
 
 
 def examine_lake(lake: Lake) -> list[DoctorFinding]:
-    """Check the machine; with a catalog what the catalog and its runtime may lack."""
+    """Check the machine; with a catalog the catalog, its runtime and the volume."""
     if lake.catalog is not None:
         return [check_python(), *_check_catalog(lake.catalog), check_volume(Path(str(lake.root)))]
-    of_machine = [check_python(), check_java(), check_spark(), check_memory()]
-    return [*of_machine, check_disk(lake.root), check_jars(lake.root), check_root(lake.root)]
+    machine_checks = [check_python(), check_java(), check_spark(), check_memory()]
+    return [*machine_checks, check_disk(lake.root), check_jars(lake.root), check_root(lake.root)]
 
 
 def check_python() -> DoctorFinding:
@@ -60,7 +60,7 @@ def check_python() -> DoctorFinding:
 
 
 def check_java() -> DoctorFinding:
-    """Require Java 17 or newer, where Spark looks for it."""
+    """Require Java 17 or newer in JAVA_HOME or PATH, as Spark does."""
     remedy = (
         f"install a JDK {_LEAST_JAVA} or newer (Debian: apt-get install openjdk-17-jre-headless) "
         "and set JAVA_HOME or PATH to it"
@@ -70,14 +70,14 @@ def check_java() -> DoctorFinding:
     if java is None:
         return DoctorFinding("Java", "not found", remedy)
     try:
-        told = subprocess.run(
+        completed = subprocess.run(
             [java, "-version"], capture_output=True, text=True, check=False, timeout=30
         )
     except (OSError, subprocess.TimeoutExpired):
         return DoctorFinding("Java", f"{java} does not run", remedy)
-    match = re.search(r'version "(\d+)([^"]*)"', told.stderr + told.stdout)
+    match = re.search(r'version "(\d+)([^"]*)"', completed.stderr + completed.stdout)
     if match is None:
-        return DoctorFinding("Java", "a version that cannot be read", remedy)
+        return DoctorFinding("Java", "unknown version", remedy)
     found = match[1] + match[2]
     return DoctorFinding("Java", found, "" if int(match[1]) >= _LEAST_JAVA else remedy)
 
@@ -100,16 +100,16 @@ def check_memory() -> DoctorFinding:
 
 def check_disk(root: Folder) -> DoctorFinding:
     """Require space for tables and shuffles."""
-    # Shuffles are on this machine's disk wherever the tables are.
+    # Shuffle files are on the local disk even if the tables are in an object store.
     folder = root if isinstance(root, Path) else Path(tempfile.gettempdir())
-    place = next(path for path in (folder, *folder.parents) if path.exists())
-    free = shutil.disk_usage(place).free / _GIB
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    free = shutil.disk_usage(existing).free / _GIB
     remedy = f"free at least {_LEAST_DISK_GIB} GiB, or choose another --root"
     return DoctorFinding("Disk", f"{free:.1f} GiB free", "" if free >= _LEAST_DISK_GIB else remedy)
 
 
 def check_jars(root: Folder | None = None) -> DoctorFinding:
-    """Require each jar of the lock in the cache, with its hash; on S3 the connector's too."""
+    """Require each locked jar in the cache, with its hash; on S3 those of the connector too."""
     try:
         jars = jars_for(root)
     except JarError as error:
@@ -129,16 +129,16 @@ def check_jars(root: Folder | None = None) -> DoctorFinding:
 
 
 def check_root(root: Folder) -> DoctorFinding:
-    """Require a writable root, and of an object store conditional writes, which locks need."""
+    """Require a writable root; on an object store also conditional writes, which locks need."""
     if not isinstance(root, Path):
         try:
             with lease(root / "checkpoints" / ".doctor.lock", "doctor", waits=True):
                 pass
         except TidelakeError as error:
             return DoctorFinding("Root", str(root), str(error))
-        return DoctorFinding("Root", f"{root} is writable, and keeps conditional writes")
-    place = next(path for path in (root, *root.parents) if path.exists())
-    return _check_writable("Root", root, place, "choose a --root that you may write")
+        return DoctorFinding("Root", f"{root} is writable and supports conditional writes")
+    existing = next(path for path in (root, *root.parents) if path.exists())
+    return _check_writable("Root", root, existing, "choose a --root that you may write")
 
 
 def check_volume(folder: Path) -> DoctorFinding:
@@ -148,13 +148,13 @@ def check_volume(folder: Path) -> DoctorFinding:
         "VOLUME and WRITE VOLUME on it"
     )
     if not folder.is_dir():
-        return DoctorFinding("Volume", f"{folder} is not there", remedy)
+        return DoctorFinding("Volume", f"{folder} does not exist", remedy)
     return _check_writable("Volume", folder, folder, remedy)
 
 
 def _check_writable(what: str, named: Path, folder: Path, remedy: str) -> DoctorFinding:
     try:
-        # A volume may accept a file and refuse its content.
+        # A volume may allow creating a file but not writing to it.
         with tempfile.NamedTemporaryFile(dir=folder) as probe:
             probe.write(b"tidelake")
     except OSError as error:
@@ -172,16 +172,16 @@ def _check_catalog(catalog: Catalog) -> Iterator[DoctorFinding]:
         return
     yield DoctorFinding("Spark", f"version {session.version}")
     try:
-        there = catalog.layers()
+        existing = catalog.layers()
     except FOREIGN as error:
         remedy = f"create catalog {catalog.name} or name another, and grant USE CATALOG on it"
         yield DoctorFinding("Catalog", _first_line(error), remedy)
         return
-    yield DoctorFinding("Catalog", f"{catalog.name} is there")
+    yield DoctorFinding("Catalog", f"{catalog.name} exists")
     for layer in LAYERS:
         what, name = f"Schema {layer}", catalog.schema(layer)
-        if layer not in there:
-            yield DoctorFinding(what, "is not there", f"CREATE SCHEMA {name}")
+        if layer not in existing:
+            yield DoctorFinding(what, "does not exist", f"CREATE SCHEMA {name}")
             continue
         probe = f"{name}.`tidelake_doctor_{uuid.uuid4().hex[:12]}`"
         try:
@@ -195,7 +195,7 @@ def _check_catalog(catalog: Catalog) -> Iterator[DoctorFinding]:
 
 
 def _first_line(error: Exception) -> str:
-    """Return the first line of an error's message, without Py4J's own."""
+    """Return the first line of an error's message, skipping Py4J's prefix line."""
     lines = str(error).strip().splitlines()
-    told = [line for line in lines if not line.startswith("An error occurred while calling")]
-    return (told or lines)[0].removeprefix(": ")[:200]
+    own = [line for line in lines if not line.startswith("An error occurred while calling")]
+    return (own or lines)[0].removeprefix(": ")[:200]

@@ -1,6 +1,6 @@
-"""Validate whole tables with Great Expectations on Spark; no other module uses it.
+"""Validate whole tables with Great Expectations on Spark; only this module imports it.
 
-No data leaves the machine: the context is in memory and its analytics are off. An expectation that
+No data leaves the machine: the context is in memory and analytics are off. An expectation that
 Great Expectations cannot evaluate counts as failed.
 """
 
@@ -31,13 +31,13 @@ _LONGEST = 120
 
 @dataclass(frozen=True)
 class GateResult:
-    """The result of one expectation on a table, which has its logical name.
+    """The result of one expectation on a table, given by its logical name.
 
     Attributes:
         text: The expectation with its columns and arguments.
         severity: ``critical`` or ``warning``.
-        observed: What was found, in a few words; or why it could not be evaluated.
-        unexpected: Number of unexpected rows; None where rows are not counted.
+        observed: The observed value as a short text, or why it could not be evaluated.
+        unexpected: Number of unexpected rows; None if the expectation does not count rows.
     """
 
     table: str
@@ -51,7 +51,7 @@ class GateResult:
 
 @dataclass(frozen=True)
 class GateReport:
-    """The results in the order of the suite, silver first, and the first page of Data Docs."""
+    """The results in the order of the suite, silver first, and the index page of Data Docs."""
 
     results: tuple[GateResult, ...]
     docs: Path
@@ -71,8 +71,8 @@ def judge_tables(
 ) -> GateReport:
     """Validate a pipeline's silver and gold tables with a suite.
 
-    The session is in UTC. ``docs`` is the folder of Data Docs, which keeps the pages of earlier
-    runs; ``now`` is the value of ``now`` in the suite, with a time zone.
+    The session must be in UTC. ``docs`` is the folder of Data Docs, which keeps the pages of
+    earlier runs; ``now`` (with a time zone) is the value of ``now`` in the suite.
 
     Raises:
         UsageError: A table does not exist yet.
@@ -85,7 +85,7 @@ def judge_tables(
         raise UsageError(
             f"{', '.join(missing)} does not exist yet; fill it with: tidelake run {pipeline_name}"
         )
-    # The results have what Great Expectations would log.
+    # The results already contain what Great Expectations would log.
     log = logging.getLogger("great_expectations")
     level = log.level
     log.setLevel(logging.CRITICAL + 1)
@@ -103,7 +103,7 @@ def judge_tables(
 
 
 def import_gx() -> Any:
-    """Import Great Expectations, which is optional; a MachineError says how to install it."""
+    """Import Great Expectations; if it is missing, a MachineError says how to install it."""
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "module 'sre_", DeprecationWarning)
@@ -149,10 +149,10 @@ def _judge(
     failure = "Great Expectations gave no result"
     types = dict(frame.dtypes)
     try:
-        # Added one by one, two that differ only in an explicit default would become one.
-        judges = [as_gx(expectation, types, now) for expectation in expectations]
-        found = _validate(context, name, frame, judges, now)
-    except Exception as error:  # whatever it is, nothing was evaluated, so nothing may pass
+        # Adding them one by one would merge two that differ only in an explicit default.
+        checks = [as_gx(expectation, types, now) for expectation in expectations]
+        found = _validate(context, name, frame, checks, now)
+    except Exception as error:  # nothing was evaluated, so nothing may pass
         failure = kind_of_text(str(error)) or type(error).__name__
     for index, expectation in enumerate(expectations):
         result: Any = found.get(index)
@@ -170,13 +170,13 @@ def _judge(
 
 
 def _validate(
-    context: Any, name: str, frame: DataFrame, judges: list[Any], now: datetime
+    context: Any, name: str, frame: DataFrame, checks: list[Any], now: datetime
 ) -> dict[int, Any]:
-    """Run one validation and return the results by the index of the expectation."""
+    """Run one validation and return the results by index of the expectation."""
     gx = import_gx()
     asset = context.data_sources.add_spark(name, persist=False).add_dataframe_asset(name)
     batch = asset.add_batch_definition_whole_dataframe(name)
-    suite = context.suites.add(gx.ExpectationSuite(name=name, expectations=judges))
+    suite = context.suites.add(gx.ExpectationSuite(name=name, expectations=checks))
     numbers = {each.id: index for index, each in enumerate(suite.expectations)}
     definition = context.validation_definitions.add(
         gx.ValidationDefinition(name=name, data=batch, suite=suite)
@@ -190,7 +190,7 @@ def _validate(
 
 
 def _exception_text(result: Any) -> str | None:
-    """Return the error of an expectation in one line; None where it raised none."""
+    """Return the error of an expectation as one line; None if it raised none."""
     info = result.exception_info or {}
     parts = [info] if "raised_exception" in info else list(info.values())
     messages = [part["exception_message"] for part in parts if part["raised_exception"]]
@@ -202,13 +202,13 @@ def _exception_text(result: Any) -> str | None:
 def _observed_text(
     result: Mapping[str, Any], expectation: Expectation, types: Mapping[str, str]
 ) -> str:
-    """Describe a result of format BASIC in a few words, instants in UTC."""
+    """Format a result of format BASIC as a short text, instants in UTC."""
     count = result.get("unexpected_count")
     if count is not None:
         listed = result.get("partial_unexpected_list") or ()
         examples = ", ".join(str(value) for value in listed if value is not None)
         total = result.get("element_count")
-        text = f"{count} unlike" if total is None else f"{count} of {total} rows"
+        text = f"{count} unexpected" if total is None else f"{count} of {total} rows"
         return _cut(f"{text}: {examples}" if count and examples else text)
     value = result.get("observed_value")
     of_instants = any(types.get(name) == "timestamp" for name in expectation.columns)
@@ -233,7 +233,7 @@ def as_gx(expectation: Expectation, types: dict[str, str], now: datetime) -> Any
 
     kwargs = {key: value for key, value in expectation.kwargs.items() if key != "condition_parser"}
     if "row_condition" in kwargs:
-        # A text with a parser is deprecated, and warns at each use.
+        # A condition given as a string with a parser is deprecated and warns at each use.
         kwargs["row_condition"] = PassThroughCondition(pass_through_filter=kwargs["row_condition"])
     kinds = SIGNATURES[expectation.type].arguments
     for key, value in kwargs.items():

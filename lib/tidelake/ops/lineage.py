@@ -1,4 +1,4 @@
-"""Report a run's hops to an OpenLineage backend, in a thread of its own.
+"""Report a run's hops to an OpenLineage backend, in a background thread.
 
 The client is an optional dependency, imported on use.
 """
@@ -29,16 +29,16 @@ from tidelake.visible import first_line
 
 State = Literal["START", "COMPLETE", "FAIL", "ABORT"]
 _TIMEOUT_SECONDS, _CLOSE_SECONDS = 5.0, 20.0
-# One retry; the run does not wait for it.
+# A single retry, in the background thread.
 _RETRY = {"total": 1, "connect": 1, "read": 1, "backoff_factor": 0.5}
 
 
 @dataclass(frozen=True)
 class LineagePlace:
-    """A dataset under its OpenLineage name, and the table where it is one.
+    """A dataset by its OpenLineage namespace and name, and its table if it is one of the lake.
 
     The namespace is the root of the tables, a file system or a broker; the name is the logical
-    name, the path or the topic.
+    table name, the path or the topic.
     """
 
     namespace: str
@@ -64,7 +64,7 @@ class Written(NamedTuple):
 class Job:
     """The run of a hop such as ``clickstream.silver``, or its parent, the run of all hops.
 
-    ``streams`` is whether it runs until it is stopped; the ids of runs are ordered by time.
+    ``streams`` is whether it runs until it is stopped; run ids sort by time.
     """
 
     name: str
@@ -74,12 +74,12 @@ class Job:
 
 
 def flow_of(lake: Lake, pipeline: Pipeline, hop: Hop) -> LineageFlow:
-    """List the inputs and outputs of a hop, with dimensions and side tables."""
+    """List the inputs and outputs of a hop, including dimensions and side tables."""
     name = pipeline.name
     if hop == "bronze":
-        return LineageFlow(_sources(pipeline), (_ours(lake, lake.bronze(name)),))
+        return LineageFlow(_sources(pipeline), (_dataset(lake, lake.bronze(name)),))
     if hop == "silver":
-        # With `as_of` the history of the dimension is read.
+        # With `as_of` the dimension's history table is read.
         dimensions = [
             lake.table(f"dim.{one.dimension}__history" if one.as_of else f"dim.{one.dimension}")
             for one in pipeline.enrich
@@ -91,12 +91,12 @@ def flow_of(lake: Lake, pipeline: Pipeline, hop: Hop) -> LineageFlow:
         reads = [lake.silver(name), *(lake.silver(other) for other in sorted(others))]
         writes = [lake.table(one) for one in pipeline.gold_names]
     return LineageFlow(
-        tuple(_ours(lake, table) for table in dict.fromkeys(reads)),
-        tuple(_ours(lake, table) for table in writes),
+        tuple(_dataset(lake, table) for table in dict.fromkeys(reads)),
+        tuple(_dataset(lake, table) for table in writes),
     )
 
 
-def _ours(lake: Lake, table: Table) -> LineagePlace:
+def _dataset(lake: Lake, table: Table) -> LineagePlace:
     namespace = lake.root.as_uri() if lake.catalog is None else f"catalog:{lake.catalog.name}"
     return LineagePlace(namespace, table.name, table)
 
@@ -113,11 +113,11 @@ def _sources(pipeline: Pipeline) -> tuple[LineagePlace, ...]:
 
 
 def client_of(lineage: Lineage) -> Any:
-    """Create the client for the file or the server of an environment's lineage.
+    """Create the OpenLineage client for an environment's lineage file or server.
 
     Raises:
         MachineError: The client is not installed.
-        UsageError: A variable is not set, or holds no address.
+        UsageError: A variable is not set, or is not an address.
     """
     client = _loaded("client")
     if lineage.file is not None:
@@ -139,7 +139,7 @@ def client_of(lineage: Lineage) -> Any:
         return client.OpenLineageClient(transport=http.HttpTransport(config))
     except ValueError as error:
         raise UsageError(
-            f"lineage.url stands for {lineage.url}, which holds no http:// or https:// address."
+            f"lineage.url refers to {lineage.url}, which is not an http:// or https:// address."
         ) from error
 
 
@@ -154,10 +154,10 @@ def event_of(
     written: Mapping[str, Written] | None = None,
     error: str = "",
 ) -> Any:
-    """Build an event with the client's models.
+    """Build a run event with the client's models.
 
-    ``schemas`` has the name and type of each column and ``written`` what was written, both by
-    logical name; ``error`` is what stopped the job.
+    ``schemas`` has the name and type of each column and ``written`` the rows written, both by
+    logical table name; ``error`` is the message of the error that stopped the job.
     """
     model, facets = _loaded("event_v2"), _loaded("facet_v2")
     flow, schemas, written = flow or LineageFlow(), schemas or {}, written or {}
@@ -229,17 +229,17 @@ def _loaded(module: str) -> Any:
 
 
 class LineageReporter:
-    """Reports when a run and its hops start, end or fail; the first error ends the reports."""
+    """Reports when a run and its hops start, end or fail; stops reporting after an error."""
 
     def __init__(self, run: Run, lineage: Lineage, client: Any, *, streams: bool) -> None:
-        """Report the start of the run, with a client of :func:`client_of`."""
+        """Report the start of the run; ``client`` is from :func:`client_of`."""
         self._run = run
         self._lineage = lineage
         self._client = client
         self._job = Job(run.pipeline.name, streams)
         self._jobs: dict[Hop, Job] = {}
         self._before: dict[Hop, Mapping[str, int]] = {}
-        # Hops that have started and not ended; used by the run's thread only.
+        # Hops that have started and not ended; accessed only by the run's thread.
         self._open: list[Hop] = []
         self._error = ""
         self._queue: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
@@ -248,19 +248,19 @@ class LineageReporter:
         self._queue.put(partial(event_of, lineage, self._job, "START", now()))
 
     def starts(self, hop: Hop) -> None:
-        """Report the start of a hop; its restart under another limit is not reported."""
+        """Report the start of a hop; a restart with another batch limit is not reported."""
         if hop not in self._open:
             self._open.append(hop)
             self._change("START", hop)
 
     def ends(self, hop: Hop) -> None:
-        """Report the end of a hop, if it started: one without input does not."""
+        """Report the end of a hop, unless it never started for lack of input."""
         if hop in self._open:
             self._open.remove(hop)
             self._change("COMPLETE", hop)
 
     def failed(self, hop: Hop, error: Exception) -> None:
-        """Report that a hop failed, also before its start."""
+        """Report that a hop failed, even if it failed before its start."""
         self.starts(hop)
         self._open.remove(hop)
         self._error = first_line(error)
@@ -277,7 +277,7 @@ class LineageReporter:
         self._thread.join(_CLOSE_SECONDS)
 
     def _change(self, state: State, hop: Hop, error: str = "") -> None:
-        # Read versions now: the thread may be late, and tables change meanwhile.
+        # Read versions now: tables may change before the thread handles the event.
         flow, at = flow_of(self._run.lake, self._run.pipeline, hop), now()
         versions = {table.name: newest_version(table) for table in _tables(flow.outputs)}
         if state == "START":
@@ -299,16 +299,16 @@ class LineageReporter:
             while (event := self._queue.get()) is not None:
                 self._client.emit(event())
         except Exception as error:
-            # Whatever the error, the run goes on. Its text may hold the backend's address, which is
-            # a secret, so only the kind is reported.
+            # No error here may stop the run. Its message may contain the backend's address, which
+            # is a secret, so only the class is reported.
             self._run.progress.say(
-                f"lineage: the backend takes no events ({type(error).__name__}). "
-                "The run goes on without."
+                f"lineage: cannot send events to the backend ({type(error).__name__}). "
+                "The run continues without lineage."
             )
         self._client.close(0)
 
     def _schemas(self, flow: LineageFlow) -> dict[str, list[tuple[str, str]]]:
-        """Read the columns of existing tables; empty where the session has ended."""
+        """Read the columns of existing tables; empty if the session has ended."""
         try:
             return {
                 table.name: [
@@ -329,7 +329,7 @@ def _tables(places: Sequence[LineagePlace]) -> list[Table]:
 def _written(
     flow: LineageFlow, before: Mapping[str, int], versions: Mapping[str, int]
 ) -> dict[str, Written]:
-    """Count the rows written to each table between versions, without those that a merge copied."""
+    """Count the rows written to each table between versions, not those that merges copied."""
     return {
         table.name: Written(
             sum(

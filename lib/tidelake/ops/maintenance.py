@@ -1,8 +1,8 @@
-"""Compact tables, and delete files that no reader needs.
+"""Compact tables and delete files that no reader needs any more.
 
-A file that a commit removed stays on disk until VACUUM. Readers of older versions need it: a stream
-that lags behind, a gold batch that reads silver up to its position, a statement at the last epoch,
-a rollback.
+A file that a commit removed stays on disk until VACUUM. Readers of older versions need it: a
+lagging stream, a gold batch that reads silver up to its position, a query at the last epoch, a
+rollback.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ from tidelake.ledger.readers import Need, needs_of
 from tidelake.runtime.gold_tables import targets_of
 from tidelake.runtime.hop import Run
 
-# For clock differences and readers that have just started.
+# Allows for clock differences and readers that have just started.
 _MARGIN = timedelta(hours=1)
-# Delta's defaults. No version older than the second is read, even if its files exist.
+# Delta's default retention of the log and of removed files. Delta refuses to read a version older
+# than the second, even if its files exist.
 _LOG, _FILES = timedelta(days=30), timedelta(days=7)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The maintenance of a table: removed files stay for ``keep``.
+    """The planned maintenance of a table: removed files are kept for ``keep``.
 
-    The need of the oldest version is first. Files are sorted by columns where merges scatter rows,
-    by none where rows arrive in the order of time.
+    ``needs`` lists the readers of old versions, the oldest version first. ``sorted_by`` are the
+    clustering columns if merges scatter rows, empty if rows arrive in time order.
     """
 
     table: Table
@@ -47,7 +48,7 @@ class Plan:
 
 
 class Done(NamedTuple):
-    """The number of files of a table before and after maintenance, and of deleted files."""
+    """Result of maintenance: number of files before and after, and of files deleted."""
 
     table: Table
     files_before: int
@@ -63,9 +64,9 @@ def plan_upkeep(
     keep: timedelta | None = None,
     now: datetime | None = None,
 ) -> list[Plan]:
-    """Compute for each table how long removed files must stay; nothing is written.
+    """Compute how long each table must keep removed files; nothing is written.
 
-    Where ``keep`` is None, they stay for the recovery horizon, or longer where a need is older.
+    If ``keep`` is None, they are kept for the recovery horizon, or longer if a reader needs it.
 
     Raises:
         RefusedError: ``keep`` is less than the horizon, or less than a reader needs; the message
@@ -74,30 +75,30 @@ def plan_upkeep(
     moment = now or datetime.now(UTC)
     if keep is not None and keep < horizon:
         raise RefusedError(
-            f"keeping files for {_told(keep)} is less than the recovery horizon of "
-            f"{_told(horizon)}. Nothing was deleted. Keep them longer, or lower "
+            f"keeping files for {_duration_text(keep)} is less than the recovery horizon of "
+            f"{_duration_text(horizon)}. Nothing was deleted. Keep them longer, or lower "
             "recovery_horizon of the environment."
         )
     tables = _tables(lake, pipeline)
     needs = needs_of(lake, tables, rollbacks_since=moment - horizon)
-    # By time where rows have one: merges read a batch's windows, and queries read days.
+    # Cluster by time if rows have one: merges read a batch's windows, and queries read days.
     orders = {
         table: (kind.moment,) if kind.moment else kind.identity[:CLUSTERED_BY]
         for table, kind in targets_of(lake, pipeline)
     }
     plans = []
     for table in tables:
-        mine = sorted((n for n in needs if n.table == table), key=lambda n: n.since)
-        least = moment - mine[0].since + _MARGIN if mine else timedelta(0)
+        table_needs = sorted((n for n in needs if n.table == table), key=lambda n: n.since)
+        least = moment - table_needs[0].since + _MARGIN if table_needs else timedelta(0)
         if keep is not None and keep < least:
-            first = mine[0]
+            first = table_needs[0]
             raise RefusedError(
-                f"files of {table.name} from {first.since:%Y-%m-%d %H:%M}Z on are still needed: "
-                f"{first.by}. Nothing was deleted. Keep at least {_told(least)}, or first: "
-                f"{first.remedy}"
+                f"files of {table.name} since {first.since:%Y-%m-%d %H:%M}Z are still needed: "
+                f"{first.by}. Nothing was deleted. Keep at least {_duration_text(least)}, "
+                f"or first: {first.remedy}"
             )
         kept = keep or max(horizon, least)
-        plans.append(Plan(table, kept, tuple(mine), orders.get(table, ())))
+        plans.append(Plan(table, kept, tuple(table_needs), orders.get(table, ())))
     return plans
 
 
@@ -112,16 +113,16 @@ def _tables(lake: Lake, pipeline: Pipeline) -> list[Table]:
 
 
 def upkeep(run: Run, plans: Sequence[Plan]) -> Iterator[Done]:
-    """Compact tables, set the retention of their logs, and delete old files."""
+    """Compact tables, set their log retention, and vacuum old files."""
     spark = run.spark
     for plan in plans:
         before = detail(spark, plan.table)["numFiles"]
         if not plan.sorted_by:
-            # Rows are in the order of time already.
+            # Rows are in time order already.
             compact(spark, plan.table)
         elif has_vectors(spark, plan.table):
-            # Without deletion vectors a merge would copy the large files that this writes.
-            # A table that a run is writing is clustered the next time.
+            # Without deletion vectors a merge would rewrite the large files that clustering makes.
+            # A table that a run is writing to is clustered at the next maintenance.
             with suppress(RefusedError), hold_hops(run.lake, run.pipeline.name, ["gold"]):
                 cluster(spark, plan.table, plan.sorted_by)
             compact(spark, plan.table)
@@ -134,16 +135,16 @@ def upkeep(run: Run, plans: Sequence[Plan]) -> Iterator[Done]:
 
 
 def _keep_log(spark: SparkSession, plan: Plan) -> None:
-    """Keep the log for as long as the files, and at least back to our last commit.
+    """Set the log retention to at least that of the files and the age of our last commit.
 
-    A table without input has an old last commit, and its hop continues from that.
+    A table without new input has an old last commit, from which its hop continues.
     """
     last = last_commit(plan.table)
     age = datetime.now(UTC) - last.written_at if last else timedelta(0)
     # Twice the age, so that the property does not change every day.
-    noted = 2 * age if age > _LOG / 2 else timedelta(0)
+    for_last_commit = 2 * age if age > _LOG / 2 else timedelta(0)
     needed = {
-        "logRetentionDuration": max(_LOG, plan.keep, noted),
+        "logRetentionDuration": max(_LOG, plan.keep, for_last_commit),
         "deletedFileRetentionDuration": max(_FILES, plan.keep),
     }
     wanted = {
@@ -156,6 +157,6 @@ def _keep_log(spark: SparkSession, plan: Plan) -> None:
         spark.sql(f"ALTER TABLE {plan.table.sql} SET TBLPROPERTIES ({properties})")
 
 
-def _told(length: timedelta) -> str:
+def _duration_text(length: timedelta) -> str:
     hours = length / timedelta(hours=1)
     return f"{hours / 24:.1f} days" if hours >= 48 else f"{hours:.1f} hours"

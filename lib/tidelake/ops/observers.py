@@ -1,8 +1,8 @@
-"""Observe a run: measure its batches, judge its alerts, report its lineage.
+"""Observe a run: measure its batches, evaluate its alerts, report its lineage.
 
-The run reports a batch after its commit to the tables, Spark the trigger after the commit of its
-checkpoint. Both only put a message into a queue. A thread does the work; an error there is reported
-once and does not stop the run.
+The run reports a batch after the commit to the tables; Spark reports the trigger after the commit
+to the checkpoint. Both only queue a message. A separate thread processes the queue; an error there
+is reported once and does not stop the run.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ if TYPE_CHECKING:
 
 # The phase in which foreachBatch runs; a trigger without it found no input.
 WRITING = "addBatch"
-# Commits of the log that are searched for a batch that was just closed.
+# How many of the newest commits are searched for a batch that was just committed.
 _NEWEST = 20
 _POLL_SECONDS = 1.0
 # How long the end of a run waits for Spark's last reports, and for the sinks.
 _LAST_SECONDS, _CLOSE_SECONDS = 3.0, 30.0
-# How long Spark may take to report the trigger of a batch that is closed.
+# How long Spark may take to report the trigger of a committed batch.
 _OVERDUE = timedelta(seconds=10)
 # Batches that are kept for alerts: an hour of batches of a second.
 _RECENT = 3_600
@@ -62,7 +62,7 @@ _RECENT = 3_600
 
 @dataclass(frozen=True)
 class Started:
-    """A hop's query starts; ``limit`` is the largest input of a batch, in the hop's unit."""
+    """A hop's query started; ``limit`` is the largest input of a batch, in the hop's unit."""
 
     hop: Hop
     generation: str
@@ -71,7 +71,7 @@ class Started:
 
 @dataclass(frozen=True)
 class Closed:
-    """A batch was committed to the tables, after so many seconds."""
+    """A batch was committed to the tables; it took ``seconds``."""
 
     hop: Hop
     batch: int
@@ -82,11 +82,11 @@ class Closed:
 
 @dataclass(frozen=True)
 class Failed:
-    """A hop stopped, with the kind and the message of the error."""
+    """A hop stopped with an error, given by its class and message."""
 
     hop: Hop
     kind: str
-    told: str
+    message: str
     at: datetime
 
 
@@ -94,7 +94,7 @@ class Failed:
 class TriggerProgress:
     """Spark's progress of a trigger that ran a batch; ``phases`` are in milliseconds.
 
-    The state is that of stateful operators, None where there are none.
+    The state is that of stateful operators, None if there are none.
     """
 
     query: str
@@ -106,7 +106,7 @@ class TriggerProgress:
 
     @property
     def seconds(self) -> float:
-        """The whole trigger: planning, the batch, and both writes to the checkpoint."""
+        """Duration of the whole trigger: planning, the batch, and both checkpoint writes."""
         return self.phases.get("triggerExecution", 0) / 1000
 
 
@@ -119,17 +119,17 @@ class TriggerListener(StreamingQueryListener):
     It must not raise or take long: Spark's listener bus waits for it.
     """
 
-    def __init__(self, hears: Callable[[TriggerProgress], None]) -> None:
-        """Report to ``hears``."""
-        self._hears = hears
+    def __init__(self, on_trigger: Callable[[TriggerProgress], None]) -> None:
+        """Call ``on_trigger`` with each trigger."""
+        self._on_trigger = on_trigger
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Report times and state; Spark's row counts are left out, as they count each read."""
+        """Report times and state; not Spark's row counts, which count a row once per read."""
         progress = event.progress
         if WRITING not in progress.durationMs:
             return
         states = list(progress.stateOperators)
-        self._hears(
+        self._on_trigger(
             TriggerProgress(
                 query=progress.name or "",
                 batch=progress.batchId,
@@ -141,17 +141,17 @@ class TriggerListener(StreamingQueryListener):
         )
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Do nothing: the run itself reports it."""
+        """Do nothing: the run itself reports its start."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Do nothing: the run itself reports it, with the error."""
+        """Do nothing: the run itself reports its end, with the error."""
 
 
-class Joining:
+class BatchJoiner:
     """Joins each batch with its trigger and with the metadata of its commit."""
 
     def __init__(self, lake: Lake, pipeline: Pipeline, run: str, interval: float | None) -> None:
-        """``interval`` is how long a batch may take, in seconds; None for no limit."""
+        """Join batches of one run; ``interval`` is the trigger interval in seconds, or None."""
         self.lake = lake
         self._pipeline = pipeline
         self._run = run
@@ -162,41 +162,41 @@ class Joining:
         self._started: dict[Hop, Started] = {}
         # Number and start of the last measured batch of each hop.
         self._last: dict[Hop, tuple[int, datetime]] = {}
-        # Silver's watermark, and since when it has that value.
+        # Silver's watermark, and when it took that value.
         self._mark: tuple[datetime | None, datetime] | None = None
 
     @property
     def waits(self) -> bool:
-        """Whether a batch waits for Spark's report on its trigger."""
+        """Whether a committed batch still lacks Spark's report of its trigger."""
         return bool(self._open)
 
     def take(self, message: Message) -> Iterator[Measured]:
-        """Process a message, and yield the batch or failure that it completes, if any."""
+        """Process a message and yield the batch or failure that it completes, if any."""
         hop: Hop | None = None
         if isinstance(message, Started):
             self._started[message.hop] = message
         elif isinstance(message, Failed):
             batch = self._last[message.hop][0] + 1 if message.hop in self._last else -1
             times = {"started_at": message.at, "ended_at": message.at}
-            error = {"error_class": message.kind, "error": message.told}
+            error = {"error_class": message.kind, "error": message.message}
             yield self._record(message.hop, batch=batch, **times, **error)
         elif isinstance(message, Closed):
             hop = message.hop
             self._open[message.hop, message.batch] = message
         else:
-            named = {f"{self._pipeline.name}-{one}": one for one in HOPS}
-            hop = named.get(message.query)
+            by_query = {f"{self._pipeline.name}-{hop}": hop for hop in HOPS}
+            hop = by_query.get(message.query)
             if hop is not None:
                 # With Spark Connect the trigger's progress may arrive before the batch's report.
                 self._reported[hop] = message
-        # A trigger without a report wrote nothing: an earlier run closed and measured the batch.
+        # A trigger without a batch report wrote nothing: an earlier run committed and measured it.
         trigger = self._reported.get(hop) if hop else None
         closed = self._open.pop((hop, trigger.batch), None) if hop and trigger else None
         if closed is not None:
             yield self._measured(closed, trigger)
 
     def rest(self, *, until: datetime | None = None) -> Iterator[Measured]:
-        """Yield the batches closed before ``until`` whose trigger Spark did not report."""
+        """Yield the batches committed before ``until`` whose trigger Spark did not report."""
         for key, closed in sorted(self._open.items(), key=lambda one: one[1].at):
             if until is None or closed.at < until:
                 del self._open[key]
@@ -216,7 +216,7 @@ class Joining:
     def _measured(self, closed: Closed, trigger: TriggerProgress | None) -> Measured:
         hop, started = closed.hop, self._started.get(closed.hop)
         started_at, seconds = closed.at - timedelta(seconds=closed.seconds), closed.seconds
-        # A batch that changes its own limit is retried after it was closed: Spark then reports the
+        # A batch that changes its own limit is retried after its commit: Spark then reports the
         # second attempt, which began later and wrote nothing.
         if trigger is not None and trigger.started_at <= closed.at:
             started_at, seconds = trigger.started_at, trigger.seconds
@@ -247,7 +247,7 @@ class Joining:
     def _noted(
         self, hop: Hop, batch: int, trigger: TriggerProgress | None, ended_at: datetime
     ) -> dict[str, Any]:
-        """Return what only silver's commit metadata has: fates, watermark, state."""
+        """Return the values from silver's commit metadata: fates, watermark, state."""
         operator_rows = trigger.state_rows if trigger else None
         if hop != "silver":
             return {"state_rows": operator_rows}
@@ -257,7 +257,7 @@ class Joining:
             self._mark = mark, ended_at
         age = (ended_at - self._mark[1]).total_seconds()
         return {
-            # Silver's state is the ids that it compared with, and the prefilter's.
+            # Silver's state: the accepted ids that it searched, plus the prefilter's state.
             "state_rows": note.searched + (operator_rows or 0),
             "fates": dict(note.total()),
             "watermark": mark,
@@ -266,18 +266,18 @@ class Joining:
         }
 
     def _waiting(self, hop: Hop, batch: int, at: datetime) -> tuple[int | None, float | None]:
-        """Return what waits for a hop after its batch, and for how many seconds."""
+        """Return the backlog of a hop after its batch, and the age of its oldest input (s)."""
         lake, pipeline = self.lake, self._pipeline
         reader = lake.silver(pipeline.name)
         if hop == "gold":
             reader = lake.table(pipeline.gold_names[0])
-        # How the backlog changed is judged by the alerts.
+        # Only the alerts need to know how the backlog changed.
         backlog = self._backlogs.backlog(hop, reader, now=at, lately=timedelta(0))
         if backlog is not None:
             return backlog.waiting, backlog.seconds(at)
         commit = _of_batch(lake.bronze(pipeline.name), batch)
         behind = commit.note.get("behind") if commit else None
-        # The broker says how many records wait, not since when.
+        # The broker reports how many records wait, not since when.
         return (None, None) if behind is None else (total(behind), None)
 
 
@@ -288,8 +288,8 @@ def _of_batch(table: Table, batch: int) -> Commit | None:
 class Recorder:
     """Measures the batches of one run and writes them to the sinks."""
 
-    def __init__(self, joining: Joining, sinks: Sequence[Sink], say: Say) -> None:
-        """Start the thread."""
+    def __init__(self, joining: BatchJoiner, sinks: Sequence[Sink], say: Say) -> None:
+        """Start the thread that processes messages."""
         self._joining = joining
         self._sinks = list(sinks)
         self._say = say
@@ -310,7 +310,7 @@ class Recorder:
             return tuple(self._recent)
 
     def settle(self) -> None:
-        """Wait for Spark's progress of batches that are closed."""
+        """Wait, for a few seconds, for Spark's reports of committed batches."""
         until = time.monotonic() + _LAST_SECONDS
         while time.monotonic() < until and (self._joining.waits or not self._queue.empty()):
             time.sleep(0.05)
@@ -335,7 +335,7 @@ class Recorder:
         self._for_each_sink(methodcaller("close"))
 
     def _record(self, measures: Iterator[Measured]) -> None:
-        """Keep measures and write them; report the first error while they are computed."""
+        """Store measures and write them to the sinks; report the first error in computing them."""
         try:
             for measured in measures:
                 with self._lock:
@@ -345,19 +345,20 @@ class Recorder:
             # The run itself reports a log that cannot be read.
             if not self._has_failed:
                 self._has_failed = True
-                told = first_line(error)
-                self._say(f"metrics: a batch could not be measured: {told}. The run goes on.")
+                reason = first_line(error)
+                self._say(f"metrics: a batch could not be measured: {reason}. The run continues.")
 
     def _for_each_sink(self, step: Callable[[Sink], None]) -> None:
-        """Apply a step to each sink; one that fails is reported and removed."""
+        """Call a method of each sink; a sink that fails is reported and removed."""
         for sink in list(self._sinks):
             try:
                 step(sink)
             except Exception as error:
-                # Whatever the error, the run goes on.
+                # No error of a sink may stop the run.
                 self._sinks.remove(sink)
                 self._say(
-                    f"metrics: {sink.name} takes no more: {first_line(error)}. The run goes on."
+                    f"metrics: {sink.name} failed and was disabled: {first_line(error)}. "
+                    "The run continues."
                 )
 
 
@@ -377,9 +378,9 @@ def refuse_unready(environment: Environment) -> None:
 
 @contextmanager
 def observing(run: Run, trigger: Trigger, typed: Typed = PLAIN) -> Iterator[Run]:
-    """Yield a run with an observer; no error of the observer stops it.
+    """Yield a run with an observer attached; no error of the observer stops the run.
 
-    ``typed`` completes the commands that alerts name.
+    ``typed`` completes the commands of alerts.
     """
     environment, say = run.environment, run.progress.say
     metrics = environment.metrics
@@ -395,12 +396,14 @@ def observing(run: Run, trigger: Trigger, typed: Typed = PLAIN) -> Iterator[Run]
                 say(f"metrics: http://{metrics.prometheus}/metrics")
             except OSError as error:
                 say(
-                    f"metrics: {metrics.prometheus} cannot be listened on: "
-                    f"{error.strerror or error}. The run goes on without /metrics."
+                    f"metrics: cannot listen on {metrics.prometheus}: "
+                    f"{error.strerror or error}. The run continues without /metrics."
                 )
         if metrics.table:
             sinks.append(ProgressTable(run, metrics.keep))
-        recorder = Recorder(Joining(lake, pipeline, str(uuid.uuid4()), trigger.seconds), sinks, say)
+        recorder = Recorder(
+            BatchJoiner(lake, pipeline, str(uuid.uuid4()), trigger.seconds), sinks, say
+        )
         backlogs = BacklogReader(lake, pipeline)
         watch = Watch(
             lambda: AlertContext(lake, pipeline, now(), recorder.recent(), backlogs, typed),
@@ -409,7 +412,7 @@ def observing(run: Run, trigger: Trigger, typed: Typed = PLAIN) -> Iterator[Run]
             say,
         )
         lineage = None
-        # Closed in reverse: Spark's last reports, the last judgement of alerts, sinks, lineage.
+        # Closed in reverse order: Spark's last reports, last evaluation of alerts, sinks, lineage.
         if (target := environment.lineage) is not None:
             lineage = LineageReporter(run, target, client_of(target), streams=not trigger.ends)
             closing.callback(lineage.close)
@@ -426,7 +429,7 @@ class RunObserver:
     """Forwards a run's events to the recorder and to lineage, which have threads of their own."""
 
     def __init__(self, recorder: Recorder, lineage: LineageReporter | None, say: Say) -> None:
-        """Forward to the recorder, and to lineage where there is one."""
+        """Forward to the recorder, and to lineage if there is one."""
         self._recorder = recorder
         self._lineage = lineage
         self._say = say
@@ -441,11 +444,11 @@ class RunObserver:
             session.streams.addListener(self._listener)
         except Exception as error:
             # Some compute has no listeners; batches are then measured without Spark's progress.
-            self._say(f"metrics: Spark takes no listener: {first_line(error)}. The run goes on.")
+            self._say(f"metrics: cannot add a listener: {first_line(error)}. The run continues.")
         self._sessions.append(session)
 
     def detach(self) -> None:
-        """Stop listening; a session may have ended."""
+        """Stop listening; sessions that have ended are ignored."""
         for session in self._sessions:
             with suppress(Exception):
                 session.streams.removeListener(self._listener)
@@ -456,24 +459,24 @@ class RunObserver:
         self._report(lambda lineage: lineage.starts(hop))
 
     def closed(self, hop: Hop, batch: int, rows: int, seconds: float) -> None:
-        """Forward a closed batch."""
+        """Forward a committed batch."""
         self._recorder.hear(Closed(hop, batch, rows, seconds, now()))
 
     def ends(self, hop: Hop) -> None:
-        """Forward the end of a hop, which the recorder has from its batches."""
+        """Forward the end of a hop to lineage; the recorder does not need it."""
         self._report(lambda lineage: lineage.ends(hop))
 
     def failed(self, hop: Hop, error: Exception) -> None:
-        """Forward the error's kind and message, without values of rows."""
+        """Forward the error's class and message, without values of rows."""
         self._recorder.hear(Failed(hop, type(error).__name__, kind_of(error), now()))
         self._report(lambda lineage: lineage.failed(hop, error))
 
-    def _report(self, tell: Callable[[LineageReporter], None]) -> None:
-        """Report lineage, which reads the logs; its first error ends the reports."""
+    def _report(self, send: Callable[[LineageReporter], None]) -> None:
+        """Report to lineage; its first error ends lineage for this run."""
         if self._lineage is None:
             return
         try:
-            tell(self._lineage)
+            send(self._lineage)
         except Exception as error:
             self._lineage = None
-            self._say(f"lineage: {first_line(error)}. The run goes on without.")
+            self._say(f"lineage: {first_line(error)}. The run continues without lineage.")

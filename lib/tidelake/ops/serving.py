@@ -1,10 +1,10 @@
-"""Run Spark's Thrift server for JDBC clients, which can only read the lake's tables.
+"""Run Spark's Thrift server with read-only access to the lake's tables for JDBC clients.
 
-Spark has no setting for that. But each statement goes through its session's parser, and Spark lets
-an extension replace the parser, even by one in Python. This one analyses the statement and checks
-that every node and relation of the analysed plan is allowed. Spark then runs that very plan.
+Spark has no read-only setting. But each statement goes through the session's parser, and a Spark
+extension may replace the parser, even with one in Python. The parser here analyses the statement
+and checks that every node and relation of the analysed plan is allowed. Spark then runs that plan.
 
-Three things must be prevented before analysis, which would already act on them: the settings in
+Three things must be prevented before analysis, which already acts on them: the settings in
 ``_LOCKED``, the functions in :data:`~tidelake.ledger.statements.SPARK_REFUSED`, and the settings
 that a client sends when it connects. The Thrift server sets those in the session, Hive and the JVM
 before it parses any statement, so :class:`_Requests` filters the requests first.
@@ -42,8 +42,8 @@ from tidelake.spark.internals import (
 )
 from tidelake.spark.session import build_session, kept_log, session_jars, spark_log
 
-# Settings that a client may read and change: numbers, switches, or values that Spark checks. Any
-# other key also becomes a setting of Hadoop, where keys name classes, hosts and folders.
+# Settings that a client may read and change: numbers, flags, or values that Spark validates. Any
+# other key also becomes a Hadoop setting, and those can name classes, hosts and folders.
 _SETTINGS = frozenset(
     {
         "spark.sql.adaptive.enabled",
@@ -57,19 +57,19 @@ _SETTINGS = frozenset(
         "spark.sql.shuffle.partitions",
     }
 )
-# JDBC drivers read it to decide what to send.
+# JDBC drivers read the Hive version to decide what to send.
 _READABLE = _SETTINGS | {"spark.sql.hive.version"}
-# Analysis acts on these before there is a plan to check: files as tables, ``${env:…}`` in texts,
-# settings and temporary views that all clients share.
+# Analysis acts on these before there is a plan to check: files as tables, ``${env:…}`` in
+# statements, settings and temporary views shared by all clients.
 _LOCKED = {
     "spark.sql.runSQLOnFiles": "false",
     "spark.sql.variable.substitute": "false",
     "spark.sql.hive.thriftServer.singleSession": "false",
 }
 _AUTHENTICATION = "spark.hadoop.hive.server2.authentication"
-# Nobody can log in with it, since no class checks passwords.
+# Refuses every login, since no password provider class is set.
 _CLOSED = "CUSTOM"
-# Hive's driver always sends them: the initial database, and the rows of a fetch.
+# Hive's driver always sends these: the initial database, and the fetch size.
 _ALWAYS = frozenset(
     {"use:database", "set:hiveconf:hive.server2.thrift.resultset.default.fetch.size"}
 )
@@ -84,7 +84,7 @@ _QUERIES = """
     UnresolvedTVFAliases UnresolvedTableValuedFunction UnresolvedTranspose UnresolvedWith View
     Window WithCTE WithWindowDefinition
 """
-# They change only the client's own session.
+# Commands that change at most the client's own session.
 _COMMANDS = """
     DescribeColumn DescribeColumnCommand DescribeDatabaseCommand DescribeDeltaDetailCommand
     DescribeDeltaHistory DescribeDeltaHistoryCommand DescribeFunction DescribeFunctionCommand
@@ -107,15 +107,15 @@ _ALLOWED = frozenset(f"{_QUERIES} {_COMMANDS} {_NAMES}".split())
 
 
 class _Refused(Exception):
-    """Why a statement may not run."""
+    """A statement is not allowed; the message says why."""
 
 
 class _Unresolved(Exception):
-    """A plan that Spark cannot analyse: it names a table that does not exist, for example."""
+    """Spark cannot analyse a plan, for example because a table does not exist."""
 
 
-def _only_reading(spark: SparkSession) -> None:
-    """Put a guard in front of the parser of each new session; ``spark`` itself may still write.
+def _make_new_sessions_read_only(spark: SparkSession) -> None:
+    """Install the guarding parser in each new session; ``spark`` itself may still write.
 
     ``spark`` was started with :data:`_LOCKED`, and clients' sessions are made from it.
     """
@@ -132,7 +132,7 @@ def _drop_functions(registry: Any) -> None:
 
 
 class _Guards:
-    """Creates the guard of a session; called by the JVM."""
+    """Factory of the guarding parser of a session; called by the JVM."""
 
     def __init__(self, jvm: Any) -> None:
         self._jvm = jvm
@@ -145,7 +145,7 @@ class _Guards:
 
 
 class _Guard:
-    """A parser that returns a statement's analysed plan, if the statement only reads."""
+    """Parser that returns the analysed plan of a read-only statement and refuses any other."""
 
     def __init__(self, jvm: Any, session: Any, parser: Any) -> None:
         self._jvm = jvm
@@ -172,10 +172,10 @@ class _Guard:
         return self._reported(self._judged_once, self._reported(parse, sql, parameters))
 
     def toString(self) -> str:
-        return "a parser that lets nobody write"
+        return "a read-only parser"
 
     def _reported(self, call: Any, *arguments: Any) -> Any:
-        """Call, and raise what the client is to see: the JVM's error or the guard's."""
+        """Call a function; convert its errors to Java exceptions that the client sees."""
         try:
             return call(*arguments)
         except CapturedException as error:
@@ -185,8 +185,8 @@ class _Guard:
             raise JavaError("", refusal) from error
 
     def _judged_once(self, plan: Any) -> Any:
-        # Analysis parses the text of views on this thread. The views are the server's own, and the
-        # plan that is checked contains theirs.
+        # Analysis parses the SQL of views on this thread. Only the server creates views, and the
+        # checked plan includes their plans.
         if getattr(self._analyses, "running", False):
             return plan
         self._analyses.running = True
@@ -207,9 +207,9 @@ class _Guard:
     def _judged(self, plan: Any) -> Any:
         """Return the analysed plan; raise _Refused or _Unresolved."""
         kind = _kind(plan)
-        # Before analysis, which already runs some commands (EXECUTE IMMEDIATE, CALL).
+        # Check before analysis, which already runs some commands (EXECUTE IMMEDIATE, CALL).
         _refuse_unless(kind in _ALLOWED, kind)
-        # Spark analyses the plans in these only when the command runs.
+        # Spark analyses the plans inside these commands only when they run.
         if kind == "ExplainCommand":
             self._judged(plan.logicalPlan())
         elif kind == "DescribeQueryCommand":
@@ -228,11 +228,11 @@ class _Guard:
 
 
 def _judge(node: Any) -> None:
-    """Refuse a node of an analysed plan that is not allowed, or does not read a table."""
+    """Refuse a plan node that is not allowed, or a relation that is not a catalog table."""
     kind = _kind(node)
     _refuse_unless(kind in _ALLOWED, kind)
     if kind == "LogicalRelation":
-        _refuse_unless(node.catalogTable().isDefined(), "a relation that is no table")
+        _refuse_unless(node.catalogTable().isDefined(), "a relation that is not a table")
     elif kind in ("ResolvedTable", "DescribeDeltaHistoryCommand"):
         table = node.table()
         is_named = _kind(table) == "V1Table" or table.catalogTable().isDefined()
@@ -275,8 +275,8 @@ def _open_for_clients(spark: SparkSession, server: Any, *, anybody: bool) -> Non
     """Let clients of Spark's ``HiveThriftServer2`` connect, with only the allowed settings.
 
     The server listens as soon as it starts, before its requests can be filtered; until this
-    function is called, :data:`_CLOSED` refuses every login. With ``anybody`` it asks for no
-    password from now on; else the environment's own authentication stays.
+    function is called, :data:`_CLOSED` refuses every login. With ``anybody`` it then requires no
+    password; otherwise the environment's own authentication applies.
     """
     jvm = jvm_of(spark)
     assert jvm is not None
@@ -290,24 +290,24 @@ def _open_for_clients(spark: SparkSession, server: Any, *, anybody: bool) -> Non
         listener, jvm.org.apache.thrift.TProcessorFactory(processor)
     )
     if anybody:
-        unasked = auth.PlainSaslHelper.getPlainTransportFactory("NONE")
+        no_password = auth.PlainSaslHelper.getPlainTransportFactory("NONE")
         for direction in ("inputTransportFactory_", "outputTransportFactory_"):
-            _field(kind, direction).set(listener, unasked)
+            _field(kind, direction).set(listener, no_password)
 
 
-def allowed_settings(brought: Mapping[str, str]) -> dict[str, str]:
-    """Return the allowed ones of the settings that a client sent when it connected.
+def allowed_settings(requested: Mapping[str, str]) -> dict[str, str]:
+    """Filter the settings that a client sent when it connected.
 
-    Hive's driver puts the settings of a JDBC address under ``set:hiveconf:`` and ``set:hivevar:``,
-    which become the session's. Other prefixes are properties of the JVM and settings of the
-    metastore, which all sessions share.
+    Hive's driver sends the settings of a JDBC address as ``set:hiveconf:`` and ``set:hivevar:``,
+    which become session settings. Other prefixes set properties of the JVM and of the metastore,
+    which all sessions share.
     """
     of_session = {
         f"set:{kind}:{setting}" for kind in ("hiveconf", "hivevar") for setting in _SETTINGS
     }
     return {
         key: value
-        for key, value in brought.items()
+        for key, value in requested.items()
         # Hive would resolve a reference to the server's environment.
         if key in _ALWAYS | of_session and "${" not in value
     }
@@ -321,7 +321,7 @@ def _field(kind: Any, name: str) -> Any:
 
 
 class _Requests:
-    """Forwards clients' requests to the Thrift service, without their settings."""
+    """Forwards clients' requests to the Thrift service, without forbidden settings."""
 
     def __init__(self, jvm: Any, service: Any) -> None:
         self._jvm = jvm
@@ -343,7 +343,7 @@ class _Requests:
         return self._service.ExecuteStatement(request)
 
     def toString(self) -> str:
-        return "requests without settings"
+        return "filtered requests"
 
     class Java:
         implements: ClassVar[list[str]] = ["org.apache.hive.service.rpc.thrift.TCLIService$Iface"]
@@ -353,7 +353,7 @@ class _Requests:
 class Registered:
     """The tables in the server's catalog, and the bounds of their views of final rows.
 
-    The catalog holds paths in memory; rows and columns come from Delta's log and are always
+    The in-memory catalog holds only paths; rows and columns come from Delta's log and are always
     current. :meth:`refresh` adds new tables and updates the bounds.
     """
 
@@ -396,11 +396,11 @@ def serving(environment: Environment, lake: Lake, *, host: str, port: int) -> It
     """Serve a lake's tables at an address, with an environment's Spark settings.
 
     Yields:
-        The tables that clients see; the caller is to refresh them.
+        The tables that clients see; the caller must refresh them.
 
     Raises:
-        UsageError: Nobody can listen there.
-        NotBuiltError: The tables are in a catalog, or Spark is another's.
+        UsageError: The address cannot be bound.
+        NotBuiltError: The tables are in a catalog, or Spark is remote.
         MachineError: Spark, or its Thrift server, does not start.
     """
     if lake.catalog is not None or environment.remote is not None:
@@ -408,32 +408,32 @@ def serving(environment: Environment, lake: Lake, *, host: str, port: int) -> It
             f"Serving the tables of environment {environment.name}",
             "Connect to the SQL warehouse, or the server, that is there.",
         )
-    # Checked now, since Spark takes long to start.
+    # Check now, since Spark takes long to start.
     try:
         with socket.create_server((host, port)):
             pass
     except OSError as error:
         raise UsageError(
-            f"cannot listen at {host}:{port}: {error.strerror}. Take another with --port."
+            f"cannot listen at {host}:{port}: {error.strerror}. Choose another port with --port."
         ) from error
     settings = _settings(environment, host, port)
     spark = build_session(environment.model_copy(update={"spark": settings}))
     try:
         registered = Registered(spark, lake)
         registered.refresh()
-        _only_reading(spark)
+        _make_new_sessions_read_only(spark)
         try:
             server = start_thrift_server(spark, spark_log())
         except (BridgeError, PySparkException) as error:
             raise MachineError(
-                f"the Thrift server did not start at port {port}: {str(error).splitlines()[0]}\n"
-                f"Its own words are in {kept_log(error)}."
+                f"the Thrift server did not start on port {port}: {str(error).splitlines()[0]}\n"
+                f"Its log is in {kept_log(error)}."
             ) from error
         try:
             _open_for_clients(spark, server, anybody=_AUTHENTICATION not in environment.spark)
             yield registered
         finally:
-            # The JVM may have ended already, by the same signal.
+            # The same signal may have ended the JVM already.
             with suppress(BridgeError, OSError):
                 server.stop()
     finally:
@@ -444,7 +444,7 @@ def serving(environment: Environment, lake: Lake, *, host: str, port: int) -> It
 def _settings(environment: Environment, host: str, port: int) -> dict[str, str]:
     return {
         _AUTHENTICATION: _CLOSED,
-        # Without those that add another catalog to the session.
+        # Leave out settings that add another catalog to the session.
         **{
             key: value
             for key, value in environment.spark.items()
@@ -452,7 +452,7 @@ def _settings(environment: Environment, host: str, port: int) -> dict[str, str]:
         },
         **_LOCKED,
         "spark.hadoop.hive.server2.transport.mode": "binary",
-        # Clients' threads have only the jars of the JVM's start.
+        # Threads of clients see only the jars on the JVM's initial class path.
         "spark.driver.extraClassPath": os.pathsep.join(
             str(jar) for jar in session_jars(environment)
         ),

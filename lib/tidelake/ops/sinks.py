@@ -1,4 +1,4 @@
-"""The measures of a batch, and their sinks: the table ``ops.progress``, and Prometheus."""
+"""Batch metrics and their sinks: the table ``ops.progress`` and Prometheus."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _ALL, _FATE = ("pipeline",), ("pipeline", "fate")
 
 @dataclass(frozen=True)
 class Measured:
-    """One batch of a hop, or its failure: a row of ``ops.progress``.
+    """Metrics of one batch of a hop, or of its failure: a row of ``ops.progress``.
 
     Instants are in UTC; None is unknown or absent. ``docs/metrics.md`` explains each column.
     """
@@ -46,28 +46,28 @@ class Measured:
     pipeline: str
     hop: str
     generation: str
-    # For a failure the batch that was open, -1 where none was.
+    # For a failure the batch that was running, -1 if none was.
     batch: int
-    # One process from start to end.
+    # Id of the run, one process from start to end.
     run: str
     # From the batch's trigger to the end of its checkpoint.
     started_at: datetime
     ended_at: datetime
     seconds: float = 0.0
     interval_seconds: float | None = None
-    # By our own count: Spark counts a source once a read.
+    # Tidelake's own count: Spark counts a source once per read.
     rows: int = 0
-    # Per second since the batch before it began; None for a run's first batch.
+    # Relative to the start of the previous batch; None for a run's first batch.
     input_rows_per_second: float | None = None
     processed_rows_per_second: float | None = None
-    # Milliseconds, in Spark's names.
+    # Milliseconds by Spark's phase names.
     phases: Mapping[str, int] = field(default_factory=dict)
     checkpoint_seconds: float = 0.0
-    # Accepted ids that silver compared with, and those in the prefilter's state. None for gold,
-    # whose state is its tables: counting them would read their whole log in each batch.
+    # Accepted ids that silver searched, plus those in the prefilter's state. None for gold, whose
+    # state is its tables: counting their rows would read their whole log in each batch.
     state_rows: int | None = None
     state_bytes: int | None = None
-    # After the batch: rows, for bronze files or records; and the wait of the oldest.
+    # Backlog after the batch: rows (for bronze: files or records), and the age of the oldest.
     waiting: int | None = None
     lag_seconds: float | None = None
     watermark: datetime | None = None
@@ -77,7 +77,7 @@ class Measured:
     # The largest input of a batch, in the hop's unit.
     limit: int | None = None
     error_class: str | None = None
-    # Kind and condition, without values of rows; of Tidelake's own errors the first line.
+    # Class and error condition, without values of rows; for Tidelake's errors the first line.
     error: str | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -89,12 +89,12 @@ class Measured:
 
 
 class Sink:
-    """A destination of measures, called from one thread; messages call it ``name``."""
+    """A destination of batch metrics, called from one thread; messages contain its ``name``."""
 
     name = ""
 
     def put(self, measured: Measured) -> None:
-        """Write a batch, or a failure."""
+        """Write the metrics of a batch or of a failure."""
         raise NotImplementedError
 
     def tick(self) -> None:
@@ -106,9 +106,9 @@ class Sink:
 
 @dataclass
 class ProgressTable(Sink):
-    """Collects batches and appends them to ``ops.progress`` once a minute and when the run ends.
+    """Buffers metrics and appends them to ``ops.progress`` once a minute and when the run ends.
 
-    No batch waits for it. A run that is killed loses the measures of its last minute.
+    It never delays a batch. A run that is killed loses the metrics of its last minute.
     """
 
     run: Run
@@ -118,22 +118,22 @@ class ProgressTable(Sink):
     _written: float = field(default_factory=time.monotonic)
 
     def put(self, measured: Measured) -> None:
-        """Collect a batch."""
+        """Buffer the metrics of a batch."""
         self._waiting.append(measured.to_json())
 
     def tick(self) -> None:
-        """Append the collected batches, once a minute."""
+        """Append the buffered rows, at most once a minute."""
         if time.monotonic() - self._written >= _SECONDS:
             self.close()
 
     def close(self) -> None:
-        """Append the collected batches."""
+        """Append the buffered rows."""
         self._written = time.monotonic()
         if not self._waiting:
             return
         rows, self._waiting = self._waiting, []
         spark, table = self.run.spark, self.run.lake.progress()
-        # Hops may run in several processes, which all append here.
+        # Hops may run in several processes, which all append to this table.
         with hold(self.run.lake.marks("ops"), table.name, waits=True, optional=True):
             name = self.run.pipeline.name
             stamp = {"pipeline": name, "hop": "progress", "generation": FIRST_GENERATION}
@@ -158,17 +158,17 @@ class ProgressTable(Sink):
         return moment
 
 
-def kept_since(
+def measures_since(
     lake: Lake, pipeline: str, since: datetime, *, failed_since: datetime | None = None
 ) -> tuple[Measured, ...]:
-    """Read a pipeline's batches since an instant (UTC), and failures since an earlier one.
+    """Read a pipeline's metrics since an instant (UTC), and its failures since an earlier one.
 
-    Oldest first; none where no run kept any.
+    Oldest first; empty if no run wrote to ``ops.progress``.
     """
     progress = lake.progress()
     if not progress.exists:
         return ()
-    # A valid table name holds no character that needs quoting.
+    # A valid table name contains no character that needs quoting.
     name = lake.bronze(pipeline).bare
     kept, failed = (
         f"ended_at >= TIMESTAMPTZ '{at.isoformat()}'" for at in (since, failed_since or since)
@@ -180,7 +180,7 @@ def kept_since(
             f"AND ({kept} OR error_class IS NOT NULL AND {failed}) ORDER BY ended_at, batch",
         )
     except UsageError:
-        # An unreadable table costs the measures only; reports still have the logs.
+        # Without this table only the metrics are missing; reports still have the logs.
         return ()
     maps = ("phases", "fates")
     return tuple(
@@ -236,14 +236,14 @@ def library() -> Any:
             "metrics.prometheus needs prometheus-client. "
             "Install it with: pip install 'tidelake[metrics]'"
         ) from error
-    # The time at which a series began would double the number of series.
+    # Creation-time series would double the number of series.
     disable: Any = prometheus_client.disable_created_metrics
     disable()
     return prometheus_client
 
 
 class MetricRegistry(Sink):
-    """The metrics of one run, in a registry of the client."""
+    """The Prometheus metrics of one run."""
 
     name = "Prometheus"
 
@@ -254,47 +254,47 @@ class MetricRegistry(Sink):
         self.collected = client.CollectorRegistry()
         self._metrics: dict[str, Any] = {}
         make = {"counter": client.Counter, "gauge": client.Gauge, "histogram": client.Histogram}
-        for name, one in EXPORTED.items():
-            more = {"buckets": _BUCKETS} if one.kind == "histogram" else {}
-            self._metrics[name] = make[one.kind](
-                name, one.meaning, one.labels, registry=self.collected, **more
+        for name, metric in EXPORTED.items():
+            options = {"buckets": _BUCKETS} if metric.kind == "histogram" else {}
+            self._metrics[name] = make[metric.kind](
+                name, metric.meaning, metric.labels, registry=self.collected, **options
             )
 
     def put(self, measured: Measured) -> None:
-        """Record a batch, or a failure."""
-        place = {"pipeline": measured.pipeline, "hop": measured.hop}
+        """Record the metrics of a batch or of a failure."""
+        labels = {"pipeline": measured.pipeline, "hop": measured.hop}
         if measured.error_class is not None:
-            self._of("hop_failures_total", **place, error=measured.error_class).inc()
+            self._of("hop_failures_total", **labels, error=measured.error_class).inc()
             return
-        self._of("hop_rows_total", **place).inc(measured.rows)
-        self._of("hop_batches_total", **place).inc()
-        self._of("hop_batch_seconds", **place).observe(measured.seconds)
+        self._of("hop_rows_total", **labels).inc(measured.rows)
+        self._of("hop_batches_total", **labels).inc()
+        self._of("hop_batch_seconds", **labels).observe(measured.seconds)
         for phase, milliseconds in measured.phases.items():
-            self._set("hop_phase_seconds", milliseconds / 1000, **place, phase=phase)
+            self._set("hop_phase_seconds", milliseconds / 1000, **labels, phase=phase)
         for name in _GAUGES:
-            self._set(f"hop_{name}", getattr(measured, name), **place)
-        self._set("hop_batch_limit", measured.limit, **place)
-        self._set("hop_last_batch", measured.batch, **place)
-        self._set("hop_last_batch_timestamp_seconds", measured.ended_at.timestamp(), **place)
+            self._set(f"hop_{name}", getattr(measured, name), **labels)
+        self._set("hop_batch_limit", measured.limit, **labels)
+        self._set("hop_last_batch", measured.batch, **labels)
+        self._set("hop_last_batch_timestamp_seconds", measured.ended_at.timestamp(), **labels)
         if measured.hop != "silver":
             return
-        place = {"pipeline": measured.pipeline}
+        labels = {"pipeline": measured.pipeline}
         mark = measured.watermark
-        self._set("watermark_timestamp_seconds", mark.timestamp() if mark else None, **place)
-        self._set("event_time_lag_seconds", measured.event_time_lag_seconds, **place)
-        self._set("watermark_age_seconds", measured.watermark_age_seconds, **place)
+        self._set("watermark_timestamp_seconds", mark.timestamp() if mark else None, **labels)
+        self._set("event_time_lag_seconds", measured.event_time_lag_seconds, **labels)
+        self._set("watermark_age_seconds", measured.watermark_age_seconds, **labels)
         rows = sum(measured.fates.values())
         for fate, count in measured.fates.items():
-            self._of("silver_rows_total", **place, fate=fate).inc(count)
-            self._set("silver_fate_ratio", count / rows if rows else None, **place, fate=fate)
+            self._of("silver_rows_total", **labels, fate=fate).inc(count)
+            self._set("silver_fate_ratio", count / rows if rows else None, **labels, fate=fate)
 
     def show(self, alerts: Sequence[Alert], waiting: Sequence[Backlog]) -> None:
-        """Export the open alerts, and no others, and the backlogs as they are between batches."""
+        """Export the current open alerts and the backlogs between batches."""
         at = now()
         for backlog in waiting:
-            place = {"pipeline": self._pipeline, "hop": backlog.hop}
-            self._set("hop_waiting", backlog.waiting, **place)
-            self._set("hop_lag_seconds", backlog.seconds(at), **place)
+            labels = {"pipeline": self._pipeline, "hop": backlog.hop}
+            self._set("hop_waiting", backlog.waiting, **labels)
+            self._set("hop_lag_seconds", backlog.seconds(at), **labels)
         opened = self._metrics["tidelake_alert_open"]
         opened.clear()
         for one in alerts:
@@ -311,7 +311,7 @@ class MetricRegistry(Sink):
 
 @contextmanager
 def served(registry: MetricRegistry, address: str) -> Iterator[int]:
-    """Serve ``/metrics`` at ``host:port`` and yield the port; an OSError where that is in use."""
+    """Serve ``/metrics`` at ``host:port`` and yield the port; an OSError if it is in use."""
     host, _, port = address.rpartition(":")
     server, thread = library().start_http_server(
         int(port), addr=host.strip("[]"), registry=registry.collected

@@ -1,7 +1,7 @@
-"""Report how far each hop has read, what waits for it, and bronze's lag behind Kafka.
+"""Report each hop's progress and backlog, and bronze's lag behind Kafka.
 
-The advice on a lag follows the rule of KEDA's Kafka scaler: the number of slots is the lag divided
-by the lag that one slot may leave, and no more than the partitions that are read in parallel.
+The advice on a lag follows KEDA's Kafka scaler: the number of slots is the lag divided by the lag
+allowed per slot, at most the number of partitions that are read in parallel.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ Verdict = Literal["none", "unknown", "falls", "rests", "limit", "slots", "partit
 Trend = Literal["growing", "falling", "steady"]
 Lags = dict[tuple[str, str], tuple[int | None, int]]
 
-# How long a lag may last where the pipeline file does not say.
+# Default for how long a lag may last.
 _LAG_SECONDS = 300.0
-# Checks that are closer differ by when in a batch they were made rather than by the lag.
-_APART = timedelta(seconds=30)
-# How many batches the rate is measured over.
-_LATELY = 10
-# The limit holds bronze back where so many batches in a row reached it, and bronze worked for less
-# than this part of the time.
+# Between checks closer than this, the position within a batch outweighs the change of the lag.
+_MIN_CHECK_INTERVAL = timedelta(seconds=30)
+# Number of batches over which the rate is measured.
+_RATE_BATCHES = 10
+# The batch limit is the bottleneck if so many batches in a row reached it while bronze was busy for
+# less than this part of the time.
 _IN_A_ROW, _BUSY = 3, 0.9
-# The least ratio between two lags that is more than ordinary variation.
-_FIFTH = 1.2
+# Smallest ratio between two lags that counts as a change.
+_CHANGE_RATIO = 1.2
 # A file may be written for a while before it lands, and clocks differ.
-_BEFORE_LANDING = timedelta(hours=1)
+_LANDING_MARGIN = timedelta(hours=1)
 
 
 @dataclass(frozen=True)
 class Check:
-    """Offsets of topics at one moment (UTC): after bronze's last record, and how many follow."""
+    """Offsets after bronze's last record, and the records behind them, at an instant (UTC)."""
 
     at: datetime
     taken: Offsets
@@ -57,7 +57,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Advice:
-    """What to do about a lag; with ``slots`` it would be read in time, None where unknown."""
+    """Advice on a lag; ``slots`` would be enough to read it in time, None if unknown."""
 
     verdict: Verdict
     slots: int | None
@@ -68,8 +68,8 @@ class Advice:
 class PartitionLag:
     """Bronze's lag behind a partition of a topic, in records.
 
-    ``taken`` is the offset after bronze's last record, ``end`` the one after the partition's last;
-    the trend compares with the earlier check, None where there was none.
+    ``taken`` is the offset after bronze's last record, ``end`` the partition's end offset; the
+    trend is relative to the earlier check, None if there was none.
     """
 
     topic: str
@@ -86,10 +86,10 @@ class SourceLag:
 
     Attributes:
         checked_at: In UTC.
-        not_asked: Why the broker was not asked just now; empty where it was.
-        rows_per_second: Rate of the last batches while they ran; None before the first.
-        arriving_per_second: Rate of the topics' producers between two checks.
-        catch_up_seconds: How long the lag lasts at these rates; None for ever.
+        not_asked: Why the broker could not be asked now; empty if it was.
+        rows_per_second: Rate of the last batches, without pauses; None before the first.
+        arriving_per_second: Rate of the producers between two checks.
+        catch_up_seconds: Time until the lag is zero at these rates; None if never.
     """
 
     checked_at: datetime
@@ -106,8 +106,8 @@ class SourceLag:
 class HopStatus:
     """One hop of a pipeline; ``batch`` is the last committed one, -1 for none.
 
-    ``rows`` were read so far, ``waiting`` rows, for bronze files or records, are still to be read,
-    None where unknown. The generation is None before the first run, ``last_commit`` is in UTC.
+    ``rows`` were read so far; ``waiting`` rows (for bronze: files or records) are still to be read,
+    None if unknown. The generation is None before the first run; ``last_commit`` is in UTC.
     """
 
     hop: str
@@ -120,9 +120,9 @@ class HopStatus:
 
 @dataclass(frozen=True)
 class DedupStatus:
-    """How many accepted ids silver's last batch searched, and the rows that a prefilter dropped.
+    """Accepted ids that silver's last batch searched, and rows that the prefilter dropped.
 
-    ``prefiltered`` is None where there is no prefilter.
+    ``prefiltered`` is None without a prefilter.
     """
 
     searched: int
@@ -132,17 +132,17 @@ class DedupStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """How far a pipeline has come, its hops in the order of the flow.
+    """Progress of a pipeline; its hops are in the order of the flow.
 
     Attributes:
         watermark: Silver's, in UTC.
-        event_time_lag_seconds: How far the watermark trails the present.
-        held_back_by: The source partition that the watermark waits for.
-        idle: Partitions that it does not wait for.
+        event_time_lag_seconds: From the watermark to the current time.
+        held_back_by: The source partition with the lowest watermark.
+        idle: Idle partitions, which the watermark ignores.
         source: Bronze's lag behind Kafka; None for other sources.
-        warnings: Silver's rows by the rule of severity ``warning`` that they fail.
-        dimensions: The version that silver last used, and rows without a match in all batches.
-        failed: Events by the gold table in which an expression failed on them and gave null.
+        warnings: Number of silver rows that fail each rule of severity ``warning``.
+        dimensions: The version that silver last used, and the total of rows without a match.
+        failed: Number of events, by gold table, on which an expression failed and gave null.
     """
 
     pipeline: str
@@ -170,21 +170,21 @@ class Status:
 
 
 def read_status(lake: Lake, pipeline: Pipeline, *, now: datetime | None = None) -> Status:
-    """Read a pipeline's status from its tables' logs; a UsageError where it has not run."""
+    """Read a pipeline's status from its tables' logs; a UsageError if it has not run."""
     name = pipeline.name
     require_tables(lake, name)
     bronze, silver = lake.bronze(name), lake.silver(name)
     golds = [lake.table(name) for name in pipeline.gold_names]
-    # The hop is as far as its gold table that is furthest behind.
+    # The gold hop's progress is that of its slowest table.
     slowest = min(golds, key=batch_reached, default=None)
     closed = last_commit(silver)
     note = SilverNote.of(closed)
     notes = [SilverNote.of(commit) for commit in history(lake, silver)]
     warnings: Counter[str] = Counter()
     dimensions: dict[str, DimensionUse] = {}
-    for one in notes:
-        warnings.update(one.warnings)
-        for use in one.dimensions:
+    for batch_note in notes:
+        warnings.update(batch_note.warnings)
+        for use in batch_note.dimensions:
             newest = dimensions.get(use.table, use._replace(unmatched=0))
             unmatched = newest.unmatched + use.unmatched
             dimensions[use.table] = newest._replace(unmatched=unmatched)
@@ -197,14 +197,16 @@ def read_status(lake: Lake, pipeline: Pipeline, *, now: datetime | None = None) 
         offered = offered_files(pipeline)
         waiting = None if offered is None else len(offered.keys() - taken_files(arrived).keys())
     hops = [_hop("bronze", bronze, sum(commit.brought for commit in arrived), waiting)]
-    taken = sum(one.total().total() for one in notes)
+    taken = sum(batch_note.total().total() for batch_note in notes)
     hops.append(_hop("silver", silver, taken, rows_between(bronze, position(closed, "bronze"))))
     if slowest is not None:
         taken = sum(int(commit.note.get("rows", 0)) for commit in history(lake, slowest))
         waiting = rows_between(silver, position(last_commit(slowest), "silver"))
         hops.append(_hop("gold", slowest, taken, waiting))
-    slow, idle = held_back_by(note.partitions, idle_after=pipeline.watermark.idle_after)
-    trails = None if note.watermark is None else (now - note.watermark).total_seconds()
+    slowest_partition, idle = held_back_by(
+        note.partitions, idle_after=pipeline.watermark.idle_after
+    )
+    event_time_lag = None if note.watermark is None else (now - note.watermark).total_seconds()
     failed = {
         table.name: sum(int(commit.note.get("failed", 0)) for commit in history(lake, table))
         for table in golds
@@ -212,8 +214,8 @@ def read_status(lake: Lake, pipeline: Pipeline, *, now: datetime | None = None) 
     return Status(
         pipeline=name,
         watermark=note.watermark,
-        event_time_lag_seconds=trails,
-        held_back_by=slow,
+        event_time_lag_seconds=event_time_lag,
+        held_back_by=slowest_partition,
         idle=idle,
         source=lag,
         dedup=DedupStatus(note.searched, note.seconds, note.prefiltered),
@@ -237,16 +239,16 @@ def _hop(hop: str, table: Table, rows: int, waiting: int | None) -> HopStatus:
 
 
 def little_waits(lake: Lake, pipeline: Pipeline) -> bool:
-    """Return, without Spark, whether few bytes wait for the hops; False where that is unknown.
+    """Estimate without Spark whether the backlog of all hops is small; False if unknown.
 
-    An estimate: files of the last hour may have been read already, and older ones copied in late.
+    Files of the last hour may have been read already, and older ones may have been copied in since.
     """
     offered = offered_files(pipeline)
     if lake.catalog is not None or offered is None:
         return False
     bronze, silver = lake.bronze(pipeline.name), lake.silver(pipeline.name)
     last = last_commit(bronze)
-    since = None if last is None else (last.written_at - _BEFORE_LANDING).timestamp() * 1000
+    since = None if last is None else (last.written_at - _LANDING_MARGIN).timestamp() * 1000
     landed = sum(f.size for f in offered.values() if since is None or f.modified >= since)
     if landed > BRIEF_RUN_BYTES:
         return False
@@ -261,10 +263,10 @@ def little_waits(lake: Lake, pipeline: Pipeline) -> bool:
 def source_lag(
     pipeline: Pipeline, newest_first: Sequence[Commit], *, now: datetime
 ) -> SourceLag | None:
-    """Compute bronze's lag with the broker's offsets; None where bronze was not filled from Kafka.
+    """Compute bronze's lag with the broker's offsets; None if bronze was not filled from Kafka.
 
-    The topics are those of bronze's commits, since a run may have had another source than the
-    pipeline file. Where the broker does not answer, the lag is that of the newest commit.
+    The topics are those of bronze's commits, since a run may override the source of the pipeline
+    file. If the broker does not answer, the lag is that of the newest commit.
     """
     noted = next((commit.note for commit in newest_first if commit.note.get("behind")), None)
     if noted is None:
@@ -297,10 +299,10 @@ def lag_of(
     seconds: float = 300,
     now: datetime,
 ) -> SourceLag | None:
-    """Compute bronze's lag from its commits; None where no commit has offsets of topics.
+    """Compute bronze's lag from its commits; None if no commit has topic offsets.
 
-    ``asked`` is the broker's answer, None where there is none for the reason ``not_asked``. Spark
-    makes at least ``min_partitions`` tasks, and a lag may last ``seconds``; ``now`` is in UTC.
+    ``asked`` is the broker's answer, None if there is none for the reason ``not_asked``. Spark
+    creates at least ``min_partitions`` tasks; a lag may last ``seconds``; ``now`` is in UTC.
     """
     checks = [] if asked is None else [asked]
     checks += [
@@ -312,7 +314,7 @@ def lag_of(
         return None
     latest = checks[0]
     older = [check for check in checks[1:] if check.at < latest.at]
-    apart = (check for check in older if latest.at - check.at >= _APART)
+    apart = (check for check in older if latest.at - check.at >= _MIN_CHECK_INTERVAL)
     earlier = next(apart, older[-1] if older else None)
     was = earlier.behind if earlier else {}
     # By topic and partition: the lag at the earlier check, None where unknown, and the latest.
@@ -332,7 +334,7 @@ def lag_of(
         )
         for (topic, partition), (before, lag) in lags.items()
     ]
-    recent = [commit for commit in newest_first if commit.note.get("records")][:_LATELY]
+    recent = [commit for commit in newest_first if commit.note.get("records")][:_RATE_BATCHES]
     took: int = sum(commit.note["records"] for commit in recent)
     rate = took / sum(map(_seconds, recent)) if recent else None
     arriving = _arriving(earlier, latest, lags) if earlier else None
@@ -363,13 +365,13 @@ def lag_of(
 
 
 def _seconds(commit: Commit) -> float:
-    """Return how long a batch took; the log's clock has milliseconds."""
+    """Return the duration of a batch, at least the clock resolution of 1 ms."""
     began = datetime.fromisoformat(commit.note["began"])
     return max((commit.written_at - began).total_seconds(), 1e-3)
 
 
 def _is_held_back(recent: Sequence[Commit]) -> bool:
-    """Return whether the last batches reached the limit, with pauses between them."""
+    """Return whether the last batches reached the limit and bronze paused between them."""
     limits = [commit.note["limit"] for commit in recent]
     if len(recent) < _IN_A_ROW or not all(limits):
         return False
@@ -381,22 +383,22 @@ def _is_held_back(recent: Sequence[Commit]) -> bool:
 
 
 def _arriving(earlier: Check, latest: Check, lags: Lags) -> float:
-    """Return the records per second between two checks, without partitions that are new since."""
-    came = sum(
+    """Return the records per second between two checks, ignoring partitions added since."""
+    arrived = sum(
         latest.taken[topic][partition] + lag - earlier.taken[topic][partition] - before
         for (topic, partition), (before, lag) in lags.items()
         if before is not None
     )
-    return max(came, 0) / (latest.at - earlier.at).total_seconds()
+    return max(arrived, 0) / (latest.at - earlier.at).total_seconds()
 
 
 def trend_of(earlier: int | None, latest: int) -> Trend | None:
-    """Return whether a lag changed by a fifth or more; None where the earlier one is unknown."""
+    """Return whether a lag changed by at least a fifth; None if the earlier one is unknown."""
     if earlier is None:
         return None
-    if latest >= _FIFTH * earlier and latest > earlier:
+    if latest >= _CHANGE_RATIO * earlier and latest > earlier:
         return "growing"
-    return "falling" if earlier >= _FIFTH * latest and latest < earlier else "steady"
+    return "falling" if earlier >= _CHANGE_RATIO * latest and latest < earlier else "steady"
 
 
 def advise(
@@ -410,16 +412,16 @@ def advise(
     rests: bool = False,
     seconds: float = 300,
 ) -> Advice:
-    """Judge a lag that may last so many seconds.
+    """Advise on a lag.
 
     Args:
-        lags: The lag of each partition at the earlier check, None where unknown, and the latest.
-        rows_per_slot: Rows a second that a slot recently read; None before the first.
-        slots: How many bronze had.
-        tasks: How many can read in parallel: the partitions, or ``min_partitions``.
-        limit: The most records of a batch; None for no limit.
-        is_held_back: Whether the last batches reached the limit, with pauses between them.
-        rests: Whether no batch was closed for longer than a lag may last.
+        lags: Each partition's lag at the earlier check, None if unknown, and at the latest.
+        rows_per_slot: Recent rows per second of one slot; None before the first batch.
+        slots: Slots that bronze had.
+        tasks: Number of parallel read tasks: the partitions, or ``min_partitions``.
+        limit: Maximum records per batch; None for no limit.
+        is_held_back: Whether the last batches reached the limit with pauses in between.
+        rests: Whether no batch was committed for longer than a lag may last.
         seconds: How long a lag may last.
     """
     waits = sum(latest for _, latest in lags)
@@ -427,16 +429,18 @@ def advise(
     if not waits:
         return Advice("none", None, "nothing waits")
     if not known or not rows_per_slot:
-        return Advice("unknown", None, "there are no two checks yet to tell where the lag goes")
+        return Advice(
+            "unknown", None, "the trend of the lag needs a second check: run this again later"
+        )
     needed = math.ceil(waits / (rows_per_slot * seconds))
     helpful = min(tasks, needed)
     grown = sum(trend_of(earlier, latest) == "growing" for earlier, latest in known)
     verdict: Verdict = "enough"
     if sum(latest for _, latest in known) < sum(earlier for earlier, _ in known):
         verdict, text = "falls", "the lag falls: nothing to do"
-    # More slots would change nothing about these two.
+    # More slots would not help in the next two cases.
     elif rests:
-        verdict, text = "rests", "no batch was closed lately: start the run, or look at it"
+        verdict, text = "rests", "no batch was committed lately: start the run, or check it"
     elif is_held_back:
         verdict = "limit"
         text = (
@@ -448,15 +452,15 @@ def advise(
     elif helpful > slots:
         verdict = "slots"
         text = (
-            f"more slots would help: {helpful} instead of {slots} take what waits "
+            f"more slots would help: {helpful} instead of {slots} read the backlog "
             f"within {seconds:g} s"
         )
     elif needed > tasks:
         verdict = "partitions"
         text = (
-            f"more slots would not help: {tasks} tasks read side by side. Give the topic "
+            f"more slots would not help: {tasks} tasks read in parallel. Give the topic "
             "more partitions, or raise source.min_partitions"
         )
     else:
-        text = f"the lag grows; {slots} slots still take it within {seconds:g} s: look again"
+        text = f"the lag grows, but {slots} slots read it within {seconds:g} s: check again later"
     return Advice(verdict, helpful, text)

@@ -1,1 +1,1 @@
-"""Commands that read tables again or replace them: late, repair, verify, backfill, erase."""
+"""Commands that reread or replace tables: late, quarantine, repair, verify, backfill, erase."""

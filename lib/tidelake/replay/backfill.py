@@ -1,8 +1,8 @@
-"""Rebuild a pipeline's tables beside the live ones: plan it, and fill the green tables.
+"""Plan a backfill and fill its green tables, separate from the live ones.
 
-A backfill's tables are green, those that everybody reads are live. Green tables and their
-checkpoints lie under a root of their own; whatever a backfill does not fill, bronze above all, is
-read where it is. So a backfill goes on by the ordinary hops.
+Green tables are those that a backfill fills; live tables are those that users read. Green tables
+and their checkpoints are under a root of their own. Tables that a backfill does not fill, such as
+bronze, resolve to the live ones, so the ordinary hops can continue a backfill.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tidelake.delta.locks import hold_hops
 from tidelake.delta.log import CREATION, Commit, last_commit, newest_version
 from tidelake.delta.notes import SilverNote, changed_definition, hash_of, positions
 from tidelake.delta.positions import Position
-from tidelake.delta.tables import BESIDE, Hop, Lake, Table
+from tidelake.delta.tables import BACKFILL_INFIX, Hop, Lake, Table
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.folders import Folder, remove_tree, write_whole
 from tidelake.gold.kinds import Inputs
@@ -41,14 +41,14 @@ Start = Literal["bronze", "silver"]
 Stage = Literal["building", "built", "promoting", "promoted", "rolling back", "rolled back"]
 _SWAPS = ("promoting", "rolling back")
 _STATE = "backfill.json"
-# Commits further apart did not follow one another in a run.
+# Commits further apart are not consecutive batches of one run.
 _ONE_RUN = timedelta(minutes=5)
 
 _NEXT: dict[Stage, str] = {
     "building": "Go on with: tidelake backfill run {0}",
     "built": "Compare and swap it with: tidelake backfill compare {0}, then promote",
     "promoting": "It was interrupted. Go on with: tidelake backfill promote {0}, or rollback",
-    "promoted": "Take it back with: tidelake backfill rollback {0}; begin another with: run",
+    "promoted": "Roll it back with: tidelake backfill rollback {0}; begin another with: run",
     "rolling back": "It was interrupted. Go on with: tidelake backfill rollback {0}",
     "rolled back": "Begin another with: tidelake backfill run {0}",
 }
@@ -56,23 +56,23 @@ _NEXT: dict[Stage, str] = {
 
 @dataclass(frozen=True)
 class GreenLake(Lake):
-    """The tables that a backfill fills, by their logical names, and the live ones it reads."""
+    """A lake whose ``own`` tables (logical names) are green; all others are those of ``live``."""
 
     live: Lake
     own: frozenset[str]
 
     @property
     def suffix(self) -> str:
-        """In a catalog green tables stand beside the live ones."""
-        return f"{BESIDE}{self.root.name}"
+        """The suffix of green tables in a catalog, where live and green ones share a schema."""
+        return f"{BACKFILL_INFIX}{self.root.name}"
 
     def table(self, name: str) -> Table:
-        """Resolve a logical name."""
-        mine = super().table(name)
-        return mine if name in self.own or name.startswith("ops.") else self.live.table(name)
+        """Resolve a logical name to the green table if there is one, else to the live table."""
+        green = super().table(name)
+        return green if name in self.own or name.startswith("ops.") else self.live.table(name)
 
     def erasure(self, pipeline: str) -> Folder:
-        """Return the file of the live tables' erasure: green ones are filled from those."""
+        """Return the erasure file of the live tables, from which green tables are filled."""
         return self.live.erasure(pipeline)
 
 
@@ -81,13 +81,13 @@ class State:
     """The state of a backfill between commands.
 
     Attributes:
-        start: The layer that it reads.
-        definition: A hash of the definition that it is filled by.
-        stage: How far it has come.
-        before: Versions of the live tables before they were swapped, by logical name.
-        gold_followed: Whether live gold held all that live silver did then.
-        span: The first instant of its range and the first after it (ISO 8601); None for all.
-        since: When what it decides anew began to arrive (ISO 8601); None for all.
+        start: The layer from which it is filled.
+        definition: A hash of the definition with which it is filled.
+        stage: The last stage begun or completed.
+        before: Versions of the live tables before the swap, by logical name.
+        gold_followed: Whether live gold had consumed all of live silver before the swap.
+        span: Start (inclusive) and end (exclusive) of its event times, ISO 8601; None for all.
+        since: Earliest arrival that is recomputed (ISO 8601); None for all.
         requeue: Version of the live requeue when a rollback began; None before that.
     """
 
@@ -103,7 +103,7 @@ class State:
 
 @dataclass(frozen=True)
 class Span:
-    """A range of event time: its first instant and the first after it (UTC)."""
+    """A range of event time: inclusive start, exclusive end (UTC)."""
 
     start: datetime
     end: datetime
@@ -111,9 +111,9 @@ class Span:
 
 @dataclass(frozen=True)
 class Step:
-    """One hop of a planned backfill: how many rows of a table's version fill which tables.
+    """One hop of a planned backfill: it reads ``rows`` of a table's version and fills tables.
 
-    The rate is in rows a second of the live hop's newest batches; None: not known.
+    ``rate`` is that of the live hop's newest batches in rows per second, None if unknown.
     """
 
     hop: Hop
@@ -125,7 +125,7 @@ class Step:
 
     @property
     def seconds(self) -> float | None:
-        """How long it may take."""
+        """The estimated duration, None if unknown."""
         return None if not self.rate else self.rows / self.rate
 
 
@@ -152,7 +152,7 @@ def green_lake(lake: Lake, pipeline: Pipeline, start: Start) -> GreenLake:
 
 
 def green_run(run: Run, start: Start) -> Run:
-    """Let the hops of a run fill green tables."""
+    """Return a run whose hops fill the green tables."""
     return replace(run, lake=green_lake(run.lake, run.pipeline, start), replays=True)
 
 
@@ -166,17 +166,17 @@ def clear(run: Run) -> None:
 
 
 def read_state(lake: Lake, pipeline: Pipeline) -> State | None:
-    """Read the state of a backfill; None where none was begun."""
+    """Read the state of a backfill; None if there is no backfill."""
     file = folder_of(lake, pipeline) / _STATE
     return State(**json.loads(file.read_text(encoding="utf-8"))) if file.exists() else None
 
 
 def need_state(lake: Lake, pipeline: Pipeline, *stages: Stage) -> State:
-    """Read the state of a backfill that must have come so far.
+    """Read the state of a backfill that must be at one of some stages.
 
     Raises:
-        UsageError: There is none, or it is at another stage; the message says which command is
-            next.
+        UsageError: There is no backfill, or it is at another stage; the message names the next
+            command.
     """
     state = read_state(lake, pipeline)
     if state is None:
@@ -190,13 +190,16 @@ def need_state(lake: Lake, pipeline: Pipeline, *stages: Stage) -> State:
 
 
 def what_next(pipeline: Pipeline, state: State) -> str:
-    """Say at which stage a backfill is, and which command is next."""
+    """Describe the stage of a backfill and the next command."""
     following = _NEXT[state.stage].format(pipeline.name)
     return f"the backfill of {pipeline.name} is {state.stage}. {following}"
 
 
 def write_state(lake: Lake, pipeline: Pipeline, state: State) -> None:
-    """Write the state, whole or not at all; while it is that of a swap, nobody else may write."""
+    """Write the state atomically.
+
+    During a promotion or rollback the swap file blocks all other writers.
+    """
     swap = lake.swap(pipeline.name)
     if state.stage in _SWAPS:
         write_whole(swap, state.stage)
@@ -206,7 +209,7 @@ def write_state(lake: Lake, pipeline: Pipeline, state: State) -> None:
 
 
 def plan(lake: Lake, pipeline: Pipeline, start: Start) -> list[Step]:
-    """List what a backfill would read, and how long that took when it came in.
+    """List what a backfill would read, with the rates at which the live hops read it.
 
     Raises:
         UsageError: The pipeline has not run under this root.
@@ -241,7 +244,7 @@ def _source(lake: Lake, pipeline: Pipeline, start: Start) -> Table:
 
 
 def _rate(newest_first: Sequence[Commit], rows: Sequence[int]) -> float | None:
-    """Return the median of rows a second, from one commit to the next."""
+    """Return the median rows per second between consecutive commits."""
     rates = []
     for later, earlier, count in zip(newest_first, newest_first[1:], rows, strict=False):
         apart = later.written_at - earlier.written_at
@@ -253,22 +256,22 @@ def _rate(newest_first: Sequence[Commit], rows: Sequence[int]) -> float | None:
 def build(
     run: Run, start: Start, span: Span | None = None, *, since: datetime | None = None
 ) -> State:
-    """Fill green tables up to what their input holds now; live hops go on meanwhile.
+    """Fill green tables from the current contents of their input; live hops may run meanwhile.
 
-    Nothing is late in it: what a replay of bronze gives depends on bronze and the definition, and
-    neither on when a row came nor on where batches were cut.
+    No row is late in a backfill: the result depends on bronze and the definition, but not on
+    arrival times or batch boundaries.
 
     Args:
-        run: What the command works with.
+        run: The session, lake and pipeline to use.
         start: The layer to read.
-        span: The range of event time whose gold is computed anew from silver; None for all.
-        since: When what is decided anew from bronze arrived (UTC); None for all.
+        span: The range of event time whose gold is recomputed from silver; None for all.
+        since: Recompute only the bronze rows that arrived from then on (UTC); None for all.
 
     Raises:
-        UsageError: The input is not there, a swap was interrupted, or live tables do not allow
-            that only a part is filled.
-        NotBuiltError: The prefilter has a state that cannot be prepared.
-        LockedError: Another process fills the same tables.
+        UsageError: The input does not exist, a swap was interrupted, or the live tables do not
+            allow a partial backfill.
+        NotBuiltError: The prefilter's state cannot be prepared.
+        LockedError: Another process is filling the same tables.
     """
     lake, pipeline = run.lake, run.pipeline
     _source(lake, pipeline, start)
@@ -282,12 +285,12 @@ def build(
     wanted = State(
         start,
         hash_of(pipeline),
-        # As JSON gives it back.
+        # A list, to compare equal with the state read from JSON.
         span=None if span is None else [span.start.isoformat(), span.end.isoformat()],
         since=None if since is None else since.isoformat(),
     )
     if state not in (wanted, replace(wanted, stage="built")):
-        # Of another definition or part, or swapped already.
+        # It has another definition or range, or was swapped already.
         clear(run)
     write_state(lake, pipeline, wanted)
     fill(run, start, span, since=since)
@@ -299,11 +302,11 @@ def build(
 def fill(
     run: Run, start: Start, span: Span | None = None, *, since: datetime | None = None
 ) -> None:
-    """Bring green tables up to what their input holds now.
+    """Bring green tables up to date with their input.
 
-    What there is when a table is begun is computed in one batch: the input's first commits and
-    files may be gone, and one batch over all rows costs less than all batches. What arrives after
-    that comes in by the ordinary hops.
+    The input that exists at the start is computed in one batch: its first commits and files may be
+    gone, and one batch over all rows costs less than many. Later arrivals are processed by the
+    ordinary hops.
     """
     green = green_run(run, start)
     now = parse_trigger(AVAILABLE_NOW)
@@ -323,8 +326,8 @@ def _begin_silver(green: Run, live: Run, since: datetime | None) -> None:
     name = green.pipeline.name
     last = last_commit(green.lake.silver(name))
     if last is None or last.batch == CREATION:
-        what = "all of" if since is None else f"what arrived from {since:%F %T} (UTC) on in"
-        green.progress.say(f"deciding {what} bronze.{name} in one batch")
+        what = "all of" if since is None else f"arrivals from {since:%F %T} (UTC) on in"
+        green.progress.say(f"computing silver from {what} bronze.{name} in one batch")
         rebuild_silver(green, decided_before(live, since) if since else None)
 
 
@@ -342,30 +345,30 @@ def _begin_gold(green: Run, live: Run, span: Span | None) -> None:
 
 
 def _pinned_gold(run: Run) -> tuple[dict[str, int], Mapping[str, Position]]:
-    """Pin the live tables whose rows outside of the range stay.
+    """Pin the versions of the live gold tables, whose rows outside the range are kept.
 
     Raises:
-        UsageError: One is not there, stands at another batch, or was filled under another
-            definition: part of it would be of the one, part of the other.
+        UsageError: A table does not exist, is at another batch than the others, or was filled
+            under another definition, so that it would mix rows of two definitions.
     """
     name = run.pipeline.name
     versions, reached = {}, []
     for target in targets_of(run.lake, run.pipeline):
-        # The version before the note: a batch that closes meanwhile is not read.
+        # Read the version before the commit: a batch committed in between must not be read.
         version = newest_version(target.table)
         last = last_commit(target.table, up_to=version) if version >= 0 else None
         if last is None or changed_definition(last, target.kind.definition):
             raise UsageError(
-                f"{target.table.name} was not filled under today's definition, and a range would "
-                f"leave the rest of it so. Fill all of it with: tidelake backfill run {name} "
-                "--from silver"
+                f"{target.table.name} was not filled under the current definition, and a backfill "
+                "of a range would not change that. Fill all of it with: "
+                f"tidelake backfill run {name} --from silver"
             )
         versions[target.table.name] = version
         reached.append(positions(last))
     if any(one != reached[0] for one in reached):
         raise UsageError(
-            f"the gold tables of {name} stand at different batches. Bring them to one with: "
-            f"tidelake run {name} --hop gold, then begin again"
+            f"the gold tables of {name} are at different batches. Bring them to the same one with: "
+            f"tidelake run {name} --hop gold, then run the backfill again"
         )
     return versions, reached[0]
 
@@ -373,9 +376,10 @@ def _pinned_gold(run: Run) -> tuple[dict[str, int], Mapping[str, Position]]:
 def _rows_in(
     run: Run, versions: Mapping[str, int], span: Span
 ) -> Callable[[Target, Inputs], DataFrame]:
-    """Return what computes a table's rows: those in the range anew, the others as they are live.
+    """Return a function that recomputes a table's rows in the range and keeps the live others.
 
-    A row lies where it begins. A table whose rows have no instant is computed whole.
+    A row is in the range if its first instant is. Tables whose rows have no instant are recomputed
+    whole.
     """
     first, end = F.lit(span.start), F.lit(span.end)
 
@@ -385,7 +389,7 @@ def _rows_in(
             return kind.of_all(inputs)
         reach = kind.reach
         if reach is not None:
-            # No row of the range follows from other events.
+            # Rows in the range depend on no other events.
             event_time, after = F.col("event_time"), F.lit(span.end + reach)
             near = (event_time >= first) & (event_time < after)
             whole = inputs.whole

@@ -1,7 +1,7 @@
-"""Compare two frames that should hold the same rows, whatever their order, files and batches.
+"""Compare two frames as multisets of rows, ignoring order, files and batches.
 
-Rows are counted, and the hashes of their columns summed, by group: a row that is missing, doubled
-or altered changes the sums of its group. Only groups whose sums differ are compared row by row.
+Rows are counted, and the hashes of their columns summed, by group: a missing, doubled or altered
+row changes the sums of its group. Only groups whose sums differ are compared row by row.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from pyspark.sql.types import DataType
 from tidelake.silver.classify import utc_date
 
 Kind = Literal["missing", "extra", "doubled", "altered", "changed since"]
-# By group, None for rows without marks: the count, the sum of the hashes of the columns that must
-# be equal, and of all columns (0 where all must be).
+# By group (None for rows without marks): the count, the sum of the hashes of the columns that must
+# be equal, and that of all columns (0 if all must be equal).
 Sums = Mapping[str | None, tuple[int, int, int]]
 
-# The most differences that are listed; the others are only counted.
+# The maximum number of differences that are listed; others are only counted.
 SHOWN = 20
 _GROUP, _HASH, _WHOLE = "_group", "_hash", "_whole"
 _ROW, _COUNT, _EXPECTED = "_row", "_count", "_expected"
-# Never shown: a payload may hold anything.
+# Never shown: a payload may hold sensitive data.
 _SECRET = frozenset({"payload"})
-# In the conditions of ``TableShape.near``.
+# A column reference in the conditions of ``TableShape.near``.
 _COLUMN = re.compile(r"\{([es])\.(\w+)\}")
 _BUCKETS = 64
 _THIRD = 21
@@ -41,8 +41,8 @@ class TableShape:
 
     Attributes:
         key: Columns that identify a row; nulls are equal.
-        moment: The instant by whose day (UTC) rows are grouped; None: by a hash of the key.
-        near: By column, for values that need not be equal to the last bit: a condition in SQL over
+        moment: Timestamp column by whose day (UTC) rows are grouped; None: by a hash of the key.
+        near: For columns compared with a tolerance: the SQL condition for equality, over
             ``{e.name}`` (expected) and ``{s.name}`` (stored).
         unhashed: Columns that only ``near`` reads; the stored rows may lack them.
     """
@@ -72,7 +72,7 @@ class RowDifference:
 
 @dataclass(frozen=True)
 class TableComparison:
-    """The result of a comparison: how many rows or groups differ, and the first of them.
+    """The result of a comparison: the number of differing rows or groups, and the first of them.
 
     ``rows`` and ``columns`` are those of the stored table, ``sums`` its counts and sums of hashes
     by group.
@@ -108,7 +108,7 @@ class TableComparison:
 
 
 def compare(expected: DataFrame, stored: DataFrame, shape: TableShape) -> TableComparison:
-    """Compare a table's rows with the expected ones, in the columns of the latter."""
+    """Compare a table's rows with the expected ones, in the expected columns."""
     wanted = typed_like(expected, types_in(stored))
     lacking = shape.unhashed - set(stored.columns)
     found = stored.select(*[name for name in expected.columns if name not in lacking])
@@ -119,24 +119,28 @@ def compare(expected: DataFrame, stored: DataFrame, shape: TableShape) -> TableC
 
 
 def compare_summed(
-    wanted: DataFrame, found: DataFrame, shape: TableShape, theirs: Sums, ours: Sums
+    wanted: DataFrame, found: DataFrame, shape: TableShape, expected_sums: Sums, stored_sums: Sums
 ) -> TableComparison:
-    """Compare rows of the same columns and types whose sums are known: ``theirs`` of ``wanted``.
+    """Compare expected and stored rows of the same columns and types whose sums are known.
 
-    ``wanted`` may have more columns, which only ``shape.near`` reads.
+    ``wanted``, the expected rows, may have more columns, which only ``shape.near`` reads.
     """
     names = found.columns
-    rows = sum(count for count, *_ in ours.values())
-    stored, expected = by_group(ours), by_group(theirs)
-    # Values that need not be equal to the last bit mostly are.
-    in_question = [group for group in {**theirs, **ours} if theirs.get(group) != ours.get(group)]
+    rows = sum(count for count, *_ in stored_sums.values())
+    stored, expected = by_group(stored_sums), by_group(expected_sums)
+    # Even values compared with a tolerance are mostly equal, so this skips most groups.
+    in_question = [
+        group
+        for group in {**expected_sums, **stored_sums}
+        if expected_sums.get(group) != stored_sums.get(group)
+    ]
     if not in_question:
         return TableComparison(rows, tuple(names), stored)
     among = F.col(_GROUP).isin(in_question)
     wanted, found = (_marked(side, shape, keep=True).where(among) for side in (wanted, found))
     count, differences = _rows_that_differ(wanted, found, names, shape)
     if not count:
-        # Equal by every column but not by hash: reported rather than called equal.
+        # Every column is equal but the hashes differ: report the groups rather than hide it.
         none = 0, 0
         off = sorted(g for g in expected | stored if expected.get(g, none) != stored.get(g, none))
         differences = [RowDifference("altered", {"group": group}) for group in off[:SHOWN]]
@@ -145,7 +149,7 @@ def compare_summed(
 
 
 def by_group(sums: Sums) -> dict[str, tuple[int, int]]:
-    """Return the counts and sums that two computations have in common."""
+    """Return the counts and the sums over the columns that must be equal, by group."""
     return {str(group): (count, exact) for group, (count, exact, _) in sums.items()}
 
 
@@ -155,7 +159,7 @@ def sums_of(rows: DataFrame, shape: TableShape) -> Sums:
 
 
 def typed_like(rows: DataFrame, types: Mapping[str, DataType]) -> DataFrame:
-    """Cast columns to the stored types: a hash depends on them."""
+    """Cast columns to the stored types, on which hashes depend."""
     return rows.select(*[F.col(n).cast(types[n]) if n in types else F.col(n) for n in rows.columns])
 
 
@@ -188,7 +192,7 @@ def marks(
 
 
 def row_hash(columns: Mapping[str, Column], types: Mapping[str, DataType]) -> Column:
-    """Hash rows in the order of column names: two computations may order them differently."""
+    """Hash a row in the order of column names, which may differ between computations."""
     hashable = []
     for name in sorted(columns):
         kind = types[name].simpleString()
@@ -209,7 +213,7 @@ def summed(marked: DataFrame, by: Column) -> dict[Any, Sums]:
 
 
 def sums_of_hash(hashed: Column) -> list[Column]:
-    """Sum hashes in three parts: a sum of 64-bit numbers overflows BIGINT; DECIMAL is slow."""
+    """Return sums of a hash in three parts: one BIGINT sum would overflow, DECIMAL is slow."""
     low = F.lit((1 << _THIRD) - 1)
     middle = F.shiftright(hashed, _THIRD).bitwiseAND(low)
     parts = F.shiftright(hashed, 2 * _THIRD), middle, hashed.bitwiseAND(low)
@@ -261,7 +265,7 @@ def _rows_that_differ(
 
 
 def _difference(row: Mapping[str, Any], names: Sequence[str], shape: TableShape) -> RowDifference:
-    # Fractions keep all their digits.
+    # Read fractions as text to keep all digits.
     wanted = json.loads(row["expected"] or "{}", parse_float=str)
     found = json.loads(row["stored"] or "{}", parse_float=str)
     where = {name: (wanted or found).get(name) for name in shape.key}

@@ -1,4 +1,4 @@
-"""Check whether today's definition may continue on the stored tables, and what it changes there."""
+"""Check whether the current definition can continue on the stored tables, and what changes."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ Standing = Literal["continues", "not there yet", "new", "redefined", "no longer 
 
 @dataclass(frozen=True)
 class TableVerdict:
-    """How a stored table and the definition differ.
+    """The differences between a stored table and the definition.
 
     Attributes:
-        table: Its logical name.
-        standing: Whether it goes on; ``new`` beside tables that hold batches, ``redefined`` where
-            it was filled under another definition.
-        differences: Column by column; none means that it continues as it is.
-        changed: Parts of the definition that hold for rows from now on, and did not before.
+        table: The table's logical name.
+        standing: Whether a run continues the table; ``new`` if other gold tables already hold
+            batches, ``redefined`` if it was filled under another definition.
+        differences: The differences by column; none if the table continues unchanged.
+        changed: Parts of the definition that changed and apply to rows from now on.
     """
 
     table: str
@@ -49,21 +49,21 @@ class TableVerdict:
 
     @property
     def may_continue(self) -> bool:
-        """Return whether a run would go on."""
+        """Return whether a run would continue."""
         refused = any(one.verdict == "refused" for one in self.differences)
         return not refused and self.standing not in ("new", "redefined")
 
 
 @dataclass(frozen=True)
 class FieldDrift:
-    """A payload field in which the newest arrivals and ``event.schema`` differ.
+    """A payload field in which the newest arrivals differ from ``event.schema``.
 
     Attributes:
-        field: Its name.
+        field: The field's name.
         kind: ``unknown`` to the schema, or in it and ``absent`` from every payload.
-        rows: Payloads that hold it.
-        sampled: Payloads looked at.
-        follows: What becomes of it.
+        rows: Number of sampled payloads that have it.
+        sampled: Number of payloads sampled.
+        follows: How silver treats it.
     """
 
     field: str
@@ -78,8 +78,7 @@ _FOLLOWS = {
     "additive": "is a text column of silver",
     "rescue": "is kept in _rescued_data",
 }
-# How a payload's text, whether that is an object, and its names are written where the two engines
-# have no word in common.
+# SQL where the engines differ: a payload's text, whether it is an object, and its field names.
 _IN_DUCKDB = (
     "try(decode(payload))",
     "json_valid(payload) AND json_type(payload) = 'OBJECT'",
@@ -132,8 +131,8 @@ def _gold_verdicts(run: Run) -> Iterator[TableVerdict]:
         yield TableVerdict(table.name, "redefined" if redefined else "continues", found)
     for table in run.lake.existing():
         last = last_commit(table)
-        mine = last is not None and last.note["pipeline"] == run.pipeline.name
-        if last is not None and mine and last.note["hop"] == "gold" and table not in tables:
+        is_own = last is not None and last.note["pipeline"] == run.pipeline.name
+        if last is not None and is_own and last.note["hop"] == "gold" and table not in tables:
             yield TableVerdict(table.name, "no longer filled")
 
 
@@ -166,7 +165,7 @@ def payload_drift(lake: Lake, pipeline: Pipeline) -> list[FieldDrift]:
 
 
 def _follows(name: str, pipeline: Pipeline) -> str:
-    """Say what becomes of an unknown field."""
+    """Describe how silver treats an unknown field."""
     evolution, columns = pipeline.event.evolution, pipeline.defined_columns
     if evolution == "additive" and not new_columns([name], defined=columns, stored={}):
         return "stays in bronze only: its name cannot be a column of silver"

@@ -1,12 +1,12 @@
-"""Erase a subject, step by step; after an interruption the same call continues.
+"""Erase a subject's rows in steps; after an interruption the same call continues.
 
-Every hop is drained first: a stream that lags behind the delete would have to skip it, and could
-not distinguish the rewritten neighbours from new rows. Then rows are deleted by record id, bronze's
+Every hop is drained first: a stream that lags behind a delete would have to skip its commit, and
+could not tell rows rewritten by it from new ones. Then rows are deleted by record id, bronze's
 last; silver begins a new generation after the deletes, and gold is recomputed from silver. Each
-step detects that it is done, so none is done twice.
+step checks whether it is already done, so none runs twice.
 
-What is left is reported: a table's old files hold the rows until they are vacuumed, its log the
-minima and maxima of removed files; landed files and other pipelines' tables are not touched.
+The report lists what remains: a table's old files hold the rows until they are vacuumed, its log
+the column statistics of removed files. Landed files and other pipelines' tables are not changed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tidelake.config.model import parse_duration
 from tidelake.delta.access import detail, load
 from tidelake.delta.locks import hold_hops
 from tidelake.delta.log import ERASED, commits, last_commit
-from tidelake.delta.merge import delete_records, notes_can_ride, vacuum
+from tidelake.delta.merge import accepts_commit_metadata, delete_records, vacuum
 from tidelake.delta.notes import SilverNote, arrivals_note, deductions_note, erasure_of, positions
 from tidelake.delta.tables import HOPS, Hop, Lake, Table
 from tidelake.errors import NotBuiltError, RefusedError, SourceError, UsageError
@@ -68,9 +68,9 @@ _MOST_FILES = 20
 
 
 class Remains(NamedTuple):
-    """Data that an erasure leaves, in a table, file or pipeline.
+    """Data that an erasure leaves in a table, file or pipeline.
 
-    It is removed at ``until`` (UTC); None where ``remedy`` has to be done first.
+    It is removed at ``until`` (UTC); None if ``remedy`` is required first.
     """
 
     what: str
@@ -83,8 +83,9 @@ class Remains(NamedTuple):
 class Report:
     """The result of an erasure: the number of erased rows by table, and what remains.
 
-    ``sent_again`` is the number of requeued neighbours, whose event an erased row had taken. A
-    rollback is given up where a backfill's tables were removed.
+    ``sent_again`` is the number of requeued neighbours: rows quarantined because an erased row had
+    their event id. ``rollback_given_up`` is set if a backfill's tables were removed, which makes
+    its rollback impossible.
     """
 
     pipeline: str
@@ -107,7 +108,7 @@ class Report:
 
 
 def look(run: Run, subject: Subject) -> dict[str, int]:
-    """Count a subject's rows by table; nothing is locked, run or written.
+    """Count a subject's rows by table without locks, runs or writes.
 
     Raises:
         UsageError: The pipeline has not run under this root.
@@ -120,13 +121,13 @@ def look(run: Run, subject: Subject) -> dict[str, int]:
 def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
     """Remove a subject's rows from every table of a pipeline.
 
-    With ``now`` the files that held the rows are deleted at once, even if they are still read;
-    otherwise they stay for the environment's recovery horizon.
+    With ``now`` the files that held the rows are deleted immediately, even if they have readers;
+    otherwise they are kept for the environment's recovery horizon.
 
     Raises:
         UsageError: The pipeline has not run under this root, another erasure of it was
-            interrupted, or the compute takes no session settings.
-        NotBuiltError: The prefilter has a state that cannot be prepared.
+            interrupted, or the compute does not support session settings.
+        NotBuiltError: The prefilter's state cannot be prepared.
         RefusedError: A backfill is under way, or a hop cannot be drained.
         LockedError: Another process writes one of the hops.
         LeaseLostError: A lock was lost; the message says which steps were done.
@@ -137,38 +138,38 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
         raise NotBuiltError(
             "Erasing with dedup.prefilter: operator", "Set it to none, repair silver, erase."
         )
-    if not notes_can_ride(run.spark):
+    if not accepts_commit_metadata(run.spark):
         raise UsageError(
-            "this compute takes no session settings, and the delete needs one for its note. "
-            "Erase on compute that does."
+            "this compute does not support session settings, which the delete needs for its commit "
+            "metadata. Run the erasure on compute that supports them."
         )
-    again = f"tidelake erase {pipeline.name} --subject {subject.column}=VALUE, the same value"
-    with hold_hops(lake, pipeline.name, HOPS, goes_on_with="erasure", command=again) as locks:
+    retry = f"tidelake erase {pipeline.name} --subject {subject.column}=VALUE, with the same value"
+    with hold_hops(lake, pipeline.name, HOPS, goes_on_with="erasure", command=retry) as locks:
         run = replace(run, locks=locks)
         begun = read_begun(run, subject)
         if begun is None:
             _refuse_backfill(run)
-            locks.step("take in what has arrived")
+            locks.step("process what has arrived")
             _drain(run)
             with fitted_to_bronze(run):
                 begun = begin(run, subject)
-            # One that began to fill meanwhile; from now on a backfill sees the erasure.
+            # A backfill may have begun since the first check; later ones see the erasure.
             _refuse_backfill(run, begun)
-        gave_up, sent = False, 0
+        gave_up, requeued = False, 0
         if begun is not None:
             _delete(run, begun)
             _continue(run, begun)
-            sent = _send_neighbours(run, begun)
-            locks.step("take in what was sent again")
+            requeued = _requeue_neighbours(run, begun)
+            locks.step("process the requeued rows")
             run_hops(run, ["silver", "gold"], parse_trigger(AVAILABLE_NOW), held=True)
             locks.step("copy the ledger")
             copy_books(run, ["bronze"])
-            locks.step("remove remembered ids, and tables of a backfill")
+            locks.step("remove prefilter state and backfill tables")
             _forget_ids(run)
-            # Green tables hold the rows, and a rollback would restore them.
+            # Green tables still hold the rows, and a rollback would restore them.
             gave_up = folder_of(lake, pipeline).exists()
             clear(run)
-            locks.step("note that all rows are erased")
+            locks.step("record that all rows are erased")
             end(run, begun)
         if now:
             locks.step("delete old files")
@@ -178,16 +179,16 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
             pipeline=pipeline.name,
             column=subject.column,
             rows=begun.rows if begun else {},
-            sent_again=sent,
+            sent_again=requeued,
             rollback_given_up=gave_up,
             remains=(*_old_files(run), *_landed(sources), *_others(lake, run), *broken),
         )
 
 
 def _refuse_backfill(run: Run, begun: Erasure | None = None) -> None:
-    """Raise a RefusedError, and end the erasure, while green tables are filled or swapped.
+    """Raise a RefusedError, and end the erasure, while a backfill is unfinished.
 
-    The swap would restore the rows.
+    Its promotion would restore the rows.
     """
     state = read_state(run.lake, run.pipeline)
     if state is None or state.stage in ("promoted", "rolled back"):
@@ -195,13 +196,13 @@ def _refuse_backfill(run: Run, begun: Erasure | None = None) -> None:
     if begun is not None:
         end(run, begun)
     raise RefusedError(
-        f"nothing was erased: {what_next(run.pipeline, state)}; or give it up by removing "
+        f"nothing was erased: {what_next(run.pipeline, state)}; or abandon it by removing "
         f"{folder_of(run.lake, run.pipeline)}"
     )
 
 
 def _drain(run: Run) -> None:
-    """Run every hop until it has taken all of its input."""
+    """Run every hop until it has processed all of its input."""
     hops: list[Hop] = list(HOPS)
     source = run.pipeline.source
     if isinstance(source, FilesSource):
@@ -209,7 +210,7 @@ def _drain(run: Run) -> None:
             taken = taken_files(history(run.lake, run.lake.bronze(run.pipeline.name)))
             check_landing(source.path, taken)
         except SourceError as error:
-            run.progress.say(f"bronze stays where it is: {error}")
+            run.progress.say(f"bronze was not drained: {error}")
             hops.remove("bronze")
     run_hops(run, hops, parse_trigger(AVAILABLE_NOW), held=True)
 
@@ -220,13 +221,13 @@ def _delete(run: Run, begun: Erasure) -> None:
     with CheckpointedFrames() as frames:
         records = frames.checkpoint(begun.records(run))
         reach = span(records, "ingested_at", "ingested_at")
-        # Delta skips files by it.
+        # The range lets Delta skip files.
         within = between("t.ingested_at", reach) if reach else ""
         for table in tables_with_records(run.lake, run.pipeline.name):
             note = None
             if table == bronze:
                 last = last_commit(bronze)
-                # The metadata of the last batch, whose files no other commit names; no new rows.
+                # The last batch's metadata, because no other commit lists its files; no new rows.
                 empty = {"records": 0, **bronze_marks(EMPTY, EMPTY)}
                 erased = arrivals_note(begun.name, begun.arrivals)
                 note = {**(last.note if last else {}), **empty, ERASED: erased}
@@ -241,21 +242,21 @@ def _delete(run: Run, begun: Erasure) -> None:
 
 
 def _continue(run: Run, begun: Erasure) -> None:
-    """Begin a generation of silver after the deletes; rebuild gold where silver lost rows."""
+    """Begin a generation of silver after the deletes; rebuild gold if silver lost rows."""
     lake, name = run.lake, run.pipeline.name
     if not any(erasure_of(commit) == begun.name for commit in commits(lake.silver(name))):
         until = heads(lake.silver_inputs(name))
         continue_silver(run, until, erased=deductions_note(begun.name, begun.deductions))
     if gold_mismatch(run):
         rebuild_gold(run)
-        run.progress.say(f"gold computed anew: {', '.join(run.pipeline.gold_names)}")
+        run.progress.say(f"gold recomputed: {', '.join(run.pipeline.gold_names)}")
 
 
-def _send_neighbours(run: Run, begun: Erasure) -> int:
+def _requeue_neighbours(run: Run, begun: Erasure) -> int:
     """Requeue the neighbours that are still in quarantine."""
     with CheckpointedFrames() as frames:
-        theirs = begun.neighbours(run).select("record_id")
-        rows = frames.checkpoint(conflicting(run).join(theirs, on="record_id", how="left_semi"))
+        neighbours = begun.neighbours(run).select("record_id")
+        rows = frames.checkpoint(conflicting(run).join(neighbours, on="record_id", how="left_semi"))
         chosen = rows.select("record_id", "ingested_at").distinct()
         expected = chosen.count()
         if not expected:
@@ -266,7 +267,7 @@ def _send_neighbours(run: Run, begun: Erasure) -> int:
 
 
 def _forget_ids(run: Run) -> None:
-    """Remove the state of prefilters of earlier generations: it holds event ids."""
+    """Remove the prefilter state of earlier generations, which holds event ids."""
     name = run.pipeline.name
     current = last_commit(run.lake.silver(name))
     for folder in run.lake.checkpoints(name, "silver").iterdir():
@@ -278,7 +279,7 @@ def purge(run: Run) -> list[Remains]:
     """Delete every file that a pipeline's tables no longer use, after closing an epoch.
 
     Returns:
-        The readers of older versions, and what lets them read again.
+        Readers that need the deleted versions, each with the command that lets it read again.
     """
     tables = _filled_tables(run)
     for table in tables:
@@ -289,21 +290,21 @@ def purge(run: Run) -> list[Remains]:
         vacuum(run.spark, table, hours=0)
         run.progress.say(f"{table.name}: old files deleted")
     return [
-        Remains(f"cannot read {one.table.name} as it was any more", one.by, None, one.remedy)
+        Remains(f"can no longer read the old version of {one.table.name}", one.by, None, one.remedy)
         for one in needs
-        # Not the pipeline itself: its hops are drained, and its epoch was closed just now.
+        # Not this pipeline: its hops are drained, and its epoch was just closed.
         if run.pipeline.name not in one.remedy.split()
     ]
 
 
 def _purge_vectors(spark: SparkSession, table: Table) -> None:
-    """Rewrite files in which a deletion vector only hides rows."""
+    """Rewrite files whose deleted rows are only hidden by a deletion vector."""
     if _VECTORS in (detail(spark, table)["tableFeatures"] or []):
         spark.sql(f"REORG TABLE {table.sql} APPLY (PURGE)")
 
 
 def _filled_tables(run: Run) -> list[Table]:
-    """List the existing tables of a pipeline that may hold rows of subjects."""
+    """List the existing tables of a pipeline that may hold a subject's rows."""
     lake, name = run.lake, run.pipeline.name
     gold = [lake.table(table) for table in run.pipeline.gold_names]
     return [*reversed(tables_with_records(lake, name)), *[table for table in gold if table.exists]]
@@ -316,10 +317,10 @@ def _old_files(run: Run) -> Iterator[Remains]:
         if left != 0:
             files = "files" if left is None else f"{left:,} files"
             yield Remains(
-                f"{files} that the table no longer holds, with rows as they were",
+                f"{files} that the table no longer uses, with the erased rows",
                 table.name,
                 now + run.environment.recovery_horizon,
-                f"tidelake maintain {run.pipeline.name} deletes them then; at once: --now",
+                f"tidelake maintain {run.pipeline.name} deletes them then; immediately: --now",
             )
     # Maintenance gives all tables of a pipeline the same retention.
     bronze = run.lake.bronze(run.pipeline.name)
@@ -329,10 +330,10 @@ def _old_files(run: Run) -> Iterator[Remains]:
     except ValueError:
         retention = _DEFAULT_LOG_RETENTION
     yield Remains(
-        "least and greatest values of columns, in Delta's log of files that are gone",
+        "column minima and maxima of deleted files, in Delta's log",
         "every table",
         now + retention,
-        "Delta cleans its log up then, with the table's next commits",
+        "Delta then cleans up its log with the table's next commits",
     )
 
 
@@ -349,18 +350,18 @@ def _files_left(run: Run, table: Table) -> int | None:
 def _landed(sources: Sequence[str]) -> Iterator[Remains]:
     for source in sources[:_MOST_FILES]:
         yield Remains(
-            "the records as they came in",
+            "the original records",
             source,
             None,
-            "it is yours: delete or archive a whole file; a changed one would stop bronze",
+            "not managed by Tidelake: delete or archive whole files (a changed file stops bronze)",
         )
     if len(sources) > _MOST_FILES:
         more = f"{len(sources) - _MOST_FILES:,} more sources"
-        yield Remains("the records as they came in", more, None, "they are yours likewise")
+        yield Remains("the original records", more, None, "not managed by Tidelake either")
 
 
 def _others(lake: Lake, run: Run) -> Iterator[Remains]:
-    """List tables with data of this pipeline that it does not fill."""
+    """List tables with data of this pipeline that other definitions or pipelines wrote."""
     name, gold = run.pipeline.name, run.pipeline.gold_names
     silver = lake.silver(name).name
     followers: set[str] = set()
@@ -368,36 +369,36 @@ def _others(lake: Lake, run: Run) -> Iterator[Remains]:
         last = last_commit(table)
         if last is None:
             continue
-        theirs, hop = str(last.note.get("pipeline")), last.note.get("hop")
-        if theirs == name and hop == "gold" and table.name not in gold:
+        owner, hop = str(last.note.get("pipeline")), last.note.get("hop")
+        if owner == name and hop == "gold" and table.name not in gold:
             yield Remains(
-                "rows computed under an earlier definition, which nothing fills any more",
+                "rows computed under an earlier definition; no longer filled",
                 table.name,
                 None,
                 "remove the table's folder",
             )
-        elif theirs == name:
+        elif owner == name:
             continue
         elif hop == "gold" and silver in positions(last):
-            followers.add(theirs)
+            followers.add(owner)
         elif hop == "silver" and any(use.table in gold for use in SilverNote.of(last).dimensions):
             yield Remains(
-                f"columns that were looked up in {gold[0]}",
+                f"columns looked up in {gold[0]}",
                 table.name,
                 None,
-                f"tidelake erase {theirs} --subject COLUMN=VALUE",
+                f"tidelake erase {owner} --subject COLUMN=VALUE",
             )
-    for theirs in sorted(followers):
+    for owner in sorted(followers):
         yield Remains(
-            f"rows that follow {silver} too; the next run of hop gold is refused",
-            f"gold of {theirs}",
+            f"rows computed from {silver}; the next run of hop gold is refused",
+            f"gold of {owner}",
             None,
-            f"tidelake repair {theirs} --hop gold",
+            f"tidelake repair {owner} --hop gold",
         )
-        if (lake.root / "backfill" / theirs).exists():
+        if (lake.root / "backfill" / owner).exists():
             yield Remains(
-                f"rows that follow {silver} too",
-                f"backfill/{theirs}",
+                f"rows computed from {silver}",
+                f"backfill/{owner}",
                 None,
-                f"tidelake backfill run {theirs}, from anew, or remove the folder",
+                f"tidelake backfill run {owner} from the start, or remove the folder",
             )

@@ -1,7 +1,7 @@
-"""Find a subject's records, count what tables lose with them, and store the erasure.
+"""Find a subject's records, count the rows that each table loses, and store the erasure.
 
-As in silver, the definition decides which records are a subject's; where a payload cannot be
-decoded, its text does. All later steps go by record ids.
+As in silver, the pipeline's definition decides which records are a subject's; for a payload that
+cannot be decoded, a text search does. All later steps use record ids.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tidelake.replay.requeue import read_side
 from tidelake.replay.subject import EVENT_ID, Subject
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.hop import Run
-from tidelake.runtime.schemas import remembered
+from tidelake.runtime.schemas import stored_schemas
 from tidelake.silver.classify import FILTERED, REASONS, SELECTED, STAGE
 
 _WAS_FILTERED, _STORED = "filtered", "_stored"
@@ -37,17 +37,17 @@ _RECORDS, _NEIGHBOURS = "records", "neighbours"
 
 @dataclass(frozen=True)
 class Erasure:
-    """An erasure that has begun, as it is stored between its steps, with no value of any row.
+    """An erasure in progress, as stored between its steps, without values of any row.
 
     Attributes:
-        name: The instant at which it began.
+        name: The instant at which it began (ISO 8601).
         subject: A hash of the subject.
-        definition: A hash of the definition that found the records.
+        definition: A hash of the definition by which the records were found.
         rows: Number of rows that tables lose, by logical name.
-        arrivals: The rows that bronze loses.
-        deductions: The rows that silver's batches lose, fates without a row, and the records.
+        arrivals: The rows that bronze loses, by arrival.
+        deductions: The rows that silver's batches lose, lost fates without a row, and the records.
         sources: The files or topics of the records.
-        folder: Where it is stored, with the record ids.
+        folder: The folder that stores it, with the record ids.
     """
 
     name: str
@@ -69,9 +69,9 @@ class Erasure:
 
 
 def begin(run: Run, subject: Subject) -> Erasure | None:
-    """Find the subject's records and store the erasure; None where there are no records.
+    """Find the subject's records and store the erasure; None if there are no records.
 
-    Silver must have taken all of bronze. The file written last makes the erasure begin.
+    Silver must have processed all of bronze. Writing the state file, last, begins the erasure.
     """
     with CheckpointedFrames() as frames:
         records = frames.checkpoint(find_records(run, subject))
@@ -81,7 +81,7 @@ def begin(run: Run, subject: Subject) -> Erasure | None:
         deductions = _count_deductions(run, records, rows)
         sources = records.select("source").distinct().orderBy("source").collect()
         neighbours = frames.checkpoint(_find_neighbours(run, records))
-        told = {
+        stored = {
             "name": datetime.now(UTC).isoformat(),
             "subject": subject.hashed,
             "definition": hash_of(run.pipeline),
@@ -90,22 +90,22 @@ def begin(run: Run, subject: Subject) -> Erasure | None:
             "deductions": [list(one) for one in deductions],
             "sources": [row["source"] for row in sources],
         }
-        run.locks.step("note the records that are erased")
+        run.locks.step("record which rows are erased")
         state = run.lake.erasure(run.pipeline.name)
         folder = state.parent
         remove_tree(folder)
         for found, name in ((records, _RECORDS), (neighbours, _NEIGHBOURS)):
             ids = found.select("record_id", "ingested_at").coalesce(1)
             ids.write.parquet(str(folder / name))
-        write_whole(state, json.dumps(told, indent=1))
-        return _read(folder, told)
+        write_whole(state, json.dumps(stored, indent=1))
+        return _read(folder, stored)
 
 
 def read_begun(run: Run, subject: Subject) -> Erasure | None:
-    """Read the interrupted erasure, if there is one.
+    """Read the interrupted erasure, None if there is none.
 
     Raises:
-        UsageError: It is of another subject, or the definition has changed since.
+        UsageError: It is of another subject, or the definition has changed since it began.
     """
     state = run.lake.erasure(run.pipeline.name)
     if not state.exists():
@@ -113,50 +113,50 @@ def read_begun(run: Run, subject: Subject) -> Erasure | None:
     begun = _read(state.parent, json.loads(state.read_text(encoding="utf-8")))
     if begun.subject != subject.hashed:
         raise UsageError(
-            f"an erasure of another subject of {run.pipeline.name} was interrupted at some point "
-            f"after {begun.name}. Go on with that one first; its subject is not written down."
+            f"an erasure of another subject of {run.pipeline.name}, begun at {begun.name}, was "
+            "interrupted. Finish that erasure first; its subject is not stored."
         )
     if begun.definition != hash_of(run.pipeline):
         raise UsageError(
-            f"the definition of {run.pipeline.name} is not the one under which its erasure began. "
-            "Restore it, erase again, and change it then."
+            f"the definition of {run.pipeline.name} changed after its erasure began. "
+            "Restore the definition, finish the erasure, and change the definition then."
         )
     return begun
 
 
 def end(run: Run, begun: Erasure) -> None:
-    """Remove a stored erasure, first the file that makes it begin."""
+    """Remove a stored erasure, the state file first, so that it counts as ended."""
     run.lake.erasure(run.pipeline.name).unlink()
     remove_tree(begun.folder)
 
 
-def _read(folder: Folder, told: dict[str, Any]) -> Erasure:
-    arrivals = (Arrival(datetime.fromisoformat(at), *rest) for at, *rest in told["arrivals"])
+def _read(folder: Folder, stored: dict[str, Any]) -> Erasure:
+    arrivals = (Arrival(datetime.fromisoformat(at), *rest) for at, *rest in stored["arrivals"])
     parsed = {
         "arrivals": tuple(arrivals),
-        "deductions": tuple(Deduction(*one) for one in told["deductions"]),
-        "sources": tuple(told["sources"]),
+        "deductions": tuple(Deduction(*one) for one in stored["deductions"]),
+        "sources": tuple(stored["sources"]),
     }
-    return Erasure(**told | parsed, folder=folder)
+    return Erasure(**stored | parsed, folder=folder)
 
 
 def find_records(run: Run, subject: Subject) -> DataFrame:
     """Find a subject's records in bronze.
 
     Returns:
-        ``record_id``, ``ingested_at``, ``source`` and ``filtered``: whether the record is outside
-        of the definition's ``where``.
+        ``record_id``, ``ingested_at``, ``source`` and ``filtered``: whether the definition's
+        ``where`` excludes the record.
     """
     bronze = load(run.spark, run.lake.bronze(run.pipeline.name))
-    # Schemas that were refused before are requested again, to decode what can be decoded now.
-    schemas = remembered(run, stands=F.lit(False))
+    # Request refused schemas again: some payloads may be decodable now.
+    schemas = stored_schemas(run, stands=F.lit(False))
     rows = run.plan.judge(as_never_requeued(bronze), schemas)
     if subject.column == EVENT_ID:
         column = F.col(EVENT_ID)
     else:
         column = F.col(SELECTED).getField(subject.column)
-    # Columns may be null because the payload is broken; those of rows outside of `where` also
-    # because they were not computed.
+    # Columns are null if the payload is broken; in rows that `where` excludes they may also not
+    # have been computed.
     unreadable = F.col(STAGE).isin("parse", "contract") | (
         (F.col(STAGE) == FILTERED) & (F.size(REASONS) > 0)
     )
@@ -175,16 +175,19 @@ def find_records(run: Run, subject: Subject) -> DataFrame:
 
 
 def mentions(subject: Subject, pipeline: Pipeline) -> Column:
-    """Return whether a payload that cannot be decoded has a subject's value as a whole word."""
+    """Return the condition that a raw payload contains a subject's value as a whole word."""
     as_word = F.col("payload").cast("string").rlike(subject.pattern)
     if not pipeline.reads_avro:
         return as_word
-    # In Avro, the bytes before and after a text may look like letters.
+    # In Avro, the bytes around a string may look like letters, so match its encoding too.
     return as_word | F.contains(F.col("payload"), F.lit(subject.avro))
 
 
 def _stored(run: Run, subject: Subject) -> DataFrame | None:
-    """Find records by silver's and late's stored column, which an earlier definition computed."""
+    """Find records by the stored column of silver and late.
+
+    An earlier definition may have computed it differently.
+    """
     lake, name = run.lake, run.pipeline.name
     frames = [load(run.spark, one) for one in (lake.silver(name), lake.late(name)) if one.exists]
     is_same = F.col(subject.column).cast("string") == F.lit(subject.value)
@@ -200,9 +203,9 @@ def _stored(run: Run, subject: Subject) -> DataFrame | None:
 
 
 def _find_neighbours(run: Run, records: DataFrame) -> DataFrame:
-    """Find conflicting duplicates of other subjects, whose event one of the records had taken.
+    """Find other subjects' records that were quarantined as duplicates of an erased record.
 
-    Without that record one of them would have been accepted, as a recomputation would.
+    Without that record one of them would have been accepted; a recomputation would accept it.
     """
     lake, name = run.lake, run.pipeline.name
     accepted = [
@@ -221,7 +224,7 @@ def _find_neighbours(run: Run, records: DataFrame) -> DataFrame:
 
 
 def conflicting(run: Run) -> DataFrame:
-    """Read the conflicting duplicates that are still in quarantine."""
+    """Read quarantine's conflicting duplicates that were not requeued."""
     quarantined = read_side(run, run.lake.quarantine(run.pipeline.name))
     return quarantined.where(F.col("stage") == "conflicting_duplicate")
 
@@ -240,15 +243,15 @@ def tables_with_records(lake: Lake, name: str) -> list[Table]:
 
 
 def count_rows(run: Run, records: DataFrame) -> dict[str, int]:
-    """Count the rows of some records in each table with record ids."""
+    """Count the rows of the given records in each table with record ids."""
     tables = tables_with_records(run.lake, run.pipeline.name)
-    return {table.name: _of(run, table, records).count() for table in reversed(tables)}
+    return {table.name: _rows_of(run, table, records).count() for table in reversed(tables)}
 
 
 def _count_arrivals(run: Run, records: DataFrame) -> list[Arrival]:
     """Count the rows that bronze loses, by arrival."""
     found = (
-        _of(run, run.lake.bronze(run.pipeline.name), records)
+        _rows_of(run, run.lake.bronze(run.pipeline.name), records)
         .groupBy(F.unix_micros("ingested_at").alias("at"))
         .agg(F.count("*"), fingerprint(), contents())
         .orderBy("at")
@@ -262,14 +265,14 @@ def _count_arrivals(run: Run, records: DataFrame) -> list[Arrival]:
 
 
 def _count_deductions(run: Run, records: DataFrame, rows: dict[str, int]) -> list[Deduction]:
-    """Count the rows that silver's batches lose, the records, and the fates without a row."""
+    """Count the rows that silver's batches lose, the records, and lost fates without a row."""
     lake, name = run.lake, run.pipeline.name
     silver, quarantine, late = lake.silver(name), lake.quarantine(name), lake.late(name)
     deductions = [
         Deduction(generation, batch, fate, count, *ids)
         for fate, table in (("silver", silver), ("quarantined", quarantine), ("late", late))
         if rows[table.name]
-        for generation, batch, count, ids in _of(run, table, records)
+        for generation, batch, count, ids in _rows_of(run, table, records)
         .groupBy("_generation", "_batch")
         .agg(F.count("*"), fingerprint())
         .orderBy("_generation", "_batch")
@@ -278,13 +281,13 @@ def _count_deductions(run: Run, records: DataFrame, rows: dict[str, int]) -> lis
     total, ids = records.agg(F.count("*"), fingerprint()).collect()[0]
     deductions.append(Deduction("", -1, RECORDS, total, *ids))
     frames = load(run.spark, silver), read_side(run, quarantine), read_side(run, late)
-    somewhere = reduce(DataFrame.unionByName, [one.select("record_id") for one in frames])
+    with_row = reduce(DataFrame.unionByName, [one.select("record_id") for one in frames])
     fate = F.when(F.col(_WAS_FILTERED), "filtered").otherwise("duplicate").alias("fate")
-    nowhere = records.join(somewhere, on="record_id", how="left_anti")
-    found = nowhere.groupBy(fate).count().orderBy("fate").collect()
+    without_row = records.join(with_row, on="record_id", how="left_anti")
+    found = without_row.groupBy(fate).count().orderBy("fate").collect()
     return [*deductions, *[Deduction("", -1, name, count, 0, 0) for name, count in found]]
 
 
-def _of(run: Run, table: Table, records: DataFrame) -> DataFrame:
+def _rows_of(run: Run, table: Table, records: DataFrame) -> DataFrame:
     ids = records.select("record_id")
     return load(run.spark, table).join(ids, on="record_id", how="left_semi")

@@ -1,4 +1,4 @@
-"""Trace records from the source to gold, from the tables and their logs alone, without Spark."""
+"""Trace records from source to gold, using only the tables and their logs, without Spark."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class GoldCount:
-    """The rows of a gold table, by its logical name, in which an event counts.
+    """The rows of a gold table (by logical name) to which an event contributes.
 
-    The verdict is ``counts``, ``outside`` (the table's ``where`` is not met), ``waiting`` (gold has
-    not taken the event's batch), ``no row`` (a join without a match, a superseded change) or
-    ``unknown`` (the ``where`` is SQL that only Spark understands).
+    The verdict is ``counts``, ``outside`` (the table's ``where`` excludes it), ``waiting`` (gold
+    has not processed the event's batch), ``no row`` (a join without a match, a superseded change)
+    or ``unknown`` (the ``where`` is SQL that only Spark can evaluate).
     """
 
     table: str
@@ -48,10 +48,10 @@ class GoldCount:
 class Fate:
     """The fate of a record, with the reasons as text; instants are UTC.
 
-    Silver has not taken the row of a ``requeued`` record in the requeue, nor that of a ``pending``
-    one in bronze. An id or a time that could not be decoded is None. ``stage`` is that of a
-    quarantined row, ``copy_of`` the accepted record of which it is a duplicate, ``counted`` the
-    rows of gold in which an accepted record counts.
+    A ``requeued`` record waits in the requeue and a ``pending`` one in bronze until silver
+    processes it. An id or a time that could not be decoded is None. ``stage`` is where a
+    quarantined record failed, ``copy_of`` the accepted record that it duplicates, ``counted`` the
+    gold rows to which an accepted record contributes.
     """
 
     record_id: str
@@ -74,10 +74,11 @@ def fates_of(
     """Return the fates of an event's records, or of one record, in the order of arrival.
 
     Raises:
-        UsageError: The pipeline has not run, there is no such record, or not one id is given.
+        UsageError: The pipeline has not run, there is no such record, or not exactly one id is
+            given.
     """
     if (event_id is None) is (record_id is None):
-        raise UsageError("give one of event_id and record_id.")
+        raise UsageError("give either event_id or record_id.")
     name = pipeline.name
     require_tables(lake, name)
     if event_id is not None:
@@ -90,7 +91,7 @@ def fates_of(
         table = f"bronze.{name}"
     if not found:
         raise UsageError(
-            f'{what}. Look at what there is: tidelake sql "SELECT {columns} FROM {table} LIMIT 10"'
+            f'{what}. List existing ones: tidelake sql "SELECT {columns} FROM {table} LIMIT 10"'
         )
     return found
 
@@ -111,14 +112,14 @@ def _fates_of_event(lake: Lake, pipeline: Pipeline, event_id: str) -> list[Fate]
             f"SELECT DISTINCT record_id FROM {table.name} WHERE event_id = {_text(event_id)}",
         ).rows
     ]
-    # The longest part of the id that JSON writes in one way only.
+    # The longest part of the id that has only one spelling in JSON.
     core = max(re.findall(r"[A-Za-z0-9_.:-]+", event_id), key=len, default=event_id)
     of_known = f"record_id IN ({_listed(known)})"
     candidates = _fates(
         lake,
         pipeline,
         f"{of_known} OR payload IN (SELECT payload FROM bronze.{name} WHERE {of_known}) "
-        # Bytes that are no text can only be searched as hexadecimal digits.
+        # Payloads that are not text can only be searched as hexadecimal digits.
         f"OR contains(hex(payload), hex({_text(core)}))",
     )
     return [
@@ -133,7 +134,7 @@ def _text(value: str) -> str:
 
 
 def _listed(values: Iterable[str]) -> str:
-    """Write texts for the brackets of ``IN``; NULL for none, which equals nothing."""
+    """Return the SQL list for ``IN``; NULL, which matches nothing, for no values."""
     return ", ".join(_text(value) for value in values) or "NULL"
 
 
@@ -166,7 +167,7 @@ def _fates(lake: Lake, pipeline: Pipeline, condition: str) -> list[Fate]:
 
 
 def _waiting(lake: Lake, pipeline: str) -> frozenset[datetime]:
-    """List the arrivals in bronze and in the requeue that silver has not taken completely."""
+    """List the arrivals in bronze and the requeue that silver has not fully processed."""
     last = last_commit(lake.silver(pipeline))
     instants: list[str | None] = []
     for key, table in lake.silver_inputs(pipeline).items():
@@ -190,8 +191,8 @@ def _fate(
 ) -> Fate:
     record = row["record_id"]
     found = {name: rows[record] for name, rows in seen.items() if record in rows}
-    again = found.get("requeued")
-    sent = None if again is None else again["requeued_at"]
+    requeue_row = found.get("requeued")
+    requeued_at = None if requeue_row is None else requeue_row["requeued_at"]
     judged = found.get("silver") or found.get("quarantined") or found.get("late") or {}
     base = {
         "record_id": record,
@@ -200,20 +201,20 @@ def _fate(
         "payload": bytes(row["payload"] or b""),
         "event_id": judged.get("event_id"),
         "event_time": judged.get("event_time"),
-        "requeued_at": sent,
+        "requeued_at": requeued_at,
     }
     if "silver" in found:
-        why = ("it came late, within the allowed lateness",) if judged["is_late"] else ()
+        why = ("late, within the allowed lateness",) if judged["is_late"] else ()
         counted = _counted_in(lake, pipeline, record)
         return Fate(state="silver", reasons=why, counted=counted, **base)
-    if again is not None and sent in waiting:
-        return Fate(state="requeued", reasons=(f"sent again after {again['reason']}",), **base)
+    if requeue_row is not None and requeued_at in waiting:
+        return Fate(state="requeued", reasons=(f"requeued from {requeue_row['reason']}",), **base)
     for side in ("quarantined", "late"):
         stored = found.get(side)
-        if stored is not None and (sent is None or sent == stored["_requeued_at"]):
+        if stored is not None and (requeued_at is None or requeued_at == stored["_requeued_at"]):
             return _side_fate(stored, found.get("discarded"), base)
-    if sent is None and row["ingested_at"] in waiting:
-        return Fate(state="pending", reasons=("silver has not taken it yet",), **base)
+    if requeued_at is None and row["ingested_at"] in waiting:
+        return Fate(state="pending", reasons=("silver has not processed it yet",), **base)
     return _fate_without_row(lake, pipeline, base)
 
 
@@ -229,31 +230,34 @@ def _side_fate(stored: Row, given_up: Row | None, base: dict[str, Any]) -> Fate:
 
 
 def _fate_without_row(lake: Lake, pipeline: Pipeline, base: dict[str, Any]) -> Fate:
-    """Return the fate of a record without a row: a duplicate has the payload of an accepted one."""
+    """Return the fate of a record that no table of silver holds.
+
+    It is a duplicate if its payload equals that of an accepted record.
+    """
     bronze = lake.bronze(pipeline.name).name
     accepted = [
         f"SELECT record_id, event_id FROM {table.name}"
         for table in (lake.silver(pipeline.name), lake.late(pipeline.name))
         if table.exists
     ]
-    mine = f"SELECT payload FROM {bronze} WHERE record_id = {_text(base['record_id'])}"
-    twins = ask(
+    payload = f"SELECT payload FROM {bronze} WHERE record_id = {_text(base['record_id'])}"
+    copies = ask(
         lake,
         f"SELECT a.record_id, a.event_id FROM {bronze} b "
         f"JOIN ({' UNION ALL '.join(accepted)}) a USING (record_id) "
-        f"WHERE b.payload = ({mine}) ORDER BY b.ingested_at, a.record_id LIMIT 1",
+        f"WHERE b.payload = ({payload}) ORDER BY b.ingested_at, a.record_id LIMIT 1",
     ).rows
-    if twins:
-        original, base["event_id"] = twins[0]
-        why = f"a copy of {original}, which was accepted"
+    if copies:
+        original, base["event_id"] = copies[0]
+        why = f"a duplicate of {original}, which was accepted"
         return Fate(state="duplicate", reasons=(why,), copy_of=original, **base)
     if pipeline.event.where:
         return Fate(state="filtered", reasons=(f"outside where: {pipeline.event.where}",), **base)
-    return Fate(state="duplicate", reasons=("a copy of an event that is gone",), **base)
+    return Fate(state="duplicate", reasons=("a duplicate of an event no longer stored",), **base)
 
 
 def _is_of_event(fate: Fate, pipeline: Pipeline, event_id: str) -> bool:
-    """Return whether a record whose payload has the id is of that event."""
+    """Return whether a record whose payload contains an event id belongs to that event."""
     if fate.event_id is not None:
         return fate.event_id == event_id
     try:
@@ -266,12 +270,12 @@ def _is_of_event(fate: Fate, pipeline: Pipeline, event_id: str) -> bool:
 
 
 def _counted_in(lake: Lake, pipeline: Pipeline, record_id: str) -> tuple[GoldCount, ...]:
-    """Return the rows of each gold table in which an accepted event counts."""
+    """Return the rows of each gold table to which an accepted event contributes."""
     event = f"(SELECT * FROM silver.{pipeline.name} WHERE record_id = {_text(record_id)})"
     (origin,) = ask(lake, f"SELECT _generation, _batch FROM {event}").rows
     closing = commits(lake.silver(pipeline.name))
     versions = (one.version for one in closing if (one.generation, one.batch) == origin)
-    brought = next(versions, None)
+    added_in = next(versions, None)
 
     def counted(name: str, columns: Sequence[str], condition: str, where: str | None) -> GoldCount:
         admitted: bool | None = True
@@ -284,8 +288,8 @@ def _counted_in(lake: Lake, pipeline: Pipeline, record_id: str) -> tuple[GoldCou
         if admitted is False:
             return GoldCount(name, "outside")
         taken = position(last_commit(lake.table(name)), "silver")
-        # Gold has taken every commit that the log no longer has.
-        if brought is not None and brought >= taken[0] + (taken[1] >= 0):
+        # Gold has processed every commit that is no longer in the log.
+        if added_in is not None and added_in >= taken[0] + (taken[1] >= 0):
             return GoldCount(name, "waiting")
         if admitted is None:
             return GoldCount(name, "unknown")
@@ -294,15 +298,15 @@ def _counted_in(lake: Lake, pipeline: Pipeline, record_id: str) -> tuple[GoldCou
         rows = tuple(ask(lake, sql).as_dicts())
         return GoldCount(name, "counts" if rows else "no row", rows)
 
-    return tuple(counted(*one) for one in _reaches(pipeline) if lake.table(one[0]).exists)
+    return tuple(counted(*one) for one in _gold_conditions(pipeline) if lake.table(one[0]).exists)
 
 
-def _reaches(pipeline: Pipeline) -> Iterator[tuple[str, Sequence[str], str, str | None]]:
-    """Return how to find an event's rows in each gold table, in the order of the file.
+def _gold_conditions(pipeline: Pipeline) -> Iterator[tuple[str, Sequence[str], str, str | None]]:
+    """Yield how to find an event's rows in each gold table, in the pipeline file's order.
 
     Yields:
-        The table; its visible columns; SQL over ``g``, a row of gold, and ``s``, the event; the
-        table's ``where`` in Spark SQL, None for none.
+        The table; its visible columns; the SQL condition over ``g``, a gold row, and ``s``, the
+        event; the table's ``where`` in Spark SQL, or None.
     """
     if pipeline.dimension is not None:
         own = list(pipeline.defined_columns)
@@ -312,13 +316,13 @@ def _reaches(pipeline: Pipeline) -> Iterator[tuple[str, Sequence[str], str, str 
     for gold in pipeline.gold:
         yield f"gold.{gold.name}", gold.columns, _same_row(gold), gold.where
     for join in pipeline.joins:
-        mine, where = "g._left = s.record_id", join.left.where
+        matches, where = "g._left = s.record_id", join.left.where
         if join.right.pipeline == pipeline.name:
-            mine = f"({mine} OR g._right = s.record_id)"
+            matches = f"({matches} OR g._right = s.record_id)"
             sides = [join.left.where, join.right.where]
             either = " OR ".join(f"({one})" for one in sides)
             where = either if all(sides) else None
-        yield f"gold.{join.name}", join.columns, mine, where
+        yield f"gold.{join.name}", join.columns, matches, where
     for detection in pipeline.detections:
         features = detection.hours
         yield f"gold.{features.name}", features.columns, _same_row(features), None

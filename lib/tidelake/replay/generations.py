@@ -1,8 +1,8 @@
 """Begin a new generation of a hop: continue after its last batch, or replace its tables.
 
-Writes have the order of every batch: the checkpoint first, side tables before silver, and last the
-commit that closes the hop's table. Interrupted before that commit, the hop is unchanged and the
-command can be run again.
+Writes follow the order of any batch: the checkpoint first, then side tables, and last the commit to
+the hop's own table. If interrupted before that commit, the hop is unchanged and the command can be
+run again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from tidelake.fingerprints import EMPTY, bronze_marks, fingerprint
 from tidelake.folders import listed
 from tidelake.gold.kinds import Inputs
 from tidelake.ledger.history import history, require_table
-from tidelake.replay.verify_silver import ORIGIN as OF_THE_BATCH
+from tidelake.replay.verify_silver import ORIGIN as _ORIGIN
 from tidelake.replay.verify_silver import read_inputs
 from tidelake.runtime.accepted_rows import AcceptedRows
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
@@ -72,19 +72,19 @@ from tidelake.silver.route import FATE, QUARANTINED, SILVER
 from tidelake.silver.watermark import partition_of
 from tidelake.spark.engine import fitted
 
-# The batch of replaced tables: a prepared checkpoint also needs the batch before it.
+# The batch number of replaced tables. Not 0: a prepared checkpoint also needs the batch before it.
 FIRST = 1
 _GENERATION = re.compile(r"g([1-9][0-9]*)")
 
 
 def closing_tables(run: Run, hop: Hop) -> list[Table]:
-    """List the tables whose commits close a hop's batches."""
+    """List the tables whose commits complete a hop's batches."""
     names = run.pipeline.gold_names if hop == "gold" else [f"{hop}.{run.pipeline.name}"]
     return [run.lake.table(name) for name in names]
 
 
 def next_generation(run: Run, hop: Hop) -> str:
-    """Return the name of a generation that no table and no checkpoint has used."""
+    """Return a generation name that no table or checkpoint has used."""
     names = [folder.name for folder in run.lake.checkpoints(run.pipeline.name, hop).iterdir()]
     for table in closing_tables(run, hop):
         names += [commit.generation for commit in history(run.lake, table)]
@@ -93,7 +93,7 @@ def next_generation(run: Run, hop: Hop) -> str:
 
 
 def fitted_to_bronze(run: Run) -> AbstractContextManager[None]:
-    """Tune the session for reading all of bronze, until the block ends."""
+    """Return a context manager that tunes the session for reading all of bronze."""
     return fitted(run.spark, rows_between(run.lake.bronze(run.pipeline.name), BEGINNING))
 
 
@@ -105,7 +105,7 @@ def _prepare_checkpoint(
     offsets: Sequence[str],
     files: Sequence[str] = (),
 ) -> None:
-    """Write a generation's checkpoint: its last closed batch and its offset in each input."""
+    """Write a generation's checkpoint: its last committed batch and its offset in each input."""
     run.locks.step(f"prepare the checkpoint of {hop}, generation {generation}")
     folder = run.lake.checkpoints(run.pipeline.name, hop) / generation
     prepare(folder, batch, offsets, files=files)
@@ -114,15 +114,15 @@ def _prepare_checkpoint(
 def begin(
     run: Run, hop: Hop, generation: str, batch: int, until: Mapping[str, Position]
 ) -> dict[str, Any]:
-    """Prepare the checkpoint of silver or gold at positions in its inputs.
+    """Prepare a checkpoint of silver or gold that resumes from given input positions.
 
     Returns:
-        The commit metadata that names the generation and the batch.
+        The commit metadata that identifies the generation and the batch.
     """
     lake, name = run.lake, run.pipeline.name
     inputs = inputs_of(lake, run.pipeline) if hop == "gold" else lake.silver_inputs(name)
     offsets = [
-        # The log of an old table lacks its first commit, which has the id.
+        # The first commit, which holds the table id, may have been removed from the log.
         delta_offset(table.store.id or detail(run.spark, table)["id"], until.get(key, BEGINNING))
         for key, table in inputs.items()
     ]
@@ -136,8 +136,8 @@ def continue_silver(
     """Begin a generation of silver that keeps the tables' rows, and return its name.
 
     Args:
-        run: What the command works with.
-        until: The positions in bronze and the requeue after which it continues.
+        run: The session, lake and pipeline to use.
+        until: The positions in bronze and the requeue from which silver continues.
         erased: Commit metadata about the rows that an erasure removed.
     """
     lake, name = run.lake, run.pipeline.name
@@ -147,21 +147,21 @@ def continue_silver(
     closing = history(lake, table)
     for side in (lake.quarantine(name), lake.late(name)):
         _delete_uncommitted(run, side, closing)
-    # A checkpoint of no batch begins at the first commit of each input.
+    # A checkpoint without a batch starts at the first commit of each input.
     is_begun = last.batch > CREATION or any(one != BEGINNING for one in until.values())
     batch = max(last.batch, FIRST) if is_begun else CREATION
     begin(run, "silver", generation, batch, until)
     before = SilverNote.of(last)
     idle = replace(without_batch(before, until), watermark_in=before.watermark)
-    books = idle.to_json() if is_begun else {}
+    metadata = idle.to_json() if is_begun else {}
     if erased is not None:
-        books[ERASED] = dict(erased)
-    _name_generation(run, table, last, generation, batch=batch, **books)
+        metadata[ERASED] = dict(erased)
+    _name_generation(run, table, last, generation, batch=batch, **metadata)
     return generation
 
 
 def without_batch(note: SilverNote, until: Mapping[str, Position]) -> SilverNote:
-    """Keep the state that batches hand on, at a position, without the counts of one batch."""
+    """Return a note with the state carried between batches, without the counts of one batch."""
     return SilverNote(
         watermark=note.watermark,
         settled=note.settled,
@@ -185,14 +185,14 @@ def continue_gold(run: Run, tables: Sequence[Table], until: Mapping[str, Positio
 
 
 def _newest_of(run: Run, hop: Hop, table: Table) -> Commit:
-    """Return the newest commit of ours to a table that a hop fills.
+    """Return the newest Tidelake commit to a table that a hop writes.
 
     Raises:
         UsageError: The hop has not run.
     """
     last = last_commit(table) if table.exists else None
     if last is None:
-        # Gold also follows the silver tables of other pipelines.
+        # Gold may also read the silver tables of other pipelines.
         name = run.pipeline.name if hop == "gold" else table.bare
         raise UsageError(
             f"{name} has no tables of hop {hop} to repair. Fill them with: tidelake run {name}"
@@ -206,22 +206,22 @@ def _last_batch(last: Commit) -> int:
 
 
 def _name_generation(
-    run: Run, table: Table, last: Commit, generation: str, *, batch: int, **books: object
+    run: Run, table: Table, last: Commit, generation: str, *, batch: int, **metadata: object
 ) -> None:
-    """Commit the new generation and its last closed batch to a table, without rows."""
-    # A rebuild and an erasure are reported by one commit only.
+    """Commit the new generation and its last committed batch to a table, without rows."""
+    # A rebuild or an erasure must be recorded in exactly one commit.
     kept = {key: value for key, value in last.note.items() if key not in (REBUILT, ERASED)}
-    note = {**kept, **books, "generation": generation, "batch": batch}
+    note = {**kept, **metadata, "generation": generation, "batch": batch}
     run.locks.step(f"begin generation {generation} in {table.name}")
     append(load(run.spark, table).limit(0), table, note, surely_filled=False)
 
 
 def _delete_uncommitted(run: Run, side: Table, closing: Sequence[Commit]) -> None:
-    """Delete the rows of a side table that belong to batches silver never closed."""
+    """Delete a side table's rows of batches that silver never committed."""
     newest: dict[str, int] = {}
     for commit in closing:
         newest[commit.generation] = max(newest.get(commit.generation, -1), commit.batch)
-    # Only names of our own go into the statement: a letter and digits.
+    # Only generated names enter the SQL: a letter and digits, so no quoting is needed.
     known = " OR ".join(
         f"(_generation = '{generation}' AND _batch <= {batch})"
         for generation, batch in newest.items()
@@ -246,15 +246,15 @@ def replace_gold(
     """Replace gold tables in a new generation, and return its name.
 
     Args:
-        run: What the command works with.
-        until: The positions in silver that the rows follow from.
-        contents: Each table with its rows and the commit metadata about them.
+        run: The session, lake and pipeline to use.
+        until: The positions in silver up to which the rows were computed.
+        contents: Each table with its rows and their commit metadata.
     """
     generation = next_generation(run, "gold")
     note = begin(run, "gold", generation, FIRST, until)
-    for table, rows, books in contents:
+    for table, rows, metadata in contents:
         made = stamped(rows, generation=generation, batch=FIRST)
-        replace_rows(run, table, made, {**note, **books, "until": dict(until)})
+        replace_rows(run, table, made, {**note, **metadata, "until": dict(until)})
     return generation
 
 
@@ -267,7 +267,7 @@ def rebuild_gold(
     """Compute every gold table from silver in a new generation, and return its name.
 
     Args:
-        run: What the command works with.
+        run: The session, lake and pipeline to use.
         until: The positions up to which silver is read; None for all of it.
         rows_of: Computes a table's rows.
     """
@@ -290,12 +290,12 @@ def rebuild_gold(
 
 
 def heads(tables: Mapping[str, Table]) -> dict[str, Position]:
-    """Return the position behind the newest commit of each table."""
+    """Return the position after the newest commit of each table."""
     return {key: (newest_version(table) + 1, -1) for key, table in tables.items()}
 
 
 def gold_mismatch(run: Run) -> str:
-    """Return why gold's tables cannot continue together as they are, or ""."""
+    """Return why gold's tables cannot continue from their current state, or ""."""
     return next(_gold_mismatches(run), "")
 
 
@@ -308,37 +308,37 @@ def _gold_mismatches(run: Run) -> Iterator[str]:
             yield f"{table.name} is new"
             return
         if changed_definition(last, target.kind.definition):
-            yield f"{table.name} has another definition now"
+            yield f"the definition of {table.name} changed"
         stored = load(run.spark, table).schema
         changes = differences(stored, target_schema(run, target), GOLD_FREEDOM)
         if any(one.verdict == "refused" for one in changes):
-            yield f"{table.name} has other columns now"
+            yield f"the columns of {table.name} changed"
         found.append(last)
     if len({(one.batch, str(positions(one))) for one in found}) > 1:
-        yield "its tables stand at different batches"
+        yield "its tables are at different batches"
     reached = positions(found[0])
     for key, table in inputs_of(run.lake, run.pipeline).items():
         made = written_at(table, 0) if oldest_version(table) == 0 else None
         if reached and made is not None and made > found[0].written_at:
-            yield f"{table.name} was made anew"
+            yield f"{table.name} was recreated"
         if reached and key not in reached:
-            yield f"{table.name} is followed now"
+            yield f"{table.name} is a new input"
         if rewritten_after(table, reached.get(key, BEGINNING)) is not None:
             yield f"{table.name} was rewritten"
 
 
 def rebuild_silver(run: Run, kept: Stored | None = None) -> str:
-    """Decide bronze as one batch that replaces silver and its side tables; return the generation.
+    """Recompute silver and its side tables from bronze in one batch; return the generation.
 
     Bronze is read as a table, not commit by commit: its oldest files and commits may be gone.
-    Nothing is late, and the requeue is emptied, since bronze holds its rows. The rows of
-    :func:`decided_before` keep their fates.
+    No row counts as late. The requeue is emptied, because bronze holds its rows. The ``kept`` rows,
+    from :func:`decided_before`, keep their fates.
     """
     lake, name, spark = run.lake, run.pipeline.name, run.spark
     bronze, requeue = lake.bronze(name), lake.requeue(name)
     generation = next_generation(run, "silver")
     note = {"pipeline": name, "generation": generation, "batch": CREATION}
-    run.locks.step(f"create the tables of {name} that are not there")
+    run.locks.step(f"create the missing tables of {name}")
     ensure_table(spark, requeue, from_ddl(spark, REQUEUE_DDL), {**note, "hop": "requeue"})
     create_silver(run, {**note, "hop": "silver"})
     version = newest_version(bronze)
@@ -363,12 +363,11 @@ def rebuild_silver(run: Run, kept: Stored | None = None) -> str:
 
 
 def decided_before(live: Run, since: datetime) -> Stored:
-    """Return the rows that arrived before an instant (UTC) as the live tables hold them.
+    """Return the rows of the live tables that arrived before an instant (UTC).
 
-    A row's fate depends on what arrived before it, so only what arrived from the instant on can be
-    decided separately. Duplicates and filtered rows are in no table: those from before the instant
-    are decided again and meet the same fate. Nothing is late in a replay: late rows count as
-    silver.
+    A row's fate depends only on earlier arrivals, so rows that arrived from the instant on can be
+    recomputed alone. Duplicates and filtered rows are in no table: those from before the instant
+    are recomputed, with the same fate. No row is late in a replay: late rows count as silver.
 
     Raises:
         UsageError: Silver does not exist, or rows from before the instant were requeued: duplicates
@@ -380,21 +379,21 @@ def decided_before(live: Run, since: datetime) -> Stored:
     before = F.col("ingested_at") < F.lit(since)
     if not inputs.requeued.where(before).isEmpty():
         raise UsageError(
-            f"rows of {pipeline.name} that arrived before {since:%Y-%m-%d %H:%M:%S}Z were sent "
-            "again since, and what became of them depends on all of bronze. Decide all of it "
+            f"rows of {pipeline.name} that arrived before {since:%Y-%m-%d %H:%M:%S}Z were requeued "
+            "since then, and their fates depend on all of bronze. Recompute all of it "
             f"with: tidelake backfill run {pipeline.name}"
         )
     silver = inputs.silver.where(before)
     late = inputs.late.where(before).select(*silver.columns)
-    accepted = silver.unionByName(late).withColumn("is_late", F.lit(False)).drop(*OF_THE_BATCH)
-    quarantine = inputs.quarantine.where(before).drop(*OF_THE_BATCH)
+    accepted = silver.unionByName(late).withColumn("is_late", F.lit(False)).drop(*_ORIGIN)
+    quarantine = inputs.quarantine.where(before).drop(*_ORIGIN)
     batch = inputs.closing[0].batch + 1
     known = AcceptedRows(live.spark, pipeline, lake, batch, known=before)
     return Stored(known, accepted, quarantine)
 
 
 def _count_kept(kept: Stored, source: Source) -> list[dict[str, Any]]:
-    """Count the kept rows, in the shape of a batch's count by fate."""
+    """Count the kept rows by fate, in the format of a batch's counts."""
 
     def groups(rows: DataFrame, fate: str, stage: Column, newest: Column) -> list[dict[str, Any]]:
         found = (
@@ -417,7 +416,7 @@ def _count_kept(kept: Stored, source: Source) -> list[dict[str, Any]]:
 
 
 class Repaired(NamedTuple):
-    """The new generation, and why the tables were rebuilt; "" where they were not."""
+    """The new generation, and why the tables were rebuilt ("" if they were not)."""
 
     generation: str
     why: str = ""
@@ -426,18 +425,19 @@ class Repaired(NamedTuple):
 def repair(run: Run, hop: Hop) -> Repaired:
     """Begin a new generation of a hop whose tables and checkpoint do not match.
 
-    It continues after what the tables hold; where that cannot be known, they are rebuilt.
+    The hop continues after the last batch in its tables; if that cannot be determined, the tables
+    are rebuilt.
 
     Raises:
         UsageError: The hop has no tables yet.
-        NotBuiltError: The source, or the prefilter, has a state that cannot be prepared.
+        NotBuiltError: The checkpoint state of the source or the prefilter cannot be prepared.
         LockedError: Another process writes the hop.
         LeaseLostError: The lock was lost; the message says which steps were done.
     """
     repairs: dict[Hop, Callable[[Run], Repaired]]
     repairs = {"bronze": _repair_bronze, "silver": _repair_silver, "gold": _repair_gold}
-    again = f"tidelake repair {run.pipeline.name} --hop {hop}"
-    with hold_hops(run.lake, run.pipeline.name, [hop], command=again) as locks:
+    command = f"tidelake repair {run.pipeline.name} --hop {hop}"
+    with hold_hops(run.lake, run.pipeline.name, [hop], command=command) as locks:
         return repairs[hop](replace(run, locks=locks))
 
 
@@ -445,21 +445,21 @@ def _repair_bronze(run: Run) -> Repaired:
     source, table = run.pipeline.source, run.lake.bronze(run.pipeline.name)
     last = _newest_of(run, "bronze", table)
     files: list[str] = []
-    books: dict[str, Any] = {"records": 0, **bronze_marks(EMPTY, EMPTY), "files": []}
+    metadata: dict[str, Any] = {"records": 0, **bronze_marks(EMPTY, EMPTY), "files": []}
     if isinstance(source, FilesSource):
         offset: dict[str, Any] = {"logOffset": 0}
         taken = taken_files(history(run.lake, table)).values()
         files = [file_entry(listed(file.path), file) for file in taken]
     elif isinstance(source, KafkaSource):
-        books |= {key: last.note.get(key, {}) for key in ("offsets", "topics")}
-        offset = books["offsets"]
-        # Nothing more was read.
-        books |= {"from": offset, "read": {}}
+        metadata |= {key: last.note.get(key, {}) for key in ("offsets", "topics")}
+        offset = metadata["offsets"]
+        # The repair itself reads nothing from the source.
+        metadata |= {"from": offset, "read": {}}
     else:
         raise NotBuiltError(f"Repairing bronze of a {source.kind} source")
     generation = next_generation(run, "bronze")
     _prepare_checkpoint(run, "bronze", generation, _last_batch(last), [json.dumps(offset)], files)
-    _name_generation(run, table, last, generation, batch=_last_batch(last), **books)
+    _name_generation(run, table, last, generation, batch=_last_batch(last), **metadata)
     return Repaired(generation)
 
 
@@ -469,10 +469,10 @@ def _repair_silver(run: Run) -> Repaired:
     if run.pipeline.dedup.prefilter == "operator":
         raise NotBuiltError(
             "Repairing silver with dedup.prefilter: operator",
-            "Set it to none, repair, and leave it so.",
+            "Set it to none, repair, and keep it at none.",
         )
     if not table.exists and lake.bronze(name).exists:
-        return Repaired(rebuild_silver(run), f"{table.name} was not there")
+        return Repaired(rebuild_silver(run), f"{table.name} did not exist")
     last = _newest_of(run, "silver", table)
     changed = changed_parts(last, run.pipeline).identity
     if changed:

@@ -1,4 +1,4 @@
-"""Compare a backfill's green tables with the live ones, swap them, and roll back.
+"""Compare a backfill's green tables with the live ones, promote them, and roll back.
 
 Each table is replaced in one commit, so readers see either its old or its new rows. A swap that was
 interrupted between two tables must be finished or rolled back before anything else writes.
@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from tidelake.columns import stamped
 from tidelake.config.names import ID_HASH
-from tidelake.delta.access import load, rows_that_came
+from tidelake.delta.access import load, read_between
 from tidelake.delta.locks import HopLocks, hold_hops
 from tidelake.delta.log import CREATION, last_commit, newest_version
 from tidelake.delta.notes import (
@@ -61,16 +61,17 @@ from tidelake.runtime.schemas import create_silver
 
 Cause = Literal["late rows", "dimension", "definition", "arrived since"]
 
-# Depend on how batches were cut, not on the event.
+# Columns that depend on batch boundaries, not on the event.
 _OF_THE_BATCH = ("is_late", "_requeued_at", ID_HASH)
 _TABLE, _WHOLE, _OWN = "_table", "_whole", "_own"
 
 
 @dataclass(frozen=True)
 class Change:
-    """Rows of bronze that a backfill gives another fate, or other values.
+    """Rows of bronze whose fate or values a backfill changes.
 
-    With the live and the green table that hold them, if any, and the record id of one of them.
+    ``was`` is the live table and ``becomes`` the green table that holds them, None for no table;
+    ``example`` is the record id of one of them.
     """
 
     was: str | None
@@ -82,7 +83,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Differences:
-    """What a swap would change; ``redefined`` are gold tables whose definition changed."""
+    """What a promotion would change; ``redefined`` are gold tables whose definition changed."""
 
     silver: tuple[Change, ...]
     gold: dict[str, TableComparison]
@@ -151,7 +152,10 @@ def _silver_changes(run: Run, green: Run) -> list[Change]:
 
 
 def _fates(run: Run, enriched: Sequence[str]) -> DataFrame:
-    """Select each record of silver's tables: its table, and hashes of all and of its own values."""
+    """Select the records of silver's tables with their table and hashes.
+
+    ``_whole`` hashes all values, ``_own`` those that were not looked up in a dimension.
+    """
     return reduce(
         DataFrame.unionByName,
         [
@@ -174,11 +178,11 @@ def _hashed(rows: DataFrame, but: Sequence[str]) -> Column:
 
 
 def promote(run: Run) -> State:
-    """Replace the live tables by the green ones, and return the new state.
+    """Replace the live tables with the green ones, and return the new state.
 
-    First the green tables take in what arrived since they were filled. The live hops of silver and
-    gold must not run meanwhile; bronze may. Rows that wait in the requeue are not lost: the green
-    tables decided them with all of bronze; those that are quarantined there are requeued.
+    First the green tables process what arrived since they were filled. Meanwhile live bronze may
+    run, live silver and gold must not. Rows waiting in the requeue are not lost: the green tables
+    decided them together with all of bronze, and those they quarantined are requeued.
 
     Raises:
         UsageError: No backfill is built, or the definition has changed since.
@@ -190,8 +194,8 @@ def promote(run: Run) -> State:
     state = need_state(lake, pipeline, "built", "promoting")
     if state.definition != hash_of(pipeline):
         raise UsageError(
-            f"the definition of {pipeline.name} is not the one that its backfill was filled by. "
-            f"Fill it anew with: tidelake backfill run {pipeline.name}"
+            f"the definition of {pipeline.name} changed after its backfill was filled. "
+            f"Fill it again with: tidelake backfill run {pipeline.name}"
         )
     from_bronze = state.start == "bronze"
     with _holding(run, "promote") as locks:
@@ -204,7 +208,7 @@ def promote(run: Run) -> State:
             own = map(lake.table, sorted(green_lake(lake, pipeline, state.start).own))
             state = _advance(
                 run,
-                "note the versions that a rollback restores",
+                "record the versions that a rollback restores",
                 state,
                 stage="promoting",
                 before={table.name: newest_version(table) for table in own if table.exists},
@@ -215,21 +219,21 @@ def promote(run: Run) -> State:
                 _install_silver(run, green)
                 _requeue_quarantined(run, state)
             _install_gold(run, green, follows_new_silver=from_bronze)
-        state = _advance(run, "note that all tables are swapped", state, stage="promoted")
+        state = _advance(run, "record that all tables are swapped", state, stage="promoted")
         if from_bronze:
-            remedy = f"Take it back with: tidelake backfill rollback {pipeline.name}"
+            remedy = f"Roll it back with: tidelake backfill rollback {pipeline.name}"
             _check_ledger(run, f"{pipeline.name} is promoted", remedy)
     return state
 
 
 def _holding(run: Run, command: str) -> AbstractContextManager[HopLocks]:
     name = run.pipeline.name
-    again = f"tidelake backfill {command} {name}"
-    return hold_hops(run.lake, name, ["silver", "gold"], goes_on_with="swap", command=again)
+    retry = f"tidelake backfill {command} {name}"
+    return hold_hops(run.lake, name, ["silver", "gold"], goes_on_with="swap", command=retry)
 
 
 def _advance(run: Run, step: str, state: State, **changes: Any) -> State:
-    """Write the backfill's next state, as a step under the lock."""
+    """Write the backfill's next state, as a step that requires the lock."""
     state = replace(state, **changes)
     run.locks.step(step)
     write_state(run.lake, run.pipeline, state)
@@ -237,11 +241,11 @@ def _advance(run: Run, step: str, state: State, **changes: Any) -> State:
 
 
 def _check_ledger(run: Run, done: str, remedy: str) -> None:
-    """Raise an UnbalancedError where the ledger of the replaced tables does not balance."""
+    """Raise an UnbalancedError if the ledger of the replaced tables does not balance."""
     problems = read_ledger(run.lake, run.pipeline).problems
     if problems:
         raise UnbalancedError(
-            f"{done}, and its ledger does not balance: {problems[0]}. See all of it with: "
+            f"{done}, but its ledger does not balance: {problems[0]}. List all problems with: "
             f"tidelake ledger {run.pipeline.name}. {remedy}"
         )
 
@@ -258,7 +262,7 @@ def _gold_followed(run: Run) -> bool:
 
 
 def _install_silver(run: Run, green: Run) -> None:
-    """Replace silver, quarantine and late by the green tables as one batch; empty the requeue."""
+    """Replace silver, quarantine and late with the green tables as one batch; empty the requeue."""
     lake, name = run.lake, run.pipeline.name
     inputs = read_inputs(green)
     notes = [SilverNote.of(commit) for commit in inputs.closing]
@@ -270,29 +274,29 @@ def _install_silver(run: Run, green: Run) -> None:
     until = {"bronze": notes[0].until["bronze"]} | heads({"requeue": requeue})
     note = begin(run, "silver", generation, FIRST, until)
     taken = {"bronze": sum(count.rows for count in counts), "requeue": 0}
-    books = replace(without_batch(notes[0], until), counts=counts, taken=taken)
+    metadata = replace(without_batch(notes[0], until), counts=counts, taken=taken)
     silver, *side = inputs.decided(run).items()
     for table, rows in (*side, silver):
         if table == silver[0]:
-            note |= books.to_json() | silver_note(run.pipeline)
+            note |= metadata.to_json() | silver_note(run.pipeline)
         replace_rows(
             run, table, stamped(rows.drop(*ORIGIN), generation=generation, batch=FIRST), note
         )
 
 
 def _requeue_quarantined(run: Run, state: State) -> None:
-    """Requeue the rows that waited in the requeue and are in quarantine after the swap.
+    """Requeue the rows that were waiting in the requeue and are in quarantine after the swap.
 
-    The green tables accepted the others with bronze.
+    The green tables accepted the other waiting rows from bronze.
     """
     with CheckpointedFrames() as frames:
         quarantined = waiting(run, run.lake.quarantine(run.pipeline.name)).select("record_id")
         rows = _waited(run, state).join(quarantined, on="record_id", how="left_semi")
-        _requeue_again(run, frames.checkpoint(rows))
+        _append_to_requeue(run, frames.checkpoint(rows))
 
 
 def _waited(run: Run, state: State) -> DataFrame:
-    """Read the rows of the requeue that silver had not taken before the promotion."""
+    """Read the requeue's rows that silver had not processed before the promotion."""
     lake, name = run.lake, run.pipeline.name
     version = state.before.get(lake.silver(name).name)
     last = None if version is None else last_commit(lake.silver(name), up_to=version)
@@ -302,14 +306,14 @@ def _waited(run: Run, state: State) -> DataFrame:
 
 def _requeued_between(run: Run, after: Position, until: Position) -> DataFrame:
     requeue = run.lake.requeue(run.pipeline.name)
-    rows = rows_that_came(run.spark, requeue, after, until)
+    rows = read_between(run.spark, requeue, after, until)
     return load(run.spark, requeue).limit(0) if rows is None else rows
 
 
-def _requeue_again(run: Run, rows: DataFrame) -> None:
+def _append_to_requeue(run: Run, rows: DataFrame) -> None:
     """Append rows of an earlier version of the requeue to it, each record once.
 
-    The rows are checkpointed: the table that they come from changes here.
+    The rows must be checkpointed: they are read from the table that is appended to.
     """
     once = rows.dropDuplicates(["record_id"])
     for reason, count in sorted(once.groupBy("reason").count().collect()):
@@ -319,7 +323,10 @@ def _requeue_again(run: Run, rows: DataFrame) -> None:
 
 
 def _install_gold(run: Run, green: Run, *, follows_new_silver: bool) -> None:
-    """Replace gold's tables by the green ones, after silver was replaced or was not."""
+    """Replace gold's tables with the green ones.
+
+    With ``follows_new_silver`` gold continues after the newest commit of the replaced silver.
+    """
     contents, until = [], {}
     for live, made in zip(
         targets_of(run.lake, run.pipeline), targets_of(green.lake, run.pipeline), strict=True
@@ -327,12 +334,12 @@ def _install_gold(run: Run, green: Run, *, follows_new_silver: bool) -> None:
         newest_first = history(green.lake, made.table)
         last = newest_first[0]
         until = positions(last)
-        books: dict[str, Any] = {
+        metadata: dict[str, Any] = {
             key: value for key, value in last.note.items() if key in ("definition", "final")
         }
         for key in ("rows", "eligible", "failed"):
-            books[key] = sum(int(commit.note.get(key, 0)) for commit in newest_first)
-        contents.append((live.table, load(run.spark, made.table).drop(*ORIGIN), books))
+            metadata[key] = sum(int(commit.note.get(key, 0)) for commit in newest_first)
+        contents.append((live.table, load(run.spark, made.table).drop(*ORIGIN), metadata))
     inputs = inputs_of(run.lake, run.pipeline)
     until = {key: until[key] for key in inputs}
     if follows_new_silver:
@@ -343,13 +350,13 @@ def _install_gold(run: Run, green: Run, *, follows_new_silver: bool) -> None:
 def rollback(run: Run) -> State:
     """Restore each table to its version before the promotion, in a new generation.
 
-    The next run takes in what arrived since, as it does after a repair, and the rows that were
-    requeued before or after the promotion and that the restored silver has not taken. Tables that
-    did not exist before stay, and are empty.
+    The next run processes what arrived since, as after a repair, and the rows that were requeued
+    before or after the promotion and that the restored silver has not processed. Tables that did
+    not exist before the promotion stay, and are empty.
 
     Raises:
         UsageError: Nothing was promoted.
-        RefusedError: An earlier version was cleaned up.
+        RefusedError: The files of an earlier version were vacuumed.
         LockedError: A run writes silver or gold.
         LeaseLostError: The lock was lost; the message says which steps were done.
         UnbalancedError: The tables were restored, and their ledger does not balance.
@@ -363,18 +370,18 @@ def rollback(run: Run) -> State:
         requeue = lake.requeue(name)
         if state.stage != "rolling back":
             state = replace(state, stage="rolling back", requeue=newest_version(requeue))
-        state = _advance(run, "note that the tables are put back", state)
-        # The requeue comes last: the promoted silver must not follow the restored requeue.
+        state = _advance(run, "record that the rollback has begun", state)
+        # Restore the requeue last: the promoted silver must not read the restored requeue.
         with fitted_to_bronze(run):
             for own in sorted(state.before, key=lambda one: (one == requeue.name, one)):
                 _restore(run, state, own)
             if from_bronze:
                 _continue_restored_silver(run, state)
             _continue_restored_gold(run, state)
-        state = _advance(run, "note that all tables are put back", state, stage="rolled back")
+        state = _advance(run, "record that all tables are restored", state, stage="rolled back")
         if from_bronze:
             remedy = (
-                f"Compute its tables anew with: tidelake backfill run {name}, "
+                f"Recompute its tables with: tidelake backfill run {name}, "
                 f"then: tidelake backfill promote {name}"
             )
             _check_ledger(run, f"{name} is rolled back", remedy)
@@ -387,20 +394,20 @@ def _restore(run: Run, state: State, own: str) -> None:
     try:
         run.spark.sql(f"RESTORE TABLE {table.sql} TO VERSION AS OF {version}")
     except PySparkException as error:
-        # This rollback can never be finished, so that another backfill may begin.
+        # This rollback can never be finished. Reset the stage so that another backfill may begin.
         write_state(run.lake, run.pipeline, replace(state, stage="promoted"))
         raise RefusedError(
-            f"{own} cannot be restored to version {version}, from before the promotion: "
+            f"{own} cannot be restored to version {version}, its state before the promotion: "
             f"{str(error).splitlines()[0]}\n"
-            f"Compute the tables anew with: tidelake backfill run {name}, "
+            f"Recompute the tables with: tidelake backfill run {name}, "
             f"then: tidelake backfill promote {name}"
         ) from error
 
 
 def _continue_restored_silver(run: Run, state: State) -> None:
-    """Begin a generation of silver after the restored requeue, and requeue what waited in it.
+    """Begin a generation of silver after the requeue's RESTORE, and requeue its waiting rows.
 
-    Silver's stream cannot read past a RESTORE, so rows that waited before it are appended after it.
+    Silver's stream cannot read past a RESTORE commit, so the waiting rows are appended after it.
     """
     lake, name = run.lake, run.pipeline.name
     silver, requeue = lake.silver(name), lake.requeue(name)
@@ -414,18 +421,18 @@ def _continue_restored_silver(run: Run, state: State) -> None:
     with CheckpointedFrames() as frames:
         side = waiting(run, lake.quarantine(name)).select("record_id")
         side = side.union(waiting(run, lake.late(name)).select("record_id"))
-        # The others arrived after what silver holds now: it decides them when it takes them.
+        # The other rows arrived after the restored version of silver: the next run decides them.
         known = since.join(side, on="record_id", how="left_semi")
-        _requeue_again(run, frames.checkpoint(_waited(run, state).unionByName(known)))
+        _append_to_requeue(run, frames.checkpoint(_waited(run, state).unionByName(known)))
 
 
 def _empty_silver(run: Run) -> None:
-    """Remove all rows of silver and its side tables, as if they had just been created."""
+    """Remove all rows of silver and its side tables, as if just created."""
     lake, name = run.lake, run.pipeline.name
     generation = next_generation(run, "silver")
     note = {"pipeline": name, "hop": "silver", "generation": generation, "batch": CREATION}
     if not lake.silver(name).exists:
-        # The promotion was interrupted before it.
+        # The promotion was interrupted before it created silver.
         run.locks.step(f"create {lake.silver(name).name}")
         create_silver(run, note)
     for table in (lake.quarantine(name), lake.late(name), lake.silver(name)):
@@ -433,7 +440,7 @@ def _empty_silver(run: Run) -> None:
 
 
 def _continue_restored_gold(run: Run, state: State) -> None:
-    """Begin a generation of gold; rebuild it where it had not consumed all of silver."""
+    """Begin a generation of gold; rebuild gold if it had not consumed all of silver."""
     from_bronze = state.start == "bronze"
     tables = [table for table in closing_tables(run, "gold") if table.name in state.before]
     until = positions(last_commit(tables[0])) if tables else {}

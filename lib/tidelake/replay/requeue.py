@@ -1,8 +1,8 @@
 """Read silver's side tables, and requeue their rows: ``late apply``, ``quarantine replay``.
 
 The next run decides requeued rows again. A row that waits in the requeue is not requeued twice.
-Commands raise a UsageError where the pipeline has not run under this root, and a LockedError where
-a run of silver holds the hop.
+Commands raise a UsageError if the pipeline has not run under this root, and a LockedError while a
+run writes silver.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _DISCARDED_DDL = (
 
 def waiting(run: Run, side: Table) -> DataFrame:
     """Read the rows of a side table that were neither requeued nor discarded."""
-    return read_side(run, side, but_discarded=True)
+    return read_side(run, side, exclude_discarded=True)
 
 
 def read_side(
@@ -53,26 +53,26 @@ def read_side(
     closed: ClosedBatch | None = None,
     *,
     requeued: DataFrame | None = None,
-    but_discarded: bool = False,
+    exclude_discarded: bool = False,
 ) -> DataFrame:
     """Read the rows of a side table that were not requeued since.
 
     Args:
-        run: What the command works with.
+        run: The session, lake and pipeline to use.
         side: Quarantine or late.
-        closed: The last batch whose rows count; None for silver's newest.
-        requeued: The rows that left the side table; None for the whole requeue, with those that
-            silver has not taken yet.
-        but_discarded: Whether to leave out discarded rows.
+        closed: The last committed batch to include; None for silver's newest.
+        requeued: The requeued rows to exclude; None for the whole requeue, including rows that
+            silver has not processed yet.
+        exclude_discarded: Whether to exclude discarded rows.
     """
     lake, name = run.lake, run.pipeline.name
     requeue, discarded = lake.requeue(name), lake.discarded(name)
     query = still_there(side, requeue, closed or closed_batch(lake, name))
     named = [side, requeue]
-    if but_discarded:
+    if exclude_discarded:
         query = unless_discarded(query, discarded)
         named.append(discarded)
-    # The query is shared with DuckDB and has the logical names of tables.
+    # The query is shared with DuckDB and uses logical table names.
     for table in named:
         if table.exists:
             view = "side_" + table.name.replace(".", "_")
@@ -85,19 +85,19 @@ def read_side(
 
 @contextmanager
 def _holding_silver(run: Run, command: str) -> Iterator[tuple[Run, CheckpointedFrames]]:
-    """Hold silver's lock; yield the run with the lock, and its checkpointed frames."""
+    """Hold silver's lock; yield the run with the lock and a scope for checkpointed frames."""
     name = run.pipeline.name
     require_table(run.lake.silver(name), name)
-    again = f"tidelake {command} {name}"
+    retry = f"tidelake {command} {name}"
     with (
-        hold_hops(run.lake, name, ["silver"], command=again) as locks,
+        hold_hops(run.lake, name, ["silver"], command=retry) as locks,
         CheckpointedFrames() as frames,
     ):
         yield replace(run, locks=locks), frames
 
 
 def apply_late(run: Run, *, event_date: date | None = None) -> int:
-    """Requeue the waiting late rows, all or those of one date, and return how many.
+    """Requeue the waiting late rows, all or those of one event date, and return their number.
 
     Requeued late rows skip the lateness test.
     """
@@ -114,7 +114,7 @@ def apply_late(run: Run, *, event_date: date | None = None) -> int:
 
 @dataclass(frozen=True)
 class Choice:
-    """Selects quarantined rows by the stage where they failed and a text in one of the reasons."""
+    """A filter of quarantined rows: the stage where they failed, and text in one of the reasons."""
 
     stage: str | None = None
     rule: str | None = None
@@ -131,7 +131,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The fate today of rows quarantined at ``stage``; ``now`` is the stage where they fail."""
+    """The current fate of rows quarantined at ``stage``; ``now`` is the stage that fails now."""
 
     stage: str
     fate: str
@@ -141,19 +141,19 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Replay:
-    """The fates that the chosen rows would have today, and how many rows were requeued."""
+    """The fates that the chosen rows would have now, and the number of requeued rows."""
 
     outcomes: tuple[Outcome, ...]
     requeued: int
 
     @property
     def released(self) -> int:
-        """How many rows today's definition would not quarantine."""
+        """The number of rows that the current definition would not quarantine."""
         return sum(one.rows for one in self.outcomes if one.fate != QUARANTINED)
 
 
 def replay_quarantine(run: Run, choice: Choice, *, look_only: bool = False) -> Replay:
-    """Judge chosen rows by today's definition, and requeue those that it would not quarantine.
+    """Requeue the chosen rows that the current definition would no longer quarantine.
 
     The others would only be quarantined again. With ``look_only`` nothing is requeued.
     """
@@ -167,7 +167,7 @@ def replay_quarantine(run: Run, choice: Choice, *, look_only: bool = False) -> R
         mark = SilverNote.of(last_commit(lake.silver(name))).watermark
         batch = closed_batch(lake, name).batch + 1
         accepted = AcceptedRows(run.spark, run.pipeline, lake, batch)
-        # Not stored: the run that takes the rows asks for the schemas itself.
+        # Do not store the schemas: the run that processes the rows requests them itself.
         schemas = schemas_for(run, rows, keeps=False)
         judged = run.plan.judge(rows, schemas)
         decision = decide_fates(judged, run.plan, accepted, mark, frames)
@@ -192,9 +192,9 @@ def replay_quarantine(run: Run, choice: Choice, *, look_only: bool = False) -> R
 
 
 def discard_quarantine(run: Run, choice: Choice, *, why: str) -> int:
-    """Discard quarantined rows, record the reason, and return how many.
+    """Discard quarantined rows with a reason, and return their number.
 
-    Discarded rows stay in quarantine and in the ledger, but no longer wait.
+    Discarded rows stay in quarantine and in the ledger, but no longer count as waiting.
     """
     with _holding_silver(run, "quarantine discard") as (locked, frames):
         name = run.pipeline.name
@@ -221,7 +221,7 @@ def discard_quarantine(run: Run, choice: Choice, *, why: str) -> int:
 def _append_next(
     run: Run, rows: DataFrame, table: Table, count: int, note: Mapping[str, Any]
 ) -> None:
-    """Append rows as the next batch of a table, in the generation that it has."""
+    """Append rows as the next batch of a table, in its current generation."""
     last = last_commit(table)
     batch = {"generation": FIRST_GENERATION, "batch": 0}
     if last is not None:
@@ -231,30 +231,30 @@ def _append_next(
 
 
 def as_requeued(run: Run, rows: DataFrame, reason: Reason) -> DataFrame:
-    """Find the bronze rows of a side table's rows, with the columns of the requeue.
+    """Return the bronze rows of a side table's rows, in the columns of the requeue.
 
-    Bronze may hold a record more than once, where two writers appended one batch: each row of the
-    side table is matched with one of bronze.
+    Bronze may hold a record more than once if two writers appended the same batch: each row of the
+    side table is matched with one bronze row.
 
     Args:
-        run: What the command works with.
+        run: The session, lake and pipeline to use.
         rows: With ``record_id`` and ``ingested_at``.
         reason: Why they are requeued.
 
     Returns:
-        Bronze's columns with ``reason`` and ``requeued_at``, later than every one before.
+        Bronze's columns with ``reason`` and ``requeued_at``, which is later than all earlier ones.
     """
     micros = F.unix_micros("ingested_at")
     first, last = map(from_micros, rows.agg(F.min(micros), F.max(micros)).collect()[0])
     bronze = load(run.spark, run.lake.bronze(run.pipeline.name))
     if first is not None and last is not None:
-        # Literals let Delta skip the files of other days.
+        # Literal bounds let Delta skip the files of other days.
         bronze = bronze.where(F.col("ingested_at").between(F.lit(first), F.lit(last)))
     same = ("record_id", "ingested_at")
     number = F.row_number().over(Window.partitionBy(*same).orderBy(F.lit(0))).alias("_number")
-    theirs = bronze.join(rows, on=list(same), how="left_semi").select("*", number)
+    matching = bronze.join(rows, on=list(same), how="left_semi").select("*", number)
     return (
-        theirs.join(rows.select(*same, number), on=[*same, "_number"], how="left_semi")
+        matching.join(rows.select(*same, number), on=[*same, "_number"], how="left_semi")
         .select(*BRONZE_COLUMNS)
         # One file, so that one batch of silver takes all of it.
         .coalesce(1)
@@ -267,7 +267,7 @@ def requeue_rows(run: Run, rows: DataFrame, *, expected: int) -> int:
     """Append the rows of :func:`as_requeued` to the requeue, under silver's lock.
 
     Raises:
-        TidelakeError: Their number is not the expected one; nothing was written.
+        TidelakeError: The number of rows is not the expected one; nothing was written.
     """
     count, (xor, total), reason, micros = rows.agg(
         F.count("*"), fingerprint(), F.first("reason"), F.max(F.unix_micros("requeued_at"))
@@ -276,7 +276,7 @@ def requeue_rows(run: Run, rows: DataFrame, *, expected: int) -> int:
         raise TidelakeError(
             f"{expected:,} rows were to be requeued, bronze.{run.pipeline.name} holds "
             f"{count:,} of them. Nothing was requeued. "
-            f"See the books with: tidelake ledger {run.pipeline.name}"
+            f"See the ledger with: tidelake ledger {run.pipeline.name}"
         )
     if not expected:
         return 0
@@ -294,7 +294,7 @@ def requeue_rows(run: Run, rows: DataFrame, *, expected: int) -> int:
 
 
 def next_instant(run: Run) -> datetime:
-    """Return the current time, but an instant after the last requeue if the clock went back."""
+    """Return the current time, but at least 1 µs after the last requeue: clocks may go back."""
     now = datetime.now(UTC)
     last = last_commit(run.lake.requeue(run.pipeline.name))
     before = from_json(last.note.get("requeued_at")) if last else None

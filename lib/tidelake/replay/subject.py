@@ -12,13 +12,13 @@ from tidelake.config.pipeline import selected_columns
 from tidelake.errors import UsageError
 
 EVENT_ID = "event_id"
-# A value may not touch these: u1 is not in u10, u1-b or my_u1.
+# Characters that may not adjoin a value: u1 does not match in u10, u1-b or my_u1.
 _WORD = "[A-Za-z0-9_-]"
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A column of silver and its value as text, which no message and no file may hold."""
+    """A column of silver and its value as text. Never write the value to a message or file."""
 
     column: str
     value: str
@@ -32,7 +32,7 @@ class Subject:
     def pattern(self) -> str:
         """The regular expression, for Java and Python, that finds the value in a text.
 
-        JSON may escape characters that are not ASCII.
+        It also matches the value with non-ASCII characters escaped as in JSON.
         """
         spelled = [json.dumps(self.value, ensure_ascii=ascii)[1:-1] for ascii in (True, False)]
         ways = "|".join(re.escape(one) for one in dict.fromkeys([self.value, *spelled]))
@@ -40,9 +40,9 @@ class Subject:
 
     @property
     def avro(self) -> bytes:
-        """The value as Avro encodes a text: its length in bytes, then its bytes."""
+        """The value in Avro's string encoding: its length in bytes, then its bytes."""
         written = self.value.encode()
-        # Zigzag, seven bits a byte.
+        # The length is a zigzag varint, seven bits per byte.
         length, left = bytearray(), 2 * len(written)
         while left > 0x7F:
             length.append(left & 0x7F | 0x80)
@@ -51,10 +51,10 @@ class Subject:
 
 
 def parse_subject(text: str, pipeline: Pipeline) -> Subject:
-    """Read ``COLUMN=VALUE``.
+    """Parse ``COLUMN=VALUE``.
 
     Raises:
-        UsageError: It is none, or the pipeline's silver has no such column.
+        UsageError: The text has another form, or the pipeline's silver has no such column.
     """
     column, equals, value = text.partition("=")
     if not equals or not column or not value:
@@ -62,7 +62,7 @@ def parse_subject(text: str, pipeline: Pipeline) -> Subject:
     known = (EVENT_ID, *selected_columns(pipeline.event))
     if column not in known:
         raise UsageError(
-            f"silver.{pipeline.name} has no column {column!r} that an event gives. "
-            f"These it has: {', '.join(known)}."
+            f"silver.{pipeline.name} has no event column {column!r}. "
+            f"Its event columns: {', '.join(known)}."
         )
     return Subject(column, value)

@@ -1,4 +1,4 @@
-"""Compare every table of a pipeline with its recomputation; write and check certificates."""
+"""Compare every table of a pipeline with a recomputation; write and check certificates."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _FORMAT = 1
 
 
 class Judged(NamedTuple):
-    """A table, the version that was compared, and the result."""
+    """A table, the compared version, and the result."""
 
     table: Table
     version: int
@@ -70,7 +70,7 @@ class Judged(NamedTuple):
 
 @dataclass(frozen=True)
 class Verification:
-    """The results of all tables, in the order of the flow; ``since`` limits the arrivals (UTC)."""
+    """The results of all tables in dependency order; ``since`` limits the arrivals (UTC)."""
 
     pipeline: str
     since: datetime | None
@@ -93,14 +93,14 @@ class Verification:
 def verify(
     run: Run, *, since: datetime | None = None, earlier: Mapping[str, Any] | None = None
 ) -> Verification:
-    """Compute silver from bronze and gold from silver, and compare row by row.
+    """Recompute silver from bronze and gold from silver, and compare row by row.
 
-    Nothing is locked or written: tables are read as the last closed batches left them.
+    Nothing is locked or written: tables are read as of their last committed batches.
 
     Args:
-        run: What the command works with.
-        since: Compare only what arrived from this instant on (UTC).
-        earlier: A certificate whose rows must still be there; see :func:`changed_since`.
+        run: The session, lake and pipeline to use.
+        since: Compare only rows that arrived from this instant on (UTC).
+        earlier: A certificate whose rows must still exist; see :func:`changed_since`.
 
     Raises:
         UsageError: The pipeline has not run under this root, or rows of the certificate were
@@ -121,9 +121,9 @@ def verify(
 
 
 def _judged(run: Run, since: datetime | None) -> Iterator[Judged]:
-    """Compare table by table, in the order of the flow."""
+    """Compare the tables one by one, in dependency order."""
     lake, name = run.lake, run.pipeline.name
-    # First, so that no table is read past silver's position.
+    # Read silver's position first, so that no table is read past it.
     inputs = read_inputs(run).since(since)
     yield Judged(lake.bronze(name), *judge_bronze(run, since))
     requeue = lake.requeue(name)
@@ -144,7 +144,7 @@ def _judged(run: Run, since: datetime | None) -> Iterator[Judged]:
 class _Mark(NamedTuple):
     """The rows of one arrival: their number, and the fingerprints of ids and of whole records.
 
-    ``contents`` is None where a commit of an earlier version has none.
+    ``contents`` is None if a commit of an earlier version lacks it.
     """
 
     rows: int = 0
@@ -158,10 +158,10 @@ class _Mark(NamedTuple):
 
 
 def judge_bronze(run: Run, since: datetime | None) -> tuple[int, TableComparison]:
-    """Compare bronze's rows with the counts of its commits, arrival by arrival.
+    """Compare bronze's rows with the counts in its commits, by arrival.
 
     Returns:
-        The version that was compared, and the result.
+        The compared version, and the result.
     """
     table = run.lake.bronze(run.pipeline.name)
     version = newest_version(table)
@@ -188,12 +188,12 @@ def judge_bronze(run: Run, since: datetime | None) -> tuple[int, TableComparison
             if wanted.rows == stored.rows:
                 kind, counts = "altered", {}
             differences.append(RowDifference(kind, {"ingested_at": arrived.isoformat()}, counts))
-    of_the_arrivals = (commit for ours in written.values() for commit in ours)
+    counted = (commit for ours in written.values() for commit in ours)
     repeats = [
         RowDifference(
             "doubled", {"generation": generation, "batch": batch}, {"commits": (1, len(versions))}
         )
-        for (generation, batch), versions in repeated(of_the_arrivals).items()
+        for (generation, batch), versions in repeated(counted).items()
     ]
     count, doubled = _doubled(rows)
     return version, TableComparison(
@@ -215,7 +215,7 @@ def _judge_requeue(requeued: DataFrame, bronze: DataFrame) -> TableComparison:
 
 
 def _committed(commits: Sequence[Commit], erased: Sequence[Arrival]) -> _Mark:
-    """Add up the metadata of one arrival's commits, less the erased rows."""
+    """Add up the metadata of one arrival's commits, minus the erased rows."""
     ids = combined(ids_in(commit.note) for commit in commits)
     whole = [contents_in(commit.note) for commit in commits]
     known = [mark for mark in whole if mark is not None]
@@ -247,10 +247,9 @@ def _stored(rows: DataFrame) -> tuple[dict[datetime, _Mark], dict[str, tuple[int
 
 
 def _doubled(rows: DataFrame) -> tuple[int, list[RowDifference]]:
-    """Count the records that bronze holds more than once, and name the first of them.
+    """Count the records that bronze holds more than once, and list the first of them.
 
-    Hashes are grouped, which are shuffled faster than long texts; where any occurs twice, the ids
-    are.
+    Groups by hash, which shuffles faster than long ids; ids are grouped only where a hash repeats.
     """
     ids = rows.select("record_id", F.xxhash64("record_id").alias("_hash"))
     hashes = ids.groupBy("_hash").count().where("count > 1").select("_hash")
@@ -269,8 +268,8 @@ def _doubled(rows: DataFrame) -> tuple[int, list[RowDifference]]:
 def judge_target(run: Run, target: Target, version: int, since: datetime | None) -> TableComparison:
     """Compare a version of a gold table with a recomputation from the silver that it has consumed.
 
-    With ``since`` only rows that arrivals from that instant on may have changed are compared; a
-    table without a limit on how far back these lie, such as sessions, is compared whole.
+    With ``since``, compare only rows that later arrivals may have changed. A table without a bound
+    on how far back an arrival changes rows, such as sessions, is compared whole.
     """
     tables = inputs_of(run.lake, run.pipeline)
     last = last_commit(target.table, up_to=version)
@@ -306,9 +305,9 @@ def shape_of(kind: GoldKind, stored: DataFrame) -> TableShape:
 
 
 def certify(verification: Verification, pipeline: Pipeline) -> dict[str, Any]:
-    """Return a certificate: versions, counts and sums of hashes, but no value of any row.
+    """Return a certificate: versions, counts and sums of hashes, without row values.
 
-    A later :func:`verify` checks whether the tables still hold these rows.
+    A later :func:`verify` checks that the tables still hold these rows.
     """
     return {
         "format": _FORMAT,
@@ -340,42 +339,46 @@ def read_certificate(path: Path, pipeline: str) -> dict[str, Any]:
     """Read an earlier certificate.
 
     Raises:
-        UsageError: The file is no certificate of this format, or of another pipeline.
+        UsageError: The file is not a certificate of this format and pipeline.
     """
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
+        certificate = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} cannot be read as a certificate: {error}") from error
-    if not isinstance(told, dict) or told.get("format") != _FORMAT:
-        raise UsageError(f"{path} is no certificate of this version's. Give another name.")
-    if told["pipeline"] != pipeline:
-        raise UsageError(f"{path} is a certificate of {told['pipeline']}, not of {pipeline}.")
-    return told
+    if not isinstance(certificate, dict) or certificate.get("format") != _FORMAT:
+        raise UsageError(
+            f"{path} is not a certificate of this Tidelake version. Give another file."
+        )
+    if certificate["pipeline"] != pipeline:
+        raise UsageError(
+            f"{path} is a certificate of {certificate['pipeline']}, not of {pipeline}."
+        )
+    return certificate
 
 
 def changed_since(run: Run, earlier: Mapping[str, Any]) -> dict[str, list[RowDifference]]:
-    """List by table the groups of rows in a certificate that have changed since.
+    """List by table the groups of rows that have changed since a certificate was written.
 
-    Bronze and silver only grow, so their rows must still be there. Other tables change with each
-    batch, and a rebuild replaces silver: those are judged by their recomputation alone.
+    Bronze and silver only grow, so their rows must still exist. Other tables change with each
+    batch, and a rebuild replaces silver: those are only compared with their recomputation.
 
     Raises:
-        UsageError: Rows were erased since, which cannot be distinguished from lost ones.
+        UsageError: Rows were erased since then, which look the same as lost rows.
     """
     name, made_at = run.pipeline.name, from_json(earlier["made_at"])
     bronze, silver = run.lake.bronze(name), run.lake.silver(name)
-    told = earlier["tables"]
-    version = told[bronze.name]["version"]
+    certified = earlier["tables"]
+    version = certified[bronze.name]["version"]
     if any(erasure_of(commit) for commit in history(run.lake, bronze) if commit.version > version):
         raise UsageError(
             f"the certificate was made at {earlier['made_at']}, and rows of {name} were erased "
-            "since. Write a new one: give another file."
+            "after that. Write a new certificate: give another file."
         )
     kept = {bronze: (F.col("ingested_at") <= F.lit(made_at), _BRONZE)}
     closing = [commit for commit in history(run.lake, silver) if commit.batch >= 0]
-    seen = [commit for commit in closing if commit.version <= told[silver.name]["version"]]
+    seen = [commit for commit in closing if commit.version <= certified[silver.name]["version"]]
     if seen:
-        # A rebuilt table has no earlier commit.
+        # After a rebuild there is no such commit: silver was replaced.
         kept[silver] = F.col("_batch") <= seen[0].batch, EVENTS
     since = from_json(earlier["since"])
     found = {}
@@ -383,8 +386,8 @@ def changed_since(run: Run, earlier: Mapping[str, Any]) -> dict[str, list[RowDif
         rows = load(run.spark, table).where(condition)
         if since is not None:
             rows = rows.where(F.col("ingested_at") >= F.lit(since))
-        now = by_group(sums_of(rows.select(*told[table.name]["columns"]), shape))
-        groups = told[table.name]["groups"].items()
+        now = by_group(sums_of(rows.select(*certified[table.name]["columns"]), shape))
+        groups = certified[table.name]["groups"].items()
         then = {group: (int(count), int(total)) for group, (count, total) in groups}
         found[table.name] = [
             RowDifference(
@@ -399,7 +402,7 @@ def changed_since(run: Run, earlier: Mapping[str, Any]) -> dict[str, list[RowDif
 
 
 def _code() -> str:
-    """Hash the code of this package."""
+    """Return a hash of this package's source code."""
     home = Path(tidelake.__file__).parent
     files = sorted(home.rglob("*.py"))
     content = b"".join(str(f.relative_to(home)).encode() + f.read_bytes() for f in files)

@@ -1,4 +1,4 @@
-"""Decide every row of bronze again, in one batch, and compare silver and its side tables.
+"""Recompute silver and its side tables from bronze, in one batch, and compare.
 
 A batch's commit metadata holds its watermark and its dimension versions: each stored row is judged
 by those of the batch that wrote it.
@@ -40,7 +40,7 @@ from tidelake.runtime.accepted_rows import AcceptedRows
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.gold_tables import up_to
 from tidelake.runtime.hop import Run
-from tidelake.runtime.schemas import Lookup, enriched, from_records, lookups, remembered
+from tidelake.runtime.schemas import Lookup, enriched, from_records, lookups, stored_schemas
 from tidelake.runtime.silver import decide_fates
 from tidelake.silver.fields import extra_columns
 from tidelake.silver.payloads import WriterSchemas
@@ -58,7 +58,7 @@ from tidelake.silver.route import (
 from tidelake.silver.scope import with_id_hash
 from tidelake.spark.tuning import BROADCAST
 
-# Which batch wrote a row.
+# The columns that identify the batch that wrote a row.
 ORIGIN = ("_generation", "_batch")
 EVENTS = TableShape(key=("record_id",), moment="event_time")
 _FAILED = TableShape(key=("record_id",), moment="ingested_at")
@@ -71,7 +71,7 @@ _UNREAD = "_quarantined_unread"
 class SilverInputs:
     """A version of silver, its side tables, and its inputs up to the position it has reached.
 
-    Side tables have the rows of closed batches that were not requeued; ``closing`` are silver's
+    Side tables hold the rows of committed batches that were not requeued; ``closing`` are silver's
     commits, newest first.
     """
 
@@ -93,11 +93,11 @@ class SilverInputs:
         }
 
     def since(self, instant: datetime | None) -> SilverInputs:
-        """Return only what arrived from an instant on (UTC)."""
+        """Return only the rows that arrived from an instant on (UTC)."""
         if instant is None:
             return self
         arrived = F.col("ingested_at") >= F.lit(instant)
-        # Rows that arrived since were also decided since.
+        # Rows that arrived later were also decided later.
         later = [commit for commit in self.closing if commit.written_at >= instant]
         return replace(
             self,
@@ -111,10 +111,10 @@ class SilverInputs:
 
 
 def read_inputs(run: Run) -> SilverInputs:
-    """Read the tables as silver's last closed batch left them, even while a run is writing."""
+    """Read the tables as of silver's last committed batch, even while a run is writing."""
     spark, lake, name = run.spark, run.lake, run.pipeline.name
     silver = lake.silver(name)
-    # The version first: batches that close meanwhile are not read.
+    # Read the version first, so that later batches are not read.
     version = newest_version(silver)
     closing = [commit for commit in history(lake, silver) if commit.version <= version]
     last = closing[0]
@@ -152,14 +152,14 @@ def judge_silver(
     known = None if since is None else F.col("ingested_at") < F.lit(since)
     batch = inputs.closing[0].batch + 1
     accepted = AcceptedRows(run.spark, pipeline, lake, batch, known=known, afresh=since is None)
-    schemas = remembered(run, stands=F.col(_UNREAD))
-    judged = plan.judge(_arrived(inputs, schemas), schemas)
+    schemas = stored_schemas(run, stands=F.col(_UNREAD))
+    judged = plan.judge(_bronze_records(inputs, schemas), schemas)
     decision = decide_fates(judged, plan, accepted, None, frames)
     marked = decision.rows.join(_seen_by_batches(run, inputs, frames), on="record_id", how="left")
     judged = with_lateness(marked, plan.fates, F.col(_MARK), pipeline.watermark.allowed_lateness)
     decided = _looked_up(run, judged, inputs.closing)
     extra = extra_columns(types_of(inputs.silver.schema), pipeline.defined_columns)
-    # The late table gets a new column only with the first late row after it.
+    # The late table gets a new column only with its next late row.
     of_late = [column for column in extra if column in inputs.late.columns]
     columns = {
         SILVER: silver_columns(plan.routing, extra),
@@ -181,7 +181,7 @@ def judge_silver(
 def _compare_routes(
     decided: DataFrame, routes: Sequence[_Route]
 ) -> tuple[dict[str, TableComparison], dict[str, int]]:
-    """Compare each table with its rows, in one pass over the decided rows."""
+    """Compare each table with its computed rows, hashing all tables' rows in one pass."""
     shaped = decided.select(FATE, *[F.struct(*one.columns).alias(one.fate) for one in routes])
     for one in routes:
         types = types_in(one.stored)
@@ -190,22 +190,24 @@ def _compare_routes(
         of_row = F.when(F.col(FATE) == one.fate, marks(typed, types, one.shape))
         shaped = shaped.withColumn(f"_of_{one.fate}", of_row)
     first = F.coalesce(*[f"_of_{one.fate}" for one in routes]).alias("_of_row")
-    theirs = summed(shaped.select(FATE, first).select(FATE, "_of_row.*"), F.col(FATE))
+    expected_sums = summed(shaped.select(FATE, first).select(FATE, "_of_row.*"), F.col(FATE))
     found = {}
     for one in routes:
-        mine = decided.where(F.col(FATE) == one.fate).select(*one.columns)
-        wanted = typed_like(mine, types_in(one.stored))
+        computed = decided.where(F.col(FATE) == one.fate).select(*one.columns)
+        wanted = typed_like(computed, types_in(one.stored))
         stored = one.stored.select(*wanted.columns)
         found[one.table.name] = compare_summed(
-            wanted, stored, one.shape, theirs.get(one.fate, {}), sums_of(stored, one.shape)
+            wanted, stored, one.shape, expected_sums.get(one.fate, {}), sums_of(stored, one.shape)
         )
-    return found, {fate: sum(one[0] for one in sums.values()) for fate, sums in theirs.items()}
+    return found, {
+        fate: sum(one[0] for one in sums.values()) for fate, sums in expected_sums.items()
+    }
 
 
 def _fates_that_differ(
     computed: Mapping[str, int], closing: Sequence[Commit]
 ) -> Iterator[RowDifference]:
-    """Compare the fates that leave no row in a table with the counts of the commits."""
+    """Compare the fates that leave no row in a table with the counts in the commits."""
     noted = add_up(count for commit in closing for count in SilverNote.of(commit).counts)
     erased = deductions_in(closing)
     for fate in ("duplicate", "filtered"):
@@ -214,18 +216,18 @@ def _fates_that_differ(
             yield RowDifference("altered", {"fate": fate}, {"rows": rows})
 
 
-def _arrived(inputs: SilverInputs, schemas: WriterSchemas | None) -> DataFrame:
+def _bronze_records(inputs: SilverInputs, schemas: WriterSchemas | None) -> DataFrame:
     """Read each record of bronze once, with the reason for which it was last requeued.
 
-    The last column marks rows in quarantine whose schema was refused, and accepted later; other
-    rows of such a schema were requeued or decided again since. Only a refusal that the table of
-    schemas holds counts.
+    The last column marks rows in quarantine whose schema was refused and later accepted; other
+    rows of such a schema have since been requeued or decided again. Only refusals recorded in the
+    table of schemas count.
     """
-    again = inputs.requeued.groupBy("record_id").agg(
+    requeues = inputs.requeued.groupBy("record_id").agg(
         F.max_by("reason", "requeued_at").alias("reason"),
         F.max("requeued_at").alias("requeued_at"),
     )
-    arrived = inputs.bronze.join(again, on="record_id", how="left").select(
+    arrived = inputs.bronze.join(requeues, on="record_id", how="left").select(
         *inputs.bronze.columns, "reason", "requeued_at"
     )
     texts = schemas.texts_overruled() if schemas else []
@@ -237,30 +239,30 @@ def _arrived(inputs: SilverInputs, schemas: WriterSchemas | None) -> DataFrame:
 
 
 def _seen_by_batches(run: Run, inputs: SilverInputs, frames: CheckpointedFrames) -> DataFrame:
-    """Return the watermark and the dimension versions that the batch of a stored record saw.
+    """Return the watermark and the dimension versions that a stored record's batch used.
 
-    Only for records where these matter: most were on time, and most batches saw the same
-    dimensions. A record that was wrongly stored as on time differs in its own columns.
+    Only for records whose result depends on them: most were on time, and most batches used the
+    same dimension versions. A record wrongly stored as on time differs in its own columns.
     """
     stored = inputs.silver.select("record_id", "event_time", *ORIGIN).union(
         inputs.late.select("record_id", "event_time", *ORIGIN)
     )
-    facts = F.broadcast(_facts(run.spark, inputs.closing))
+    facts = F.broadcast(_batch_inputs(run.spark, inputs.closing))
     seen = stored.join(facts, on=list(ORIGIN), how="left")
-    is_one_of_all = len(_pins_of(inputs.closing)) > 1
-    if not is_one_of_all:
+    has_several_pins = len(_pins_of(inputs.closing)) > 1
+    if not has_several_pins:
         allowed = run.pipeline.watermark.allowed_lateness
         seen = seen.where(lateness(F.col(_MARK), allowed) != "on_time")
     first = F.min_by(F.struct(_MARK, _PINS), F.struct(*ORIGIN))
     once = seen.groupBy("record_id").agg(first.alias("_seen")).select("record_id", "_seen.*")
-    if is_one_of_all:
+    if has_several_pins:
         return once
     kept = frames.checkpoint(once)
     return F.broadcast(kept) if kept.count() <= BROADCAST else kept
 
 
-def _facts(spark: SparkSession, closing: Sequence[Commit]) -> DataFrame:
-    """Return a frame of the watermark and dimension versions of each batch of silver."""
+def _batch_inputs(spark: SparkSession, closing: Sequence[Commit]) -> DataFrame:
+    """Return the watermark and dimension versions of each batch of silver as a frame."""
     pins = {versions: number for number, versions in enumerate(_pins_of(closing))}
     rows = [
         {
@@ -283,13 +285,13 @@ def _versions(note: SilverNote) -> tuple[tuple[str, int], ...]:
 
 
 def _pins_of(closing: Sequence[Commit]) -> list[tuple[tuple[str, int], ...]]:
-    """List the distinct sets of dimension versions that batches saw, in a fixed order."""
+    """List the distinct sets of dimension versions that batches used, in a fixed order."""
     closed = [commit for commit in closing if commit.batch > CREATION]
     return sorted({_versions(SilverNote.of(commit)) for commit in closed}) or [()]
 
 
 def _looked_up(run: Run, rows: DataFrame, closing: Sequence[Commit]) -> DataFrame:
-    """Look up each row in the dimension versions that its batch saw."""
+    """Look up each row in the dimension versions that its batch used."""
     pipeline = run.pipeline
     if not pipeline.enrich:
         return rows
@@ -297,22 +299,24 @@ def _looked_up(run: Run, rows: DataFrame, closing: Sequence[Commit]) -> DataFram
     parts = []
     pins = _pins_of(closing)
     for number, versions in enumerate(pins):
-        mine = rows.where(F.col(_PINS) == number) if len(pins) > 1 else rows
+        pinned_rows = rows.where(F.col(_PINS) == number) if len(pins) > 1 else rows
         pinned = today
-        # Under another definition today's versions are read.
+        # If the definition has other dimensions now, read the current versions.
         if [lookup.table.name for lookup in today] == [table for table, _ in versions]:
             pinned = [
                 Lookup(lookup.enrich, lookup.table, version)
                 for lookup, (_, version) in zip(today, versions, strict=True)
             ]
         try:
-            parts.append(enriched(mine, run.plan, pinned))
+            parts.append(enriched(pinned_rows, run.plan, pinned))
         except PySparkException as error:
             last = max(c.written_at for c in closing if _versions(SilverNote.of(c)) == versions)
-            told = ", ".join(f"{table} as of version {version}" for table, version in versions)
+            pinned_names = ", ".join(
+                f"{table} as of version {version}" for table, version in versions
+            )
             raise UsageError(
-                f"{pipeline.name} looked up {told}, which cannot be read any more: it is older "
-                "than what maintenance keeps. Judge what arrived after that with: "
+                f"{pipeline.name} looked up {pinned_names}, which can no longer be read: it "
+                "is older than what maintenance keeps. Verify only later arrivals with: "
                 f"tidelake verify {pipeline.name} --since {last:%Y-%m-%dT%H:%M:%SZ}"
             ) from error
     if len(pins) > 1:

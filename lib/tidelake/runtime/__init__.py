@@ -1,1 +1,1 @@
-"""Wire the hops into streaming queries: the only place that starts any."""
+"""Streaming queries of the hops; no other package starts any."""

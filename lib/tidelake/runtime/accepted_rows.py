@@ -1,8 +1,8 @@
-"""Read the rows that a batch may repeat: silver and late, as far as they lie in its scope.
+"""Read the accepted rows of silver and late in a batch's deduplication scope.
 
-After each commit Delta puts a table's state together anew before it tells which files a reader
-needs: a job over the log, several times the work of a small batch. Here Delta is asked now and
-then, and what commits bring in between is read from the log.
+After each commit Delta reconstructs a table's state to find the files of a scan: a job over the
+log, several times the work of a small batch. So Delta is queried only from time to time, and files
+that commits added since are read from the log.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from tidelake.silver.scope import RANGES, DedupScope, Range, united
 from tidelake.spark import tuning
 from tidelake.spark.engine import reads_local_paths
 
-_OF_SILVER = pa.schema([one for one in ACCEPTED if one.name not in ("record_id", "_late")])
-# Of a late row its name and its batch too.
+_OF_SILVER = pa.schema([column for column in ACCEPTED if column.name not in ("record_id", "_late")])
+# Late rows also have a record id and a batch.
 _OF_LATE = pa.schema([*_OF_SILVER, ACCEPTED.field("record_id"), pa.field("_batch", pa.int64())])
-# Files that are read at a time; each of its columns are by themselves.
+# Number of files read concurrently.
 _READERS = 4
 _UNREADABLE = (FileNotFoundError, pa.ArrowInvalid)
-# With one of them a data file does not say by itself which rows the table holds.
-_MOVING = {
+# With any of these, the data files alone do not determine the table's rows.
+_INDIRECT = {
     ("delta.feature.deletionVectors", "supported"),
     ("delta.columnMapping.mode", "name"),
     ("delta.columnMapping.mode", "id"),
@@ -52,14 +52,14 @@ _MOVING = {
 
 @dataclass(frozen=True)
 class AcceptedRows:
-    """Silver and late as the last closed batch left them.
+    """The accepted rows: silver and late as of the last closed batch.
 
     Attributes:
-        batch: Late rows of this batch and later ones are not accepted yet: an interrupted attempt
-            at the same batch wrote them.
-        known: Only rows for which this holds count as accepted; None: all.
-        afresh: Whether nothing was accepted before.
-        files: Knows the tables' files from the batches before; None: Delta is asked for them.
+        batch: Late rows of this batch and later ones are ignored: an interrupted attempt at the
+            same batch wrote them.
+        known: Condition for the rows that count as accepted; None: all.
+        afresh: Whether no row was accepted before.
+        files: The tables' files, cached across batches; empty: Delta finds them.
     """
 
     spark: SparkSession
@@ -71,7 +71,7 @@ class AcceptedRows:
     files: Mapping[str, FilesInScope] = field(default_factory=dict)
 
     def read(self, scope: DedupScope | None = None) -> tuple[DataFrame, DataFrame]:
-        """Read both tables, at least the rows in scope."""
+        """Read silver and late, at least the rows in scope."""
         name = self.pipeline.name
         silver, late = (
             self._read(table, scope) for table in (self.lake.silver(name), self.lake.late(name))
@@ -86,7 +86,7 @@ class AcceptedRows:
         return self.files[table.name].rows(self.spark, scope)
 
     def within(self, scope: DedupScope) -> Accepted:
-        """Give the rows of both tables in a scope."""
+        """Return the rows of both tables in a scope."""
         if self.afresh:
             return Accepted(None, 0)
         silver, late = self.read(scope)
@@ -97,7 +97,7 @@ class AcceptedRows:
         known = [count for count in counts if count is not None]
         return Accepted(rows, sum(known) if known and len(known) == len(counts) else None)
 
-    def meeting(self, scope: DedupScope, hashes: Numbers) -> Met | None:
+    def with_hashes(self, scope: DedupScope, hashes: Numbers) -> Met | None:
         """Return the rows in scope whose id has one of some hashes, ascending; None for too many.
 
         Rows of late that this batch wrote are not among them.
@@ -113,14 +113,14 @@ class AcceptedRows:
         return None if found.rows.num_rows > tuning.COMPARED_ROWS else found
 
     def _known(self, scope: DedupScope, hashes: Numbers) -> Met | None:
-        """Look the hashes up in the driver; None where it does not hold those of the tables."""
+        """Look the hashes up in the driver's index; None if it does not cover both tables."""
         name = self.pipeline.name
         parts = []
         for table, columns in (
             (self.lake.silver(name), _OF_SILVER),
             (self.lake.late(name), _OF_LATE),
         ):
-            found = self.files[table.name].meeting(self.spark, scope, hashes, columns)
+            found = self.files[table.name].with_hashes(self.spark, scope, hashes, columns)
             if found is None:
                 return None
             is_late = columns is _OF_LATE
@@ -136,13 +136,13 @@ class AcceptedRows:
 
 @dataclass
 class _InScope:
-    """The data files that were found for a scope.
+    """The data files found for a scope.
 
     Attributes:
-        version: The newest of the table that ``files`` covers.
-        rows: How many rows they hold.
-        came: How many of the files came since Delta was asked.
-        days: Event dates that batches had since then.
+        version: The newest table version that ``files`` covers.
+        rows: Row count of the files.
+        added: How many of the files were added since Delta was queried.
+        days: Event dates of the batches since then.
     """
 
     scope: DedupScope
@@ -150,17 +150,17 @@ class _InScope:
     version: int
     files: list[str]
     rows: int
-    came: int = 0
+    added: int = 0
     days: tuple[Range, ...] = ()
 
     def is_too_wide(self, scope: DedupScope) -> bool:
-        """Tell whether a batch had better ask for its own scope."""
+        """Return whether a batch should query Delta with its own, narrower scope."""
         is_far = self.scope.is_far_beyond(scope, days=tuning.SPARE_DAYS)
         return self.rows > tuning.SPARE_ROWS and is_far
 
 
 class _Ids(NamedTuple):
-    """The hashes of a file's ids, ascending, and the place of each in the file."""
+    """The hashes of a file's ids, ascending, and the row index of each in the file."""
 
     hashes: Numbers
     places: np.ndarray[Any, np.dtype[np.int32]]
@@ -168,33 +168,33 @@ class _Ids(NamedTuple):
 
 @dataclass
 class FilesInScope:
-    """The files of one table; only on a disk, where to open one by its path costs nothing.
+    """The files of one table in scope, cached; only on a disk, where opening files is cheap.
 
     Attributes:
-        table: A table that only grows.
+        table: An append-only table.
     """
 
     table: Table
     _found: _InScope | None = field(default=None, init=False)
-    # By file.
+    # By file path.
     _ids: dict[str, _Ids] = field(default_factory=dict, init=False)
 
     def prepare(self, spark: SparkSession) -> None:
-        """Let Delta put the table's state together while something else goes on."""
+        """Start a thread in which Delta reconstructs the table's state."""
         if self._is_direct():
             InheritableThread(self._prepare, args=(spark,), daemon=True).start()
 
     def _prepare(self, spark: SparkSession) -> None:
-        # Whatever it is, the batch that asks will say.
+        # The batch that reads the table will raise the same error.
         with suppress(Exception):
-            # No file can have such a row, by its statistics.
+            # Statistics exclude every file, so that no file is read.
             load(spark, self.table).where(F.col("ingested_at").isNull()).inputFiles()
 
     def _is_direct(self) -> bool:
         return reads_local_paths() and self.table.store.reads_files_directly
 
     def rows(self, spark: SparkSession, scope: DedupScope) -> DataFrame:
-        """Read at least the rows in scope, as the newest commit left them."""
+        """Read at least the rows in scope, as of the newest commit."""
         found = self._in_scope(spark, scope)
         if found is None:
             return load(spark, self.table)
@@ -202,20 +202,20 @@ class FilesInScope:
             return load(spark, self.table).limit(0)
         return spark.read.schema(found.schema).parquet(*found.files)
 
-    def meeting(
+    def with_hashes(
         self, spark: SparkSession, scope: DedupScope, hashes: Numbers, columns: pa.Schema
     ) -> pa.Table | None:
         """Read the rows of the files in scope whose id has one of some hashes, ascending.
 
         Returns:
-            None where the files do not tell the rows, are too many for the driver to hold their
-            hashes, are of a version without them, or cannot be read: Spark says why.
+            None if the driver cannot answer: the data files alone do not determine the rows, have
+            too many rows to index, have no hash column, or cannot be read (Spark then reports it).
         """
         found = self._in_scope(spark, scope)
         if found is None or found.rows > tuning.INDEXED_IDS:
             return None
         try:
-            if self._are_known(found.files):
+            if self._index(found.files):
                 with ThreadPoolExecutor(_READERS) as readers:
                     rows = readers.map(
                         lambda file: _with_hash(self._ids[file], file, hashes, columns), found.files
@@ -225,8 +225,8 @@ class FilesInScope:
             pass
         return None
 
-    def _are_known(self, files: Sequence[str]) -> bool:
-        """Read the hashes of files that were not looked at yet."""
+    def _index(self, files: Sequence[str]) -> bool:
+        """Index the id hashes of new files; return False if a file has none."""
         self._ids = {file: self._ids[file] for file in files if file in self._ids}
         for file in files:
             if file not in self._ids:
@@ -243,9 +243,9 @@ class FilesInScope:
     def _in_scope(self, spark: SparkSession, scope: DedupScope) -> _InScope | None:
         if not self._is_direct():
             return None
-        if not self._is_brought_up(scope):
+        if not self._catch_up(scope):
             try:
-                self._found = self._asked(spark, scope)
+                self._found = self._query_delta(spark, scope)
             except _UNREADABLE:
                 self._found = None
         if self._found is not None:
@@ -254,36 +254,36 @@ class FilesInScope:
 
     @property
     def count(self) -> int | None:
-        """How many rows the files hold that were found last; None where Delta was left to it."""
+        """Row count of the files found last; None if Delta reads the table itself."""
         return None if self._found is None else self._found.rows
 
-    def _is_brought_up(self, scope: DedupScope) -> bool:
-        """Take in what commits brought since; false where Delta is to be asked again."""
+    def _catch_up(self, scope: DedupScope) -> bool:
+        """Add the files of newer commits; return False if Delta must be queried again."""
         found = self._found
         if found is None or not found.scope.holds(scope):
             return False
         new = commits_after(self.table, found.version)
-        # A compaction's files hold what others did, and a new column changes the schema.
+        # A compaction's files repeat rows of other files, and a new column changes the schema.
         if not all(commit.only_appends() for commit in new):
             return False
         added = [add for commit in new for add in commit.added()]
-        came = [self._path(add.path) for add in added]
-        if found.came + len(came) > tuning.MOST_PATHS:
+        paths = [self._path(add.path) for add in added]
+        if found.added + len(paths) > tuning.MOST_PATHS:
             return False
-        found.files += came
+        found.files += paths
         found.rows += sum(add.rows for add in added)
-        found.came += len(came)
+        found.added += len(paths)
         found.version = max((commit.version for commit in new), default=found.version)
-        # A batch with dates or arrivals of years leaves nothing to those after it.
+        # A scope of years must not be kept for the batches after it.
         return not found.is_too_wide(scope)
 
-    def _asked(self, spark: SparkSession, scope: DedupScope) -> _InScope | None:
-        """Let Delta find them by its statistics; None where files alone do not tell the rows."""
-        if _MOVING & properties(spark, self.table).items():
+    def _query_delta(self, spark: SparkSession, scope: DedupScope) -> _InScope | None:
+        """Query Delta for the files in scope; None if files alone do not determine the rows."""
+        if _INDIRECT & properties(spark, self.table).items():
             return None
         version = newest_version(self.table)
         rows = load(spark, self.table, version=version)
-        # With the dates of the batches since the last time, so that not every batch has to ask.
+        # Include the dates of recent batches, so that not every batch has to query Delta.
         wide = scope if self._found is None else scope.with_days(self._found.days)
         if len(wide.days) <= RANGES:
             found = _look_up(rows, version, wide)
@@ -296,7 +296,7 @@ class FilesInScope:
 
 
 def _look_up(rows: DataFrame, version: int, scope: DedupScope) -> _InScope:
-    """Ask Delta for the files of a table's version that hold the rows in scope."""
+    """Query Delta for the files of a table version that may hold rows in scope."""
     named = scope.within(rows, is_late_table=False).inputFiles()
     files = [str(Path(file.removeprefix("file:"))) for file in named]
     held = sum(pq.read_metadata(file).num_rows for file in files)

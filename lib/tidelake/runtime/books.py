@@ -1,9 +1,9 @@
-"""Copy commit notes to ``ops.books``, where they outlive the log; close epochs in ``ops.epochs``.
+"""Copy commit metadata to ``ops.books`` for long-term retention; close epochs in ``ops.epochs``.
 
-An epoch says which versions of a pipeline's tables belong together. Gold's notes say how far its
-tables went in silver, silver's how far it went in bronze and in the requeue. Where each of these
-positions is the end of a commit, a version of every table holds exactly what the others were made
-of, whatever was written since.
+An epoch is a consistent set of table versions of a pipeline. Gold's commit metadata has its
+positions in silver, silver's its positions in bronze and the requeue. If each of these positions is
+the end of a commit, there is a version of every table from which the others were computed exactly,
+whatever was written since.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _BOOKS_DDL = ", ".join(f"{name} {kind}" for name, kind in BOOKS_COLUMNS.items())
 
 
 def copy_books(run: Run, hops: Sequence[Hop]) -> None:
-    """Copy what the hops' tables say since the last copy; nothing when there is nothing new.
+    """Copy the metadata of the hops' commits since the last copy.
 
-    Only hops whose lock this process holds may be copied, so that no commit comes in twice.
+    This process must hold the locks of the hops, so that no commit is copied twice.
     """
     lake, name, books = run.lake, run.pipeline.name, run.lake.books()
     of_silver = (lake.requeue, lake.quarantine, lake.discarded, lake.late, lake.silver)
@@ -55,7 +55,7 @@ def copy_books(run: Run, hops: Sequence[Hop]) -> None:
         "silver": [of(name) for of in of_silver],
         "gold": [lake.table(name) for name in run.pipeline.gold_names],
     }
-    # More than one note, since two hops may copy at the same moment.
+    # Several commits, since two hops may copy concurrently.
     notes = [commit.note["copied"] for commit in islice(commits(books), _NOTES)]
     fresh: list[dict[str, Any]] = []
     copied: dict[str, int] = {}
@@ -71,14 +71,14 @@ def copy_books(run: Run, hops: Sequence[Hop]) -> None:
     made = {**stamp, "batch": CREATION, "copied": {}}
     ensure_table(run.spark, books, from_ddl(run.spark, _BOOKS_DDL), made)
     last = last_commit(books)
-    # Carried on, so that a table that rests is not forgotten when the books' own log is cleaned.
+    # Repeated in each commit, so that idle tables outlast the cleanup of this table's log.
     known = last.note["copied"] if last else {}
     note = {**stamp, "batch": last.batch + 1 if last else 0, "copied": {**known, **copied}}
     append(from_records(run.spark, fresh, _BOOKS_DDL), books, note)
 
 
 def taken_before(run: Run, bronze: Table, paths: Collection[str]) -> dict[str, LandedFile]:
-    """Find those of some files that bronze took in commits which are in ``ops.books`` alone."""
+    """Find which files bronze ingested in commits that only ``ops.books`` still has."""
     oldest = oldest_version(bronze) if paths else 0
     books = run.lake.books()
     if not oldest or not books.exists:
@@ -86,7 +86,7 @@ def taken_before(run: Run, bronze: Table, paths: Collection[str]) -> dict[str, L
     notes = load(run.spark, books).where(
         (F.col("table_name") == bronze.name) & (F.col("version") < oldest)
     )
-    # An entry of a note has fields of several types: it stays the text that it is.
+    # An entry is a JSON array of several types, so it is read as text.
     entries = F.from_json("note", "files array<string>")["files"]
     named = notes.select(F.explode(entries).alias("entry")).select(
         "entry", F.get_json_object("entry", "$[0]").alias("path")
@@ -120,7 +120,7 @@ _EPOCHS_DDL = ", ".join(f"{name} {kind}" for name, kind in EPOCHS_COLUMNS.items(
 
 @dataclass(frozen=True)
 class Boundary:
-    """Where all tables of a pipeline agree: gold's last batch, silver's watermark (UTC)."""
+    """Consistent table versions of a pipeline, with gold's batch and silver's watermark (UTC)."""
 
     generation: str
     batch: int
@@ -129,18 +129,18 @@ class Boundary:
 
 
 def close_epoch(run: Run) -> None:
-    """Close an epoch where the tables are at a boundary that no epoch has yet.
+    """Close an epoch if the tables are at a new boundary.
 
-    Looks into the logs alone; Spark works only where there is something to write.
+    Reads only the logs; Spark is used only to write.
     """
     lake, name = run.lake, run.pipeline.name
     epochs = lake.epochs()
-    # Hops may run in processes of their own, and each of them closes epochs.
+    # Hops may run in separate processes, each of which closes epochs.
     with hold(lake.marks("ops"), epochs.name, waits=True, optional=True):
         closing = [lake.table(table) for table in run.pipeline.gold_names]
         found = find_boundary(lake, name, closing)
         last = last_commit(epochs)
-        # Carried on, so that the last epoch of each pipeline outlives the log of this table too.
+        # Repeated in each commit, so that each pipeline's last epoch outlasts log cleanup.
         known: dict[str, Any] = last.note["last"] if last else {}
         before = known.get(name, {"epoch": 0, "versions": {}})
         if found is None or found.versions == before["versions"]:
@@ -148,13 +148,13 @@ def close_epoch(run: Run) -> None:
         stamp = {"pipeline": name, "hop": "epochs", "generation": FIRST_GENERATION}
         made = {**stamp, "batch": CREATION, "last": {}}
         ensure_table(run.spark, epochs, from_ddl(run.spark, _EPOCHS_DDL), made, freedom="columns")
-        # Just after the last epoch when the clock went back.
+        # ``closed_at`` must increase, even if the clock went back.
         then = from_json(last.note.get("closed_at")) if last else None
         moment = datetime.now(UTC)
         if then is not None:
             moment = max(moment, then + timedelta(microseconds=1))
         closed_at, number = moment.isoformat(), before["epoch"] + 1
-        # Which rows are final in those of the tables whose rows ever are.
+        # Up to when rows are final, in tables whose rows become final.
         finals = {
             table.name: final
             for table in closing
@@ -175,10 +175,10 @@ def close_epoch(run: Run) -> None:
         closed = {**known, name: {"epoch": number, "versions": found.versions}}
         note = {**stamp, "batch": batch, "closed_at": closed_at, "last": closed}
         append(from_records(run.spark, [row], _EPOCHS_DDL), epochs, note)
-        # Readers open each file.
+        # Readers open every file of this table.
         if is_due(batch):
             compact(run.spark, epochs)
-    # Tables of a backfill have no view: theirs would take the live one's name.
+    # Backfill tables get no view: it would have the name of the live one.
     if lake.catalog is not None and not lake.suffix:
         for table in closing:
             if table.name in finals:
@@ -187,11 +187,15 @@ def close_epoch(run: Run) -> None:
 
 
 def find_boundary(lake: Lake, pipeline: str, closing: Sequence[Table]) -> Boundary | None:
-    """Find the newest boundary of a pipeline, whose gold hop fills the ``closing`` tables.
+    """Find a pipeline's boundary at the newest batch that all gold tables hold.
 
-    That of the newest batch which all of gold's tables hold; None where its position lies within a
-    commit, and where gold has not run. Safe while the tables are written: each log is looked at up
-    to one version.
+    None if the batch's position is inside a commit, or gold has not run. Safe during writes: each
+    log is read up to a fixed version.
+
+    Args:
+        lake: The tables.
+        pipeline: The pipeline's name.
+        closing: Its gold tables.
     """
     newest = {table: newest_version(table) for table in closing}
     heads = [last_commit(table, up_to=version) for table, version in newest.items()]
@@ -214,9 +218,9 @@ def find_boundary(lake: Lake, pipeline: str, closing: Sequence[Table]) -> Bounda
     decided = _versions_at(lake, pipeline, {**begun, **books.until})
     if decided is None:
         return None
-    # Of the side tables the newest without a row of a batch after silver's.
+    # The newest versions of the side tables without rows of a batch after silver's.
     sides = {
-        side: _before(side, newest_version(side), lambda one: _order(one) <= _order(closed))
+        side: _before(side, newest_version(side), lambda commit: _order(commit) <= _order(closed))
         for side in (lake.quarantine(pipeline), lake.late(pipeline))
     }
     sides[lake.discarded(pipeline)] = newest_version(lake.discarded(pipeline))
@@ -227,7 +231,7 @@ def find_boundary(lake: Lake, pipeline: str, closing: Sequence[Table]) -> Bounda
 
 
 def _before(table: Table, version: int, holds: Callable[[Commit], bool]) -> int:
-    """Find a table's newest version of whose commits, up to one version, the last one holds."""
+    """Return the newest version, at most ``version``, whose commit satisfies ``holds``."""
     for commit in commits(table, up_to=version):
         if holds(commit):
             break
@@ -240,7 +244,7 @@ def _batch_of(note: Commit) -> tuple[str, int, dict[str, Position]]:
 
 
 def _order(commit: Commit) -> tuple[int, int]:
-    """Order commits of several generations; a name that is none of ours comes first."""
+    """Sort key of a commit: generation number, then batch; unknown generation names come first."""
     number = commit.generation[1:]
     return int(number) if number.isdecimal() else 0, commit.batch
 
@@ -248,7 +252,7 @@ def _order(commit: Commit) -> tuple[int, int]:
 def _versions_at(
     lake: Lake, pipeline: str, until: Mapping[str, Position]
 ) -> dict[Table, int] | None:
-    """Turn positions into versions; None where one of them is no version."""
+    """Convert positions to table versions; None if one is inside a commit."""
     own = {**lake.silver_inputs(pipeline), "silver": lake.silver(pipeline)}
     found: dict[Table, int] = {}
     for key, position in until.items():

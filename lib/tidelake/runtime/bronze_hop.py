@@ -1,4 +1,4 @@
-"""Source to bronze: take each record once, verbatim, and write down which files it came from."""
+"""Source to bronze: ingest each record exactly once, verbatim, with its source files or offsets."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from tidelake.kafka.topic_offsets import (
     planned_offsets,
     total,
 )
-from tidelake.kafka.topic_source import look_at, lost, made_anew
+from tidelake.kafka.topic_source import describe_topics, lost, made_anew
 from tidelake.runtime.books import taken_before
 from tidelake.runtime.checkpoints import Fence
 from tidelake.runtime.failures import FOREIGN
@@ -68,14 +68,14 @@ from tidelake.spark.tuning import BRONZE_BYTES_A_FILE
 
 
 class BronzeHop(HopQuery):
-    """Appends the source's records to bronze."""
+    """The streaming query that appends the source's records to bronze."""
 
     hop = "bronze"
     unit = "records"
 
     def __init__(self, run: Run, *, creates: bool = True, fence: Fence | None = None) -> None:
-        """Know no topic yet; then as every hop."""
-        # Ids of the topics that are followed, by name.
+        """Prepare the checks of the source, then open the hop; see :class:`HopQuery`."""
+        # Topic ids by name, to detect a topic that was recreated.
         self._topics: dict[str, str] = {}
         source, say = run.pipeline.source, run.progress.say
         self._contact = Contact(source.bootstrap, say) if source.kind == "kafka" else None
@@ -88,21 +88,21 @@ class BronzeHop(HopQuery):
 
     @property
     def table(self) -> Table:
-        """Bronze itself."""
+        """The bronze table."""
         return self.run.lake.bronze(self.run.pipeline.name)
 
     def closing_tables(self) -> list[Table]:
-        """Bronze's commit closes a batch."""
+        """List bronze, whose commit closes a batch."""
         return [self.table]
 
     @property
     def most(self) -> int | None:
-        """Of Kafka the source's limit; other sources keep to theirs, and none is adapted."""
+        """Kafka's ``max_offsets_per_trigger``; None for other sources: their limit is fixed."""
         source = self.run.pipeline.source
         return source.max_offsets_per_trigger if isinstance(source, KafkaSource) else None
 
     def taken(self, before: Commit | None, batch: int) -> tuple[int, int] | None:
-        """Count offsets, which is what Kafka's limit counts."""
+        """Return a batch's offsets and the backlog in offsets, the unit of Kafka's limit."""
         if not isinstance(self.run.pipeline.source, KafkaSource):
             return None
         last = last_commit(self.table)
@@ -111,7 +111,7 @@ class BronzeHop(HopQuery):
         return took, total(now.get("behind", {}))
 
     def offset_mismatch(self, closed: Commit) -> str:
-        """Compare Spark's log of the files that it took with those that bronze's commits name."""
+        """Compare the checkpoint's offsets or source log with bronze's commits."""
         kind = self.run.pipeline.source.kind
         was = closed.note.get("source", kind)
         if was != kind:
@@ -128,12 +128,13 @@ class BronzeHop(HopQuery):
             return "the list of files in its checkpoint (sources) cannot be read"
         unknown = sorted(set(taken) - logged)
         if unknown:
-            return f"its checkpoint does not know that {unknown[0]} was taken"
-        told = {path for path, *_ in closed.note.get("files", [])}
-        return "" if batch == told else "the newest files in its checkpoint are not those of bronze"
+            return f"{unknown[0]} was ingested, but its checkpoint does not list it"
+        committed = {path for path, *_ in closed.note.get("files", [])}
+        mismatch = "the newest files in its checkpoint are not those of bronze"
+        return "" if batch == committed else mismatch
 
     def create_tables(self) -> None:
-        """Look at the source first: a source that cannot be read leaves nothing behind."""
+        """Create bronze and the requeue, after checking that the source can be read."""
         source = self.run.pipeline.source
         if self._landing is not None:
             self._landing.check()
@@ -141,14 +142,14 @@ class BronzeHop(HopQuery):
             refuse_unreachable(source.bootstrap)
             self._refuse_lost(source)
         if isinstance(source, DeltaSource) and not FolderStore(folder(source.path)).exists:
-            raise SourceError(f"the source {source.path} is no Delta table.")
+            raise SourceError(f"the source {source.path} is not a Delta table.")
         spark = self.run.spark
         requeue = self.run.lake.requeue(self.run.pipeline.name)
         ensure_table(spark, self.table, from_ddl(spark, BRONZE_DDL), self.creation_note())
         ensure_table(spark, requeue, from_ddl(spark, REQUEUE_DDL), self.creation_note())
 
     def stream(self) -> DataFrame:
-        """Read the source, each file whole in a partition of its own where Spark can be told to."""
+        """Stream the source, with each file in one partition if the engine supports it."""
         source = self.run.pipeline.source
         if isinstance(source, KafkaSource):
             source = source.model_copy(update={"max_offsets_per_trigger": self.limit})
@@ -157,7 +158,7 @@ class BronzeHop(HopQuery):
         return read_stream(session, source)
 
     def check(self, query: StreamingQuery) -> None:
-        """Look also at the source: at the broker, or whether files that were taken changed."""
+        """Check the source too: the broker's availability, or changes to ingested files."""
         if self._contact is not None:
             self._contact.look()
         if self._landing is not None:
@@ -165,17 +166,17 @@ class BronzeHop(HopQuery):
         super().check(query)
 
     def write(self, rows: DataFrame, batch: int, heads: Heads) -> None:
-        """Append a batch, after the bytes that were read were compared with the files' sizes."""
+        """Append a batch, after comparing the bytes read with the files' sizes."""
         began, begun_at = time.monotonic(), now()
         before = self.fence.admits(self.table, heads[0], batch)
         if before is None:
             return
         source = self.run.pipeline.source
         cut = isinstance(source, FilesSource) and not reads_files_whole()
-        identified = identify(placed(rows) if cut else rows, source, batch)
+        identified = identify(with_positions(rows) if cut else rows, source, batch)
         offered = self._offered(identified)
         files = self._files(offered, batch)
-        # The present moment, or the last batch's when the clock went back.
+        # ``ingested_at`` must not decrease, even if the clock went back.
         stamp, last_stamp = datetime.now(UTC), before.note.get("ingested_at")
         if last_stamp:
             stamp = max(stamp, datetime.fromisoformat(last_stamp))
@@ -207,7 +208,8 @@ class BronzeHop(HopQuery):
         try:
             append(records, self.table, note, surely_filled=count > 0)
         except FOREIGN:
-            # Name the files that changed; of one that is gone, the write's own error tells.
+            # Report changed files; a missing file raises an OSError here, and the write's own
+            # error names it.
             with suppress(OSError):
                 check_unchanged([file for file, _ in files])
             raise
@@ -219,24 +221,25 @@ class BronzeHop(HopQuery):
     def _refuse_lost(self, source: KafkaSource) -> None:
         last = last_commit(self.table)
         reached = last.note.get("offsets", {}) if last else {}
-        topics = look_at(self.run.spark, source, reached)
+        topics = describe_topics(self.run.spark, source, reached)
         if last is None or topics is None:
             return
         gone = lost(reached, last.note.get("topics", {}), topics)
         if gone:
             raise LostError(f"{self.run.pipeline.name}, hop bronze: {gone}")
-        self._topics.update({name: one.id for name, one in topics.items()})
+        self._topics.update({name: topic.id for name, topic in topics.items()})
 
     def _offsets(self, batch: int, offered: Sequence[Row]) -> dict[str, Any]:
-        """Say up to where a batch goes in which topics, what it read there and how much waits."""
+        """Return a Kafka batch's commit metadata: offsets, topics, records read and backlog."""
         source = self.run.pipeline.source
         if not isinstance(source, KafkaSource):
             return {}
         offsets = planned_offsets(self.checkpoint, batch)
-        topics = look_at(self.run.spark, source, offsets.keys()) or {}
-        for name, one in topics.items():
-            # Spark, which compares offsets alone, goes on where the new topic has grown past them.
-            if self._topics.setdefault(name, one.id) != one.id:
+        topics = describe_topics(self.run.spark, source, offsets.keys()) or {}
+        for name, topic in topics.items():
+            # Spark compares offsets alone: it would continue in a recreated topic that has grown
+            # past them.
+            if self._topics.setdefault(name, topic.id) != topic.id:
                 raise LostError(f"{self.run.pipeline.name}, hop bronze: {made_anew(name)}")
         read: dict[str, dict[str, int]] = {}
         for row in offered:
@@ -247,13 +250,13 @@ class BronzeHop(HopQuery):
             "topics": self._topics,
             "bootstrap": source.bootstrap,
             "limit": self.limit,
-            "behind": behind(offsets, {name: one.ends for name, one in topics.items()}),
+            "behind": behind(offsets, {name: topic.ends for name, topic in topics.items()}),
             "looked_at": now().isoformat(),
             "read": read,
         }
 
     def _offered(self, identified: DataFrame) -> list[Row]:
-        """Count what the source holds, in a read of its own: the books' first term."""
+        """Count the source's records in a separate read: the first term of the ledger."""
         keys = [F.col("source")]
         if isinstance(self.run.pipeline.source, KafkaSource):
             number = F.split_part("record_id", F.lit(":"), F.lit(2))
@@ -262,16 +265,16 @@ class BronzeHop(HopQuery):
 
     @cached_property
     def _measured(self) -> list[Column]:
-        """What is counted of a source's records; built once for all batches."""
+        """Aggregates over a source's records, built once for all batches."""
         counted = [
             F.count("*").alias("records"),
-            # Those of a file end with a line feed each.
+            # In a file each record ends with a line feed.
             F.sum(F.length("payload") + 1).alias("bytes"),
             fingerprint().alias("fingerprint"),
             contents().alias("contents"),
         ]
         if isinstance(self.run.pipeline.source, FilesSource):
-            # The file as it was planned, and its last row.
+            # The file's state when the batch was planned, and its last row.
             counted += [
                 F.max(SIZE).alias("size"),
                 F.max(F.unix_millis("source_timestamp")).alias("modified"),
@@ -280,7 +283,7 @@ class BronzeHop(HopQuery):
         return counted
 
     def _files(self, offered: Sequence[Row], batch: int) -> list[tuple[LandedFile, int]]:
-        """Compare what was read with the batch's files as they are now."""
+        """Return the batch's files with their records, after comparing them with what was read."""
         if not isinstance(self.run.pipeline.source, FilesSource):
             return []
         read = {place_of(row["source"]): row for row in offered}
@@ -296,22 +299,22 @@ class BronzeHop(HopQuery):
         return files
 
     def _taken_before(self, paths: Collection[str]) -> Mapping[str, LandedFile]:
-        """Find files of commits that the log lost, among those that Spark has read."""
+        """Find ingested files whose commits are no longer in bronze's log."""
         return taken_before(self.run, self.table, logged_files(self.checkpoint) & set(paths))
 
 
 def in_order(
     records: DataFrame, files: Sequence[tuple[LandedFile, int]], offered: Sequence[Row], parts: int
 ) -> DataFrame:
-    """Cut a batch of bronze into parts of equal size, older files in earlier parts.
+    """Repartition a bronze batch into parts of about equal size, older files in earlier parts.
 
-    Spark reads the largest file first. Silver may take a commit of bronze in several batches, part
-    by part: were they in Spark's order, newer events would move the watermark past older ones.
-    ``files`` are in the order of their arrival, each with its rows; each part becomes one file.
+    Silver may read a commit of bronze in several batches, part by part. In Spark's order, largest
+    file first, newer events would move the watermark past older ones. ``files`` are in order of
+    arrival, each with its row count; each part becomes one file.
     """
     if parts == 1 or len(files) < 2:
         return records.coalesce(parts)
-    # A file's part follows from the bytes that come before it.
+    # A file's part depends on the total size of the files before it.
     whole, before, part_of = max(1, sum(file.size for file, _ in files)), 0, {}
     for file, _ in files:
         part_of[file.path] = min(parts - 1, before * parts // whole)
@@ -321,14 +324,14 @@ def in_order(
     ]
     frame = from_records(records.sparkSession, places, "source string, _part int")
     together = records.join(F.broadcast(frame), on="source", how="left")
-    # No row is lost for want of a place.
+    # Rows of an unknown file go into the last part instead of being lost.
     place = F.coalesce("_part", F.lit(parts - 1))
     return together.repartitionById(parts, place).select(*records.columns)
 
 
 @dataclass(frozen=True)
 class Block:
-    """Rows of a file that one task read, from a byte on, with the numbers of first and last."""
+    """Rows of a file from byte ``start`` on, with their first and last row numbers and count."""
 
     source: str
     start: int
@@ -337,13 +340,13 @@ class Block:
     records: int
 
 
-def placed(rows: DataFrame) -> DataFrame:
-    """Add each row's place in its file, from 0, as ``_position``, where Spark cuts and packs files.
+def with_positions(rows: DataFrame) -> DataFrame:
+    """Add each row's index in its file, from 0, as ``_position``, if Spark splits and packs files.
 
-    A micro-batch's rows are read block by block: the rows of a block follow each other in one
-    partition. So a row's place in its file is its place in the block, and what the file's earlier
-    blocks hold. This reads the micro-batch once more, and holds only on the frame that the stream
-    handed over. A later read that finds more rows fails.
+    Spark reads a micro-batch block by block, and a block's rows are consecutive in one partition.
+    So a row's index is its index in the block plus the rows of the file's earlier blocks. This
+    reads the micro-batch an extra time, and is valid only on the frame that the stream passed. A
+    later read that finds more rows fails.
     """
     counted = numbered(rows)
     counts = F.min(NUMBER), F.count("*")
@@ -353,27 +356,30 @@ def placed(rows: DataFrame) -> DataFrame:
     if len(moved) < 2:
         shift = F.lit(moved[0][2] if moved else 0)
         return counted.withColumn("_position", (F.col(NUMBER) + shift).cast("string"))
-    told = [{"source": source, "_start": start, "_shift": by} for source, start, by in moved]
+    records = [{"source": source, "_start": start, "_shift": by} for source, start, by in moved]
     ddl = "source string, _start bigint, _shift bigint"
     together = counted.withColumn("_start", F.col(BLOCK)).join(
-        F.broadcast(from_records(rows.sparkSession, told, ddl)), on=["source", "_start"], how="left"
+        F.broadcast(from_records(rows.sparkSession, records, ddl)),
+        on=["source", "_start"],
+        how="left",
     )
     position = (F.col(NUMBER) + F.col("_shift")).cast("string")
     return together.withColumn("_position", position)
 
 
 def shifts(blocks: Sequence[Block]) -> list[tuple[str, int, int]]:
-    """Return by how much rows' numbers differ from their place, by a block's file and first byte.
+    """Return each block's file, first byte and offset from row number to index in the file.
 
-    A TidelakeError where a block did not come whole from one task.
+    Raises:
+        TidelakeError: Several tasks read one block.
     """
     before: dict[str, int] = defaultdict(int)
     found = []
-    for block in sorted(blocks, key=lambda one: (one.source, one.start)):
+    for block in sorted(blocks, key=lambda block: (block.source, block.start)):
         if block.last - block.first + 1 != block.records:
             raise TidelakeError(
-                f"{block.source}: the rows from byte {block.start:,} on came from several tasks, "
-                "so that their places in the file are not known. Nothing was written."
+                f"{block.source}: several tasks read the rows from byte {block.start:,} on, so "
+                "their positions in the file are unknown. Nothing was written."
             )
         found.append((block.source, block.start, before[block.source] - block.first))
         before[block.source] += block.records

@@ -1,4 +1,4 @@
-"""Checkpoint the frames that a batch reads more than once, truncating their lineage."""
+"""Checkpoint the frames that a batch reads several times, truncating their lineage."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ class CheckpointedFrames:
     with each later step, and each commit to a table replans every cached frame that read it, such
     as the verdicts that read silver.
 
-    Rows of a small batch that are checkpointed eagerly are brought to the driver, into the plan:
-    Spark then knows how few they are, and broadcasting them takes no job.
+    Eagerly checkpointed rows of a small batch become a local relation in the plan: Spark then knows
+    their number, and broadcasts them without a job.
 
-    Where the engine checkpoints no frames, each reader recomputes the rows. They come out the same,
-    because the input of a batch does not change while it is open.
+    If the engine supports no checkpoints, each reader recomputes the rows, with the same result,
+    because the input of an open batch does not change.
     """
 
     def __init__(self, *, small: bool = False, rows: int | None = None) -> None:
-        """Start without any frame.
+        """Create an empty set of frames.
 
         Args:
             small: Whether the batch easily fits into the driver's memory.
-            rows: How many it has; None where nobody knows.
+            rows: The batch's row count; None if unknown.
         """
         self._small = small
         self._is_numbered = rows is not None and rows <= NUMBERED_ROWS
@@ -45,12 +45,12 @@ class CheckpointedFrames:
         """Checkpoint a frame at once, in a job that completes its observations.
 
         Args:
-            frame: In a small batch, not many more rows than the batch has.
+            frame: In a small batch, at most about as many rows as the batch.
         """
         return self._keep(frame, at_once=True)
 
     def checkpoint_batch(self, frame: DataFrame) -> CheckpointedBatch:
-        """Keep a batch's rows: in the driver, or as soon as something reads them."""
+        """Checkpoint a batch's rows: at once if the batch is small, else with the first action."""
         if self._is_numbered:
             numbered = frame.withColumn(NUMBER, F.monotonically_increasing_id())
             kept = collected(numbered) if self._small else None
@@ -83,7 +83,7 @@ class CheckpointedFrames:
 
 
 def _uncheckpointed(frame: DataFrame, *, at_once: bool) -> DataFrame:
-    """Return the frame, which each reader recomputes; a read of its own completes observations."""
+    """Return the frame unchanged; with ``at_once`` run a job that completes its observations."""
     if at_once:
         frame.write.format("noop").mode("overwrite").save()
     return frame

@@ -1,11 +1,11 @@
-"""Validate a hop's checkpoint against the commits of its tables; write one that goes on after them.
+"""Validate a hop's checkpoint against its tables' commits; write one that resumes after them.
 
-The table is the truth: its newest note says the generation and the last closed batch. A checkpoint
-that is not exactly there, or one batch behind because the process died in between, belongs to
-another history, and writing on would double or skip a batch.
+The tables are authoritative: the newest commit's metadata has the generation and the last closed
+batch. A checkpoint must be at that batch, or one behind if the process died between the two
+commits. Any other checkpoint belongs to another history: continuing would double or skip a batch.
 
-The formats of a checkpoint's files are Spark's: a version line and JSON. The offset log has a line
-of metadata and then a line for each input.
+The file formats are Spark's: a version line and JSON. The offset log has a line of metadata and
+then a line for each source.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from tidelake.folders import Folder, remove_tree
 from tidelake.runtime.landing import LandedFile
 
 _VERSION, _NO_DATA = "v1", "-"
-# Of the offset log.
+# Lines of the offset log before the first source: version and metadata.
 _FIRST_INPUT = 2
-# No batch ends here.
-_NOWHERE: Position = (-1, -1)
+# A position at which no batch ends.
+_INVALID: Position = (-1, -1)
 
 
 @dataclass(frozen=True)
 class Fence:
-    """Admits each batch of a hop to a table exactly once, in the one generation that may write.
+    """Admits each batch to a table exactly once, and only in the current generation.
 
-    ``closed`` is the newest batch that one of its tables held when the hop was opened.
+    ``closed`` is the newest batch in any of the hop's tables when the hop was opened.
     """
 
     pipeline: str
@@ -63,23 +63,23 @@ class Fence:
         batch: int,
         until: Mapping[str, Position] | None = None,
     ) -> Commit | None:
-        """Return the commit after which a batch is the table's next; None if it holds the batch.
+        """Return the table's last commit if ``batch`` comes next; None if it holds the batch.
 
         Args:
-            table: That the batch is to be written to.
+            table: The table to write.
             last: Its newest commit of a batch.
             batch: The number of the batch.
-            until: The end of the batch in each of its inputs; None where none of them is a table.
+            until: The end of the batch in each of its inputs; None if no input is a table.
 
         Raises:
-            GenerationError: The table is at another batch, by another writer or as an old copy, or
-                it holds the batch with other rows.
+            GenerationError: The table is at another batch (another writer, or an old copy), or it
+                holds the batch with other rows.
         """
         if last is None:
-            raise self.refusal(f"{table.name} has lost the notes of its commits")
+            raise self.refusal(f"{table.name} has lost its commit metadata")
         if last.generation != self.generation:
             raise self.refusal(
-                f"{table.name} is of generation {last.generation}, this writer of {self.generation}"
+                f"{table.name} has generation {last.generation}, this writer has {self.generation}"
             )
         if last.batch == batch:
             if until is not None and positions(last) != dict(until):
@@ -87,20 +87,25 @@ class Fence:
             return None
         if last.batch == batch - 1:
             return last
-        raise self.refusal(f"{table.name} stands at batch {last.batch}, batch {batch} came")
+        raise self.refusal(f"{table.name}: expected batch {last.batch + 1}, got {batch}")
 
     def refusal(self, what: str) -> GenerationError:
-        """Say what does not fit, and which command mends it."""
+        """Build the error for a mismatch, with the command that repairs it."""
         command = f"tidelake repair {self.pipeline} --hop {self.hop}"
-        return GenerationError(what, f"Mend it with: {command}")
+        return GenerationError(what, f"Repair it with: {command}")
 
 
 def open_generation(pipeline: str, hop: Hop, tables: Sequence[Table], checkpoints: Folder) -> Fence:
-    """Find the generation in which a hop goes on, and check that its checkpoint fits.
+    """Return the fence of a hop's current generation, after checking its checkpoint.
 
-    ``tables`` are those whose commits close a batch, none of which may exist yet; ``checkpoints``
-    has one checkpoint a generation. A GenerationError where it is missing, older or of another
-    history.
+    Args:
+        pipeline: The pipeline's name.
+        hop: The hop.
+        tables: The tables whose commits close a batch; none need exist yet.
+        checkpoints: The folder with one checkpoint per generation.
+
+    Raises:
+        GenerationError: The checkpoint is missing, older or of another history.
     """
     last = {table.name: last_commit(table) for table in tables}
     notes = [commit for commit in last.values() if commit is not None]
@@ -120,9 +125,9 @@ def open_generation(pipeline: str, hop: Hop, tables: Sequence[Table], checkpoint
         if not checkpoint.exists():
             raise fence.refusal(f"{name} holds batch {batch}, but its checkpoint is gone")
         if batch == CREATION and newest > CREATION:
-            raise fence.refusal(f"{name} is new beside tables that already hold batches")
+            raise fence.refusal(f"{name} is new, but other tables already hold batches")
         raise fence.refusal(
-            f"{name} stands at batch {batch}, its checkpoint at {committed}: "
+            f"{name} is at batch {batch}, its checkpoint at {committed}: "
             "one of them is an older copy"
         )
     return fence
@@ -130,10 +135,10 @@ def open_generation(pipeline: str, hop: Hop, tables: Sequence[Table], checkpoint
 
 @dataclass(frozen=True)
 class CheckpointGuard:
-    """Compares a hop's checkpoint with its tables, and both with the tables that it follows.
+    """Compares a hop's checkpoint with the tables that it writes and the tables that it reads.
 
-    ``closing`` are the tables whose commits close a batch, ``inputs`` those that it follows, in the
-    order in which its stream names them.
+    ``closing`` are the tables whose commits close a batch, ``inputs`` those that it reads, in the
+    order of the stream's sources.
     """
 
     fence: Fence
@@ -142,7 +147,7 @@ class CheckpointGuard:
     inputs: Mapping[str, Table]
 
     def idle(self) -> frozenset[str]:
-        """Name the inputs that have no commit behind what the hop has taken."""
+        """Return the keys of the inputs without a commit after the hop's position."""
         reached = positions(last_commit(self.closing[0]))
         return frozenset(
             key
@@ -151,9 +156,9 @@ class CheckpointGuard:
         )
 
     def is_at_the_end(self) -> bool:
-        """Return whether there is nothing to take in: no row, and no batch of those it follows.
+        """Return whether the inputs hold neither unread rows nor unread batches.
 
-        A stream would close a batch without rows for a mere compaction, in every table.
+        Without this check, a mere compaction of an input would close an empty batch in every table.
         """
         notes = [last_commit(table) for table in self.closing]
         reached = positions(notes[0])
@@ -169,15 +174,15 @@ class CheckpointGuard:
         return True
 
     def planned(self, batch: int, reached: Mapping[str, Position]) -> dict[str, Position]:
-        """Return the end of a batch in each input; Spark writes its offsets before it runs.
+        """Return the planned end of a batch in each input, from Spark's offset log.
 
         Args:
             batch: The number of the batch.
             reached: The end of the last committed batch in each input; empty before the first.
 
         Raises:
-            GenerationError: The end lies before what the table holds, or after what the input
-                holds: rows would be taken twice, or never.
+            GenerationError: The end is before the last committed batch or after the input's newest
+                commit: rows would be read twice or never.
         """
         ends = planned_positions(self.checkpoint, batch, len(self.inputs))
         if len(ends) != len(self.inputs):
@@ -186,29 +191,30 @@ class CheckpointGuard:
         for key, table in self.inputs.items():
             if table.store.takes_whole_commits and until[key][1] >= 0:
                 raise self.fence.refusal(
-                    f"its checkpoint lets batch {batch} end inside a commit of {table.name}"
+                    f"its checkpoint ends batch {batch} inside a commit of {table.name}"
                 )
         for key, start in reached.items():
             followed, end = self.inputs.get(key), until.get(key)
             if followed and end and not start <= end <= (newest_version(followed) + 1, -1):
                 raise self.fence.refusal(
-                    f"its checkpoint lets batch {batch} end at version {end[0]} of {followed.name}"
+                    f"its checkpoint ends batch {batch} at version {end[0]} of {followed.name}, "
+                    "which is before the last committed batch or after the newest version"
                 )
         return until
 
     def sizes(
         self, reached: Mapping[str, Position], until: Mapping[str, Position]
     ) -> dict[str, tuple[int, int]]:
-        """Return the rows, by Delta's statistics, and bytes of a batch, by input."""
+        """Return each input's rows (by Delta's statistics) and bytes in a batch."""
         return {
             key: size_between(table, reached.get(key, BEGINNING), until[key])
             for key, table in self.inputs.items()
         }
 
     def taken(self, before: Commit | None, batch: int) -> tuple[int, int] | None:
-        """Return how many bytes a closed batch took after a commit, and how many still wait.
+        """Return the bytes that a batch read after the commit ``before``, and the unread bytes.
 
-        Of the largest input, since Delta's limit holds for each; None without any.
+        Each is the maximum over the inputs, since Delta's limit applies to each; None without any.
         """
         if not self.inputs:
             return None
@@ -219,9 +225,9 @@ class CheckpointGuard:
         return max(sizes), max(bytes_between(table, end) for (_, table), end in inputs)
 
     def offset_mismatch(self, closed: Commit) -> str:
-        """Describe how the offsets of a table's newest batch differ from its commit, if they do."""
-        told = positions(closed)
-        if not told or set(told) != set(self.inputs):
+        """Describe how the checkpoint differs from a table's newest commit, or return ""."""
+        committed = positions(closed)
+        if not committed or set(committed) != set(self.inputs):
             return ""
         lines = _inputs(self.checkpoint, closed.batch)
         if len(lines) != len(self.inputs):
@@ -229,17 +235,17 @@ class CheckpointGuard:
         for (key, table), line in zip(self.inputs.items(), lines, strict=True):
             known = None if line == _NO_DATA else json.loads(line)["reservoirId"]
             if known and table.store.id not in (None, known):
-                return f"{table.name} is another table now than the one that was read"
+                return f"{table.name} was recreated: it is not the table that was read"
             position = _position(line)
-            if told[key] != position:
+            if committed[key] != position:
                 return (
-                    f"its checkpoint stands at version {position[0]} of {table.name}, "
-                    f"batch {closed.batch} ended at version {told[key][0]}"
+                    f"its checkpoint is at version {position[0]} of {table.name}, "
+                    f"but batch {closed.batch} ended at version {committed[key][0]}"
                 )
         return ""
 
     def refuse_mismatch(self, mismatch: Callable[[Commit], str]) -> None:
-        """Raise a GenerationError where the checkpoint would skip rows, or take some twice."""
+        """Raise a GenerationError if the checkpoint would skip rows or read some twice."""
         for table in self.closing:
             closed = last_commit(table)
             if closed is None or closed.batch <= CREATION:
@@ -249,7 +255,7 @@ class CheckpointGuard:
                 raise self.fence.refusal(f"{self.fence.pipeline}, hop {self.fence.hop}: {problem}")
 
     def refuse_rewritten(self) -> None:
-        """Raise a GenerationError where rows that were read may have changed since."""
+        """Raise a GenerationError if an input's rows may have changed after they were read."""
         reached = positions(last_commit(self.closing[0]))
         for key, table in self.inputs.items():
             position = reached.get(key, BEGINNING)
@@ -258,13 +264,13 @@ class CheckpointGuard:
             version = rewritten_after(table, position) if table.exists else None
             if version is not None:
                 raise self.fence.refusal(
-                    f"version {version} of {table.name} took out or replaced rows "
+                    f"version {version} of {table.name} deleted or replaced rows "
                     f"that hop {self.fence.hop} may have read"
                 )
 
 
 def planned_positions(checkpoint: Folder, batch: int, inputs: int) -> list[Position]:
-    """Read how far a planned micro-batch goes in each followed table, in the stream's order."""
+    """Read a planned micro-batch's end in each input table, in the order of the sources."""
     return [_position(line) for line in _inputs(checkpoint, batch)[:inputs]]
 
 
@@ -274,21 +280,20 @@ def _inputs(checkpoint: Folder, batch: int) -> list[str]:
 
 
 def _position(line: str) -> Position:
-    # An input without any data yet has a dash.
     if line == _NO_DATA:
         return BEGINNING
     offset = json.loads(line)
-    # Ours begin with the first commit, never with a snapshot.
+    # Tidelake's streams start at the first commit, never with a snapshot.
     if offset.get("isStartingVersion"):
-        return _NOWHERE
+        return _INVALID
     return int(offset["reservoirVersion"]), int(offset["index"])
 
 
 def unreadable(checkpoint: Folder, closed: int) -> str:
-    """Say which file of a checkpoint is missing or is not what Spark wrote; empty for none.
+    """Return which file of a checkpoint is missing or corrupt, and how; empty for none.
 
-    Looks at what a query reads when it starts: who it is, and its batches around the one that the
-    hop's table closed last.
+    Checks the files that a query reads at its start: ``metadata``, and the offsets and commits
+    from the batch before ``closed``, the last one in the hop's table.
     """
     wanted = [checkpoint / "metadata"]
     for log in ("offsets", "commits"):
@@ -297,7 +302,7 @@ def unreadable(checkpoint: Folder, closed: int) -> str:
         wanted += [checkpoint / log / str(n) for n in range(first, last + 1) if n >= 0]
     wanted.append(checkpoint / "offsets" / str(closed))
     for file in wanted:
-        problem = _broken(file)
+        problem = _corruption(file)
         if problem:
             return f"{file.parent.name}/{file.name} of its checkpoint {problem}"
     return ""
@@ -309,8 +314,8 @@ def _newest(folder: Folder) -> int:
     return max(numbers, default=CREATION)
 
 
-def _broken(file: Folder) -> str:
-    """Say what is wrong with a file of JSON objects, one a line; a log has its version first."""
+def _corruption(file: Folder) -> str:
+    """Return what is wrong with a checkpoint file: JSON lines, in a log after a version line."""
     if not file.exists():
         return "is missing"
     try:
@@ -318,7 +323,7 @@ def _broken(file: Folder) -> str:
         is_log = file.name != "metadata"
         objects = lines[1:] if is_log else lines
         whole = bool(objects) and (not is_log or lines[0] == _VERSION)
-        # What follows the first is each source's own: an object, or a number.
+        # Later lines have the format of each source: an object, or a number.
         first, *_ = [json.loads(line) for line in objects if line != _NO_DATA] or [None]
     except ValueError:
         return "cannot be read"
@@ -328,16 +333,16 @@ def _broken(file: Folder) -> str:
 def prepare(
     folder: Folder, batch: int, offsets: Sequence[str], *, files: Sequence[str] = ()
 ) -> None:
-    """Write a checkpoint whose last closed batch is given, so that a query goes on after it.
+    """Write a checkpoint from which a query resumes after a given batch.
 
-    Its metadata comes last: a checkpoint without is refused. And no table names the generation
-    until the checkpoint is whole, so that an interrupted repair leaves nothing that counts.
+    The metadata is written last, since a checkpoint without it is refused. No table names the
+    generation until the checkpoint is complete, so an interrupted repair has no effect.
 
     Args:
-        folder: The generation's checkpoint; what an interrupted repair left there is replaced.
+        folder: The generation's checkpoint; remains of an interrupted repair are replaced.
         batch: The last closed batch, at least 1; -1 leaves the checkpoint to the query.
-        offsets: One line an input, in the order in which the stream names them.
-        files: Entries of the file source's log, if the input is one.
+        offsets: One line per source, in the stream's order.
+        files: Entries of the source log, for a file source.
     """
     remove_tree(folder)
     folder.mkdir(parents=True)
@@ -345,9 +350,9 @@ def prepare(
         return
     state = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}})
     done = json.dumps({"nextBatchWatermarkMs": 0})
-    # A query that starts asks its sources for the last batch once more, from the end of the one
-    # before it. Both end alike, so that nothing is read again. An offset is written with its
-    # commit, so that the query takes the batch as done.
+    # At its start a query requests the last batch from its sources again, from the end of the one
+    # before. Both get the same end, so that no row is read again, and both get a commit, so that
+    # the query treats them as done.
     written = {
         **{f"offsets/{number}": [_VERSION, state, *offsets] for number in (batch - 1, batch)},
         **{f"commits/{number}": [_VERSION, done] for number in (batch - 1, batch)},
@@ -361,7 +366,7 @@ def prepare(
 
 
 def delta_offset(table_id: str, position: Position) -> str:
-    """Write a position in a Delta table as its stream's offset."""
+    """Format a position in a Delta table as an offset of Delta's streaming source."""
     version, index = position
     return json.dumps(
         {
@@ -375,5 +380,5 @@ def delta_offset(table_id: str, position: Position) -> str:
 
 
 def file_entry(uri: str, file: LandedFile) -> str:
-    """Write a file that was taken, listed by Spark at ``uri``, as an entry of the source's log."""
+    """Format an ingested file, listed by Spark at ``uri``, as an entry of the file source's log."""
     return json.dumps({"path": uri, "timestamp": file.modified, "batchId": 0})

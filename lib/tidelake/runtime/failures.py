@@ -1,4 +1,4 @@
-"""Name what stopped a step of a run: which pipeline, which step, what the machine lacked."""
+"""Convert errors of Spark, the JVM and the system: name pipeline, step and cause."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from tidelake.visible import HEAD, kind_of, visible
 if TYPE_CHECKING:
     from tidelake.runtime.hop import Run
 
-# What Python, Spark and the JVM raise when the machine lets them down.
+# What Python, Spark and the JVM raise on failures of the machine.
 FOREIGN = (PySparkException, BridgeError, OSError)
-_AGAIN = "Nothing of the open batch counts; the next run repeats it."
-# In the system's words, whichever library passes them on.
+_RETRY = "The uncommitted batch will be retried by the next run."
+# By the operating system's message, which all libraries pass on.
 _REMEDIES = {
     "No space left on device": "Free some space, or move the root to a larger disk",
     "Disk quota exceeded": "Free some space, or ask for a larger quota",
@@ -38,18 +38,18 @@ _REMEDIES = {
     "Operation not permitted": "Give this user the right to read and write there",
     "Too many open files": "Raise the limit on open files (ulimit -n)",
 }
-# What Spark's Kafka source says when it finds fewer records than it was told of.
+# Message of Spark's Kafka source when records in its offset range are missing.
 _LOST = re.compile(
     HEAD + r"Some data may have been lost[^\n]*\n\s*(?:Reason: )?([^\n]*)", re.MULTILINE
 )
-# What Kafka's clients say when they have waited for a broker long enough.
+# Messages of Kafka's clients after a timeout.
 _AWAY = re.compile(
     HEAD + r"(?:org\.apache\.kafka\.common\.errors\."
     r"(?:Timeout|Disconnect|Network|\w*NotAvailable|NotLeaderOrFollower)Exception: ([^\n]*)"
     r"|(Cannot fetch record for offset [^\n]*))",
     re.MULTILINE,
 )
-# What the readers of an object store say when it is away, or does not let them in.
+# Messages of object store clients when the store is unreachable or refuses access.
 _STORE = re.compile(
     HEAD + r"((?:Could not connect to the endpoint|(?:Connect|Read) timeout on endpoint"
     r"|software\.amazon\.awssdk\.[\w.]*(?<!NoSuchKey)Exception: "
@@ -57,9 +57,9 @@ _STORE = re.compile(
     re.MULTILINE,
 )
 _REASON = re.compile("|".join(map(re.escape, _REMEDIES)))
-# Java names the file before the reason, in a message of its own.
+# Java's messages have the form: file (reason).
 _FILE = re.compile(rf"{HEAD}([^\s'\"]+) \((?:{_REASON.pattern})\)", re.MULTILINE)
-# The file that is gone, as Spark's readers and Hadoop's file systems name it.
+# The missing file in messages of Spark's readers and Hadoop's file systems.
 _GONE = re.compile(
     rf"{HEAD}(?:\[[A-Z_.]*FILE_NOT_EXIST\][^'\"\n]*? |File )((?:[a-z0-9]+:)?/[^\s'\"]+)",
     re.MULTILINE,
@@ -68,66 +68,70 @@ _GONE = re.compile(
 
 @contextmanager
 def naming(run: Run, step: str) -> Iterator[None]:
-    """Let what stops a step outside of its batches be named as well, as a TidelakeError."""
+    """Convert foreign errors in the block into a TidelakeError that names pipeline and step."""
     try:
         yield
     except FOREIGN as error:
-        # Asked to stop, a run is cut short anywhere, and nothing is wrong.
+        # A requested stop interrupts a run anywhere: its errors are no failures.
         if run.stop.is_set():
             raise
         raise named(error, f"{run.pipeline.name}, {step}") from error
 
 
 def named(error: Exception, place: str, *, gone: str = "") -> TidelakeError:
-    """Name what stopped a step: the failures that users meet by their own error.
+    """Convert an error into a TidelakeError, with a specific class for known failures.
 
-    ``gone``: what it means when a file does not exist; empty: a file of the source changed.
+    Args:
+        error: What stopped the step.
+        place: Pipeline and step, which begin the message.
+        gone: What a missing file means; empty: a file of the source changed.
     """
-    told = told_by(error)
-    reason = _REASON.search(told)
+    text = error_text(error)
+    reason = _REASON.search(text)
     if reason is not None:
-        file = _FILE.search(told)
+        file = _FILE.search(text)
         what = f"{visible(file[1])} ({reason[0]})" if file else reason[0]
-        remedy = f"{_REMEDIES[reason[0]]}, then run again. {_AGAIN}"
+        remedy = f"{_REMEDIES[reason[0]]}, then run again. {_RETRY}"
         return TidelakeError(f"{place} stopped: {what}\n{remedy}")
-    records = _LOST.search(told)
+    records = _LOST.search(text)
     if records is not None:
         return LostError(f"{place}: records of a topic are gone. {visible(records[1])}")
-    away = _out_of_reach(told, place)
+    away = _out_of_reach(text, place)
     if away is not None:
         return away
-    if "FILE_NOT_EXIST" in told or "FileNotFoundException" in told:
-        file = _GONE.search(told)
+    if "FILE_NOT_EXIST" in text or "FileNotFoundException" in text:
+        file = _GONE.search(text)
         what = f"{kind_of(error)}: {visible(file[1])}" if file else kind_of(error)
         if gone:
             return RefusedError(f"{place}: {gone}\n{what}")
         return SourceChangedError([f"{place}: {what}"], taken=False)
     log = kept_log(error)
     return TidelakeError(
-        f"{place} stopped: {kind_of(error)}\n{_AGAIN} All of its words, values among them: {log}"
+        f"{place} stopped: {kind_of(error)}\n{_RETRY} The full message, which may contain values: "
+        f"{log}"
     )
 
 
-def _out_of_reach(told: str, place: str) -> TidelakeError | None:
-    """Name a broker or a store that does not answer; None where neither is to blame."""
-    broker = _AWAY.search(told)
+def _out_of_reach(text: str, place: str) -> TidelakeError | None:
+    """Return the error for an unreachable broker or object store; None for other failures."""
+    broker = _AWAY.search(text)
     if broker is not None:
         return SourceError(
             f"{place} stopped: the Kafka broker does not answer: "
             f"{visible(broker[1] or broker[2])}\n"
-            f"Look at it, then run again. {_AGAIN}"
+            f"Look at it, then run again. {_RETRY}"
         )
-    store = _STORE.search(told)
+    store = _STORE.search(text)
     if store is not None:
         return MachineError(
             f"{place} stopped: the object store: {visible(store[1])[:300]}\n"
-            f"Look at it, at AWS_ENDPOINT_URL and at who asks, then run again. {_AGAIN}"
+            f"Check the store, AWS_ENDPOINT_URL and the credentials, then run again. {_RETRY}"
         )
     return None
 
 
-def told_by(error: BaseException) -> str:
-    """Give what an error says, and what the errors say that caused it."""
+def error_text(error: BaseException) -> str:
+    """Return the text of an error and of the errors that caused it."""
     found: BaseException | None = error
     texts = []
     while found is not None:
@@ -136,11 +140,11 @@ def told_by(error: BaseException) -> str:
     return "\n".join(texts)
 
 
-def swept(pipeline: str, hop: Hop) -> str:
-    """Say what it means, and what to do, when a file of a table that a hop follows is gone."""
+def vacuum_refusal(pipeline: str, hop: Hop) -> str:
+    """Return the message for a missing file of a hop's input table, with the remedy."""
     start = " --from silver" if hop == "gold" else ""
     return (
-        "a file of a table that it follows is gone, by a VACUUM with too little retention. "
-        f"Compute the tables anew with: tidelake backfill run {pipeline}{start}, then: "
+        "a file of a table that it reads is gone: VACUUM ran with too short a retention. "
+        f"Rebuild the tables with: tidelake backfill run {pipeline}{start}, then: "
         f"tidelake backfill promote {pipeline}"
     )

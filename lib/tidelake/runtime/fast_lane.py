@@ -1,6 +1,7 @@
 """The fast lane: alerts within milliseconds, which the tables confirm or retract later.
 
-A stream cannot ask the tables, so it reads a small copy of what they know of each key.
+Real-time mode keeps no state and cannot query the tables, so the stream joins a small copy of each
+key's features.
 """
 
 from __future__ import annotations
@@ -48,16 +49,16 @@ from tidelake.visible import kind_of
 VERDICTS = ("confirmed", "retracted", "open", "missed")
 _EVENT, _SENT, _ALERTED = "alerted_event", "sent_at", "alerted_at"
 _POLL_SECONDS = 1
-# Longer than it takes to plan a batch, on any machine that could keep up.
-_APART = timedelta(seconds=30)
+# Maximum delay between the starts of two streams: longer than planning a batch takes.
+_MAX_DELAY = timedelta(seconds=30)
 
 
 @dataclass(frozen=True)
 class Knowledge:
-    """What the tables know of each key, in a Delta table of its own at ``path``.
+    """A copy of each key's features, in a Delta table at ``path``.
 
-    A stream's plan sees a new version of a Delta table with its next batch. The copy is one row a
-    key: the stream stands still while it is read and broadcast.
+    A stream reads a new version of a Delta table with its next batch. The copy has one row per key,
+    since the stream pauses while it is read and broadcast.
     """
 
     run: Run
@@ -65,14 +66,14 @@ class Knowledge:
     path: Folder
 
     def refresh(self) -> None:
-        """Write the copy anew."""
+        """Overwrite the copy from the current tables."""
         spark, lake, detection = self.run.spark, self.run.lake, self.detection
         silver = lake.silver(self.run.pipeline.name)
         hours = load(spark, lake.gold(detection.features))
         newest = hours.agg(F.max(F.unix_micros("window_start"))).collect()[0][0]
         now = from_micros(newest) or FIRST_INSTANT
         partitions = SilverNote.of(last_commit(silver)).partitions.values()
-        times = [one.max_event_time for one in partitions if one.max_event_time is not None]
+        times = [p.max_event_time for p in partitions if p.max_event_time is not None]
         burst = detection.burst.within if detection.burst else timedelta(0)
         recent_since = back(max(times, default=FIRST_INSTANT), burst)
         rows = known(
@@ -84,12 +85,12 @@ class Knowledge:
         rows.coalesce(1).write.format("delta").mode("overwrite").save(str(self.path))
 
     def read(self) -> DataFrame:
-        """Read the copy; as part of a stream, with each batch anew."""
+        """Read the copy; in a stream, each batch reads the newest version."""
         return self.run.spark.read.format("delta").load(str(self.path))
 
     @contextmanager
     def kept_fresh(self, every: timedelta) -> Iterator[None]:
-        """Refresh now and then until the work ends; where that fails the last copy stays."""
+        """Refresh at an interval in a thread while the block runs; a failure keeps the old copy."""
         ended = threading.Event()
 
         def work() -> None:
@@ -99,7 +100,7 @@ class Knowledge:
                 except FOREIGN as error:
                     if not ended.is_set():
                         self.run.progress.say(
-                            f"what is known of keys was not read anew: {kind_of(error)}"
+                            f"refreshing the features failed, the old copy stays: {kind_of(error)}"
                         )
 
         thread = threading.Thread(target=work, daemon=True, name="knowledge")
@@ -113,7 +114,7 @@ class Knowledge:
 
 @dataclass(frozen=True)
 class Lane:
-    """One stream of alerts from the source, beside the hops."""
+    """Streams that read the source directly and send alerts, independent of the hops."""
 
     run: Run
     detection: Detection
@@ -121,65 +122,70 @@ class Lane:
 
     @property
     def folder(self) -> Folder:
-        """What the lane keeps."""
+        """The lane's folder: checkpoints, the copy of the features and alerts in files."""
         return self.run.lake.fast(self.detection.name)
 
     @property
     def target(self) -> str:
-        """Where alerts go, in words."""
+        """The sink of the alerts, for messages."""
         source = self.run.pipeline.source
         if isinstance(source, KafkaSource):
             return f"topic {self.fast.topic} at {source.bootstrap}"
         return f"files under {self.folder / 'alerts'}"
 
     def go(self) -> None:
-        """Run until asked to stop: a KeyboardInterrupt. A TidelakeError names what stopped it."""
+        """Run until the user asks to stop.
+
+        Raises:
+            KeyboardInterrupt: The run was asked to stop.
+            TidelakeError: The lane cannot start, or failed.
+        """
         self._refuse()
         knowledge = Knowledge(self.run, self.detection, self.folder / "known")
         try:
             knowledge.refresh()
             with knowledge.kept_fresh(self.fast.refresh / 2):
-                self._follow(knowledge)
+                self._run_streams(knowledge)
         except FOREIGN as error:
             if self.run.stop.is_set():
                 raise KeyboardInterrupt from None
             raise self._named(error) from error
         finally:
-            # The next one begins with its own; nothing of a key stays behind.
+            # The next run writes its own copy, and no data of a key is left behind.
             remove_tree(knowledge.path)
 
     def _refuse(self) -> None:
         pipeline, features = self.run.pipeline, self.detection.features
         if not runs_until_stopped():
             raise UsageError(
-                "a fast lane needs a session of its own, not one through Spark Connect. "
+                "a fast lane needs its own Spark session and cannot run through Spark Connect. "
                 "Give the environment a master, and unset SPARK_REMOTE."
             )
         if pipeline.enrich:
-            raise NotBuiltError(f"{pipeline.file}: a fast lane beside enrich")
+            raise NotBuiltError(f"{pipeline.file}: a fast lane with enrich")
         if pipeline.reads_avro:
             raise NotBuiltError(f"{pipeline.file}: a fast lane over Avro")
         if isinstance(pipeline.source, KafkaSource):
             refuse_unreachable(pipeline.source.bootstrap)
         elif not isinstance(pipeline.source, FilesSource):
             raise UsageError(
-                f"a fast lane follows topics or files, and the source of {pipeline.name} is "
+                f"a fast lane reads topics or files, but the source of {pipeline.name} is of kind "
                 f"{pipeline.source.kind}"
             )
         if not self.run.lake.gold(features).exists:
             raise UsageError(
-                f"gold.{features} does not exist yet, and the rules look back at "
-                f"it. Fill it with: tidelake run {pipeline.name}"
+                f"gold.{features} does not exist yet, and the rules need it. "
+                f"Fill it with: tidelake run {pipeline.name}"
             )
 
-    def _started(self, knowledge: Knowledge, number: int) -> StreamingQuery:
+    def _start_stream(self, knowledge: Knowledge, number: int) -> StreamingQuery:
         alerts = to_fast_alerts(self._events(), knowledge.read(), self.detection)
         seconds = round(self.fast.refresh.total_seconds())
         trigger: dict[str, Any] = {"realTime": f"{seconds} seconds"}
         if self.why_not():
             trigger = {"processingTime": "0 seconds"}
         return (
-            self._into(alerts)
+            self._writer(alerts)
             .queryName(f"{self.run.pipeline.name}-fast-{number}")
             .option("checkpointLocation", str(self.folder / f"checkpoint-{number}"))
             .trigger(**trigger)
@@ -187,7 +193,7 @@ class Lane:
         )
 
     def why_not(self) -> str:
-        """Say why Spark's real-time mode is not to be had; empty where it is."""
+        """Return why Spark's real-time mode is unavailable; empty if it is available."""
         if not isinstance(self.run.pipeline.source, KafkaSource):
             return "Real-time mode needs Kafka"
         if "realTime" not in inspect.signature(DataStreamWriter.trigger).parameters:
@@ -195,7 +201,7 @@ class Lane:
         return ""
 
     def _events(self) -> DataFrame:
-        """Read the source loosely; it begins with the newest."""
+        """Stream the source's events from its newest record on, with lenient parsing."""
         source = self.run.pipeline.source
         if isinstance(source, KafkaSource):
             newest = {"starting": "latest", "max_offsets_per_trigger": None, "min_partitions": None}
@@ -203,15 +209,15 @@ class Lane:
         records = read_stream(self.run.spark, source).withColumns(
             {
                 "record_id": F.lit(None).cast("string"),
-                # When it arrived at the source: a batch may last for minutes.
+                # The arrival at the source, not the batch's start: a batch may last for minutes.
                 "ingested_at": F.col("source_timestamp"),
                 "ingest_date": F.to_date("source_timestamp"),
             }
         )
-        events = lenient_parse(records, self.run.pipeline, self.detection.looks_at)
+        events = lenient_parse(records, self.run.pipeline, self.detection.used_columns)
         return events.withColumnRenamed("ingested_at", "sent_at")
 
-    def _into(self, alerts: DataFrame) -> DataStreamWriter:
+    def _writer(self, alerts: DataFrame) -> DataStreamWriter:
         source = self.run.pipeline.source
         message = F.to_json(F.struct("*"), {"ignoreNullFields": "false"})
         if isinstance(source, KafkaSource):
@@ -222,27 +228,27 @@ class Lane:
         rows = alerts.select(message.alias("value"))
         return rows.writeStream.format("text").option("path", str(self.folder / "alerts"))
 
-    def _follow(self, knowledge: Knowledge) -> None:
-        """Start the streams one after the other, wait, and tell what each batch took.
+    def _run_streams(self, knowledge: Knowledge) -> None:
+        """Start the streams, staggered, then report their batches until asked to stop.
 
-        A stream stands still between two batches, while it makes the plan of the next. So there
-        are two, whose batches begin at different times: the other one goes on.
+        A stream pauses between two batches, while it plans the next one. So two streams run, whose
+        batches start at different times.
         """
         say, why_not = self.run.progress.say, self.why_not()
         if why_not:
             say(f"{why_not}: short micro-batches instead")
         streams = 1 if why_not else self.fast.streams
-        apart = min(self.fast.refresh / 2, _APART).total_seconds()
-        queries, told = [self._started(knowledge, 0)], [-1] * streams
-        due = time.monotonic() + apart
+        delay = min(self.fast.refresh / 2, _MAX_DELAY).total_seconds()
+        queries, reported = [self._start_stream(knowledge, 0)], [-1] * streams
+        due = time.monotonic() + delay
         say(f"Fast lane of {self.detection.name}: alerts go to {self.target}")
         try:
             while not self.run.stop.is_set():
                 if len(queries) < streams and time.monotonic() >= due:
-                    queries.append(self._started(knowledge, len(queries)))
+                    queries.append(self._start_stream(knowledge, len(queries)))
                 for number, query in enumerate(queries):
                     query.awaitTermination(_POLL_SECONDS)
-                    told[number] = self._tell(query, told[number])
+                    reported[number] = self._report(query, reported[number])
             raise KeyboardInterrupt
         except StreamingQueryException as error:
             raise self._named(error) from error
@@ -250,16 +256,16 @@ class Lane:
             for query in queries:
                 query.stop()
 
-    def _tell(self, query: StreamingQuery, told: int) -> int:
-        """Say what the newest batch took, if it is another than the one that was told."""
+    def _report(self, query: StreamingQuery, reported: int) -> int:
+        """Report a query's newest batch if it is newer than ``reported``; return its number."""
         progress = query.lastProgress
-        if progress is None or progress["batchId"] <= told:
-            return told
+        if progress is None or progress["batchId"] <= reported:
+            return reported
         if progress["numInputRows"]:
-            still = progress["durationMs"].get("queryPlanning", 0) / 1000
+            planning = progress["durationMs"].get("queryPlanning", 0) / 1000
             self.run.progress.say(
                 f"fast    batch {progress['batchId']:4}  {progress['numInputRows']:>9,} rows  "
-                f"planned in {still:.1f} s"
+                f"planned in {planning:.1f} s"
             )
         return int(progress["batchId"])
 
@@ -269,18 +275,18 @@ class Lane:
 
 @dataclass(frozen=True)
 class Reconciled:
-    """What became of the alerts: a table with a row for each, and counts by rule and verdict."""
+    """The reconciled table, with one row per alert, and its counts by rule and verdict."""
 
     table: str
     counts: dict[str, dict[str, int]]
 
 
 def reconcile(run: Run, detection: Detection, fast: FastLane) -> Reconciled:
-    """Judge every alert of the fast lane by what the tables hold now.
+    """Compare the fast lane's alerts with the exact alerts, and overwrite the reconciled table.
 
-    ``confirmed``: the tables have it too. ``retracted``: they have taken in its event and do not
-    have it, or the event was refused. ``open``: its event is not decided yet. ``missed``: only the
-    tables have it. What arrives later may change a verdict; the table is written anew.
+    ``confirmed``: the exact table has the alert too. ``retracted``: its event was processed without
+    an exact alert, or quarantined, or late. ``open``: its event is not processed yet. ``missed``:
+    only the exact table has the alert. Later events may change a verdict.
     """
     lake = run.lake
     exact_table, sent_table = lake.gold(detection.name), lake.silver(fast.pipeline)
@@ -289,9 +295,9 @@ def reconcile(run: Run, detection: Detection, fast: FastLane) -> Reconciled:
             raise UsageError(
                 f"{table.name} does not exist yet. Fill it with: tidelake run {pipeline}"
             )
-    sent = _first_of_each(load(run.spark, sent_table), detection, fast)
+    sent = _first_alerts(load(run.spark, sent_table), detection, fast)
     exact = load(run.spark, exact_table)
-    judged = _judged(sent, exact, _decided(run, exact_table), detection)
+    judged = _with_verdicts(sent, exact, _decided(run, exact_table), detection)
     reconciled = lake.table(f"{exact_table.name}__reconciled")
     append(judged, reconciled, {"reconciled": detection.name}, replaces=True)
     counted = load(run.spark, reconciled).groupBy(RULE, "verdict").count().collect()
@@ -302,8 +308,8 @@ def reconcile(run: Run, detection: Detection, fast: FastLane) -> Reconciled:
     return Reconciled(reconciled.name, counts)
 
 
-def _first_of_each(sent: DataFrame, detection: Detection, fast: FastLane) -> DataFrame:
-    """Take the first alert of each event and rule; the pipeline may select other columns."""
+def _first_alerts(sent: DataFrame, detection: Detection, fast: FastLane) -> DataFrame:
+    """Return the first alert of each event and rule; a UsageError if columns are missing."""
     needed = (RULE, _EVENT, EVIDENCE, _SENT, _ALERTED, *detection.keys)
     missing = [name for name in needed if name not in sent.columns]
     if missing:
@@ -311,8 +317,8 @@ def _first_of_each(sent: DataFrame, detection: Detection, fast: FastLane) -> Dat
             f"silver.{fast.pipeline} has no column {', '.join(missing)}: name it under "
             f"event.select of the pipeline {fast.pipeline}"
         )
-    told = F.struct(_ALERTED, "record_id", "event_time", EVIDENCE, _SENT, *detection.keys)
-    first = sent.groupBy(F.col(_EVENT).alias("event_id"), RULE).agg(F.min(told).alias("_first"))
+    alert = F.struct(_ALERTED, "record_id", "event_time", EVIDENCE, _SENT, *detection.keys)
+    first = sent.groupBy(F.col(_EVENT).alias("event_id"), RULE).agg(F.min(alert).alias("_first"))
     return first.select(
         "event_id",
         RULE,
@@ -325,7 +331,7 @@ def _first_of_each(sent: DataFrame, detection: Detection, fast: FastLane) -> Dat
 
 
 def _decided(run: Run, exact: Table) -> DataFrame:
-    """Give the ids of events that gold has taken in, and of those that silver refused."""
+    """Return the ids of events that gold has processed, or that are quarantined or late."""
     tables = inputs_of(run.lake, run.pipeline)
     reached = positions(last_commit(exact))
     until = {key: reached.get(key, BEGINNING) for key in tables}
@@ -337,7 +343,7 @@ def _decided(run: Run, exact: Table) -> DataFrame:
     return ids.distinct().withColumn("_decided", F.lit(True))
 
 
-def _judged(
+def _with_verdicts(
     sent: DataFrame, exact: DataFrame, decided: DataFrame, detection: Detection
 ) -> DataFrame:
     known = exact.select(

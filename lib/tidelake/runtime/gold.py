@@ -48,17 +48,17 @@ from tidelake.spark.engine import fitted, slots_of
 from tidelake.spark.internals import moved
 from tidelake.spark.tuning import is_small
 
-# How often a batch is merged again after a compaction got in between.
+# How often a merge is attempted when concurrent compactions conflict with it.
 _TRIES = 5
 
 
 class GoldHop(HopQuery):
-    """Merges silver's new events into the gold tables."""
+    """The streaming query that merges silver's new events into the gold tables."""
 
     hop = "gold"
 
     def __init__(self, run: Run, *, creates: bool = True, fence: Fence | None = None) -> None:
-        """Find the tables and what they follow; then as every hop."""
+        """Find the gold tables and their inputs, then open the hop; see :class:`HopQuery`."""
         self._targets = targets_of(run.lake, run.pipeline)
         self._inputs = inputs_of(run.lake, run.pipeline)
         self._sessions: SessionPool | None = None
@@ -66,20 +66,20 @@ class GoldHop(HopQuery):
 
     @property
     def most(self) -> int:
-        """The environment's limit."""
+        """The environment's ``gold_bytes`` limit."""
         return bytes_of(self.run.environment.limits.gold_bytes)
 
     def closing_tables(self) -> list[Table]:
-        """Each gold table closes a batch for itself."""
+        """List the gold tables, each of which closes a batch by its own commit."""
         return [target.table for target in self._targets]
 
     def compacted(self, spark: SparkSession) -> list[Table]:
-        """Without deletion vectors a merge would copy the large files that this makes."""
+        """List the tables with deletion vectors; in others merges would rewrite large files."""
         return [table for table in self.closing_tables() if has_vectors(spark, table)]
 
     @property
     def inputs(self) -> dict[str, Table]:
-        """Gold's tables follow silver, all from one position."""
+        """The silver tables that all gold tables read, from one position each."""
         return self._inputs
 
     def create_tables(self) -> None:
@@ -99,14 +99,14 @@ class GoldHop(HopQuery):
                 self.run.spark,
                 target.table,
                 target_schema(self.run, target),
-                # Where a merge carries no note, rows of an uncommitted batch are of this one.
+                # A merge without commit metadata is attributed to this commit's generation.
                 {**self.creation_note(), **definition_note(target.kind.definition)},
                 meaning=meaning_of(self.run.pipeline, target.table.name),
                 freedom=GOLD_FREEDOM,
             )
 
     def stream(self) -> DataFrame:
-        """Follow silver from its first commit on, in the columns that gold reads."""
+        """Stream silver from its first commit, with the columns that gold reads."""
         return open_stream(
             self.run.spark,
             self._inputs,
@@ -120,7 +120,7 @@ class GoldHop(HopQuery):
         began = time.monotonic()
         reached = positions(heads[0])
         until = self.guard.planned(batch, reached)
-        # A table may hold the batch already: the run before ended between two of them.
+        # A table may hold the batch already, if the previous run ended between two tables.
         admitted = [
             (target, last)
             for target, head in zip(self._targets, heads, strict=True)
@@ -136,7 +136,7 @@ class GoldHop(HopQuery):
         if self._sessions is None:
             self._sessions = SessionPool(rows.sparkSession, len(self._targets))
         with ExitStack() as fitting, CheckpointedFrames(small=small) as frames:
-            for session in (rows.sparkSession, *self._sessions.beside):
+            for session in (rows.sparkSession, *self._sessions.sessions):
                 fitting.enter_context(fitted(session, count))
             taken, counted = self._taken(rows, targets, frames)
             pieces = [
@@ -158,15 +158,15 @@ class GoldHop(HopQuery):
     def _taken(
         self, rows: DataFrame, targets: list[Target], frames: CheckpointedFrames
     ) -> tuple[dict[str, DataFrame], list[dict[str, int]]]:
-        """Keep a batch, and return its events by input and what was counted for each table."""
+        """Checkpoint a batch; return its events by input, and the counts for each table."""
         if len(self._inputs) > 1:
             taken = by_input(frames.checkpoint_now(rows), self._inputs)
             return taken, count_contributions(taken, targets)
-        told = Observation()
+        observed = Observation()
         marks = contributions(rows, OWN, targets)
         counts = [F.count_if(mark).alias(name) for name, mark in marks.items()]
-        taken = by_input(frames.checkpoint_now(rows.observe(told, *counts)), self._inputs)
-        return taken, counted_for(targets, [told.get])
+        taken = by_input(frames.checkpoint_now(rows.observe(observed, *counts)), self._inputs)
+        return taken, counted_for(targets, [observed.get])
 
     def _merge(
         self,
@@ -177,12 +177,12 @@ class GoldHop(HopQuery):
         until: Mapping[str, Position],
         small: bool,
     ) -> None:
-        """Merge into one table; again, where a compaction rewrote what the merge had read."""
+        """Merge into one table; retry if a compaction rewrote files that the merge had read."""
         for left in reversed(range(_TRIES)):
             try:
                 with CheckpointedFrames(small=small) as frames:
                     self._merge_once(target, last, note, inputs, frames)
-                # Delta leaves out the commit of a merge that changes no row.
+                # Delta writes no commit for a merge that changes no row.
                 new = last_commit(target.table)
                 if self.fence.admits(target.table, new, note["batch"], until):
                     close_unchanged(inputs, target.table, note)
@@ -218,7 +218,7 @@ class GoldHop(HopQuery):
         plan = target.kind.plan(batch)
         if plan is None:
             return
-        # Nothing has been written since the table was made, not even by a merge without metadata.
+        # The table is still empty: no commit since its creation, not even one without metadata.
         if last.batch == CREATION and newest_version(table) == last.version:
             append(_first_rows(plan, load(spark, table)), table, note, surely_filled=False)
         else:
@@ -226,17 +226,17 @@ class GoldHop(HopQuery):
 
 
 def _first_rows(plan: MergePlan, stored: DataFrame) -> DataFrame:
-    """Return what a merge into a table without rows inserts, in the types that it has."""
+    """Return the rows that a merge would insert into an empty table, in the table's types."""
     rows = plan.rows
     if GONE in rows.columns:
         rows = rows.where(~F.col(GONE))
-    # As MERGE does, which assigns to the columns of the table.
+    # MERGE casts to the table's column types too.
     return rows.select(
-        *[F.col(quoted(one.name)).cast(one.dataType).alias(one.name) for one in stored.schema]
+        *[F.col(quoted(c.name)).cast(c.dataType).alias(c.name) for c in stored.schema]
     )
 
 
 def close_unchanged(inputs: Inputs, table: Table, note: dict[str, Any]) -> None:
-    """Commit no row, so that the table keeps up with the batches."""
+    """Write an empty commit, which records the batch in a table that it did not change."""
     stored = load(inputs.taken[OWN].sparkSession, table)
     append(stored.limit(0), table, note, surely_filled=False)

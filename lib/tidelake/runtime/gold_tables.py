@@ -1,4 +1,4 @@
-"""The gold tables of a pipeline, the silver tables that they follow, and what each event counts."""
+"""The gold tables of a pipeline, their input tables, and counts of the events that enter them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from tidelake.config import Pipeline, SessionWindow
 from tidelake.config.pipeline import selected_columns
 from tidelake.config.types import quoted
-from tidelake.delta.access import follow, load, rows_that_came
+from tidelake.delta.access import follow, load, read_between
 from tidelake.delta.notes import definition_note, final_note
 from tidelake.delta.positions import Position
 from tidelake.delta.tables import Lake, Table
@@ -25,12 +25,12 @@ from tidelake.gold.kinds import OWN, GoldKind, columns_read
 from tidelake.gold.sessions import Sessions
 from tidelake.gold.windows import Windowed
 
-# What silver's batches wrote beside the columns that users see.
+# Silver's internal columns.
 _HIDDEN = ("_payload_hash", "_id_hash", "_generation", "_batch")
 
 
 class Target(NamedTuple):
-    """A table that gold's batches close, and what it follows from."""
+    """A gold table, and the kind that computes it."""
 
     table: Table
     kind: GoldKind
@@ -58,14 +58,14 @@ def _kinds(pipeline: Pipeline) -> list[GoldKind]:
         found.append(Joined(f"gold.{join.name}", f"joins[{number}]", join, pipeline.name))
     for number, detection in enumerate(pipeline.detections):
         place, features = f"detections[{number}]", f"gold.{detection.features}"
-        # Features and, after them, the alerts that look back at them.
+        # Features first: the alerts read them.
         found.append(Windowed(features, f"{place}.features", detection.hours))
         found.append(Detected(f"gold.{detection.name}", place, detection, features))
     return found
 
 
 def inputs_of(lake: Lake, pipeline: Pipeline) -> dict[str, Table]:
-    """Name the tables that gold follows, the pipeline's own silver first."""
+    """Return the silver tables that gold reads by key, the pipeline's own first."""
     others = [lake.silver(join.right.pipeline) for join in pipeline.joins]
     own = lake.silver(pipeline.name)
     return {OWN: own} | {table.name: table for table in others if table != own}
@@ -79,24 +79,25 @@ def open_stream(
     max_bytes: int | None,
     idle: Collection[str] = (),
 ) -> DataFrame:
-    """Follow each table from its first commit on; see :func:`tidelake.delta.access.follow`.
+    """Stream each table from its first commit; see :func:`tidelake.delta.access.follow`.
 
-    Returns the columns that the targets read; rows of several tables each in a struct of its own,
-    by number.
+    Returns:
+        The columns that the targets read. With several tables, one struct column per table, of
+        which each row fills one.
     """
     kinds, streams = [target.kind for target in targets], []
     for key, table in inputs.items():
         rows = follow(spark, table, max_bytes=max_bytes, idle=key in idle).drop(*_HIDDEN)
-        # Chosen here: what a micro-batch hands over is read whole.
+        # Select here: Spark does not prune the columns of a micro-batch's frame.
         streams.append(rows.select(*map(quoted, columns_read(kinds, rows.columns))))
     if len(streams) == 1:
         return streams[0]
     packed = [rows.select(F.struct("*").alias(_packed(n))) for n, rows in enumerate(streams)]
-    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), packed)
+    return reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), packed)
 
 
 def by_input(rows: DataFrame, inputs: Mapping[str, Table]) -> dict[str, DataFrame]:
-    """Return a batch of the stream by the table that its rows are of."""
+    """Split a batch of the stream by input table."""
     if len(inputs) == 1:
         return dict.fromkeys(inputs, rows)
     return {
@@ -112,12 +113,12 @@ def _packed(number: int) -> str:
 def up_to(
     spark: SparkSession, inputs: Mapping[str, Table], until: Mapping[str, Position]
 ) -> Callable[[str], DataFrame]:
-    """Return a reader of each table as far as a batch goes in it, which may be inside a commit."""
+    """Return a reader of each table up to a batch's end, which may be inside a commit."""
 
     def read(key: str) -> DataFrame:
         table, version = inputs[key], until[key][0]
         rows = load(spark, table, version=version - 1) if version else load(spark, table).limit(0)
-        begun = rows_that_came(spark, table, (version, -1), until[key])
+        begun = read_between(spark, table, (version, -1), until[key])
         if begun is not None:
             rows = rows.unionByName(begun)
         return rows.drop(*_HIDDEN)
@@ -126,17 +127,18 @@ def up_to(
 
 
 def contributions(events: DataFrame, key: str, targets: Sequence[Target]) -> dict[str, Column]:
-    """Return conditions: which events of an input go into each table, and which fail there.
+    """Return conditions for the events of an input that enter each table, and that fail there.
 
-    None where no table reads the input. By number, since a table's name may be that of a column.
+    Empty if no table reads the input. Names use the target's number, since a table's name may be
+    that of a column.
     """
-    told = {"_rows": F.lit(True)} if key == OWN else {}
+    conditions = {"_rows": F.lit(True)} if key == OWN else {}
     for number, (_, kind) in enumerate(targets):
         if key == OWN:
-            told[f"_eligible_{number}"] = kind.eligible()
+            conditions[f"_eligible_{number}"] = kind.eligible()
         if key in kind.sources:
-            told[f"_failed_{number}"] = kind.failed(key, events)
-    return told
+            conditions[f"_failed_{number}"] = kind.failed(key, events)
+    return conditions
 
 
 def count_contributions(
@@ -145,11 +147,12 @@ def count_contributions(
     """Count the events of all inputs; see :func:`counted_for`."""
     found = []
     for key, events in inputs.items():
-        told = contributions(events, key, targets)
-        if told:
-            # An aggregate refuses what `try_eval` gives, which counts as not deterministic.
-            marks = events.select(*[condition.alias(name) for name, condition in told.items()])
-            counts = marks.agg(*[F.count_if(name).alias(name) for name in told])
+        marks = contributions(events, key, targets)
+        if marks:
+            # Select first: Spark allows no nondeterministic expression, such as `try_eval`, in an
+            # aggregate.
+            marked = events.select(*[condition.alias(name) for name, condition in marks.items()])
+            counts = marked.agg(*[F.count_if(name).alias(name) for name in marks])
             found.append(counts.collect()[0].asDict())
     return counted_for(targets, found)
 
@@ -157,10 +160,10 @@ def count_contributions(
 def counted_for(
     targets: Sequence[Target], found: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, int]]:
-    """Add up what :func:`contributions` counted in each input, for each table.
+    """Sum the counts of :func:`contributions` over the inputs, for each table.
 
-    ``rows`` of the pipeline's own silver, ``eligible``, those that go into the table, and
-    ``failed``, those of all its inputs on which an expression failed, which is null there.
+    ``rows``: rows of the pipeline's own silver. ``eligible``: those that enter the table.
+    ``failed``: rows of all its inputs in which an expression failed, and so is null.
     """
     total = Counter[str]()
     for counts in found:
@@ -178,7 +181,7 @@ def counted_for(
 def gold_note(
     target: Target, until: Mapping[str, Position], settled: datetime | None
 ) -> dict[str, Any]:
-    """Return the metadata that follows from a batch's end and what is settled there."""
+    """Return a gold commit's metadata: the batch's end, the definition and what is final."""
     return {
         "until": {key: list(position) for key, position in until.items()},
         **definition_note(target.kind.definition),

@@ -1,8 +1,8 @@
-"""What every hop has in common: the run, its query and checkpoint, its failures.
+"""The base of all hops: the run, its streaming query and checkpoint, its failures.
 
-Through Spark Connect a hop's batches are worked on in another process. Nothing of the driver's
-memory is there, so it gets a description from which it builds the hop anew. Of what goes wrong only
-a text comes back, into which the error is written; of what was done, the tables' commits tell.
+Through Spark Connect, ``foreachBatch`` runs in a worker process of the server without the driver's
+memory. So it gets a description from which it rebuilds the hop. Of a failure only text comes back,
+so the error is encoded in it; finished batches are read from the tables' commits.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tidelake.delta.tables import Hop, Lake, Table
 from tidelake.errors import MachineError, TidelakeError
 from tidelake.folders import Folder
 from tidelake.runtime.checkpoints import CheckpointGuard, Fence, open_generation
-from tidelake.runtime.failures import FOREIGN, named, swept, told_by
+from tidelake.runtime.failures import FOREIGN, error_text, named, vacuum_refusal
 from tidelake.runtime.progress import InputGrewError, LimitChangedError, Progress
 from tidelake.runtime.triggers import Load, Pace
 from tidelake.silver.plan import SilverPlan
@@ -43,26 +43,26 @@ from tidelake.spark.engine import failure_text, runs_batches_here
 
 _POLL_SECONDS = 1
 _STOP_POLL_SECONDS = 0.01
-# What ends a query whose input got columns; the second where they came between the query's plan
-# and its first batch.
+# How a query fails when its input gets columns; the second text if they were added between the
+# query's planning and its first batch.
 _GREW = ("DELTA_SCHEMA_CHANGED", "assertion failed: Invalid batch")
 _CARRIED = re.compile(r"tidelake-error<([A-Za-z0-9_-]+=*)>")
 
 
-# The newest commit of each table whose commits close a batch, before the batch.
+# The newest commit of each closing table (a table whose commits close a batch), before the batch.
 Heads = Sequence[Commit | None]
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a run works with.
+    """Session, definition, tables and settings of one run.
 
     Attributes:
-        environment: What differs by place.
-        progress: Hears of each closed batch.
-        stop: Set to end the run: the open batch is given up, the next run repeats it.
-        replays: Whether rows that arrived long ago are processed again: none of them is late.
-        locks: What a command that changes several tables holds; hears of each step.
+        environment: Settings that differ by environment.
+        progress: Receives each closed batch.
+        stop: Set to end the run: the open batch is abandoned, and the next run retries it.
+        replays: Whether old rows are processed again, none of which counts as late.
+        locks: Locks of a command that changes several tables; receives each step.
     """
 
     spark: SparkSession
@@ -76,26 +76,30 @@ class Run:
 
     @cached_property
     def plan(self) -> SilverPlan:
-        """Silver's columns, built once for all batches of the run; they belong to its session."""
+        """Silver's columns, built once for all batches of the run; bound to its session."""
         return SilverPlan(self.pipeline)
 
 
 class HopQuery(ABC):
-    """One arrow of the pipeline: a streaming query that writes through ``foreachBatch``."""
+    """A hop of the pipeline: a streaming query that writes through ``foreachBatch``."""
 
     hop: ClassVar[Hop]
-    # Of the limit of a batch.
+    # The unit of a batch's limit.
     unit: ClassVar[str] = "bytes"
-    # Where a run that goes on keeps its batches under an interval.
+    # Adapts the limit in a continuous run, so that batches fit into the interval.
     pace: Pace | None = None
 
     def __init__(self, run: Run, *, creates: bool = True, fence: Fence | None = None) -> None:
-        """Find the generation and create the tables that do not exist yet.
+        """Open the current generation and create missing tables.
 
-        Without ``creates`` nothing is written; with the ``fence`` of a hop that another process
-        opened nothing is checked or created again. A GenerationError where table and checkpoint do
-        not belong together, a SchemaChangedError where the definition does not fit the stored
-        tables.
+        Args:
+            run: The run.
+            creates: Whether to create tables; without it nothing is written.
+            fence: The fence of a hop that another process opened: skips all checks and creation.
+
+        Raises:
+            GenerationError: The tables and the checkpoint do not match.
+            SchemaChangedError: The definition does not fit the stored tables.
         """
         self.run = run
         closing = self.closing_tables()
@@ -103,14 +107,13 @@ class HopQuery(ABC):
         self.fence: Fence = fence or open_generation(
             run.pipeline.name, self.hop, closing, checkpoints
         )
-        # The folder of this generation's checkpoint.
         self.checkpoint: Folder = checkpoints / self.fence.generation
         self._failure: Exception | None = None
         self._query: StreamingQuery | None = None
-        # Stops the query after a batch that changed the limit.
+        # The thread that stops the query after a batch that changed the limit.
         self._stopping: threading.Thread | None = None
         self._closings: Closings | None = None
-        self._took = False
+        self._ran_batch = False
         self.guard = CheckpointGuard(self.fence, self.checkpoint, tuple(closing), self.inputs)
         if fence is not None:
             return
@@ -124,35 +127,35 @@ class HopQuery(ABC):
         """List the tables whose commits close a batch."""
 
     def compacted(self, spark: SparkSession) -> list[Table]:
-        """List the tables whose small files are put together now and then."""
+        """List the tables that are compacted from time to time."""
         return self.closing_tables()
 
     @property
     def inputs(self) -> Mapping[str, Table]:
-        """The tables that the hop follows, in the order in which its stream names them."""
+        """The tables that the hop reads, by key, in the order of the stream's sources."""
         return {}
 
     def offset_mismatch(self, closed: Commit) -> str:
-        """Describe how the checkpoint differs from a table's newest batch, or return ""."""
+        """Describe how the checkpoint differs from a table's newest commit, or return ""."""
         return self.guard.offset_mismatch(closed)
 
     @property
     def most(self) -> int | None:
-        """What a batch takes at most, by the configuration; None for no limit."""
+        """The configured limit of a batch; None for no limit."""
         return None
 
     @property
     def limit(self) -> int | None:
-        """The same, of this query."""
+        """The limit of this query's batches, possibly adapted; None for no limit."""
         return self.most if self.pace is None else self.pace.limit
 
     def taken(self, before: Commit | None, batch: int) -> tuple[int, int] | None:
-        """Return what a closed batch took and what still waits; None where no limit adapts."""
+        """Return a closed batch's size and the backlog; None if the limit does not adapt."""
         return self.guard.taken(before, batch)
 
     @abstractmethod
     def create_tables(self) -> None:
-        """Create what does not exist, and check what does."""
+        """Create missing tables and check existing ones."""
 
     @abstractmethod
     def stream(self) -> DataFrame:
@@ -163,7 +166,7 @@ class HopQuery(ABC):
         """Write one micro-batch; ``heads`` has the newest commit of each closing table."""
 
     def note(self, batch: int, **more: Any) -> dict[str, Any]:
-        """Start the metadata of a commit."""
+        """Return commit metadata that identifies the batch, plus ``more``."""
         return {
             "pipeline": self.run.pipeline.name,
             "hop": self.hop,
@@ -173,22 +176,22 @@ class HopQuery(ABC):
         }
 
     def creation_note(self) -> dict[str, Any]:
-        """Return the metadata of the commit that makes a table."""
+        """Return the metadata of the commit that creates a table."""
         return self.note(CREATION)
 
     def start(self, trigger: dict[str, Any]) -> StreamingQuery:
         """Start the query."""
         if self.pace is not None:
             self.pace.begin()
-        on_batch: Callable[[DataFrame, int], None] = self._take_here
+        on_batch: Callable[[DataFrame, int], None] = self._run_here
         if not runs_batches_here():
-            build = partial(_rebuilt, type(self), self.fence, description(self.run))
-            on_batch = partial(take_elsewhere, build, tidelake.__version__)
+            build = partial(_rebuild_hop, type(self), self.fence, description(self.run))
+            on_batch = partial(run_in_worker, build, tidelake.__version__)
             self._closings = Closings(self.hop, self.closing_tables()[-1], self.run.progress)
         name = f"{self.run.pipeline.name}-{self.hop}"
         writer = (
             self.stream()
-            # A session knows a name once, and a backfill may go on beside the live hop.
+            # Query names are unique in a session, and a backfill may run along with the live hop.
             .writeStream.queryName(f"{name}-backfill" if self.run.replays else name)
             .option("checkpointLocation", str(self.checkpoint))
             .foreachBatch(on_batch)
@@ -201,7 +204,7 @@ class HopQuery(ABC):
         return self._query
 
     def take(self, rows: DataFrame, batch: int) -> None:
-        """Write one micro-batch, and now and then put files together."""
+        """Write one micro-batch, compact the tables if due, and adapt the limit."""
         began = time.monotonic()
         heads = [last_commit(table) for table in self.closing_tables()]
         self.write(rows, batch, heads)
@@ -218,31 +221,34 @@ class HopQuery(ABC):
             self._stop_after_batch(self._query)
 
     def _stop_after_batch(self, query: StreamingQuery) -> None:
-        """Let the open batch be the last of its query; Spark cannot change the limit of one.
+        """Stop a query after its open batch; Spark cannot change the limit of a running query.
 
-        A query that is stopped waits for its batch, and so must not be stopped from within it.
-        This returns when Spark has taken note, so that no other batch begins.
+        ``query.stop`` waits for the open batch, so calling it from within the batch would deadlock.
+        Returns when the query is no longer active, so that no other batch starts.
         """
         self._stopping = threading.Thread(target=query.stop, name=f"stop-{self.hop}", daemon=True)
         self._stopping.start()
         while query.isActive and self._stopping.is_alive():
             time.sleep(_STOP_POLL_SECONDS)
 
-    def _take_here(self, rows: DataFrame, batch: int) -> None:
+    def _run_here(self, rows: DataFrame, batch: int) -> None:
         try:
             self.take(rows, batch)
         except Exception as error:
-            # Py4J hands only a text across the JVM; the error itself waits here.
+            # Only the error's text survives Py4J's callback; `check` raises the error itself.
             self._failure = error
             raise
         finally:
-            self._took = True
+            self._ran_batch = True
 
     def check(self, query: StreamingQuery) -> None:
-        """Raise what ended the query, if anything did, as the error that it was.
+        """Raise the error that ended the query, if any.
 
-        A KeyboardInterrupt where the run was asked to stop; after an InputGrewError or a
-        LimitChangedError the hop is to be started again.
+        Raises:
+            KeyboardInterrupt: The run was asked to stop.
+            InputGrewError: The input has new columns; restart the hop.
+            LimitChangedError: The batch limit changed; restart the hop.
+            TidelakeError: Anything else that stopped the query.
         """
         if self.run.stop.is_set():
             raise KeyboardInterrupt
@@ -253,34 +259,35 @@ class HopQuery(ABC):
             query.awaitTermination(_POLL_SECONDS)
         except StreamingQueryException as error:
             if self._stopping is not None and self._failure is None:
-                # Stopped while it wrote down that the batch is done: the next query passes over it.
+                # Stopped while committing the batch to the checkpoint: the next query skips it,
+                # since the tables hold it.
                 return
-            told = failure_text(query, error)
-            if has_grown(told):
+            text = failure_text(query, error)
+            if has_grown(text):
                 raise InputGrewError(f"the input of hop {self.hop} has new columns") from error
-            raise carried(told) or self.named(self._failure or error) from error
+            raise carried(text) or self.named(self._failure or error) from error
         finally:
             if self._closings is not None:
                 self._closings.look()
-            # Py4J's objects refer to themselves: a batch's frames, and the tables that were
-            # broadcast for it, stay in Spark's JVM until Python looks for cycles. By itself it may
-            # do so dozens of batches later, so it looks while it waits for Spark.
-            if self._took:
-                self._took = False
+            # Py4J's objects are in reference cycles: a batch's frames and broadcast tables stay in
+            # Spark's JVM until Python collects garbage. By itself it may do so dozens of batches
+            # later, so collect here, while waiting for Spark.
+            if self._ran_batch:
+                self._ran_batch = False
                 gc.collect()
 
     def named(self, error: Exception) -> TidelakeError:
-        """Name what stopped the query, or did not let it start."""
+        """Convert the error that stopped the query, or prevented its start."""
         if isinstance(error, TidelakeError):
             return error
-        place, told = f"{self.run.pipeline.name}, hop {self.hop}", told_by(error)
-        if "ChecksumException" in told and str(self.checkpoint) in told:
+        place, text = f"{self.run.pipeline.name}, hop {self.hop}", error_text(error)
+        if "ChecksumException" in text and str(self.checkpoint) in text:
             return self.fence.refusal(f"{place}: a file of its checkpoint was altered")
-        gone = swept(self.run.pipeline.name, self.hop) if self.inputs else ""
+        gone = vacuum_refusal(self.run.pipeline.name, self.hop) if self.inputs else ""
         return named(error, place, gone=gone)
 
     def finish(self, query: StreamingQuery) -> None:
-        """Wait for a query that ends by itself; stop it when interrupted."""
+        """Wait until a query terminates; stop it on an error or interrupt."""
         try:
             while query.isActive:
                 self.check(query)
@@ -290,24 +297,24 @@ class HopQuery(ABC):
                 query.stop()
 
 
-def has_grown(told: str) -> bool:
-    """Return whether a query ended because its input got columns."""
-    return any(words in told for words in _GREW)
+def has_grown(text: str) -> bool:
+    """Return whether an error's text says that the query's input got columns."""
+    return any(words in text for words in _GREW)
 
 
 class Closings:
-    """Reports each batch of a hop that another process closed, once, by its commit."""
+    """Reports each batch that another process closed, once, from the table's commits."""
 
     def __init__(self, hop: Hop, table: Table, progress: Progress) -> None:
-        """Begin with the batches to come; the commits of ``table`` close them."""
+        """Report batches from now on; the commits of ``table`` close them."""
         self._hop, self._table, self._progress = hop, table, progress
         last = last_commit(table)
-        self._told = CREATION if last is None else last.batch
+        self._reported = CREATION if last is None else last.batch
         self._since = time.monotonic()
 
     def look(self) -> None:
-        """Report what was closed since the last look."""
-        fresh = list(takewhile(lambda commit: commit.batch > self._told, commits(self._table)))
+        """Report the batches closed since the last call."""
+        fresh = list(takewhile(lambda commit: commit.batch > self._reported, commits(self._table)))
         for commit in reversed(fresh):
             note = commit.note
             rows = int(note.get("records", note.get("rows", 0)))
@@ -316,21 +323,21 @@ class Closings:
             mark = note.get("watermark")
             watermark = None if mark is None else datetime.fromisoformat(mark)
             self._progress.closed(self._hop, commit.batch, rows, self._since, watermark=watermark)
-            self._told, self._since = commit.batch, time.monotonic()
+            self._reported, self._since = commit.batch, time.monotonic()
 
 
 def description(run: Run) -> Callable[[SparkSession], Run]:
-    """Return what makes a run anew in another process; it can be sent there.
+    """Return a picklable function that rebuilds a run in another process.
 
-    Session, printer and the request to stop belong to this process. What the other one comes to
-    know of a catalog's histories it keeps for the batches that follow.
+    Session, printer and the request to stop stay in this process. The other process caches a
+    catalog's histories for the following batches.
     """
-    lake, known = replace(run.lake, catalog=None), run.lake.catalog
-    catalog = None if known is None else partial(Catalog, known.name, histories={})
-    return partial(_described, run.pipeline, lake, catalog, run.environment, run.replays)
+    lake, current = replace(run.lake, catalog=None), run.lake.catalog
+    catalog = None if current is None else partial(Catalog, current.name, histories={})
+    return partial(_rebuild_run, run.pipeline, lake, catalog, run.environment, run.replays)
 
 
-def _described(
+def _rebuild_run(
     pipeline: Pipeline,
     lake: Lake,
     catalog: Callable[..., Catalog] | None,
@@ -343,29 +350,29 @@ def _described(
     return Run(spark, pipeline, lake, environment, Progress(lambda _: None), replays=replays)
 
 
-def _rebuilt(
+def _rebuild_hop(
     hop: type[HopQuery], fence: Fence, describe: Callable[[SparkSession], Run], spark: SparkSession
 ) -> HopQuery:
     return hop(describe(spark), fence=fence)
 
 
 class CarriedError(Exception):
-    """Holds another error in its text, which is all that comes back from a worker."""
+    """An error that encodes another in its text, which is all that a worker can return."""
 
     def __init__(self, error: TidelakeError) -> None:
-        """Write the error down, beside its message for those who read a server's log."""
-        told = {"kind": type(error).__name__, "message": str(error)}
-        text = base64.urlsafe_b64encode(json.dumps(told).encode()).decode()
+        """Encode the error after its plain message, which is for readers of the server's log."""
+        fields = {"kind": type(error).__name__, "message": str(error)}
+        text = base64.urlsafe_b64encode(json.dumps(fields).encode()).decode()
         super().__init__(f"{error}\ntidelake-error<{text}>")
 
 
-def take_elsewhere(
+def run_in_worker(
     build: Callable[[SparkSession], HopQuery], version: str, rows: DataFrame, batch: int
 ) -> None:
-    """Work on a batch in a process of the server.
+    """Process a batch in a worker process of the Spark Connect server.
 
-    ``build`` makes the worker from the session that a batch comes with; ``version`` is that of the
-    Tidelake that sends it. Raises a CarriedError, whatever stopped it.
+    ``build`` makes the hop from the batch's session; ``version`` is the sender's Tidelake version.
+    Every failure is raised as a CarriedError.
     """
     if version != tidelake.__version__:
         raise CarriedError(
@@ -382,16 +389,16 @@ def take_elsewhere(
 
 
 def carried(text: str) -> TidelakeError | None:
-    """Read the error that a worker wrote into what ended a query; None where none did."""
+    """Decode the error that a worker encoded in a query's failure text; None without one."""
     found = _CARRIED.search(text)
     if found is None:
         return None
-    told = json.loads(base64.urlsafe_b64decode(found[1]))
+    fields = json.loads(base64.urlsafe_b64decode(found[1]))
     kinds = {kind.__name__: kind for kind in _with_children(TidelakeError)}
-    kind = kinds.get(told["kind"], TidelakeError)
-    # Some take other arguments than their message.
+    kind = kinds.get(fields["kind"], TidelakeError)
+    # Bypass the constructor: some subclasses take other arguments than their message.
     error: TidelakeError = Exception.__new__(kind)
-    Exception.__init__(error, told["message"])
+    Exception.__init__(error, fields["message"])
     return error
 
 

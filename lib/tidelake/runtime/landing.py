@@ -1,8 +1,7 @@
-"""Compare the files of a source with what bronze took of them, so that none changes unseen.
+"""Detect changes to source files after bronze ingested them.
 
-Spark's file source reads a path once and never looks at it again: lines that are appended later
-would be lost without a word. Files are compared when a run starts, at intervals while it goes on,
-and around each read of a batch.
+Spark's file source reads each path once: lines that are appended later would be lost silently.
+Files are compared at a run's start, at intervals during it, and around each read of a batch.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ _COMPRESSED = frozenset({".gz", ".bz2", ".zst", ".lz4", ".snappy", ".deflate", "
 # A missing last line feed adds one byte, a byte order mark that Spark drops takes three.
 _HARMLESS = frozenset({0, 1, -3, -2})
 
-# A run that goes on lists its source at most so often, and for at most one part in so many of its
-# time: 100,000 files on a disk take about a second.
+# Minimum interval between listings of the source in a continuous run. A listing also takes at most
+# 1/_LISTING_SHARE of the time: 100,000 files on a disk take about a second.
 LISTING_SECONDS = 60.0
 _LISTING_SHARE = 20
 
 
 @dataclass(frozen=True, slots=True)
 class LandedFile:
-    """A file as it stood when it was looked at: bytes and milliseconds of its last change."""
+    """A file's path, size in bytes and modification time in milliseconds when it was listed."""
 
     path: str
     size: int
@@ -49,11 +48,12 @@ class LandedFile:
 
 
 def list_files(source: str) -> dict[str, LandedFile]:
-    """List the files that a source offers, by path; hidden ones are not offered.
+    """List a source's files by path, without hidden ones.
 
-    A SourceError where the folder is missing, unreadable or holds no file.
+    Raises:
+        SourceError: The folder is missing, unreadable or empty.
     """
-    # Links are not followed: Spark names files by the path that it was given.
+    # Links are not resolved: Spark names files by the path that it was given.
     root = folder(source)
     if not isinstance(root, Path):
         return _list_store(root)
@@ -64,7 +64,7 @@ def list_files(source: str) -> dict[str, LandedFile]:
         )
     try:
         paths = [root] if root.is_file() else list(_walk(root))
-        found = {file.path: file for file in _look_at([str(path) for path in paths])}
+        found = {file.path: file for file in _stat([str(path) for path in paths])}
     except OSError as error:
         raise SourceError(
             f"the source {error.filename} cannot be read: {error.strerror}"
@@ -78,7 +78,7 @@ def list_files(source: str) -> dict[str, LandedFile]:
     if not found:
         raise SourceError(
             f"the source {source} holds no file. Put JSON-lines files into it "
-            "(names that begin with . or _ are passed over), then run again."
+            "(names that begin with . or _ are ignored), then run again."
         )
     return found
 
@@ -100,27 +100,27 @@ def _list_store(root: UPath) -> dict[str, LandedFile]:
     for entry in entries:
         path = f"{SCHEME}{entry['name']}"
         below = path.removeprefix(str(root)).split("/")
-        # Those that stand for a folder are none.
+        # Objects that represent a folder are not files.
         is_object = entry["type"] == "file" and (below[-1] or path == str(root))
         if is_object and not any(part.startswith((".", "_")) for part in below):
             found[path] = LandedFile(path, *state_of(entry))
     if not found:
         raise SourceError(
-            f"the source {root} holds no file, or is not there. Put JSON-lines files into it "
-            "(names that begin with . or _ are passed over), then run again."
+            f"the source {root} holds no file, or does not exist. Put JSON-lines files into it "
+            "(names that begin with . or _ are ignored), then run again."
         )
     return found
 
 
-def _look_at(paths: Sequence[str]) -> list[LandedFile]:
+def _stat(paths: Sequence[str]) -> list[LandedFile]:
     return [LandedFile(path, *state) for path, state in zip(paths, states_of(paths), strict=True)]
 
 
 def taken_files(bronze: Iterable[Commit]) -> dict[str, LandedFile]:
-    """List the files that bronze's commits say they took.
+    """List the files that bronze's commits ingested.
 
-    Read them before what they are compared with: a file that is taken between the two may have
-    changed before that.
+    Call this before listing the source: otherwise a file that changes and is then ingested in
+    between looks changed.
     """
     return {
         path: LandedFile(path, size, modified)
@@ -130,7 +130,7 @@ def taken_files(bronze: Iterable[Commit]) -> dict[str, LandedFile]:
 
 
 def refuse_changed(offered: Mapping[str, LandedFile], taken: Mapping[str, LandedFile]) -> None:
-    """Raise a SourceChangedError that names the taken files that are offered with other bytes."""
+    """Raise a SourceChangedError that lists ingested files whose size or time changed."""
     changes = [
         f"{path}: {before.size:,} bytes when read, {offered[path].size:,} bytes now, modified since"
         for path, before in taken.items()
@@ -141,17 +141,19 @@ def refuse_changed(offered: Mapping[str, LandedFile], taken: Mapping[str, Landed
 
 
 def check_landing(source: str, taken: Mapping[str, LandedFile]) -> None:
-    """Compare the files of a source, a folder or prefix, with those that bronze took.
+    """Compare the files of a source, a folder or prefix, with those that bronze ingested.
 
-    A SourceError where it cannot be read or is empty, a SourceChangedError where a file changed.
+    Raises:
+        SourceError: The source cannot be read or is empty.
+        SourceChangedError: A file changed.
     """
     refuse_changed(list_files(source), taken)
 
 
 class LandingGuard:
-    """Compares a source's files with those that bronze took, again and again during a run.
+    """Compares a source's files with those that bronze ingested, repeatedly during a run.
 
-    Remembers the taken files that are still in the folder, and reads only new commits of bronze.
+    Caches the ingested files that are still in the folder, and reads only new commits of bronze.
     """
 
     def __init__(
@@ -160,10 +162,10 @@ class LandingGuard:
         bronze: Table,
         taken_before: Callable[[Collection[str]], Mapping[str, LandedFile]],
     ) -> None:
-        """Read nothing yet.
+        """Prepare a guard; the first check reads the commits.
 
-        ``taken_before`` finds, among some paths, the files that bronze took in commits that its log
-        does not have any more.
+        ``taken_before`` finds, among some paths, the files that bronze ingested in commits that are
+        no longer in its log.
         """
         self._source, self._bronze, self._taken_before = source, bronze, taken_before
         self._taken: dict[str, LandedFile] = {}
@@ -173,7 +175,7 @@ class LandingGuard:
     def check(self) -> None:
         """Compare all files once; raises as :func:`check_landing` does."""
         began, is_first = time.monotonic(), self._version < 0
-        new = list(takewhile(lambda one: one.version > self._version, commits(self._bronze)))
+        new = list(takewhile(lambda commit: commit.version > self._version, commits(self._bronze)))
         taken = self._taken | taken_files(new)
         offered = list_files(self._source)
         if is_first:
@@ -185,9 +187,9 @@ class LandingGuard:
         self._due = ended + max(LISTING_SECONDS, _LISTING_SHARE * (ended - began))
 
     def check_if_due(self) -> None:
-        """Compare them once more if the last time is long enough ago.
+        """Compare all files if the interval since the last check has passed.
 
-        A folder from which all files were moved away meanwhile is nothing wrong.
+        A folder from which all files were moved away is no error.
         """
         if time.monotonic() >= self._due:
             with suppress(SourceError):
@@ -195,12 +197,12 @@ class LandingGuard:
 
 
 def batch_files(checkpoint: Folder, batch: int) -> list[LandedFile]:
-    """Look up the files of a planned micro-batch in Spark's file source log."""
-    return _look_at(batch_paths(checkpoint, batch))
+    """Return the files of a planned micro-batch, in their present state."""
+    return _stat(batch_paths(checkpoint, batch))
 
 
 def batch_paths(checkpoint: Folder, batch: int) -> list[str]:
-    """Look up where they are, or were."""
+    """Return the paths of a planned micro-batch's files from Spark's file source log."""
     last, before = (
         int(json.loads(file.read_text(encoding="utf-8").splitlines()[2])["logOffset"])
         if (file := checkpoint / "offsets" / str(number)).exists()
@@ -216,32 +218,37 @@ def batch_paths(checkpoint: Folder, batch: int) -> list[str]:
 
 
 def logged_files(checkpoint: Folder) -> set[str]:
-    """List the paths in Spark's file source log, which it will not read again."""
+    """List the paths in Spark's file source log, which Spark will not read again."""
     log = checkpoint / "sources" / "0"
     return {path for file in log.glob("[0-9]*") for path, _ in _entries(file)}
 
 
 def check_bytes(file: LandedFile, read: int, planned: LandedFile | None = None) -> None:
-    """Compare a file after a read with how that read was planned, and with the bytes read.
+    """Compare a file's state after a read with its planned state and the bytes read.
 
-    Those have a line feed for each line; ``planned`` is None where the file gave no row. Raises a
-    SourceChangedError where they differ: the file was being written.
+    Args:
+        file: The file after the read.
+        read: Bytes of the rows read, with a line feed for each.
+        planned: The file's state when the batch was planned; None if it had no rows.
+
+    Raises:
+        SourceChangedError: They differ: the file was being written.
     """
     if planned is not None and not (
         planned.size == file.size
         and (planned.modified == file.modified or not has_one_time(file.path))
     ):
-        told = f"{planned.size:,} bytes when the batch was planned, {file.size:,} bytes now"
-        raise SourceChangedError([f"{file.path}: {told}, modified since"], taken=False)
+        change = f"{planned.size:,} bytes when the batch was planned, {file.size:,} bytes now"
+        raise SourceChangedError([f"{file.path}: {change}, modified since"], taken=False)
     if Path(file.path).suffix in _COMPRESSED or read - file.size in _HARMLESS:
         return
-    told = f"{file.path}: {file.size:,} bytes listed, {read:,} bytes read"
-    raise SourceChangedError([told], taken=False)
+    change = f"{file.path}: {file.size:,} bytes listed, {read:,} bytes read"
+    raise SourceChangedError([change], taken=False)
 
 
 def check_unchanged(files: Collection[LandedFile]) -> None:
-    """Raise a SourceChangedError that names the files that changed; none of them was taken."""
-    now = _look_at([file.path for file in files])
+    """Raise a SourceChangedError that lists the files that changed before they were ingested."""
+    now = _stat([file.path for file in files])
     changes = [
         f"{before.path}: {before.size:,} bytes when counted, {after.size:,} bytes now, "
         "modified since"
@@ -253,6 +260,6 @@ def check_unchanged(files: Collection[LandedFile]) -> None:
 
 
 def _entries(file: Folder) -> list[tuple[str, int]]:
-    """Read the files that an entry of the log names, each with the entry that it came with."""
+    """Read a file of the source log: paths, each with the number of its log entry."""
     entries = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()[1:]]
     return [(place_of(entry["path"]), int(entry["batchId"])) for entry in entries]

@@ -1,10 +1,9 @@
-"""Hold back copies with Spark's stateful deduplication, before the ordinary one, and count them.
+"""Prefilter copies with Spark's stateful deduplication, before the exact one, and count them.
 
-The operator is quick to see a copy, and no more than that: among copies it keeps any one, and it
-drops what arrives behind its own watermark, or bears another payload of the same 64-bit hash. So
-nothing rests on it. What it held back is compared with the batch as bronze has it: each row is
-either counted as a copy of an accepted event, by its id and its payload's hash, or goes back into
-the batch.
+The operator is fast but inexact: of several copies it keeps an arbitrary one, and it drops rows
+behind its own watermark and rows whose different payload has the same 64-bit hash. So no result
+depends on it. The rows that it dropped are found by comparing with bronze: each is either counted
+as a copy of an accepted event, by its id and its payload's hash, or goes back into the batch.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pyspark.sql import functions as F
 
 from tidelake.bronze import as_never_requeued
 from tidelake.config import Pipeline
-from tidelake.delta.access import rows_that_came
+from tidelake.delta.access import read_between
 from tidelake.delta.log import last_commit
 from tidelake.delta.notes import FRESH, SilverNote
 from tidelake.delta.positions import Position
@@ -41,9 +40,9 @@ _KEY = "_prefilter_key"
 
 
 def hold_back_copies(rows: DataFrame, *, ttl: timedelta) -> DataFrame:
-    """Drop rows of a stream whose payload came within the TTL before, by arrival.
+    """Drop rows of a stream whose payload arrived within the previous TTL already.
 
-    Equal payloads have equal ids: with a prefilter, no expression may name a bronze column.
+    Equal payloads must have equal ids: with a prefilter, no expression may use a bronze column.
     """
     delay = f"{ttl // timedelta(milliseconds=1)} milliseconds"
     return (
@@ -55,7 +54,7 @@ def hold_back_copies(rows: DataFrame, *, ttl: timedelta) -> DataFrame:
 
 
 def held_back(taken: DataFrame, survivors: DataFrame) -> DataFrame:
-    """Find the batch's rows that the operator dropped.
+    """Return the batch's rows that the operator dropped.
 
     Returns:
         Rows of ``taken`` plus ``_payload_hash``.
@@ -65,11 +64,11 @@ def held_back(taken: DataFrame, survivors: DataFrame) -> DataFrame:
 
 
 def copies_of(missing: DataFrame, accepted: DataFrame, pipeline: Pipeline) -> DataFrame:
-    """Keep the missing rows that are copies of an event accepted before, within the TTL.
+    """Return the missing rows that are copies of an event accepted within the TTL.
 
-    Whatever else the row could be, the accepted twin would have been it too. The id is read quickly
-    and loosely: a row whose id that gets wrong, and any Avro record, goes the ordinary way.
-    ``accepted`` has ``event_id``, ``_payload_hash`` and ``ingested_at``.
+    Such a row has no other possible fate, since its accepted twin has the same payload. Ids are
+    read by the lenient parser: a row whose id it misreads, and any Avro record, goes through exact
+    deduplication. ``accepted`` has ``event_id``, ``_payload_hash`` and ``ingested_at``.
     """
     if pipeline.reads_avro:
         return missing.limit(0)
@@ -85,7 +84,7 @@ def copies_of(missing: DataFrame, accepted: DataFrame, pipeline: Pipeline) -> Da
 
 
 def refuse_other_prefilter(table: Table, fence: Fence, *, wanted: bool) -> None:
-    """Stop where the checkpoint holds the prefilter's state and needs none, or the reverse."""
+    """Raise a GenerationError if ``dedup.prefilter`` changed since the checkpoint's batches."""
     last = last_commit(table)
     if last is None or last.batch < 0:
         return
@@ -95,7 +94,7 @@ def refuse_other_prefilter(table: Table, fence: Fence, *, wanted: bool) -> None:
     if wanted:
         raise GenerationError(
             "dedup.prefilter is operator now, and was none in the batches of the checkpoint",
-            "Set it back to none, or begin with it on a new --root.",
+            "Set it back to none, or use it with a new --root.",
         )
     raise fence.refusal(
         "dedup.prefilter is none now, and was operator in the batches of the checkpoint"
@@ -103,9 +102,9 @@ def refuse_other_prefilter(table: Table, fence: Fence, *, wanted: bool) -> None:
 
 
 def prepare_state(spark: SparkSession) -> None:
-    """Give the session the settings that the operator's state needs; a UsageError if refused."""
+    """Set the session settings that the operator's state needs; a UsageError if refused."""
     refused = UsageError(
-        "dedup.prefilter: operator needs settings of the session that this compute refuses. "
+        "dedup.prefilter: operator needs session settings that this compute refuses. "
         "Set it to none."
     )
     if not runs_batches_here():
@@ -119,12 +118,12 @@ def prepare_state(spark: SparkSession) -> None:
 
 @dataclass(frozen=True)
 class PrefilteredBatch:
-    """A batch with what its prefilter held back.
+    """A batch after the prefilter.
 
     Attributes:
-        rows: What goes the ordinary way: survivors, and held back rows that are no sure copies.
+        rows: Rows for exact deduplication: survivors, and dropped rows that are no sure copies.
         copies: Counts of the sure copies, in the shape of a count by fate.
-        held_back: How many rows the operator dropped; None where there is none.
+        held_back: How many rows the operator dropped; None without a prefilter.
         judged: Whether the rows come from :func:`tidelake.silver.classify.classify`.
     """
 
@@ -141,14 +140,14 @@ def recover(
     between: tuple[Position, Position],
     frames: CheckpointedFrames,
 ) -> PrefilteredBatch:
-    """Find out what became of each row of bronze that the batch took.
+    """Return the batch with the dropped rows that are no sure copies, and count the copies.
 
-    ``survivors`` is the batch as the stream gives it, checkpointed, since it must not run twice;
-    ``between`` are the batch's positions in bronze.
+    ``survivors`` is the stream's batch, checkpointed because it must not be computed twice;
+    ``between`` are the batch's start and end in bronze.
     """
     pipeline = run.pipeline
     bronze = run.lake.bronze(pipeline.name)
-    taken = rows_that_came(survivors.sparkSession, bronze, *between)
+    taken = read_between(survivors.sparkSession, bronze, *between)
     if taken is None:
         return PrefilteredBatch(survivors, [], 0)
     missing = frames.checkpoint(held_back(taken, survivors.where(F.col("requeued_at").isNull())))

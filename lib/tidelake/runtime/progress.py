@@ -1,4 +1,4 @@
-"""Tell a person, a line a batch on stderr, how far the run has come; and those who measure it."""
+"""Report a run's progress: one line per batch on stderr, and events for an observer."""
 
 from __future__ import annotations
 
@@ -19,42 +19,42 @@ Say = Callable[[str], None]
 
 
 class InputGrewError(TidelakeError):
-    """The table that a query follows got columns while it ran; a new query goes on with them."""
+    """A query's input table got columns during the run; a new query must read them."""
 
 
 class LimitChangedError(TidelakeError):
-    """A closed batch taught that the next ones should be of another size; a new query has it."""
+    """The batch limit was adapted; a new query must apply it."""
 
 
 class Observer(Protocol):
-    """Hears what a run does. None of it may raise, or take long: it is called from the batches."""
+    """Receives a run's events. Methods must neither raise nor block: batches call them."""
 
     def attach(self, session: SparkSession) -> None:
-        """A session starts streaming queries."""
+        """Called with each session that starts streaming queries."""
 
     def starts(self, hop: Hop, generation: str, limit: int | None) -> None:
-        """A hop's query is to start; again, where its limit changed."""
+        """Called before a hop's query starts, also when it restarts with a new limit."""
 
     def closed(self, hop: Hop, batch: int, rows: int, seconds: float) -> None:
-        """A batch was written. Its query has not closed it yet in the checkpoint."""
+        """Called after a batch was written, before its query commits it to the checkpoint."""
 
     def ends(self, hop: Hop) -> None:
-        """A hop has come to the end of its source."""
+        """Called when a hop has exhausted its source."""
 
     def failed(self, hop: Hop, error: Exception) -> None:
-        """A hop stopped, or did not start."""
+        """Called when a hop failed, or did not start."""
 
 
-class _Nobody(Observer):
-    """Hears nothing."""
+class _NullObserver(Observer):
+    """Ignores all events."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Prints a line for each batch that a hop closed; an observer hears of more than that."""
+    """Prints a line for each closed batch, and passes events on to an observer."""
 
     say: Say
-    observer: Observer = field(default_factory=_Nobody)
+    observer: Observer = field(default_factory=_NullObserver)
 
     def closed(
         self,
@@ -76,7 +76,7 @@ class Progress:
 
     @contextmanager
     def blaming(self, hop: Hop) -> Iterator[None]:
-        """Tell whose failure it is when something stops the run."""
+        """Report exceptions in the block to the observer as failures of ``hop``."""
         try:
             yield
         except (InputGrewError, LimitChangedError):

@@ -1,4 +1,4 @@
-"""Run a pipeline's hops: one after the other until the source is exhausted, or all at once."""
+"""Run a pipeline's hops: sequentially until the source is exhausted, or all concurrently."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from tidelake.runtime.silver import SilverHop
 from tidelake.runtime.triggers import Pace, Trigger
 from tidelake.spark.engine import runs_until_stopped
 
-# A run that goes on copies its books now and then: the log keeps commits for days, not minutes.
+# How often a continuous run copies commit metadata; Delta logs keep commits for days.
 _COPY_SECONDS = 600
-# Analysts wait for an epoch, not for a copy.
+# How often it closes epochs; shorter, since analysts wait for them.
 _EPOCH_SECONDS = 5
 _HOPS: dict[Hop, type[HopQuery]] = {"bronze": BronzeHop, "silver": SilverHop, "gold": GoldHop}
 
 
 def run_hops(run: Run, hops: Sequence[Hop], trigger: Trigger, *, held: bool = False) -> None:
-    """Run hops in the order of the flow, then copy their books and close an epoch.
+    """Run hops in the order of the flow, then copy their commit metadata and close an epoch.
 
-    With ``held`` the caller holds the hops' locks.
+    With ``held`` the caller holds the hops' locks already.
     """
     if not (trigger.ends or runs_until_stopped()):
         raise UsageError(
@@ -52,7 +52,7 @@ def run_hops(run: Run, hops: Sequence[Hop], trigger: Trigger, *, held: bool = Fa
 
 
 def refusals(run: Run) -> dict[Hop, str]:
-    """Say why hops would not go on after what their tables hold; nothing is written."""
+    """Return why hops could not resume from their tables, by hop; nothing is written."""
     found: dict[Hop, str] = {}
     for hop in HOPS:
         try:
@@ -76,9 +76,9 @@ def _run_to_the_end(run: Run, hop: Hop, trigger: Trigger) -> None:
     while True:
         try:
             with run.progress.blaming(hop):
-                query = _opened(run, hop)
+                query = _open(run, hop)
                 if not query.guard.is_at_the_end():
-                    query.finish(_started(query, trigger))
+                    query.finish(_start_query(query, trigger))
         except InputGrewError:
             continue
         run.progress.observer.ends(hop)
@@ -91,14 +91,14 @@ def _run_together(run: Run, hops: Sequence[Hop], trigger: Trigger) -> None:
     copied_at = closed_at = time.monotonic()
     try:
         for hop in hops:
-            started[hop] = _begun(run, hop, trigger)
+            started[hop] = _start_hop(run, hop, trigger)
         while True:
             for hop, (query, streaming) in started.items():
                 try:
                     with run.progress.blaming(hop):
                         query.check(streaming)
                 except (InputGrewError, LimitChangedError):
-                    started[hop] = _begun(run, hop, trigger, query.pace)
+                    started[hop] = _start_hop(run, hop, trigger, query.pace)
             if time.monotonic() - copied_at > _COPY_SECONDS:
                 _copy_books(run, hops)
                 copied_at = time.monotonic()
@@ -111,25 +111,24 @@ def _run_together(run: Run, hops: Sequence[Hop], trigger: Trigger) -> None:
             streaming.stop()
 
 
-def _begun(
+def _start_hop(
     run: Run, hop: Hop, trigger: Trigger, pace: Pace | None = None
 ) -> tuple[HopQuery, StreamingQuery]:
-    """Start a hop of a run that goes on; a pace that it had before knows what its batches cost."""
+    """Start a hop of a continuous run; ``pace`` keeps the measurements of its last query."""
     with run.progress.blaming(hop):
-        query = _opened(run, hop)
+        query = _open(run, hop)
         if trigger.seconds is not None:
             query.pace = pace or Pace(trigger.seconds, query.most, query.unit)
-        return query, _started(query, trigger)
+        return query, _start_query(query, trigger)
 
 
-def _opened(run: Run, hop: Hop) -> HopQuery:
+def _open(run: Run, hop: Hop) -> HopQuery:
     # Tables are created before the first batch.
     with naming(run, f"hop {hop}"):
         return _HOPS[hop](run)
 
 
-def _started(query: HopQuery, trigger: Trigger) -> StreamingQuery:
-    # The checkpoint is begun here.
+def _start_query(query: HopQuery, trigger: Trigger) -> StreamingQuery:
     observer = query.run.progress.observer
     observer.starts(query.hop, query.fence.generation, query.limit)
     with naming(query.run, f"hop {query.hop}"):

@@ -1,12 +1,12 @@
-"""Derive each table's schema from the definition, by letting Spark analyse it on no rows.
+"""Derive each table's schema from the definition, by letting Spark analyse it on empty frames.
 
-Silver, and the tables beside it, are made or brought up to date with theirs. What silver looks up
-in dimensions, and what Spark's reader of Avro can take, is part of a definition's schema.
+Silver and its side tables are created with these schemas or evolved to them. Dimension lookups and
+the Avro schemas that Spark can read are part of a definition's schema.
 
-The schemas of a pipeline's records are remembered, or the registry is asked for them. What it
-answers changes with time, a row's fate may not. So answers are written into a table before anything
-is decided by them. That a schema is accepted holds for good; that it is refused holds for the rows
-that had arrived, and rows that come later ask again.
+Writer schemas are read from a table, or fetched from the registry. The registry's answers change
+over time, but a row's fate must not: answers are stored before any row is decided by them. An
+accepted schema stays accepted. A refusal holds for the rows that had arrived by then; for later
+rows the registry is asked again.
 """
 
 from __future__ import annotations
@@ -57,34 +57,34 @@ from tidelake.silver.plan import SilverPlan
 from tidelake.silver.route import QUARANTINE_DDL, decide, marked, to_late, to_silver
 from tidelake.spark.java import AVRO_LIMITS, AVRO_OPTIONS
 
-# How far a gold table may follow the definition without a rebuild: its columns are fixed, their
-# types grow with silver's, and where a sum needs a larger one than an earlier version gave it.
+# What may change in a gold table without a rebuild: columns are fixed; types may widen with
+# silver's, or where a sum needs a wider type than an earlier Tidelake version gave it.
 GOLD_FREEDOM: Freedom = "types"
 _SHOWN = 300
-_PYTHONS_OWN = re.compile(r"^An error occurred while calling \S+ : (?:[\w.$]+: )?")
+_PY4J_PREFIX = re.compile(r"^An error occurred while calling \S+ : (?:[\w.$]+: )?")
 
 
 def from_ddl(spark: SparkSession, ddl: str) -> StructType:
-    """Parse a schema that we wrote ourselves."""
+    """Parse a DDL string into a schema."""
     return spark.createDataFrame([], ddl).schema
 
 
 def from_records(spark: SparkSession, records: Sequence[Mapping[str, Any]], ddl: str) -> DataFrame:
-    """Make a frame of records that this process has, with the columns of a DDL.
+    """Create a frame from records in this process, with the columns of a DDL string.
 
-    As text, which Spark parses: a list of Python rows would go through a Python worker.
+    The records go to Spark as JSON text: a list of Python rows would need a Python worker.
     """
     text = F.lit(json.dumps(records))
     return spark.range(1).select(F.inline(F.from_json(text, f"array<struct<{ddl}>>")))
 
 
 def silver_schema(spark: SparkSession, plan: SilverPlan) -> StructType:
-    """Give silver's columns."""
+    """Return silver's schema."""
     return _schemas(spark, plan)["silver"]
 
 
 def late_schema(spark: SparkSession, plan: SilverPlan) -> StructType:
-    """Give the late table's columns."""
+    """Return the late table's schema."""
     return _schemas(spark, plan)["late"]
 
 
@@ -102,7 +102,7 @@ def _schemas(spark: SparkSession, plan: SilverPlan) -> dict[str, StructType]:
 
 
 def create_silver(run: Run, note: dict[str, Any]) -> None:
-    """Create silver and its side tables, or bring those that exist to the definition."""
+    """Create silver and its side tables, or evolve existing ones to the definition."""
     spark, pipeline, lake = run.spark, run.pipeline, run.lake
     free = silver_freedom(pipeline)
     wanted: list[tuple[Table, StructType, Freedom]] = [
@@ -116,19 +116,19 @@ def create_silver(run: Run, note: dict[str, Any]) -> None:
 
 
 def silver_freedom(pipeline: Pipeline) -> Freedom:
-    """Say how far silver and late may follow the definition without a rebuild."""
+    """Return what may change in silver and late without a rebuild."""
     return "none" if pipeline.event.evolution == "strict" else "columns"
 
 
 def target_schema(run: Run, target: Target) -> StructType:
-    """Give a gold table's columns, in the order in which analysts read them."""
+    """Return a gold table's schema, with columns in the order for analysts."""
     inputs = _empty_inputs(run)
     rows = target.kind.of_all(Inputs(inputs, inputs.__getitem__))
     return stamped(rows, generation="", batch=0).schema
 
 
 def _empty_inputs(run: Run) -> dict[str, DataFrame]:
-    """Give each input of gold without a row; those of other pipelines only where they exist."""
+    """Return each input of gold as an empty frame; those of other pipelines only if they exist."""
     empty = {}
     for key, table in inputs_of(run.lake, run.pipeline).items():
         if key == OWN:
@@ -141,11 +141,12 @@ def _empty_inputs(run: Run) -> dict[str, DataFrame]:
 def known_targets(run: Run, inputs: Mapping[str, DataFrame] | None = None) -> list[Target]:
     """List the gold tables whose inputs all exist, or can be derived from the definition."""
     known = (_empty_inputs(run) if inputs is None else inputs).keys()
-    return [one for one in targets_of(run.lake, run.pipeline) if set(one.kind.sources) <= known]
+    targets = targets_of(run.lake, run.pipeline)
+    return [target for target in targets if set(target.kind.sources) <= known]
 
 
 def check_definition(run: Run) -> None:
-    """Let Spark analyse every expression on no rows; a ConfigError lists all that it refuses."""
+    """Analyse every expression on empty frames; a ConfigError lists all that Spark refuses."""
     spark, pipeline = run.spark, run.pipeline
     if pipeline.avro_schema is not None:
         problem = reading_problem(spark, pipeline.avro_schema)
@@ -156,11 +157,11 @@ def check_definition(run: Run) -> None:
     if not violations:
         inputs = _empty_inputs(run)
         for target in known_targets(run, inputs):
-            for path, one in target.kind.expressions().items():
+            for path, expression in target.kind.expressions().items():
                 place = f"{target.kind.place}.{path}"
-                column = F.expr(one.sql)
-                wanted = F.count_if(column) if one.is_condition else column
-                violations += _refused(inputs[one.key], {place: wanted})
+                column = F.expr(expression.sql)
+                wanted = F.count_if(column) if expression.is_condition else column
+                violations += _refused(inputs[expression.key], {place: wanted})
     if violations:
         raise ConfigError(pipeline.file, violations)
 
@@ -180,7 +181,7 @@ def _event_expressions(pipeline: Pipeline) -> dict[str, Column]:
 
 
 def _refused(frame: DataFrame, expressions: dict[str, Column]) -> list[Violation]:
-    """Analyse each expression by itself, so that each failure has its place."""
+    """Analyse each expression separately, so that each violation names its config path."""
     violations = []
     for path, column in expressions.items():
         try:
@@ -191,28 +192,28 @@ def _refused(frame: DataFrame, expressions: dict[str, Column]) -> list[Violation
 
 
 def reading_problem(spark: SparkSession, schema: str) -> str:
-    """Say why records of an Avro schema cannot be read; empty where they can."""
+    """Return why records of an Avro schema cannot be read; empty if they can."""
     problem = problem_of(schema)
     if problem:
         return problem
     try:
         spark.range(0).select(trial(schema))
     except FOREIGN as error:
-        told = " ".join(str(error).split())
-        return f"cannot be read by Spark: {_PYTHONS_OWN.sub('', told)[:_SHOWN]}"
+        text = " ".join(str(error).split())
+        return f"cannot be read by Spark: {_PY4J_PREFIX.sub('', text)[:_SHOWN]}"
     return ""
 
 
 def refuse_unlimited(spark: SparkSession) -> None:
-    """Raise a UsageError unless the JVM refuses lengths that no record of Avro has.
+    """Raise a UsageError unless the JVM limits the lengths that an Avro record may declare.
 
-    A broken record may announce two billion letters; the reader makes room for them before it
-    looks whether they are there, and the JVM dies of it, again at each restart.
+    A corrupt record may declare a string of 2 GB. Avro's reader allocates it before it reads, which
+    kills the JVM, again at each restart.
     """
-    given = spark.conf.get("spark.driver.extraJavaOptions", "") or ""
-    if not all(limit in given for limit in AVRO_LIMITS):
+    options = spark.conf.get("spark.driver.extraJavaOptions", "") or ""
+    if not all(limit in options for limit in AVRO_LIMITS):
         raise UsageError(
-            "Avro is read only where the JVM bounds the lengths that a broken record may announce. "
+            "Avro is read only if the JVM limits the lengths that a corrupt record may declare. "
             "Add to spark.driver.extraJavaOptions and spark.executor.extraJavaOptions: "
             f"{AVRO_OPTIONS}"
         )
@@ -220,9 +221,9 @@ def refuse_unlimited(spark: SparkSession) -> None:
 
 @dataclass(frozen=True)
 class Lookup:
-    """One enrichment of a batch, at a version of the dimension's table.
+    """One enrichment of a batch, pinned to a version of the dimension's table.
 
-    The version is -1 where the table is not there yet, and no row finds anything.
+    The version is -1 if the table does not exist yet; then no row matches.
     """
 
     enrich: Enrich
@@ -231,7 +232,7 @@ class Lookup:
 
 
 def lookups(lake: Lake, pipeline: Pipeline) -> list[Lookup]:
-    """Pin every dimension that a pipeline's silver looks into, each at one version."""
+    """Pin every dimension that a pipeline's silver joins to its newest version."""
     found = []
     for enrich in pipeline.enrich:
         suffix = "__history" if enrich.as_of else ""
@@ -241,9 +242,10 @@ def lookups(lake: Lake, pipeline: Pipeline) -> list[Lookup]:
 
 
 def enriched(rows: DataFrame, plan: SilverPlan, pinned: Sequence[Lookup]) -> DataFrame:
-    """Look every row up in every dimension, where nothing is pinned without finding anything.
+    """Add the columns of every dimension to each row; all null for a dimension without a version.
 
-    ``rows`` come from :func:`tidelake.silver.route.decide`, ``pinned`` from :func:`lookups`.
+    ``rows`` come from :func:`tidelake.silver.route.decide`, ``pinned`` from :func:`lookups`; empty
+    ``pinned`` treats every dimension so.
     """
     spark = rows.sparkSession
     for number, enrich in enumerate(plan.pipeline.enrich):
@@ -259,7 +261,7 @@ def enriched(rows: DataFrame, plan: SilverPlan, pinned: Sequence[Lookup]) -> Dat
 
 
 def _entry_type(plan: SilverPlan, dimension: str, spark: SparkSession) -> StructType:
-    """Give the types of a dimension's columns by its definition."""
+    """Return the types of a dimension's columns, from its definition."""
     if dimension not in plan.entry_types:
         of_dimension = SilverPlan(plan.pipeline.dimensions[dimension])
         rows = of_dimension.judge(spark.createDataFrame([], REQUEUE_DDL))
@@ -275,7 +277,7 @@ SCHEMAS_DDL = (
 
 
 class _Line(NamedTuple):
-    """A row of the table: a schema, why it is refused, up to which arrival (epoch microseconds)."""
+    """A row of the schemas table: a schema, or why and up to which arrival (epoch us) refused."""
 
     schema_id: int
     schema: str | None
@@ -283,45 +285,46 @@ class _Line(NamedTuple):
     refused_through: int | None = None
 
 
-def remembered(run: Run, *, stands: Column | None = None) -> WriterSchemas | None:
-    """Read what is known of a pipeline's schemas; None where it has no registry.
+def stored_schemas(run: Run, *, stands: Column | None = None) -> WriterSchemas | None:
+    """Read a pipeline's stored writer schemas; None if it has no registry.
 
-    ``stands``: for which rows a refusal holds although its schema was accepted later; None: for
-    those that had arrived.
+    ``stands``: condition for the rows to which a refusal applies although the schema was accepted
+    later; None: rows that had arrived by the time of the refusal.
     """
     registry = run.pipeline.registry
     if registry is None:
         return None
-    nothing = WriterSchemas(registry.subject, {}, stands=stands)
+    empty = WriterSchemas(registry.subject, {}, stands=stands)
     table = run.lake.schemas(run.pipeline.name)
     if not table.exists:
-        return nothing
+        return empty
     stored = load(run.spark, table)
     through = F.unix_micros("refused_through").alias("refused_through")
     rows = stored.select("schema_id", "schema", "refusal", through).collect()
-    return _with_lines(nothing, [_Line(*row) for row in rows])
+    return _with_lines(empty, [_Line(*row) for row in rows])
 
 
 def schemas_for(
     run: Run, rows: DataFrame, *, anew: bool = False, keeps: bool = True
 ) -> WriterSchemas | None:
-    """Give the schemas by which rows are to be read; None where the pipeline has no registry.
+    """Return the writer schemas of rows, from the table or the registry; None without a registry.
 
     Args:
-        run: What the command works with.
+        run: The run.
         rows: Bronze's columns plus ``requeued_at``.
-        anew: Whether the rows are decided whatever became of them before: a schema that was
-            refused once and is accepted now holds for all of them.
-        keeps: Whether answers are written down; without, they are only looked at.
+        anew: Whether the rows are decided regardless of their earlier fates: a schema that was
+            refused once and is accepted now applies to all of them.
+        keeps: Whether to store the registry's answers.
     """
     registry = run.pipeline.registry
-    known = remembered(run, stands=F.lit(False) if anew else None)
+    known = stored_schemas(run, stands=F.lit(False) if anew else None)
     if known is None or registry is None:
         return None
     reached = _reached(rows)
     through: dict[int, int] = {}
-    for one in known.refusals:
-        through[one.schema_id] = max(one.through, through.get(one.schema_id, one.through))
+    for refusal in known.refusals:
+        key = refusal.schema_id
+        through[key] = max(refusal.through, through.get(key, refusal.through))
     asked = {
         key: last
         for key, last in reached.items()
@@ -335,7 +338,7 @@ def schemas_for(
             if line.refusal is None or asked[line.schema_id] > through.get(line.schema_id, -1)
         ]
         if keeps and new:
-            _write_down(run, new)
+            _store(run, new)
         known = _with_lines(known, new)
     return known.of(reached)
 
@@ -352,14 +355,14 @@ def _with_lines(known: WriterSchemas, lines: Iterable[_Line]) -> WriterSchemas:
 
 
 def _reached(rows: DataFrame) -> dict[int, int]:
-    """Find the ids that rows name, and when the last row of each arrived."""
+    """Return the rows' schema ids, each with its last arrival (epoch microseconds)."""
     named = rows.select(schema_id().alias("id"), F.unix_micros(arrival()).alias("at"))
     found = named.where(F.col("id").isNotNull()).groupBy("id").agg(F.max("at").alias("at"))
     return {int(row["id"]): int(row["at"]) for row in found.collect()}
 
 
 def _answers(spark: SparkSession, registry: Registry, ids: Iterable[int]) -> Iterator[_Line]:
-    """Ask for ids; each gets a line, without ``refused_through``."""
+    """Look ids up in the registry; yield a line for each, without ``refused_through``."""
     versions = versions_of(registry)
     places: dict[int, int] = {}
     for place, version in enumerate(versions):
@@ -376,7 +379,7 @@ def _answers(spark: SparkSession, registry: Registry, ids: Iterable[int]) -> Ite
 
 
 def _problem(spark: SparkSession, registry: Registry, new: Version, old: Version | None) -> str:
-    """Say why a version is not read; empty where it is."""
+    """Return why a registered version is refused; empty if it is accepted."""
     if new.kind != "AVRO":
         return f"is {new.kind}, not Avro"
     if not new.is_whole:
@@ -389,14 +392,14 @@ def _problem(spark: SparkSession, registry: Registry, new: Version, old: Version
     return f"is not {rule} compatible with schema {old.schema_id}: {broken}" if broken else ""
 
 
-def _write_down(run: Run, lines: Iterable[_Line]) -> None:
+def _store(run: Run, lines: Iterable[_Line]) -> None:
     spark, table = run.spark, run.lake.schemas(run.pipeline.name)
     stamp = {"pipeline": run.pipeline.name, "hop": "schemas", "generation": FIRST_GENERATION}
     ensure_table(spark, table, from_ddl(spark, SCHEMAS_DDL), {**stamp, "batch": CREATION})
     last = last_commit(table)
     batch = last.batch + 1 if last else 0
     found_at = to_json(datetime.now(UTC))
-    told = [
+    records = [
         {
             **line._asdict(),
             "refused_through": to_json(from_micros(line.refused_through)),
@@ -404,6 +407,6 @@ def _write_down(run: Run, lines: Iterable[_Line]) -> None:
         }
         for line in lines
     ]
-    append(from_records(spark, told, SCHEMAS_DDL), table, {**stamp, "batch": batch})
+    append(from_records(spark, records, SCHEMAS_DDL), table, {**stamp, "batch": batch})
     if is_due(batch):
         compact(spark, table)

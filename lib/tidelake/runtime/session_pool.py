@@ -1,8 +1,8 @@
-"""Work on several tables side by side, merges each in a session of its own.
+"""Write several tables concurrently, each merge in its own session.
 
-To plan a merge keeps one thread busy, and so does much of what Delta does around it: one after the
-other, tables leave slots idle. What the commit of a merge says of itself is a setting of its
-session, so that no two may share one; an append carries it as an option.
+Planning a merge, and much of what Delta does around it, runs in a single thread: merges that run
+sequentially leave slots idle. The commit metadata of a merge is a session setting, so concurrent
+merges cannot share a session; an append takes its metadata as an option.
 """
 
 from __future__ import annotations
@@ -23,30 +23,31 @@ T = TypeVar("T")
 
 
 class SessionPool:
-    """Sessions beside a query's, with its settings, for work that goes on at the same time.
+    """Clones of a query's session, with its settings, for concurrent work.
 
     Attributes:
-        beside: Those sessions; none where all is done in the batch's own.
+        sessions: The clones; empty if all work runs in the batch's own session.
     """
 
     def __init__(self, session: SparkSession, pieces: int) -> None:
-        """Open a session for each slot, or for each piece of work if those are fewer.
+        """Open one session per slot or per piece of work, whichever are fewer.
 
-        None where one piece can go on at a time, and through Spark Connect, where none can be had.
+        Opens none if only one piece can run at a time, or through Spark Connect, where sessions
+        cannot be cloned.
         """
         possible = clones_sessions() and pieces > 1
-        lanes = min(pieces, slots_of(session)) if possible else 0
-        self.beside = [clone_of(session) for _ in range(lanes if lanes > 1 else 0)]
+        count = min(pieces, slots_of(session)) if possible else 0
+        self.sessions = [clone_of(session) for _ in range(count if count > 1 else 0)]
 
     def each(
         self, session: SparkSession, pieces: Sequence[T], work: Callable[[SparkSession, T], None]
     ) -> None:
-        """Do pieces of work in order, as many at a time as there are sessions beside this one.
+        """Run the pieces of work, started in order, one at a time per session of the pool.
 
-        After a failure no other piece is begun; the first failure is raised when those that were
+        After a failure no further piece starts; the first failure is raised when all running pieces
         have ended.
         """
-        if not self.beside:
+        if not self.sessions:
             for piece in pieces:
                 work(session, piece)
             return
@@ -55,24 +56,24 @@ class SessionPool:
             waiting.put(piece)
         failed = Event()
 
-        def go_on(lane: SparkSession) -> None:
+        def run_pieces(clone: SparkSession) -> None:
             try:
                 while not failed.is_set():
-                    work(lane, waiting.get_nowait())
+                    work(clone, waiting.get_nowait())
             except Empty:
                 return
             except BaseException:
                 failed.set()
                 raise
 
-        side_by_side(session, [partial(go_on, lane) for lane in self.beside])
+        run_concurrently(session, [partial(run_pieces, clone) for clone in self.sessions])
 
 
-def side_by_side(session: SparkSession, works: Sequence[Callable[[], None]]) -> None:
-    """Do several things at a time; the first failure is raised when all have ended.
+def run_concurrently(session: SparkSession, works: Sequence[Callable[[], None]]) -> None:
+    """Run functions concurrently; raise the first failure when all have ended.
 
-    With one slot, and through Spark Connect, one after the other. None may need a setting of the
-    session that another one changes.
+    Sequential with one slot and through Spark Connect. No function may depend on a session setting
+    that another one changes.
     """
     if len(works) < 2 or not clones_sessions() or slots_of(session) < 2:
         for work in works:
@@ -86,7 +87,7 @@ def side_by_side(session: SparkSession, works: Sequence[Callable[[], None]]) -> 
         except BaseException as error:
             failures.append(error)
 
-    # What Spark is to know of a thread's work, the query and batch, goes with it.
+    # An InheritableThread keeps Spark's local properties, such as the query and batch of a job.
     threads = [InheritableThread(attempt, args=(work,)) for work in works]
     for thread in threads:
         thread.start()

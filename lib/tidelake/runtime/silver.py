@@ -1,4 +1,4 @@
-"""Bronze to silver: one fate for each row; side tables first, silver's commit closes the batch."""
+"""Bronze to silver: decide each row's fate, write the side tables, then commit silver."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from tidelake.runtime.schemas import (
     refuse_unlimited,
     schemas_for,
 )
-from tidelake.runtime.session_pool import side_by_side
+from tidelake.runtime.session_pool import run_concurrently
 from tidelake.silver.classify import PAYLOAD_HASH
 from tidelake.silver.dedup import find_repeats
 from tidelake.silver.fields import extra_columns, new_columns
@@ -73,7 +73,7 @@ _COPY_COLUMNS = ("event_id", PAYLOAD_HASH, "ingested_at")
 
 
 class SilverHop(HopQuery):
-    """Decides the fate of bronze's rows and of those that were requeued."""
+    """The streaming query that decides the fate of bronze's rows and of requeued rows."""
 
     hop = "silver"
 
@@ -85,7 +85,7 @@ class SilverHop(HopQuery):
 
     @property
     def table(self) -> Table:
-        """Silver itself."""
+        """The silver table."""
         return self.run.lake.silver(self.run.pipeline.name)
 
     @property
@@ -94,21 +94,21 @@ class SilverHop(HopQuery):
 
     @property
     def _judges_in_stream(self) -> bool:
-        """Whether rows can be judged before anything is known of their batch."""
+        """Whether the streaming plan can classify rows, before their batch is known."""
         return not self._prefilters and self.run.pipeline.registry is None
 
     @property
     def most(self) -> int:
-        """The environment's limit."""
+        """The environment's ``silver_bytes`` limit."""
         return bytes_of(self.run.environment.limits.silver_bytes)
 
     def closing_tables(self) -> list[Table]:
-        """Silver's commit closes a batch."""
+        """List silver, whose commit closes a batch."""
         return [self.table]
 
     @property
     def inputs(self) -> dict[str, Table]:
-        """Silver follows bronze and the requeue."""
+        """The tables that silver reads: bronze and the requeue."""
         return self.run.lake.silver_inputs(self.run.pipeline.name)
 
     def create_tables(self) -> None:
@@ -135,7 +135,7 @@ class SilverHop(HopQuery):
         create_silver(self.run, self.creation_note())
 
     def stream(self) -> DataFrame:
-        """Read bronze and the requeue from their first commit on, in the order of commits."""
+        """Stream bronze and the requeue from their first commit, in commit order."""
         for files in self._files.values():
             files.prepare(self.run.spark)
         bronze = self._follow("bronze")
@@ -143,7 +143,7 @@ class SilverHop(HopQuery):
             prepare_state(self.run.spark)
             bronze = hold_back_copies(bronze, ttl=self.run.pipeline.dedup.ttl)
         rows = as_never_requeued(bronze).unionByName(self._follow("requeue"))
-        # Planned once for all batches: it is most of what there is to plan.
+        # Part of the streaming plan, so that this, most of the planning, is not done per batch.
         return self.run.plan.judge(rows) if self._judges_in_stream else rows
 
     def _follow(self, key: str) -> DataFrame:
@@ -151,18 +151,18 @@ class SilverHop(HopQuery):
         return follow(self.run.spark, table, max_bytes=self.limit, idle=idle)
 
     def write(self, rows: DataFrame, batch: int, heads: Heads) -> None:
-        """Decide a batch and write it."""
+        """Decide the fates of a batch's rows and write them."""
         began = time.monotonic()
         until = self.guard.planned(batch, positions(heads[0]))
         last = self.fence.admits(self.table, heads[0], batch, until)
         if last is None:
             if self._prefilters:
-                # The operator's state moves on only where its rows are read.
+                # The operator updates its state only when its output is read.
                 rows.write.format("noop").mode("overwrite").save()
             return
         before = SilverNote.of(last)
         sizes = self.guard.sizes(before.until, until)
-        taken = {key: came for key, (came, _) in sizes.items()}
+        taken = {key: count for key, (count, _) in sizes.items()}
         count = sum(taken.values())
         small = is_small(count, sum(size for _, size in sizes.values()))
         touched = count + before.searched // SEARCHED_PER_ROW
@@ -180,13 +180,13 @@ class SilverHop(HopQuery):
                 taken,
                 frames,
                 files=self._files,
-                # Only the first batch of a query may have been begun by an interrupted one.
+                # Only the first batch of a query can be the retry of an interrupted one.
                 may_be_retry=batch <= self.fence.closed + 1,
             )
             note = silver_batch(self._recovered(rows, context), context)
         counts = note.total()
-        told = [f"{fate} {n:,}" for fate, n in counts.items() if n]
-        missed = [
+        fates = [f"{fate} {n:,}" for fate, n in counts.items() if n]
+        unmatched = [
             f"not in {use.table} {use.unmatched:,}" for use in note.dimensions if use.unmatched
         ]
         self.run.progress.closed(
@@ -195,11 +195,11 @@ class SilverHop(HopQuery):
             sum(counts.values()),
             began,
             watermark=note.watermark,
-            detail=" ".join([*told, *missed]),
+            detail=" ".join([*fates, *unmatched]),
         )
 
     def _recovered(self, rows: DataFrame, context: BatchContext) -> PrefilteredBatch:
-        """Bring back what the prefilter held back and may not."""
+        """Return the batch plus the rows that the prefilter dropped and that are no sure copies."""
         if not self._prefilters:
             return PrefilteredBatch(rows, [], None, judged=self._judges_in_stream)
         silver, late = context.accepted(rows.sparkSession).read()
@@ -213,9 +213,9 @@ class Decision:
     """Rows with their fates, from :func:`tidelake.silver.route.decide`.
 
     Attributes:
-        summary: What was counted of them; None where nobody asked.
-        searched: Accepted ids among which deduplication looked.
-        seconds: What deduplication took.
+        summary: Counts of the rows; None unless requested.
+        searched: How many accepted ids deduplication searched.
+        seconds: Duration of deduplication.
     """
 
     rows: DataFrame
@@ -233,22 +233,22 @@ def decide_fates(
     *,
     counts: bool = False,
 ) -> Decision:
-    """Give each row its fate.
+    """Deduplicate classified rows and decide the fate of each.
 
     Args:
-        judged: From :func:`tidelake.silver.classify.classify`; enriched where rows are counted.
-        plan: Of the definition.
-        accepted: The rows that they may repeat.
-        watermark: Before the rows (UTC); None before the first batch.
+        judged: From :func:`tidelake.silver.classify.classify`; must be enriched if ``counts``.
+        plan: The definition's silver plan.
+        accepted: Previously accepted rows, to find duplicates.
+        watermark: Before these rows (UTC); None before the first batch.
         frames: Checkpoints frames that are read more than once.
-        counts: Whether the rows are counted.
+        counts: Whether to count the rows.
     """
     kept = frames.checkpoint_batch(judged)
     began = time.monotonic()
     allowed = plan.pipeline.watermark.allowed_lateness
     also = []
     if counts and kept.numbered:
-        # The driver counts them, since it sees each of them anyway.
+        # The driver counts these rows, since it collects them for deduplication anyway.
         also = [*plan.counting.row, fate_unless_repeat(watermark, allowed)]
     repeats = find_repeats(
         kept, accepted, plan.comparison, checkpoint=frames.checkpoint_now, also=also
@@ -265,7 +265,7 @@ def decide_fates(
 
 @dataclass(frozen=True)
 class Stored:
-    """Rows that stay as they are where a batch stands for all of silver."""
+    """Stored rows that a rebuild of silver copies without deciding them again."""
 
     accepted: AcceptedRows
     silver: DataFrame
@@ -274,17 +274,18 @@ class Stored:
 
 @dataclass(frozen=True)
 class BatchContext:
-    """What one batch of silver needs to know, read once.
+    """State and settings of one silver batch.
 
     Attributes:
-        before: The summary in the commit of the batch before.
+        before: The summary in the previous batch's commit.
         until: The position in each input at which the batch ends.
-        taken: Rows of each input by Delta's statistics.
+        taken: Rows of each input, by Delta's statistics.
         frames: Checkpoints frames that are read more than once.
-        rebuilds: Whether the batch stands for all of silver: nothing was accepted before it, and
-            its rows replace those of the tables.
-        stored: Rows that stay in the tables, counted among what the batch recovered.
-        files: Knows the files of silver and late from the batches before.
+        rebuilds: Whether the batch replaces all of silver: no row was accepted before it, and its
+            rows replace those of the tables.
+        stored: Rows that a rebuild copies from the tables; they are included in the counts of the
+            recovered batch.
+        files: Files of silver and late, cached across batches.
         may_be_retry: Whether an interrupted run may have written the batch's side tables.
     """
 
@@ -302,16 +303,16 @@ class BatchContext:
 
     @property
     def stamp(self) -> dict[str, Any]:
-        """What tells the batch's rows from those of others."""
+        """The columns that identify the batch's rows: generation and batch number."""
         return {"generation": self.generation, "batch": self.number}
 
     def note(self) -> dict[str, Any]:
-        """Start the metadata of a commit of the batch."""
+        """Return the metadata that all commits of the batch share."""
         note = {"pipeline": self.run.pipeline.name, "hop": "silver", **self.stamp}
         return {**note, REBUILT: True} if self.rebuilds else note
 
     def accepted(self, spark: SparkSession) -> AcceptedRows:
-        """Give the rows that the batch's may repeat."""
+        """Return the previously accepted rows, to find duplicates."""
         if self.stored:
             return self.stored.accepted
         run = self.run
@@ -321,11 +322,11 @@ class BatchContext:
 
 
 def silver_batch(recovered: PrefilteredBatch, context: BatchContext) -> SilverNote:
-    """Decide the batch's rows and write them.
+    """Decide the fates of a batch's rows and write them; return silver's commit summary.
 
     Args:
-        recovered: The rows, and what is known of those beside them.
-        context: Of the batch.
+        recovered: The rows, and counts of those that are already decided.
+        context: State and settings of the batch.
     """
     run, plan, lake = context.run, context.run.plan, context.run.lake
     pipeline = plan.pipeline
@@ -341,7 +342,7 @@ def silver_batch(recovered: PrefilteredBatch, context: BatchContext) -> SilverNo
     new, filled = _unknown_columns(summary, decided, context)
     note = _note(summary, decision, context, pinned, new, recovered.held_back)
     total = note.total()
-    # Side tables first: silver's commit is the promise that they are complete.
+    # Side tables first: silver's commit asserts that they are complete.
     by = decision_note(pipeline, {use.table: use.version for use in note.dimensions})
 
     def quarantined() -> DataFrame:
@@ -378,7 +379,7 @@ def silver_batch(recovered: PrefilteredBatch, context: BatchContext) -> SilverNo
 def _judged(recovered: PrefilteredBatch, context: BatchContext) -> DataFrame:
     if recovered.judged:
         return recovered.rows
-    # Before anything is decided: a retry reads the same schemas.
+    # Stored before any row is decided, so that a retry reads the same schemas.
     schemas = schemas_for(context.run, recovered.rows, anew=context.rebuilds)
     return context.run.plan.judge(recovered.rows, schemas)
 
@@ -386,7 +387,7 @@ def _judged(recovered: PrefilteredBatch, context: BatchContext) -> DataFrame:
 def _unknown_columns(
     summary: Summary, decided: DataFrame, context: BatchContext
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Name the columns that silver gets for unknown fields, and all that such fields fill."""
+    """Return silver's new columns for unknown fields, and all columns that such fields fill."""
     pipeline = context.run.pipeline
     if pipeline.event.evolution != "additive" or not summary.has_unknown():
         return (), ()
@@ -408,7 +409,7 @@ def _note(
     columns: tuple[str, ...],
     held_back: int | None,
 ) -> SilverNote:
-    """Put together what silver's commit says of the batch."""
+    """Build the batch's summary for silver's commit metadata."""
     pipeline, before = context.run.pipeline, context.before
     rules, partitions = pipeline.watermark, summary.partitions(context.before.partitions)
     watermark = advance(
@@ -422,7 +423,7 @@ def _note(
         partitions=partitions,
         counts=tuple(
             FateCount.of((fate, stage, origin), rows[origin, fate, stage], summary.marks[key])
-            for key in sorted(rows, key=lambda one: repr((one[1], one[2], one[0])))
+            for key in sorted(rows, key=lambda item: repr((item[1], item[2], item[0])))
             for origin, fate, stage in [key]
         ),
         taken=context.taken,
@@ -440,7 +441,7 @@ def _note(
 
 
 class _Side(NamedTuple):
-    """Rows for a side table: ``rows`` is called only if ``size``, their count, is not 0."""
+    """Rows for a side table; ``size`` is their count, ``rows`` builds them if they are written."""
 
     table: Table
     rows: Callable[[], DataFrame]
@@ -451,25 +452,25 @@ class _Side(NamedTuple):
 def _write_sides(
     sides: Sequence[_Side], context: BatchContext, decided_by: Mapping[str, Any]
 ) -> None:
-    """Write the batch's rows into the side tables, once.
+    """Write the batch's rows into the side tables exactly once.
 
-    An interrupted run may have written them already. If the same definition decided them then,
-    they are the same rows. Otherwise these replace them, also where there are none now, in one
-    commit: silver and its side tables are decided by one definition.
+    An interrupted run may have written them already. Rows that the same definition decided are
+    kept. Others are replaced in one commit, even by no rows, so that one definition decides silver
+    and its side tables.
     """
-    # A generation's name comes from our own commits: a letter and digits.
-    own = f"_generation = '{context.generation}' AND _batch = {context.number}"
+    # Safe in SQL: a generation's name comes from our batch_rows commits, a letter and digits.
+    batch_rows = f"_generation = '{context.generation}' AND _batch = {context.number}"
     writes, names = [], []
     for side in sides:
         is_filled = side.size > 0 or context.rebuilds
         if not is_filled and not context.may_be_retry:
             continue
         last = last_commit(side.table)
-        this = (context.generation, context.number)
-        is_there = last is not None and (last.generation, last.batch) == this
-        if last is not None and is_there and is_decided_by(last, decided_by):
+        batch_id = (context.generation, context.number)
+        has_batch = last is not None and (last.generation, last.batch) == batch_id
+        if last is not None and has_batch and is_decided_by(last, decided_by):
             continue
-        if is_filled or is_there:
+        if is_filled or has_batch:
             names.append(side.table.name)
             writes.append(
                 partial(
@@ -479,9 +480,9 @@ def _write_sides(
                     {**context.note(), **decided_by},
                     may_add_columns=side.adds_columns,
                     replaces=context.rebuilds,
-                    replaces_where=own if is_there else "",
+                    replaces_where=batch_rows if has_batch else "",
                 )
             )
     if writes:
         context.run.locks.step(f"write {' and '.join(names)}")
-        side_by_side(context.run.spark, writes)
+        run_concurrently(context.run.spark, writes)

@@ -1,8 +1,8 @@
-"""When micro-batches start, and how much they take at most so that they fit into the interval.
+"""Parse triggers, and adapt the batch limit so that batches fit into the trigger's interval.
 
-A batch of ``n`` takes ``fixed + n * each`` seconds. Smaller batches are quicker and cost more a
-row, since each pays the fixed part. So a limit is lowered only as far as the hop still takes more
-than arrives, and raised where it does not: a backlog that grows is worse than a long batch.
+A batch of ``n`` rows takes ``fixed + n * each`` seconds. Smaller batches are faster but cost more
+per row, since each pays the fixed part. So a limit is lowered only as far as the hop still
+processes more than arrives, and raised otherwise: a growing backlog is worse than a long batch.
 """
 
 from __future__ import annotations
@@ -21,16 +21,19 @@ from tidelake.errors import UsageError
 AVAILABLE_NOW = "available-now"
 CONTINUOUS = "continuous"
 
-# Without an interval: watermark, epochs and the next hop wait for the end of a batch.
+# The longest batch without an interval: watermark, epochs and the next hop wait for its end.
 _LONGEST_SECONDS = 60.0
 _INTERVAL = re.compile(INTERVAL)
 
 
 @dataclass(frozen=True)
 class Trigger:
-    """When micro-batches start: Spark's options, and how long a batch may take, None for any time.
+    """When micro-batches start.
 
-    ``ends``: whether the run ends when its source is exhausted.
+    Attributes:
+        ends: Whether the run ends when its source is exhausted.
+        options: Arguments of Spark's ``trigger``.
+        seconds: How long a batch may take; None for no limit.
     """
 
     ends: bool
@@ -39,7 +42,7 @@ class Trigger:
 
 
 def parse_trigger(text: str) -> Trigger:
-    """Read ``available-now``, ``continuous`` or an interval such as ``10 seconds``."""
+    """Parse ``available-now``, ``continuous`` or an interval such as ``10 seconds``."""
     if text == AVAILABLE_NOW:
         return Trigger(ends=True, options={"availableNow": True})
     if text == CONTINUOUS:
@@ -47,42 +50,45 @@ def parse_trigger(text: str) -> Trigger:
         return Trigger(ends=False, options=options, seconds=_LONGEST_SECONDS)
     if _INTERVAL.fullmatch(text):
         seconds = parse_duration(text).total_seconds()
-        # An interval of 0 is none.
+        # An interval of 0 means continuous.
         options = {"processingTime": text}
         return Trigger(ends=False, options=options, seconds=seconds or _LONGEST_SECONDS)
     raise UsageError(
-        f"{text!r} is no trigger: write available-now, continuous or an interval like '10 seconds'."
+        f"{text!r} is not a trigger: write available-now, continuous or an interval like "
+        "'10 seconds'."
     )
 
 
-# So many batches in a row have to say the same: one slow batch is a compaction or a neighbour.
+# Consecutive batches that must agree before the limit changes: a single slow batch may be due to a
+# compaction or other load on the machine.
 PATIENCE = 3
-# Older batches tell of another time of day.
+# Batches that count for the cost estimate; older ones reflect another time of day.
 _RECENT = 12
-# Of the last three limits.
+# Batches kept from the last three limits.
 _EARLIER = 3 * PATIENCE
-# Where in the interval a batch is to end. Spark's own planning comes on top of what is measured.
+# Target duration of a batch, as a fraction of the interval; Spark's planning is not measured and
+# comes on top.
 _AIM = 0.75
-# Below this part of the interval there is room for more.
+# Batches below this fraction of the interval leave room for a higher limit.
 _ROOM = 0.5
-# A new limit begins a new query, which costs seconds: less of a change is not worth it.
+# Minimum factor of a change: a new limit needs a new query, which costs seconds.
 _WORTH = 1.25
-# One change goes no further than this factor: the costs are known only near to what was tried.
+# Maximum factor of one change: the cost model is reliable only near the sizes that were tried.
 _STEP = 4
-# Sizes that differ by less do not tell the fixed cost from that of a row.
+# Minimum factor between batch sizes to separate the fixed cost from the cost per row.
 _SPREAD = 1.2
-# Where noise hides what a row costs: this part of a batch's mean cost a row.
+# Minimum cost per row if noise hides it, as a fraction of the mean cost per row.
 _LEAST = 0.01
-# How much faster than the arrivals a hop must stay. Lowering wants more than raising restores, or
-# an uneven stream would change the limit to and fro.
+# Required ratio of throughput to arrivals. Lowering requires a higher ratio than raising restores,
+# or an uneven stream would make the limit oscillate.
 _LOWERED, _RAISED = 2.0, 1.2
 
 
 @dataclass(frozen=True)
 class Load:
-    """A closed batch: what it took, and what waited when it ended, in the unit of the limit.
+    """A closed batch: its size and the backlog at its end, in the unit of the limit.
 
-    ``ended`` is in seconds of any clock that only goes forward.
+    ``ended`` is in seconds of a monotonic clock.
     """
 
     size: int
@@ -93,10 +99,13 @@ class Load:
 
 @dataclass
 class Pace:
-    """How much a hop takes in a batch, over the queries that follow each other in one run.
+    """The adaptive batch limit of a hop, kept across the successive queries of one run.
 
-    A batch may take ``target`` seconds, and ``most`` is the configured limit, None for none, in a
-    unit that is for people.
+    Attributes:
+        target: How many seconds a batch may take.
+        most: The configured limit; None for none.
+        unit: The limit's unit, for messages.
+        limit: The current limit; None for none.
     """
 
     target: float
@@ -108,17 +117,17 @@ class Pace:
     _is_warm: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        """Begin with what is configured."""
+        """Start with the configured limit."""
         self.limit = self.most
 
     def begin(self) -> None:
-        """Start another query. Its first batch is not counted: it warms up, or is a repetition."""
+        """Prepare for a new query, whose first batch is ignored: it is a warm-up or a retry."""
         self._earlier.extend(list(self._recent)[-PATIENCE:])
         self._recent.clear()
         self._is_warm = False
 
     def closed(self, load: Load) -> str:
-        """Take in a closed batch; return what changed, in words, empty for nothing."""
+        """Record a closed batch and adapt the limit; return a message, empty for no change."""
         if not self._is_warm:
             self._is_warm = True
             return ""
@@ -137,7 +146,7 @@ class Pace:
         seconds = sum(load.seconds for load in list(self._recent)[-PATIENCE:]) / PATIENCE
         return (
             f"limit {was} -> {self.limit:,} {self.unit} a batch: the last {PATIENCE} took "
-            f"{seconds:.1f} s each, {self.target:g} s is the interval, {load.waiting:,} wait"
+            f"{seconds:.1f} s each, the interval is {self.target:g} s, backlog {load.waiting:,}"
         )
 
 
@@ -149,14 +158,14 @@ def next_limit(
     most: int | None,
     target: float,
 ) -> int | None:
-    """Choose the limit of the batches to come; the present one where a change is not worth it.
+    """Return the limit for the next batches; the current one if a change is not worthwhile.
 
     Args:
-        batches: Those that were closed lately under the present limit, oldest first.
-        earlier: Some from under other limits. Without them batches of one size would hide again
-            what they cost beside their rows.
-        limit: The present one; None for no limit.
-        most: The configured one, never passed; None for no limit.
+        batches: Recent batches under the current limit, oldest first.
+        earlier: Some batches under previous limits. Without them the sizes would be too equal to
+            estimate the fixed cost.
+        limit: The current limit; None for no limit.
+        most: The configured limit, never exceeded; None for no limit.
         target: Seconds that a batch may take.
     """
     recent = batches[-PATIENCE:]
@@ -164,13 +173,13 @@ def next_limit(
     if len(recent) < PATIENCE or not size:
         return limit
     fixed, each = _costs([*earlier, *batches])
-    # What arrives in a second: what was taken, and by how much the backlog grew.
+    # Arrivals per second: what was processed plus the growth of the backlog.
     first, last = batches[0], batches[-1]
     arrived = last.waiting - first.waiting + sum(batch.size for batch in batches[1:])
     rate = max(arrived, 0) / (last.ended - first.ended)
 
     def least_for(share: float, wanted: float) -> float:
-        """Give the smallest batch that takes so much a second, rows a share of its time."""
+        """Return the smallest batch with ``wanted`` rows/s and ``share`` of its time for rows."""
         left = 1 - wanted * each
         keeping_up = wanted * fixed / left if left > 0 else math.inf
         return max(keeping_up, share / (1 - share) * fixed / each)
@@ -178,10 +187,10 @@ def next_limit(
     fitting = (_AIM * target - fixed) / each
     if all(batch.seconds > target for batch in recent):
         lower = max(fitting, least_for(1 / 2, _LOWERED * rate), size / _STEP, 1)
-        # A limit above what waits would not change the next batch.
+        # A limit above the backlog would not change the next batch.
         if lower * _WORTH < min(size, limit or size, last.waiting):
             return int(lower)
-    # Whether the limit is what ended these batches; Kafka's is met but for a few records.
+    # Raise only a limit that these batches reached; Kafka's may be missed by a few records.
     if limit is None or not (last.waiting > 0 and all(10 * b.size >= 9 * limit for b in recent)):
         return limit
     has_room = all(batch.seconds < _ROOM * target for batch in recent)
@@ -191,10 +200,10 @@ def next_limit(
 
 
 def _costs(batches: Sequence[Load]) -> tuple[float, float]:
-    """Fit fixed and unit costs by least squares; from sizes that hardly differ, no fixed part.
+    """Fit the fixed cost and the cost per unit by least squares; fixed 0 if sizes hardly differ.
 
-    Assumed too small, the fixed part lets a limit be lowered once too often, and the batches under
-    that limit then tell it.
+    If the fixed cost is underestimated, the limit is lowered once too often, and the batches under
+    that limit then correct the estimate.
     """
     sizes = [batch.size for batch in batches]
     mean = sum(sizes) / len(sizes)
@@ -203,6 +212,6 @@ def _costs(batches: Sequence[Load]) -> tuple[float, float]:
         return 0.0, middle / mean
     spread = sum((size - mean) ** 2 for size in sizes)
     together = sum((batch.size - mean) * (batch.seconds - middle) for batch in batches)
-    # A row costs something, and no more than its part of the whole.
+    # The cost per row is positive, and at most the mean cost per row.
     each = min(max(together / spread, _LEAST * middle / mean), middle / mean)
     return middle - each * mean, each

@@ -1,1 +1,1 @@
-"""A new pipeline from a sample of its data: what the payloads hold, and a first definition."""
+"""Generate a pipeline from a sample: infer the payload schema and write a first definition."""

@@ -1,6 +1,6 @@
-"""Write a first definition: what follows from a sample and from the user's options, as files.
+"""Write a pipeline definition, suite and test from a sample and the user's options.
 
-No existing file is changed, but for ``.gitignore``.
+No existing file is changed except ``.gitignore``.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ _FLAGS = {"event.id": "--id", "event.time": "--time", "gold[0].keys[0]": "--key"
 
 @dataclass(frozen=True)
 class Draft:
-    """A pipeline that is not written yet.
+    """A pipeline definition before it is written to files.
 
-    ``columns`` are silver's but for the id and the time; ``examples`` are payloads that become rows
-    of silver.
+    ``columns`` are silver's columns except the event id and time; ``examples`` are payloads that
+    silver accepts.
     """
 
     name: str
@@ -85,10 +85,10 @@ def draft_of(
     window: timedelta | None = None,
     delay: timedelta | None = None,
 ) -> Draft:
-    """Define a pipeline from a sample.
+    """Draft a pipeline from a sample.
 
-    The options replace what the sample suggests: ``id_`` and ``time`` are a field or SQL; ``key``
-    is a column for the first gold table, or ``none``; ``window`` is the size of its windows.
+    Options override what the sample suggests: ``id_`` and ``time`` are a field or SQL; ``key`` is
+    a column for the first gold table, or ``none``; ``window`` is its window size.
 
     Raises:
         UsageError: An option names an unknown field, or is not valid SQL.
@@ -100,12 +100,12 @@ def draft_of(
     times = instants(chosen_time, count)
     lateness = lateness_of(times, [record.partition for record in sample.records])
     if delay not in (None, lateness.delay):
-        lateness = replace(lateness, delay=delay or lateness.delay, why="as asked")
+        lateness = replace(lateness, delay=delay or lateness.delay, why="as given")
     columns = _columns(payload, chosen_id, chosen_time)
     best = next(iter(gold_keys(columns, (chosen_id.column, chosen_time.column))), None)
     chosen_key = best if key is None else _key(key, columns)
     table = first_table(name, columns, key=chosen_key, times=times, size=window)
-    known = [one.column.path for one in (chosen_id, chosen_time) if one.column]
+    used = [choice.column.path for choice in (chosen_id, chosen_time) if choice.column]
     ids = identities(chosen_id, count)
     return Draft(
         name=name,
@@ -115,8 +115,8 @@ def draft_of(
         id=chosen_id,
         time=chosen_time,
         lateness=lateness,
-        table=table if chosen_key is best else replace(table, why="as asked"),
-        rules=tuple(rules_of([c for c in columns if c.path not in known])),
+        table=table if chosen_key is best else replace(table, why="as given"),
+        rules=tuple(rules_of([c for c in columns if c.path not in used])),
         examples=tuple(islice(_examples(sample, ids, times, chosen_time), _SAMPLE_LINES)),
         records=count,
         notes=tuple(_notes(sample, payload, columns, times, chosen_time)),
@@ -124,37 +124,39 @@ def draft_of(
 
 
 def _choice(
-    wish: str | None, payload: Payload, ranked: Sequence[DraftChoice], option: str
+    requested: str | None, payload: Payload, ranked: Sequence[DraftChoice], option: str
 ) -> DraftChoice:
-    """Return the best choice, or that of an option: a field's name or SQL."""
-    if wish is None:
+    """Return the requested choice, a field's name or SQL, or else the best ranked one."""
+    if requested is None:
         return ranked[0]
-    column = payload.column(wish)
-    for one in ranked:
-        if (one.sql == wish) if column is None else (one.column is column):
-            return one
+    column = payload.column(requested)
+    for choice in ranked:
+        if (choice.sql == requested) if column is None else (choice.column is column):
+            return choice
     if column is not None:
-        return DraftChoice(column.field, "as asked", column)
+        return DraftChoice(column.field, "as given", column)
     known = [*(field.name for field in payload.fields), *BRONZE_COLUMNS]
-    problems = expression_problems(wish, known)
+    problems = expression_problems(requested, known)
     if problems:
-        raise UsageError(f"{option} '{wish}' {'; '.join(problems)}")
-    return DraftChoice(wish, "as asked")
+        raise UsageError(f"{option} '{requested}' {'; '.join(problems)}")
+    return DraftChoice(requested, "as given")
 
 
 def _columns(payload: Payload, id_: DraftChoice, time: DraftChoice) -> tuple[Column, ...]:
-    """Return silver's columns, without those that event_id and event_time repeat."""
+    """Return silver's columns, omitting fields that event_id or event_time already holds."""
     kept = []
     for column in payload.columns:
-        mine = {"event_id": id_.column, "event_time": time.column}.get(column.name.lower(), False)
-        if mine is column:
+        reserved = {"event_id": id_.column, "event_time": time.column}.get(
+            column.name.lower(), False
+        )
+        if reserved is column:
             continue
-        kept.append(column if mine is False else replace(column, name=f"payload_{column.name}"))
+        kept.append(column if reserved is False else replace(column, name=f"payload_{column.name}"))
     return tuple(kept)
 
 
-def _key(wish: str, columns: Sequence[Column]) -> Column | None:
-    wanted = wish.strip().lower()
+def _key(requested: str, columns: Sequence[Column]) -> Column | None:
+    wanted = requested.strip().lower()
     if wanted in (NO_KEY, ""):
         return None
     scalars = [column for column in columns if column.is_scalar]
@@ -163,7 +165,7 @@ def _key(wish: str, columns: Sequence[Column]) -> Column | None:
             return column
     names = [column.name for column in scalars]
     raise UsageError(
-        f"--key '{wish}' is no column of silver with one value a row{suggestion(wish, names)} "
+        f"--key '{requested}' is not a scalar column of silver{suggestion(requested, names)} "
         f"(known: {', '.join(names)}; {NO_KEY} for no key)"
     )
 
@@ -174,13 +176,13 @@ def _examples(
     times: Sequence[datetime | None],
     time: DraftChoice,
 ) -> Iterator[bytes]:
-    """Return payloads of one line that become rows of silver: of a new id, not in the future."""
+    """Yield single-line payloads that silver accepts: with a new id, and not in the future."""
     seen: set[str] = set()
     for at, (record, instant) in enumerate(zip(sample.records, times, strict=True)):
-        one = str(at) if ids is None else ids[at]
-        if one is None or one in seen:
+        event_id = str(at) if ids is None else ids[at]
+        if event_id is None or event_id in seen:
             continue
-        seen.add(one)
+        seen.add(event_id)
         timed = time.column is None or (instant is not None and not in_future([instant]))
         if timed and b"\n" not in record.payload:
             yield record.payload
@@ -198,17 +200,17 @@ def _notes(
         yield from (f"{column.shown}: {note}" for note in column.notes)
     for column in columns:
         if column.name != ".".join(column.path).replace(".", "_"):
-            yield f"{column.shown} is called {column.name}"
+            yield f"{column.shown} is named {column.name} in silver"
     if sample.broken:
         first, why = sample.broken[0]
         yield (
             f"{len(sample.broken):,} of {len(sample.broken) + len(sample.records):,} records will "
-            f"be quarantined, as not one JSON object; the first: {first.place}: {why}"
+            f"be quarantined: not one JSON object; the first: {first.place}: {why}"
         )
     ahead = in_future(times)
     if ahead:
         yield (
-            f"{ahead:,} of {len(times):,} records lie in the future by {time.sql}; those further "
+            f"{ahead:,} of {len(times):,} records are in the future by {time.sql}; those further "
             "ahead than watermark.max_future_skew will be quarantined"
         )
 
@@ -231,26 +233,27 @@ def files_for(folder: Path, name: str) -> dict[str, Path]:
         "test": folder / "tests" / f"test_{name}.py",
         "sample": folder / "tests" / f"{name}.sample.jsonl",
     }
-    there = [path for path in files.values() if path.exists()]
-    if there:
+    existing = [path for path in files.values() if path.exists()]
+    if existing:
         raise UsageError(
-            f"nothing was written, {'this is' if len(there) == 1 else 'these are'} there already: "
-            f"{', '.join(map(str, there))}. Choose another NAME or another folder with --to."
+            f"nothing was written: {', '.join(map(str, existing))} already "
+            f"{'exists' if len(existing) == 1 else 'exist'}. Choose another NAME or another folder "
+            "with --to."
         )
     return files
 
 
 def source_in(folder: Path, source: Path) -> str:
-    """Return a source's path, relative to the folder if it lies in it."""
-    whole, home = Path(os.path.abspath(source)), Path(os.path.abspath(folder))
-    return str(whole.relative_to(home)) if whole.is_relative_to(home) else str(whole)
+    """Return a source's path, relative to the folder if it is inside."""
+    path, base = Path(os.path.abspath(source)), Path(os.path.abspath(folder))
+    return str(path.relative_to(base)) if path.is_relative_to(base) else str(path)
 
 
 def write(files: dict[str, Path], draft: Draft, environment: Environment) -> list[Path]:
-    """Write the files, after loading the definition as every command does.
+    """Write the files, after validating the definition as every command does.
 
     Returns:
-        The files written; ``.gitignore`` if lines were added to it.
+        The written files, including ``.gitignore`` if lines were added to it.
 
     Raises:
         UsageError: The definition is invalid because of an option; nothing was written.
@@ -262,13 +265,13 @@ def write(files: dict[str, Path], draft: Draft, environment: Environment) -> lis
         with files[what].open("xb") as stream:
             stream.write(data)
     changed = [files[what] for what in content]
-    # Tables are kept out of git.
+    # Keep tables out of git.
     ignore = files["pipeline"].parents[2] / ".gitignore"
-    there = ignore.read_text(encoding="utf-8") if ignore.exists() else ""
-    missing = [line for line in _IGNORED if line not in there.splitlines()]
+    existing = ignore.read_text(encoding="utf-8") if ignore.exists() else ""
+    missing = [line for line in _IGNORED if line not in existing.splitlines()]
     if missing:
-        gap = "" if not there or there.endswith("\n") else "\n"
-        ignore.write_text(there + gap + "\n".join(missing) + "\n", encoding="utf-8")
+        gap = "" if not existing or existing.endswith("\n") else "\n"
+        ignore.write_text(existing + gap + "\n".join(missing) + "\n", encoding="utf-8")
         changed.append(ignore)
     return changed
 
@@ -282,25 +285,26 @@ def _refuse_invalid(name: str, content: dict[str, bytes], environment: Environme
         try:
             load_pipeline(str(trial["pipeline"]), environment)
         except ConfigError as error:
-            told = "\n".join(
-                f"  - {_FLAGS.get(one.path, one.path)}: {one.message}" for one in error.violations
+            problems = "\n".join(
+                f"  - {_FLAGS.get(violation.path, violation.path)}: {violation.message}"
+                for violation in error.violations
             )
             raise UsageError(
-                f"nothing was written, this would be no sound definition:\n{told}"
+                f"nothing was written: the definition would be invalid:\n{problems}"
             ) from error
 
 
 def _content(draft: Draft) -> dict[str, bytes]:
-    """Render the files; without examples there is no test."""
-    # What is written is YAML and Python, not HTML: the filters quote.
+    """Render the files; without examples no test is written."""
+    # No HTML autoescaping: the output is YAML and Python, which the filters quote.
     templates = Templates(
         loader=PackageLoader("tidelake.scaffold"),
         undefined=StrictUndefined,
         trim_blocks=True,
         keep_trailing_newline=True,
     )
-    own = (_comment, _ddl, _flow, _scalar, _scalar_in_flow, written)
-    templates.filters |= {one.__name__.removeprefix("_"): one for one in own}
+    filters = (_comment, _ddl, _flow, _scalar, _scalar_in_flow, written)
+    templates.filters |= {function.__name__.removeprefix("_"): function for function in filters}
     topic = draft.source if isinstance(draft.source, Address) else None
     facts = {
         "draft": draft,
@@ -348,7 +352,7 @@ def _scalar_in_flow(value: str) -> str:
 
 
 def _flow(value: dict[str, Any], indent: int) -> str:
-    """Write a mapping in flow style; further lines are indented to the column of the first."""
+    """Format a mapping in YAML flow style; continuation lines are indented by ``indent``."""
     text = yaml.safe_dump(
         value, default_flow_style=True, sort_keys=False, width=_WIDTH - indent, allow_unicode=True
     )

@@ -1,4 +1,4 @@
-"""Guess id, time, lateness, gold table and rules from a sample, each with the reason."""
+"""Guess event id, event time, lateness, gold table and rules from a sample, with reasons."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _FEW_TIMES = 20
 
 @dataclass(frozen=True)
 class Lateness:
-    """How long to wait for events: the watermark's delay, the allowed lateness, and why."""
+    """The watermark delay and allowed lateness, with the reason."""
 
     delay: timedelta
     allowed: timedelta
@@ -50,7 +50,10 @@ class Lateness:
 
 
 def lateness_of(times: Sequence[datetime | None], partitions: Sequence[str]) -> Lateness:
-    """Measure how far events, in order of arrival, trail the latest one of their partition."""
+    """Derive the lateness from how far events trail the latest event of their partition.
+
+    Times and partitions are in order of arrival.
+    """
     newest: dict[str, datetime] = {}
     behind = []
     for instant, partition in zip(times, partitions, strict=True):
@@ -60,20 +63,20 @@ def lateness_of(times: Sequence[datetime | None], partitions: Sequence[str]) -> 
         behind.append(max(latest - instant, timedelta(0)))
         newest[partition] = max(latest, instant)
     if len(behind) < _FEW_TIMES:
-        return Lateness(_DEFAULT_DELAY, _A_DAY, "too few times in the sample to tell; the default")
+        return Lateness(_DEFAULT_DELAY, _A_DAY, "too few event times in the sample; the default")
     behind.sort()
     usual, most = behind[int(len(behind) * _MOST_ON_TIME) - 1], behind[-1]
     delay = step_above(usual)
     allowed = max(_A_DAY, step_above(max(most - delay, timedelta(0))))
     why = (
-        f"99 of 100 records come at most {_rough(usual)} after a later one, all at most "
+        f"99 of 100 records arrive at most {_rough(usual)} after a later one, all at most "
         f"{_rough(most)}"
     )
     return Lateness(delay, allowed, why if most else "the sample is in order")
 
 
 def step_above(length: timedelta) -> timedelta:
-    """Round up to a length that people write."""
+    """Round up to the next customary duration, such as 5 minutes or 1 hour."""
     return next((step for step in _STEPS if step >= length), timedelta(days=length.days + 1))
 
 
@@ -85,7 +88,7 @@ def _rough(length: timedelta) -> str:
     return f"{seconds:.3g} s"
 
 
-# A sender may give an id twice by mistake; those events are quarantined.
+# Below 1 because a sender may reuse an id by mistake; such events are quarantined.
 _UNIQUE = 0.99
 _LONG_ID = 16
 _FEW_OWNERS = 50
@@ -94,9 +97,9 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class DraftChoice:
-    """SQL over the payload and bronze's columns, and why.
+    """An SQL expression over the payload and bronze's columns, with the reason.
 
-    ``column`` is set where the SQL names one; ``ids`` are values of an id that is no column.
+    ``column`` is set if the SQL is one column; ``ids`` holds the values of an id that is not one.
     """
 
     sql: str
@@ -106,9 +109,9 @@ class DraftChoice:
 
 
 def event_ids(sample: Sample, payload: Payload) -> list[DraftChoice]:
-    """Rank the candidates for an event's id, the best first; ``record_id`` is the last.
+    """Rank the candidates for the event id, best first; ``record_id`` is last.
 
-    Copies of a record do not count against an id: it is there to find them.
+    Identical copies of a record do not count against an id, whose purpose is to detect them.
     """
     distinct = _distinct(sample)
     ranked = []
@@ -120,25 +123,25 @@ def event_ids(sample: Sample, payload: Payload) -> list[DraftChoice]:
             continue
         share, why = found
         rank, is_random = id_rank(column.path[-1]), _looks_random(column)
-        # An owner's id may be unique in a small sample by chance.
+        # An owner's id, such as user_id, may be unique in a small sample by chance.
         if rank == 1 and len(distinct) < _FEW_OWNERS and len(payload.columns) > 1:
             rank = 0
         if rank or is_random:
             score = (rank, share, is_random, -len(column.path), -position)
             ranked.append((score, DraftChoice(column.field, why, column)))
     of_payload = [*_best_first(ranked), *_pairs(payload, distinct)]
-    why = "each record's place serves, so a copy that is sent again counts as an event of its own"
+    why = "the record's position is used, so a copy sent again counts as another event"
     if not of_payload:
-        why = f"no field tells events apart; {why}"
+        why = f"no field is unique per event; {why}"
     return [*of_payload, DraftChoice("record_id", why)]
 
 
 def _best_first(ranked: list[tuple[Any, _T]]) -> list[_T]:
-    return [one for _, one in sorted(ranked, key=lambda pair: pair[0], reverse=True)]
+    return [candidate for _, candidate in sorted(ranked, key=lambda pair: pair[0], reverse=True)]
 
 
 def event_times(payload: Payload, *, from_topic: bool) -> list[DraftChoice]:
-    """Rank the candidates for an event's time, the best first."""
+    """Rank the candidates for the event time, best first."""
     ranked = []
     for position, column in enumerate(payload.columns):
         clock = column.clock
@@ -146,12 +149,12 @@ def event_times(payload: Payload, *, from_topic: bool) -> list[DraftChoice]:
             continue
         missing = sum(value is None for value in column.values)
         words = clock.words if clock.has_time else "a date without a time of day"
-        why = words + (f", missing in {missing:,}" if missing else ", always there")
+        why = words + (f", missing in {missing:,}" if missing else ", never missing")
         rank = time_rank(column.path[-1])
         score = (not missing, clock.has_time, rank, -len(column.path), -position)
         ranked.append((score, DraftChoice(clock.sql.format(column.field), why, column)))
-    what = "the record's timestamp in the topic" if from_topic else "the file's last change"
-    why = f"{what} serves" if ranked else f"no field tells the time; {what} serves"
+    what = "the record's Kafka timestamp" if from_topic else "the file's modification time"
+    why = f"{what} is used" if ranked else f"no field holds a time; {what} is used"
     return [*_best_first(ranked), DraftChoice("source_timestamp", why)]
 
 
@@ -164,15 +167,15 @@ def instants(choice: DraftChoice, count: int) -> list[datetime | None]:
 
 
 def identities(choice: DraftChoice, count: int) -> Sequence[str | None] | None:
-    """Return the id of each record of the sample, or None where only Spark could tell."""
+    """Return the id of each record of the sample, or None if only Spark can compute it."""
     if choice.column is not None:
         return [None if value is None else str(value) for value in choice.column.values]
     return [str(at) for at in range(count)] if choice.sql == "record_id" else choice.ids
 
 
 def in_future(found: Sequence[datetime | None]) -> int:
-    """Count the instants that lie in the future."""
-    return sum(one is not None and one > datetime.now(UTC) for one in found)
+    """Count the instants in the future."""
+    return sum(instant is not None and instant > datetime.now(UTC) for instant in found)
 
 
 def _distinct(sample: Sample) -> list[int]:
@@ -183,7 +186,7 @@ def _distinct(sample: Sample) -> list[int]:
 
 
 def _uniqueness(column: Column, distinct: Sequence[int]) -> tuple[float, str] | None:
-    """Return the share of distinct values and a reason; None if it is too small for an id."""
+    """Return the share of distinct values and a reason; None if too small for an id."""
     values = [column.values[at] for at in distinct]
     missing = sum(value is None for value in values)
     different = len({str(value) for value in values if value is not None})
@@ -192,9 +195,9 @@ def _uniqueness(column: Column, distinct: Sequence[int]) -> tuple[float, str] | 
         return None
     why = f"{different:,} values in {len(values):,} different records"
     if missing:
-        why += f"; missing in {missing:,}, which go to quarantine"
+        why += f"; missing in {missing:,}, which are quarantined"
     if different + missing < len(values):
-        why += f"; {len(values) - missing - different:,} given twice, which go to quarantine"
+        why += f"; {len(values) - missing - different:,} repeated, which are quarantined"
     return share, why
 
 
@@ -207,7 +210,7 @@ def _looks_random(column: Column) -> bool:
 
 
 def _pairs(payload: Payload, distinct: Sequence[int]) -> Iterator[DraftChoice]:
-    """Return pairs of a device and a time that are unique."""
+    """Yield pairs of a device field and a time field that are unique together."""
     devices = [c for c in payload.columns if c.is_scalar and has_word(c.path[-1], DEVICES)]
     times = [c for c in payload.columns if c.clock is not None and c.clock.has_time]
     for device, time in product(devices, times) if len(distinct) > 1 else ():
@@ -224,13 +227,13 @@ def _pairs(payload: Payload, distinct: Sequence[int]) -> Iterator[DraftChoice]:
 
 
 _MOST_KINDS, _MOST_MEASURES = 50, 2
-# The span of a sample, and the window for it.
+# Maximum span of a sample -> window size.
 _SIZES = ((timedelta(hours=3), timedelta(minutes=1)), (timedelta(days=3), timedelta(hours=1)))
 
 
 @dataclass(frozen=True)
 class FirstTable:
-    """The first gold table; measures are a column, an aggregate and SQL."""
+    """The first gold table; a measure is a column name, an aggregate and SQL."""
 
     name: str
     key: str | None
@@ -240,7 +243,7 @@ class FirstTable:
 
 
 def gold_keys(columns: Sequence[Column], left_out: Sequence[Column | None]) -> list[Column]:
-    """Rank the columns with few different values, the best first."""
+    """Rank the columns with few distinct values as gold keys, best first."""
     ranked = []
     for position, column in enumerate(columns):
         if any(column is other for other in left_out) or column.name.lower() in GOLD_RESERVED:
@@ -259,17 +262,17 @@ def _is_kind(column: Column) -> bool:
 
 
 def kinds_of(column: Column) -> list[str] | None:
-    """List the values of a column that has few, most of them seen often; else None."""
+    """Return the distinct values of a column if they are few and most repeat; else None."""
     if column.type.kind not in ("string", "boolean", "bigint") or column.clock is not None:
         return None
-    said = [value for value in column.values if value is not None]
-    if column.type.kind == "string" and not all(isinstance(value, str) for value in said):
+    present = [value for value in column.values if value is not None]
+    if column.type.kind == "string" and not all(isinstance(value, str) for value in present):
         return None
-    held = [str(value) for value in said]
-    kinds = sorted(set(held))
-    enough = len(held) >= max(0.8 * len(column.values), 1)
+    texts = [str(value) for value in present]
+    kinds = sorted(set(texts))
+    enough = len(texts) >= max(0.8 * len(column.values), 1)
     whole = column.type.kind == "bigint" and not _is_kind(column)
-    most = min(_MOST_KINDS, max(len(held) // 4, 3))
+    most = min(_MOST_KINDS, max(len(texts) // 4, 3))
     if not enough or whole or not 1 < len(kinds) <= most:
         return None
     return kinds
@@ -283,17 +286,21 @@ def first_table(
     times: Sequence[datetime | None],
     size: timedelta | None,
 ) -> FirstTable:
-    """Define the first gold table, its windows of ``size``, or by the span of the times."""
-    known = [one for one in times if one is not None]
+    """Define the first gold table; without ``size`` the span of the times sets the window."""
+    known = [instant for instant in times if instant is not None]
     span = max(known) - min(known) if known else timedelta(0)
-    window = size or next((one for most, one in _SIZES if span <= most), _A_DAY)
+    window = size or next((length for most, length in _SIZES if span <= most), _A_DAY)
     taken = {*GOLD_RESERVED, *([key.name.lower()] if key else [])}
     count = next(name for name in ("events", "records") if name not in taken)
     measures = [(count, "count", "*"), *_measures(columns, key, taken | {count})]
     by = f"_by_{key.name.lower()}" if key else ""
     number, unit = written(window).split()
     short = f"{number}{'ms' if unit.startswith('milli') else unit[0]}"
-    why = f"{len(kinds_of(key) or ())} values in the sample" if key else "no field has few values"
+    why = (
+        f"{len(kinds_of(key) or ())} values in the sample"
+        if key
+        else "no field has few distinct values"
+    )
     return FirstTable(
         f"{pipeline}{by}"[:58].rstrip("_").replace("__", "_") + f"_{short}",
         key.name if key else None,
@@ -309,7 +316,7 @@ def _measures(
     found: list[tuple[str, str, str]] = []
     numbers = [c for c in columns if c.clock is None and c is not key]
     sums = [c for c in numbers if c.type.kind == "decimal" and is_money(c.path[-1])]
-    # A mean of coordinates says little.
+    # A mean of coordinates is not meaningful.
     means = [
         c for c in numbers if c.type.kind == "double" and not has_word(c.path[-1], COORDINATES)
     ]
@@ -344,7 +351,7 @@ _PLAIN = frozenset(["string", "boolean", "bigint", "double", "decimal"])
 
 
 def rules_of(columns: Sequence[Column]) -> list[dict[str, Any]]:
-    """Return expectations as a suite has them; all but those on id and time are warnings."""
+    """Return expectations in suite format; all except those on id and time are warnings."""
     rules: list[dict[str, Any]] = [
         {"type": f"expect_column_values_to_{what}", "kwargs": {"column": name}}
         for what, name in (
@@ -354,14 +361,14 @@ def rules_of(columns: Sequence[Column]) -> list[dict[str, Any]]:
         )
     ]
     for column in columns:
-        for what, arguments in _met(column):
+        for what, arguments in _expectations_met(column):
             kind, kwargs = f"expect_column_values_to_{what}", {"column": column.name, **arguments}
             rules.append({"type": kind, "kwargs": kwargs, "severity": "warning"})
     return rules
 
 
-def _met(column: Column) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Return the expectations that the sample's values of a column meet."""
+def _expectations_met(column: Column) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield expectations that all values of a column in the sample meet."""
     if column.clock is None and column.type.kind not in _PLAIN:
         return
     if all(value is not None for value in column.values):
@@ -377,14 +384,14 @@ def _met(column: Column) -> Iterator[tuple[str, dict[str, Any]]]:
 def _bounds(column: Column) -> dict[str, int]:
     if column.clock is not None or column.type.kind not in ("bigint", "double", "decimal"):
         return {}
-    held = [
+    numbers = [
         Decimal(value)
         for value in column.values
         if isinstance(value, int | Decimal) and not isinstance(value, bool)
     ]
     words = set(words_of(column.path[-1]))
     for names, low, high in _RANGES:
-        if words & names and held and low <= min(held) and max(held) <= high:
+        if words & names and numbers and low <= min(numbers) and max(numbers) <= high:
             return {"min_value": low, "max_value": high}
     counted = is_money(column.path[-1]) or bool(words & _NOT_NEGATIVE)
-    return {"min_value": 0} if counted and held and min(held) >= 0 else {}
+    return {"min_value": 0} if counted and numbers and min(numbers) >= 0 else {}

@@ -1,7 +1,7 @@
-"""Infer a payload's schema and silver's columns from a sample: names, types, formats of times.
+"""Infer the payload schema and silver's columns from a sample: names, types, time formats.
 
-In doubt a type is the wider one: a value that does not fit exactly would be quarantined, and a
-text can still be parsed by an expression.
+In doubt the wider type is chosen: a value that does not fit exactly would be quarantined, while a
+string can still be parsed by an expression.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MONEY = _words(
     tax tip total turnover chf cny czk dkk eur gbp inr jpy nok pln sek usd
     """
 )
-# A name with one of these is a count or a rate: `total_items`, `tax_rate`.
+# A name with one of these words is a count or a rate, not money: `total_items`, `tax_rate`.
 _NOT_MONEY = _words(
     """
     cents cnt code count days duration hours id items minor minutes ms number pct percent
@@ -51,7 +51,7 @@ _OWNERS = _words(
     session shop sku station store subject tenant user vehicle visitor
     """
 )
-# They send one reading at a time; a person or an address may send two in a second.
+# Devices send one reading at a time, so device and time identify it; a user may send two a second.
 DEVICES = _words("device machine meter node plant probe sensor station turbine vehicle")
 COORDINATES = _words("lat latitude lng lon long longitude")
 IDS = _words("guid id key uid uuid")
@@ -59,12 +59,12 @@ _TIMES = _words("at created date datetime logged occurred time timestamp ts when
 
 
 def words_of(name: str) -> tuple[str, ...]:
-    """Split a field's name into words in lower case: ``orderId`` and ``order_id`` are alike."""
+    """Split a field's name into lower-case words: ``orderId`` and ``order_id`` are equal."""
     return tuple(word.lower() for word in _WORD.findall(name))
 
 
 def has_word(name: str, words: frozenset[str]) -> bool:
-    """Return whether a field's name has one of the words."""
+    """Return whether a field's name contains one of the words."""
     return not words.isdisjoint(words_of(name))
 
 
@@ -79,7 +79,7 @@ def is_owner(name: str) -> bool:
 
 
 def id_rank(name: str) -> int:
-    """Rank a name as that of the event's own id, from 0 to 4."""
+    """Rank how likely a name is that of the event id, from 0 to 4."""
     words = words_of(name)
     if not has_word(name, IDS):
         return 0
@@ -89,7 +89,7 @@ def id_rank(name: str) -> int:
 
 
 def time_rank(name: str) -> int:
-    """Rank a name as that of the event's time, from 0 to 4."""
+    """Rank how likely a name is that of the event time, from 0 to 4."""
     words = set(words_of(name))
     if not words & _TIMES:
         return 0
@@ -102,7 +102,7 @@ def time_rank(name: str) -> int:
 
 STRING = FieldType("string")
 _BIGINT_END = 1 << 63
-# An object is a map if it has more names than this, or if most records lack most of them.
+# An object is a map if it has more names than this, or many names that most records lack.
 _NAMES = 60
 _RARE_NAMES, _RARE = 20, 0.2
 _MONEY_DIGITS, _MONEY_SCALE = 18, 4
@@ -111,37 +111,39 @@ _MOST_DIGITS = 38
 
 @dataclass(frozen=True)
 class Shape:
-    """A field's type in the payload's schema, with notes for the user."""
+    """A field's type in the payload schema, with notes for the user."""
 
     type: FieldType
     notes: tuple[str, ...] = ()
 
 
 def shape_of(name: str, values: Iterable[object]) -> Shape:
-    """Infer a field's type from its values, where numbers with a point are ``Decimal``.
+    """Infer a field's type from its values; numbers with a decimal point are ``Decimal``.
 
     The name decides whether such numbers are money.
     """
-    held = [value for value in values if value is not None]
-    if not held:
+    present = [value for value in values if value is not None]
+    if not present:
         return Shape(STRING, ("always null in the sample",))
-    kinds = {_kind(value) for value in held}
+    kinds = {_kind(value) for value in present}
     if kinds <= {"whole", "fraction"}:
-        return _number(name, [Decimal(value) for value in held if isinstance(value, int | Decimal)])
+        return _number(
+            name, [Decimal(value) for value in present if isinstance(value, int | Decimal)]
+        )
     if len(kinds) > 1:
         return Shape(STRING, (f"mixed in the sample: {', '.join(sorted(kinds))}",))
     if kinds == {"object"}:
-        return _object([value for value in held if isinstance(value, dict)])
+        return _object([value for value in present if isinstance(value, dict)])
     if kinds == {"array"}:
-        items = [item for value in held if isinstance(value, list) for item in value]
+        items = [item for value in present if isinstance(value, list) for item in value]
         inner = shape_of(name, items)
         notes = inner.notes if items else ("always empty in the sample",)
         return Shape(FieldType("array", element=inner.type), notes)
-    return _text(held) if kinds == {"text"} else Shape(FieldType("boolean"))
+    return _text(present) if kinds == {"text"} else Shape(FieldType("boolean"))
 
 
 def fields_of(values: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, Shape], ...]:
-    """Infer the fields of objects, in the order in which they first appear."""
+    """Infer the fields of objects, in order of first appearance."""
     names = dict.fromkeys(name for value in values for name in value)
     return tuple((name, shape_of(name, [value.get(name) for value in values])) for name in names)
 
@@ -154,63 +156,63 @@ def _kind(value: object) -> str:
     return next(name for kind, name in kinds if isinstance(value, kind))
 
 
-def _text(held: Sequence[object]) -> Shape:
-    clock = clock_of(held)
+def _text(values: Sequence[object]) -> Shape:
+    clock = clock_of(values)
     if clock is None or clock.type not in (TIMESTAMP, DATE_TYPE):
         return Shape(STRING)
     return Shape(clock.type, (clock.note,) if clock.note else ())
 
 
-def _number(name: str, held: Sequence[Decimal]) -> Shape:
-    # As written: 1e2 has no digit after the point, 2.50 has two.
-    scales = [max(-int(one.as_tuple().exponent), 0) for one in held]
+def _number(name: str, values: Sequence[Decimal]) -> Shape:
+    # Scale as written: 1e2 has no decimals, 2.50 has two.
+    scales = [max(-int(number.as_tuple().exponent), 0) for number in values]
     scale = max(scales)
-    digits = max(len(str(abs(int(one)))) for one in held)
-    exponent = any(int(one.as_tuple().exponent) > 0 for one in held)
+    digits = max(len(str(abs(int(number)))) for number in values)
+    exponent = any(int(number.as_tuple().exponent) > 0 for number in values)
     if is_money(name) and scale <= _MONEY_SCALE and digits + max(scale, 2) <= _MONEY_DIGITS:
         return Shape(FieldType("decimal", precision=_MONEY_DIGITS, scale=max(scale, 2)))
     if scale or exponent:
         return Shape(FieldType("double"))
-    if all(-_BIGINT_END <= one < _BIGINT_END for one in held):
+    if all(-_BIGINT_END <= number < _BIGINT_END for number in values):
         return Shape(FieldType("bigint"))
     if digits <= _MOST_DIGITS:
         return Shape(FieldType("decimal", precision=_MOST_DIGITS, scale=0))
     return Shape(STRING, (f"numbers of {digits} digits",))
 
 
-def _object(held: Sequence[dict[str, Any]]) -> Shape:
-    names = {name for value in held for name in value}
+def _object(values: Sequence[dict[str, Any]]) -> Shape:
+    names = {name for value in values for name in value}
     if not names:
         empty = FieldType("map", key=STRING, value=STRING)
         return Shape(empty, ("always empty in the sample",))
-    filled = sum(len(value) for value in held) / (len(names) * len(held))
+    filled = sum(len(value) for value in values) / (len(names) * len(values))
     rare = len(names) > _RARE_NAMES and filled < _RARE
     folded = {name.lower() for name in names if name.strip() and name.isprintable()}
     if len(names) > _NAMES or rare or len(folded) < len(names):
-        inner = shape_of("", [item for value in held for item in value.values()])
+        inner = shape_of("", [item for value in values for item in value.values()])
         note = f"{len(names)} names in the sample, so a map"
         return Shape(FieldType("map", key=STRING, value=inner.type), (note, *inner.notes))
-    read = fields_of(held)
-    fields = tuple(Field(name, shape.type) for name, shape in read)
-    notes = tuple(f"{name}: {note}" for name, shape in read for note in shape.notes)
+    inferred = fields_of(values)
+    fields = tuple(Field(name, shape.type) for name, shape in inferred)
+    notes = tuple(f"{name}: {note}" for name, shape in inferred for note in shape.notes)
     return Shape(FieldType("struct", fields=fields), notes)
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# Seconds since the epoch: a number outside of 2000 to 2100 is not taken for a time.
+# Seconds since the epoch: a number outside the years 2000 to 2100 is not taken as a time.
 _FIRST, _END = 946_684_800, 4_102_444_800
 TIMESTAMP, DATE_TYPE = FieldType("timestamp"), FieldType("date")
 _NO_ZONE = "without a zone, read as UTC"
-# Spark keeps microseconds.
+# Spark timestamps have microseconds.
 _SECONDS = FieldType("decimal", precision=20, scale=6)
 
 
 @dataclass(frozen=True)
 class Clock:
-    """The format in which a field of this type holds a time, by name in ``words``.
+    """A time format of a field, of the type it has in the schema; ``words`` describes it.
 
-    ``sql`` converts the field, ``{0}``, into a timestamp. ``read`` parses a value, or returns None
-    where it has another format. A date has no time of day: ``has_time`` is False.
+    ``sql`` converts the field, ``{0}``, to a timestamp. ``read`` parses a value, or returns None
+    if it has another format. ``has_time`` is False for a date, which has no time of day.
     """
 
     type: FieldType
@@ -222,18 +224,19 @@ class Clock:
 
 
 def clock_of(values: Iterable[object]) -> Clock | None:
-    """Return the format of time that all values of a field have but for nulls, or None."""
-    held = [value for value in values if value is not None]
-    if not held:
+    """Return the time format that all non-null values of a field have, or None."""
+    present = [value for value in values if value is not None]
+    if not present:
         return None
-    return next((one for one in _clocks(held) if all(one.read(v) for v in held)), None)
+    clocks = _clocks(present)
+    return next((clock for clock in clocks if all(clock.read(v) for v in present)), None)
 
 
-def _clocks(held: Sequence[object]) -> Iterator[Clock]:
-    first = held[0]
+def _clocks(values: Sequence[object]) -> Iterator[Clock]:
+    first = values[0]
     if isinstance(first, str):
-        yield _iso([value for value in held if isinstance(value, str)])
-        yield from _patterns(held)
+        yield _iso([value for value in values if isinstance(value, str)])
+        yield from _patterns(values)
         yield from _epochs("try_cast({0} AS BIGINT)", STRING, _whole_text)
     elif isinstance(first, int | Decimal) and not isinstance(first, bool):
         yield from _epochs("{0}", FieldType("bigint"), _whole)
@@ -250,7 +253,7 @@ def _iso(texts: Sequence[str]) -> Clock:
 
 def _read_iso(value: object) -> datetime | None:
     if not isinstance(value, str) or not any(
-        re.match(one, value) for one in (ZONED, LOCAL, TO_THE_MINUTE)
+        re.match(pattern, value) for pattern in (ZONED, LOCAL, TO_THE_MINUTE)
     ):
         return None
     try:
@@ -260,8 +263,8 @@ def _read_iso(value: object) -> datetime | None:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-# Python's pattern, Spark's, and a name. Where a sample leaves open whether the day or the month
-# comes first, the day does, and a note says so.
+# Python's pattern, Spark's pattern, description. If a sample fits both day first and month first,
+# day first is chosen, with a note.
 _PATTERNS = (
     ("%d/%b/%Y:%H:%M:%S %z", "dd/MMM/yyyy:HH:mm:ss Z", "a web server's log"),
     ("%Y-%m-%d %H:%M:%S UTC", "yyyy-MM-dd HH:mm:ss 'UTC'", "UTC in words"),
@@ -275,11 +278,11 @@ _PATTERNS = (
 _DAY_FIRST, _MONTH_FIRST = _PATTERNS[6][0], _PATTERNS[7][0]
 
 
-def _patterns(held: Sequence[object]) -> Iterator[Clock]:
+def _patterns(values: Sequence[object]) -> Iterator[Clock]:
     for python, spark, words in _PATTERNS:
         note = "" if python.endswith(("z", "UTC", "Z")) else _NO_ZONE
-        if python == _DAY_FIRST and all(_reader(_MONTH_FIRST)(value) for value in held):
-            note += "; day or month first? taken as day first"
+        if python == _DAY_FIRST and all(_reader(_MONTH_FIRST)(value) for value in values):
+            note += "; ambiguous order of day and month, read as day first"
         quoted_pattern = spark.replace("'", "''")
         sql = f"try_to_timestamp({{0}}, '{quoted_pattern}')"
         yield Clock(STRING, sql, f"{spark} ({words})", _reader(python), note)
@@ -291,7 +294,7 @@ def _reader(pattern: str) -> Callable[[object], datetime | None]:
             found = datetime.strptime(str(value), pattern)
         except ValueError:
             return None
-        # Spark's patterns require every digit, Python's accept 5 for 05.
+        # Spark's patterns require every digit; Python's also accept 5 for 05.
         if not found.strftime(pattern).startswith(str(value)):
             return None
         return found if found.tzinfo else found.replace(tzinfo=UTC)
@@ -340,10 +343,10 @@ _NOT_A_COLUMN = re.compile(r"[^A-Za-z0-9_]+")
 
 @dataclass(frozen=True)
 class Column:
-    """A column of silver: its name, its expression over the payload, and the field that it is of.
+    """A column of silver: its name, its SQL expression over the payload, and its payload field.
 
-    ``path`` has the names of the structs around the field, the outermost first, and its own;
-    ``values`` its value in each record of the sample, None where it is missing.
+    ``path`` is the field's path from the outermost struct to the field; ``values`` its value in
+    each record of the sample, None if missing.
     """
 
     name: str
@@ -356,30 +359,30 @@ class Column:
 
     @property
     def is_scalar(self) -> bool:
-        """Whether it can be a key or an id."""
+        """Whether the column can be a key or an id."""
         return self.type.kind not in ("array", "map", "struct")
 
     @property
     def field(self) -> str:
-        """The field itself as SQL over the payload."""
+        """The field as SQL over the payload."""
         return sql_name(*self.path)
 
     @property
     def shown(self) -> str:
-        """The field in messages: ``customer.country``."""
+        """The field as shown in messages: ``customer.country``."""
         return ".".join(self.path)
 
 
 @dataclass(frozen=True)
 class Payload:
-    """The schema of a sample's payloads, silver's columns, and notes on what is left out."""
+    """The schema of a sample's payloads, silver's columns, and notes on omitted fields."""
 
     fields: tuple[Field, ...]
     columns: tuple[Column, ...]
     notes: tuple[str, ...]
 
     def column(self, name: str) -> Column | None:
-        """Find a column by its name, or by its field's."""
+        """Find a column by its name or by its field's path, ignoring case; None if unknown."""
         wanted = name.strip().replace("`", "").lower()
         for column in self.columns:
             if wanted in (column.name.lower(), column.shown.lower()):
@@ -388,10 +391,10 @@ class Payload:
 
 
 def payload_of(values: Sequence[Mapping[str, Any]]) -> Payload:
-    """Infer schema and columns from JSON objects; each field of a struct is a column.
+    """Infer the schema and columns from JSON objects; each field of a struct becomes a column.
 
     Raises:
-        SourceError: No field has a name that a schema can hold.
+        SourceError: No field has a name that is valid in a schema.
     """
     fields: list[Field] = []
     columns: list[Column] = []
@@ -400,47 +403,47 @@ def payload_of(values: Sequence[Mapping[str, Any]]) -> Payload:
     for name, shape in fields_of(values):
         why = ""
         if not name.strip() or not name.isprintable():
-            why = "no name that can be written"
+            why = "its name is blank or not printable"
         elif name.startswith("_"):
-            why = "names beginning with _ are the system's own"
+            why = "names beginning with _ are reserved"
         elif name.lower() in seen:
-            why = "another field has the name, in another case"
+            why = "another field has the same name in another case"
         if why:
             notes.append(f"{name!r} is left out: {why}")
             continue
         seen.add(name.lower())
-        held = [value.get(name) for value in values]
-        found = list(_columns((name,), shape, held))
+        field_values = [value.get(name) for value in values]
+        found = list(_columns((name,), shape, field_values))
         columns += found
-        # Epoch seconds with a fraction are DECIMAL, not DOUBLE.
+        # Epoch seconds with a fraction need DECIMAL: DOUBLE would lose digits.
         kind = shape.type
         if len(found) == 1 and found[0].path == (name,):
             kind = found[0].type
         fields.append(Field(name, kind))
     if not fields:
-        raise SourceError(f"the sample holds no field to make columns of. {'. '.join(notes)}")
+        raise SourceError(f"the sample has no field that can be a column. {'. '.join(notes)}")
     return Payload(tuple(fields), _named(columns), tuple(notes))
 
 
-def _columns(path: tuple[str, ...], shape: Shape, held: list[Any]) -> Iterator[Column]:
-    """Return a field's column, or those of a struct's fields; their names are still empty."""
+def _columns(path: tuple[str, ...], shape: Shape, values: list[Any]) -> Iterator[Column]:
+    """Yield the column of a field, or the columns of a struct's fields, without names yet."""
     kind = shape.type
     if kind.kind == "struct" and len(path) < _DEEPEST:
         for field in kind.fields:
-            below = [one.get(field.name) if isinstance(one, dict) else None for one in held]
+            inner = [item.get(field.name) if isinstance(item, dict) else None for item in values]
             prefix = f"{field.name}: "
             notes = tuple(n.removeprefix(prefix) for n in shape.notes if n.startswith(prefix))
-            yield from _columns((*path, field.name), Shape(field.type, notes), below)
+            yield from _columns((*path, field.name), Shape(field.type, notes), inner)
         return
-    column = Column("", path, sql_name(*path), kind, tuple(held), None, shape.notes)
-    clock = clock_of(held) if column.is_scalar else None
-    # A number is a time only if its name says so too.
+    column = Column("", path, sql_name(*path), kind, tuple(values), None, shape.notes)
+    clock = clock_of(values) if column.is_scalar else None
+    # A number counts as a time only if its name also suggests one.
     named = has_word(path[-1], _TIMES)
     if clock is None or (clock.sql != "{0}" and clock.has_time and not named):
         yield column
         return
     if clock.type.kind == "decimal" and len(path) > 1:
-        # The field's type is part of the struct's.
+        # The field's type is fixed by the struct's schema, so the expression casts.
         sql = "timestamp_seconds(CAST({0} AS DECIMAL(20,6)))"
         clock = replace(clock, sql=sql, type=kind)
     sql = clock.sql if clock.has_time else "{0}"
@@ -451,16 +454,16 @@ def _columns(path: tuple[str, ...], shape: Shape, held: list[Any]) -> Iterator[C
 
 
 def _named(columns: Sequence[Column]) -> tuple[Column, ...]:
-    """Set a valid, unique name in silver for each column."""
-    silvers = {name.lower() for name in SILVER_RESERVED} - {"event_id", "event_time"}
-    taken = set(silvers)
+    """Give each column a valid and unique name in silver."""
+    reserved = {name.lower() for name in SILVER_RESERVED} - {"event_id", "event_time"}
+    taken = set(reserved)
     named = []
     for column in columns:
         plain = _NOT_A_COLUMN.sub("_", "_".join(column.path)).strip("_") or "field"
         if not plain[0].isalpha():
             plain = f"field_{plain}"
         plain = plain[:60]
-        name = f"payload_{plain}"[:60] if plain.lower() in silvers else plain
+        name = f"payload_{plain}"[:60] if plain.lower() in reserved else plain
         number = 2
         while name.lower() in taken or not is_column_name(name):
             name = f"{plain[:56]}_{number}"
@@ -471,7 +474,7 @@ def _named(columns: Sequence[Column]) -> tuple[Column, ...]:
 
 
 def sql_name(*path: str) -> str:
-    """Write a field as SQL, in backquotes where it could mean something else without."""
+    """Format a field as SQL, in backquotes if the bare name could be parsed differently."""
     bare = ".".join(path)
     plain = all(re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) for name in path)
     if plain and not expression_problems(bare, path[:1]) and columns_in(bare) == {path[0].lower()}:

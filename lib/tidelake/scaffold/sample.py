@@ -1,4 +1,4 @@
-"""The sample that a new pipeline is inferred from: the first records of files or of a topic."""
+"""Read a sample of records from files, and parse records as JSON."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from typing import IO, Any
 
 from tidelake.errors import SourceError
 
-# A folder may hold a million files; at most so many are read, evenly spread over their times.
+# Maximum files read of a folder, which may hold a million: evenly spread by modification time.
 _FILES = 50
 _OPENERS: dict[str, Callable[..., IO[Any]]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 _UNREADABLE = frozenset({".zst", ".lz4", ".snappy", ".deflate", ".parquet", ".avro", ".orc"})
-# Bytes of a record; a longer one would fill the memory.
-_LONGEST = 16 << 20
+# Maximum bytes of a record, to bound memory.
+_MAX_RECORD_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
 class Record:
-    """A record: its place in messages, its source partition (one for all files), its bytes."""
+    """A record: its location for messages, its source partition (one for all files), its bytes."""
 
     place: str
     partition: str
@@ -34,9 +34,9 @@ class Record:
 
 @dataclass(frozen=True)
 class Sample:
-    """Records in the order of arrival that are JSON objects, and the others with the reason.
+    """Records that are JSON objects, in order of arrival, and ``broken`` ones with the reason.
 
-    In ``values``, the content of each record, numbers with a point are ``Decimal``.
+    ``values`` are the parsed records; numbers with a decimal point are ``Decimal``.
     """
 
     records: tuple[Record, ...]
@@ -48,18 +48,18 @@ def sample_of(records: Iterable[Record]) -> Sample:
     """Parse records as JSON.
 
     Raises:
-        SourceError: There is none, or most are not JSON objects; names the first of those.
+        SourceError: There are no records, or most are not JSON objects; names the first of those.
     """
     sound: list[Record] = []
     values: list[dict[str, Any]] = []
     broken: list[tuple[Record, str]] = []
     for record in records:
-        read = _read(record.payload)
-        if isinstance(read, str):
-            broken.append((record, read))
+        parsed = _parse(record.payload)
+        if isinstance(parsed, str):
+            broken.append((record, parsed))
         else:
             sound.append(record)
-            values.append(read)
+            values.append(parsed)
     if not sound and not broken:
         raise SourceError("the sample holds no record: every line is empty.")
     if len(broken) >= max(len(sound), 1):
@@ -72,18 +72,18 @@ def sample_of(records: Iterable[Record]) -> Sample:
 
 
 def read_files(path: Path, *, lines: int) -> list[Record]:
-    """Read the first lines of files in the order of their last change, equally many of each.
+    """Read the first lines of files by modification time, equally many from each file.
 
-    A folder is read recursively, but for hidden files.
+    A folder is read recursively, without hidden files.
 
     Raises:
-        SourceError: There is no such path, no file, or a file cannot be read as text.
+        SourceError: The path does not exist, has no files, or a file cannot be read as text.
     """
     files = _files(path)
     if not files:
         raise SourceError(
             f"{path} holds no file. Put JSON-lines files into it (names that begin with . or _ are "
-            "passed over), or name a file with --sample."
+            "ignored), or pass a file with --sample."
         )
     each = max(lines // len(files), 1)
     return list(islice((r for file in files for r in islice(_lines(file), each)), lines))
@@ -92,7 +92,7 @@ def read_files(path: Path, *, lines: int) -> list[Record]:
 def _files(path: Path) -> list[Path]:
     if not path.exists():
         raise SourceError(
-            f"{path} does not exist. Name a folder or a file of JSON lines, or "
+            f"{path} does not exist. Pass a folder or a file of JSON lines, or "
             "kafka://HOST:PORT/TOPIC."
         )
     try:
@@ -115,12 +115,14 @@ def _walk(path: Path) -> Iterator[Path]:
 def _lines(file: Path) -> Iterator[Record]:
     if file.suffix in _UNREADABLE:
         raise SourceError(
-            f"{file} is no text. A source of files is JSON, one object a line; name such a file "
-            "with --sample."
+            f"{file} is not a text file. A files source is JSON, one object per line; pass such a "
+            "file with --sample."
         )
     try:
         with _OPENERS.get(file.suffix, open)(file, "rb") as stream:
-            for number, line in enumerate(iter(lambda: stream.readline(_LONGEST), b""), start=1):
+            for number, line in enumerate(
+                iter(lambda: stream.readline(_MAX_RECORD_BYTES), b""), start=1
+            ):
                 payload = line.removesuffix(b"\n")
                 if number == 1:
                     payload = payload.removeprefix(b"\xef\xbb\xbf")
@@ -130,8 +132,8 @@ def _lines(file: Path) -> Iterator[Record]:
         raise SourceError(f"{file} cannot be read: {error}") from error
 
 
-def _read(payload: bytes) -> dict[str, Any] | str:
-    """Return the JSON object of a payload, or why it holds none."""
+def _parse(payload: bytes) -> dict[str, Any] | str:
+    """Return the JSON object of a payload, or the reason why it is not one."""
     try:
         text = payload.decode("utf-8")
         value = json.loads(text, parse_float=Decimal, parse_constant=_no_constant)
@@ -142,12 +144,12 @@ def _read(payload: bytes) -> dict[str, Any] | str:
     except (ValueError, RecursionError) as error:
         return f"not JSON: {error}"
     if not isinstance(value, dict):
-        return f"JSON, but no object: {_shown(text)}"
+        return f"JSON, but not an object: {_shown(text)}"
     return value
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _shown(text: str) -> str:
@@ -158,11 +160,11 @@ def _remedy(payload: bytes) -> str:
     try:
         text = payload.decode("utf-8").strip()
     except UnicodeDecodeError:
-        return "Avro needs its schema: write that pipeline by hand, with source.format: avro."
+        return "Avro needs a schema: write the pipeline file by hand, with source.format: avro."
     if text.startswith("[{"):
-        return "Write one object a line: jq -c '.[]' FILE > LINES.jsonl"
+        return "Write one object per line: jq -c '.[]' FILE > LINES.jsonl"
     if text in ("[", "{", "}") or text.startswith('"'):
         return "Write each object on one line: jq -c . FILE > LINES.jsonl"
     if "," in text and "{" not in text:
-        return "This looks like CSV; write one JSON object a line first."
-    return "A source is JSON, one object a line."
+        return "This looks like CSV; convert it to one JSON object per line."
+    return "A source is JSON, one object per line."

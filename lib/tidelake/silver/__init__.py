@@ -1,1 +1,1 @@
-"""Bronze to silver: decide, once, the fate of each row. Pure: frames in, frames out."""
+"""Bronze to silver: decide each row's fate once. Pure functions on DataFrames."""

@@ -1,9 +1,9 @@
-"""Fit a writer's Avro schema for Spark's reader, which changes some values and tells nobody.
+"""Adapt a writer's Avro schema to Spark's reader, which changes some values silently.
 
-A decimal that exceeds its declared precision may come out as another number: the reader gets the
-widest precision, so that each value is what its bytes say. Times of day differ between versions
-of Spark: they stay the numbers that they are written as. And the reader stops where a datum ends:
-each datum is followed by a digest, which the schema given here wants right after it.
+Three differences are corrected. A decimal beyond its declared precision may be read as another
+number, so the reader gets the widest precision. Times of day differ between Spark versions, so they
+are read as plain numbers. The reader ignores bytes after a datum, so each datum is followed by a
+digest that the adapted schema reads as the next field.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ DIGEST_BYTES = 16
 
 _FRAME = "TidelakeFrame"
 _WIDEST = 38
-# Up to this size the reader checks a decimal against its precision, and takes it as a number.
+# Up to this size the reader reads a decimal as a long and checks its precision.
 _CHECKED_BYTES = 8
 _TIMES_OF_DAY = ("time-millis", "time-micros")
 
 
 def framed(schema: str) -> str:
-    """Give the schema of a datum that is followed by a digest."""
+    """Return the schema of a datum followed by a digest."""
     fields = [
-        {"name": DATUM, "type": _fitted(json.loads(schema))},
+        {"name": DATUM, "type": _adapted(json.loads(schema))},
         {"name": END, "type": {"type": "fixed", "name": f"{_FRAME}End", "size": DIGEST_BYTES}},
     ]
     return json.dumps({"type": "record", "name": _FRAME, "fields": fields})
 
 
 def problem_of(schema: str) -> str:
-    """Say why a schema's data cannot become JSON objects; empty where they can."""
+    """Return why data of a schema cannot be converted to JSON objects, or an empty string."""
     try:
         content = json.loads(schema)
     except ValueError as error:
@@ -44,17 +44,17 @@ def problem_of(schema: str) -> str:
     return _problem(content, "", ())
 
 
-def _fitted(schema: Any) -> Any:
+def _adapted(schema: Any) -> Any:
     if isinstance(schema, list):
-        return [_fitted(one) for one in schema]
+        return [_adapted(branch) for branch in schema]
     if not isinstance(schema, dict):
         return schema
     fitted = {
-        key: _fitted(value) if key in ("type", "items", "values") else value
+        key: _adapted(value) if key in ("type", "items", "values") else value
         for key, value in schema.items()
     }
     if isinstance(schema.get("fields"), list):
-        fitted["fields"] = [_fitted(field) for field in schema["fields"]]
+        fitted["fields"] = [_adapted(field) for field in schema["fields"]]
     if schema.get("logicalType") in _TIMES_OF_DAY:
         del fitted["logicalType"]
     if schema.get("logicalType") == "decimal":
@@ -63,7 +63,7 @@ def _fitted(schema: Any) -> Any:
 
 
 def _widest(schema: dict[str, Any]) -> Any:
-    """Give the precision under which no value of a decimal is cut."""
+    """Return a precision that holds every value of a decimal."""
     declared = schema.get("precision")
     if not isinstance(declared, int):
         return declared
@@ -71,17 +71,17 @@ def _widest(schema: dict[str, Any]) -> Any:
         return _WIDEST
     size = schema.get("size", 0)
     most = math.floor((8 * size - 1) * math.log10(2))
-    # A precision beyond the size makes it no decimal, by Avro's own rules.
+    # Avro ignores the decimal type if the precision exceeds the size.
     return min(_WIDEST, most) if size > _CHECKED_BYTES and declared <= most else declared
 
 
-def _problem(schema: Any, namespace: str, around: tuple[str, ...]) -> str:
-    """Look for what Spark cannot read: a record within itself, names that differ by case."""
+def _problem(schema: Any, namespace: str, enclosing: tuple[str, ...]) -> str:
+    """Return what Spark cannot read: recursive records, or names that differ only by case."""
     if isinstance(schema, str):
         name = _full_name(schema, namespace)
-        return f"is recursive: {name} holds itself" if name in around else ""
+        return f"is recursive: {name} holds itself" if name in enclosing else ""
     if isinstance(schema, list):
-        return _first(_problem(one, namespace, around) for one in schema)
+        return _first(_problem(branch, namespace, enclosing) for branch in schema)
     if not isinstance(schema, dict):
         return f"is no Avro schema: {schema!r:.40}"
     inner = [schema[key] for key in ("items", "values") if key in schema]
@@ -89,17 +89,17 @@ def _problem(schema: Any, namespace: str, around: tuple[str, ...]) -> str:
         inner.append(schema["type"])
     if schema.get("type") == "record":
         name = _full_name(str(schema.get("name")), str(schema.get("namespace", namespace)))
-        namespace, around = name.rpartition(".")[0], (*around, name)
+        namespace, enclosing = name.rpartition(".")[0], (*enclosing, name)
         fields = schema.get("fields")
-        fields = [one for one in fields if isinstance(one, dict)] if fields else []
+        fields = [field for field in fields if isinstance(field, dict)] if fields else []
         names = [str(field.get("name")).lower() for field in fields]
-        twice = next((one for one in names if names.count(one) > 1), "")
-        if twice:
-            return f"has fields of {name} that differ by case alone: {twice}"
+        repeated = next((lowered for lowered in names if names.count(lowered) > 1), "")
+        if repeated:
+            return f"has fields of {name} that differ by case alone: {repeated}"
         inner += [field.get("type") for field in fields]
     elif isinstance(schema.get("type"), str):
         inner.append(schema["type"])
-    return _first(_problem(one, namespace, around) for one in inner)
+    return _first(_problem(child, namespace, enclosing) for child in inner)
 
 
 def _full_name(name: str, namespace: str) -> str:

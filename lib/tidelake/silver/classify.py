@@ -1,6 +1,6 @@
-"""Judge each row by itself: what does not parse, is filtered, breaks the contract or lies ahead.
+"""Classify each row on its own: parse errors, filter, contract, rules, future event times.
 
-The order of the tests is the contract's: the first that applies is the row's only fate.
+The tests run in this order, and the first that applies sets the row's stage.
 """
 
 from __future__ import annotations
@@ -47,46 +47,46 @@ _SECONDS_A_DAY = 86_400
 
 
 def classify(rows: DataFrame, judging: Judging, schemas: WriterSchemas | None = None) -> DataFrame:
-    """Give every row its event and, where it already has one, its fate.
+    """Decode each row's event and set the stage of rows that are not candidates for silver.
 
     Args:
-        rows: Bronze's columns plus ``reason`` and ``requeued_at``, null unless requeued.
-        judging: The columns of the definition.
-        schemas: Of a pipeline with a registry; None where there are no rows.
+        rows: Bronze columns plus ``reason`` and ``requeued_at``, null unless requeued.
+        judging: The compiled columns of the pipeline.
+        schemas: Writer schemas of a pipeline with a registry; None if there are no rows.
 
     Returns:
         ``record_id``, ``payload``, ``source``, ``ingested_at``, ``event_id``, ``event_time``,
-        ``event_date``, ``_selected`` (struct), ``_unknown`` (map of payload fields that the
-        schema does not hold), ``_payload_hash``, ``_id_hash``, ``_row`` (unique), ``_origin``
-        (``bronze``, or the reason for the requeue), ``_requeued_at``, ``_stage`` (null: still in
-        the running), ``_reasons``, ``_refusal`` (why it was not read) and ``_warnings`` (texts of
-        failing rules).
+        ``event_date``, ``_selected`` (struct), ``_unknown`` (payload fields that are not
+        in the schema), ``_payload_hash``, ``_id_hash``, ``_row`` (unique), ``_origin``
+        (``bronze``, or the reason for the requeue), ``_requeued_at``, ``_stage`` (null if
+        none of the tests applies), ``_reasons``, ``_refusal`` (why it was not decoded) and
+        ``_warnings`` (texts of the warning rules that fail).
     """
     pipeline, steps = judging.pipeline, judging.steps
     read = read_payloads(rows, pipeline, schemas, decode=judging.decode)
     attempted = payload_scope(read, pipeline).select(*steps.attempted)
     judged = attempted.select(*steps.judged).withColumn(REASONS, steps.reasons)
-    return _with_rules(judged, judging).select(*steps.told)
+    return _with_rules(judged, judging).select(*steps.output)
 
 
 class Judging:
-    """The columns by which a definition judges rows, built once.
+    """The columns that classify rows of a pipeline, built once.
 
     Attributes:
-        pipeline: The definition.
+        pipeline: The pipeline definition.
         steps: The columns of each select.
-        decode: Spark's function that decodes payloads; None where Spark has no such functions.
+        decode: Arrow UDF that decodes payloads; None if Spark has no Arrow UDFs.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
-        """Compile all but the rules, which need the types of silver's columns."""
+        """Compile everything except the rules, which need the types of silver's columns."""
         self.pipeline = pipeline
         self.steps = _steps(pipeline)
         self.decode = decoding(pipeline.event)
         self._rules: list[Column] | None = None
 
     def rules(self, plain: DataFrame) -> list[Column]:
-        """Compile the rules with the first rows, whose types are those of all others."""
+        """Return the rules, compiled once for the column types of the first frame."""
         if self._rules is None:
             self._rules = _rule_columns(self.pipeline, plain)
         return self._rules
@@ -94,12 +94,12 @@ class Judging:
 
 @dataclass(frozen=True)
 class _Steps:
-    """The columns of each select, one after the other."""
+    """The columns of each select, in order of execution."""
 
     attempted: list[Column]
     judged: list[Column]
     reasons: Column
-    told: list[Column]
+    output: list[Column]
 
 
 def _steps(pipeline: Pipeline) -> _Steps:
@@ -114,8 +114,8 @@ def _steps(pipeline: Pipeline) -> _Steps:
         return F.col(_tried(name)).getField(VALUE)
 
     wanted = value("event.where") if event.where else F.lit(True)
-    # A `where` that cannot be computed does not filter: its row is broken.
-    out = F.col(_tried("event.where")).isNotNull() if event.where else F.lit(True)
+    # A row on which `where` fails is not filtered: it breaks the contract.
+    is_computed = F.col(_tried("event.where")).isNotNull() if event.where else F.lit(True)
     failed = [(F.col(_tried(name)).isNull(), f"{name}: cannot be computed") for name in tried]
     selected = [value(f"select.{name}").alias(name) for name in pipeline.selected]
     kept = [F.col(name) for name in (REQUEUED_AT, ORIGIN, PARSED, REFUSAL, BROKEN, UNKNOWN)]
@@ -137,14 +137,14 @@ def _steps(pipeline: Pipeline) -> _Steps:
         judged=[
             *own,
             *kept,
-            (F.coalesce(wanted, F.lit(False)) | ~out).alias("_wanted"),
+            (F.coalesce(wanted, F.lit(False)) | ~is_computed).alias("_wanted"),
             texts_where(failed).alias("_failed"),
             value("event.id").alias("event_id"),
             value("event.time").alias("event_time"),
             F.struct(*selected).alias(SELECTED),
         ],
         reasons=_reasons(pipeline),
-        told=[
+        output=[
             *own,
             F.col("event_id"),
             F.col("event_time"),
@@ -165,26 +165,26 @@ def _steps(pipeline: Pipeline) -> _Steps:
 
 
 def hash_of_id() -> Column:
-    """Return the 64-bit number that stands for an id until ids themselves are compared."""
+    """Return the 64-bit hash of the event id, used to find candidates for deduplication."""
     return F.xxhash64("event_id")
 
 
 def texts_where(tests: Sequence[tuple[Column, str]]) -> Column:
-    """List the texts whose condition holds; an empty array, at no cost, where none does."""
+    """Return the texts whose condition is true; build no array if none is."""
     nothing = F.array().cast("array<string>")
     found = F.array_compact(F.array(*[F.when(test, F.lit(text)) for test, text in tests]))
     return F.when(reduce(or_, [test for test, _ in tests]), found).otherwise(nothing)
 
 
 def rule_texts(pipeline: Pipeline) -> list[str]:
-    """Name the rules of severity ``warning``, in the order of the suite."""
+    """Return the texts of the ``warning`` rules, in suite order."""
     return [rule.text for rule in pipeline.rules if rule.severity == "warning"]
 
 
 def _with_rules(judged: DataFrame, judging: Judging) -> DataFrame:
-    """Judge each row by the suite's rules, over silver's columns by their plain names.
+    """Evaluate the suite's rules over silver's columns by their plain names.
 
-    The row itself waits in a struct meanwhile: a selected column may have the name of one of ours.
+    The row is kept in a struct meanwhile, as a selected column may have an internal column's name.
     """
     selected = judging.pipeline.silver_columns
     nothing = F.array().cast("array<string>")
@@ -200,7 +200,7 @@ def _with_rules(judged: DataFrame, judging: Judging) -> DataFrame:
 
 
 def _rule_columns(pipeline: Pipeline, plain: DataFrame) -> list[Column]:
-    """Compile the rules for the types that silver's columns have."""
+    """Compile the rules for the types of silver's columns."""
     types = {field.name: field.dataType.simpleString() for field in plain.schema.fields}
     rules = compile_rules(pipeline.rules, types)
     nothing = F.array().cast("array<string>")
@@ -216,7 +216,7 @@ def _tried(name: str) -> str:
 
 
 def reasons_by_stage() -> Column:
-    """Give the texts for a quarantined row: the contract's, or the one its stage implies."""
+    """Return the reasons of a quarantined row: those collected, or the text for its stage."""
     return (
         F.when(F.col(STAGE) == "parse", F.array(REFUSAL))
         .when(F.col(STAGE) == "future_event_time", F.array(F.lit("event_time: in the future")))
@@ -229,9 +229,9 @@ def reasons_by_stage() -> Column:
 
 
 def payload_scope(parsed: DataFrame, pipeline: Pipeline) -> DataFrame:
-    """Put payload fields and bronze columns side by side, for the definition's expressions.
+    """Select payload fields and bronze columns for the definition's expressions.
 
-    A payload field hides the bronze column of its name.
+    A payload field hides the bronze column of the same name.
     """
     fields = [field.name for field in pipeline.event.fields]
     hidden = {name.lower() for name in fields}
@@ -247,22 +247,22 @@ def payload_scope(parsed: DataFrame, pipeline: Pipeline) -> DataFrame:
 
 
 def utc_date(instant: str | Column) -> Column:
-    """Give the date in UTC, whatever the session's zone is."""
+    """Return the UTC date, independent of the session time zone."""
     days = F.floor(F.unix_seconds(instant) / _SECONDS_A_DAY)
     return F.date_from_unix_date(days.cast("int"))
 
 
 def is_representable(instant: str) -> Column:
-    """Tell whether an instant can be carried through windows, literals and readers of the tables.
+    """Return whether an instant is supported by windows, literals and readers of the tables.
 
-    Before the year 1000 an interval taken off may leave the calendar of Python, and some readers
-    shift dates between calendars; after 9999 Python and most readers have no date.
+    Before the year 1000, subtracting an interval may leave Python's date range, and some readers
+    shift dates between calendars. Python and most readers have no dates after 9999.
     """
     return F.unix_seconds(instant).between(EARLIEST_SECOND, LATEST_SECOND)
 
 
 def _reasons(pipeline: Pipeline) -> Column:
-    """List every way in which a row breaks the contract."""
+    """Return all contract violations of a row."""
     needed = (*pipeline.dimension.key, SEQUENCE) if pipeline.dimension else ()
     missing = [
         (F.coalesce(F.col("event_id"), F.lit("")) == "", "event_id: missing"),
@@ -288,6 +288,6 @@ def _stage(max_future_skew: timedelta) -> Column:
 
 
 def _row_key() -> Column:
-    """Tell apart a record and its own return through the requeue."""
-    again = F.concat_ws("#", "record_id", F.col(REQUEUED_AT).cast("string"))
-    return F.when(F.col(REQUEUED_AT).isNotNull(), again).otherwise(F.col("record_id"))
+    """Return a key that differs between a record and its requeued copy."""
+    requeued = F.concat_ws("#", "record_id", F.col(REQUEUED_AT).cast("string"))
+    return F.when(F.col(REQUEUED_AT).isNotNull(), requeued).otherwise(F.col("record_id"))

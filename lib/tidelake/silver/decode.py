@@ -1,15 +1,15 @@
-"""Decode JSON payloads strictly: one object a record, every value exactly as it was written.
+"""Decode JSON payloads strictly: one object per record, every value exactly as written.
 
-One function turns an Arrow array of payloads into typed columns, the reasons for which a value is
-refused, and the fields that the schema does not name. It needs neither Spark nor a definition, so
-that the stream, backfill, verify and the tests share it. msgspec reads the JSON; what is decided
-here is which values survive their type. ``"12,50"``, ``12.999`` for two decimals, ``10:15`` as a
-timestamp and a sum that overflows are refused rather than rounded or guessed.
+An Arrow array of payloads becomes typed columns, reasons for refused values, and the fields that
+are not in the schema. The decoder needs neither Spark nor a pipeline, so the stream, backfill,
+verify and the tests share it. msgspec parses the JSON; this module decides which values fit their
+type. ``"12,50"``, ``12.999`` for two decimals, ``10:15`` as a timestamp and a value that overflows
+are refused rather than rounded or guessed.
 
-A number given for a text field is taken by its value, written as Java writes a double: 1.10 becomes
-``1.1``. One that neither a double nor 38 digits hold is refused, because its text would be that of
-another number. One that a double makes zero or infinite, such as 1e-400, is read as the text that
-it is: a text field keeps it, any other refuses it.
+A number in a string field is formatted by value, like a Java double: 1.10 becomes ``1.1``. A number
+that neither a double nor 38 digits represent is refused, because its text would be that of another
+number. A number that overflows or underflows a double, such as 1e-400, is treated as text: a string
+field keeps it, any other type refuses it.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from tidelake.silver.values import (
     to_column,
 )
 
-# Jackson reads no longer names, and tables written with it hold none.
+# Jackson rejects longer names, so tables written with it contain none.
 MOST_NAME_LETTERS = 50_000
-# Of unknown fields, what a reason shows.
+# Limits on the unknown fields shown in reasons: their number, and the length of a name.
 _SHOWN_FIELDS, _SHOWN_LETTERS = 20, 100
 
 _NAMES_OF_JSON = re.compile(rb'"((?:[^"\\]|\\.)*)"\s*:')
@@ -44,7 +44,7 @@ _REASONS = pa.list_(pa.field("element", pa.string()))
 
 
 class DecodedField(NamedTuple):
-    """A field that the schema names."""
+    """A field of the schema."""
 
     name: str
     type: pa.DataType
@@ -52,15 +52,15 @@ class DecodedField(NamedTuple):
 
 
 class Decoder:
-    """Decode payloads by one schema."""
+    """Decodes payloads of one schema."""
 
     def __init__(self, fields: Sequence[DecodedField], evolution: str) -> None:
         """Compile a schema.
 
         Args:
-            fields: Of the payload.
-            evolution: What happens to other fields: ``strict`` gives a reason for each,
-                ``additive`` their values as texts, ``rescue`` all of them as one JSON object.
+            fields: The schema's fields.
+            evolution: How to treat unknown fields: ``strict`` adds a reason for each, ``additive``
+                returns their values as strings, ``rescue`` returns them as one JSON object.
         """
         self.fields = tuple(fields)
         self.evolution = evolution
@@ -84,12 +84,12 @@ class Decoder:
         )
 
     def __reduce__(self) -> tuple[type[Decoder], tuple[tuple[DecodedField, ...], str]]:
-        """Send the schema alone to another process."""
+        """Pickle only the schema."""
         return Decoder, (self.fields, self.evolution)
 
     @property
     def type(self) -> pa.StructType:
-        """The type of what :meth:`decode` gives."""
+        """The Arrow type that :meth:`decode` returns."""
         values = pa.struct([(field.name, field.type) for field in self.fields])
         return pa.struct(
             [
@@ -104,13 +104,12 @@ class Decoder:
         """Decode an array of payloads.
 
         Args:
-            payloads: Binary, null where there is none.
+            payloads: Binary; null if missing.
 
         Returns:
-            One struct a payload: ``parsed`` (whether it is one JSON object), ``values`` (a struct
-            of the schema's fields, null where missing or refused), ``broken`` (a reason for each
-            value that is refused) and ``unknown`` (what the schema does not name, null for
-            nothing).
+            One struct per payload: ``parsed`` (whether it is one JSON object), ``values`` (a struct
+            of the schema's fields, null if missing or refused), ``broken`` (a reason per refused
+            value) and ``unknown`` (the fields not in the schema, null if none).
         """
         records: list[Any] = []
         refused: list[int] = []
@@ -158,7 +157,7 @@ class Decoder:
         )
 
     def _read(self, payload: bytes | None) -> dict[str, Any] | None:
-        """Read an object of whatever fields; None where the payload is not one."""
+        """Parse an object with any fields; None if the payload is not a JSON object."""
         if payload is None or is_too_deep(payload):
             return None
         try:
@@ -178,7 +177,7 @@ class Decoder:
 
 
 def _plain_type(kind: pa.DataType) -> Any:
-    """Give what msgspec may read a field as without a second look; anything else is looked at."""
+    """Return the type msgspec parses a field as; other values take the slower generic path."""
     if pa.types.is_boolean(kind):
         return bool | None
     if pa.types.is_integer(kind):
@@ -188,7 +187,7 @@ def _plain_type(kind: pa.DataType) -> Any:
     return str | None
 
 
-# Arrays of which most rows hold nothing.
+# Arrays in which most rows are empty.
 
 
 def _flags(length: int, refused: list[int]) -> pa.Array:

@@ -1,12 +1,14 @@
-"""Find a batch's repeats: rows whose event was accepted before, and copies from conflicts.
+"""Deduplicate a batch: find the duplicates and conflicting duplicates of accepted events.
 
-A row is compared with the earliest accepted row of its id that arrived within a TTL of it or,
-widened, bears the same event date: same payload, a duplicate; another, a conflict. Accepted are
-rows of silver and late, and then the first arrivals of the batch itself.
+A row is compared with the earliest accepted row that has its id and arrived within the TTL of it
+or, if the rules are widened, has the same event date. The same payload makes it a duplicate,
+another payload a conflict. Accepted rows are those of silver and late, then the first arrivals of
+the batch itself.
 
-Few rows can meet another: those whose id's hash occurs twice. The driver finds and compares them
-(:mod:`tidelake.silver.driver_dedup`). What is too much for it Spark compares, by the second half of
-this module: only ids, hashes and positions are shuffled, and the verdicts go back to the wide rows.
+Only rows whose id hash occurs twice need comparing. The driver finds and compares them
+(:mod:`tidelake.silver.driver_dedup`). If they are too many for the driver, Spark compares them
+(second half of this module): only ids, hashes and positions are shuffled, and the verdicts are
+joined back to the wide rows.
 """
 
 from __future__ import annotations
@@ -46,13 +48,14 @@ from tidelake.silver.scope import (
 from tidelake.spark.tuning import BROADCAST, COMPARED_ROWS, HASHES
 
 VERDICT = "_verdict"
-# Arrives after the first row of its id, outside of its scope: judged among its like.
+# A row that is not the first arrival of its id and out of that row's scope: compared again by
+# judge_leftovers.
 LEFTOVER = "leftover"
-# A first arrival stands in the batch more than once, alike in every column that tells rows apart:
-# one of these rows is accepted, the others are its duplicates.
+# The batch holds several copies of a first arrival, equal in all identity columns: one of them is
+# accepted, the others are duplicates.
 TWIN = "twin"
-# What tells the rows of a batch apart. Bronze may hold a record twice where two writers appended
-# the same batch; rows that are alike in all of these are equal.
+# Identify a row within a batch. Bronze may hold a record twice if two writers appended the same
+# batch; rows equal in all of these columns are copies.
 IDENTITY = (ROW, "ingested_at", PAYLOAD_HASH)
 
 _ID = "_id"
@@ -62,58 +65,57 @@ _ACCEPTED_ID = "_accepted_id"
 _COMPARED = (ROW, ORIGIN, *ACCEPTED_COLUMNS, ID_HASH)
 
 
-# Checkpoints a frame at once, until the batch ends.
+# Checkpoints a frame eagerly, for the rest of the batch.
 Checkpoint = Callable[[DataFrame], DataFrame]
 
 
 @dataclass(frozen=True)
 class Accepted:
-    """Accepted rows that a batch could meet.
+    """Accepted rows in the scope of a batch.
 
     Attributes:
-        rows: From :meth:`DedupScope.within`; None: there are none.
-        searched: How many rows lie in the files that were read for them; None: they are to be
-            counted.
+        rows: From :meth:`DedupScope.within`; None if there are none.
+        searched: Number of rows in the files that were read; None if not known yet.
     """
 
     rows: DataFrame | None
     searched: int | None
 
     def counted(self) -> tuple[DataFrame | None, Callable[[], int]]:
-        """Count the rows with the first action that reads them, where nobody knows how many.
+        """Observe the row count if it is not known.
 
-        That makes each row wide and takes as long again as to look at them.
+        The observation widens each row and doubles the time of the scan.
 
         Returns:
-            The rows, and what tells their count once they were read.
+            The rows, and a function that returns their count after an action has read them.
         """
         known = self.searched
         if self.rows is None or known is not None:
             return self.rows, lambda: known or 0
-        told = Observation()
-        rows = self.rows.observe(told, F.count(F.lit(1)).alias("rows"))
-        return rows, lambda: _observed(told, "rows")
+        observation = Observation()
+        rows = self.rows.observe(observation, F.count(F.lit(1)).alias("rows"))
+        return rows, lambda: _observed(observation, "rows")
 
 
 class Search(Protocol):
-    """Looks for rows that were accepted before a batch."""
+    """Finds rows that were accepted before a batch."""
 
     def within(self, scope: DedupScope) -> Accepted:
-        """Give the rows in a scope."""
+        """Return the accepted rows in a scope."""
         ...
 
-    def meeting(self, scope: DedupScope, hashes: Numbers) -> Met | None:
-        """Give those of them whose id has one of some hashes; None for too many.
+    def with_hashes(self, scope: DedupScope, hashes: Numbers) -> Met | None:
+        """Return the accepted rows in a scope whose id hash is given; None if too many.
 
         Args:
-            scope: Of the batch.
-            hashes: Ascending, each once.
+            scope: The batch's dedup scope.
+            hashes: Id hashes, ascending and distinct.
         """
         ...
 
 
 class Met(NamedTuple):
-    """Accepted rows in the driver."""
+    """Accepted rows in the driver, and the number of rows that were searched for them."""
 
     rows: pa.Table
     searched: int
@@ -121,16 +123,16 @@ class Met(NamedTuple):
 
 @dataclass(frozen=True)
 class Repeats:
-    """What deduplication found.
+    """Result of deduplication.
 
     Attributes:
-        rows: The columns that tell rows apart and ``_verdict`` of each row whose event was
-            accepted before it; None where ``numbers`` tells them.
-        searched: Accepted rows among which the batch's were looked for.
-        twins: Whether some of the verdicts are of rows that are equal to a first arrival.
-        numbers: The numbers of such rows by verdict.
-        batch: All rows, with the columns that were asked for beside the compared ones; None where
-            none were, or where Spark compared the rows.
+        rows: The :data:`IDENTITY` columns and ``_verdict`` of each repeat; None if there are none
+            or ``numbers`` holds them.
+        searched: Number of accepted rows that were searched.
+        twins: Whether ``rows`` holds :data:`TWIN` verdicts.
+        numbers: The row numbers (``_number``) of the repeats, by verdict.
+        batch: All rows of the batch with the compared and the extra columns; None if no extra
+            columns were requested or Spark compared the rows.
     """
 
     rows: DataFrame | None
@@ -141,12 +143,12 @@ class Repeats:
 
 
 class CheckpointedBatch(NamedTuple):
-    """A batch's rows with their stage, kept: they are read several times.
+    """A batch's classified rows, checkpointed because they are read several times.
 
     Attributes:
-        rows: The rows.
-        numbered: Whether each has a ``_number`` that stays as it is.
-        is_small: Whether they are in the driver.
+        rows: The rows, with their stage.
+        numbered: Whether each row has a stable ``_number``.
+        is_small: Whether the rows are in the driver.
     """
 
     rows: DataFrame
@@ -162,11 +164,17 @@ def find_repeats(
     checkpoint: Checkpoint,
     also: Sequence[Column] = (),
 ) -> Repeats:
-    """Judge every row whose event was accepted before it.
+    """Find the duplicates and conflicts in a batch.
 
-    The driver finds the rows that may repeat others, by the hashes of their ids, and compares
-    those. Spark compares rows without a number, and such as are too many for the driver. Columns
-    named by ``also`` come to the driver with all rows, those out of the running included.
+    The driver selects candidate rows by id hash and compares them. Spark compares instead if the
+    rows have no numbers or the candidates are too many for the driver.
+
+    Args:
+        kept: The checkpointed batch.
+        search: Finds earlier accepted rows.
+        comparison: The columns of the pipeline's rules.
+        checkpoint: Checkpoints a frame eagerly.
+        also: Extra columns to collect for all rows, including those that already have a stage.
     """
     found = _by_number(kept, search, comparison, also) if kept.numbered else None
     return _by_shuffle(kept.rows, search, comparison, checkpoint) if found is None else found
@@ -175,7 +183,7 @@ def find_repeats(
 def _by_number(
     kept: CheckpointedBatch, search: Search, comparison: Comparison, also: Sequence[Column]
 ) -> Repeats | None:
-    """Compare rows in the driver; None where they are too many for it."""
+    """Compare rows in the driver; return None if they are too many."""
     running = kept.rows.where(F.col(STAGE).isNull())
     taken = comparison.in_driver if kept.is_small else comparison.looked_up
     batch = None
@@ -190,19 +198,19 @@ def _by_number(
     ascending = np.sort(hashes)
     is_first = np.diff(ascending, prepend=~ascending[0]) != 0
     scope = Arrivals.of(rows).scope(comparison.rules)
-    met = search.meeting(scope, ascending[is_first])
+    met = search.with_hashes(scope, ascending[is_first])
     if met is None:
         return None
-    again = np.concatenate((ascending[~is_first], met.rows[ID_HASH].to_numpy()))
-    collide = members(hashes, np.sort(again))
-    if not collide.any():
+    repeated = np.concatenate((ascending[~is_first], met.rows[ID_HASH].to_numpy()))
+    is_candidate = members(hashes, np.sort(repeated))
+    if not is_candidate.any():
         return Repeats(None, met.searched, batch=batch)
     if kept.is_small:
-        rows = rows.filter(pa.array(collide))
-    elif collide.sum() > COMPARED_ROWS:
+        rows = rows.filter(pa.array(is_candidate))
+    elif is_candidate.sum() > COMPARED_ROWS:
         return None
     else:
-        chosen = has_number(running.sparkSession, NUMBER, numbers[collide])
+        chosen = has_number(running.sparkSession, NUMBER, numbers[is_candidate])
         rows = running.where(chosen).select(*comparison.in_driver).toArrow()
     found = judge_arrivals(rows, met.rows, comparison.rules)
     return None if found is None else Repeats(None, met.searched, numbers=found, batch=batch)
@@ -218,14 +226,14 @@ def _by_shuffle(
     found = search.within(arrivals.scope(comparison.rules))
     accepted, searched = found.counted()
     if accepted is not None and found.searched is not None and found.searched <= BROADCAST:
-        # One task reads them soon enough, and then nothing need be shuffled.
+        # Few enough for one task, which avoids a shuffle.
         accepted = accepted.coalesce(1)
     if accepted is not None and arrivals.rows <= BROADCAST:
         accepted = having(accepted, F.broadcast(_hashes(new)))
         accepted = F.broadcast(group_accepted(accepted, comparison))
     else:
         if accepted is not None and arrivals.rows <= HASHES:
-            # What is left of them is few, and is not looked for twice.
+            # Few rows remain; without a checkpoint they would be scanned twice.
             accepted = checkpoint(having(accepted, F.broadcast(_hashes(new))))
         ids, found_ids = _counted(colliding_ids(new, accepted), checkpoint)
         ids = F.broadcast(ids) if found_ids <= HASHES else ids.hint("shuffle_hash")
@@ -238,14 +246,15 @@ def _by_shuffle(
     if left:
         is_left = F.col(VERDICT) == LEFTOVER
         leftovers = new.join(verdicts.where(is_left), on=list(IDENTITY), how="left_semi")
-        told = Observation()
+        observation = Observation()
         counted = F.count_if(F.col(VERDICT) == TWIN).alias("twins")
-        more = checkpoint(judge_leftovers(leftovers, comparison.rules).observe(told, counted))
+        judged_leftovers = judge_leftovers(leftovers, comparison.rules)
+        more = checkpoint(judged_leftovers.observe(observation, counted))
         verdicts = verdicts.where(~is_left).unionByName(more)
-        twins += _observed(told, "twins")
+        twins += _observed(observation, "twins")
     if not repeats:
         return Repeats(None, searched())
-    # Spark knows no size of what is kept, and would shuffle the wide rows to meet the verdicts.
+    # Spark has no size estimate of a checkpointed frame and would shuffle the wide rows.
     fitting = F.broadcast(verdicts) if repeats <= BROADCAST else verdicts
     return Repeats(fitting, searched(), twins > 0)
 
@@ -255,19 +264,24 @@ def _hashes(rows: DataFrame) -> DataFrame:
 
 
 def _counted(rows: DataFrame, checkpoint: Checkpoint) -> tuple[DataFrame, int]:
-    """Keep rows, and count them in the same job."""
-    told = Observation()
-    kept = checkpoint(rows.observe(told, F.count(F.lit(1)).alias("rows")))
-    return kept, _observed(told, "rows")
+    """Checkpoint rows and count them in the same job."""
+    observation = Observation()
+    kept = checkpoint(rows.observe(observation, F.count(F.lit(1)).alias("rows")))
+    return kept, _observed(observation, "rows")
 
 
 def _ranked(
     rows: DataFrame, comparison: Comparison, checkpoint: Checkpoint
 ) -> tuple[DataFrame, int, int, int]:
-    """Rank in one job; count also the verdicts, rows that are left over, and twins."""
-    told = Observation()
-    kept = checkpoint(rank_arrivals(rows, comparison).observe(told, *comparison.ranking))
-    return kept, _observed(told, "verdicts"), _observed(told, "left"), _observed(told, "twins")
+    """Rank arrivals and, in the same job, count verdicts, leftovers and twins."""
+    observation = Observation()
+    kept = checkpoint(rank_arrivals(rows, comparison).observe(observation, *comparison.ranking))
+    return (
+        kept,
+        _observed(observation, "verdicts"),
+        _observed(observation, "left"),
+        _observed(observation, "twins"),
+    )
 
 
 def _ranking() -> list[Column]:
@@ -276,7 +290,7 @@ def _ranking() -> list[Column]:
 
 
 def _observed(observation: Observation, name: str) -> int:
-    """Read a count; a plan that adapts leaves out what it finds empty, observation and all."""
+    """Return an observed count, or 0: adaptive execution drops observations on empty inputs."""
     return int(observation.get.get(name, 0))
 
 
@@ -284,17 +298,17 @@ def _observed(observation: Observation, name: str) -> int:
 
 
 class Comparison:
-    """The columns by which rows are compared under a pipeline's rules, built once.
+    """The columns that compare rows under a pipeline's dedup rules, built once.
 
     Attributes:
-        looked_up: What the driver takes of each row with a number.
-        in_driver: What it takes of those that it compares.
-        compared: What Spark compares of a row.
-        ranks: Positions in the order of arrival, which rows get a verdict, and which.
+        looked_up: Collected to the driver for every numbered row.
+        in_driver: Collected to the driver for rows that it compares.
+        compared: The columns of a row that Spark compares.
+        ranks: The arrival-order columns, the filter for rows with a verdict, and the output.
     """
 
     def __init__(self, rules: Dedup) -> None:
-        """Build them."""
+        """Build the columns."""
         self.rules = rules
         self.looked_up = [F.col(NUMBER), F.col(ID_HASH), *arrival_columns()]
         self.in_driver = [*self.looked_up, *compared_columns()]
@@ -306,11 +320,10 @@ class Comparison:
 
 
 def in_the_running(judged: DataFrame, comparison: Comparison) -> DataFrame:
-    """Take what is compared of the rows that have no fate yet, without their payload.
+    """Select the compared columns of rows that have no stage yet, without the payload.
 
     Returns:
-        ``_row``, ``_origin``, the columns to compare, the order of arrival, and ``_verdict``:
-        null, since nothing is settled yet.
+        ``_row``, ``_origin``, the columns to compare, the arrival order, and a null ``_verdict``.
     """
     return judged.where(F.col(STAGE).isNull()).select(*comparison.compared)
 
@@ -321,15 +334,15 @@ def _compared() -> list[Column]:
 
 
 def having(rows: DataFrame, ids: DataFrame) -> DataFrame:
-    """Keep the rows whose id has one of some hashes."""
+    """Keep the rows whose id hash is in ``ids``."""
     return rows.join(ids, on=F.col(ID_HASH) == F.col(_ID), how="left_semi")
 
 
 def colliding_ids(new: DataFrame, accepted: DataFrame | None) -> DataFrame:
-    """Find the ids that occur twice in ``new``, or also in ``accepted``: hashes in ``_id``.
+    """Return the id hashes (``_id``) that occur twice in ``new`` or in both inputs.
 
-    Few do, and only they need be compared. Bringing all wide rows together by their ids costs far
-    more than counting numbers. Two ids with one hash are told apart where they are compared.
+    Only these few ids need comparing, and counting hashes is far cheaper than shuffling all wide
+    rows by id. Hash collisions are resolved in the comparison.
     """
     hashes = _hashes(new).withColumn("_new", F.lit(True))
     if accepted is not None:
@@ -339,14 +352,14 @@ def colliding_ids(new: DataFrame, accepted: DataFrame | None) -> DataFrame:
 
 
 def group_accepted(accepted: DataFrame, comparison: Comparison) -> DataFrame:
-    """Put the accepted rows of an id into one, so that no row of a batch meets two."""
+    """Group accepted rows by id into an array, so that a join keeps one row per new row."""
     of_id, rows = comparison.grouping
     return accepted.groupBy(of_id).agg(rows)
 
 
 def _grouping() -> tuple[Column, Column]:
-    # In the order of arrival, so that the least is the earliest. Tables hold no source; a record
-    # id begins with it.
+    # Sort fields come first, so that array_min is the earliest. The tables have no source column;
+    # the record id begins with the source.
     source = F.regexp_replace("record_id", F.lit("(:[0-9]+)+$"), F.lit("")).alias("source")
     arrival: list[Column | str] = ["ingested_at", source, *position()]
     own = [*arrival, PAYLOAD_HASH, "event_date", "_late", "record_id"]
@@ -354,19 +367,19 @@ def _grouping() -> tuple[Column, Column]:
 
 
 def match_accepted(new: DataFrame, accepted: DataFrame, comparison: Comparison) -> DataFrame:
-    """Judge rows whose event silver or late already holds.
+    """Compare rows with accepted rows of silver and late.
 
     Returns:
-        ``new``; ``_verdict`` is set for the rows that match.
+        ``new``, with ``_verdict`` set for the rows that match.
     """
     same_id, columns = comparison.matched
     return new.join(accepted, on=same_id, how="left").select(*columns)
 
 
 def _matched(rules: Dedup) -> tuple[Column, list[Column]]:
-    def meets(one: Column) -> Column:
-        in_scope = _matches(one["ingested_at"], one["event_date"], rules)
-        itself = one["_late"] & (one["record_id"] == F.col("record_id"))
+    def meets(accepted_row: Column) -> Column:
+        in_scope = _matches(accepted_row["ingested_at"], accepted_row["event_date"], rules)
+        itself = accepted_row["_late"] & (accepted_row["record_id"] == F.col("record_id"))
         return in_scope & ~((F.col(ORIGIN) != "bronze") & itself)
 
     earliest = F.array_min(F.filter(_ACCEPTED, meets))
@@ -376,24 +389,23 @@ def _matched(rules: Dedup) -> tuple[Column, list[Column]]:
 
 
 def rank_arrivals(new: DataFrame, comparison: Comparison) -> DataFrame:
-    """Judge rows against the first arrival of their id in the same frame.
+    """Compare rows with the first arrival of their id in the same frame.
 
     Args:
-        new: Rows from :func:`in_the_running`; one with a verdict is out of the running.
+        new: Rows from :func:`in_the_running`; those with a verdict are not compared.
         comparison: The columns of the pipeline's rules.
 
     Returns:
-        The columns of :data:`IDENTITY` and ``_verdict`` of the rows that are
-        settled or not first, one row for all that are equal; ``_verdict`` is :data:`TWIN` where a
-        first row has equal ones.
+        The :data:`IDENTITY` columns and ``_verdict`` of all rows but accepted first arrivals, one
+        row per set of copies. ``_verdict`` is :data:`TWIN` if a first arrival has copies.
     """
-    firsts, is_told, told = comparison.ranks
-    return new.select("*", *firsts).where(is_told).select(*told)
+    firsts, has_verdict, output = comparison.ranks
+    return new.select("*", *firsts).where(has_verdict).select(*output)
 
 
 def _ranks(rules: Dedup) -> tuple[list[Column], Column, list[Column]]:
     by_arrival = Window.partitionBy("event_id", F.isnull(VERDICT)).orderBy(_ORDER)
-    # Equal rows follow each other in the order of arrival.
+    # Copies are adjacent in arrival order.
     is_equal = [F.lag(name).over(by_arrival) == F.col(name) for name in IDENTITY]
     firsts = [
         F.row_number().over(by_arrival).alias("_rank"),
@@ -408,45 +420,44 @@ def _ranks(rules: Dedup) -> tuple[list[Column], Column, list[Column]]:
     )
     is_open = F.col(VERDICT).isNull()
     is_twin = F.col("_equal") & is_open & (F.col("_rank") == 2)
-    is_told = is_twin | (~F.col("_equal") & (~is_open | (F.col("_rank") > 1)))
+    has_verdict = is_twin | (~F.col("_equal") & (~is_open | (F.col("_rank") > 1)))
     found = F.when(is_twin, F.lit(TWIN)).otherwise(F.coalesce(VERDICT, verdict))
-    return firsts, is_told, [*[F.col(name) for name in IDENTITY], found.alias(VERDICT)]
+    return firsts, has_verdict, [*[F.col(name) for name in IDENTITY], found.alias(VERDICT)]
 
 
 def judge_leftovers(leftovers: DataFrame, rules: Dedup) -> DataFrame:
-    """Judge rows of ids that come back outside of the scope of their first arrival, repeatedly.
+    """Deduplicate rows that are out of the scope of their id's first arrival.
 
-    In the order of arrival a row is compared with the rows accepted so far, and accepted if none
-    is in its scope. Rows of an id that arrived at one instant and bear one date have the same rows
-    in scope: only the first of them can be accepted, and the pass over an id sees no other. The
-    time grows with the square of how often an id is accepted: for a thousand times it is seconds.
+    In arrival order, each row is compared with the rows accepted so far and accepted if none is
+    in its scope. Rows of an id with the same arrival instant and event date have the same scope,
+    so only the first of them can be accepted and only that one enters the pass. Time is quadratic
+    in the accepted rows per id: a thousand take seconds.
 
     Returns:
-        As :func:`rank_arrivals` does, of the rows that are not accepted, and of those that have
-        an equal one.
+        Verdicts as from :func:`rank_arrivals`, for rows that are not accepted or have copies.
     """
-    # Plain numbers: each pair of an id's rows may be compared, by expressions that are interpreted.
+    # Microseconds as numbers: these expressions are interpreted, for up to every pair of an id.
     span = F.lit(rules.ttl // timedelta(microseconds=1))
 
-    def meets(one: Column, other: Column) -> Column:
-        within = F.abs(one["at"] - other["at"]) <= span
-        return within | (one["event_date"] == other["event_date"]) if rules.widened else within
+    def meets(row: Column, other: Column) -> Column:
+        within = F.abs(row["at"] - other["at"]) <= span
+        return within | (row["event_date"] == other["event_date"]) if rules.widened else within
 
-    def accept(accepted: Column, one: Column) -> Column:
-        # The newest comes first, since that is the one that most rows meet.
-        grown = F.concat(F.array(one), accepted)
-        is_met = F.exists(accepted, lambda other: meets(other, one))
+    def accept(accepted: Column, row: Column) -> Column:
+        # Newest first: most rows match the newest one.
+        grown = F.concat(F.array(row), accepted)
+        is_met = F.exists(accepted, lambda other: meets(other, row))
         return F.when(is_met, accepted).otherwise(grown)
 
-    def met(one: Column) -> Column:
-        in_scope = F.filter("_accepted", lambda other: meets(other, one))
-        return F.struct(one["at"], one["event_date"], F.array_min(in_scope).alias("_earliest"))
+    def met(row: Column) -> Column:
+        in_scope = F.filter("_accepted", lambda other: meets(other, row))
+        return F.struct(row["at"], row["event_date"], F.array_min(in_scope).alias("_earliest"))
 
-    alike = ["event_id", "at", "event_date"]
+    group_columns = ["event_id", "at", "event_date"]
     timed = leftovers.withColumn("at", F.unix_micros("ingested_at"))
     first = F.min(F.struct(_ORDER, "at", "event_date", PAYLOAD_HASH)).alias("_first")
     of_id = (
-        timed.groupBy(*alike)
+        timed.groupBy(*group_columns)
         .agg(first)
         .groupBy("event_id")
         .agg(F.array_sort(F.collect_list("_first")).alias("_firsts"))
@@ -459,7 +470,7 @@ def judge_leftovers(leftovers: DataFrame, rules: Dedup) -> DataFrame:
     is_accepted = (F.col(_ORDER) == earliest_one[_ORDER]) & same_payload
     verdict = F.when(is_accepted, F.lit(TWIN)).otherwise(_verdict(same_payload))
     return (
-        timed.join(earliest, on=alike, how="inner")
+        timed.join(earliest, on=group_columns, how="inner")
         .groupBy(*IDENTITY, verdict.alias(VERDICT))
         .agg(F.count("*").alias("_rows"))
         .where((F.col(VERDICT) != TWIN) | (F.col("_rows") > 1))
@@ -468,7 +479,7 @@ def judge_leftovers(leftovers: DataFrame, rules: Dedup) -> DataFrame:
 
 
 def _matches(arrived: Column, day: Column, rules: Dedup) -> Column:
-    # Both ways: a requeued row comes after rows that arrived later than it did.
+    # In both directions: a requeued row may follow rows that arrived after it.
     span = F.lit(rules.ttl)
     within = arrived.between(F.col("ingested_at") - span, F.col("ingested_at") + span)
     return within | (day == F.col("event_date")) if rules.widened else within

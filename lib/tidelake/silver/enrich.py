@@ -1,4 +1,4 @@
-"""Put a dimension's columns beside each event, once, in silver."""
+"""Enrich silver events with columns of a dimension, once, at write time."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tidelake.silver.classify import SELECTED
 
 
 def looked_up(number: int) -> str:
-    """Name the struct that holds what an enrichment found; null: nothing."""
+    """Return the name of the struct column with an enrichment's entry, null if none matched."""
     return f"_dimension_{number}"
 
 
 def look_up(rows: DataFrame, dimension: DataFrame, enrich: Enrich, number: int) -> DataFrame:
-    """Add each row's entry in a dimension as the struct ``_dimension_<number>``, null for none.
+    """Left-join a dimension; add each row's entry as the struct ``_dimension_<number>``.
 
-    ``dimension`` holds the latest state or, with ``as_of``, the versions: at most one entry of a
-    key holds at an instant.
+    ``dimension`` holds the latest state or, with ``as_of``, the versions, of which at most one per
+    key is valid at an instant.
     """
     keys = list(enrich.on.values())
     bounds = ["valid_from", "valid_to"] if enrich.as_of else []
@@ -34,10 +34,10 @@ def look_up(rows: DataFrame, dimension: DataFrame, enrich: Enrich, number: int) 
     )
     kinds = entries.schema
     same = []
-    for ours, theirs in enrich.on.items():
-        key = f"_key_{theirs}"
-        own = _type_of(rows, ours)
-        same.append(equal(_of_row(ours), own, F.col(key), kinds[key].dataType))
+    for column, key_name in enrich.on.items():
+        key = f"_key_{key_name}"
+        column_type = _type_of(rows, column)
+        same.append(equal(_of_row(column), column_type, F.col(key), kinds[key].dataType))
     if enrich.as_of:
         at = _of_row(enrich.as_of).try_cast("timestamp")
         same += [
@@ -49,14 +49,14 @@ def look_up(rows: DataFrame, dimension: DataFrame, enrich: Enrich, number: int) 
 
 
 def without_entry(rows: DataFrame, kind: StructType, number: int) -> DataFrame:
-    """Leave every row without an entry, as where the dimension has none yet."""
-    # Not by a cast, in which a client of Spark Connect would say the collation of each text.
+    """Add a null entry to every row, for a dimension that is still empty."""
+    # Not a cast: a Spark Connect client would include the collation of each string type in it.
     nothing = F.from_json(F.lit(None).cast("string"), kind)
     return rows.withColumn(looked_up(number), nothing)
 
 
 def enriched_columns(enrichments: Sequence[Enrich]) -> list[Column]:
-    """Give the columns of silver that come from dimensions, in order."""
+    """Return silver's columns that come from dimensions, in order."""
     return [
         F.col(looked_up(number)).getField(name).alias(name)
         for number, enrich in enumerate(enrichments)

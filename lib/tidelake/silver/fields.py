@@ -1,7 +1,7 @@
-"""Deal with payload fields that the schema does not know, as ``event.evolution`` says.
+"""Choose silver's columns for payload fields that are not in the schema (``event.evolution``).
 
-``strict`` refuses their rows, ``additive`` makes text columns of them, ``rescue`` keeps them as
-JSON in one column. Bronze holds them verbatim in any case.
+``strict`` quarantines their rows, ``additive`` adds a string column for each field, ``rescue``
+stores them as JSON in one column. Bronze keeps them verbatim in any case.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Collection, Iterable, Mapping
 from tidelake.config.names import SILVER_RESERVED, is_column_name
 
 RESCUED = "_rescued_data"
-# A stream of hostile names must not make a table of ten thousand columns.
+# Limits the columns that a stream of hostile field names can create.
 MOST_COLUMNS = 100
 _LATE_COLUMNS = ("payload", "watermark", "lateness_seconds")
 
 
 def extra_columns(stored: Mapping[str, str], defined: Collection[str]) -> tuple[str, ...]:
-    """Name the stored columns that unknown fields fill: text, and not of today's definition."""
+    """Return the stored columns for unknown fields: strings that are not in the definition."""
     taken = {name.lower() for name in (*SILVER_RESERVED, *defined)}
     return tuple(
         name
@@ -29,10 +29,10 @@ def extra_columns(stored: Mapping[str, str], defined: Collection[str]) -> tuple[
 def new_columns(
     names: Iterable[str], *, defined: Collection[str], stored: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Choose which unknown fields become columns of silver.
+    """Return the unknown fields that become new columns of silver.
 
-    Left out are those whose name cannot be a column, collides but for its case, or would exceed
-    :data:`MOST_COLUMNS`; bronze still has them.
+    Omits names that are not valid column names, names that match an existing column ignoring case,
+    and those beyond :data:`MOST_COLUMNS`; bronze still has the values.
     """
     taken = {name.lower() for name in (*SILVER_RESERVED, *_LATE_COLUMNS, *defined, *stored)}
     room = MOST_COLUMNS - len(extra_columns(stored, defined))

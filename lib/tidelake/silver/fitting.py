@@ -1,6 +1,6 @@
-"""Tell whether an expectation fits the types of its columns, before a row is judged by it.
+"""Check expectations against the types of their columns before any row is evaluated.
 
-Where they do not fit, Spark would cast, and under ANSI a cast that fails stops the batch.
+On a type mismatch Spark would cast implicitly, and in ANSI mode a failing cast fails the batch.
 """
 
 from __future__ import annotations
@@ -33,66 +33,66 @@ _TYPES = {"expect_column_values_to_be_of_type", "expect_column_values_to_be_in_t
 
 
 def kind_of(simple: str) -> str:
-    """Give the outermost type of Spark's simple string: ``decimal`` of ``decimal(18,2)``."""
+    """Return the outermost type of a Spark simple string: ``decimal`` for ``decimal(18,2)``."""
     return re.split(r"[(<]", simple, maxsplit=1)[0]
 
 
-def misfits(expectation: Expectation, types: Mapping[str, str]) -> Iterator[str]:
-    """Say in words what does not fit.
+def type_errors(expectation: Expectation, types: Mapping[str, str]) -> Iterator[str]:
+    """Yield a message for each mismatch between an expectation and its columns' types.
 
     Args:
-        expectation: One of ``ROW_EXPECTATIONS``, with arguments that passed the checks of config.
-        types: Name of each column to its type, as Spark's simple string.
+        expectation: One of ``ROW_EXPECTATIONS``, with arguments validated by config.
+        types: Column names to types, as Spark's simple strings.
     """
     unknown = [name for name in expectation.columns if name not in types]
     if unknown:
-        yield f"{', '.join(unknown)} cannot be judged row by row (known: {', '.join(types)})"
+        yield f"{', '.join(unknown)} cannot be evaluated row by row (known: {', '.join(types)})"
         return
     condition = expectation.kwargs.get("row_condition")
     if condition is not None:
         for problem in expression_problems(condition, types):
             yield f"row_condition {problem}"
     if expectation.type not in _ANY | _TYPES:
-        yield from _misfits_of_values(expectation, types)
+        yield from _value_type_errors(expectation, types)
 
 
-def _misfits_of_values(expectation: Expectation, types: Mapping[str, str]) -> Iterator[str]:
+def _value_type_errors(expectation: Expectation, types: Mapping[str, str]) -> Iterator[str]:
     kwargs, names = expectation.kwargs, expectation.columns
     families = {name: _FAMILIES.get(kind_of(types[name])) for name in names}
     if None in families.values():
         other = next(name for name, family in families.items() if family is None)
-        yield f"{other} is {types[other]}, which can only be null or not null"
+        yield f"{other} is {types[other]}; only null and type expectations support this type"
     elif "pair" in expectation.type or "column_list" in kwargs:
         if "value_pairs_set" in kwargs:
             for side, name in enumerate(names):
                 written = [pair[side] for pair in kwargs["value_pairs_set"]]
-                yield from _not_of(written, name, types[name])
+                yield from _set_errors(written, name, types[name])
         elif "sum_total" in kwargs:
-            yield from _not_in("number", names, types)
+            yield from _family_errors("number", names, types)
         elif len(set(families.values())) > 1:
             listed = ", ".join(f"{name} {types[name]}" for name in names)
             yield f"columns of different kinds cannot be compared: {listed}"
     elif "value_set" in kwargs:
-        yield from _not_of(kwargs["value_set"], names[0], types[names[0]])
+        yield from _set_errors(kwargs["value_set"], names[0], types[names[0]])
     elif "values_to_be_between" in expectation.type:
-        yield from _not_within(kwargs, names[0], types[names[0]])
+        yield from _bound_errors(kwargs, names[0], types[names[0]])
     else:
-        yield from _not_in("text", names, types)
+        yield from _family_errors("text", names, types)
 
 
-def _not_in(family: str, names: tuple[str, ...], types: Mapping[str, str]) -> Iterator[str]:
+def _family_errors(family: str, names: tuple[str, ...], types: Mapping[str, str]) -> Iterator[str]:
     for name in names:
         if _FAMILIES.get(kind_of(types[name])) != family:
-            yield f"{name} is {types[name]}; this is for columns of {family}"
+            yield f"{name} is {types[name]}; this expectation needs {family} columns"
 
 
-def _not_of(values: list[Any], name: str, simple: str) -> Iterator[str]:
+def _set_errors(values: list[Any], name: str, simple: str) -> Iterator[str]:
     for value in values:
-        if value is not None and not _is_of(value, kind_of(simple)):
+        if value is not None and not _fits(value, kind_of(simple)):
             yield f"{value!r} cannot be a value of {name}, which is {simple}"
 
 
-def _is_of(value: Any, kind: str) -> bool:
+def _fits(value: Any, kind: str) -> bool:
     family = _FAMILIES[kind]
     if isinstance(value, bool) or family == "truth":
         return isinstance(value, bool) and family == "truth"
@@ -108,7 +108,7 @@ def _is_of(value: Any, kind: str) -> bool:
     return True
 
 
-def _not_within(kwargs: Mapping[str, Any], name: str, simple: str) -> Iterator[str]:
+def _bound_errors(kwargs: Mapping[str, Any], name: str, simple: str) -> Iterator[str]:
     family = _FAMILIES[kind_of(simple)]
     if family not in {"number", "time"}:
         yield f"{name} is {simple}; only numbers, dates and times have bounds"
@@ -117,4 +117,4 @@ def _not_within(kwargs: Mapping[str, Any], name: str, simple: str) -> Iterator[s
         if kwargs.get(key) is not None:
             is_number = isinstance(as_bound(kwargs[key]), float)
             if is_number != (family == "number"):
-                yield f"{key} {kwargs[key]!r} is no bound for {name}, which is {simple}"
+                yield f"{key} {kwargs[key]!r} is not a valid bound for {name}, which is {simple}"

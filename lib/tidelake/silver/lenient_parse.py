@@ -1,7 +1,7 @@
-"""Read events quickly and loosely, for a lane that the tables correct.
+"""Parse events fast and leniently, for the fast lane, whose results the tables correct.
 
-Silver reads strictly, in a plan that takes a second to make; here each value is cast once, and one
-that does not fit is null. Rules of the suite do not count.
+Silver parses strictly, with a plan that takes a second to build. Here each value is cast once and
+becomes null if the cast fails. The suite's rules are not evaluated.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tidelake.config.names import BRONZE_COLUMNS
 from tidelake.config.types import quoted
 from tidelake.silver.classify import is_representable
 
-# Spark makes a decimal of them by writing all of their zeros out: seconds a value, or an error that
-# no attempt catches.
+# Spark writes out all zeros when it casts such an exponent to a decimal: seconds per value, or an
+# error that try_cast does not catch.
 _LONG_EXPONENT = r"[eE][+-]?[0-9]{5}"
 _NESTED = frozenset({"array", "map", "struct"})
 _READ = "_read"
@@ -31,7 +31,7 @@ _BEYOND_DOUBLES = (
 
 
 def lenient_parse(records: DataFrame, pipeline: Pipeline, needed: Collection[str]) -> DataFrame:
-    """Give the events of records that have an id and a time and are wanted.
+    """Parse records; keep the events that have an id and a valid time and pass ``where``.
 
     Returns:
         ``record_id``, ``event_id``, ``event_time``, ``ingested_at`` and the needed columns.
@@ -60,7 +60,7 @@ def lenient_parse(records: DataFrame, pipeline: Pipeline, needed: Collection[str
 
 
 def _scope(records: DataFrame, pipeline: Pipeline, used: Collection[str]) -> DataFrame:
-    """Put the payload's fields that are used beside bronze's columns, which they hide."""
+    """Select the used payload fields and bronze columns; a field hides a column of its name."""
     fields = [field for field in pipeline.event.fields if field.name.lower() in used]
     ddl = ", ".join(
         f"{quoted(field.name)} {field.type.sql if field.type.kind in _NESTED else 'string'}"
@@ -70,9 +70,9 @@ def _scope(records: DataFrame, pipeline: Pipeline, used: Collection[str]) -> Dat
     kept = [name for name in BRONZE_COLUMNS if name in used and name not in hidden]
     own = [F.col(name).alias(f"_own_{name}") for name in ("record_id", "ingested_at")]
     text = F.col("payload").cast("string")
-    # Of no field Spark would read nothing at all.
-    # What no double holds would become another number. In quotes a decimal with such an exponent
-    # takes seconds, which is seen to below but for those inside of a nested field.
+    # Payloads with a number outside a double's range are skipped: it would be read as another
+    # number. A quoted number with such an exponent takes seconds to cast to a decimal; _try_decimal
+    # handles that for plain fields, this filter for nested ones.
     quote = '"?' if any("DECIMAL" in f.type.sql and f.type.kind in _NESTED for f in fields) else ""
     sound = ~text.rlike(_BEYOND_DOUBLES % (quote, quote))
     parsed = F.when(sound, F.from_json(text, f"struct<{ddl}>")) if fields else F.lit(None)
@@ -89,6 +89,6 @@ def _value(field: Field) -> Column:
 
 
 def _try_decimal(text: Column, sql: str) -> Column:
-    """Cast a text to a decimal; null where it has an exponent that no decimal can have."""
+    """Cast a text to a decimal; null if its exponent exceeds any decimal."""
     short = ~(F.contains(text, F.lit("e")) | F.contains(text, F.lit("E")))
     return F.when(short | ~text.rlike(_LONG_EXPONENT), text.try_cast(sql))

@@ -1,8 +1,8 @@
-"""Read payloads of either format into typed fields, reasons and unknown fields.
+"""Decode JSON and Avro payloads into typed fields, error reasons and unknown fields.
 
-JSON goes to the decoder as it is. An Avro datum is first written as the JSON that says the same, so
-that types, unknown fields and rules mean what they mean for JSON. A record in Confluent's framing
-begins with a zero byte and the id of its writer's schema; each is read with that schema.
+The decoder reads JSON. An Avro datum is first converted to equivalent JSON, so that types, unknown
+fields and rules behave as for JSON. A record in Confluent's wire format begins with a zero byte and
+the id of its writer's schema, and is read with that schema.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ PARSED = "_parsed"
 BROKEN = "_broken"
 VALUES = "_values"
 UNKNOWN = "_unknown"
-# Why a payload was not read.
+# The reason a payload could not be decoded.
 REFUSAL = "_refusal"
 
 _NO_JSON = "payload: not one JSON object"
-# Of a payload that is not JSON itself: the JSON that says the same.
+# The JSON equivalent of an Avro payload.
 _TEXT = "_text"
 _DECODED = "_decoded"
 
 _HEAD_BYTES = 5
 _LONGEST = (1 << 31) - 1
 _READING = {"mode": "PERMISSIVE", "enableStableIdentifiersForUnionType": "true"}
-# The defaults cut microseconds and leave out what is null.
+# Spark's defaults truncate microseconds and omit null fields.
 _WRITING = {
     "ignoreNullFields": "false",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
@@ -54,12 +54,12 @@ _REPLACED = "\ufffd"
 
 
 class Refusal(NamedTuple):
-    """Why rows of a schema are not read.
+    """Why rows of a writer schema are quarantined instead of decoded.
 
     Attributes:
-        schema_id: The schema's.
-        reason: In the words of quarantine.
-        through: It holds for rows that arrived up to then, in microseconds since the epoch.
+        schema_id: The schema's id.
+        reason: The quarantine reason.
+        through: Last arrival that the refusal applies to, in microseconds since the epoch.
     """
 
     schema_id: int
@@ -69,14 +69,14 @@ class Refusal(NamedTuple):
 
 @dataclass(frozen=True)
 class WriterSchemas:
-    """What is known of the schemas that payloads were written with.
+    """Accepted and refused writer schemas.
 
     Attributes:
-        subject: Where the schemas are registered.
+        subject: The registry subject.
         accepted: Schemas by id.
-        refusals: Of ids, some of which may have been accepted later.
-        stands: For which rows a refusal holds although its schema was accepted later; None: for
-            all that arrived up to ``through``.
+        refusals: Refused schemas, some of which may have been accepted later.
+        stands: Rows to which a refusal still applies after its schema was accepted; None for all
+            that arrived up to ``through``.
     """
 
     subject: str
@@ -85,16 +85,18 @@ class WriterSchemas:
     stands: Column | None = None
 
     def texts_overruled(self) -> list[str]:
-        """List the refusals of schemas that were accepted later."""
-        return sorted({one.reason for one in self.refusals if one.schema_id in self.accepted})
+        """Return the refusal reasons of schemas that were accepted later."""
+        return sorted(
+            {refusal.reason for refusal in self.refusals if refusal.schema_id in self.accepted}
+        )
 
     def of(self, ids: Iterable[int]) -> WriterSchemas:
-        """Cut to some ids."""
+        """Return only the schemas with the given ids."""
         wanted = set(ids)
         return replace(
             self,
             accepted={key: text for key, text in self.accepted.items() if key in wanted},
-            refusals=[one for one in self.refusals if one.schema_id in wanted],
+            refusals=[refusal for refusal in self.refusals if refusal.schema_id in wanted],
         )
 
 
@@ -105,19 +107,19 @@ def read_payloads(
     *,
     decode: Any = None,
 ) -> DataFrame:
-    """Read each payload's fields, whatever its format.
+    """Decode each payload's fields, in the pipeline's format.
 
     Args:
-        rows: Bronze's columns plus ``requeued_at``.
-        pipeline: The definition.
-        schemas: Of a pipeline with a registry; None where there are no rows.
-        decode: From :func:`decoding`; None: made here.
+        rows: Bronze columns plus ``requeued_at``.
+        pipeline: The pipeline definition.
+        schemas: Writer schemas of a pipeline with a registry; None if there are no rows.
+        decode: From :func:`decoding`; None to create it here.
 
     Returns:
-        ``rows`` plus ``_parsed`` (boolean), ``_refusal`` (why the payload was not read; null where
-        it was), ``_values`` (struct of typed fields, null where missing or refused), ``_broken``
-        (array of reasons, one for each value that is refused) and ``_unknown`` (the fields that the
-        schema does not name, null for none: a map to texts, or under ``rescue`` one JSON object).
+        ``rows`` plus ``_parsed`` (boolean), ``_refusal`` (why the payload could not be decoded,
+        else null), ``_values`` (struct of typed fields, null if missing or refused), ``_broken``
+        (array of reasons, one per refused value) and ``_unknown`` (fields not in the schema, null
+        if none: a map to strings, or one JSON object with ``rescue``).
     """
     if not pipeline.reads_avro:
         return decoded(rows, pipeline.event, decode)
@@ -132,11 +134,11 @@ def read_payloads(
 def decoded(
     rows: DataFrame, event: Event, decode: Any = None, *, is_json: bool = True
 ) -> DataFrame:
-    """Decode JSON, given as ``payload``, or as ``_text`` beside a ``_refusal`` for its absence."""
+    """Decode JSON from ``payload``, or from ``_text``; ``_refusal`` then says why it is null."""
     kept = [name for name in rows.columns if name not in (_TEXT, REFUSAL)]
     json = F.col("payload") if is_json else F.col(_TEXT).cast("binary")
     decode = decode or decoding(event)
-    # The other columns wait in the JVM, where one column alone can be decoded.
+    # An Arrow UDF sends only this column to Python; the others stay in the JVM.
     read = rows.withColumn(_DECODED, decode(json)) if decode else _mapped(rows, json, event)
     parsed = F.col(_DECODED)["parsed"]
     why = F.lit(_NO_JSON) if is_json else F.col(REFUSAL)
@@ -152,12 +154,12 @@ def decoded(
 
 def decoder_of(fields: Sequence[Field], evolution: str) -> Decoder:
     """Compile a payload's schema; see :class:`tidelake.silver.decode.Decoder`."""
-    typed = [DecodedField(one.name, arrow_type(one.type), one.type.sql) for one in fields]
+    typed = [DecodedField(field.name, arrow_type(field.type), field.type.sql) for field in fields]
     return Decoder(typed, evolution)
 
 
 def decoding(event: Event) -> Any:
-    """Make Spark's function of a schema's decoder; None in Spark 4.0."""
+    """Return an Arrow UDF that decodes payloads; None in Spark 4.0, which has none."""
     if arrow_udf is None:
         return None
     decoder = decoder_of(event.fields, event.evolution)
@@ -165,12 +167,12 @@ def decoding(event: Event) -> Any:
     def decode(payloads: pa.Array) -> pa.Array:
         return decoder.decode(payloads)
 
-    # Of a deterministic function Spark would make a call for each column that is taken from it.
+    # Spark would call a deterministic UDF once for each field extracted from its result.
     return arrow_udf(decode, _decoded_ddl(event)).asNondeterministic()
 
 
 def _mapped(rows: DataFrame, json: Column, event: Event) -> DataFrame:
-    """Decode in Spark 4.0, which has no Arrow functions of columns: whole rows go both ways."""
+    """Decode in Spark 4.0, which has no Arrow UDFs: whole rows go to Python and back."""
     decoder = decoder_of(event.fields, event.evolution)
     wanted = rows.withColumn(_DECODED, F.lit(None).cast(_decoded_ddl(event))).schema
 
@@ -208,7 +210,7 @@ _ARROW_TYPES = {
 
 
 def arrow_type(kind: FieldType) -> pa.DataType:
-    """Give a type as Spark hands it over."""
+    """Return the Arrow type that Spark uses for a field type."""
     if kind.kind == "decimal":
         return pa.decimal128(kind.precision or 10, kind.scale or 0)
     if kind.element is not None:
@@ -221,7 +223,7 @@ def arrow_type(kind: FieldType) -> pa.DataType:
 
 
 def schema_id() -> Column:
-    """Give the id of the schema that a payload names; null where it is not so framed."""
+    """Return the payload's schema id; null if it is not in Confluent's wire format."""
     is_framed = (F.substring("payload", 1, 1) == F.lit(b"\x00")) & (
         F.octet_length("payload") >= _HEAD_BYTES
     )
@@ -230,82 +232,82 @@ def schema_id() -> Column:
 
 
 def arrival() -> Column:
-    """Give when a row came to silver: by itself, or when it was sent again."""
+    """Return when a row arrived in silver: its requeue time, else its ingestion time."""
     return F.coalesce("requeued_at", "ingested_at")
 
 
 def not_registered(schema: object, subject: str) -> str:
-    """Say why rows of a schema that the subject does not have are not read."""
+    """Return the quarantine reason for rows whose schema is not in the subject."""
     return f"payload: schema {schema} is not in subject {subject}"
 
 
 def trial(schema: str) -> Column:
-    """Give what Spark must understand to read a schema's data."""
+    """Return the expression that Spark must be able to analyze to read a schema's data."""
     return F.to_json(from_avro(F.lit(b""), framed(schema), _READING).getField(DATUM), _WRITING)
 
 
 def _decode_plain(rows: DataFrame, schema: str) -> DataFrame:
-    read = _sealed(rows, F.col("payload")).withColumn("_read", _read(schema))
-    said = read.withColumn("_said", _said(F.col("_read"))).drop("_read")
-    return _told(said, F.lit("payload: not one Avro datum of source.schema"))
+    read = _with_digest(rows, F.col("payload")).withColumn("_read", _read(schema))
+    converted = read.withColumn("_said", _json_of(F.col("_read"))).drop("_read")
+    return _with_text(converted, F.lit("payload: not one Avro datum of source.schema"))
 
 
 def _decode_framed(rows: DataFrame, schemas: WriterSchemas) -> DataFrame:
     body = F.substring("payload", _HEAD_BYTES + 1, _LONGEST)
-    read = _sealed(rows.withColumn("_schema_id", schema_id()), body)
+    read = _with_digest(rows.withColumn("_schema_id", schema_id()), body)
     read = read.withColumn("_unread", _refused(schemas))
-    own = {f"_read_{key}": (key, text) for key, text in sorted(schemas.accepted.items())}
+    schema_columns = {f"_read_{key}": (key, text) for key, text in sorted(schemas.accepted.items())}
     text = F.lit(None).cast("string")
-    for name, (key, schema) in own.items():
-        mine = F.col("_unread").isNull() & (F.col("_schema_id") == key)
-        # A column of its own: as part of two expressions it would be read twice.
-        read = read.withColumn(name, F.when(mine, _read(schema)))
-        text = F.when(F.col("_schema_id") == key, _said(F.col(name))).otherwise(text)
+    for name, (key, schema) in schema_columns.items():
+        has_schema = F.col("_unread").isNull() & (F.col("_schema_id") == key)
+        # A separate column: used in two expressions, the datum would be decoded twice.
+        read = read.withColumn(name, F.when(has_schema, _read(schema)))
+        text = F.when(F.col("_schema_id") == key, _json_of(F.col(name))).otherwise(text)
     broken = F.concat(
         F.lit("payload: not one Avro datum of schema "), F.col("_schema_id").cast("string")
     )
-    told = _told(read.withColumn("_said", text), F.coalesce("_unread", broken))
-    return told.drop(*own, "_schema_id", "_unread")
+    converted = _with_text(read.withColumn("_said", text), F.coalesce("_unread", broken))
+    return converted.drop(*schema_columns, "_schema_id", "_unread")
 
 
-def _sealed(rows: DataFrame, body: Column) -> DataFrame:
-    """Put a digest of each datum behind it: what follows a datum can be no such digest."""
-    sealed = rows.withColumn("_digest", F.unhex(F.md5(body)))
-    return sealed.withColumn("_datum", F.concat(body, F.col("_digest")))
+def _with_digest(rows: DataFrame, body: Column) -> DataFrame:
+    """Append a digest to each datum, so that trailing bytes and truncation are detected."""
+    with_digest = rows.withColumn("_digest", F.unhex(F.md5(body)))
+    return with_digest.withColumn("_datum", F.concat(body, F.col("_digest")))
 
 
 def _read(schema: str) -> Column:
     return from_avro(F.col("_datum"), framed(schema), _READING)
 
 
-def _said(read: Column) -> Column:
-    """Write a datum as JSON; null unless its digest followed it."""
+def _json_of(read: Column) -> Column:
+    """Convert a datum to JSON; null unless it is followed by its digest."""
     whole = read.getField(END) == F.col("_digest")
     return F.when(whole, F.to_json(read.getField(DATUM), _WRITING))
 
 
-def _told(rows: DataFrame, broken: Column) -> DataFrame:
-    text = F.when(_kept_letters(F.col("_said")), F.col("_said"))
-    told = rows.withColumn(_TEXT, text).withColumn(REFUSAL, broken)
-    return told.drop("_said", "_datum", "_digest")
+def _with_text(rows: DataFrame, broken: Column) -> DataFrame:
+    text = F.when(_is_valid_utf8(F.col("_said")), F.col("_said"))
+    converted = rows.withColumn(_TEXT, text).withColumn(REFUSAL, broken)
+    return converted.drop("_said", "_datum", "_digest")
 
 
-def _kept_letters(text: Column) -> Column:
-    """Tell whether no byte was replaced, because it was no UTF-8, on the way to a text."""
+def _is_valid_utf8(text: Column) -> Column:
+    """Return whether no invalid UTF-8 byte was replaced when the text was decoded."""
     as_bytes = F.decode("payload", "ISO-8859-1")
-    replaced = _times(_REPLACED, text)
-    written = _times(_REPLACED.encode().decode("latin-1"), as_bytes)
+    replaced = _occurrences(_REPLACED, text)
+    written = _occurrences(_REPLACED.encode().decode("latin-1"), as_bytes)
     return ~F.contains(text, F.lit(_REPLACED)) | (replaced <= written)
 
 
-def _times(letters: str, text: Column) -> Column:
-    """Count how often letters occur in a text."""
+def _occurrences(letters: str, text: Column) -> Column:
+    """Count the occurrences of ``letters`` in a text."""
     without = F.replace(text, F.lit(letters), F.lit(""))
     return (F.length(text) - F.length(without)) / len(letters)
 
 
 def _refused(schemas: WriterSchemas) -> Column:
-    """Say why a row is not to be read at all; null where it is."""
+    """Return why a row must not be decoded; null if it may be."""
     number = F.col("_schema_id")
     before, after = not_registered("\n", schemas.subject).split("\n")
     reason = F.concat(F.lit(before), number.cast("string"), F.lit(after))
@@ -314,12 +316,13 @@ def _refused(schemas: WriterSchemas) -> Column:
     stands = F.lit(True) if schemas.stands is None else F.coalesce(schemas.stands, F.lit(False))
     for key, lines in _by_id(schemas).items():
         accepted = key in schemas.accepted
-        # Beyond the last one nobody asked: what was said last is said again.
-        told = F.lit(None if accepted else lines[-1].reason)
+        # No lookup was made after the last refusal: its reason still applies.
+        refused = F.lit(None if accepted else lines[-1].reason)
         for line in reversed(lines):
-            holds = F.unix_micros(arrival()) <= F.lit(line.through)
-            told = F.when(holds & stands if accepted else holds, F.lit(line.reason)).otherwise(told)
-        reason = F.when(number == key, told).otherwise(reason)
+            arrived = F.unix_micros(arrival()) <= F.lit(line.through)
+            applies = arrived & stands if accepted else arrived
+            refused = F.when(applies, F.lit(line.reason)).otherwise(refused)
+        reason = F.when(number == key, refused).otherwise(reason)
     return F.when(F.col("payload").isNull(), F.lit("payload: missing")).otherwise(
         F.when(
             number.isNull(), F.lit("payload: not framed as Avro: a zero byte, a schema's id")
@@ -328,13 +331,13 @@ def _refused(schemas: WriterSchemas) -> Column:
 
 
 def _by_id(schemas: WriterSchemas) -> dict[int, list[Refusal]]:
-    """Group refusals, those out that say what would be said anyway, each group by time."""
+    """Group refusals by schema id, by time; omit schemas with only default reasons."""
     grouped: dict[int, list[Refusal]] = {}
-    for one in sorted(schemas.refusals, key=lambda one: one.through):
-        grouped.setdefault(one.schema_id, []).append(one)
+    for refusal in sorted(schemas.refusals, key=lambda refusal: refusal.through):
+        grouped.setdefault(refusal.schema_id, []).append(refusal)
     return {
         key: lines
         for key, lines in grouped.items()
         if key in schemas.accepted
-        or any(one.reason != not_registered(key, schemas.subject) for one in lines)
+        or any(line.reason != not_registered(key, schemas.subject) for line in lines)
     }

@@ -1,4 +1,4 @@
-"""Compile a definition of silver into columns: once, not for each batch."""
+"""Compile a pipeline's silver definition into columns once, not for each batch."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from tidelake.silver.summary import Counting
 
 
 class SilverPlan:
-    """What follows from a definition of silver alone, each part built when it is first asked for.
+    """The columns of a silver definition, each built on first use.
 
-    A batch of a few rows would spend more time on building its columns than on its rows: each
-    function that makes a column is a call into the JVM. Columns belong to one Spark application,
-    and so does a plan: it lives no longer than the run that holds it.
+    Each function that creates a column is a call into the JVM; for a small batch, building the
+    columns would take longer than processing the rows. Columns belong to one Spark application, so
+    do not keep a plan longer than the run.
 
     Attributes:
-        pipeline: The definition.
-        entry_types: The types of the dimensions that rows are looked up in, by dimension.
-        schemas: Of silver and late, by layer.
+        pipeline: The pipeline definition.
+        entry_types: Entry types of the enrichment dimensions, by dimension.
+        schemas: Schemas of silver and late, by layer.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
-        """Build nothing yet."""
+        """Store the definition; nothing is built yet."""
         self.pipeline = pipeline
         self.entry_types: dict[str, StructType] = {}
         self.schemas: dict[str, StructType] = {}
 
     @cached_property
     def judging(self) -> Judging:
-        """Columns of decoding, contract and rules."""
+        """Columns for decoding, contract and rules."""
         return Judging(self.pipeline)
 
     @cached_property
     def comparison(self) -> Comparison:
-        """Columns of deduplication."""
+        """Columns for deduplication."""
         return Comparison(self.pipeline.dedup)
 
     @cached_property
@@ -60,5 +60,5 @@ class SilverPlan:
         return Counting(self.pipeline)
 
     def judge(self, rows: DataFrame, schemas: WriterSchemas | None = None) -> DataFrame:
-        """Judge each row by itself; see :func:`tidelake.silver.classify.classify`."""
+        """Classify each row; see :func:`tidelake.silver.classify.classify`."""
         return classify(rows, self.judging, schemas)

@@ -1,8 +1,8 @@
-"""Compile the row-level expectations of a suite into columns that tell the failing rows.
+"""Compile a suite's row-level expectations into columns that are true for failing rows.
 
-A predicate for each type says what Great Expectations calls an unexpected row. Each follows the
-Spark implementation of Great Expectations 1.24, nulls included: it is true for an unexpected row,
-and false or null for any other. A test has both judge the same rows.
+Each predicate follows the Spark implementation in Great Expectations 1.24, nulls included: it is
+true for what Great Expectations calls an unexpected row, and false or null for any other. A test
+compares both on the same rows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tidelake.config.arguments import as_bound
 from tidelake.config.expectations import Expectation
 from tidelake.config.expressions import MOST_LETTERS, may_overflow
 from tidelake.errors import UsageError
-from tidelake.silver.fitting import kind_of, misfits
+from tidelake.silver.fitting import kind_of, type_errors
 
 Kwargs = Mapping[str, Any]
 Types = Mapping[str, str]
@@ -51,7 +51,7 @@ _INTEGRAL = {"tinyint", "smallint", "int", "bigint"}
 
 
 def _present(expected: Callable[[Column, Kwargs], Column]) -> Predicate:
-    """Judge the values of one column; a null is nobody's failure."""
+    """Return a predicate over one column's values; a null never fails."""
 
     def predicate(kwargs: Kwargs, types: Types) -> Column:
         column = F.col(kwargs["column"])
@@ -61,7 +61,7 @@ def _present(expected: Callable[[Column, Kwargs], Column]) -> Predicate:
 
 
 def _rlike(column: Column, regex: str) -> Column:
-    """Match a text; null where it is too long for a pattern that may exhaust the stack."""
+    """Match a regex; null if the text is too long for a pattern that may overflow the stack."""
     matched = column.rlike(regex)
     return F.when(F.length(column) <= MOST_LETTERS, matched) if may_overflow(regex) else matched
 
@@ -95,7 +95,7 @@ def _length_between(column: Column, kwargs: Kwargs) -> Column:
 
 def _matches(column: Column, kwargs: Kwargs) -> Column:
     if kwargs.get("match_on", "any") == "any":
-        # One expression, as there: a flag such as (?i) reaches the expressions after its own.
+        # One pattern, as in Great Expectations: a flag such as (?i) applies to all later ones.
         return _like(column, "|".join(kwargs["regex_list"]))
     return reduce(and_, [_like(column, regex) for regex in kwargs["regex_list"]])
 
@@ -149,7 +149,7 @@ def _sum_equal(kwargs: Kwargs, types: Types) -> Column:
         value = F.coalesce(F.col(name), F.lit(0))
         is_integral = kind_of(types[name]) in _INTEGRAL
         operands.append(value.cast("decimal(38,0)") if is_integral else value)
-    # A sum that no decimal can hold is null here, where + would stop the batch.
+    # try_add: a sum that overflows is null; with + it would fail the batch.
     total = reduce(F.try_add, operands) == F.lit(float(kwargs["sum_total"]))
     return ~F.coalesce(total, F.lit(False))
 
@@ -178,11 +178,11 @@ PREDICATES: dict[str, Predicate] = {
 
 
 def ignored(names: Sequence[str], ignore_row_if: str | None) -> Column:
-    """Tell which rows an expectation over several columns passes over.
+    """Return which rows an expectation over several columns ignores.
 
     Args:
-        names: Its columns.
-        ignore_row_if: As written; None for the default, all missing.
+        names: The expectation's columns.
+        ignore_row_if: The expectation's argument; None for the default, all values missing.
     """
     missing = [F.col(name).isNull() for name in names]
     if ignore_row_if in {"neither", "never"}:
@@ -197,9 +197,9 @@ class Rule:
     """An expectation over single rows.
 
     Attributes:
-        text: The reason that a failing row is given.
+        text: The reason recorded for a failing row.
         severity: ``critical`` or ``warning``.
-        fails: True for a failing row and false for any other, never null; over plain names.
+        fails: True for a failing row, else false, never null; refers to plain column names.
     """
 
     text: str
@@ -210,18 +210,18 @@ class Rule:
 def compile_rules(
     expectations: Sequence[Expectation], types: Mapping[str, str]
 ) -> tuple[Rule, ...]:
-    """Make a rule of each expectation, in order; it fails the rows that Great Expectations would.
+    """Compile expectations into rules that fail the same rows as Great Expectations, in order.
 
-    The loader has checked that all are row-level ones. No rule raises on a row, whatever it holds.
-    ``types`` are Spark's simple strings, by column.
+    The loader has checked that all are row-level expectations. No rule raises on any row.
+    ``types`` maps each column to its type as Spark's simple string.
 
     Raises:
-        UsageError: Expectations do not fit the types of their columns; all that do not.
+        UsageError: Some expectations do not fit the types of their columns; lists all of them.
     """
     problems = [
         f"  - {expectation.text}: {problem}"
         for expectation in expectations
-        for problem in misfits(expectation, types)
+        for problem in type_errors(expectation, types)
     ]
     if problems:
         raise UsageError("expectations do not fit the columns:\n" + "\n".join(problems))
@@ -240,7 +240,7 @@ def _fails(expectation: Expectation, types: Mapping[str, str]) -> Column:
     condition = kwargs.get("row_condition")
     if condition is None:
         return fails
-    # Where the condition itself cannot be computed, nothing vouches for the row.
+    # If the condition itself fails, the row fails.
     tried = try_eval(condition)
     concerned = F.coalesce(tried.getField(VALUE), F.lit(False))
     return F.when(tried.isNull(), F.lit(True)).otherwise(concerned & fails)

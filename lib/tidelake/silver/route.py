@@ -1,7 +1,7 @@
-"""Send each judged row to its table: silver, quarantine, late, or only into the ledger.
+"""Route each classified row to silver, quarantine or late, or only count it in the ledger.
 
-Spark's own late filter drops rows without a trace; here every row leaves with a verdict on its
-lateness. The watermark is the one before the batch: a batch never makes its own rows late.
+Spark's own late filter drops rows silently; here every row gets a lateness verdict. The watermark
+is the one committed before the batch: a batch never makes its own rows late.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ LATENESS = "_lateness"
 SILVER = "silver"
 LATE = "late"
 QUARANTINED = "quarantined"
-# Fate and stage of rows that repeat another, by verdict.
+# Fate and stage of repeats, by verdict.
 OF_REPEATS = {DUPLICATE: (DUPLICATE, None), CONFLICT: (QUARANTINED, CONFLICTING)}
-# The columns that tell rows apart, as the verdicts have them.
-_THEIRS = {name: f"_judged_{name}" for name in IDENTITY}
+# The identity columns, as named in the verdicts.
+_VERDICT_NAMES = {name: f"_judged_{name}" for name in IDENTITY}
 
 QUARANTINE_DDL = (
     "record_id string, payload binary, event_id string, reasons array<string>, stage string, "
@@ -64,32 +64,32 @@ def decide(
     watermark: datetime | None,
     allowed: timedelta,
 ) -> DataFrame:
-    """Add the fate of each row, given the watermark before the batch (UTC).
+    """Add the fate of each row, given the watermark committed before the batch (UTC).
 
     Returns:
         ``classified`` plus ``_verdict``, ``_lateness`` and ``_fate`` (silver, duplicate,
         quarantined, late or filtered); ``_stage`` is set for conflicting duplicates.
     """
-    met = with_verdicts(classified, repeats, fates).withColumn(STAGE, fates.verdicts.stage)
-    return with_lateness(met, fates, marked(watermark), allowed)
+    judged = with_verdicts(classified, repeats, fates).withColumn(STAGE, fates.verdicts.stage)
+    return with_lateness(judged, fates, marked(watermark), allowed)
 
 
 def with_verdicts(rows: DataFrame, repeats: Repeats, fates: Fates) -> DataFrame:
-    """Add ``_verdict``, null for rows that are no repeats."""
+    """Add ``_verdict``, null for rows that are not repeats."""
     if repeats.rows is None:
         spark, verdict = rows.sparkSession, F.lit(None).cast("string")
         for name, numbers in repeats.numbers.items():
             verdict = F.when(has_number(spark, NUMBER, numbers), name).otherwise(verdict)
         return rows.withColumn(VERDICT, verdict)
     columns = fates.verdicts
-    theirs = repeats.rows.select(*columns.columns)
-    met = rows.join(theirs, on=columns.same_row, how="left").drop(*_THEIRS.values())
-    return met.withColumn(VERDICT, columns.first_of_twins) if repeats.twins else met
+    verdicts = repeats.rows.select(*columns.columns)
+    joined = rows.join(verdicts, on=columns.same_row, how="left").drop(*_VERDICT_NAMES.values())
+    return joined.withColumn(VERDICT, columns.first_of_twins) if repeats.twins else joined
 
 
 @dataclass(frozen=True)
 class _Verdicts:
-    """How rows meet their verdicts."""
+    """The columns that join rows with their verdicts."""
 
     columns: tuple[Column, ...]
     same_row: Column
@@ -98,15 +98,21 @@ class _Verdicts:
 
 
 def _verdicts() -> _Verdicts:
-    # A number is found sooner than a long text. Written as an equality, the text would be part
-    # of what is looked up.
-    same = [F.col(ours).between(F.col(theirs), F.col(theirs)) for ours, theirs in _THEIRS.items()]
-    hashes = F.xxhash64(*_THEIRS.keys()) == F.xxhash64(*_THEIRS.values())
+    # Join on a hash: looking up a number is faster than a long text. BETWEEN instead of equality
+    # keeps the texts out of the join keys.
+    same = [
+        F.col(name).between(F.col(verdict_name), F.col(verdict_name))
+        for name, verdict_name in _VERDICT_NAMES.items()
+    ]
+    hashes = F.xxhash64(*_VERDICT_NAMES.keys()) == F.xxhash64(*_VERDICT_NAMES.values())
     number = F.row_number().over(Window.partitionBy(*IDENTITY).orderBy(ROW))
     is_twin = F.col(VERDICT) == TWIN
     conflict = F.col(VERDICT) == CONFLICT
     return _Verdicts(
-        (*[F.col(ours).alias(theirs) for ours, theirs in _THEIRS.items()], F.col(VERDICT)),
+        (
+            *[F.col(name).alias(verdict_name) for name, verdict_name in _VERDICT_NAMES.items()],
+            F.col(VERDICT),
+        ),
         reduce(and_, same, hashes),
         F.when(is_twin, F.when(number > 1, F.lit(DUPLICATE))).otherwise(F.col(VERDICT)),
         F.when(conflict, F.lit(CONFLICTING)).otherwise(F.col(STAGE)),
@@ -114,19 +120,19 @@ def _verdicts() -> _Verdicts:
 
 
 class Routing:
-    """A definition's columns of accepted events, built once."""
+    """The columns of a pipeline's accepted events, built once."""
 
     def __init__(self, pipeline: Pipeline) -> None:
-        """Build them."""
+        """Build the columns."""
         self.pipeline = pipeline
         self.events = _event_columns(pipeline)
 
 
 class Fates:
-    """The columns of verdicts and fates, which no definition changes, built once."""
+    """The columns of verdicts and fates, which are the same for all pipelines, built once."""
 
     def __init__(self) -> None:
-        """Build them."""
+        """Build the columns."""
         self.verdicts = _verdicts()
         self.fate = _fate(F.col(LATENESS), F.col(VERDICT) == DUPLICATE)
 
@@ -134,13 +140,13 @@ class Fates:
 def with_lateness(
     judged: DataFrame, fates: Fates, watermark: Column, allowed: timedelta
 ) -> DataFrame:
-    """Add, or decide anew, ``_lateness`` and the fate that follows from it."""
+    """Add or recompute ``_lateness`` and the fate."""
     late = judged.withColumn(LATENESS, lateness(watermark, allowed))
     return late.withColumn(FATE, fates.fate)
 
 
 def _fate(lateness: Column, is_duplicate: Column) -> Column:
-    # What `late apply` requeued counts however late it is.
+    # Rows requeued by `late apply` are accepted however late they are.
     too_late = (lateness == TOO_LATE) & (F.col(ORIGIN) != LATE)
     return (
         F.when(F.col(STAGE) == FILTERED, FILTERED)
@@ -152,33 +158,33 @@ def _fate(lateness: Column, is_duplicate: Column) -> Column:
 
 
 def fate_unless_repeat(watermark: datetime | None, allowed: timedelta) -> Column:
-    """Return the fate of a row that repeats no other; arguments as :func:`decide`'s."""
+    """Return the fate of a row that is not a repeat; arguments as in :func:`decide`."""
     return _fate(lateness(marked(watermark), allowed), F.lit(False)).alias(FATE)
 
 
 def marked(watermark: datetime | None) -> Column:
-    """Return a batch's watermark as a column of rows that have ``_payload_hash``."""
+    """Return a batch's watermark as a column; the rows must have ``_payload_hash``."""
     if watermark is None:
         return F.lit(None).cast("timestamp")
     return F.timestamp_micros(_of_batch(to_micros(watermark)))
 
 
 def _of_batch(number: int) -> Column:
-    """Return a number that differs from batch to batch, kept out of the code that Spark generates.
+    """Return a per-batch number as a column, without changing Spark's generated code.
 
-    A literal is part of that code: each batch would compile its classes anew, first Spark and then
-    the JVM. An array is handed to the code as an object, and read at an index that is always zero,
-    which Spark does not know. The index is made of ``_payload_hash``, which is never null.
+    A literal is part of the generated code, so Spark and the JVM would compile it again for each
+    batch. An array is passed to that code as an object instead. Its index is always zero, computed
+    from the never-null ``_payload_hash`` so that Spark cannot fold it.
     """
     zero = F.col(PAYLOAD_HASH).bitwiseAND(F.lit(0)).cast("int")
     return F.get(F.array(F.lit(number).cast("bigint")), zero)
 
 
 def lateness(watermark: Column, allowed: timedelta) -> Column:
-    """Give the lateness verdict of ``event_time``.
+    """Return the lateness verdict of ``event_time``.
 
     Args:
-        watermark: Committed with the batch before; null before the first.
+        watermark: Committed with the previous batch; null before the first.
         allowed: How far behind the watermark an event may still change gold.
     """
     event_time = F.col("event_time")
@@ -197,14 +203,14 @@ def to_silver(
     generation: str,
     batch: int,
 ) -> DataFrame:
-    """Take the accepted events, in silver's columns; ``extra`` are those of unknown fields."""
+    """Select the accepted events in silver's columns; ``extra`` names unknown-field columns."""
     return decided.where(F.col(FATE) == SILVER).select(
         *silver_columns(routing, extra), *_origin(generation, batch)
     )
 
 
 def silver_columns(routing: Routing, extra: Sequence[str]) -> list[Column]:
-    """Give silver's columns, but for which batch wrote them."""
+    """Return silver's columns without generation and batch."""
     unknown = _unknown_columns(routing.pipeline, extra)
     return [*routing.events, *unknown, F.col(PAYLOAD_HASH), F.col(ID_HASH)]
 
@@ -218,8 +224,8 @@ def to_late(
     generation: str,
     batch: int,
 ) -> DataFrame:
-    """Take the events that came too late, with the watermark that made them so."""
-    # Few rows are too late, and only they need be looked up among the verdicts.
+    """Select the events beyond the allowed lateness, with the watermark that was applied."""
+    # Filter first: few rows are too late, and only these need the join with the verdicts.
     too_late = decided.where(F.col(LATENESS) == TOO_LATE)
     return too_late.where(F.col(FATE) == LATE).select(
         *late_columns(routing, extra, watermark), *_origin(generation, batch)
@@ -227,7 +233,7 @@ def to_late(
 
 
 def late_columns(routing: Routing, extra: Sequence[str], watermark: Column) -> list[Column]:
-    """Give the columns of late rows, but for which batch wrote them."""
+    """Return the columns of late rows without generation and batch."""
     behind = F.unix_micros(watermark) - F.unix_micros("event_time")
     return [
         *routing.events,
@@ -242,14 +248,14 @@ def late_columns(routing: Routing, extra: Sequence[str], watermark: Column) -> l
 
 
 def to_quarantine(decided: DataFrame, *, generation: str, batch: int) -> DataFrame:
-    """Take the rows that broke a rule: verbatim, with every reason."""
+    """Select quarantined rows, with the original payload and all reasons."""
     return decided.where(F.col(FATE) == QUARANTINED).select(
         *quarantine_columns(), *_origin(generation, batch)
     )
 
 
 def quarantine_columns() -> list[Column]:
-    """Give the columns of quarantined rows, but for which batch wrote them."""
+    """Return the columns of quarantined rows without generation and batch."""
     return [
         F.col("record_id"),
         F.col("payload"),
@@ -263,7 +269,7 @@ def quarantine_columns() -> list[Column]:
 
 
 def _unknown_columns(pipeline: Pipeline, extra: Sequence[str]) -> list[Column]:
-    """Give what the payload held beside its schema the place that the definition asks for."""
+    """Return the columns for unknown payload fields, as ``event.evolution`` defines."""
     if pipeline.event.evolution == "rescue":
         return [F.col(UNKNOWN).alias(RESCUED)]
     return [F.col(UNKNOWN).getItem(name).alias(name) for name in extra]

@@ -1,8 +1,8 @@
-"""Test rows against sets of numbers that the driver holds.
+"""Test rows for membership in a set of integers shipped by the driver.
 
-A join would do the same, and takes five times as long for two hundred thousand numbers: the set is
-sorted into a hash table, sent out and probed. Here few numbers are part of the expression, and many
-are a bitmap, which Spark sends out with the tasks as the value of a scalar subquery.
+Faster than a join, which takes five times as long for 200,000 numbers to build, broadcast and probe
+its hash table. A small set becomes an IN expression; a large one becomes a bitmap, which Spark
+ships to the tasks as the value of a scalar subquery.
 """
 
 from __future__ import annotations
@@ -19,45 +19,46 @@ NOTHING: Numbers = np.empty(0, dtype=np.int64)
 
 _FEW = 1_000
 _WORD = 64
-# monotonically_increasing_id() numbers the rows of each partition from a multiple of this.
+# monotonically_increasing_id() holds the partition above these low bits, which number its rows.
 _PARTITION_BITS = 33
 _WITHIN = (1 << _PARTITION_BITS) - 1
-# So many bits a hash that one in 32 hashes meets the bitmap by chance.
+# 32 bits or more per hash (below the cap of 2^26 bits): at most one in 32 other hashes matches by
+# chance.
 _SPARSE_BITS, _MOST_BITS = 5, 26
 
 
 def has_number(spark: SparkSession, column: str, numbers: Numbers) -> Column:
-    """Return whether a row's number, by ``monotonically_increasing_id``, is one of some."""
+    """Return whether a row's number (``monotonically_increasing_id``) is in ``numbers``."""
     if numbers.size <= _FEW:
         return _is_one_of(column, numbers)
     partitions, places = numbers >> _PARTITION_BITS, numbers & _WITHIN
     count = int(partitions.max()) + 1
     sizes = np.zeros(count, dtype=np.int64)
     np.maximum.at(sizes, partitions, places + 1)
-    # The bitmap has a range of bits for each partition; before it stand their starts and sizes.
+    # Layout: start of each partition's bits, size of each partition, then the bits.
     starts = np.cumsum(sizes) - sizes
     bitmap = _bitmap(starts[partitions] + places, int(sizes.sum()))
-    held = _scalar(spark, np.concatenate((starts, sizes, bitmap)))
+    shipped = _scalar(spark, np.concatenate((starts, sizes, bitmap)))
     partition = F.shiftright(column, _PARTITION_BITS).cast("int")
     place = F.col(column).bitwiseAND(F.lit(_WITHIN))
-    is_known = (partition < count) & (place < F.get(held, partition + F.lit(count)))
-    bit = F.get(held, partition) + place + F.lit(2 * count * _WORD)
-    return is_known & _is_set(held, bit)
+    is_known = (partition < count) & (place < F.get(shipped, partition + F.lit(count)))
+    bit = F.get(shipped, partition) + place + F.lit(2 * count * _WORD)
+    return is_known & _is_set(shipped, bit)
 
 
 def may_have_hash(spark: SparkSession, column: str, hashes: Numbers) -> Column:
-    """Return whether a row's 64-bit hash is one of some: rarely true for any other."""
+    """Return whether a row's 64-bit hash may be in ``hashes``, with few false positives."""
     if hashes.size <= _FEW:
         return _is_one_of(column, hashes)
     bits = min(int(hashes.size).bit_length() + _SPARSE_BITS, _MOST_BITS)
-    # The leading bits of a hash.
+    # The bitmap is indexed by a hash's leading bits.
     places = (hashes.view(np.uint64) >> np.uint64(64 - bits)).astype(np.int64)
-    held = _scalar(spark, _bitmap(places, 1 << bits))
-    return _is_set(held, F.shiftrightunsigned(F.col(column), 64 - bits))
+    shipped = _scalar(spark, _bitmap(places, 1 << bits))
+    return _is_set(shipped, F.shiftrightunsigned(F.col(column), 64 - bits))
 
 
 def members(numbers: Numbers, of: Numbers) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Return for each number whether it is in a set.
+    """Return a mask of the numbers that are in a set.
 
     Args:
         numbers: In any order.
@@ -82,12 +83,12 @@ def _bitmap(places: Numbers, size: int) -> Numbers:
     return words.view(np.int64)
 
 
-def _is_set(held: Column, place: Column) -> Column:
-    word = F.get(held, F.shiftright(place, 6).cast("int"))
+def _is_set(shipped: Column, place: Column) -> Column:
+    word = F.get(shipped, F.shiftright(place, 6).cast("int"))
     return F.getbit(word, place.bitwiseAND(F.lit(_WORD - 1)).cast("int")) == 1
 
 
 def _scalar(spark: SparkSession, words: Numbers) -> Column:
-    """Make an array that each task holds once."""
+    """Return an array as a scalar subquery, which each task holds once."""
     array = pa.ListArray.from_arrays(pa.array([0, words.size], pa.int32()), pa.array(words))
     return spark.createDataFrame(pa.table({"words": array})).scalar()

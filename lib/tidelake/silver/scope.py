@@ -1,4 +1,4 @@
-"""Bound where a batch's rows can meet accepted ones, by what is known of their arrivals."""
+"""Bound the accepted rows that a batch must be compared with, by arrival and event date."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from tidelake.config.pipeline import Dedup
 from tidelake.instants import back, from_micros
 from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, REQUEUED_AT, ROW, STAGE, hash_of_id
 
-# Ranges of dates, and as many of arrivals, to which a batch's are merged at most. A literal for
-# each date of a backlog of years would make plans that Spark cannot handle.
+# Maximum number of date ranges and of arrival ranges in a scope. One literal per date of a backlog
+# of years would make plans that Spark cannot handle.
 RANGES = 32
 ACCEPTED_COLUMNS = ("event_id", "record_id", "event_date", "ingested_at", PAYLOAD_HASH)
 _MICROS_A_DAY = 86_400_000_000
 DAY, ARRIVED_AT, _FRESH = "_day", "_arrived_at", "_fresh"
 
-# The first and the last of consecutive whole numbers.
+# First and last of a range of integers, both included.
 Range = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Arrivals:
-    """What is known of the rows in the running before they are compared with any other.
+    """Arrival times and event dates of a batch's rows that have no stage yet.
 
     Attributes:
-        rows: How many.
-        first: When the first of those arrived that come straight from bronze (UTC); None where
-            there are none.
-        days: Ranges of their event dates, in days since 1970-01-01.
-        requeued: Ranges of when the requeued ones arrived, in microseconds since 1970.
+        rows: Number of rows.
+        first: Earliest arrival of the rows that come directly from bronze (UTC); None if there are
+            none.
+        days: Ranges of event dates, in days since 1970-01-01.
+        requeued: Ranges of arrivals of requeued rows, in microseconds since 1970.
     """
 
     rows: int
@@ -47,29 +47,31 @@ class Arrivals:
 
     @staticmethod
     def of(table: pa.Table) -> Arrivals:
-        """Summarize the rows themselves."""
+        """Summarize rows in the driver."""
         days, arrived = (table[name].to_numpy() for name in (DAY, ARRIVED_AT))
         fresh = table[_FRESH].to_numpy(zero_copy_only=False)
-        again = np.sort(arrived[~fresh])
-        # Requeued rows may have arrived long ago, each at another time.
-        starts = np.flatnonzero(np.diff(again // _MICROS_A_DAY, prepend=np.iinfo(np.int64).min))
-        ends = np.append(starts[1:], again.size) - 1
+        requeued = np.sort(arrived[~fresh])
+        # One range per day of arrival: requeued rows may have arrived long ago, at distant times.
+        starts = np.flatnonzero(np.diff(requeued // _MICROS_A_DAY, prepend=np.iinfo(np.int64).min))
+        ends = np.append(starts[1:], requeued.size) - 1
         first = int(arrived[fresh].min()) if fresh.any() else None
         return Arrivals._of(
             table.num_rows,
             first,
             np.unique(days).tolist(),
-            zip(again[starts].tolist(), again[ends].tolist(), strict=True) if again.size else (),
+            zip(requeued[starts].tolist(), requeued[ends].tolist(), strict=True)
+            if requeued.size
+            else (),
         )
 
     @staticmethod
     def of_running(judged: DataFrame) -> Arrivals:
-        """Let Spark summarize rows that are too many for the driver."""
+        """Summarize rows in Spark, if they are too many for the driver."""
         arrived, is_fresh = F.unix_micros("ingested_at"), F.col(ORIGIN) == "bronze"
-        again = F.when(~is_fresh, F.floor(arrived / _MICROS_A_DAY)).alias("again")
+        requeued_day = F.when(~is_fresh, F.floor(arrived / _MICROS_A_DAY)).alias("again")
         groups = (
             judged.where(F.col(STAGE).isNull())
-            .groupBy(F.unix_date("event_date").alias("day"), again)
+            .groupBy(F.unix_date("event_date").alias("day"), requeued_day)
             .agg(
                 F.count("*").alias("rows"),
                 F.min(arrived).alias("first"),
@@ -92,7 +94,7 @@ class Arrivals:
         return Arrivals(rows, from_micros(first), found, fewer(united(requeued)))
 
     def scope(self, rules: Dedup) -> DedupScope:
-        """Tell which accepted rows they can meet."""
+        """Return the scope of accepted rows to compare with."""
         since = None if self.first is None else back(self.first, rules.ttl)
         ttl = rules.ttl // timedelta(microseconds=1)
         requeued = united((first - ttl, last + ttl) for first, last in self.requeued)
@@ -100,7 +102,7 @@ class Arrivals:
 
 
 def arrival_columns() -> list[Column]:
-    """Give what :meth:`Arrivals.of` needs to know of a row."""
+    """Return the columns that :meth:`Arrivals.of` reads."""
     return [
         F.unix_date("event_date").alias(DAY),
         F.unix_micros("ingested_at").alias(ARRIVED_AT),
@@ -109,8 +111,8 @@ def arrival_columns() -> list[Column]:
 
 
 def arrival_order() -> list[Column]:
-    """Give the columns by which rows are in the order of their arrival, the first one first."""
-    # A row that failed arrived, for those that did not, when it was requeued.
+    """Return the sort columns of arrival order, earliest first."""
+    # A row replayed from quarantine counts as arrived when it was requeued.
     replayed = F.col(ORIGIN) == "quarantine"
     return [
         F.when(replayed, F.col(REQUEUED_AT)).otherwise(F.col("ingested_at")).alias("arrived"),
@@ -133,17 +135,18 @@ def position() -> list[Column]:
 
 @dataclass(frozen=True)
 class DedupScope:
-    """Which accepted rows a batch's rows can meet, in few ranges of arrival and of event date.
+    """The accepted rows to compare a batch with, as a few ranges of arrival and event date.
 
-    What lies between two dates may be read for nothing; no row is missed.
+    Merged ranges may include rows that are not needed, but none is missed. A row is in scope if
+    any of the attributes includes it.
 
     Attributes:
-        since: Rows that arrived from this instant on (UTC): the first arrival of the rows that
-            come straight from bronze, less the TTL. None where there are none.
-        requeued: Rows that arrived in these ranges, in microseconds since 1970: around the
-            arrivals of requeued rows.
-        days: Rows with an event date in these ranges, in days since 1970-01-01, however old their
-            arrival is; empty unless the dedup rules merge beyond the TTL.
+        since: Arrivals from this instant on (UTC): the earliest arrival of rows that come directly
+            from bronze, less the TTL. None if there are no such rows.
+        requeued: Ranges of arrival, in microseconds since 1970: the arrivals of requeued rows,
+            extended by the TTL.
+        days: Ranges of event dates, in days since 1970-01-01, whatever the arrival; empty unless
+            the dedup rules are widened beyond the TTL.
     """
 
     since: datetime | None
@@ -151,22 +154,24 @@ class DedupScope:
     days: tuple[Range, ...] = ()
 
     def within(self, table: DataFrame, *, is_late_table: bool) -> DataFrame:
-        """Cut silver or late to the rows in scope, and to the columns that are compared.
+        """Select the rows of silver or late in scope, with the compared columns.
 
         Args:
-            table: Silver or late as the last closed batch left them.
-            is_late_table: Whether the rows are late ones, which a requeued row may match itself.
+            table: Silver or late as of the last committed batch.
+            is_late_table: Whether this is late, where a requeued row may find itself.
         """
-        # Only a late row needs its name, and of silver's columns none is longer. Two rows of
-        # silver never share an id and an instant: each lies within the TTL of the other.
-        names = F.col("record_id") if is_late_table else F.lit(None).cast("string")
-        columns = [names.alias(name) if name == "record_id" else name for name in ACCEPTED_COLUMNS]
+        # record_id is silver's longest column and only late rows need it: two silver rows never
+        # share an id and an arrival, since they would be within each other's TTL.
+        record_id = F.col("record_id") if is_late_table else F.lit(None).cast("string")
+        columns = [
+            record_id.alias(name) if name == "record_id" else name for name in ACCEPTED_COLUMNS
+        ]
         rows = with_id_hash(table.where(self._condition()))
         return rows.select(*columns, ID_HASH, F.lit(is_late_table).alias("_late"))
 
     def _condition(self) -> Column:
-        """Write it with literals, so that files are skipped by their statistics."""
-        # Numbers, since Python has no date before the year 1.
+        """Return the filter, with literals so that Delta skips files by their statistics."""
+        # Literals are built from numbers: Python has no dates before the year 1.
         parts = [
             *_between("ingested_at", "timestamp_micros", self.requeued),
             *_between("event_date", "date_from_unix_date", self.days),
@@ -175,7 +180,7 @@ class DedupScope:
         return ranges if self.since is None else (F.col("ingested_at") >= self.since) | ranges
 
     def holds(self, other: DedupScope) -> bool:
-        """Tell whether every row in another's scope is in this one's."""
+        """Return whether this scope contains all of another."""
         starts_later = other.since is not None and (self.since is None or self.since > other.since)
         return (
             not starts_later
@@ -184,9 +189,9 @@ class DedupScope:
         )
 
     def is_far_beyond(self, other: DedupScope, *, days: int) -> bool:
-        """Tell whether it goes further than another by more than so many days.
+        """Return whether this scope exceeds another by more than the given number of days.
 
-        In arrivals, in event dates, or by arrivals of requeued rows that are far from the other's.
+        Compares arrivals, event dates, and the length and number of the requeued ranges.
         """
         spare = days * _MICROS_A_DAY
         more = None if other.since is None or self.since is None else other.since - self.since
@@ -198,18 +203,18 @@ class DedupScope:
         )
 
     def with_days(self, days: Sequence[Range]) -> DedupScope:
-        """Widen it by event dates."""
+        """Return this scope extended by ranges of event dates."""
         return replace(self, days=united((*self.days, *days)))
 
 
 def with_id_hash(table: DataFrame) -> DataFrame:
-    """Fill in the hashes of ids that rows of silver or late lack which an earlier version wrote."""
+    """Compute missing id hashes, for rows of silver or late written by an earlier version."""
     stored = [F.col(ID_HASH)] if ID_HASH in table.columns else []
     return table.withColumn(ID_HASH, F.coalesce(*stored, hash_of_id()))
 
 
 def united(ranges: Iterable[Range]) -> tuple[Range, ...]:
-    """Merge ranges that overlap or follow each other."""
+    """Merge overlapping and adjacent ranges."""
     found: list[Range] = []
     for first, last in sorted(ranges):
         if found and first <= found[-1][1] + 1:
@@ -222,16 +227,16 @@ def united(ranges: Iterable[Range]) -> tuple[Range, ...]:
 def fewer(
     ranges: Sequence[Range], width: Callable[[int, int, int], float] | None = None
 ) -> tuple[Range, ...]:
-    """Merge ranges across the narrowest gaps until at most :data:`RANGES` are left.
+    """Merge ranges across the narrowest gaps until at most :data:`RANGES` remain.
 
     Args:
-        ranges: Ascending, apart from each other.
-        width: Of a gap, by its two ends and the greatest number; by default the difference.
+        ranges: Ascending and disjoint.
+        width: Weight of a gap, from its two ends and the greatest end; default: its length.
     """
     if len(ranges) <= RANGES:
         return tuple(ranges)
     greatest = ranges[-1][1]
-    gaps = [(one[1], other[0]) for one, other in pairwise(ranges)]
+    gaps = [(before[1], after[0]) for before, after in pairwise(ranges)]
     widths = [width(low, high, greatest) if width else high - low for low, high in gaps]
     widest = sorted(range(len(gaps)), key=widths.__getitem__)[1 - RANGES :]
     inner = sorted(gaps[number] for number in widest)
@@ -240,9 +245,9 @@ def fewer(
 
 
 def _recent_gap(low: int, high: int, newest: int) -> float:
-    """Weigh a gap between two dates the more, the nearer it is to the newest date.
+    """Return the weight of a gap between two dates, higher near the newest date.
 
-    Stored rows are recent ones mostly: a year between two dates of garbage costs nothing to read.
+    Most stored rows are recent: reading a year between two implausible dates costs nothing.
     """
     return (newest - low + 1) / (newest - high + 1)
 
@@ -251,8 +256,8 @@ def _between(column: str, literal: str, ranges: Sequence[Range]) -> list[str]:
     return [f"{column} BETWEEN {literal}({a}) AND {literal}({b})" for a, b in ranges]
 
 
-def _cover(ours: Sequence[Range], theirs: Sequence[Range]) -> bool:
-    return all(any(a <= first and last <= b for a, b in ours) for first, last in theirs)
+def _cover(outer: Sequence[Range], inner: Sequence[Range]) -> bool:
+    return all(any(a <= first and last <= b for a, b in outer) for first, last in inner)
 
 
 def _length(ranges: Sequence[Range]) -> int:

@@ -1,4 +1,4 @@
-"""Count a batch of silver: fates, fingerprints, warnings, watermark, unknown fields."""
+"""Summarize a silver batch: fates, fingerprints, warnings, partition progress, unknown fields."""
 
 from __future__ import annotations
 
@@ -37,58 +37,58 @@ Key = tuple[str, str, str | None]
 
 @dataclass(frozen=True)
 class Summary:
-    """What was counted of a batch.
+    """The counts of a batch.
 
     Attributes:
-        groups: Rows by origin, fate, stage and partition of the source.
-        marks: The fingerprints of their record ids, by origin, fate and stage.
+        groups: Counts by origin, fate, stage and source partition.
+        marks: Fingerprints of the record ids, by origin, fate and stage.
     """
 
     groups: Sequence[Group]
     marks: Mapping[Key, Fingerprint]
 
     def rows(self) -> dict[Key, int]:
-        """Add up over the partitions."""
+        """Return row counts by origin, fate and stage, summed over the partitions."""
         total: dict[Key, int] = defaultdict(int)
         for group in self.groups:
             total[_key(group)] += group["rows"]
         return dict(total)
 
     def of_accepted(self, name: str) -> int:
-        """Add up a count over the rows that go into silver."""
+        """Sum a count over the rows written to silver."""
         accepted = [group for group in self.groups if group[FATE] == SILVER]
         return sum(group[name] for group in accepted if name in group)
 
     def warnings(self, pipeline: Pipeline) -> dict[str, int]:
-        """Count silver's new rows by the warning that they fail."""
+        """Return the number of new silver rows by the warning rule that they fail."""
         found = {text: self.of_accepted(f"_w{n}") for n, text in enumerate(rule_texts(pipeline))}
         return {text: rows for text, rows in found.items() if rows}
 
     def unmatched(self, pipeline: Pipeline) -> tuple[int, ...]:
-        """Count silver's new rows that found nothing in a dimension, by ``enrich``."""
+        """Return the number of new silver rows without a dimension match, per ``enrich`` entry."""
         return tuple(self.of_accepted(f"_d{n}") for n in range(len(pipeline.enrich)))
 
     def has_unknown(self) -> bool:
-        """Tell whether an accepted row has a payload field that the schema does not hold."""
+        """Return whether an accepted row has a payload field that is not in the schema."""
         accepted = [group for group in self.groups if group[FATE] in _ACCEPTED]
         return any(group["unknown"] for group in accepted if "unknown" in group)
 
     def beside(self, others: Sequence[Mapping[str, Any]]) -> Summary:
-        """Add groups of rows that were not in the batch's frame."""
+        """Add groups of rows that were not part of the batch's frame."""
         marks = _marks(others)
         for key, mark in self.marks.items():
             marks[key] = marks[key].plus(mark)
         return Summary([*self.groups, *others], marks)
 
     def partitions(self, before: Mapping[str, PartitionProgress]) -> dict[str, PartitionProgress]:
-        """Bring the source's partitions up to date with the batch's fresh rows."""
+        """Return the source partitions' progress after the batch's rows from bronze."""
         fresh = [group for group in self.groups if group[ORIGIN] == "bronze"]
         now = dict(before)
         for name in {group["partition"] for group in fresh}:
-            mine = [group for group in fresh if group["partition"] == name]
+            groups = [group for group in fresh if group["partition"] == name]
             earlier = before.get(name)
-            arrivals = [from_micros(group["last"]) for group in mine]
-            times = [from_micros(group["newest"]) for group in mine if group[FATE] == SILVER]
+            arrivals = [from_micros(group["last"]) for group in groups]
+            times = [from_micros(group["newest"]) for group in groups if group[FATE] == SILVER]
             if earlier is not None:
                 arrivals.append(earlier.last_ingested_at)
                 times.append(earlier.max_event_time)
@@ -99,15 +99,15 @@ class Summary:
 
 
 class Counting:
-    """The columns by which a definition's rows are counted, built once.
+    """The columns that count a pipeline's rows, built once.
 
     Attributes:
-        flags: The names of conditions whose rows are counted.
-        row: What the driver takes of a row to count it, beside its fate and its arrival.
+        flags: Names of the conditions whose rows are counted.
+        row: Columns that the driver needs to count a row, besides its fate and arrival.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
-        """Build them."""
+        """Build the columns."""
         flags = _flags(pipeline)
         self.flags = tuple(flags)
         partition = partition_of(pipeline.source).alias("partition")
@@ -129,7 +129,7 @@ class Counting:
 
 
 def _flags(pipeline: Pipeline) -> dict[str, Column]:
-    """Return a condition for each warning, each dimension, and unknown fields."""
+    """Return a condition for each warning, each missed dimension match, and unknown fields."""
     is_additive = pipeline.event.evolution == "additive"
     return {
         **{
@@ -142,7 +142,7 @@ def _flags(pipeline: Pipeline) -> dict[str, Column]:
 
 
 def summarize(decided: DataFrame, counting: Counting) -> Summary:
-    """Count rows by fate."""
+    """Count rows by fate in Spark."""
     found = decided.groupBy(*counting.keys).agg(*counting.counts).collect()
     return Summary(found, _marks(found))
 
@@ -150,13 +150,13 @@ def summarize(decided: DataFrame, counting: Counting) -> Summary:
 def summarize_in_driver(
     rows: pa.Table, repeats: Mapping[str, Numbers], counting: Counting
 ) -> Summary:
-    """Count rows that the driver has by fate.
+    """Count rows by fate in the driver.
 
     Args:
-        rows: With ``_number``, ``_stage``, ``_arrived_at``, the counting's columns of a row, and
-            ``_fate`` as if none were a repeat.
-        repeats: The numbers of those that are, by verdict.
-        counting: Of the definition.
+        rows: ``_number``, ``_stage``, ``_arrived_at``, the columns of ``counting.row``, and the
+            ``_fate`` that each row has if it is not a repeat.
+        repeats: Row numbers of the repeats, by verdict.
+        counting: The pipeline's counting columns.
     """
     keys = {name: rows[name] for name in _KEYS}
     for verdict, numbers in repeats.items():
@@ -171,7 +171,7 @@ def summarize_in_driver(
 def _groups(
     rows: pa.Table, keys: Mapping[str, pa.ChunkedArray], flags: Sequence[str]
 ) -> list[Group]:
-    """Group rows, of which there are few kinds, as Spark does by a counting's columns."""
+    """Group rows as :func:`summarize` does in Spark; few distinct keys are expected."""
     kind = np.zeros(rows.num_rows, dtype=np.int64)
     for column in keys.values():
         encoded = column.combine_chunks().dictionary_encode()
@@ -202,9 +202,10 @@ def _groups(
 
 
 def unknown_fields(decided: DataFrame) -> frozenset[str]:
-    """Collect the unknown fields of accepted rows that hold a value and could be columns.
+    """Return the non-null unknown fields of accepted rows whose names are valid columns.
 
-    Apart from the counts: few batches have any, and an aggregate that holds names is not compiled.
+    Separate from the counts: few batches have unknown fields, and Spark does not generate code for
+    an aggregate that collects names.
     """
     filled = F.map_filter(UNKNOWN, lambda name, value: name.rlike(_NAME) & value.isNotNull())
     names = F.explode(F.map_keys(filled)).alias("name")

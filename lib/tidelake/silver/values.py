@@ -1,8 +1,7 @@
 """Convert the values of one payload field to its type, exactly or not at all.
 
-What "exact" means for each type is decided here: columns whose values are all plain are converted
-at once in Arrow, any other value by value. Below the readers are the texts that numbers and nested
-values become.
+This module defines what "exact" means for each type. Arrow casts whole columns of plainly written
+values; other values are read one by one. The last part writes numbers and nested values as text.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ import pyarrow.compute as pc
 
 from tidelake.instants import DATE, LOCAL, TO_THE_MINUTE, ZONED
 
-# An object nested deeper than this is refused: how deep Python can read depends on its own stack.
+# Deeper objects are refused: how deep Python can parse depends on its stack.
 MOST_DEPTH = 500
 _NUMBER = re.compile(r"-?([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]{1,4}))?")
 _NOT_ZERO = re.compile(r"-?[0.]*[1-9]")
-# A double may lose digits of a number with 17 letters of a fraction, 16 digits before an exponent
-# (it holds 15 for certain), or an exponent below -290 (it holds fewer digits there).
+# Numbers whose digits a double may lose: a fraction with 17 characters in all, 16 digits before an
+# exponent (a double keeps 15 for certain), or an exponent below -290 (it keeps fewer there).
 _LONG = re.compile(
     r"-?(?:(?=[0-9]*\.[0-9])[0-9.]{17}|[0-9.]{16,}[eE]|[0-9.]+[eE]-0*(?:29[0-9]|3[0-9]{2}))"
 )
-# One that 38 digits do not hold either.
+# Numbers that do not fit 38 digits either.
 _LOSSY = re.compile(
     r"-?(?:[0-9.]{39}|[0-9.]{16,}[eE]"
     r"|[0-9]*[1-9][0-9.]*[1-9][0-9.]*[eE]-0*(?:29[0-9]|3[0-9]{2}))"
@@ -44,7 +43,7 @@ _STAMP = re.compile(
     r"(?:Z|([+-])([0-9]{2}):?([0-9]{2}))?"
 )
 _MOST_OFFSET_MINUTES = 18 * 60
-# What Arrow reads as we do, all at once.
+# Timestamps that Arrow parses exactly as _timestamp does.
 _ARROW_STAMP = (
     r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?"
     r"(?:Z|[+-](?:0[0-9]|1[0-7]):[0-5][0-9])$"
@@ -65,11 +64,11 @@ class Number(str):
 
 
 class Refused(Exception):
-    """A value does not survive its type."""
+    """A value cannot be converted to its type exactly."""
 
 
 def is_too_deep(payload: bytes) -> bool:
-    """Tell whether an object is nested deeper than :data:`MOST_DEPTH`."""
+    """Return whether an object is nested deeper than :data:`MOST_DEPTH`."""
     if payload.count(b"[") + payload.count(b"{") <= MOST_DEPTH:
         return False
     depth = deepest = 0
@@ -82,18 +81,18 @@ def is_too_deep(payload: bytes) -> bool:
     return deepest > MOST_DEPTH
 
 
-# Columns: many values at once where all are plain, one by one where they are not.
+# Columns: cast in Arrow if all values are plainly written, else value by value.
 
 
 def to_column(values: list[Any], kind: pa.DataType) -> tuple[pa.Array, list[int]]:
-    """Type one field's values.
+    """Convert one field's values to its type.
 
     Args:
-        values: As msgspec read them; numbers with a fraction or an exponent as :class:`Number`.
+        values: From msgspec; numbers with a fraction or an exponent are :class:`Number`.
         kind: The type.
 
     Returns:
-        The column, null where a value is refused, and the rows where it is.
+        The column, with null for refused values, and the row numbers of the refused values.
     """
     fast = _FAST.get(kind.id)
     column = None if fast is None else fast(values, kind)
@@ -116,7 +115,7 @@ def _one_by_one(values: Iterable[Any], kind: pa.DataType) -> _Column:
         except Refused:
             typed.append(None)
             bad.append(row)
-    # Instants come as numbers, in structs and lists too.
+    # Dates and timestamps are integers here, also inside structs and lists.
     return pa.array(typed, kind), bad
 
 
@@ -127,7 +126,7 @@ def _fast_texts(values: list[Any], kind: pa.DataType) -> _Column | None:
 
 
 def _fast_exact(values: list[Any], kind: pa.DataType) -> _Column | None:
-    """Take booleans and whole numbers, which msgspec has typed."""
+    """Convert booleans and integers, which msgspec has parsed."""
     wanted = bool if pa.types.is_boolean(kind) else int
     if not set(map(type, values)) <= {wanted, NoneType}:
         return None
@@ -138,7 +137,7 @@ def _fast_exact(values: list[Any], kind: pa.DataType) -> _Column | None:
 
 
 def _fast_numbers(values: list[Any], kind: pa.DataType) -> _Column | None:
-    """Take decimals and doubles that are written without an exponent."""
+    """Convert decimals and doubles that are written without an exponent."""
     types = set(map(type, values))
     if not types <= {str, Number, int, NoneType}:
         return None
@@ -158,14 +157,14 @@ def _fast_stamps(values: list[Any], kind: pa.DataType) -> _Column | None:
 
 
 def _with_rest(texts: pa.Array, plain: str, values: list[Any], kind: pa.DataType) -> _Column | None:
-    """Cast the texts that have a form, and read the rest one by one."""
+    """Cast the texts that match the pattern ``plain``; read the others one by one."""
     is_plain = pc.match_substring_regex(texts, plain)
     odd = pc.invert(is_plain)
     rest = pc.indices_nonzero(pc.fill_null(odd, False)).to_pylist()
     try:
         cast = (pc.if_else(is_plain, texts, None) if rest else texts).cast(kind)
     except pa.ArrowInvalid:
-        # One of them has the form and is no such value: the thirtieth of February.
+        # A text matches the pattern but is not a valid value, such as February 30.
         return None
     if not rest:
         return cast, []
@@ -174,15 +173,11 @@ def _with_rest(texts: pa.Array, plain: str, values: list[Any], kind: pa.DataType
     return column, [rest[row] for row in bad]
 
 
-# Values: one by one.
+# Values: converted one by one.
 
 
 def text_of(value: Any) -> str:
-    """Write a value as the text that its type reads.
-
-    Raises:
-        Refused: No.
-    """
+    """Return a scalar as text; for any other value, a text that no type accepts."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -208,7 +203,7 @@ def _boolean(value: Any, _: pa.DataType) -> bool:
 
 
 def _scaled(text: str, scale: int) -> int:
-    """Give a number times ten to the power of a scale, which must be a whole one."""
+    """Return a number times ten to the power of ``scale``; refuse a fractional result."""
     found = _NUMBER.fullmatch(text)
     if found is None:
         raise Refused
@@ -219,7 +214,7 @@ def _scaled(text: str, scale: int) -> int:
         raise Refused
     power = zeros + exponent + scale - len(fraction)
     if power + len(digits.lstrip("0")) > 40:
-        # More digits than any type has; the power may be a thousand digits long.
+        # More digits than any type holds; computing the power could take thousands of digits.
         raise Refused
     number: int = int(digits or "0") * 10 ** max(power, 0)
     return -number if text[0] == "-" else number
@@ -247,14 +242,14 @@ def _floating(value: Any, kind: pa.DataType) -> float:
     number = float(text)
     if kind.bit_width == 32:
         number = pa.scalar(number, pa.float64()).cast(pa.float32(), safe=False).as_py()
-    # A number so small that it became zero did not survive either.
+    # Underflow to zero is inexact too.
     if math.isinf(number) or (number == 0 and _NOT_ZERO.match(text)):
         raise Refused
     return number
 
 
 def _day(year: int, month: int, day: int) -> int:
-    """Give the days since 1970-01-01; the year 0, which Python lacks, by the calendar's cycle."""
+    """Return days since 1970-01-01; year 0, which Python lacks, is shifted by a 400-year cycle."""
     shift = 0 if year else 1
     try:
         ordinal = date(year + shift * _YEARS_A_CYCLE, month, day).toordinal()
@@ -271,7 +266,7 @@ def _date(value: Any, _: pa.DataType) -> int:
 
 
 def _timestamp(value: Any, kind: pa.DataType) -> int:
-    """Give microseconds since the epoch; a stamp without a zone is UTC."""
+    """Return microseconds since the epoch; a timestamp without a zone is UTC."""
     text = text_of(value)
     if _TO_THE_MINUTE.fullmatch(text):
         text = _TO_THE_MINUTE.sub(r"\1:00\2", text)
@@ -306,7 +301,7 @@ def _binary(value: Any, _: pa.DataType) -> bytes:
 
 
 def _nested(value: Any) -> Any:
-    """Give an array or an object; a text is read as the JSON that it holds."""
+    """Return an array or object; parse a string as JSON."""
     if not isinstance(value, str):
         return value
     try:
@@ -319,7 +314,7 @@ def _nested(value: Any) -> Any:
 
 
 def _inner(value: Any, kind: pa.DataType) -> Any:
-    """Read what an array, a map or a struct holds; a number as its digits, if 38 hold them."""
+    """Convert an element of an array, map or struct; numbers keep up to 38 digits exactly."""
     if value is None:
         return None
     if type(value) in (int, Number) and not pa.types.is_floating(kind):
@@ -382,19 +377,19 @@ _FAST: dict[int, Callable[[list[Any], Any], _Column | None]] = {
 }
 
 
-# Texts of numbers and of nested values.
+# Text of numbers and nested values.
 
 
 def _is_extreme(text: str) -> bool:
-    """Tell whether a double makes a number zero or infinite that is neither."""
+    """Return whether a number overflows or underflows a double."""
     number = float(text)
     return math.isinf(number) or (number == 0 and _NOT_ZERO.match(text) is not None)
 
 
 def _exact(text: str) -> str | None:
-    """Write a number of at most 38 digits by its digits; None for any other, and with an exponent.
+    """Return a number's digits; None beyond 38 digits or with an exponent.
 
-    Such a number is a decimal in Spark's variant, the others are doubles there.
+    Spark's variant stores such numbers as decimals and all others as doubles.
     """
     if "e" in text or "E" in text:
         return None
@@ -407,7 +402,7 @@ def _exact(text: str) -> str | None:
 
 
 def _number_text(text: str) -> str:
-    """Write a number for a text field."""
+    """Return a number as the text for a string field."""
     if _is_extreme(text):
         return str(text)
     if not _LONG.match(text):
@@ -421,20 +416,20 @@ def _number_text(text: str) -> str:
 
 
 def _variant_text(text: str) -> str:
-    """Write a number of an unknown or a nested field: by its digits, or as a double."""
+    """Return the text of a number in an unknown or nested field: its digits, or a double."""
     if _is_extreme(text):
         return str(text)
     return _exact(text) or _as_java(float(text))
 
 
 def _as_java(number: float) -> str:
-    """Write a double as Java does."""
+    """Format a double as Java's ``Double.toString``."""
     if number == 0:
         return "-0.0" if math.copysign(1, number) < 0 else "0.0"
     sign = "-" if number < 0 else ""
     shortest = repr(abs(number))
     if len(shortest.partition("e")[0].replace(".", "").strip("0")) == 1:
-        # Java writes two digits at least, the second of which is rarely another than zero.
+        # Java writes at least two digits; the second is usually zero.
         shortest = f"{abs(number):.1e}"
     power = Decimal(shortest).adjusted()
     digits = shortest.partition("e")[0].replace(".", "").strip("0")
@@ -447,7 +442,7 @@ def _as_java(number: float) -> str:
 
 
 def as_text(value: Any) -> str | None:
-    """Write an unknown field's value: a text as it is, anything nested as JSON."""
+    """Return an unknown field's value as text: strings unchanged, nested values as JSON."""
     if value is None or (isinstance(value, str) and type(value) is not Number):
         return value
     if isinstance(value, dict | list):
@@ -456,28 +451,28 @@ def as_text(value: Any) -> str | None:
 
 
 def canonical_json(value: Any) -> str:
-    """Write JSON with sorted names, numbers by their digits where 38 hold them."""
+    """Return JSON with sorted names; numbers keep their digits up to 38."""
     return _written(value, _variant_text, order="sorted")
 
 
 def _compact_json(value: Any) -> str:
-    """Write JSON for a text field, in its own order."""
+    """Return JSON for a string field, with names in their original order."""
     return _written(value, _number_text, order=None)
 
 
 def _written(value: Any, write_number: Callable[[str], str], *, order: Any) -> str:
-    """Write a value whose numbers are replaced in place."""
-    # Without recursion: from a deep stack Python could not go down to the deepest value.
+    """Encode a value as JSON; its numbers are replaced in place."""
+    # Iterative: recursion from an already deep stack could exceed Python's limit.
     root = [value]
     waiting: list[Any] = [root]
     while waiting:
         parent = waiting.pop()
-        for key, one in list(parent.items() if isinstance(parent, dict) else enumerate(parent)):
-            if isinstance(one, dict | list):
-                waiting.append(one)
-            elif type(one) is Number or (type(one) is int and abs(one) >= 10**38):
-                text = str(one)
+        for key, item in list(parent.items() if isinstance(parent, dict) else enumerate(parent)):
+            if isinstance(item, dict | list):
+                waiting.append(item)
+            elif type(item) is Number or (type(item) is int and abs(item) >= 10**38):
+                text = str(item)
                 parent[key] = text if _is_extreme(text) else msgspec.Raw(write_number(text))
     written = msgspec.json.encode(root[0], order=order)
-    # Jackson writes these with capital letters.
+    # Jackson writes control-character escapes with uppercase hex digits.
     return _CONTROL.sub(lambda found: b"\\u" + found[0][2:].upper(), written).decode()

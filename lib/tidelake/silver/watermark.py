@@ -1,7 +1,7 @@
-"""Advance the watermark: the least of what the source's active partitions have reached.
+"""Compute the watermark: the minimum over the source's active partitions.
 
-W is what the slowest partition has accepted, less the delay; it is recorded with each batch, so a
-retry sees the one that the first try saw.
+The watermark is the largest event time accepted from the slowest active partition, minus the delay.
+It is committed with each batch, so a retry uses the same watermark as the first attempt.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ONLY_PARTITION = "0"
 
 @dataclass(frozen=True)
 class PartitionProgress:
-    """How far one source partition has come.
+    """Progress of one source partition.
 
     Attributes:
         max_event_time: The largest event time accepted from it (UTC).
@@ -38,10 +38,11 @@ def advance(
     delay: timedelta,
     idle_after: timedelta,
 ) -> datetime | None:
-    """Move the watermark to the slowest partition that is not idle; never back.
+    """Advance the watermark to the slowest active partition; never move it back.
 
-    It trails the largest event time by ``delay``. A partition whose last row trails the newest by
-    more than ``idle_after`` is left out. Unchanged while an active partition accepted nothing yet.
+    It trails that partition's largest event time by ``delay``. A partition is idle, and ignored, if
+    its last row arrived more than ``idle_after`` before the newest row of all. The watermark stays
+    unchanged while an active partition has no accepted rows.
     """
     if not partitions:
         return watermark
@@ -56,17 +57,17 @@ def advance(
 def held_back_by(
     partitions: Mapping[str, PartitionProgress], *, idle_after: timedelta
 ) -> tuple[str | None, tuple[str, ...]]:
-    """Name the partition that the watermark waits for, and those left out as idle."""
+    """Return the partition that holds the watermark back, and the idle partitions."""
     if not partitions:
         return None, ()
     active = _active(partitions, idle_after)
-    # One that accepted nothing yet holds back more than any that did.
+    # A partition without accepted rows sorts first: it blocks the watermark.
     slowest = min(active, key=lambda name: _reached(active[name]))
     return slowest, tuple(sorted(partitions.keys() - active.keys()))
 
 
 def partition_of(source: Source) -> Column:
-    """Name the source partition of a bronze row: its Kafka partition; other sources have one."""
+    """Return a bronze row's source partition: its Kafka partition; other sources have only one."""
     if source.kind != "kafka":
         return F.lit(ONLY_PARTITION)
     offset = F.substring_index("record_id", ":", -1)

@@ -1,1 +1,1 @@
-"""Spark: its session, its jars, what it can do, and how it is tuned."""
+"""Spark: sessions, jars, engine capabilities and tuning."""

@@ -1,7 +1,7 @@
-"""What the engine behind a session allows: settings, checkpointed frames, local files, callbacks.
+"""Capabilities of a session's engine: settings, checkpointed frames, local files, callbacks.
 
-The engine is Spark's JVM in this process, a server of Spark Connect, or a managed runtime. Callers
-ask the question that they have, and not where Spark is.
+The engine is Spark's JVM in this process, a Spark Connect server, or a managed runtime. Callers
+test for a capability, not for the kind of engine.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from pyspark.sql.utils import is_remote
 
 from tidelake.spark import tuning
 
-# Raised by serverless compute for a setting, and for a frame that is to be checkpointed.
+# Raised by serverless compute when a setting is changed or a frame is checkpointed.
 REFUSED = (AnalysisException, PySparkNotImplementedError)
-# Numbers enough for each slot to get a partition of the range.
+# A range large enough that every slot gets a partition.
 _NUMBERS = 1 << 16
 
 
@@ -32,7 +32,8 @@ def with_settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[
     """Change some of a session's settings until the block ends.
 
     They are restored because Spark writes a query's settings into its checkpoint between batches.
-    Where the compute refuses settings the block runs without them, so no result may depend on one.
+    Where the compute refuses a setting, the block runs with none, so results must not depend on
+    them.
     """
     before: dict[str, str | None] = {}
     try:
@@ -58,7 +59,7 @@ def _restore(session: SparkSession, before: Mapping[str, str | None]) -> None:
 
 
 def fitted(session: SparkSession, rows: int) -> AbstractContextManager[None]:
-    """Tune a batch's own session to the batch's size until the block ends."""
+    """Tune a batch's session to the batch's size until the block ends."""
     is_small = rows <= tuning.SMALL_BATCH_ROWS
     return with_settings(session, tuning.SMALL_BATCH_SETTINGS if is_small else {})
 
@@ -66,7 +67,7 @@ def fitted(session: SparkSession, rows: int) -> AbstractContextManager[None]:
 def slots_of(spark: SparkSession) -> int:
     """Return how many tasks the engine runs at once.
 
-    Spark Connect has no Spark context to ask; there a job counts the partitions of a range.
+    Spark Connect has no Spark context; there a job counts the partitions of a range.
     """
     if not is_remote():
         return int(spark.sparkContext.defaultParallelism)
@@ -77,8 +78,8 @@ def slots_of(spark: SparkSession) -> int:
 def checkpointed(frame: DataFrame, *, eager: bool) -> DataFrame | None:
     """Checkpoint a frame's rows locally, which truncates its plan; None where that is impossible.
 
-    Eagerly in a job at once, else with the first action on it. Through Spark Connect it would be
-    possible, but observations are not reported for a frame that the server checkpoints.
+    ``eager`` runs a job at once; otherwise the first action does it. Not used with Spark Connect,
+    which does not report observations of a checkpointed frame.
     """
     if is_remote():
         return None
@@ -89,33 +90,33 @@ def checkpointed(frame: DataFrame, *, eager: bool) -> DataFrame | None:
 
 
 def runs_batches_here() -> bool:
-    """Return whether ``foreachBatch`` calls into this process, or into a worker of the server."""
+    """Return whether ``foreachBatch`` runs in this process, not in a worker of the server."""
     return not is_remote()
 
 
 def runs_until_stopped() -> bool:
-    """Return whether a query may run without end.
+    """Return whether a query may run continuously.
 
-    The limit that follows the trigger interval is kept in this process, where a server's workers
-    cannot reach it; a fast lane needs Spark's real-time mode.
+    The limit that adapts to the trigger interval is kept in this process, out of reach of a
+    server's workers; a fast lane needs Spark's real-time mode.
     """
     return not is_remote()
 
 
 def reads_local_paths() -> bool:
-    """Return whether Spark's driver reads the same disk, by the same paths, as this process."""
+    """Return whether Spark's driver sees the same disk and paths as this process."""
     return not is_remote()
 
 
 def reads_files_whole() -> bool:
     """Return whether :func:`tidelake.spark.session.whole_file_session` keeps files unsplit.
 
-    A server of Spark Connect may refuse the settings.
+    A Spark Connect server may refuse the settings.
     """
     return not is_remote()
 
 
 def failure_text(query: StreamingQuery, error: StreamingQueryException) -> str:
-    """Return all text about what ended a query; Spark Connect may truncate the raised error."""
-    whole = query.exception() if is_remote() else None
-    return f"{error}\n{whole or ''}"
+    """Return the full text of a query's failure; Spark Connect may truncate the raised error."""
+    full_error = query.exception() if is_remote() else None
+    return f"{error}\n{full_error or ''}"

@@ -1,7 +1,7 @@
-"""The only calls into private API of Spark, of Delta and of Py4J.
+"""All calls into private API of Spark, Delta and Py4J.
 
-An upgrade of Spark is checked here. Each function either has a fallback where Spark's JVM is out
-of reach of this process, as through Spark Connect, or says that it needs a session of this process.
+Check this module when Spark is upgraded. Each function either has a fallback for engines whose JVM
+this process cannot access, such as Spark Connect, or documents that it needs a local session.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tidelake.errors import JarError
 from tidelake.spark.quiet import output_to
 
 __all__ = [
-    # The bridge to the JVM failed, in any way, and the JVM threw an exception.
+    # BridgeError is any failure of the bridge to the JVM; JavaError is an exception of the JVM.
     "BridgeError",
     "JavaError",
     "clone_of",
@@ -49,32 +49,32 @@ _EXIT_SECONDS = 30
 
 
 def jvm_of(spark: SparkSession) -> Any | None:
-    """Return the view of Spark's JVM, by which Java classes are called; None where out of reach."""
+    """Return the Py4J view of Spark's JVM; None where this process cannot access it."""
     return None if is_remote() else spark._jvm
 
 
 def stack_trace(error: BaseException) -> str:
-    """Return what an error says; of the JVM's exceptions the stack trace, which names causes."""
+    """Return an error's text; for a JVM exception its stack trace, which includes the causes."""
     return str(error._stackTrace if isinstance(error, CapturedException) else error)
 
 
 def null_on_error(value: Column) -> Column:
-    """Evaluate a column, null where that raises.
+    """Evaluate a column; null where the evaluation raises.
 
-    Catalyst's ``TryEval`` does this, but has no name in SQL or Python. Through Spark Connect
-    ``try_to_binary``, which holds a ``TryEval``, finds out whether the column can be evaluated; it
-    is evaluated twice there.
+    Uses Catalyst's ``TryEval``, which SQL and Python do not expose. Through Spark Connect,
+    ``try_to_binary``, which contains a ``TryEval``, tests whether the column can be evaluated; the
+    column is evaluated twice there.
 
     Raises:
         RuntimeError: There is no running Spark session.
     """
-    # Common subexpressions of two attempts would be computed once, before and outside of both; the
-    # branches of a condition are not. This one is always true, which the optimizer cannot know.
+    # A subexpression common to two TryEvals would be computed once, outside of both. Spark does not
+    # hoist it out of a condition's branch. This condition is always true, unknown to the optimizer.
     if is_remote():
-        shown = F.length(value.cast("string")).cast("string")
-        shown = F.when(F.spark_partition_id() >= 0, shown)
-        # Null where anything beneath it raises; a text of digits it always takes.
-        return F.when(F.try_to_binary(shown, F.lit("utf-8")).isNotNull(), value)
+        digits = F.length(value.cast("string")).cast("string")
+        digits = F.when(F.spark_partition_id() >= 0, digits)
+        # Digits always encode, so null means that the evaluation raised.
+        return F.when(F.try_to_binary(digits, F.lit("utf-8")).isNotNull(), value)
     guarded: Any = F.when(F.spark_partition_id() >= 0, value)
     context = SparkContext._active_spark_context
     if context is None or context._jvm is None:
@@ -89,15 +89,15 @@ def null_on_error(value: Column) -> Column:
 
 
 def release(checkpointed: DataFrame) -> None:
-    """Free the rows of a frame from ``localCheckpoint``."""
+    """Unpersist the rows of a frame from ``localCheckpoint``."""
     _rows_of(checkpointed).unpersist(False)
 
 
 def in_driver(checkpointed: DataFrame) -> DataFrame:
-    """Bring the rows of a frame from ``localCheckpoint`` to the driver, into the plan itself.
+    """Collect the rows of a frame from ``localCheckpoint`` into a ``LocalRelation``.
 
-    Spark then knows how few they are, and broadcasting them takes no job. Where this Spark's
-    classes have other constructors, the frame is returned as it is.
+    Spark then knows their size, and broadcasting them takes no job. If this Spark's constructors
+    differ, the frame is returned unchanged.
     """
     query: Any = checkpointed._jdf.queryExecution()
     rows = _rows_of(checkpointed).collect()
@@ -108,15 +108,15 @@ def in_driver(checkpointed: DataFrame) -> DataFrame:
 
 
 def collected(frame: DataFrame) -> DataFrame | None:
-    """Compute the rows of a frame and bring them to the driver, into a plan of their own.
+    """Compute the rows of a frame and collect them into a ``LocalRelation``.
 
     Returns:
-        None where this Spark's classes have other constructors, or none are at hand.
+        None if this Spark's constructors differ, or through Spark Connect.
     """
     if is_remote():
         return None
     query: Any = frame._jdf.queryExecution()
-    # Outside of the attempt: rows that cannot be computed are not computed a second time.
+    # Outside the try block: an error of the computation must not lead to a second one.
     rows = query.executedPlan().executeCollect()
     try:
         return _local(frame.sparkSession, rows, query)
@@ -131,7 +131,7 @@ def _rows_of(checkpointed: DataFrame) -> Any:
 
 @functools.lru_cache(maxsize=1)
 def _relation_classes(jvm: Any) -> tuple[Any, Any, Any, Any]:
-    """Look up Spark's classes; each part of a class's name is a call into the JVM."""
+    """Look up and cache Spark's classes; each part of a class name is a call into the JVM."""
     spark = jvm.org.apache.spark.sql
     return (
         jvm.scala.collection.immutable.ArraySeq.unsafeWrapArray,
@@ -142,15 +142,15 @@ def _relation_classes(jvm: Any) -> tuple[Any, Any, Any, Any]:
 
 
 def _local(session: SparkSession, rows: Any, query: Any) -> DataFrame:
-    """Make a ``LocalRelation`` of rows in Spark's internal form.
+    """Create a ``LocalRelation`` of rows in Spark's internal format.
 
-    ``collect`` would not do: it converts maps, and loses the order of their entries.
+    Not from ``collect``, which converts maps and loses the order of their entries.
     """
-    wrap, local_relation, frame_of, none = _relation_classes(session.sparkContext._jvm)
+    wrap, local_relation, of_rows, none = _relation_classes(session.sparkContext._jvm)
     relation = local_relation(query.analyzed().output(), wrap(rows), False, none)
-    made = frame_of(session._jsparkSession, relation)
+    dataset = of_rows(session._jsparkSession, relation)
     # One partition satisfies every distribution and ordering: nothing is shuffled.
-    return DataFrame(made, session).coalesce(1)
+    return DataFrame(dataset, session).coalesce(1)
 
 
 def moved(frame: DataFrame, session: SparkSession) -> DataFrame:
@@ -159,8 +159,8 @@ def moved(frame: DataFrame, session: SparkSession) -> DataFrame:
         return frame
     jvm: Any = session._jvm
     plan = frame._jdf.queryExecution().analyzed()
-    made = jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan)
-    return DataFrame(made, session)
+    dataset = jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan)
+    return DataFrame(dataset, session)
 
 
 def clones_sessions() -> bool:
@@ -169,38 +169,38 @@ def clones_sessions() -> bool:
 
 
 def clone_of(session: SparkSession) -> SparkSession:
-    """Return a new session of the same context, with the settings that this one has now."""
+    """Return a new session of the same context with a copy of the current settings."""
     java: Any = session._jsparkSession
     return SparkSession(session.sparkContext, java.cloneSession())
 
 
 def inject_parser(spark: SparkSession, factory: Callable[[Any], Any]) -> Any:
-    """Put a parser written in Python in front of Spark's, in each session that begins from now on.
+    """Install a parser written in Python before Spark's, for all sessions created from now on.
 
     Args:
-        spark: The session that others are made from; it keeps its own parser.
+        spark: The session that others are created from; it keeps its own parser.
         factory: Takes the JVM; returns a ``scala.Function2`` from session and parser to parser.
     """
     gateway, jvm = spark.sparkContext._gateway, spark.sparkContext._jvm
     assert gateway is not None and jvm is not None
     ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
-    # So that a client reads Spark's message, and no stack trace of Python's.
+    # So that a client gets Spark's message, not a Python stack trace.
     gateway.python_parameters.propagate_java_exceptions = True
-    # Creates this session's own parser before the injection, so that it stays as it is.
+    # Creates this session's parser before the injection, so that it is unchanged.
     spark._jsparkSession.sessionState().sqlParser()
     spark._jsparkSession.extensions().injectParser(factory(jvm))
     return jvm
 
 
 def java_cause(error: CapturedException) -> JavaError:
-    """Return an error that lets Java code see the exception that PySpark captured."""
+    """Return an error that passes the exception captured by PySpark on to Java code."""
     return JavaError("", error._origin)
 
 
 def start_thrift_server(spark: SparkSession, log: Path) -> Any:
     """Start Spark's ``HiveThriftServer2`` in this session, and return it."""
     jvm: Any = spark.sparkContext._jvm
-    # Hive's classes bring Derby along, which would write a log into the working directory.
+    # Hive loads Derby, which would write a log into the working directory.
     jvm.System.setProperty("derby.stream.error.file", f"{log}.derby")
     starter = jvm.org.apache.spark.sql.hive.thriftserver.HiveThriftServer2
     with output_to(log):
@@ -208,14 +208,14 @@ def start_thrift_server(spark: SparkSession, log: Path) -> Any:
 
 
 def resolve_jars(coordinates: str, cache: str) -> None:
-    """Fetch jars by their Maven coordinates into a folder, with Spark's own resolver.
+    """Fetch jars by their Maven coordinates with Spark's resolver.
 
     Args:
-        coordinates: Separated by commas.
-        cache: The resolver puts them into ``jars`` below it.
+        coordinates: Maven coordinates, separated by commas.
+        cache: The target folder; the jars are written to ``jars`` in it.
 
     Raises:
-        JarError: One cannot be fetched.
+        JarError: A jar cannot be fetched.
     """
     with _jvm_without_context() as jvm:
         none = jvm.scala.Option.apply(None)
@@ -241,7 +241,7 @@ def _jvm_without_context() -> Iterator[Any]:
 
 
 def end_jvm() -> None:
-    """End the JVM of this process, if there is one, and wait until it has written its archive."""
+    """End this process's JVM, if there is one, and wait until it has written its class archive."""
     gateway = SparkContext._gateway
     if gateway is not None:
         _end(gateway, None)
@@ -251,6 +251,6 @@ def _end(gateway: Any, seconds: float | None) -> None:
     gateway.shutdown()
     process = getattr(gateway, "proc", None)
     if process is not None:
-        # The JVM ends when nobody holds its standard input any more.
+        # The JVM ends when its standard input is closed.
         process.stdin.close()
         process.wait(timeout=seconds)

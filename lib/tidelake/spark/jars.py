@@ -1,7 +1,7 @@
-"""Fetch the jars that Spark needs, once, and refuse any whose hash differs from the lock.
+"""Fetch the jars that Spark needs and verify their hashes against the lock.
 
-Spark's own resolver does the fetching, so no repository is named here; the lock lists every jar,
-so nothing is resolved transitively.
+They are fetched once, by Spark's resolver, so no repository is named here. The lock lists every
+jar, so nothing is resolved transitively.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ class Jar:
 
     @property
     def file_name(self) -> str:
-        """Return its file name in the cache."""
+        """The file name in the cache."""
         return self.coordinates.replace(":", "_") + ".jar"
 
 
 def cache_dir() -> Path:
     """Return the folder of fetched jars: ``$TIDELAKE_JARS`` or one in the user's cache."""
-    named = os.environ.get(CACHE_VARIABLE)
+    configured = os.environ.get(CACHE_VARIABLE)
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(named) if named else base / "tidelake" / "jars"
+    return Path(configured) if configured else base / "tidelake" / "jars"
 
 
 def store_lock() -> Path:
-    """Return the lock of the jars that read an object store; they are fetched only for one."""
+    """Return the lock of the jars for object stores, which are fetched only when needed."""
     return conf_file("s3.lock")
 
 
 def read_lock(path: Path | None = None) -> tuple[Jar, ...]:
-    """Read ``conf/jars.lock``: one line per jar, coordinates and SHA-256.
+    """Read a lock, by default ``conf/jars.lock``: one line per jar, coordinates and SHA-256.
 
     Raises:
         JarError: The lock is missing or a line is not of that form.
@@ -69,7 +69,7 @@ def read_lock(path: Path | None = None) -> tuple[Jar, ...]:
 
 
 def jars_for(root: Folder | None) -> tuple[Jar, ...]:
-    """Read the locks of the jars that tables under a root need; None: in no store."""
+    """Read the locks of the jars that tables under a root need; None for no object store."""
     on_store = root is not None and is_stored(root)
     return (*read_lock(), *(read_lock(store_lock()) if on_store else ()))
 
@@ -78,7 +78,7 @@ def ensure_jars(jars: Sequence[Jar] | None = None, *, cache: Path | None = None)
     """Return the verified jar files, fetching those that the cache lacks.
 
     Raises:
-        JarError: A jar cannot be fetched, or its bytes are not those of the lock.
+        JarError: A jar cannot be fetched, or its hash differs from the lock.
     """
     wanted = read_lock() if jars is None else jars
     folder = cache or cache_dir()
@@ -89,8 +89,8 @@ def ensure_jars(jars: Sequence[Jar] | None = None, *, cache: Path | None = None)
             _fetch(missing, folder)
         except OSError as error:
             raise JarError(
-                f"the jars cannot be kept in {folder}: {error.strerror}. "
-                f"Name another folder with {CACHE_VARIABLE}."
+                f"the jars cannot be saved in {folder}: {error.strerror}. "
+                f"Choose another folder with {CACHE_VARIABLE}."
             ) from error
     for jar in wanted:
         _verify(jar, folder / jar.file_name)
@@ -98,7 +98,7 @@ def ensure_jars(jars: Sequence[Jar] | None = None, *, cache: Path | None = None)
 
 
 def sha256_of(path: Path) -> str:
-    """Hash a file's bytes."""
+    """Return the SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -113,7 +113,7 @@ def _verify(jar: Jar, path: Path) -> None:
 
 
 def _fetch(jars: Iterable[Jar], folder: Path) -> None:
-    """Resolve the jars into a scratch folder, verify each, then move it into the cache."""
+    """Fetch jars into a temporary folder, verify each, and move it into the cache."""
     from tidelake.spark.internals import resolve_jars  # noqa: PLC0415  loads Spark
 
     wanted = list(jars)

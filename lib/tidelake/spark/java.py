@@ -1,8 +1,8 @@
-"""Options of the JVMs that Spark runs in, and the archive of classes that a JVM maps at its start.
+"""JVM options for Spark, and the class archive (class data sharing) that a JVM maps at startup.
 
-Java keeps such an archive of its own classes. With one of Spark's, Delta's and whatever a run of
-all hops loads, a process starts and plans its first batches with fewer seconds of a core. It is
-valid for the same Java and the same jars at the same paths; otherwise Java ignores it.
+The archive holds Java's, Spark's and Delta's classes that a run of all hops loads. With it, startup
+and the planning of the first batches take less CPU time. It is valid for the same Java and the same
+jars at the same paths; otherwise Java ignores it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tidelake.errors import JarError
 from tidelake.spark.jars import cache_dir
 from tidelake.spark.tuning import BRIEF_DRIVER, LASTING_DRIVER
 
-# Lengths that a broken Avro record may announce: the reader allocates before it looks.
+# Limits on the lengths in a corrupt Avro record: the reader allocates memory before it reads.
 AVRO_LIMITS = (
     "-Dorg.apache.avro.limits.string.maxLength",
     "-Dorg.apache.avro.limits.bytes.maxLength",
@@ -27,7 +27,7 @@ AVRO_LIMITS = (
 )
 AVRO_OPTIONS = " ".join(f"{limit}={1 << 26}" for limit in AVRO_LIMITS)
 EXECUTOR_OPTIONS = f"-Duser.timezone=UTC {AVRO_OPTIONS}"
-# Names the archive that a process writes when its JVM ends.
+# The environment variable with the path of the archive that a JVM writes when it ends.
 ARCHIVE_VARIABLE = "TIDELAKE_MAKES_CLASSES"
 _ARCHIVE_SECONDS = 600.0
 
@@ -44,7 +44,7 @@ def driver_options(archive_option: str, *, brief: bool) -> str:
 
 
 def archive_of(jars: Sequence[Path], cache: Path | None = None) -> Path:
-    """Return the path of the archive of these jars and the installed Spark; it need not exist."""
+    """Return the archive path for these jars and the installed Spark; it may not exist."""
     from importlib.metadata import version  # noqa: PLC0415
 
     inputs = "\n".join([version("pyspark"), sys.prefix, *(str(jar) for jar in jars)])
@@ -55,13 +55,13 @@ def archive_of(jars: Sequence[Path], cache: Path | None = None) -> Path:
 def class_settings(jars: Sequence[Path]) -> tuple[dict[str, str], str]:
     """Return the session settings and the JVM option that use the archive; empty without one.
 
-    The jars have to be on the class path that Java starts with: it archives no others.
+    The jars must be on the class path that Java starts with: Java archives no other classes.
     """
     target, archive = os.environ.get(ARCHIVE_VARIABLE), archive_of(jars)
     if target:
         option = f"-XX:ArchiveClassesAtExit={target}"
     elif archive.is_file():
-        # Java stays silent where the archive is of other jars, and reads the jars.
+        # Java ignores an archive of other jars, without a message.
         option = f"-XX:SharedArchiveFile={archive} -Xshare:auto -Xlog:disable"
     else:
         return {}, ""
@@ -69,9 +69,9 @@ def class_settings(jars: Sequence[Path]) -> tuple[dict[str, str], str]:
 
 
 def make_archive(jars: Sequence[Path]) -> Path:
-    """Run a small demo in a process, and keep the classes that it loaded.
+    """Create the archive by running a small demo in a separate process.
 
-    Takes a minute and 200 MB; the archive appears when it is complete.
+    Takes a minute and 200 MB; the archive is moved into place when it is complete.
 
     Raises:
         JarError: The demo failed, or Java wrote no archive.
@@ -91,8 +91,8 @@ def make_archive(jars: Sequence[Path]) -> Path:
         )
         if done.returncode or not made.is_file():
             raise JarError(
-                "the archive of classes was not made; runs go on without it. "
-                f"The demo said: {done.stderr.strip()[-300:]}"
+                "the class archive was not created; runs work without it. "
+                f"The demo's error output: {done.stderr.strip()[-300:]}"
             )
         made.replace(archive)
     return archive

@@ -13,7 +13,8 @@ from pathlib import Path
 def output_to(path: Path) -> Iterator[None]:
     """Point stdout and stderr at a file while a child process is started.
 
-    The child keeps them; this process gets its own back. Nothing in it may write meanwhile.
+    The child keeps the file; this process gets its own streams back. Nothing else in this process
+    may write to them meanwhile.
     """
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,6 +1,6 @@
-"""Build the Spark session from the environment and the locked jars; nothing else builds one.
+"""Build the Spark session from the environment and the locked jars; no other module builds one.
 
-It is started in this process, opened on a server of Spark Connect, or taken from a managed runtime.
+It is started in this process, opened on a Spark Connect server, or taken from a managed runtime.
 """
 
 from __future__ import annotations
@@ -34,32 +34,32 @@ from tidelake.spark.tuning import SESSION_SETTINGS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# A partition holds one file, of any size: a row's position in its partition is then its position
-# in the file.
+# One file per partition, of any size, so that a row's position in its partition is its position in
+# the file.
 _WHOLE_FILES = {
     "spark.sql.files.maxPartitionBytes": str(1 << 40),
     "spark.sql.files.openCostInBytes": str(1 << 40),
 }
 
-# Folders of logs that an error named.
+# Log folders named by an error, which are not removed.
 _KEPT: set[Path] = set()
 
 _REMOTE = re.compile(r"sc://(?P<host>\[[^]]+\]|[^:/;]+)(:(?P<port>[0-9]+))?")
-# The default of Spark Connect.
+# Spark Connect's default port.
 _REMOTE_PORT = 15002
 _REMOTE_SECONDS = 5.0
 _ZONE = "spark.sql.session.timeZone"
 _UTC = ("UTC", "Etc/UTC")
 
-# A store's file appears when it is closed, and never if the write was aborted.
+# A checkpoint file on a store becomes visible when it is closed, and never if the write is aborted.
 _CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
 _ABORTABLE = "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
 
 
 def reads_of(pipeline: Pipeline) -> list[str]:
     """Return the paths that a pipeline and its dimensions read files from."""
-    sources = [one.source for one in (pipeline, *pipeline.dimensions.values())]
-    return [one.path for one in sources if isinstance(one, FilesSource | DeltaSource)]
+    sources = [item.source for item in (pipeline, *pipeline.dimensions.values())]
+    return [source.path for source in sources if isinstance(source, FilesSource | DeltaSource)]
 
 
 def build_session(
@@ -72,8 +72,8 @@ def build_session(
     Args:
         env: The environment or its name.
         reads: Paths of sources; one on an object store adds the jars that read it.
-        brief: Whether the session runs only a few small batches. Its JVM then compiles quickly
-            instead of well: a cold run takes half the CPU time, large batches take longer.
+        brief: Whether the session runs only a few small batches. Its JVM then uses only the fast
+            compiler: a cold run takes half the CPU time, large batches take longer.
 
     Raises:
         MachineError: Java or Spark is missing or does not start, or there is no runtime.
@@ -94,12 +94,12 @@ def build_session(
             "PySpark is not installed. Install it with: pip install 'tidelake[local]'"
         ) from error
 
-    # Python functions run in this interpreter, and not in the first python3 on the path.
+    # Python functions run in this interpreter, not in the first python3 on the path.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     log = spark_log()
-    # These print whole stack traces; the user gets an error of Tidelake's instead.
-    for chatter in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-        logging.getLogger(chatter).setLevel(logging.CRITICAL + 1)
+    # These loggers print full stack traces; the user gets a TidelakeError instead.
+    for logger in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        logging.getLogger(logger).setLevel(logging.CRITICAL + 1)
     master = environment.master or "local[*]"
     builder = SparkSession.builder.master(master).appName("tidelake")
     on_store = _on_store(environment, reads)
@@ -126,24 +126,24 @@ def session_jars(environment: Environment, reads: Iterable[str] = ()) -> list[Pa
     Raises:
         JarError: A jar is missing, or its hash differs from the lock.
     """
-    of_store = ensure_jars(read_lock(store_lock())) if _on_store(environment, reads) else []
-    return [*ensure_jars(), *of_store]
+    store_jars = ensure_jars(read_lock(store_lock())) if _on_store(environment, reads) else []
+    return [*ensure_jars(), *store_jars]
 
 
 def _on_store(environment: Environment, reads: Iterable[str]) -> bool:
-    return any(is_stored(place) for place in (environment.root, *reads) if place)
+    return any(is_stored(path) for path in (environment.root, *reads) if path)
 
 
 def starts_spark(environment: Environment) -> bool:
-    """Return whether Tidelake starts and stops the session, and not a managed runtime."""
+    """Return whether Tidelake starts and stops the session, rather than a managed runtime."""
     return environment.root is not None or environment.remote is not None
 
 
 def _joined(environment: Environment) -> SparkSession:
     """Return the session of the managed runtime, with the settings that it accepts."""
     remedy = (
-        f"environment {environment.name} lies in catalog {environment.catalog}, which only a "
-        "Databricks runtime reaches. Run it there, as a job or in a notebook; here, give --root "
+        f"environment {environment.name} uses catalog {environment.catalog}, which only a "
+        "Databricks runtime can access. Run it there, as a job or in a notebook; here, give --root "
         "DIR, or --env local"
     )
     try:
@@ -155,7 +155,7 @@ def _joined(environment: Environment) -> SparkSession:
         raise MachineError(remedy)
     session = SparkSession.builder.getOrCreate()
     for key, value in {_ZONE: "UTC", **environment.spark}.items():
-        # The compute decides what may be set, and results depend only on the time zone.
+        # The compute may refuse a setting; results depend only on the time zone, checked below.
         with contextlib.suppress(PySparkException):
             session.conf.set(key, value)
     zone = session.conf.get(_ZONE)
@@ -168,14 +168,14 @@ def _joined(environment: Environment) -> SparkSession:
 
 
 def _connected(remote: str) -> SparkSession:
-    """Open a session on a server of Spark Connect.
+    """Open a session on a Spark Connect server.
 
     Args:
         remote: ``sc://host:port``; ``SPARK_REMOTE`` may add a token and other parameters.
 
     Raises:
-        MachineError: The client's packages are missing, nothing answers, or sessions are not in
-            UTC.
+        MachineError: The client's packages are missing, the server does not answer, or its
+            sessions are not in UTC.
     """
     try:
         import pyspark.sql.connect.session  # noqa: F401, PLC0415
@@ -195,13 +195,13 @@ def _connected(remote: str) -> SparkSession:
     except PySparkException as error:
         first_line = str(error).strip().splitlines()[0][:300]
         raise MachineError(
-            f"the Spark Connect server at {remote} does not let us in: {first_line}"
+            f"the Spark Connect server at {remote} refused the session: {first_line}"
         ) from error
     return spark
 
 
 def _refuse_silent(remote: str) -> None:
-    """Fail at once where nothing listens: the client retries for minutes."""
+    """Fail at once if no server listens; the client would retry for minutes."""
     found = _REMOTE.match(remote)
     if found is None:
         raise MachineError(f"{REMOTE_VARIABLE} must look like sc://host:port")
@@ -234,31 +234,31 @@ def _ensure_utc(spark: SparkSession, remote: str) -> None:
 def _not_started(why: str, error: Exception) -> MachineError:
     return MachineError(
         f"Spark did not start: {why.splitlines()[0][:400]}\n"
-        f"Its own words are in {kept_log(error)}. Check with: tidelake doctor"
+        f"Spark's log is {kept_log(error)}. Check with: tidelake doctor"
     )
 
 
-def _of_executors(environment: Environment, jars: list[Path]) -> dict[str, str]:
-    """Return the settings of executors, which may be processes of their own.
+def _executor_settings(environment: Environment, jars: list[Path]) -> dict[str, str]:
+    """Return the settings of executors, which may be separate processes.
 
-    Without the jars on the class path that they start with, Delta's classes are loaded with each
-    task, by another class loader than Spark's classes that refer to them.
+    The jars must be on the class path that executors start with. Otherwise each task loads Delta's
+    classes, by another class loader than the Spark classes that refer to them.
     """
     master = environment.master or "local"
-    # Only executors on other machines have to reach the driver through the network.
-    alone = {"spark.driver.host": "localhost", "spark.driver.bindAddress": "127.0.0.1"}
+    # Only executors on other machines reach the driver through the network.
+    loopback = {"spark.driver.host": "localhost", "spark.driver.bindAddress": "127.0.0.1"}
     if not master.startswith(("local-cluster[", "spark://")):
-        return alone
+        return loopback
     import pyspark  # noqa: PLC0415  heavy, and optional
 
-    # The processes that Spark starts look for it there.
+    # The processes that Spark starts find Spark by this variable.
     os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))
-    found = {"spark.executor.extraClassPath": os.pathsep.join(str(jar) for jar in jars)}
-    return found | (alone if master.startswith("local-cluster[") else {})
+    class_path = {"spark.executor.extraClassPath": os.pathsep.join(str(jar) for jar in jars)}
+    return class_path | (loopback if master.startswith("local-cluster[") else {})
 
 
-def _of_classes(environment: Environment, jars: list[Path]) -> tuple[dict[str, str], str]:
-    """Return settings and option of the archive of classes, where only this process executes."""
+def _archive_settings(environment: Environment, jars: list[Path]) -> tuple[dict[str, str], str]:
+    """Return the settings and JVM option of the class archive; empty with separate executors."""
     master = environment.master or "local"
     if master != "local" and not master.startswith("local["):
         return {}, ""
@@ -266,17 +266,17 @@ def _of_classes(environment: Environment, jars: list[Path]) -> tuple[dict[str, s
 
 
 def spark_log() -> Path:
-    """Return the file that takes the output of this process's JVM.
+    """Return the log file of this process's JVM.
 
-    It holds values of rows: its folder is readable for this user only, and is removed when the
-    process ends, unless an error names it (:func:`kept_log`).
+    It contains values of rows: its folder is readable only by this user, and is removed when the
+    process ends unless an error names it (:func:`kept_log`).
     """
     return _log_folder(os.getpid()) / "spark.log"
 
 
 @functools.cache
 def _log_folder(process: int) -> Path:
-    """Create the folder of a process; a forked process has its own."""
+    """Create the log folder of a process; a forked process gets its own."""
     folder = Path(tempfile.mkdtemp(prefix=f"tidelake-spark-{process}-"))
     (folder / "spark.log").touch(mode=0o600)
     atexit.register(_remove, folder, process)
@@ -298,10 +298,10 @@ def kept_log(error: BaseException) -> Path:
 
 
 def whole_file_session(spark: SparkSession) -> SparkSession:
-    """Return a sibling session whose text scans read each file into a partition of its own.
+    """Return a sibling session whose text scans read each file into its own partition.
 
-    Where the engine may refuse that (:func:`tidelake.spark.engine.reads_files_whole`), the session
-    itself.
+    Returns the session itself where the engine may refuse that setting
+    (:func:`tidelake.spark.engine.reads_files_whole`).
     """
     from tidelake.spark.engine import reads_files_whole  # noqa: PLC0415
 
@@ -314,11 +314,11 @@ def whole_file_session(spark: SparkSession) -> SparkSession:
 
 
 def _settings(environment: Environment, jars: list[Path], *, brief: bool = False) -> dict[str, str]:
-    """Merge the defaults for one machine with the environment's own settings."""
+    """Merge the defaults for one machine with the environment's settings."""
     slots = str(os.cpu_count() or 2)
-    classes, archive_option = _of_classes(environment, jars)
+    classes, archive_option = _archive_settings(environment, jars)
     return {
-        **_of_executors(environment, jars),
+        **_executor_settings(environment, jars),
         **classes,
         "spark.jars": ",".join(str(jar) for jar in jars),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -336,9 +336,9 @@ def _settings(environment: Environment, jars: list[Path], *, brief: bool = False
 
 
 def _store_settings(environment: Environment) -> dict[str, str]:
-    """Return the settings that read a store; for a root on one, those of its checkpoints too."""
+    """Return the settings for reading a store, and for checkpoints if the root is on one."""
     settings = spark_settings()
     if environment.root is not None and is_stored(environment.root):
-        # The manager for disks would write an object in place, and readers would see half of it.
+        # The default manager writes objects in place, and readers would see partial files.
         settings[_CHECKPOINT_FILES] = _ABORTABLE
     return settings

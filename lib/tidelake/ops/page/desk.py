@@ -1,9 +1,9 @@
-"""Keep the facts of the page current, reading only what changed and only while it is viewed.
+"""Cache the facts of the page; re-read only what changed, and only while the page is viewed.
 
-One thread reads. A request wakes it; it compares the pulse of the pipeline (versions and listings,
-no table or commit is read) with the last one, and reads the parts whose pulse changed, the fast
-ones first. It pauses in proportion to the cost: the pulse takes at most a fiftieth of the time,
-reading a part a fifth.
+One thread reads. A request wakes it; it compares the change fingerprint of the pipeline (table
+versions and file listings; no table or commit is read) with the previous one, and re-reads the
+parts whose fingerprint changed, the fast ones first. It pauses in proportion to the cost: the
+fingerprint takes at most 1/50 of the time, reading a part 1/5.
 """
 
 from __future__ import annotations
@@ -30,19 +30,20 @@ from tidelake.ops.page.facts import Facts, read_flow, read_plots, read_sides
 from tidelake.typed import Typed
 from tidelake.visible import kind_of
 
-# Least seconds between two pulses; pauses after a pulse and after a part, as multiples of the cost.
-_LOOK, _LOOK_REST, _READ_REST = 2.0, 50, 5
-# Ages and a broker's offsets change without a commit: least seconds between two readings, and the
-# pause as a multiple of the cost.
-_AGES, _AGES_REST = 30.0, 100
-_AGING = ("flow", "alerts")
-# Seconds after a request in which the page counts as viewed.
-_WATCHED = 10.0
+# Least seconds between two fingerprints; pauses after computing one and after reading a part, as
+# multiples of the cost.
+_CHECK_SECONDS, _CHECK_PAUSE, _READ_PAUSE = 2.0, 50, 5
+# Ages and a broker's offsets change without a commit: least seconds between two reads of those
+# parts, and the pause as a multiple of the cost.
+_AGING_SECONDS, _AGING_PAUSE = 30.0, 100
+_AGING_PARTS = ("flow", "alerts")
+# The page counts as viewed for so many seconds after a request.
+_VIEWED_SECONDS = 10.0
 
 
 @dataclass
 class _Part:
-    """A part of the facts: the pulse at its reading, and when it may and must be read again."""
+    """A part of the facts: its fingerprint when read, and when it may and must be re-read."""
 
     key: object = None
     rests_until: float = 0.0
@@ -51,16 +52,16 @@ class _Part:
 
 @dataclass
 class _Watch:
-    """The reading thread's state of a pipeline."""
+    """The reading thread's state for one pipeline."""
 
     asked_at: float = 0.0
-    looks_at: float = 0.0
+    next_check_at: float = 0.0
     file: tuple[str, int] | None = None
     parts: dict[str, _Part] = field(default_factory=dict)
 
 
 class Desk:
-    """The facts of some pipelines, read in a thread of its own."""
+    """Cache of the facts of some pipelines, filled by a background thread."""
 
     def __init__(
         self,
@@ -70,15 +71,15 @@ class Desk:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Read nothing before the first request.
+        """Create an empty cache.
 
-        ``called`` has by name the argument that stands for each pipeline, its name or a file's
-        path; ``load`` reads a definition by that argument; ``clock`` has monotonic seconds.
+        ``called`` maps each pipeline's name to its command argument, a name or a file's path;
+        ``load`` reads a definition by that argument; ``clock`` returns monotonic seconds.
         """
         self._lake, self._load, self._clock = lake, load, clock
         self._called = dict(called)
         self.names = tuple(called)
-        self._facts = {name: Facts(name, called=one) for name, one in called.items()}
+        self._facts = {name: Facts(name, called=argument) for name, argument in called.items()}
         self._watches = {name: _Watch() for name in called}
         self._changed = threading.Condition()
         self._asked = threading.Event()
@@ -93,24 +94,25 @@ class Desk:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread after its current reading."""
+        """End the thread after its current read."""
         self._stopped = True
         self._asked.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def look(self, names: Sequence[str], *, patience: float) -> tuple[Facts, ...]:
-        """Return the facts of pipelines, and let the thread update them.
+        """Return the facts of pipelines and wake the thread to update them.
 
-        Waits at most ``patience`` seconds for facts that were never read, or not since a pause.
+        Waits at most ``patience`` seconds for facts that were never read, or that are outdated
+        because the page was not viewed.
         """
-        fresh = now().timestamp() - _WATCHED
+        fresh = now().timestamp() - _VIEWED_SECONDS
         for name in names:
             self._watches[name].asked_at = self._clock()
         self._asked.set()
         with self._changed:
             self._changed.wait_for(
-                lambda: all(_is_seen(self._facts[name], fresh) for name in names), patience
+                lambda: all(_is_current(self._facts[name], fresh) for name in names), patience
             )
             return tuple(self._facts[name] for name in names)
 
@@ -118,39 +120,41 @@ class Desk:
         while not self._stopped:
             self._asked.wait()
             self._asked.clear()
-            since = self._clock() - _WATCHED
+            since = self._clock() - _VIEWED_SECONDS
             for name, watch in self._watches.items():
                 if watch.asked_at > since and not self._stopped:
                     self.bring_up_to_date(name)
 
     def bring_up_to_date(self, name: str) -> None:
-        """Compute a pipeline's pulse, if it is time, and read what changed."""
+        """Compute a pipeline's fingerprint, if due, and re-read the parts that changed."""
         watch, began = self._watches[name], self._clock()
-        if began < watch.looks_at:
+        if began < watch.next_check_at:
             return
-        watch.looks_at = began + _LOOK
+        watch.next_check_at = began + _CHECK_SECONDS
         pipeline = self._definition(name, watch)
         if pipeline is None:
             return
         try:
             versions, others = pulse_of(self._lake, pipeline)
         except Exception as error:
-            # Whatever the error: without the thread the page would never change again.
-            self._report(name, "pulse", f"the tables cannot be looked at: {_text_of(error)}")
+            # Catch any error: without this thread the page would never be updated again.
+            self._report(
+                name, "pulse", f"the tables cannot be checked for changes: {_reason(error)}"
+            )
             return
         ended = self._clock()
-        watch.looks_at = began + max(_LOOK, _LOOK_REST * (ended - began))
+        watch.next_check_at = began + max(_CHECK_SECONDS, _CHECK_PAUSE * (ended - began))
         has_run = versions[0] >= 0
         self._publish(name, pipeline=pipeline, has_run=has_run)
         self._report(name, "pulse")
         if has_run:
             for part in ("flow", "alerts", "sides", "plots", "books"):
                 # The flow and the alerts depend on more than the tables.
-                key = (versions, others) if part in _AGING else versions
+                key = (versions, others) if part in _AGING_PARTS else versions
                 self._refresh(name, part, key, pipeline)
 
     def _definition(self, name: str, watch: _Watch) -> Pipeline | None:
-        """Return the definition, reloaded when its file changed; None where it is invalid."""
+        """Return the definition, reloaded if its file changed; None if it is invalid."""
         known = self._facts[name].pipeline
         try:
             if known is not None and watch.file == _stamp(known.file):
@@ -165,24 +169,24 @@ class Desk:
         return found
 
     def _refresh(self, name: str, part: str, key: object, pipeline: Pipeline) -> None:
-        """Read a part, if its pulse changed and its pause is over."""
+        """Read a part, if its fingerprint changed or is too old, and its pause is over."""
         known = self._watches[name].parts.setdefault(part, _Part())
         began = self._clock()
-        is_old = part in _AGING and began >= known.ages_at
+        is_old = part in _AGING_PARTS and began >= known.ages_at
         if began < known.rests_until or (known.key == key and not is_old):
             return
         try:
             found = self._read(part, pipeline)
         except Exception as error:
-            # Whatever the error, as above: a damaged table may raise any.
-            self._report(name, part, f"{part} cannot be read: {_text_of(error)}")
+            # Catch any error, as above: a damaged table may raise any.
+            self._report(name, part, f"{part} cannot be read: {_reason(error)}")
         else:
             self._report(name, part)
             self._publish(name, **{part: found})
         ended = self._clock()
         known.key, cost = key, ended - began
-        known.rests_until = ended + _READ_REST * cost
-        known.ages_at = ended + max(_AGES, _AGES_REST * cost)
+        known.rests_until = ended + _READ_PAUSE * cost
+        known.ages_at = ended + max(_AGING_SECONDS, _AGING_PAUSE * cost)
 
     def _read(self, part: str, pipeline: Pipeline) -> object:
         if part == "flow":
@@ -197,16 +201,16 @@ class Desk:
         return read_ledger(self._lake, pipeline)
 
     def _report(self, name: str, part: str, why: str = "") -> None:
-        """Publish why a part cannot be read; without a reason, that it can."""
+        """Publish why a part cannot be read; an empty reason removes the previous one."""
         before = self._facts[name].broken
-        broken = tuple(one for one in before if one[0] != part)
+        broken = tuple(failure for failure in before if failure[0] != part)
         if why:
             broken = (*broken, (part, why))
         if why or broken != before:
             self._publish(name, broken=broken)
 
     def _publish(self, name: str, **known: Any) -> None:
-        """Replace some facts of a pipeline; the serial grows where one of them changed."""
+        """Replace some facts of a pipeline; the serial increases if one of them changed."""
         with self._changed:
             before = self._facts[name]
             changed = any(getattr(before, part) != found for part, found in known.items())
@@ -215,13 +219,13 @@ class Desk:
             self._changed.notify_all()
 
 
-def _text_of(error: Exception) -> str:
-    """Return the message of an error of ours; of any other its kind, without values of rows."""
+def _reason(error: Exception) -> str:
+    """Return a Tidelake error's message; of other errors the class, without values of rows."""
     return str(error) if isinstance(error, TidelakeError) else kind_of(error)
 
 
-def _is_seen(facts: Facts, since: float) -> bool:
-    """Return whether there is something to show that is not from before a pause."""
+def _is_current(facts: Facts, since: float) -> bool:
+    """Return whether the facts were read since an instant and have something to show."""
     if facts.looked_at is None or facts.looked_at.timestamp() < since:
         return False
     return facts.flow is not None or not facts.has_run or bool(facts.broken)
@@ -232,9 +236,9 @@ def _stamp(file: str) -> tuple[str, int]:
 
 
 def pulse_of(lake: Lake, pipeline: Pipeline) -> tuple[tuple[int, ...], tuple[object, ...]]:
-    """Return the newest version of each table, -1 for none, and the state of everything else.
+    """Compute the change fingerprint: the newest version of each table (-1 for none), and the rest.
 
-    That is: landed files, running writers, interrupted operations and checkpoints.
+    The rest is landed files, running writers, interrupted operations and checkpoints.
     """
     name = pipeline.name
     tables = (
@@ -257,11 +261,11 @@ def pulse_of(lake: Lake, pipeline: Pipeline) -> tuple[tuple[int, ...], tuple[obj
 
 
 def _checkpoint(folder: Folder) -> Iterator[tuple[str, object]]:
-    """Return each log of each generation, and when its files last changed."""
+    """Yield each checkpoint log of each generation with the time of its last change."""
     for log in matching(folder, "*/*"):
-        # A run may delete files meanwhile.
+        # A run may delete files at the same time.
         with contextlib.suppress(FileNotFoundError):
-            # Folders on an object store have no modification time; their file names stand for it.
+            # Folders in an object store have no modification time: use the file names instead.
             yield (
                 f"{log.parent.name}/{log.name}",
                 log.stat().st_mtime_ns

@@ -1,7 +1,7 @@
-"""Read the facts of a pipeline that the page shows.
+"""Read what the page shows of a pipeline, its facts.
 
-Their parts are the flow (each hop's rows, rate, backlog and writer), the alerts, the side tables, a
-plot of each gold table, and the ledger; any of them may not have been read yet.
+The parts are the flow (each hop's rows, rate, backlog and writer), the alerts, the side tables, a
+plot of each gold table, and the ledger; each part may not have been read yet.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ from tidelake.ledger.query import ask
 from tidelake.ledger.side_tables import LateDay, ReasonGroup, list_late, list_quarantine
 from tidelake.ledger.terms import Ledger
 from tidelake.ops.alerts import Alert
-from tidelake.ops.sinks import Measured, kept_since
+from tidelake.ops.sinks import Measured, measures_since
 from tidelake.ops.status import HopStatus, Status, batch_reached, read_status
 from tidelake.runtime.gold_tables import Target, targets_of
 
-# Batches in the trend of a hop.
-_LATELY = 30
-# The age up to which a run's measures are shown.
+# Number of batches in the trend of a hop.
+_TREND_BATCHES = 30
+# Metrics of older runs are not shown.
 _MEASURED_WITHIN = timedelta(days=7)
-# A rate does not span two batches that are farther apart.
-_PAUSE = timedelta(minutes=5)
-# The most points and bars of a plot, so that it fits a phone.
+# Batches farther apart than this are not used for one rate.
+_MAX_GAP = timedelta(minutes=5)
+# The most points and bars in a plot, to fit a phone.
 POINTS, BARS = 60, 10
-# The longest time axis: one row of the far past or future would compress all others.
+# The longest time axis: a single row of the far past or future would compress all others.
 _SPAN = timedelta(days=14)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECONDS = (1, 5, 10, 30, 60, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 _STEPS = tuple(timedelta(seconds=seconds) for seconds in _SECONDS)
-# How the windows of a step become one value; all other aggregates are averaged.
-_ROLLED = {"count": "sum", "count_if": "sum", "sum": "sum", "min": "min", "max": "max"}
+# How the windows of one step are combined; all other aggregates are averaged.
+_COMBINED_BY = {"count": "sum", "count_if": "sum", "sum": "sum", "min": "min", "max": "max"}
 _KINDS = {
     "tumbling": "tumbling windows",
     "hopping": "hopping windows",
@@ -75,9 +75,9 @@ class HopFacts:
 
     Attributes:
         sizes: Rows of its newest batches, oldest first.
-        rows_per_second: Since the last pause between batches; None for one batch.
-        process: The process id of its writer on this machine; None for none.
-        measured: Its newest batch in ``ops.progress``; None where no run writes there.
+        rows_per_second: Since the last pause between batches; None for a single batch.
+        process: Process id of its writer on this machine; None if there is none.
+        measured: Its newest batch in ``ops.progress``; None if no run writes there.
     """
 
     status: HopStatus
@@ -89,7 +89,7 @@ class HopFacts:
 
 @dataclass(frozen=True)
 class GoldHead:
-    """The last batch of a table of the gold hop, -1 for none, and its commit's time (UTC)."""
+    """The last batch of a table of the gold hop, -1 for none, and its commit time (UTC)."""
 
     table: str
     batch: int
@@ -98,7 +98,7 @@ class GoldHead:
 
 @dataclass(frozen=True)
 class Flow:
-    """A pipeline from its source to gold, if it has gold; ``requeued`` rows wait for silver."""
+    """The flow of a pipeline from source to gold; ``requeued`` rows wait for silver."""
 
     source: str
     status: Status
@@ -108,13 +108,13 @@ class Flow:
 
     @property
     def runs(self) -> bool:
-        """Whether a process of this machine writes any hop."""
+        """Whether a process on this machine writes any hop."""
         return any(hop.process is not None for hop in self.hops)
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A value of a plot, None where unknown, with its key or the start of its step (UTC)."""
+    """A value of a plot, None if unknown, with its key or the start of its step (UTC)."""
 
     label: str
     value: float | None
@@ -123,13 +123,14 @@ class Bar:
 
 @dataclass(frozen=True)
 class Plot:
-    """A plot of a gold table, by its logical name: a line over time, or bars, the largest first.
+    """A plot of a gold table: a line over time, or bars with the largest first.
 
     Attributes:
-        kind: What the table holds, in words.
-        title: What is shown, in words.
-        step: Of a line, the time between two values; None for bars.
-        missing: Why nothing is shown; else empty.
+        table: Its logical name.
+        kind: What the table contains, as shown to the user.
+        title: What is plotted, as shown to the user.
+        step: For a line, the time between two values; None for bars.
+        missing: Why nothing is shown; otherwise empty.
     """
 
     table: str
@@ -153,12 +154,12 @@ class Facts:
     """The facts of a pipeline; a part is None before it is read.
 
     Attributes:
-        pipeline: The definition; None where it is invalid.
-        broken: Parts that cannot be read and why; ``definition`` stands for all of them.
+        pipeline: The definition; None if it is invalid.
+        broken: Parts that cannot be read and why; ``definition`` means all of them.
         looked_at: When the tables were last checked for changes (UTC).
-        alerts: Without that of the ledger.
-        serial: Grows with each change.
-        called: The argument that stands for the pipeline in commands; empty for its name.
+        alerts: Without the one of the ledger.
+        serial: Increases with each change.
+        called: The pipeline's argument in commands; empty if that is its name.
     """
 
     name: str
@@ -175,8 +176,8 @@ class Facts:
     called: str = ""
 
     @property
-    def word(self) -> str:
-        """The pipeline's argument in a command."""
+    def argument(self) -> str:
+        """The pipeline's argument in a command, quoted for a shell."""
         return shlex.quote(self.called or self.name)
 
     @property
@@ -186,16 +187,16 @@ class Facts:
 
     @property
     def open(self) -> tuple[Alert, ...]:
-        """All alerts, critical ones first: with those of the ledger and of unreadable parts."""
+        """All alerts, critical first, including those of the ledger and of unreadable parts."""
         found = []
-        # The faults of a part that cannot be read are not known.
+        # A part that cannot be read may hide other faults.
         for part, why in self.broken:
-            command = f"tidelake {'check' if part == 'definition' else 'status'} {self.word}"
+            command = f"tidelake {'check' if part == 'definition' else 'status'} {self.argument}"
             found.append(Alert("unreadable", self.name, None, "critical", why, None, command))
         if self.books and (problem := self.books.first_problem):
-            command = f"tidelake ledger {self.word} --by batch"
-            message = f"the books do not balance: {problem}"
-            # It begins with its layer: "silver, batch 3", "gold.totals".
+            command = f"tidelake ledger {self.argument} --by batch"
+            message = f"the ledger does not balance: {problem}"
+            # The problem starts with its layer: "silver, batch 3", "gold.totals".
             layer = re.match(r"[a-z]+", problem)
             hop = layer[0] if layer and layer[0] in HOPS else None
             found.append(
@@ -211,11 +212,11 @@ def read_sides(lake: Lake, pipeline: Pipeline) -> Sides:
 
 
 def read_flow(lake: Lake, pipeline: Pipeline, *, now: datetime) -> Flow:
-    """Read the flow from the tables' logs; a UsageError where the pipeline has not run."""
+    """Read the flow from the tables' logs; a UsageError if the pipeline has not run."""
     status = read_status(lake, pipeline, now=now)
     name = pipeline.name
-    golds = [lake.table(one) for one in pipeline.gold_names]
-    # The hop is as far as its gold table that is furthest behind.
+    golds = [lake.table(gold) for gold in pipeline.gold_names]
+    # The gold hop's progress is that of its slowest table.
     slowest = min(golds, key=batch_reached, default=None)
     tables: dict[str, tuple[Table | None, Callable[[Commit], int]]] = {
         "bronze": (lake.bronze(name), lambda commit: commit.brought),
@@ -223,11 +224,11 @@ def read_flow(lake: Lake, pipeline: Pipeline, *, now: datetime) -> Flow:
         "gold": (slowest, lambda commit: int(commit.note.get("rows", 0))),
     }
     writers = {str(hop): writer(lake, name, hop) for hop in HOPS}
-    measured = {one.hop: one for one in kept_since(lake, name, now - _MEASURED_WITHIN)}
+    measured = {one.hop: one for one in measures_since(lake, name, now - _MEASURED_WITHIN)}
     hops = []
     for one in status.hops:
         table, taken = tables[one.hop]
-        newest = list(islice(commits(table), _LATELY)) if table else []
+        newest = list(islice(commits(table), _TREND_BATCHES)) if table else []
         closed = [commit for commit in reversed(newest) if commit.batch >= 0]
         sizes = tuple(taken(commit) for commit in closed)
         rate, last = _rate(closed, sizes), measured.get(one.hop)
@@ -251,14 +252,14 @@ def _source_of(pipeline: Pipeline) -> str:
     if isinstance(source, FilesSource | DeltaSource):
         return source.path
     if isinstance(source, KafkaSource):
-        return f"topic {source.topic}" if source.topic else f"topics like {source.pattern}"
+        return f"topic {source.topic}" if source.topic else f"topics matching {source.pattern}"
     return source.kind
 
 
 def _rate(oldest_first: Sequence[Commit], sizes: Sequence[int]) -> float | None:
     """Return the rows per second since the last pause between batches."""
     times = [commit.written_at for commit in oldest_first]
-    pauses = [after for after in range(1, len(times)) if times[after] - times[after - 1] > _PAUSE]
+    pauses = [after for after in range(1, len(times)) if times[after] - times[after - 1] > _MAX_GAP]
     first = max(pauses, default=0)
     if first >= len(times) - 1:
         return None
@@ -268,7 +269,7 @@ def _rate(oldest_first: Sequence[Commit], sizes: Sequence[int]) -> float | None:
 
 
 def read_plots(lake: Lake, pipeline: Pipeline) -> tuple[Plot, ...]:
-    """Read the plots of the gold hop's tables; that of an unreadable table has the reason."""
+    """Read a plot of each gold table; the plot of an unreadable table contains the reason."""
     windows = {lake.gold(gold.name): gold for gold in pipeline.aggregates}
     return tuple(
         _plot(lake, target, windows.get(target.table)) for target in targets_of(lake, pipeline)
@@ -279,12 +280,12 @@ def _plot(lake: Lake, target: Target, gold: GoldTable | None) -> Plot:
     name = target.table.name
     blank = Plot(name, _kind(target, gold))
     if not target.table.exists:
-        return replace(blank, missing="not there yet")
+        return replace(blank, missing="does not exist yet")
     try:
         rows = int(ask(lake, f"SELECT count(*) FROM {name}").rows[0][0])
         if not rows:
             return replace(blank, missing="no rows yet")
-        return replace(_shown(lake, blank, gold), rows=rows)
+        return replace(_filled(lake, blank, gold), rows=rows)
     except TidelakeError as error:
         return replace(blank, missing=str(error).splitlines()[0])
 
@@ -297,48 +298,48 @@ def _kind(target: Target, gold: GoldTable | None) -> str:
     return "alerts" if "rule" in target.kind.identity else "join"
 
 
-def _shown(lake: Lake, blank: Plot, gold: GoldTable | None) -> Plot:
+def _filled(lake: Lake, blank: Plot, gold: GoldTable | None) -> Plot:
     if gold is None:
-        label, told = _UNWINDOWED[blank.kind]
-        return _bars(lake, blank, label, "count(*)", told)
+        label, noun = _UNWINDOWED[blank.kind]
+        return _bars(lake, blank, label, "count(*)", noun)
     window = gold.window
     if isinstance(window, SessionWindow):
-        blank = replace(blank, title="sessions begun")
+        blank = replace(blank, title="sessions started")
         return _line(lake, blank, "session_start", "count(*)", timedelta(0))
-    # A count says most, then a sum.
-    best = ("count", "sum", "count_if")
-    rank = {aggregate: number for number, aggregate in enumerate(best)}
-    measure = min(gold.measures, key=lambda measure: rank.get(measure.aggregate, len(best)))
+    # Prefer a count, then a sum.
+    preferred = ("count", "sum", "count_if")
+    rank = {aggregate: number for number, aggregate in enumerate(preferred)}
+    measure = min(gold.measures, key=lambda measure: rank.get(measure.aggregate, len(preferred)))
     # The loader allows only letters, digits and underscores in names.
     column = f'"{measure.name}"'
     if isinstance(window, GlobalWindow):
         key = ", ".join(f'"{one}"' for one in gold.keys) or "'all'"
         return _bars(lake, blank, f"concat_ws(' · ', {key})", f"max({column})", measure.name)
-    value = f"{_ROLLED.get(measure.aggregate, 'avg')}({column})"
+    value = f"{_COMBINED_BY.get(measure.aggregate, 'avg')}({column})"
     kept = "true"
     if isinstance(window, HoppingWindow):
-        # Overlapping windows would count an event several times: read every size-th one.
+        # Overlapping windows would count an event several times: read only adjacent ones.
         size, offset = (one // timedelta(microseconds=1) for one in (window.size, window.offset))
         kept = f"(epoch_us(window_start) - {offset}) % {size} = 0"
     blank = replace(blank, title=measure.name)
     return _line(lake, blank, "window_start", value, window.size, kept=kept)
 
 
-def _bars(lake: Lake, blank: Plot, label: str, value: str, told: str) -> Plot:
+def _bars(lake: Lake, blank: Plot, label: str, value: str, noun: str) -> Plot:
     found = ask(
         lake,
         f"SELECT CAST({label} AS VARCHAR), CAST({value} AS DOUBLE) FROM {blank.table} "
         f"GROUP BY 1 ORDER BY 2 DESC NULLS LAST, 1 LIMIT {BARS}",
     ).rows
-    bars = tuple(Bar(str(name), _number(much)) for name, much in found)
+    bars = tuple(Bar(str(key), _number(amount)) for key, amount in found)
     top = f"the {BARS} largest" if len(bars) == BARS else "all"
-    return replace(blank, title=f"{told}, {top}", bars=bars)
+    return replace(blank, title=f"{noun}, {top}", bars=bars)
 
 
 def _line(
     lake: Lake, blank: Plot, column: str, value: str, least: timedelta, *, kept: str = "true"
 ) -> Plot:
-    """Read the values of a line, one for each step of time."""
+    """Read the values of a line, one per time step."""
     ends = f"SELECT min({column}), max({column}) FROM {blank.table} WHERE {kept}"
     first, last = ask(lake, ends).rows[0]
     if last is None:
@@ -352,8 +353,8 @@ def _line(
         f"SELECT epoch_us({column}) // {micros}, CAST({value} AS DOUBLE) FROM {blank.table} "
         f"WHERE {column} >= TIMESTAMPTZ '{begin.isoformat()}' AND {kept} GROUP BY 1",
     ).rows
-    values = {_EPOCH + int(number) * step: _number(much) for number, much in found}
-    # A count or sum of no rows is 0; a minimum or mean is not known.
+    values = {_EPOCH + int(number) * step: _number(amount) for number, amount in found}
+    # A count or sum of no rows is 0; a minimum or mean is unknown.
     nothing = 0.0 if value.startswith(("sum(", "count(")) else None
     steps = (begin + number * step for number in range((last - begin) // step + 1))
     bars = tuple(Bar("", values.get(at, nothing), at) for at in steps)
@@ -361,7 +362,7 @@ def _line(
 
 
 def _step(span: timedelta, least: timedelta) -> timedelta:
-    """Choose a customary step of at most so many points as a plot has."""
+    """Choose a common time step that gives at most ``POINTS`` points."""
     for step in _STEPS:
         is_whole = not least or (step >= least and not step % least)
         if is_whole and span < step * (POINTS - 1):

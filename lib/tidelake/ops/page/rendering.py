@@ -1,6 +1,6 @@
 """Render the page as HTML; every value is escaped.
 
-Drawings are SVG, 1000 wide and 100 high, which the page scales. Times are in UTC.
+Drawings are SVG, 1000 wide and 100 high, scaled by the page. Times are in UTC.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tidelake.folders import Folder
-from tidelake.ledger.terms import books_by
+from tidelake.ledger.terms import ledger_by
 from tidelake.ops.alerts import Alert, lasting
 from tidelake.ops.page.facts import Facts
 from tidelake.typed import Typed, first_command
@@ -27,22 +27,22 @@ _STATIC = {
     "page.js": "text/javascript; charset=utf-8",
     "icon.svg": "image/svg+xml",
 }
-# The most characters of a payload or an error, and of an excerpt.
+# Maximum characters of a payload or an error, and of an excerpt.
 _LONGEST, _EXCERPT = 4000, 160
 _BIG = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k"))
 WIDTH, HEIGHT = 1000.0, 100.0
-# The least size of a value that is not zero, so that it is visible.
+# Minimum size of a value that is not zero, so that it is visible.
 _LEAST = 2.0
-# The gap between two columns, as a part of a column's width.
+# The gap between two columns, relative to a column's width.
 _GAP = 0.2
-# Fewer values are drawn at the right edge: two wide blocks would look like much.
+# Fewer values are drawn at the right edge: two full-width columns would look like a lot.
 _SLOTS = 12
 State = Literal["well", "warning", "critical", "unknown", "new"]
 
 
 @dataclass(frozen=True)
 class PageDocument:
-    """The body of an answer, its media type, and its entity tag, a hash of the body."""
+    """A response body, its media type, and its entity tag, a hash of the body."""
 
     body: bytes
     kind: str
@@ -50,7 +50,7 @@ class PageDocument:
 
     @staticmethod
     def of(text: str, kind: str = "text/html; charset=utf-8") -> PageDocument:
-        """Encode a text as UTF-8."""
+        """Create a document from a text, encoded as UTF-8."""
         body = text.encode("utf-8", errors="replace")
         return PageDocument(body, kind, f'"{hashlib.sha256(body).hexdigest()[:24]}"')
 
@@ -95,7 +95,7 @@ class Renderer:
     """Renders pages from templates."""
 
     def __init__(self, names: Sequence[str], root: Folder, typed: Typed) -> None:
-        """Load the templates; ``names`` are in the navigation, ``typed`` completes commands."""
+        """Load the templates; ``names`` is for the navigation, ``typed`` completes commands."""
         self._environment = Environment(
             loader=PackageLoader("tidelake.ops.page"),
             autoescape=True,
@@ -108,35 +108,35 @@ class Renderer:
         drawings = (columns, shares, lengths, line)
         self._environment.filters |= {one.__name__: one for one in (*filters, *drawings)}
         self._environment.globals.update(typed=typed, names=tuple(names), root=str(root))
-        functions = (verdict_of, books_by, first_command)
+        functions = (verdict_of, ledger_by, first_command)
         self._environment.globals.update({one.__name__: one for one in functions})
-        # Compile now, so that the first request does not wait for it.
+        # Compile now, so that the first request is not delayed.
         for template in self._environment.list_templates():
             self._environment.get_template(template)
 
     def pipeline(self, facts: Facts) -> PageDocument:
         """Render the page of a pipeline."""
-        return self._written("pipeline.html", facts=facts, verdict=verdict_of([facts]))
+        return self._render("pipeline.html", facts=facts, verdict=verdict_of([facts]))
 
     def overview(self, all_facts: Sequence[Facts]) -> PageDocument:
         """Render the page of all pipelines."""
-        return self._written("overview.html", all_facts=all_facts, verdict=verdict_of(all_facts))
+        return self._render("overview.html", all_facts=all_facts, verdict=verdict_of(all_facts))
 
     def unknown(self) -> PageDocument:
         """Render the page for an unknown address."""
-        return self._written("unknown.html")
+        return self._render("unknown.html")
 
-    def _written(self, template: str, **known: Any) -> PageDocument:
-        return PageDocument.of(self._environment.get_template(template).render(**known))
+    def _render(self, template: str, **values: Any) -> PageDocument:
+        return PageDocument.of(self._environment.get_template(template).render(**values))
 
 
 def _shown(value: Any) -> Any:
-    """Escape control characters in texts; markup of ours has another type."""
+    """Escape control characters in strings; the page's own markup has another type."""
     return visible(value, lines=True) if type(value) is str else value
 
 
 def verdict_of(all_facts: Sequence[Facts]) -> Verdict:
-    """Return the verdict on some pipelines together."""
+    """Return the combined verdict on some pipelines."""
     found = [alert for facts in all_facts for alert in facts.open]
     alerts = tuple(sorted(found, key=lambda alert: alert.severity != "critical"))
     critical = sum(alert.severity == "critical" for alert in alerts)
@@ -152,7 +152,7 @@ def verdict_of(all_facts: Sequence[Facts]) -> Verdict:
     if not any(facts.has_run for facts in all_facts):
         return Verdict("new", "Nothing has run here yet", alerts)
     if not all(facts.whole for facts in all_facts):
-        return Verdict("unknown", "Nothing wrong so far; not all is read yet", alerts)
+        return Verdict("unknown", "No problem found so far; some tables are not read yet", alerts)
     return Verdict("well", "All is well", alerts)
 
 
@@ -188,7 +188,7 @@ def instant(value: datetime | date) -> str:
 
 
 def plain(payload: bytes | str) -> str:
-    """Decode a payload, with escapes for invalid bytes; a long one is cut and its length added."""
+    """Decode a payload, escaping invalid bytes; truncate a long one and append its length."""
     text = payload if isinstance(payload, str) else payload.decode(errors="backslashreplace")
     if len(text) <= _LONGEST:
         return text
@@ -207,7 +207,7 @@ def some(count: int, thing: str) -> str:
 
 
 def columns(values: Sequence[float], *, top: float | None = None) -> tuple[Box, ...]:
-    """Draw a column for each value, the last at the right edge; none for values below zero.
+    """Draw a column per value, the last at the right edge; negative values have none.
 
     The largest value, or ``top``, has the height of the drawing.
     """
@@ -222,7 +222,7 @@ def columns(values: Sequence[float], *, top: float | None = None) -> tuple[Box, 
 
 
 def shares(values: Sequence[float]) -> tuple[Box, ...]:
-    """Draw the parts of a whole, end to end; every part above zero is visible."""
+    """Draw a stacked bar of the values; every value above zero is visible."""
     total = sum(values)
     widths = [max(WIDTH * value / total, 2 * _LEAST) if value > 0 else 0.0 for value in values]
     scale = WIDTH / sum(widths) if any(widths) else 0.0
@@ -243,7 +243,7 @@ def lengths(values: Sequence[float | None]) -> tuple[float, ...]:
 
 
 def line(values: Sequence[float | None]) -> Line:
-    """Draw a line through equidistant values; zero is always in range."""
+    """Draw a line through equidistant values; None interrupts it, and zero is always in range."""
     known = [value for value in values if value is not None]
     top, bottom = max([*known, 0.0]), min([*known, 0.0])
     scale = (HEIGHT - _LEAST) / (top - bottom) if top > bottom else 0.0
@@ -259,7 +259,7 @@ def line(values: Sequence[float | None]) -> Line:
     strokes, areas = [], []
     for run in filter(None, runs):
         if len(run) == 1:
-            # A line of one point would not be visible.
+            # A line of a single point would be invisible.
             run.append((run[0][0] + 4, run[0][1]))
         strokes.append("M" + " L".join(f"{x:g} {y:g}" for x, y in run))
         areas.append(f"{strokes[-1]} L{run[-1][0]:g} {zero:g} L{run[0][0]:g} {zero:g} Z")

@@ -1,4 +1,4 @@
-"""Serve the page over HTTP: only GET and HEAD, only to the host that it was bound to."""
+"""Serve the page over HTTP: only GET and HEAD, only for the host that it is bound to."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tidelake.errors import UsageError
 from tidelake.ops.page.desk import Desk
 from tidelake.ops.page.rendering import PageDocument, Renderer, static
 
-# A name or an IPv4 address, or an IPv6 address in brackets, and perhaps a port.
+# A name or an IPv4 address, or an IPv6 address in brackets, with an optional port.
 _HOST = re.compile(
     r"(?:(?P<name>[\w.-]+)|\[(?P<v6>[\da-f:.]+)\])(?::(?P<port>\d{0,5}))?", re.A | re.I
 )
 _MAX_PORT = 65535
-# Seconds that an answer waits for facts that were not read yet; then it is sent without them.
+# Seconds that a response waits for facts not read yet; then it is sent without them.
 _PATIENCE = 0.7
 _HEADERS = {
-    # Everything comes from this server, no script or style is inline, and no page may frame it.
+    # Only resources of this server, no inline script or style, no framing by other pages.
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -38,21 +38,21 @@ _HEADERS = {
 
 
 class PageServer(ThreadingHTTPServer):
-    """Serves the facts of a desk as pages."""
+    """Serves the cached facts of a :class:`Desk` as pages."""
 
     daemon_threads = True
 
     def __init__(self, host: str, port: int, desk: Desk, renderer: Renderer) -> None:
-        """Bind to an address, port 0 for any free one; a UsageError where that is impossible."""
+        """Bind to an address, port 0 for any free one; a UsageError if that fails."""
         self.host, self.desk, self.renderer = host, desk, renderer
-        self._kept: dict[tuple[str, ...], tuple[tuple[int, ...], PageDocument]] = {}
+        self._rendered_pages: dict[tuple[str, ...], tuple[tuple[int, ...], PageDocument]] = {}
         try:
             super().__init__((host, port), _Handler)
         except (OSError, OverflowError) as error:
-            told = getattr(error, "strerror", None) or str(error)
+            reason = getattr(error, "strerror", None) or str(error)
             raise UsageError(
-                f"the page cannot be served at {host}:{port}: {told}. "
-                "Choose another place with --host and --port."
+                f"the page cannot be served at {host}:{port}: {reason}. "
+                "Choose another address with --host and --port."
             ) from error
 
     @property
@@ -66,15 +66,15 @@ class PageServer(ThreadingHTTPServer):
         super(ThreadingHTTPServer, self).server_bind()
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Ignore clients that disconnect during an answer."""
+        """Ignore clients that disconnect during a response."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
     def knows(self, host: str) -> bool:
         """Return whether a request's host, from :func:`host_in`, is this server.
 
-        Against DNS rebinding: another site could resolve its own name to this address and read the
-        page. So a name must be the one that was bound to; an IP address cannot be forged.
+        Protects against DNS rebinding: another site could resolve its own name to this address and
+        read the page. So a host name must be the bound one; an IP address cannot be forged.
         """
         if host in ("localhost", self.host.lower()):
             return True
@@ -85,7 +85,7 @@ class PageServer(ThreadingHTTPServer):
         return address.is_loopback or not is_loopback(self.host)
 
     def document(self, path: str) -> PageDocument | None:
-        """Return the document at a path; None where there is none."""
+        """Return the document at a path; None if there is none."""
         names = self.desk.names
         if path.startswith("/static/"):
             return static().get(path.removeprefix("/static/"))
@@ -99,12 +99,12 @@ class PageServer(ThreadingHTTPServer):
     def _rendered(self, names: tuple[str, ...], *, is_overview: bool) -> PageDocument:
         facts = self.desk.look(names, patience=_PATIENCE)
         state = tuple(one.serial for one in facts)
-        # Each state is rendered once.
-        known = self._kept.get(names)
+        # Each state of the facts is rendered once.
+        known = self._rendered_pages.get(names)
         if known is None or known[0] != state:
             renderer = self.renderer
             page = renderer.overview(facts) if is_overview else renderer.pipeline(facts[0])
-            known = self._kept[names] = state, page
+            known = self._rendered_pages[names] = state, page
         return known[1]
 
 
@@ -130,16 +130,16 @@ def host_in(headers: Sequence[str]) -> str | None:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers one request a connection, so that no idle connection keeps a thread."""
+    """Answers one request per connection, so that no idle connection occupies a thread."""
 
     server: PageServer
     server_version = "tidelake"
     sys_version = ""
-    # For clients that connect and send nothing.
+    # Disconnects clients that send nothing.
     timeout: ClassVar[float] = 10.0
 
     def do_GET(self) -> None:
-        """Send a document, or that the client's copy is current."""
+        """Send a document, or 304 if the client's copy is current."""
         host, path = host_in(self.headers.get_all("Host", [])), None
         with suppress(ValueError):
             path = urlsplit(self.path).path
@@ -148,7 +148,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.BAD_REQUEST, _text(f"{malformed} is malformed."))
             return
         if not self.server.knows(host):
-            self._send(HTTPStatus.MISDIRECTED_REQUEST, _text("This page is at another address."))
+            self._send(
+                HTTPStatus.MISDIRECTED_REQUEST, _text("This server does not serve that host.")
+            )
             return
         found = self.server.document(path)
         if found is None:

@@ -1,5 +1,5 @@
-// Asks every two seconds whether the page changed, and puts in only the parts that did.
-// Nothing is asked while the page is hidden. Focus, open details, scrolling and a selection stay.
+// Polls every two seconds and replaces only the parts of the page that changed. Stops while the
+// page is hidden. Keeps focus, open details, scroll positions and a text selection.
 const EVERY = 2000;
 const SLOWEST = 15000;
 const root = document.documentElement;
@@ -14,24 +14,24 @@ let shown = null;
 root.classList.add("js");
 
 const partsOf = (page) => new Map([...page.querySelectorAll("[data-part]")].map((part) => [part.id, part]));
-// What the server wrote, not what was opened or timed since.
+// The HTML from the server, without later changes such as opened details and updated times.
 const written = new Map([...partsOf(document)].map(([id, part]) => [id, part.outerHTML]));
 
 function ago(instant) {
   const seconds = Math.round((Date.now() - Date.parse(instant)) / 1000);
   const far = Math.abs(seconds);
   const [size, unit] = far >= 172800 ? [86400, "days"] : far >= 7200 ? [3600, "h"] : far >= 120 ? [60, "min"] : [1, "s"];
-  // With spaces that do not break: it goes into narrow boxes.
-  const told = `${Math.floor(far / size)}\u00a0${unit}`;
-  return seconds < 0 ? `in\u00a0${told}` : `${told}\u00a0ago`;
+  // Non-breaking spaces, for narrow boxes.
+  const text = `${Math.floor(far / size)}\u00a0${unit}`;
+  return seconds < 0 ? `in\u00a0${text}` : `${text}\u00a0ago`;
 }
 
-function tellTimes() {
+function updateTimes() {
   for (const time of document.querySelectorAll("time[data-ago]")) {
     time.dataset.at ??= time.textContent;
     const isToday = Math.abs(Date.now() - Date.parse(time.dateTime)) < 79200000;
-    const told = `${isToday ? time.dataset.at.slice(11) : time.dataset.at} (${ago(time.dateTime)})`;
-    if (time.textContent !== told) time.textContent = told;
+    const text = `${isToday ? time.dataset.at.slice(11) : time.dataset.at} (${ago(time.dateTime)})`;
+    if (time.textContent !== text) time.textContent = text;
   }
 }
 
@@ -53,22 +53,22 @@ function swap(old, fresh) {
   if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
 }
 
-function putIn(page) {
+function applyPage(page) {
   const fresh = partsOf(page);
-  const here = partsOf(document);
+  const current = partsOf(document);
   let isWhole = true;
-  if ([...fresh.keys()].join() !== [...here.keys()].join()) {
+  if ([...fresh.keys()].join() !== [...current.keys()].join()) {
     swap(document.getElementById("main"), page.getElementById("main"));
     for (const [id, part] of partsOf(document)) written.set(id, part.outerHTML);
   } else {
     for (const [id, part] of fresh) {
       const html = part.outerHTML;
       if (written.get(id) === html) continue;
-      if (selects(here.get(id))) {
+      if (selects(current.get(id))) {
         isWhole = false;
         continue;
       }
-      swap(here.get(id), part);
+      swap(current.get(id), part);
       written.set(id, html);
     }
   }
@@ -88,7 +88,7 @@ async function ask() {
   });
   if (answer.status === 200) {
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-    tag = putIn(page) ? answer.headers.get("ETag") : null;
+    tag = applyPage(page) ? answer.headers.get("ETag") : null;
   } else if (answer.status !== 304) {
     throw new Error(`the server answered ${answer.status}`);
   }
@@ -102,15 +102,15 @@ async function turn() {
     wait = EVERY;
     lost.hidden = true;
     checked.hidden = false;
-    checked.textContent = `Last asked ${new Date().toISOString().slice(11, 19)}Z.`;
+    checked.textContent = `Last checked ${new Date().toISOString().slice(11, 19)}Z.`;
   } catch {
     wait = Math.min(wait * 2, SLOWEST);
     if (lost.hidden) {
-      lost.textContent = `This page stands as it was at ${new Date().toISOString().slice(0, 19).replace("T", " ")}Z: its server does not answer. Start it again with: tidelake ui`;
+      lost.textContent = `This page shows the state of ${new Date().toISOString().slice(0, 19).replace("T", " ")}Z: its server does not answer. Restart it with: tidelake ui`;
       lost.hidden = false;
     }
   }
-  tellTimes();
+  updateTimes();
   clearTimeout(timer);
   timer = setTimeout(turn, wait);
 }
@@ -126,11 +126,11 @@ document.addEventListener("click", async (event) => {
     button.firstChild.data = "Copied";
     setTimeout(() => { button.firstChild.data = "Copy"; }, 1500);
   } catch {
-    // Without a clipboard the command is selected, to be copied by hand.
+    // Without clipboard access, select the command so that it can be copied manually.
     getSelection().selectAllChildren(code);
-    said.textContent = "Selected: copy it by hand";
+    said.textContent = "Selected: copy it manually";
   }
 });
 shown = document.querySelector("#verdict h1")?.textContent.trim() ?? "";
-tellTimes();
+updateTimes();
 timer = setTimeout(turn, 250);
