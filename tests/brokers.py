@@ -244,7 +244,7 @@ def until_decided(followed: Followed, events: int, lines: list[str]) -> None:
 
 
 def _decided(lake: Lake) -> int:
-    return sum(commit.brought for commit in commits(lake.silver("clicks")))
+    return sum(commit.added_rows for commit in commits(lake.silver("clicks")))
 
 
 def following(spark: SparkSession, folder: Path, kafka: Kafka, **source: Any) -> Followed:

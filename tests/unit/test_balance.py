@@ -439,4 +439,4 @@ def test_what_notes_say_of_an_erasure_is_read_back() -> None:
     told = deductions_note("now", _BEHIND.erased)
     read = Commit(3, NOON, 0, {"generation": "g2", "batch": 1, ERASED: told})
     assert Batch.of(read).erased == _BEHIND.erased
-    assert read.brought == _ERASED[0].brought == 0
+    assert read.added_rows == _ERASED[0].added_rows == 0

@@ -20,9 +20,9 @@ from tidelake.silver.dedup import (
     colliding_ids,
     group_accepted,
     having,
-    in_the_running,
     match_accepted,
     rank_arrivals,
+    undecided_rows,
 )
 from tidelake.silver.driver_dedup import CONFLICT, DUPLICATE
 from tidelake.silver.scope import DedupScope
@@ -63,7 +63,7 @@ def verdicts(frame: DataFrame) -> dict[str, str]:
 def test_the_first_arrival_wins_by_instant_then_source_then_numeric_position(
     spark: SparkSession,
 ) -> None:
-    new = in_the_running(
+    new = undecided_rows(
         classified(
             spark,
             [
@@ -94,7 +94,7 @@ def test_an_id_that_meets_no_other_row_is_not_compared(spark: SparkSession) -> N
         ("twice", "f:2", MONDAY, NOON, 1),
         *[(f"once {n}", f"f:{n}", MONDAY, NOON, 1) for n in range(3, 9)],
     ]
-    new = in_the_running(classified(spark, rows), Comparison(MERGE))
+    new = undecided_rows(classified(spark, rows), Comparison(MERGE))
     again = having(new, colliding_ids(new, None))
     assert again.columns == new.columns
     assert sorted(row["event_id"] for row in again.collect()) == ["twice", "twice"]
@@ -109,7 +109,7 @@ def test_an_id_that_meets_no_other_row_is_not_compared(spark: SparkSession) -> N
 def test_rows_that_have_a_fate_already_take_no_part(spark: SparkSession) -> None:
     rows = classified(spark, [("e", "f:1", MONDAY, NOON, 1), ("e", "f:2", MONDAY, NOON, 1)])
     staged = rows.withColumn(STAGE, F.when(F.col("record_id") == "f:1", "future_event_time"))
-    taken = in_the_running(staged, Comparison(MERGE))
+    taken = undecided_rows(staged, Comparison(MERGE))
     assert [row[ROW] for row in taken.collect()] == ["f:2@1"]
     assert "payload" not in taken.columns
 
@@ -128,7 +128,7 @@ def test_a_later_arrival_of_the_batch_is_matched_up_to_the_ttl(
         rows += [(event, f"first:{n}", day, clock, 1), (event, f"next:{n}", MONDAY, NOON, n % 2)]
     found = verdicts(
         rank_arrivals(
-            in_the_running(classified(spark, rows), Comparison(MERGE)),
+            undecided_rows(classified(spark, rows), Comparison(MERGE)),
             Comparison(MERGE if widened else IGNORE),
         )
     )
@@ -148,7 +148,7 @@ def test_an_accepted_row_is_matched_up_to_the_ttl_either_way_or_on_its_date(
 ) -> None:
     clocks = [PAST, EDGE, WITHIN, "23:00:00"]
     cases = [(clock, day) for clock in clocks for day in (MONDAY, TUESDAY)]
-    new = in_the_running(
+    new = undecided_rows(
         classified(spark, [(str(n), f"f:{n}", MONDAY, NOON, n % 2) for n in range(len(cases))]),
         Comparison(MERGE),
     )
@@ -175,7 +175,7 @@ def test_an_accepted_row_is_matched_up_to_the_ttl_either_way_or_on_its_date(
 
 
 def test_the_earliest_accepted_row_in_reach_decides(spark: SparkSession) -> None:
-    new = in_the_running(
+    new = undecided_rows(
         classified(spark, [("a", "f:1", MONDAY, NOON, 1), ("b", "f:2", MONDAY, NOON, 1)]),
         Comparison(MERGE),
     )
@@ -215,7 +215,7 @@ def test_of_accepted_rows_of_one_instant_the_first_is_so_by_source_then_numeric_
         for hash_, place in enumerate(places, start=1)
     ]
     found = match_accepted(
-        in_the_running(classified(spark, new), Comparison(MERGE)),
+        undecided_rows(classified(spark, new), Comparison(MERGE)),
         group_accepted(timed(spark, known, KNOWN_DDL), Comparison(MERGE)),
         Comparison(MERGE),
     )
@@ -241,8 +241,8 @@ def test_a_requeued_row_does_not_match_itself_in_late_but_others_do(
         ],
         KNOWN_DDL,
     )
-    returned = in_the_running(classified(spark, again, origin=origin), Comparison(MERGE))
-    fresh = in_the_running(classified(spark, [("own", "f:1", MONDAY, NOON, 1)]), Comparison(MERGE))
+    returned = undecided_rows(classified(spark, again, origin=origin), Comparison(MERGE))
+    fresh = undecided_rows(classified(spark, [("own", "f:1", MONDAY, NOON, 1)]), Comparison(MERGE))
     assert verdicts(
         match_accepted(returned, group_accepted(known, Comparison(MERGE)), Comparison(MERGE))
     ) == {
@@ -260,7 +260,7 @@ def test_leftovers_are_ranked_again_among_their_like(spark: SparkSession) -> Non
         ("e", "f:2", TUESDAY, NOON, 1),
         ("e", "f:3", TUESDAY, NOON, 2),
     ]
-    new = in_the_running(classified(spark, rows), Comparison(MERGE))
+    new = undecided_rows(classified(spark, rows), Comparison(MERGE))
     first = rank_arrivals(new, Comparison(MERGE))
     assert verdicts(first) == {"f:2": LEFTOVER, "f:3": LEFTOVER}
     left = new.join(first, on=list(IDENTITY), how="left_semi")

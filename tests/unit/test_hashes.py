@@ -19,9 +19,9 @@ from tidelake.silver.dedup import (
     colliding_ids,
     group_accepted,
     having,
-    in_the_running,
     match_accepted,
     rank_arrivals,
+    undecided_rows,
 )
 
 PAIRS = 10
@@ -37,7 +37,7 @@ def test_the_pairs_have_one_hash_and_are_two(spark: SparkSession) -> None:
 
 def test_ids_of_one_hash_meet_and_are_told_apart(spark: SparkSession) -> None:
     pairs = [colliding("", "", seed=n) for n in range(PAIRS)]
-    new = in_the_running(
+    new = undecided_rows(
         classified(
             spark,
             [

@@ -67,7 +67,7 @@ def test_a_reader_stands_behind_commits_that_brought_nothing(
 
 
 @pytest.mark.parametrize(
-    ("operation", "parameters", "metrics", "takes_out"),
+    ("operation", "parameters", "metrics", "removes_rows"),
     [
         (*appended(3), False),
         (*OPTIMIZED, False),
@@ -90,12 +90,12 @@ def test_what_takes_rows_out_is_told_by_the_operation_and_its_counts(
     operation: str,
     parameters: dict[str, Any],
     metrics: dict[str, str],
-    takes_out: bool,
+    removes_rows: bool,
 ) -> None:
     history = History(CREATED, appended(5), (operation, parameters, metrics))
     table = table_of(history, monkeypatch)
 
-    assert rewritten_after(table, (2, -1)) == (2 if takes_out else None)
+    assert rewritten_after(table, (2, -1)) == (2 if removes_rows else None)
     assert rewritten_after(table, (3, -1)) is None
 
 

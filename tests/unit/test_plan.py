@@ -37,7 +37,7 @@ _BUILDERS = {
 def _batch(spark: SparkSession, plan: SilverPlan) -> list[str]:
     judged = plan.judge(spark.createDataFrame([], REQUEUE_DDL))
     allowed = plan.pipeline.watermark.allowed_lateness
-    new = dedup.in_the_running(judged, plan.comparison)
+    new = dedup.undecided_rows(judged, plan.comparison)
     repeats = dedup.Repeats(dedup.rank_arrivals(new, plan.comparison), 0)
     decided = decide(judged, repeats, plan.fates, watermark=None, allowed=allowed)
     summarize(decided, plan.counting)

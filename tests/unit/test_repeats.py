@@ -33,8 +33,8 @@ from tidelake.silver.classify import PAYLOAD_HASH, ROW, hash_of_id
 from tidelake.silver.dedup import (
     VERDICT,
     Accepted,
+    AcceptedMatches,
     Comparison,
-    Met,
     find_repeats,
 )
 from tidelake.silver.driver_dedup import ACCEPTED, CONFLICT, DUPLICATE
@@ -101,14 +101,14 @@ class _Accepted:
             rows = scope.within(self.table, is_late_table=False)
         return Accepted(None, 0) if rows is None else Accepted(rows, self.count)
 
-    def with_hashes(self, scope: DedupScope, hashes: Numbers) -> Met | None:
+    def with_hashes(self, scope: DedupScope, hashes: Numbers) -> AcceptedMatches | None:
         found = self.within(scope)
         if self.too_many:
             return None
         if found.rows is None:
-            return Met(ACCEPTED.empty_table(), 0)
+            return AcceptedMatches(ACCEPTED.empty_table(), 0)
         rows = found.rows.select(*ACCEPTED.names).toArrow().cast(ACCEPTED)
-        return Met(rows, rows.num_rows)
+        return AcceptedMatches(rows, rows.num_rows)
 
 
 def _told(

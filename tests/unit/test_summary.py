@@ -66,7 +66,7 @@ def test_each_row_is_counted_with_the_fate_that_it_has(
     # With more rows than these Spark compares, and counts, in place of the driver.
     monkeypatch.setattr(dedup, "COMPARED_ROWS", compared)
     pipeline = shop(tmp_path, event={"where": "user_id <> 'bot'"}, watermark=_RULES)
-    search = AcceptedRows(spark, pipeline, Lake(tmp_path), 0, afresh=True)
+    search = AcceptedRows(spark, pipeline, Lake(tmp_path), 0, nothing_accepted=True)
     with CheckpointedFrames(small=small, rows=0 if numbered else None) as frames:
         plan = SilverPlan(pipeline)
         decision = decide_fates(
@@ -94,7 +94,7 @@ def test_a_batch_without_rows_counts_nothing(
     spark: SparkSession, tmp_path: Path, small: bool
 ) -> None:
     plan = SilverPlan(shop(tmp_path))
-    search = AcceptedRows(spark, plan.pipeline, Lake(tmp_path), 0, afresh=True)
+    search = AcceptedRows(spark, plan.pipeline, Lake(tmp_path), 0, nothing_accepted=True)
     with CheckpointedFrames(small=small, rows=0) as frames:
         judged = plan.judge(_batch(spark).limit(0))
         summary = decide_fates(judged, plan, search, None, frames, counts=True).summary

@@ -134,7 +134,7 @@ def test_rows_that_are_decided_anew_ask_again_whenever_they_came(
     run = context(spark, tmp_path, standin)
     schemas_for(run, rows(spark, 8, 9))
     standin.register(SUBJECT, 9, click(a="string"))
-    anew = schemas_for(run, rows(spark, 8, 9), anew=True)
+    anew = schemas_for(run, rows(spark, 8, 9), redecides=True)
     assert anew is not None
     assert list(anew.accepted) == [9]
     # What is refused again was written down already.

@@ -37,7 +37,7 @@ Aggregate = Literal[
 AGGREGATES: tuple[str, ...] = get_args(Aggregate)
 
 
-class Ends(NamedTuple):
+class FinalAfter(NamedTuple):
     """When a row becomes final: ``after`` past the time in ``column``."""
 
     column: str

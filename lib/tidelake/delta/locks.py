@@ -293,7 +293,7 @@ def hold_hops(
     pipeline: str,
     hops: Sequence[Hop],
     *,
-    goes_on_with: Work | None = None,
+    resumes: Work | None = None,
     command: str = "",
 ) -> Iterator[HopLocks]:
     """Hold the locks of a pipeline's hops, as :func:`hold` does.
@@ -302,7 +302,7 @@ def hold_hops(
         lake: Where the tables are.
         pipeline: The pipeline's name.
         hops: The hops to lock.
-        goes_on_with: The interrupted operation that the caller may resume. Any other one raises a
+        resumes: The interrupted operation that the caller may resume. Any other one raises a
             RefusedError, because its tables are inconsistent.
         command: See :class:`HopLocks`; a LeaseLostError lists the completed steps.
     """
@@ -313,26 +313,26 @@ def hold_hops(
                 folder, what = lake.checkpoints(pipeline, hop), f"{pipeline}, hop {hop},"
                 check = held.enter_context(hold(folder, what, optional=not lake.needs_locks))
                 locks.checks.append(check)
-            _refuse_unfinished(lake, pipeline, hops, goes_on_with)
+            _refuse_unfinished(lake, pipeline, hops, resumes)
             yield locks
     except LeaseLostError as error:
         raise locks.lost(error) from error
 
 
 def _refuse_unfinished(
-    lake: Lake, pipeline: str, hops: Sequence[Hop], goes_on_with: Work | None
+    lake: Lake, pipeline: str, hops: Sequence[Hop], resumes: Work | None
 ) -> None:
-    if goes_on_with != "erasure" and lake.erasure(pipeline).exists():
+    if resumes != "erasure" and lake.erasure(pipeline).exists():
         raise RefusedError(
             f"an erasure of {pipeline} was interrupted, and its tables are inconsistent. "
             "Resume it with the same subject: "
             f"tidelake erase {pipeline} --subject COLUMN=VALUE"
         )
     swapped = {"silver", "gold"} & set(hops)
-    if goes_on_with != "swap" and swapped and lake.swap(pipeline).exists():
+    if resumes != "swap" and swapped and lake.swap(pipeline).exists():
         rollback = f"tidelake backfill rollback {pipeline}"
         remedy = f"Resume it: {rollback}"
-        if not is_put_back(lake, pipeline):
+        if not rolls_back(lake, pipeline):
             promote = f"tidelake backfill promote {pipeline}"
             remedy = f"Resume it: {promote}, or roll it back: {rollback}"
         raise RefusedError(
@@ -340,7 +340,7 @@ def _refuse_unfinished(
         )
 
 
-def is_put_back(lake: Lake, pipeline: str) -> bool:
+def rolls_back(lake: Lake, pipeline: str) -> bool:
     """Return whether an interrupted swap is a rollback, which only a rollback can resume."""
     try:
         return lake.swap(pipeline).read_text(encoding="utf-8") == "rolling back"

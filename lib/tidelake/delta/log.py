@@ -71,7 +71,7 @@ class Entry(Protocol):
     def added(self) -> Sequence[Added]:
         """List what it added, in stream order; without rewritten rows."""
 
-    def takes_out(self) -> bool:
+    def removes_rows(self) -> bool:
         """Return whether it deleted or replaced rows."""
 
 
@@ -113,7 +113,7 @@ class LogFile:
             if add.get("dataChange")
         ]
 
-    def takes_out(self) -> bool:
+    def removes_rows(self) -> bool:
         """Return whether it removed a data file other than by rewriting its rows."""
         return any(remove.get("dataChange", True) for remove in self.actions("remove"))
 
@@ -204,7 +204,7 @@ class Commit:
         return str(self.note["generation"])
 
     @property
-    def brought(self) -> int:
+    def added_rows(self) -> int:
         """The number of rows added; 0 for an erasure, even though it rewrites rows."""
         return 0 if ERASED in self.note else self.rows or 0
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 from tidelake.config import Pipeline
-from tidelake.config.gold_definitions import Ends
+from tidelake.config.gold_definitions import FinalAfter
 from tidelake.delta.log import ERASED, Commit, last_commit
 from tidelake.delta.positions import BEGINNING, Position, version_at
 from tidelake.delta.tables import Table
@@ -174,7 +174,7 @@ def add_up(counts: Iterable[FateCount]) -> Counter[str]:
     return total
 
 
-def as_one(counts: Iterable[FateCount]) -> tuple[FateCount, ...]:
+def merged_counts(counts: Iterable[FateCount]) -> tuple[FateCount, ...]:
     """Merge the counts of several batches, which share no row."""
     sums: dict[tuple[str, str | None, str], FateCount] = {}
     for count in counts:
@@ -400,7 +400,7 @@ def settled_until(inputs: Iterable[tuple[Table, Position]]) -> datetime | None:
     return min(known) if known and len(known) == len(times) else None
 
 
-def final_note(ends: Ends | None, settled: datetime | None) -> dict[str, Any]:
+def final_note(ends: FinalAfter | None, settled: datetime | None) -> dict[str, Any]:
     """Return the part of a gold commit's metadata that says which rows are final, if rows ever are.
 
     ``settled`` comes from :func:`settled_until`.

@@ -19,7 +19,7 @@ BEGINNING: Position = (0, -1)
 def rewritten_after(table: Table, position: Position) -> int | None:
     """Return the newest version at or after a position that deleted or replaced rows, if any."""
     since = takewhile(lambda entry: entry.version >= position[0], table.store.entries())
-    return next((entry.version for entry in since if entry.takes_out()), None)
+    return next((entry.version for entry in since if entry.removes_rows()), None)
 
 
 def version_at(table: Table, position: Position) -> int | None:
@@ -32,7 +32,7 @@ def version_at(table: Table, position: Position) -> int | None:
     since = list(takewhile(lambda entry: entry.version > version, table.store.entries()))
     for entry in reversed(since):
         unread = len(entry.added()) - (read if entry.version == position[0] else 0)
-        if entry.version != version + 1 or unread > 0 or entry.takes_out():
+        if entry.version != version + 1 or unread > 0 or entry.removes_rows():
             break
         version = entry.version
     is_whole = version >= position[0] or not read

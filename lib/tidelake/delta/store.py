@@ -411,7 +411,7 @@ class HistoryEntry:
         size = self._metric("numOutputBytes", "numTargetBytesAdded")
         return [Added(self._metric("numOutputRows"), size)]
 
-    def takes_out(self) -> bool:
+    def removes_rows(self) -> bool:
         """Return whether it deleted or replaced rows.
 
         Without metrics, true for everything except plain appends.

@@ -23,7 +23,7 @@ from tidelake.config.gold_definitions import (
     VALUES,
     Burst,
     Detection,
-    Ends,
+    FinalAfter,
     ImpossibleTravel,
     UnusualAmount,
 )
@@ -55,7 +55,7 @@ class Detected(GoldKind):
 
     moment = "event_time"
     identity = (RECORD, RULE)
-    ends = Ends("event_time")
+    ends = FinalAfter("event_time")
 
     def __init__(self, name: str, place: str, detection: Detection, features: str) -> None:
         """Store the rules; the fast lane's alert sink is excluded from the definition."""

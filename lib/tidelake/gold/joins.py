@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from tidelake.columns import VALUE, between, equal, failed_within, holds, try_eval
 from tidelake.config import Join
-from tidelake.config.gold_definitions import Ends, LeftSide, RightSide
+from tidelake.config.gold_definitions import FinalAfter, LeftSide, RightSide
 from tidelake.gold.kinds import OWN, Expression, GoldBatch, GoldKind, Inputs, MergePlan, span
 
 LEFT, LEFT_TIME = "_left", "_left_time"
@@ -35,7 +35,7 @@ class Joined(GoldKind):
         self.name, self.place, self.definition, self.join = name, place, join, join
         other = join.right.pipeline
         self._right = OWN if other == pipeline else f"silver.{other}"
-        self.ends, self.reach = Ends(LEFT_TIME, join.within), join.within
+        self.ends, self.reach = FinalAfter(LEFT_TIME, join.within), join.within
         self.sources = (OWN,) if self._right == OWN else (OWN, self._right)
 
     def expressions(self) -> dict[str, Expression]:

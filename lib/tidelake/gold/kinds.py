@@ -19,7 +19,7 @@ from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from tidelake.columns import stamped
-from tidelake.config.gold_definitions import Ends
+from tidelake.config.gold_definitions import FinalAfter
 from tidelake.instants import from_micros
 
 # The input name of the pipeline's own silver; other inputs are named by their table.
@@ -132,7 +132,7 @@ class GoldKind(ABC):
     definition: BaseModel
     identity: tuple[str, ...]
     moment: str | None = None
-    ends: Ends | None = None
+    ends: FinalAfter | None = None
     reach: timedelta | None = None
     sources: tuple[str, ...] = (OWN,)
 

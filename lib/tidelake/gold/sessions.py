@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from tidelake.columns import literal
 from tidelake.config import GoldTable, SessionWindow
-from tidelake.config.gold_definitions import Ends
+from tidelake.config.gold_definitions import FinalAfter
 from tidelake.gold.kinds import GONE, OWN, GoldBatch, Inputs, MergePlan, checkpoint_with_span
 from tidelake.gold.measures import GoldPlan, shown_of, states_of, to_values
 from tidelake.gold.windows import Aggregated
@@ -33,7 +33,7 @@ class Sessions(Aggregated):
         super().__init__(name, place, gold)
         self.identity = ("session_id", *gold.keys)
         self._leading = (*gold.keys, "session_id", "session_start", "session_end")
-        self.moment, self.ends = "session_start", Ends("session_end", gap_of(gold))
+        self.moment, self.ends = "session_start", FinalAfter("session_end", gap_of(gold))
 
     def of_all(self, inputs: Inputs) -> DataFrame:
         """Compute the sessions of all of silver."""

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from tidelake.columns import between, holds
 from tidelake.config import GlobalWindow, GoldTable, HoppingWindow, TumblingWindow
-from tidelake.config.gold_definitions import Ends
+from tidelake.config.gold_definitions import FinalAfter
 from tidelake.gold.kinds import (
     OWN,
     Expression,
@@ -99,7 +99,7 @@ class Windowed(Aggregated):
         self._leading = self.identity = gold.keys
         if isinstance(gold.window, TumblingWindow | HoppingWindow):
             self._leading = self.identity = (*BOUNDS, *gold.keys)
-            self.moment, self.ends = BOUNDS[0], Ends(BOUNDS[1])
+            self.moment, self.ends = BOUNDS[0], FinalAfter(BOUNDS[1])
             self.reach = gold.window.size
 
     def of_all(self, inputs: Inputs) -> DataFrame:

@@ -125,7 +125,7 @@ def lost(reached: Offsets, ids: Mapping[str, str], topics: Mapping[str, Topic]) 
         if now is None:
             return f"{name} no longer exists"
         if ids.get(name, now.id) != now.id:
-            return made_anew(name)
+            return recreated_text(name)
         for partition, read in partitions.items():
             first, end = now.held.get(partition, (0, 0))
             place = f"{name} partition {partition}"
@@ -136,7 +136,7 @@ def lost(reached: Offsets, ids: Mapping[str, str], topics: Mapping[str, Topic]) 
     return ""
 
 
-def made_anew(name: str) -> str:
+def recreated_text(name: str) -> str:
     """Return the message that a topic was deleted and recreated."""
     return f"{name} was deleted and recreated: its offsets refer to other records"
 

@@ -179,13 +179,13 @@ def problems_of(
 def _bronze_problems(taken: Sequence[Commit], bronze: Tally) -> Iterator[str]:
     filled = [commit for commit in reversed(taken) if commit.batch >= 0]
     for commit in filled:
-        offered, written = int(commit.note["records"]), commit.brought
+        offered, written = int(commit.note["records"]), commit.added_rows
         if offered != written:
             yield (
                 f"bronze, batch {commit.batch}: the source held {offered:,} records, "
                 f"{written:,} rows were written"
             )
-    written = sum(commit.brought for commit in filled)
+    written = sum(commit.added_rows for commit in filled)
     gone = arrivals_in(filled)
     erased = sum(one.rows for one in gone)
     ids = combined(ids_in(commit.note) for commit in filled)

@@ -83,14 +83,14 @@ def offered_files(pipeline: Pipeline) -> Mapping[str, LandedFile] | None:
 class Backlog:
     """Files or rows waiting for a hop, the arrival of the oldest (UTC), and recent counts.
 
-    ``came`` counts those that arrived recently, ``taken`` those that the hop read recently.
+    ``arrived`` counts those that arrived recently, ``taken`` those that the hop read recently.
     """
 
     hop: str
     unit: str
     waiting: int
     oldest: datetime | None
-    came: int
+    arrived: int
     taken: int
 
     def seconds(self, now: datetime) -> float:
@@ -153,7 +153,7 @@ class BacklogReader:
             unit="rows",
             waiting=waiting,
             oldest=_oldest(followed, reached) if waiting else None,
-            came=sum(one.brought for one in arrived),
+            arrived=sum(one.added_rows for one in arrived),
             taken=rows_between(followed, was, reached) if was <= reached else 0,
         )
 
@@ -168,7 +168,7 @@ class BacklogReader:
             unit="files",
             waiting=len(waiting),
             oldest=min((_instant(file.modified) for file in waiting), default=None),
-            came=sum(_instant(file.modified) >= since for file in {**known, **offered}.values()),
+            arrived=sum(_instant(file.modified) >= since for file in {**known, **offered}.values()),
             taken=sum(len(files) for at, files in self._taken if at >= since),
         )
 
@@ -176,7 +176,7 @@ class BacklogReader:
 def _oldest(followed: Table, reached: Position) -> datetime | None:
     """Return when the first commit was written that a reader has not fully read."""
     newer = takewhile(lambda one: one.version >= reached[0], commits(followed))
-    behind = [one for one in newer if one.brought]
+    behind = [one for one in newer if one.added_rows]
     # The reader may have read all files of the commit at its position.
     if behind and behind[-1].version == reached[0]:
         left = rows_between(followed, reached, (reached[0] + 1, -1))
@@ -204,6 +204,6 @@ def first_arrival(bronze: Sequence[Commit], since: int, until: int | None) -> da
     ``bronze`` are its commits, newest first.
     """
     for one in reversed(bronze):
-        if one.version >= since and (until is None or one.version < until) and one.brought:
+        if one.version >= since and (until is None or one.version < until) and one.added_rows:
             return from_json(one.note.get("ingested_at")) or one.written_at
     return None

@@ -15,7 +15,7 @@ from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple
 
 from tidelake.config import FilesSource, Pipeline
-from tidelake.delta.locks import is_put_back
+from tidelake.delta.locks import rolls_back
 from tidelake.delta.log import Commit, commits, last_commit
 from tidelake.delta.notes import FRESH, FateCount, SilverNote
 from tidelake.delta.tables import HOPS, Hop, Lake, Table
@@ -223,7 +223,7 @@ def _hop_refused(context: AlertContext, _: None) -> Iterator[Found]:
         what = f"an erasure of {name} has started and not finished"
         yield Found(what, command="erase", options="--subject COLUMN=VALUE")
     if lake.swap(name).exists():
-        back = is_put_back(lake, name)
+        back = rolls_back(lake, name)
         what = f"a swap of {name}'s tables has started and not finished"
         yield Found(what, command=f"backfill {'rollback' if back else 'promote'}")
     for hop, tables in context.closing.items():
@@ -376,10 +376,10 @@ def _lag_growing(context: AlertContext, limit: float) -> Iterator[Found]:
     """Find hops whose input waits too long and that read no faster than input arrives."""
     for one in context.waiting:
         waited = one.seconds(context.now)
-        if waited > limit and one.taken <= one.came:
+        if waited > limit and one.taken <= one.arrived:
             yield Found(
                 f"{one.waiting:,} {one.unit} are waiting, the oldest for {lasting(waited)}; in the "
-                f"last {lasting(limit)} {one.came:,} arrived and {one.taken:,} were read",
+                f"last {lasting(limit)} {one.arrived:,} arrived and {one.taken:,} were read",
                 hop=one.hop,
                 since=one.oldest,
             )

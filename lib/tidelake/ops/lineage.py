@@ -333,7 +333,7 @@ def _written(
     return {
         table.name: Written(
             sum(
-                commit.brought - commit.copied
+                commit.added_rows - commit.copied
                 for commit in commits(table, up_to=versions[table.name])
                 if commit.version > before[table.name] and commit.batch >= 0
             ),

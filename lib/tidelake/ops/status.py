@@ -196,7 +196,7 @@ def read_status(lake: Lake, pipeline: Pipeline, *, now: datetime | None = None) 
     else:
         offered = offered_files(pipeline)
         waiting = None if offered is None else len(offered.keys() - taken_files(arrived).keys())
-    hops = [_hop("bronze", bronze, sum(commit.brought for commit in arrived), waiting)]
+    hops = [_hop("bronze", bronze, sum(commit.added_rows for commit in arrived), waiting)]
     taken = sum(batch_note.total().total() for batch_note in notes)
     hops.append(_hop("silver", silver, taken, rows_between(bronze, position(closed, "bronze"))))
     if slowest is not None:

@@ -144,7 +144,7 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
             "metadata. Run the erasure on compute that supports them."
         )
     retry = f"tidelake erase {pipeline.name} --subject {subject.column}=VALUE, with the same value"
-    with hold_hops(lake, pipeline.name, HOPS, goes_on_with="erasure", command=retry) as locks:
+    with hold_hops(lake, pipeline.name, HOPS, resumes="erasure", command=retry) as locks:
         run = replace(run, locks=locks)
         begun = read_begun(run, subject)
         if begun is None:

@@ -149,7 +149,7 @@ def find_records(run: Run, subject: Subject) -> DataFrame:
     """
     bronze = load(run.spark, run.lake.bronze(run.pipeline.name))
     # Request refused schemas again: some payloads may be decodable now.
-    schemas = stored_schemas(run, stands=F.lit(False))
+    schemas = stored_schemas(run, still_refused=F.lit(False))
     rows = run.plan.judge(as_never_requeued(bronze), schemas)
     if subject.column == EVENT_ID:
         column = F.col(EVENT_ID)

@@ -23,9 +23,9 @@ from tidelake.delta.locks import HopLocks, hold_hops
 from tidelake.delta.log import CREATION, last_commit, newest_version
 from tidelake.delta.notes import (
     SilverNote,
-    as_one,
     changed_definition,
     hash_of,
+    merged_counts,
     position,
     positions,
     silver_note,
@@ -229,7 +229,7 @@ def promote(run: Run) -> State:
 def _holding(run: Run, command: str) -> AbstractContextManager[HopLocks]:
     name = run.pipeline.name
     retry = f"tidelake backfill {command} {name}"
-    return hold_hops(run.lake, name, ["silver", "gold"], goes_on_with="swap", command=retry)
+    return hold_hops(run.lake, name, ["silver", "gold"], resumes="swap", command=retry)
 
 
 def _advance(run: Run, step: str, state: State, **changes: Any) -> State:
@@ -266,7 +266,7 @@ def _install_silver(run: Run, green: Run) -> None:
     lake, name = run.lake, run.pipeline.name
     inputs = read_inputs(green)
     notes = [SilverNote.of(commit) for commit in inputs.closing]
-    counts = as_one(count for note in notes for count in note.counts)
+    counts = merged_counts(count for note in notes for count in note.counts)
     generation = next_generation(run, "silver")
     requeue = lake.requeue(name)
     emptied = {"pipeline": name, "hop": "requeue", "generation": generation, "batch": FIRST}

@@ -151,8 +151,10 @@ def judge_silver(
     lake, pipeline, plan = run.lake, run.pipeline, run.plan
     known = None if since is None else F.col("ingested_at") < F.lit(since)
     batch = inputs.closing[0].batch + 1
-    accepted = AcceptedRows(run.spark, pipeline, lake, batch, known=known, afresh=since is None)
-    schemas = stored_schemas(run, stands=F.col(_UNREAD))
+    accepted = AcceptedRows(
+        run.spark, pipeline, lake, batch, known=known, nothing_accepted=since is None
+    )
+    schemas = stored_schemas(run, still_refused=F.col(_UNREAD))
     judged = plan.judge(_bronze_records(inputs, schemas), schemas)
     decision = decide_fates(judged, plan, accepted, None, frames)
     marked = decision.rows.join(_seen_by_batches(run, inputs, frames), on="record_id", how="left")

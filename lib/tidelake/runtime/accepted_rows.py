@@ -29,7 +29,7 @@ from tidelake.config.names import ID_HASH
 from tidelake.delta.access import load, properties
 from tidelake.delta.log import commits_after, newest_version
 from tidelake.delta.tables import Lake, Table
-from tidelake.silver.dedup import Accepted, Met
+from tidelake.silver.dedup import Accepted, AcceptedMatches
 from tidelake.silver.driver_dedup import ACCEPTED, spread
 from tidelake.silver.row_sets import Numbers, may_have_hash
 from tidelake.silver.scope import RANGES, DedupScope, Range, united
@@ -58,7 +58,7 @@ class AcceptedRows:
         batch: Late rows of this batch and later ones are ignored: an interrupted attempt at the
             same batch wrote them.
         known: Condition for the rows that count as accepted; None: all.
-        afresh: Whether no row was accepted before.
+        nothing_accepted: Whether no row was accepted before.
         files: The tables' files, cached across batches; empty: Delta finds them.
     """
 
@@ -67,7 +67,7 @@ class AcceptedRows:
     lake: Lake
     batch: int
     known: Column | None = None
-    afresh: bool = False
+    nothing_accepted: bool = False
     files: Mapping[str, FilesInScope] = field(default_factory=dict)
 
     def read(self, scope: DedupScope | None = None) -> tuple[DataFrame, DataFrame]:
@@ -87,7 +87,7 @@ class AcceptedRows:
 
     def within(self, scope: DedupScope) -> Accepted:
         """Return the rows of both tables in a scope."""
-        if self.afresh:
+        if self.nothing_accepted:
             return Accepted(None, 0)
         silver, late = self.read(scope)
         rows = scope.within(silver, is_late_table=False).unionByName(
@@ -97,22 +97,22 @@ class AcceptedRows:
         known = [count for count in counts if count is not None]
         return Accepted(rows, sum(known) if known and len(known) == len(counts) else None)
 
-    def with_hashes(self, scope: DedupScope, hashes: Numbers) -> Met | None:
+    def with_hashes(self, scope: DedupScope, hashes: Numbers) -> AcceptedMatches | None:
         """Return the rows in scope whose id has one of some hashes, ascending; None for too many.
 
         Rows of late that this batch wrote are not among them.
         """
-        found = self._known(scope, hashes) if self.files and not self.afresh else None
+        found = self._known(scope, hashes) if self.files and not self.nothing_accepted else None
         if found is None:
             rows, searched = self.within(scope).counted()
             if rows is None:
-                return Met(ACCEPTED.empty_table(), 0)
+                return AcceptedMatches(ACCEPTED.empty_table(), 0)
             near = rows.where(may_have_hash(self.spark, ID_HASH, hashes))
             table = near.limit(tuning.COMPARED_ROWS + 1).select(*ACCEPTED.names).toArrow()
-            found = Met(table.cast(ACCEPTED), searched())
+            found = AcceptedMatches(table.cast(ACCEPTED), searched())
         return None if found.rows.num_rows > tuning.COMPARED_ROWS else found
 
-    def _known(self, scope: DedupScope, hashes: Numbers) -> Met | None:
+    def _known(self, scope: DedupScope, hashes: Numbers) -> AcceptedMatches | None:
         """Look the hashes up in the driver's index; None if it does not cover both tables."""
         name = self.pipeline.name
         parts = []
@@ -131,7 +131,7 @@ class AcceptedRows:
             late = pa.array(np.full(found.num_rows, is_late))
             parts.append(found.append_column("_late", late).select(ACCEPTED.names))
         searched = sum(files.count or 0 for files in self.files.values())
-        return Met(pa.concat_tables(parts), searched)
+        return AcceptedMatches(pa.concat_tables(parts), searched)
 
 
 @dataclass

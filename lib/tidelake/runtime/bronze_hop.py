@@ -46,7 +46,7 @@ from tidelake.kafka.topic_offsets import (
     planned_offsets,
     total,
 )
-from tidelake.kafka.topic_source import describe_topics, lost, made_anew
+from tidelake.kafka.topic_source import describe_topics, lost, recreated_text
 from tidelake.runtime.books import taken_before
 from tidelake.runtime.checkpoints import Fence
 from tidelake.runtime.failures import FOREIGN
@@ -240,7 +240,7 @@ class BronzeHop(HopQuery):
             # Spark compares offsets alone: it would continue in a recreated topic that has grown
             # past them.
             if self._topics.setdefault(name, topic.id) != topic.id:
-                raise LostError(f"{self.run.pipeline.name}, hop bronze: {made_anew(name)}")
+                raise LostError(f"{self.run.pipeline.name}, hop bronze: {recreated_text(name)}")
         read: dict[str, dict[str, int]] = {}
         for row in offered:
             read.setdefault(row["source"], {})[row["partition"]] = row["records"]

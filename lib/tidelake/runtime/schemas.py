@@ -285,16 +285,16 @@ class _Line(NamedTuple):
     refused_through: int | None = None
 
 
-def stored_schemas(run: Run, *, stands: Column | None = None) -> WriterSchemas | None:
+def stored_schemas(run: Run, *, still_refused: Column | None = None) -> WriterSchemas | None:
     """Read a pipeline's stored writer schemas; None if it has no registry.
 
-    ``stands``: condition for the rows to which a refusal applies although the schema was accepted
-    later; None: rows that had arrived by the time of the refusal.
+    ``still_refused``: condition for the rows to which a refusal applies although the schema was
+    accepted later; None: rows that had arrived by the time of the refusal.
     """
     registry = run.pipeline.registry
     if registry is None:
         return None
-    empty = WriterSchemas(registry.subject, {}, stands=stands)
+    empty = WriterSchemas(registry.subject, {}, still_refused=still_refused)
     table = run.lake.schemas(run.pipeline.name)
     if not table.exists:
         return empty
@@ -305,19 +305,19 @@ def stored_schemas(run: Run, *, stands: Column | None = None) -> WriterSchemas |
 
 
 def schemas_for(
-    run: Run, rows: DataFrame, *, anew: bool = False, keeps: bool = True
+    run: Run, rows: DataFrame, *, redecides: bool = False, keeps: bool = True
 ) -> WriterSchemas | None:
     """Return the writer schemas of rows, from the table or the registry; None without a registry.
 
     Args:
         run: The run.
         rows: Bronze's columns plus ``requeued_at``.
-        anew: Whether the rows are decided regardless of their earlier fates: a schema that was
+        redecides: Whether the rows are decided regardless of their earlier fates: a schema that was
             refused once and is accepted now applies to all of them.
         keeps: Whether to store the registry's answers.
     """
     registry = run.pipeline.registry
-    known = stored_schemas(run, stands=F.lit(False) if anew else None)
+    known = stored_schemas(run, still_refused=F.lit(False) if redecides else None)
     if known is None or registry is None:
         return None
     reached = _reached(rows)
@@ -328,7 +328,7 @@ def schemas_for(
     asked = {
         key: last
         for key, last in reached.items()
-        if key not in known.accepted and (anew or last > through.get(key, -1))
+        if key not in known.accepted and (redecides or last > through.get(key, -1))
     }
     if asked:
         answers = _answers(run.spark, registry, asked)

@@ -317,7 +317,12 @@ class BatchContext:
             return self.stored.accepted
         run = self.run
         return AcceptedRows(
-            spark, run.pipeline, run.lake, self.number, afresh=self.rebuilds, files=self.files
+            spark,
+            run.pipeline,
+            run.lake,
+            self.number,
+            nothing_accepted=self.rebuilds,
+            files=self.files,
         )
 
 
@@ -338,7 +343,7 @@ def silver_batch(recovered: PrefilteredBatch, context: BatchContext) -> SilverNo
     decision = decide_fates(judged, plan, accepted, watermark, context.frames, counts=True)
     decided = decision.rows
     assert decision.summary is not None
-    summary = decision.summary.beside(recovered.copies)
+    summary = decision.summary.with_groups(recovered.copies)
     new, filled = _unknown_columns(summary, decided, context)
     note = _note(summary, decision, context, pinned, new, recovered.held_back)
     total = note.total()
@@ -380,7 +385,7 @@ def _judged(recovered: PrefilteredBatch, context: BatchContext) -> DataFrame:
     if recovered.judged:
         return recovered.rows
     # Stored before any row is decided, so that a retry reads the same schemas.
-    schemas = schemas_for(context.run, recovered.rows, anew=context.rebuilds)
+    schemas = schemas_for(context.run, recovered.rows, redecides=context.rebuilds)
     return context.run.plan.judge(recovered.rows, schemas)
 
 

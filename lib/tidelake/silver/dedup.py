@@ -104,7 +104,7 @@ class Search(Protocol):
         """Return the accepted rows in a scope."""
         ...
 
-    def with_hashes(self, scope: DedupScope, hashes: Numbers) -> Met | None:
+    def with_hashes(self, scope: DedupScope, hashes: Numbers) -> AcceptedMatches | None:
         """Return the accepted rows in a scope whose id hash is given; None if too many.
 
         Args:
@@ -114,7 +114,7 @@ class Search(Protocol):
         ...
 
 
-class Met(NamedTuple):
+class AcceptedMatches(NamedTuple):
     """Accepted rows in the driver, and the number of rows that were searched for them."""
 
     rows: pa.Table
@@ -222,7 +222,7 @@ def _by_shuffle(
     arrivals = Arrivals.of_running(judged)
     if not arrivals.rows:
         return Repeats(None, 0)
-    new = in_the_running(judged, comparison)
+    new = undecided_rows(judged, comparison)
     found = search.within(arrivals.scope(comparison.rules))
     accepted, searched = found.counted()
     if accepted is not None and found.searched is not None and found.searched <= BROADCAST:
@@ -319,7 +319,7 @@ class Comparison:
         self.ranking = _ranking()
 
 
-def in_the_running(judged: DataFrame, comparison: Comparison) -> DataFrame:
+def undecided_rows(judged: DataFrame, comparison: Comparison) -> DataFrame:
     """Select the compared columns of rows that have no stage yet, without the payload.
 
     Returns:
@@ -392,7 +392,7 @@ def rank_arrivals(new: DataFrame, comparison: Comparison) -> DataFrame:
     """Compare rows with the first arrival of their id in the same frame.
 
     Args:
-        new: Rows from :func:`in_the_running`; those with a verdict are not compared.
+        new: Rows from :func:`undecided_rows`; those with a verdict are not compared.
         comparison: The columns of the pipeline's rules.
 
     Returns:

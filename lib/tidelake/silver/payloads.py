@@ -75,14 +75,14 @@ class WriterSchemas:
         subject: The registry subject.
         accepted: Schemas by id.
         refusals: Refused schemas, some of which may have been accepted later.
-        stands: Rows to which a refusal still applies after its schema was accepted; None for all
-            that arrived up to ``through``.
+        still_refused: Rows to which a refusal still applies after its schema was accepted; None
+            for all that arrived up to ``through``.
     """
 
     subject: str
     accepted: Mapping[int, str]
     refusals: Sequence[Refusal] = ()
-    stands: Column | None = None
+    still_refused: Column | None = None
 
     def texts_overruled(self) -> list[str]:
         """Return the refusal reasons of schemas that were accepted later."""
@@ -313,14 +313,18 @@ def _refused(schemas: WriterSchemas) -> Column:
     reason = F.concat(F.lit(before), number.cast("string"), F.lit(after))
     for key in schemas.accepted:
         reason = F.when(number == key, F.lit(None).cast("string")).otherwise(reason)
-    stands = F.lit(True) if schemas.stands is None else F.coalesce(schemas.stands, F.lit(False))
+    still_refused = (
+        F.lit(True)
+        if schemas.still_refused is None
+        else F.coalesce(schemas.still_refused, F.lit(False))
+    )
     for key, lines in _by_id(schemas).items():
         accepted = key in schemas.accepted
         # No lookup was made after the last refusal: its reason still applies.
         refused = F.lit(None if accepted else lines[-1].reason)
         for line in reversed(lines):
             arrived = F.unix_micros(arrival()) <= F.lit(line.through)
-            applies = arrived & stands if accepted else arrived
+            applies = arrived & still_refused if accepted else arrived
             refused = F.when(applies, F.lit(line.reason)).otherwise(refused)
         reason = F.when(number == key, refused).otherwise(reason)
     return F.when(F.col("payload").isNull(), F.lit("payload: missing")).otherwise(

@@ -73,7 +73,7 @@ class Summary:
         accepted = [group for group in self.groups if group[FATE] in _ACCEPTED]
         return any(group["unknown"] for group in accepted if "unknown" in group)
 
-    def beside(self, others: Sequence[Mapping[str, Any]]) -> Summary:
+    def with_groups(self, others: Sequence[Mapping[str, Any]]) -> Summary:
         """Add groups of rows that were not part of the batch's frame."""
         marks = _marks(others)
         for key, mark in self.marks.items():

@@ -219,7 +219,7 @@ def read_flow(lake: Lake, pipeline: Pipeline, *, now: datetime) -> Flow:
     # The gold hop's progress is that of its slowest table.
     slowest = min(golds, key=batch_reached, default=None)
     tables: dict[str, tuple[Table | None, Callable[[Commit], int]]] = {
-        "bronze": (lake.bronze(name), lambda commit: commit.brought),
+        "bronze": (lake.bronze(name), lambda commit: commit.added_rows),
         "silver": (lake.silver(name), lambda commit: SilverNote.of(commit).total().total()),
         "gold": (slowest, lambda commit: int(commit.note.get("rows", 0))),
     }
