@@ -164,7 +164,7 @@ class LeaseLostError(LockedError):
         if not_begun:
             sentences.append(f"Not begun: {not_begun}.")
         sentences.append(
-            f"Go on with: {command}" if command else "Committed batches are kept; run again."
+            f"Continue with: {command}" if command else "Committed batches are kept; run again."
         )
         super().__init__(" ".join(sentences))
 

@@ -31,7 +31,7 @@ _RECOVERS_WITHIN, _REACHED_WITHIN = 180.0, 120.0
 _LINES, _PACE = 1_200, 50
 _NAMED = re.compile(
     r"^tidelake: (clickstream, hop bronze stopped: the Kafka broker does not answer: "
-    r"|the Kafka broker at \S+ does not answer: ).*\n?.*Look at it, then run again\.",
+    r"|the Kafka broker at \S+ does not answer: ).*\n?.*Check it, then run again\.",
     re.MULTILINE,
 )
 

@@ -51,12 +51,12 @@ def test_nothing_is_sent_again_or_given_up_and_no_hop_is_repaired(filled: World)
         with pytest.raises(
             LeaseLostError,
             match=r"Done: nothing\. Not begun: append 1 rows to bronze\.clickstream__requeue\. "
-            r"Go on with: tidelake late apply clickstream$",
+            r"Continue with: tidelake late apply clickstream$",
         ) as lost:
             apply_late(filled.context)
-        with pytest.raises(LeaseLostError, match="Go on with: tidelake quarantine replay"):
+        with pytest.raises(LeaseLostError, match="Continue with: tidelake quarantine replay"):
             replay_quarantine(loose.context, Choice())
-        with pytest.raises(LeaseLostError, match="Go on with: tidelake quarantine discard"):
+        with pytest.raises(LeaseLostError, match="Continue with: tidelake quarantine discard"):
             discard_quarantine(filled.context, Choice(), why="a test")
         for hop in ("bronze", "silver"):
             with pytest.raises(LeaseLostError, match=f"repair clickstream --hop {hop}"):
@@ -74,7 +74,7 @@ def test_a_repair_stops_between_two_tables_and_is_done_again(filled: World, tmp_
         pytest.raises(
             LeaseLostError,
             match=f"Done: .*begin generation g2 in {first}. Not begun: begin generation g2 in "
-            f"{second}. Go on with: tidelake repair clickstream --hop gold",
+            f"{second}. Continue with: tidelake repair clickstream --hop gold",
         ),
     ):
         repair(played.context, "gold")
@@ -95,7 +95,7 @@ def test_an_erasure_stops_between_two_tables_and_goes_on(filled: World, tmp_path
         pytest.raises(
             LeaseLostError,
             match=f"delete rows from {late.name}. Not begun: delete rows from {silver.name}. "
-            "Go on with: tidelake erase clickstream --subject user_id=VALUE",
+            "Continue with: tidelake erase clickstream --subject user_id=VALUE",
         ),
     ):
         erase(played.context, whose)

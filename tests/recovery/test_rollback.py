@@ -62,7 +62,7 @@ def test_rows_in_the_requeue_are_taken_after_a_promotion_and_after_a_rollback(
         pytest.raises(
             LeaseLostError,
             match=f"Done: fill the green tables; .*replace {quarantine}. Not begun: replace {late}."
-            " Go on with: tidelake backfill promote clickstream",
+            " Continue with: tidelake backfill promote clickstream",
         ),
     ):
         promote(strict.context)
@@ -82,7 +82,7 @@ def test_rows_in_the_requeue_are_taken_after_a_promotion_and_after_a_rollback(
     with (
         # Once the requeue is restored, and one commit is behind that.
         lease_lost_once(lambda: newest_version(requeue) > sent + 1),
-        pytest.raises(LeaseLostError, match=r"Done: .*Go on with: tidelake backfill rollback"),
+        pytest.raises(LeaseLostError, match=r"Done: .*Continue with: tidelake backfill rollback"),
     ):
         rollback(loose.context)
     rollback(loose.context)

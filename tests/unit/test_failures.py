@@ -82,7 +82,7 @@ def test_a_broker_that_does_not_answer_is_told_as_the_source(said: str, told: st
     assert str(error).startswith(
         f"shop, hop bronze stopped: the Kafka broker does not answer: {told}"
     )
-    assert "Look at it, then run again." in str(error)
+    assert "Check it, then run again." in str(error)
 
 
 def test_records_that_are_gone_while_they_are_read_are_told_by_spark_s_reason() -> None:

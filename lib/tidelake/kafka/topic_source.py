@@ -157,7 +157,7 @@ def _admin(jvm: Any, source: KafkaSource) -> Iterator[Any]:
         why = error.java_exception.getMessage() or f"not within {_ADMIN_SECONDS} s"
         raise SourceError(
             f"the Kafka broker at {source.bootstrap} does not answer: {str(why).splitlines()[0]}. "
-            "Look at it, then run again."
+            "Check it, then run again."
         ) from error
     finally:
         admin.close()

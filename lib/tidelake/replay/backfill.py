@@ -45,11 +45,11 @@ _STATE = "backfill.json"
 _ONE_RUN = timedelta(minutes=5)
 
 _NEXT: dict[Stage, str] = {
-    "building": "Go on with: tidelake backfill run {0}",
+    "building": "Continue with: tidelake backfill run {0}",
     "built": "Compare and swap it with: tidelake backfill compare {0}, then promote",
-    "promoting": "It was interrupted. Go on with: tidelake backfill promote {0}, or rollback",
+    "promoting": "It was interrupted. Continue with: tidelake backfill promote {0}, or rollback",
     "promoted": "Roll it back with: tidelake backfill rollback {0}; begin another with: run",
-    "rolling back": "It was interrupted. Go on with: tidelake backfill rollback {0}",
+    "rolling back": "It was interrupted. Continue with: tidelake backfill rollback {0}",
     "rolled back": "Begin another with: tidelake backfill run {0}",
 }
 

@@ -119,7 +119,7 @@ def _out_of_reach(text: str, place: str) -> TidelakeError | None:
         return SourceError(
             f"{place} stopped: the Kafka broker does not answer: "
             f"{visible(broker[1] or broker[2])}\n"
-            f"Look at it, then run again. {_RETRY}"
+            f"Check it, then run again. {_RETRY}"
         )
     store = _STORE.search(text)
     if store is not None:
