@@ -19,20 +19,10 @@ _REGION = "us-east-1"
 # Timeouts of the first request: short, so that a mistyped address is reported at once.
 _CONNECT_SECONDS, _READ_SECONDS = 3, 10
 # Error codes of stores.
-_DENIED = frozenset(
-    {
-        "403",
-        "401",
-        "AccessDenied",
-        "AccountProblem",
-        "AllAccessDisabled",
-        "ExpiredToken",
-        "Forbidden",
-        "InvalidAccessKeyId",
-        "InvalidToken",
-        "SignatureDoesNotMatch",
-    }
-)
+_DENIED = {
+    *("401", "403", "AccessDenied", "AccountProblem", "AllAccessDisabled", "ExpiredToken"),
+    *("Forbidden", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch"),
+}
 _KEYS = (
     "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE or a role of this machine, "
     "and let it list, read and write there"

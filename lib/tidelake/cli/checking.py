@@ -208,11 +208,7 @@ _MAX_VALUE_LENGTH = 40
 @as_json
 @located
 def verify(
-    pipeline: str,
-    since: datetime | None,
-    certificate: Path | None,
-    json_: bool,
-    where: Place,
+    pipeline: str, since: datetime | None, certificate: Path | None, json_: bool, where: Place
 ) -> None:
     """Recompute tables and compare all rows; exit 3 if unequal."""
     definition = where.pipeline(pipeline)

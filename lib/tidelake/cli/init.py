@@ -48,16 +48,10 @@ _SHOWN = 3
 @click.option("--time", metavar="SQL", help="Event time: a field, or SQL.")
 @click.option("--key", metavar="COLUMN", help="Key of the first gold table, or none.")
 @click.option(
-    "--window",
-    metavar="DURATION",
-    callback=duration,
-    help="Window size of that table: '1 hour'.",
+    "--window", metavar="DURATION", callback=duration, help="Window size of that table: '1 hour'."
 )
 @click.option(
-    "--delay",
-    metavar="DURATION",
-    callback=duration,
-    help="Watermark delay: '10 minutes'.",
+    "--delay", metavar="DURATION", callback=duration, help="Watermark delay: '10 minutes'."
 )
 @click.option(
     "--to",

@@ -65,9 +65,7 @@ of_pipeline = click.argument(
     callback=lambda _, __, name: usual_pipeline() if name is None else name,
 )
 _root = click.option(
-    "--root",
-    metavar="DIR|s3://…",
-    help="Root of tables and checkpoints: folder or s3:// prefix.",
+    "--root", metavar="DIR|s3://…", help="Root of tables and checkpoints: folder or s3:// prefix."
 )
 _env = click.option("--env", metavar="NAME", help="Environment: local, dev or prod.")
 

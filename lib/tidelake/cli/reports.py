@@ -63,17 +63,8 @@ def ledger(pipeline: str, by: Literal["batch", "day"] | None, json_: bool, where
             found.to_json() | ({f"by_{by}": [line.to_json() for line in lines]} if by else {})
         )
     elif by:
-        columns = [
-            "",
-            "taken",
-            "silver",
-            "dup",
-            "quarant.",
-            "late",
-            "filtered",
-            "requeued",
-            "until",
-        ]
+        columns = ["", "taken", "silver", "dup", "quarant.", "late", "filtered"]
+        columns += ["requeued", "until"]
         fates = ("silver", "duplicate", "quarantined", "late", "filtered")
         rows = [
             [
@@ -94,9 +85,7 @@ def ledger(pipeline: str, by: Literal["batch", "day"] | None, json_: bool, where
 @click.command()
 @click.option("--fetch", is_flag=True, help="First fetch the jars that the cache lacks.")
 @click.option(
-    "--archive",
-    is_flag=True,
-    help="Archive Spark's classes for faster starts (1 minute).",
+    "--archive", is_flag=True, help="Archive Spark's classes for faster starts (1 minute)."
 )
 @as_json
 @located

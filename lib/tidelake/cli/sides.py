@@ -98,11 +98,7 @@ def _chosen(command: Callable[..., Any]) -> Callable[..., Any]:
 @as_json
 @located
 def quarantine_list(
-    pipeline: str,
-    stage: str | None,
-    rule: str | None,
-    json_: bool,
-    where: Place,
+    pipeline: str, stage: str | None, rule: str | None, json_: bool, where: Place
 ) -> None:
     """List quarantined rows by reason, with example and trend."""
     from tidelake.ledger.side_tables import list_quarantine  # noqa: PLC0415
@@ -141,12 +137,7 @@ def quarantine_list(
 @as_json
 @located
 def quarantine_replay(
-    pipeline: str,
-    stage: str | None,
-    rule: str | None,
-    look: bool,
-    json_: bool,
-    where: Place,
+    pipeline: str, stage: str | None, rule: str | None, look: bool, json_: bool, where: Place
 ) -> None:
     """Requeue rows that the current definition would accept."""
     with started(where, where.pipeline(pipeline)) as run:
@@ -180,11 +171,7 @@ def quarantine_replay(
 @click.option("--reason", required=True, metavar="TEXT", help="Reason, stored with each row.")
 @located
 def quarantine_discard(
-    pipeline: str,
-    stage: str | None,
-    rule: str | None,
-    reason: str,
-    where: Place,
+    pipeline: str, stage: str | None, rule: str | None, reason: str, where: Place
 ) -> None:
     """Discard rows; they stay in the table and the ledger."""
     if not reason.strip():
@@ -244,11 +231,7 @@ _VERDICT_TEXTS = {
 @as_json
 @located
 def fate(
-    pipeline: str,
-    event_id: str | None,
-    record_id: str | None,
-    json_: bool,
-    where: Place,
+    pipeline: str, event_id: str | None, record_id: str | None, json_: bool, where: Place
 ) -> None:
     """Show the fate of an event and the gold rows counting it."""
     from tidelake.replay.fate import fates_of  # noqa: PLC0415

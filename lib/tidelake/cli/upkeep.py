@@ -73,13 +73,7 @@ def alerts(pipeline: str, tell: bool, json_: bool, where: Place) -> int:
 @click.option("--look", is_flag=True, help="Show what needs old files, and change nothing.")
 @as_json
 @located
-def maintain(
-    pipeline: str,
-    keep: timedelta | None,
-    look: bool,
-    json_: bool,
-    where: Place,
-) -> None:
+def maintain(pipeline: str, keep: timedelta | None, look: bool, json_: bool, where: Place) -> None:
     """Compact small files and delete unneeded old ones.
 
     Files that a reader, an epoch or a rollback needs are kept.

@@ -8,14 +8,8 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 BRONZE_COLUMNS = (
-    "record_id",
-    "key",
-    "payload",
-    "headers",
-    "source",
-    "source_timestamp",
-    "ingested_at",
-    "ingest_date",
+    *("record_id", "key", "payload", "headers", "source", "source_timestamp"),
+    *("ingested_at", "ingest_date"),
 )
 SILVER_RESERVED = ("event_id", "event_time", "is_late", "record_id", "ingested_at", "event_date")
 # Columns of a table of alerts.

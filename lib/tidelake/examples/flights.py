@@ -45,11 +45,7 @@ class FlightEvent(NamedTuple):
 
 
 def generate_flights(
-    to: Folder,
-    *,
-    months: Sequence[int] = (1,),
-    events: int | None = None,
-    progress: Say = silently,
+    to: Folder, *, months: Sequence[int] = (1,), events: int | None = None, progress: Say = silently
 ) -> Generated:
     """Write the departures and arrivals of some months, one file per UTC day of the report.
 

@@ -250,12 +250,12 @@ def judged(events: DataFrame, before: DataFrame, detection: Detection) -> DataFr
     return known.withColumn(FOUND, F.array_compact(F.array(*findings)))
 
 
-def to_alerts(judged_events: DataFrame, detection: Detection) -> DataFrame:
+def to_alerts(judged_events: DataFrame, detection: Detection, also: str = RECORD) -> DataFrame:
     """Return one row per event and broken rule.
 
     Returns:
-        ``rule``, ``event_id``, ``event_time``, the keys, the alert columns, ``evidence`` and
-        ``_record``.
+        ``rule``, ``event_id``, ``event_time``, the keys, the alert columns, ``evidence`` and the
+        column ``also``.
     """
     found = F.col("_one")
     return (
@@ -268,7 +268,7 @@ def to_alerts(judged_events: DataFrame, detection: Detection) -> DataFrame:
             *detection.keys,
             *detection.columns,
             found.getField(EVIDENCE).alias(EVIDENCE),
-            RECORD,
+            also,
         )
     )
 
@@ -393,17 +393,8 @@ def to_fast_alerts(events: DataFrame, known_keys: DataFrame, detection: Detectio
     """
     inputs = rule_inputs(keyed(events, detection), detection, GoldPlan(detection.hours), "sent_at")
     joined = inputs.join(F.broadcast(known_keys), on=list(detection.keys), how="left")
-    found = F.array_compact(F.array(*_fast_findings(detection)))
-    broken = joined.withColumn(FOUND, found).select("*", F.explode(FOUND).alias("_one"))
-    return broken.select(
-        F.col("_one").getField(RULE).alias(RULE),
-        "event_id",
-        "event_time",
-        *detection.keys,
-        *detection.columns,
-        F.col("_one").getField(EVIDENCE).alias(EVIDENCE),
-        "sent_at",
-    )
+    broken = F.array_compact(F.array(*_fast_findings(detection)))
+    return to_alerts(joined.withColumn(FOUND, broken), detection, "sent_at")
 
 
 def _fast_findings(detection: Detection) -> list[Column]:

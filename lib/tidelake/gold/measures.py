@@ -311,12 +311,7 @@ def _mean(measure: Measure) -> Shown:
     if measure.value_type == "bigint":
         formula = f"try_divide(CAST({{_{name}_sum}} AS DOUBLE), {{_{name}_count}})"
         like = f"try_divide(CAST(try_sum({value}) AS DOUBLE), count({value}))"
-    return Shown(
-        name=name,
-        formula=formula,
-        like=like,
-        states=(f"_{name}_sum", f"_{name}_count"),
-    )
+    return Shown(name=name, formula=formula, like=like, states=(f"_{name}_sum", f"_{name}_count"))
 
 
 def _distinct(measure: Measure) -> Shown:

@@ -164,10 +164,7 @@ def _window(window: object) -> Column:
         return F.window("event_time", _interval(window.size), startTime=_interval(window.offset))
     if isinstance(window, HoppingWindow):
         return F.window(
-            "event_time",
-            _interval(window.size),
-            _interval(window.slide),
-            _interval(window.offset),
+            "event_time", _interval(window.size), _interval(window.slide), _interval(window.offset)
         )
     raise TypeError(f"{window!r} has no bounds")
 

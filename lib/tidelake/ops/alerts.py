@@ -285,11 +285,8 @@ def _hop_failed(context: AlertContext, _: None) -> Iterator[Found]:
         if closed is not None and closed.written_at > last.ended_at:
             continue
         ago = lasting(context.now - last.ended_at)
-        yield Found(
-            f"stopped {ago} ago, {last.error_class}: {last.error}".rstrip("."),
-            hop=hop,
-            since=last.ended_at,
-        )
+        text = f"stopped {ago} ago, {last.error_class}: {last.error}".rstrip(".")
+        yield Found(text, hop, last.ended_at)
 
 
 def _checkpoint_failing(context: AlertContext, limit: timedelta) -> Iterator[Found]:
@@ -478,11 +475,7 @@ def _expression_failed(context: AlertContext, _: None) -> Iterator[Found]:
                 since.append(commit.written_at)
     if failed:
         shown = ", ".join(f"{name} {rows:,}" for name, rows in failed.items())
-        yield Found(
-            f"expressions failed on events and gave null: {shown}",
-            hop="gold",
-            since=min(since),
-        )
+        yield Found(f"expressions failed on events and gave null: {shown}", "gold", min(since))
 
 
 # Rules that may be critical first: alerts are listed in this order.

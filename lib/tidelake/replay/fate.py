@@ -108,8 +108,7 @@ def _fates_of_event(lake: Lake, pipeline: Pipeline, event_id: str) -> list[Fate]
         for table in (lake.silver(name), lake.late(name), lake.quarantine(name))
         if table.exists
         for (record,) in ask(
-            lake,
-            f"SELECT DISTINCT record_id FROM {table.name} WHERE event_id = {_text(event_id)}",
+            lake, f"SELECT DISTINCT record_id FROM {table.name} WHERE event_id = {_text(event_id)}"
         ).rows
     ]
     # The longest part of the id that has only one spelling in JSON.

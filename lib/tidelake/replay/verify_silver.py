@@ -226,8 +226,7 @@ def _bronze_records(inputs: SilverInputs, schemas: WriterSchemas | None) -> Data
     table of schemas count.
     """
     requeues = inputs.requeued.groupBy("record_id").agg(
-        F.max_by("reason", "requeued_at").alias("reason"),
-        F.max("requeued_at").alias("requeued_at"),
+        F.max_by("reason", "requeued_at").alias("reason"), F.max("requeued_at").alias("requeued_at")
     )
     arrived = inputs.bronze.join(requeues, on="record_id", how="left").select(
         *inputs.bronze.columns, "reason", "requeued_at"

@@ -17,12 +17,7 @@ from tidelake.delta.access import load
 from tidelake.delta.append import append, ensure_table
 from tidelake.delta.log import CREATION, Commit, last_commit, newest_version
 from tidelake.delta.merge import CONFLICTS, enable_deletion_vectors, has_vectors, merge
-from tidelake.delta.notes import (
-    changed_definition,
-    definition_note,
-    positions,
-    settled_until,
-)
+from tidelake.delta.notes import changed_definition, definition_note, positions, settled_until
 from tidelake.delta.positions import Position
 from tidelake.delta.tables import Table
 from tidelake.errors import UsageError

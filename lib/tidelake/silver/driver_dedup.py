@@ -196,11 +196,7 @@ def _match_accepted(
 
 
 def _match_firsts(
-    verdicts: np.ndarray,
-    running: Numbers,
-    ids: Numbers,
-    arrivals: _Arrivals,
-    rules: Dedup,
+    verdicts: np.ndarray, running: Numbers, ids: Numbers, arrivals: _Arrivals, rules: Dedup
 ) -> Numbers:
     """Compare rows with the first arrival of their id; return those out of its scope."""
     if not running.size:

@@ -101,11 +101,7 @@ class WriterSchemas:
 
 
 def read_payloads(
-    rows: DataFrame,
-    pipeline: Pipeline,
-    schemas: WriterSchemas | None = None,
-    *,
-    decode: Any = None,
+    rows: DataFrame, pipeline: Pipeline, schemas: WriterSchemas | None = None, *, decode: Any = None
 ) -> DataFrame:
     """Decode each payload's fields, in the pipeline's format.
 

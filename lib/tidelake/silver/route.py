@@ -196,12 +196,7 @@ def lateness(watermark: Column, allowed: timedelta) -> Column:
 
 
 def to_silver(
-    decided: DataFrame,
-    routing: Routing,
-    *,
-    extra: Sequence[str] = (),
-    generation: str,
-    batch: int,
+    decided: DataFrame, routing: Routing, *, extra: Sequence[str] = (), generation: str, batch: int
 ) -> DataFrame:
     """Select the accepted events in silver's columns; ``extra`` names unknown-field columns."""
     return decided.where(F.col(FATE) == SILVER).select(
@@ -289,7 +284,4 @@ def _event_columns(pipeline: Pipeline) -> list[Column]:
 
 
 def _origin(generation: str, batch: int) -> list[Column]:
-    return [
-        F.lit(generation).alias("_generation"),
-        _of_batch(batch).alias("_batch"),
-    ]
+    return [F.lit(generation).alias("_generation"), _of_batch(batch).alias("_batch")]

@@ -9,11 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 
-from pyspark.errors import (
-    AnalysisException,
-    PySparkNotImplementedError,
-    StreamingQueryException,
-)
+from pyspark.errors import AnalysisException, PySparkNotImplementedError, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery

@@ -25,25 +25,8 @@ from pyspark.sql.utils import is_remote
 from tidelake.errors import JarError
 from tidelake.spark.quiet import output_to
 
-__all__ = [
-    # BridgeError is any failure of the bridge to the JVM; JavaError is an exception of the JVM.
-    "BridgeError",
-    "JavaError",
-    "clone_of",
-    "clones_sessions",
-    "collected",
-    "end_jvm",
-    "in_driver",
-    "inject_parser",
-    "java_cause",
-    "jvm_of",
-    "moved",
-    "null_on_error",
-    "release",
-    "resolve_jars",
-    "stack_trace",
-    "start_thrift_server",
-]
+# Re-exported: any failure of the bridge to the JVM, and an exception of the JVM.
+__all__ = ["BridgeError", "JavaError"]
 
 _EXIT_SECONDS = 30
 
