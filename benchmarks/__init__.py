@@ -1,1 +1,1 @@
-"""Measurements: one script for each row of ``docs/benchmarks.md``, and some beside them."""
+"""Benchmarks: one script for each row of ``docs/benchmarks.md``, and some that have no row."""

@@ -1,9 +1,9 @@
-"""A burst of 50 times the usual rate: absorbed, caught up, nothing lost, memory flat.
+"""A burst of 50 times the usual rate: nothing lost, the backlog processed, memory flat.
 
-A real broker, and ``tidelake run clickstream`` with an interval as a process of its own, on two of
-its gold tables so that two processors can follow. Prints how lag, batches and memory went, or JSON
-with ``--json``; ends with an error where a record is missing or doubled, the books do not balance,
-the lag stays, or memory grew.
+A real broker, and ``tidelake run clickstream`` with an interval as a separate process, with two of
+its gold tables so that two cores keep up. Prints lag, batches and memory over time, or JSON with
+``--json``. Fails if a record is missing or duplicated, the ledger does not balance, the lag stays
+high, or memory grew.
 """
 
 from __future__ import annotations
@@ -48,24 +48,24 @@ _PARTITIONS = 4
 _GOLD = ("user_activity_1m", "product_totals")
 _LEFT_OUT = ("enrich", "joins", "quality")
 _TICK = 0.1
-# So many seconds of the usual rate may wait for bronze, and for silver and gold, at any time.
+# Normal backlog, in seconds of the usual rate: for bronze, and for silver and gold together.
 _USUAL_LAG, _USUAL_PENDING = 30, 120
-# Session, tables and the first batches of each hop; others may use the machine.
+# Timeout for session, tables and first batches; the machine may be shared.
 _STARTS = 400
-# One row of a hop's progress: its name, rows, rows a second.
+# A progress line of a hop: name, rows, rows a second.
 _BATCH = re.compile(r"(bronze|silver|gold) +batch +\d+ +([\d,]+) rows +([\d,]+) rows/s")
 _ACTIONS = ("view", "click", "purchase", "bot")
 
 
 @dataclass
 class Stream:
-    """Events on their way into a topic, so many a second.
+    """Sends events to a topic at a rate.
 
     Attributes:
         bootstrap: The broker's address.
-        topic: Where to.
-        rate: Events a second; may be changed while it flows.
-        sent: How many so far; they are numbered from 0.
+        topic: The topic.
+        rate: Events a second; may be changed while sending.
+        sent: Events sent so far, numbered from 0.
     """
 
     bootstrap: str
@@ -75,8 +75,8 @@ class Stream:
     _ends: threading.Event = field(default_factory=threading.Event)
 
     @contextmanager
-    def flowing(self) -> Iterator[None]:
-        """Send until the block ends."""
+    def sending(self) -> Iterator[None]:
+        """Send in a thread until the block ends."""
         thread = threading.Thread(target=self._send)
         thread.start()
         try:
@@ -98,7 +98,7 @@ class Stream:
                 self.sent += 1
             producer.poll(0)
         if producer.flush(30):
-            raise SystemExit("the broker did not take all events")
+            raise SystemExit("the broker did not acknowledge all events")
 
 
 def _event(number: int) -> bytes:
@@ -115,16 +115,16 @@ def _event(number: int) -> bytes:
 
 
 @dataclass(frozen=True)
-class Look:
-    """What was seen at one moment.
+class Sample:
+    """Lag and memory at one moment.
 
     Attributes:
-        seconds: Since the beginning.
+        seconds: Seconds since the start.
         phase: ``calm``, ``burst`` or ``after``.
-        lag: Records that bronze has not taken.
-        pending: Rows that wait for silver and for gold.
+        lag: Records that bronze has not read.
+        pending: Rows that silver and gold have not read.
         java: Resident memory of the run's JVM, in MB.
-        python: Of its Python processes.
+        python: Resident memory of its Python processes, in MB.
     """
 
     seconds: float
@@ -135,8 +135,8 @@ class Look:
     python: int
 
 
-def look(began: float, phase: str, lake: Lake, sent: int, process: int) -> Look:
-    """Read the logs of the tables, and the memory of a process and of its children."""
+def sample(began: float, phase: str, lake: Lake, sent: int, process: int) -> Sample:
+    """Read lag from the tables' logs, and the memory of a process with its children."""
     bronze, silver = lake.bronze("clickstream"), lake.silver("clickstream")
     last = last_commit(bronze)
     taken = total(last.note.get("offsets", {})) if last else 0
@@ -146,35 +146,37 @@ def look(began: float, phase: str, lake: Lake, sent: int, process: int) -> Look:
     for_gold = rows_between(silver, min(reached)) if reached else 0
     memory = _memory(process)
     seconds = round(time.monotonic() - began, 1)
-    return Look(seconds, phase, sent - taken, for_silver + for_gold, *memory)
+    return Sample(seconds, phase, sent - taken, for_silver + for_gold, *memory)
 
 
 def _memory(process: int) -> tuple[int, int]:
-    """Add up resident memory in MB: of Java, and of what is not Java."""
+    """Sum up resident memory in MB, of Java and of other processes."""
     parents: dict[int, int] = {}
     sizes: dict[int, int] = {}
     java: set[int] = set()
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            told = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
+            fields = dict(
+                line.split(":", 1) for line in (folder / "status").read_text().splitlines()
+            )
         except (OSError, ValueError):
             continue
         number = int(folder.name)
-        parents[number] = int(told["PPid"])
-        sizes[number] = int(told.get("VmRSS", "0 kB").split()[0]) // 1024
-        if told["Name"].strip() == "java":
+        parents[number] = int(fields["PPid"])
+        sizes[number] = int(fields.get("VmRSS", "0 kB").split()[0]) // 1024
+        if fields["Name"].strip() == "java":
             java.add(number)
-    ours = {process}
-    while more := {n for n, parent in parents.items() if parent in ours} - ours:
-        ours |= more
-    # A JVM that starts a command is there twice for a moment, in the same memory.
-    counted = {n for n in ours & sizes.keys() if parents[n] not in java}
+    tree = {process}
+    while more := {n for n, parent in parents.items() if parent in tree} - tree:
+        tree |= more
+    # A JVM that forks a command appears twice for a moment, with the same memory.
+    counted = {n for n in tree & sizes.keys() if parents[n] not in java}
     return sum(sizes[n] for n in counted & java), sum(sizes[n] for n in counted - java)
 
 
 @contextmanager
 def running(folder: Path, source: str, interval: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the pipeline until the block ends; its words go to a file."""
+    """Run the pipeline until the block ends, with its output in a file."""
     arguments = ["run", "clickstream", "--source", source, "--trigger", interval]
     with (folder / "run.log").open("wb") as log:
         process = subprocess.Popen(
@@ -194,21 +196,21 @@ def running(folder: Path, source: str, interval: str) -> Iterator[subprocess.Pop
                 process.wait()
 
 
-def play(folder: Path, told: argparse.Namespace) -> dict[str, Any]:
-    """Let the stream flow and burst, and give what was seen."""
+def play(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Send the calm, burst and after phases, and return the results."""
     broker = up(folder / "kafka", 0)
     try:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
         admin.create_topics([NewTopic("clicks", _PARTITIONS, 1)])["clicks"].result(30)
-        stream = Stream(broker.bootstrap, "clicks", told.rate)
+        stream = Stream(broker.bootstrap, "clicks", options.rate)
         lake = Lake(folder / "lake")
         source = f"kafka://{broker.bootstrap}/clicks"
-        with running(folder, source, told.interval) as process:
-            with stream.flowing():
-                looks, status = _watch(folder, lake, stream, process, told)
-            # What came last is taken, too.
-            _until(lambda: look(0, "", lake, stream.sent, process.pid).lag == 0, process, 60)
-        return _result(folder, lake, stream, looks, status, told)
+        with running(folder, source, options.interval) as process:
+            with stream.sending():
+                samples, status = _watch(folder, lake, stream, process, options)
+            # Until the last records are read, too.
+            _until(lambda: sample(0, "", lake, stream.sent, process.pid).lag == 0, process, 60)
+        return _result(folder, lake, stream, samples, status, options)
     finally:
         down(folder / "kafka")
 
@@ -218,26 +220,26 @@ def _watch(
     lake: Lake,
     stream: Stream,
     process: subprocess.Popen[bytes],
-    told: argparse.Namespace,
-) -> tuple[list[Look], dict[str, Any]]:
+    options: argparse.Namespace,
+) -> tuple[list[Sample], dict[str, Any]]:
     totals = lake.gold("product_totals")
     _until(lambda: (last := last_commit(totals)) is not None and last.batch >= 2, process, _STARTS)
-    looks: list[Look] = []
+    samples: list[Sample] = []
     began = time.monotonic()
     status: dict[str, Any] = {}
     phases = [
-        ("calm", told.rate, told.calm),
-        ("burst", told.rate * told.times, told.burst),
-        ("after", told.rate, told.patience),
+        ("calm", options.rate, options.calm),
+        ("burst", options.rate * options.times, options.burst),
+        ("after", options.rate, options.patience),
     ]
     for phase, rate, seconds in phases:
         stream.rate = rate
-        ends = time.monotonic() + seconds
-        while time.monotonic() < ends:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
             if process.poll() is not None:
-                raise SystemExit("the run ended: see its log")
-            looks.append(look(began, phase, lake, stream.sent, process.pid))
-            if phase == "after" and _is_calm(looks, told):
+                raise SystemExit("the run exited: see its log")
+            samples.append(sample(began, phase, lake, stream.sent, process.pid))
+            if phase == "after" and _is_calm(samples, options):
                 break
             time.sleep(1)
         if phase == "burst":
@@ -246,23 +248,23 @@ def _watch(
                 load_environment(root=str(lake.root)),
             )
             status = read_status(lake, pipeline).to_json()["source"]
-    return looks, status
+    return samples, status
 
 
-def _is_calm(looks: list[Look], told: argparse.Namespace) -> bool:
-    """Tell whether ten looks after the burst saw no more than the calm did, or than is usual."""
-    before = [one for one in looks if one.phase == "calm"]
-    lag = max(told.rate * _USUAL_LAG, *(one.lag for one in before))
-    pending = max(told.rate * _USUAL_PENDING, *(one.pending for one in before))
-    lately = [one for one in looks if one.phase == "after"][-10:]
-    return len(lately) == 10 and all(one.lag <= lag and one.pending <= pending for one in lately)
+def _is_calm(samples: list[Sample], options: argparse.Namespace) -> bool:
+    """Return whether the last ten samples are within the calm phase's or the normal backlog."""
+    before = [each for each in samples if each.phase == "calm"]
+    lag = max(options.rate * _USUAL_LAG, *(each.lag for each in before))
+    pending = max(options.rate * _USUAL_PENDING, *(each.pending for each in before))
+    latest = [each for each in samples if each.phase == "after"][-10:]
+    return len(latest) == 10 and all(each.lag <= lag and each.pending <= pending for each in latest)
 
 
 def _until(done: Any, process: subprocess.Popen[bytes], seconds: float) -> None:
-    ends = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds
     while not done():
-        if process.poll() is not None or time.monotonic() > ends:
-            raise SystemExit("the run does not get there: see its log")
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise SystemExit("the run exited or timed out: see its log")
         time.sleep(0.5)
 
 
@@ -270,13 +272,13 @@ def _result(
     folder: Path,
     lake: Lake,
     stream: Stream,
-    looks: list[Look],
+    samples: list[Sample],
     status: dict[str, Any],
-    told: argparse.Namespace,
+    options: argparse.Namespace,
 ) -> dict[str, Any]:
-    words = (folder / "run.log").read_text(encoding="utf-8")
+    output = (folder / "run.log").read_text(encoding="utf-8")
     batches: dict[str, list[float]] = {"bronze": [], "silver": [], "gold": []}
-    for hop, rows, rate in _BATCH.findall(words):
+    for hop, rows, rate in _BATCH.findall(output):
         if rate != "0":
             batches[hop].append(int(rows.replace(",", "")) / int(rate.replace(",", "")))
     payloads = ask(lake, "SELECT payload FROM bronze.clickstream").rows
@@ -285,45 +287,46 @@ def _result(
         str(folder / "conf" / "pipelines" / "clickstream.yml"),
         load_environment(root=str(lake.root)),
     )
-    books = read_ledger(lake, pipeline).to_json()
+    ledger = read_ledger(lake, pipeline).to_json()
     memory = {
-        phase: max(one.java + one.python for one in looks if one.phase == phase)
+        phase: max(each.java + each.python for each in samples if each.phase == phase)
         for phase in ("calm", "burst", "after")
     }
     grown = max(memory.values()) / memory["calm"]
     problems = {
-        "events are missing or doubled": found != Counter(f"e{n}" for n in range(stream.sent)),
-        "the books do not balance": not books["balanced"],
-        "the lag stayed": not _is_calm(looks, told),
-        f"memory grew {grown:.2f} times": grown > told.memory,
+        "events are missing or duplicated": found != Counter(f"e{n}" for n in range(stream.sent)),
+        "the ledger does not balance": not ledger["balanced"],
+        "the lag stayed high": not _is_calm(samples, options),
+        f"memory grew {grown:.2f} times": grown > options.memory,
     }
     return {
         "events": stream.sent,
-        "burst_events": int(told.rate * told.times * told.burst),
-        "largest_lag": max(one.lag for one in looks),
-        "largest_pending": max(one.pending for one in looks),
+        "burst_events": int(options.rate * options.times * options.burst),
+        "largest_lag": max(each.lag for each in samples),
+        "largest_pending": max(each.pending for each in samples),
         "caught_up_seconds": round(
-            looks[-10].seconds - max(one.seconds for one in looks if one.phase == "burst"), 1
+            samples[-10].seconds - max(each.seconds for each in samples if each.phase == "burst"), 1
         ),
         "batch_seconds": {
             hop: {"median": round(median(took), 2), "longest": round(max(took), 2)}
             for hop, took in batches.items()
         },
-        "limits": re.findall(r"(?:bronze|silver|gold) +limit .*", words),
+        "limits": re.findall(r"(?:bronze|silver|gold) +limit .*", output),
         "memory_mb": memory,
         "memory_grew": round(grown, 2),
         "status_at_the_end_of_the_burst": status,
         "lag": [
-            [one.seconds, one.phase, one.lag, one.pending, one.java + one.python] for one in looks
+            [each.seconds, each.phase, each.lag, each.pending, each.java + each.python]
+            for each in samples
         ],
         "problems": [problem for problem, is_so in problems.items() if is_so],
     }
 
 
 def _conf(folder: Path, heap: str) -> None:
-    """Give the run a small heap, all of it from the start.
+    """Write the run's configuration, with a small heap that is allocated at the start.
 
-    A heap that grows as it is first used would look like a backlog that is kept.
+    A heap that grows on first use would look like a backlog kept in memory.
     """
     shutil.copytree(find_file("clickstream", "pipeline").parents[1], folder / "conf")
     definition = folder / "conf" / "pipelines" / "clickstream.yml"
@@ -340,29 +343,31 @@ def _conf(folder: Path, heap: str) -> None:
 
 
 def main() -> None:
-    """Play a burst and judge it."""
+    """Run a burst and check the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rate", type=float, default=40, help="events a second")
-    parser.add_argument("--times", type=float, default=50, help="the burst's multiple of it")
+    parser.add_argument("--times", type=float, default=50, help="factor of the burst")
     parser.add_argument("--calm", type=float, default=60, help="seconds before the burst")
-    parser.add_argument("--burst", type=float, default=30, help="seconds of it")
-    parser.add_argument("--patience", type=float, default=150, help="seconds to catch up in")
+    parser.add_argument("--burst", type=float, default=30, help="seconds of the burst")
+    parser.add_argument("--patience", type=float, default=150, help="seconds allowed to catch up")
     parser.add_argument("--interval", default="2 seconds")
     parser.add_argument("--heap", default="1g")
-    parser.add_argument("--memory", type=float, default=1.3, help="how much it may grow")
+    parser.add_argument(
+        "--memory", type=float, default=1.3, help="largest allowed growth of memory, as a factor"
+    )
     parser.add_argument("--json", action="store_true")
-    told = parser.parse_args()
+    options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="tidelake-burst-"))
     try:
-        _conf(folder, told.heap)
-        result = play(folder, told)
+        _conf(folder, options.heap)
+        result = play(folder, options)
     except BaseException:
         log = folder / "run.log"
         print(log.read_text()[-3000:] if log.exists() else "", file=sys.stderr)
         raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    if told.json:
+    if options.json:
         print(json.dumps(result))
     else:
         _print(result)

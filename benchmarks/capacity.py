@@ -1,7 +1,7 @@
-"""Compute from measured coefficients what a cluster needs, and write docs/capacity.md.
+"""Compute the resources of a cluster from measured coefficients, and generate docs/capacity.md.
 
-The text around the tables is written by hand in benchmarks/notes/capacity.md; the formulas there
-are those of this module. The coefficients are measured by ``python -m benchmarks.coefficients``.
+The text around the tables is hand-written in benchmarks/notes/capacity.md; its formulas are those
+of this module. ``python -m benchmarks.coefficients`` measures the coefficients.
 
 Usage: python -m benchmarks.capacity [--reports build/bench] [--docs docs]
 """
@@ -23,27 +23,27 @@ from benchmarks.svg import short
 from tidelake.delta.tables import HOPS
 
 _DAY = 86_400
-# What a slot should be busy at most, so that a backlog can be caught up with.
+# Highest planned utilization of a slot; the rest is for catching up with a backlog.
 _USE = 0.6
-# What a compacted file holds, and what one Kafka partition carries without effort.
+# Bytes of a compacted file, and bytes a second that one Kafka partition carries easily.
 _FILE_BYTES, _PARTITION_BYTES = 128 << 20, 4 << 20
-# Comparing one id with a batch's, where ids are read as a column: a scan and a hash.
+# CPU time to compare one stored id with a batch: scan of a column and a hash.
 _US_AN_ID = 0.03
 _SLOT_GB = 2.0
 
 
 @dataclass(frozen=True)
 class Coefficients:
-    """What was measured.
+    """Measured coefficients.
 
     Attributes:
-        fixed: Seconds of a trigger without rows, by hop: what it takes however few rows come.
-        fixed_cores: Seconds of cores of the same.
-        us: Microseconds of a core a row, by hop.
-        stored: Bytes a row of bronze and silver, and of gold a row.
-        rows: Rows of silver and gold that an event makes.
-        payload: Bytes of an event.
-        us_an_id: Microseconds of a core an id that deduplication compares with.
+        fixed: Seconds of a trigger without rows, by hop.
+        fixed_cores: CPU seconds of the same.
+        us: CPU microseconds a row, by hop.
+        stored: Bytes a row, by layer.
+        rows: Stored rows an event, by layer.
+        payload: Bytes an event.
+        us_an_id: CPU microseconds for each id that deduplication compares.
     """
 
     fixed: Mapping[str, float]
@@ -56,7 +56,7 @@ class Coefficients:
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Coefficients:
-        """Take them from a report."""
+        """Read them from a report of ``benchmarks.coefficients``."""
         hops, tables = found["hops"], found["tables"]
         return cls(
             fixed={hop: hops[hop]["fixed_seconds"] for hop in HOPS},
@@ -70,12 +70,12 @@ class Coefficients:
 
 @dataclass(frozen=True)
 class Load:
-    """What a pipeline is to take.
+    """The load of a pipeline.
 
     Attributes:
         rate: Events a second.
         interval: Seconds between batches.
-        ttl_hours: How far back deduplication looks.
+        ttl_hours: The TTL of deduplication.
     """
 
     rate: int
@@ -85,26 +85,26 @@ class Load:
 
 @dataclass(frozen=True)
 class Need:
-    """What a load needs.
+    """The resources for a load.
 
     Attributes:
-        row_cores: Cores that work on rows all the time.
-        id_cores: Cores that compare ids all the time.
-        plan_cores: Cores that plan and commit all the time.
-        slots: Cores to have.
-        shortest: Seconds of the shortest interval that these slots keep up with.
-        partitions: Of the topic.
-        ids: Within the TTL.
-        id_gb: That they take as 16 bytes each.
-        memory_gb: Of all executors.
-        bronze_gb: A day.
-        silver_gb: A day.
-        gold_rows: A day.
-        commits: A day and table.
-        files: A day, of bronze and silver, before they are put together.
-        compacted: The same afterwards.
-        core_hours: A day.
-        core_hours_a_billion: For a billion events.
+        row_cores: Average number of cores busy with rows.
+        id_cores: Average number of cores busy comparing ids.
+        plan_cores: Average number of cores busy planning and committing.
+        slots: Slots to provision.
+        shortest: Shortest interval in seconds at which these slots keep up.
+        partitions: Partitions of the topic.
+        ids: Ids within the TTL.
+        id_gb: Gigabytes of these ids at 16 bytes each.
+        memory_gb: Memory of all executors.
+        bronze_gb: Gigabytes of bronze a day.
+        silver_gb: Gigabytes of silver a day.
+        gold_rows: Rows of gold a day.
+        commits: Commits a day and table.
+        files: Files of bronze and silver a day, before compaction.
+        compacted: The same after compaction.
+        core_hours: Core-hours a day.
+        core_hours_a_billion: Core-hours for a billion events.
     """
 
     row_cores: float
@@ -126,18 +126,18 @@ class Need:
     core_hours_a_billion: float
 
 
-def needed(load: Load, found: Coefficients) -> Need:
-    """Apply the formulas of the page."""
+def needed(load: Load, coefficients: Coefficients) -> Need:
+    """Apply the page's formulas to a load."""
     rate, interval = load.rate, load.interval
-    row_cores = rate * sum(found.us.values()) / 1e6
-    ids = rate * found.rows["silver"] * load.ttl_hours * 3_600
-    id_cores = ids * found.us_an_id / 1e6 / interval
-    plan_cores = sum(found.fixed_cores.values()) / interval
+    row_cores = rate * sum(coefficients.us.values()) / 1e6
+    ids = rate * coefficients.rows["silver"] * load.ttl_hours * 3_600
+    id_cores = ids * coefficients.us_an_id / 1e6 / interval
+    plan_cores = sum(coefficients.fixed_cores.values()) / interval
     slots = max(2, math.ceil((row_cores + id_cores + plan_cores) / _USE))
-    # What is fixed has to fit into the time that rows leave.
-    shortest = max(found.fixed.values()) / (1 - (row_cores + id_cores) / slots)
-    bronze = rate * found.stored["bronze"] * _DAY
-    silver = rate * found.rows["silver"] * found.stored["silver"] * _DAY
+    # The fixed time must fit into what the rows leave of the interval.
+    shortest = max(coefficients.fixed.values()) / (1 - (row_cores + id_cores) / slots)
+    bronze = rate * coefficients.stored["bronze"] * _DAY
+    silver = rate * coefficients.rows["silver"] * coefficients.stored["silver"] * _DAY
     commits = _DAY // interval
     return Need(
         row_cores=row_cores,
@@ -145,13 +145,13 @@ def needed(load: Load, found: Coefficients) -> Need:
         plan_cores=plan_cores,
         slots=slots,
         shortest=shortest,
-        partitions=max(slots, math.ceil(rate * found.payload / _PARTITION_BYTES)),
+        partitions=max(slots, math.ceil(rate * coefficients.payload / _PARTITION_BYTES)),
         ids=ids,
         id_gb=ids * 16 / 1e9,
         memory_gb=slots * _SLOT_GB,
         bronze_gb=bronze / 1e9,
         silver_gb=silver / 1e9,
-        gold_rows=rate * found.rows["gold"] * _DAY,
+        gold_rows=rate * coefficients.rows["gold"] * _DAY,
         commits=commits,
         files=2 * commits * slots,
         compacted=(bronze + silver) / _FILE_BYTES,
@@ -161,10 +161,10 @@ def needed(load: Load, found: Coefficients) -> Need:
 
 
 _LINES: tuple[tuple[str, str], ...] = (
-    ("cores that work on rows", "row_cores"),
-    ("cores that compare ids", "id_cores"),
-    ("cores that plan and commit", "plan_cores"),
-    ("**slots to have**, 60 % busy", "slots"),
+    ("cores for rows", "row_cores"),
+    ("cores for comparing ids", "id_cores"),
+    ("cores for planning and commits", "plan_cores"),
+    ("**slots**, 60 % busy", "slots"),
     ("shortest interval that keeps up, s", "shortest"),
     ("partitions of the topic", "partitions"),
     ("ids within the TTL, millions", "ids"),
@@ -175,7 +175,7 @@ _LINES: tuple[tuple[str, str], ...] = (
     ("rows of gold, millions a day", "gold_rows"),
     ("commits a day and table", "commits"),
     ("files a day, before compaction", "files"),
-    ("files a day, after it", "compacted"),
+    ("files a day, after compaction", "compacted"),
     ("**core-hours a day**", "core_hours"),
     ("core-hours a billion events", "core_hours_a_billion"),
 )
@@ -190,19 +190,19 @@ LOADS = (
 )
 
 
-def needs_table(loads: Sequence[Load], found: Coefficients) -> str:
-    """Write a column for each load."""
-    needs = [needed(load, found) for load in loads]
+def needs_table(loads: Sequence[Load], coefficients: Coefficients) -> str:
+    """Return a table with a column for each load."""
+    needs = [needed(load, coefficients) for load in loads]
     heads = [f"{load.rate:,}/s, {load.interval} s, {load.ttl_hours} h" for load in loads]
     rows = []
-    for words, name in _LINES:
-        values = [float(getattr(one, name)) / (1e6 if name in _MILLIONS else 1) for one in needs]
-        rows.append([words, *(short(value) for value in values)])
+    for label, name in _LINES:
+        values = [float(getattr(need, name)) / (1e6 if name in _MILLIONS else 1) for need in needs]
+        rows.append([label, *(short(value) for value in values)])
     return _table(["events a second, interval, TTL", *heads], rows)
 
 
 def inputs_table(found: Mapping[str, Any]) -> str:
-    """Write what was measured of each hop and layer."""
+    """Return a table of the coefficients of each hop and layer."""
     heads = ["fixed s a batch", "core-s of it", "core-µs a row", "bytes a row", "rows an event"]
     rows = []
     for hop in HOPS:
@@ -215,10 +215,14 @@ def inputs_table(found: Mapping[str, Any]) -> str:
 
 
 def slots_table(found: Mapping[str, Any]) -> str:
-    """Write what slots make of a catch-up."""
+    """Return a table of catch-up times by number of slots."""
     rows = [
-        [slots, *(short(one[name]) for name in (*HOPS, "all")), f"{one['events_per_second']:,}"]
-        for slots, one in found["slots"].items()
+        [
+            slots,
+            *(short(seconds[name]) for name in (*HOPS, "all")),
+            f"{seconds['events_per_second']:,}",
+        ]
+        for slots, seconds in found["slots"].items()
     ]
     return _table(["slots", *(f"{hop}, s" for hop in HOPS), "all, s", "events/s"], rows)
 
@@ -230,9 +234,9 @@ def _table(heads: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def page(text: str, found: Mapping[str, Any], slots: Mapping[str, Any] | None) -> str:
-    """Put the tables into the text."""
+    """Replace the placeholders in the text."""
     here = found["machine"]
-    parts = {
+    values = {
         "inputs": inputs_table(found),
         "needs": needs_table(LOADS, Coefficients.of(found)),
         "slots": slots_table(slots) if slots else "Not measured in this run.",
@@ -243,25 +247,25 @@ def page(text: str, found: Mapping[str, Any], slots: Mapping[str, Any] | None) -
         "machine": f"{here['cores']} cores, {here['memory_gb']:g} GB, commit `{here['commit']}`, "
         f"{here['at'][:10]}",
     }
-    for name, told in parts.items():
-        text = text.replace("{{ " + name + " }}", told)
+    for name, value in values.items():
+        text = text.replace("{{ " + name + " }}", value)
     return text
 
 
 def main() -> None:
-    """Write the page, and keep the coefficients beside it."""
+    """Generate the page, and copy the coefficients into the docs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--reports", type=Path, default=REPORTS)
     parser.add_argument("--docs", type=Path, default=HERE.parent / "docs")
-    told = parser.parse_args()
-    file, slots = told.reports / "coefficients.json", told.reports / "slots.json"
+    options = parser.parse_args()
+    file, slots = options.reports / "coefficients.json", options.reports / "slots.json"
     found = json.loads(file.read_text(encoding="utf-8"))
     measured = json.loads(slots.read_text(encoding="utf-8")) if slots.is_file() else None
     text = (HERE / "notes" / "capacity.md").read_text(encoding="utf-8")
-    (told.docs / "benchmarks").mkdir(exist_ok=True)
-    shutil.copyfile(file, told.docs / "benchmarks" / file.name)
-    (told.docs / "capacity.md").write_text(page(text, found, measured), encoding="utf-8")
-    say(f"wrote {told.docs / 'capacity.md'}")
+    (options.docs / "benchmarks").mkdir(exist_ok=True)
+    shutil.copyfile(file, options.docs / "benchmarks" / file.name)
+    (options.docs / "capacity.md").write_text(page(text, found, measured), encoding="utf-8")
+    say(f"wrote {options.docs / 'capacity.md'}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The clickstream as rows use it: the reference pipeline with some of its gold tables."""
+"""Clickstream input for the benchmarks: the reference pipeline with some of its gold tables."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from tidelake.config.places import find_file
 
 _BEGINS = datetime(2026, 1, 5, tzinfo=UTC)
 _ACTIONS = ("view", "view", "click", "add_to_cart", "purchase", "bot")
-# One by minute and visitor, one over all time: what dashboards ask for most.
+# One table by minute and visitor, one over all time: the usual inputs of dashboards.
 TWO = ("user_activity_1m", "product_totals")
 
 
 def definition(
     folder: Path, golds: Sequence[str] = TWO, source: Mapping[str, Any] | None = None
 ) -> Path:
-    """Write the pipeline with some gold tables, without dimensions and joins; give its file.
+    """Write the pipeline with some gold tables, without dimensions and joins; return its file.
 
     Args:
-        folder: Takes a ``conf`` folder.
-        golds: Which gold tables stay.
-        source: Instead of the file's; None where the command names one.
+        folder: Gets a ``conf`` folder.
+        golds: The gold tables to keep.
+        source: Replaces the source of the pipeline file; None if the command line names one.
     """
     conf = folder / "conf"
     shutil.copytree(find_file("clickstream", "pipeline").parents[1], conf)
@@ -47,13 +47,13 @@ def definition(
 
 
 def land(folder: Path, sizes: Sequence[int], *, users: int = 200, rate: float = 1.0) -> None:
-    """Write files of clicks in the order of their time, a fifth of them copies.
+    """Write files of clicks in order of event time, a fifth of them duplicates.
 
     Args:
-        folder: Takes the files; one is a batch.
+        folder: Gets the files, one for each batch.
         sizes: Events in each file.
-        users: How many visitors.
-        rate: Events in a second of event time.
+        users: Number of visitors.
+        rate: Events a second of event time.
     """
     chance, number = random.Random(12), 0
     recent: list[str] = []

@@ -1,8 +1,8 @@
-"""Measure what the model of capacity rests on: fixed seconds a batch, µs a row, bytes, files.
+"""Measure the coefficients of the capacity model: fixed seconds a batch, µs a row, bytes, files.
 
-The clickstream with two gold tables takes batches of several sizes, a file each, in one warm
-session. Of each hop and size the median trigger and the seconds of cores are kept; a batch of few
-rows tells what is fixed, and the difference to one of many what a row costs.
+The clickstream with two gold tables runs batches of two sizes, one file each, in one warm session.
+For each hop and size the median trigger and the CPU seconds are recorded. Small batches give the
+fixed cost, the difference to large ones the cost of a row.
 
 Usage: python -m benchmarks.coefficients [--sizes 1000 100000] [--batches 8 4] [--json FILE]
 """
@@ -34,7 +34,7 @@ from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.spark.session import build_session
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-# Of event time: a minute of a visitor holds several events, as it does where things go on.
+# Events a second of event time: several events for each visitor and minute.
 _RATE, _USERS = 1_000.0, 10_000
 _NAME, _PATIENCE = "clickstream", 10.0
 
@@ -45,15 +45,15 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs=2, default=(1_000, 100_000))
     parser.add_argument("--batches", type=int, nargs=2, default=(8, 4))
     parser.add_argument("--json", type=Path, default=REPORTS / "coefficients.json")
-    told = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tidelake-model-") as name:
-        found = measured(Path(name), tuple(told.sizes), tuple(told.batches))
-    told.json.parent.mkdir(parents=True, exist_ok=True)
-    told.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        found = measured(Path(name), tuple(options.sizes), tuple(options.batches))
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 def measured(folder: Path, sizes: tuple[int, int], batches: tuple[int, int]) -> dict[str, Any]:
-    """Run batches of both sizes, and work out the coefficients."""
+    """Run batches of both sizes, and compute the coefficients."""
     file = definition(folder)
     environment = load_environment("local", root=str(folder / "spark"))
     spark = build_session(environment)
@@ -103,15 +103,15 @@ def measured(folder: Path, sizes: tuple[int, int], batches: tuple[int, int]) -> 
     }
 
 
-class _Hears:
-    """Keeps the triggers of a run; the rest that a run tells is not wanted."""
+class _TriggerTimes:
+    """An observer that records trigger times and ignores everything else."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, list[float]] = {hop: [] for hop in HOPS}
-        self._listener = TriggerListener(self._hear)
+        self._listener = TriggerListener(self._record)
         self._sessions: list[SparkSession] = []
 
-    def _hear(self, trigger: TriggerProgress) -> None:
+    def _record(self, trigger: TriggerProgress) -> None:
         self.seconds[trigger.query.rpartition("-")[2]].append(trigger.seconds)
 
     def attach(self, session: SparkSession) -> None:
@@ -123,65 +123,65 @@ class _Hears:
             session.streams.removeListener(self._listener)
 
     def starts(self, hop: Hop, generation: str, limit: int | None) -> None:
-        """Is not wanted."""
+        """Ignored."""
 
     def closed(self, hop: Hop, batch: int, rows: int, seconds: float) -> None:
-        """Is not wanted."""
+        """Ignored."""
 
     def ends(self, hop: Hop) -> None:
-        """Is not wanted."""
+        """Ignored."""
 
     def failed(self, hop: Hop, error: Exception) -> None:
-        """Is not wanted."""
+        """Ignored."""
 
 
 def _played(spark: SparkSession, file: Path, landing: Path, root: Path) -> dict[str, Any]:
-    """Run all files through the hops, each file a batch."""
+    """Run all files through the hops, one file a batch."""
     environment = load_environment("local", root=str(root)).model_copy(
-        # One file of the table before is one batch.
+        # One file of the input table a batch.
         update={"limits": Limits(silver_bytes="1", gold_bytes="1")}
     )
     pipeline = load_pipeline(str(file), environment, source=str(landing))
     source = pipeline.source.model_copy(update={"max_files_per_trigger": 1})
     pipeline = pipeline.model_copy(update={"source": source})
-    lake, hears, files = Lake(root), _Hears(), len(list(landing.iterdir()))
+    lake, triggers, files = Lake(root), _TriggerTimes(), len(list(landing.iterdir()))
     cores: dict[str, float] = {}
-    hears.attach(spark)
+    triggers.attach(spark)
     try:
         for hop in HOPS:
-            run = Run(spark, pipeline, lake, environment, Progress(lambda _: None, hears))
+            run = Run(spark, pipeline, lake, environment, Progress(lambda _: None, triggers))
             before = _cores(spark)
             run_hops(run, [hop], parse_trigger(AVAILABLE_NOW))
             cores[hop] = round(_cores(spark) - before, 2)
-        ends = time.monotonic() + _PATIENCE
-        # Spark tells of a trigger a little after it.
-        while any(len(one) < files for one in hears.seconds.values()):
-            if time.monotonic() > ends:
-                raise SystemExit(f"batches are missing: {hears.seconds}")
+        deadline = time.monotonic() + _PATIENCE
+        # Spark reports a trigger some time after it.
+        while any(len(one) < files for one in triggers.seconds.values()):
+            if time.monotonic() > deadline:
+                raise SystemExit(f"batches are missing: {triggers.seconds}")
             time.sleep(0.1)
     finally:
-        hears.detach()
-    hops = {hop: {"seconds": hears.seconds[hop], "cores": cores[hop]} for hop in HOPS}
+        triggers.detach()
+    hops = {hop: {"seconds": triggers.seconds[hop], "cores": cores[hop]} for hop in HOPS}
     return {"hops": hops, "tables": {layer: _stored(lake, layer) for layer in HOPS}}
 
 
 def _cores(spark: SparkSession) -> float:
-    """Give the seconds of cores that this process and its JVM have used."""
+    """Return the CPU seconds of this process and its JVM."""
     jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]  # it runs
-    told = [Path(f"/proc/{pid}/stat").read_text() for pid in (os.getpid(), jvm)]
-    fields = [one.rpartition(")")[2].split() for one in told]
-    return sum(int(one[11]) + int(one[12]) for one in fields) / _TICKS
+    stats = [Path(f"/proc/{pid}/stat").read_text() for pid in (os.getpid(), jvm)]
+    fields = [stat.rpartition(")")[2].split() for stat in stats]
+    return sum(int(stat[11]) + int(stat[12]) for stat in fields) / _TICKS
 
 
 def _stored(lake: Lake, layer: Hop) -> dict[str, Any]:
-    """Sum up what the commits of a layer brought: rows, bytes, files."""
+    """Sum up rows, bytes and files of a layer's commits."""
     names = {"bronze": [lake.bronze(_NAME)], "silver": [lake.silver(_NAME)]}
     tables: list[Table] = names.get(layer) or [lake.gold(name) for name in TWO]
     added = [entry.added() for table in tables for entry in table.store.entries() if entry.added()]
-    rows = sum(one.rows for commit in added for one in commit)
+    rows = sum(file.rows for commit in added for file in commit)
     return {
         "rows": rows,
-        "bytes_a_row": sum(one.size for commit in added for one in commit) / rows,
+        "bytes_a_row": sum(file.size for commit in added for file in commit) / rows,
         "files_a_commit": round(sum(len(commit) for commit in added) / len(added), 1),
         "live_rows": sum(_live(lake, table) for table in tables),
     }
@@ -194,9 +194,9 @@ def _live(lake: Lake, table: Table) -> int:
 def _line(
     small: dict[str, Any], large: dict[str, Any], sizes: tuple[int, int], batches: tuple[int, int]
 ) -> dict[str, float]:
-    """Put a line through both sizes: what is fixed, and what a row adds."""
-    # The first batch of a query opens it.
-    low, high = (median(one["seconds"][1:]) for one in (small, large))
+    """Fit a line through both sizes: fixed cost, and cost of a row."""
+    # The first batch of a query includes its start.
+    low, high = (median(size["seconds"][1:]) for size in (small, large))
     more = (high - low) / (sizes[1] - sizes[0])
     used_low, used_high = small["cores"] / batches[0], large["cores"] / batches[1]
     cores = (used_high - used_low) / (sizes[1] - sizes[0])

@@ -1,4 +1,4 @@
-"""What a cold run is held against: a process that starts Spark alone, and one by hand.
+"""What a cold run is compared with: a process that only starts Spark, and a hand-written program.
 
 Usage: python -m benchmarks.cold_sides start|by_hand LANDING ROOT
 """
@@ -30,19 +30,19 @@ _SCHEMA = T.StructType(
 
 
 def start(spark: SparkSession, landing: Path, root: Path) -> None:
-    """Write and read one small Delta table: what Spark itself needs before it is there."""
+    """Write and read one small Delta table: the minimum for a started session."""
     del landing
-    place = str(root / "table")
-    spark.range(10).write.format("delta").save(place)
-    spark.read.format("delta").load(place).count()
+    path = str(root / "table")
+    spark.range(10).write.format("delta").save(path)
+    spark.read.format("delta").load(path).count()
 
 
 def by_hand(spark: SparkSession, landing: Path, root: Path) -> None:
-    """Fill the same tables by three streams, each until its source is exhausted."""
+    """Fill the same tables with three streams, each until its source is exhausted."""
     bronze, silver = str(root / "bronze"), str(root / "silver")
     lines = spark.readStream.text(str(landing))
-    _run(root, "bronze", lines.withColumn("ingested_at", F.current_timestamp()), _appended(bronze))
-    _empty(
+    _run(root, "bronze", lines.withColumn("ingested_at", F.current_timestamp()), _append_to(bronze))
+    _create_empty(
         spark,
         silver,
         "event_id STRING, user_id STRING, event_time TIMESTAMP, action STRING, "
@@ -51,24 +51,24 @@ def by_hand(spark: SparkSession, landing: Path, root: Path) -> None:
     stored = spark.readStream.format("delta").load(bronze)
     events = stored.select(F.from_json("value", _SCHEMA).alias("e")).select("e.*")
     kept = events.where("event_id IS NOT NULL AND event_time IS NOT NULL AND action IS NOT NULL")
-    _run(root, "silver", kept.withColumn("action", F.lower("action")), _deduplicated(silver))
+    _run(root, "silver", kept.withColumn("action", F.lower("action")), _deduplicate_into(silver))
     clean = spark.readStream.format("delta").load(silver)
     minutes, products = (
         str(root / "gold" / "user_activity_1m"),
         str(root / "gold" / "product_totals"),
     )
-    _empty(
+    _create_empty(
         spark,
         minutes,
         "window_start TIMESTAMP, user_id STRING, events BIGINT, clicks BIGINT, "
         "total_value DECIMAL(38,2)",
     )
-    _empty(
+    _create_empty(
         spark,
         products,
         "product_id STRING, events BIGINT, revenue DECIMAL(38,2), cheapest DECIMAL(18,2)",
     )
-    _run(root, "gold", clean, _aggregated(minutes, products))
+    _run(root, "gold", clean, _aggregate_into(minutes, products))
 
 
 def _run(root: Path, hop: str, rows: DataFrame, write: Callable[[DataFrame, int], None]) -> None:
@@ -77,20 +77,20 @@ def _run(root: Path, hop: str, rows: DataFrame, write: Callable[[DataFrame, int]
     query.awaitTermination()
 
 
-def _empty(spark: SparkSession, place: str, columns: str) -> None:
-    spark.createDataFrame([], columns).write.format("delta").save(place)
+def _create_empty(spark: SparkSession, path: str, columns: str) -> None:
+    spark.createDataFrame([], columns).write.format("delta").save(path)
 
 
-def _appended(place: str) -> Callable[[DataFrame, int], None]:
+def _append_to(path: str) -> Callable[[DataFrame, int], None]:
     def write(rows: DataFrame, batch: int) -> None:
-        rows.write.format("delta").mode("append").save(place)
+        rows.write.format("delta").mode("append").save(path)
 
     return write
 
 
-def _deduplicated(place: str) -> Callable[[DataFrame, int], None]:
+def _deduplicate_into(path: str) -> Callable[[DataFrame, int], None]:
     def write(rows: DataFrame, batch: int) -> None:
-        target = DeltaTable.forPath(rows.sparkSession, place).alias("t")
+        target = DeltaTable.forPath(rows.sparkSession, path).alias("t")
         first = rows.dropDuplicates(["event_id"]).alias("s")
         merge = target.merge(first, "t.event_id = s.event_id").whenNotMatchedInsertAll()
         merge.execute()
@@ -98,7 +98,7 @@ def _deduplicated(place: str) -> Callable[[DataFrame, int], None]:
     return write
 
 
-def _aggregated(minutes: str, products: str) -> Callable[[DataFrame, int], None]:
+def _aggregate_into(minutes: str, products: str) -> Callable[[DataFrame, int], None]:
     def write(rows: DataFrame, batch: int) -> None:
         spark = rows.sparkSession
         rows.persist()
@@ -140,15 +140,15 @@ def _aggregated(minutes: str, products: str) -> Callable[[DataFrame, int], None]
 
 
 def _merge(
-    spark: SparkSession, place: str, rows: DataFrame, on: str, changed: dict[str, str]
+    spark: SparkSession, path: str, rows: DataFrame, on: str, changed: dict[str, str]
 ) -> None:
-    target = DeltaTable.forPath(spark, place).alias("t")
+    target = DeltaTable.forPath(spark, path).alias("t")
     merge = target.merge(rows.alias("s"), on).whenMatchedUpdate(set=changed)  # type: ignore[arg-type]  # dicts are invariant
     merge.whenNotMatchedInsertAll().execute()
 
 
 def main() -> None:
-    """Start the session that a run would have, and do one side's work."""
+    """Start the session of a run, and do the work of one side."""
     side, landing, root = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
     spark = build_session(load_environment("local", root=str(root)), brief=True)
     try:

@@ -1,6 +1,6 @@
-"""Run ``tidelake run`` with a clock at each of its steps; the report goes to a file as JSON.
+"""Run ``tidelake run`` and time each of its steps; write them to a file as JSON.
 
-Usage: python -m benchmarks.cold_steps FILE BEGAN run PIPELINE ...  (BEGAN as of time.time)
+Usage: python -m benchmarks.cold_steps FILE BEGAN run PIPELINE ...  (BEGAN: time.time at the start)
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ _AT = time.time
 
 
 class Steps:
-    """Seconds of each step, in the order in which steps ended."""
+    """Seconds of each step, in the order in which they ended."""
 
     def __init__(self, began: float) -> None:
-        """Begin with the process's own start."""
+        """Start with the start of the process."""
         self.spent: dict[str, float] = {}
         self._mark = began
 
     def ends(self, name: str) -> None:
-        """Give the time since the last step to this one."""
+        """Add the time since the last step to this one."""
         now = _AT()
         self.spent[name] = round(self.spent.get(name, 0.0) + now - self._mark, 3)
         self._mark = now
 
-    def around(self, place: Any, attribute: str, before: str, after: Callable[..., str]) -> None:
-        """Clock a function: what was before it is a step, and it is one itself."""
-        inner = getattr(place, attribute)
+    def around(self, owner: Any, attribute: str, before: str, after: Callable[..., str]) -> None:
+        """Replace a function by one that ends the step before it and counts itself as a step."""
+        inner = getattr(owner, attribute)
 
         def clocked(*arguments: Any, **named: Any) -> Any:
             self.ends(before)
@@ -40,26 +40,26 @@ class Steps:
             finally:
                 self.ends(after(*arguments))
 
-        setattr(place, attribute, clocked)
+        setattr(owner, attribute, clocked)
 
 
 def main() -> None:
-    """Run the command and write down its steps."""
-    file, began, *words = sys.argv[1:]
+    """Run the command and write its steps to the file."""
+    file, began, *arguments = sys.argv[1:]
     steps = Steps(float(began))
     from tidelake.cli import app  # noqa: PLC0415  is a step
     from tidelake.cli.exits import run_command  # noqa: PLC0415  likewise
 
     steps.ends("start Python, import the command line")
 
-    # Heavy: the command itself imports it after it looked at the definition.
+    # Heavy: the command itself imports it after reading the definition.
     from tidelake.spark import session  # noqa: PLC0415  is a step
 
     steps.ends("import what starts a session")
     steps.around(session, "build_session", "read the definition, look at the source", _of_session)
     inner = session.build_session
 
-    def then(*arguments: Any, **named: Any) -> Any:
+    def build_and_clock(*arguments: Any, **named: Any) -> Any:
         spark = inner(*arguments, **named)
         _clock_hops(steps)
         stop = spark.stop
@@ -72,8 +72,8 @@ def main() -> None:
         spark.stop = stopped  # type: ignore[method-assign]  # clocked
         return spark
 
-    session.build_session = then
-    code = run_command(app, words)
+    session.build_session = build_and_clock
+    code = run_command(app, arguments)
     steps.ends("end")
     Path(file).write_text(json.dumps(steps.spent) + "\n", encoding="utf-8")
     sys.exit(code)
@@ -92,10 +92,10 @@ def _clock_hops(steps: Steps) -> None:
     steps.around(
         *(runner, "_open", "between hops", lambda run, hop: f"{hop}: open and create tables")
     )
-    started, finish = runner._start_query, HopQuery.finish
+    start_query, finish = runner._start_query, HopQuery.finish
 
     def clocked(query: Any, trigger: Any) -> Any:
-        streaming = started(query, trigger)
+        streaming = start_query(query, trigger)
         steps.ends(f"{query.hop}: start the stream")
         return streaming
 
@@ -103,7 +103,6 @@ def _clock_hops(steps: Steps) -> None:
         finish(query, streaming)
         steps.ends(f"{query.hop}: its batch")
 
-    # What stands there now is called by these.
     runner._start_query, HopQuery.finish = clocked, finished  # type: ignore[method-assign, assignment]
     steps.around(runner, "_copy_books", "between hops", lambda *_: "copy the books")
     steps.around(runner, "_close_epoch", "between hops", lambda *_: "close an epoch")

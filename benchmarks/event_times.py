@@ -1,4 +1,4 @@
-"""Tell when each event of a stream reached each layer, by the logs of the tables alone."""
+"""Find when each event of a stream arrived in each layer, from the tables' logs alone."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tidelake.delta.tables import Lake, Table
 from tidelake.ledger.query import ask
 
 
-class Reached(NamedTuple):
-    """When an event was in each layer, in seconds of the clock.
+class Arrivals(NamedTuple):
+    """When an event arrived in each layer, in seconds since the epoch.
 
     Attributes:
         sent: Just before the producer took it.
-        bronze: When the commit of bronze that holds it was in the table's log.
-        silver: Likewise silver's.
-        gold: Likewise that of the last gold table whose input holds it.
+        bronze: When bronze's commit with the event was in the table's log.
+        silver: The same for silver.
+        gold: When the last gold table's commit that covers the event was in its log.
     """
 
     sent: float
@@ -29,74 +29,75 @@ class Reached(NamedTuple):
     gold: float
 
 
-def reached(
+def arrivals(
     lake: Lake, name: str, topic: str, sent: Sequence[float], partitions: int
-) -> dict[int, Reached]:
-    """Follow events that were sent in turns into the partitions of a topic.
+) -> dict[int, Arrivals]:
+    """Find the arrival times of events sent round-robin to the partitions of a topic.
 
     Args:
-        lake: Where the tables are.
-        name: The pipeline's.
-        topic: Where the events were sent to; nothing else was.
-        sent: When, by their numbers; an event's id is ``e`` and its number.
-        partitions: Event ``n`` went into partition ``n % partitions``.
+        lake: The lake with the tables.
+        name: Name of the pipeline.
+        topic: The topic, which holds only these events.
+        sent: When each event was sent, by its number; an event's id is ``e`` and its number.
+        partitions: Event ``n`` went to partition ``n % partitions``.
 
     Returns:
-        By number; without those that are not in all gold tables.
+        Arrival times by event number, without events that are not in all gold tables yet.
     """
     bronze, silver = lake.bronze(name), lake.silver(name)
     landed = _landed(bronze, topic, partitions)
-    of_batch = {one.batch: one for one in commits(silver)}
+    by_batch = {one.batch: one for one in commits(silver)}
     golds = [table for table in lake.existing() if table.name.startswith("gold.")]
-    covers = [_Covers(table) for table in golds]
+    coverage = [_Coverage(table) for table in golds]
     found = {}
-    at = {batch: _logged_at(silver, one) for batch, one in of_batch.items()}
+    in_silver = {batch: _logged_at(silver, one) for batch, one in by_batch.items()}
     in_gold = {
-        batch: _last(cover.when(one.version) for cover in covers) for batch, one in of_batch.items()
+        batch: _last(cover.when(one.version) for cover in coverage)
+        for batch, one in by_batch.items()
     }
     for event_id, batch in ask(lake, f"SELECT event_id, _batch FROM silver.{name}").rows:
         number = int(event_id[1:])
         gold = in_gold[batch]
-        arrived = landed[number % partitions].when(number // partitions)
-        if gold is not None and arrived is not None:
-            found[number] = Reached(sent[number], arrived, at[batch], gold)
+        in_bronze = landed[number % partitions].when(number // partitions)
+        if gold is not None and in_bronze is not None:
+            found[number] = Arrivals(sent[number], in_bronze, in_silver[batch], gold)
     return found
 
 
 class Steps:
-    """When a count that only grows passed a value."""
+    """When a growing count passed a value."""
 
     def __init__(self, steps: Iterable[tuple[int, float]]) -> None:
-        """Keep the count at the end of each step, and its moment."""
+        """Store (count at the end of the step, time) pairs in order."""
         self._steps = sorted(steps)
         self._ends = [end for end, _ in self._steps]
 
     def when(self, value: int) -> float | None:
-        """Give the moment of the first step whose end lies beyond a value."""
-        place = bisect_right(self._ends, value)
-        return self._steps[place][1] if place < len(self._steps) else None
+        """Return the time of the first step that ends beyond a value, or None."""
+        index = bisect_right(self._ends, value)
+        return self._steps[index][1] if index < len(self._steps) else None
 
 
-class _Covers(Steps):
-    """When a gold table had taken in a version of silver whole."""
+class _Coverage(Steps):
+    """When a gold table had read a version of silver completely."""
 
     def __init__(self, table: Table) -> None:
-        """Read the table's log."""
-        # A position within a version holds only a part of it: the version counts with the next.
+        """Read the commits from the table's log."""
+        # A position within a version covers only a part of it: the version counts with a later one.
         super().__init__(
-            (_whole(position(one, "silver")), _logged_at(table, one))
+            (_first_unread(position(one, "silver")), _logged_at(table, one))
             for one in commits(table)
             if one.batch >= 0
         )
 
 
-def _whole(at: tuple[int, int]) -> int:
-    """Give the version up to which, itself left out, a reader has taken all; one file a commit."""
-    return at[0] + 1 if at[1] >= 0 else at[0]
+def _first_unread(place: tuple[int, int]) -> int:
+    """Return the first version not yet read completely, with one file a commit."""
+    return place[0] + 1 if place[1] >= 0 else place[0]
 
 
 def _landed(bronze: Table, topic: str, partitions: int) -> list[Steps]:
-    """Give for each partition when bronze had its records."""
+    """Return for each partition when bronze had its records."""
     known = [(one.note["offsets"][topic], _logged_at(bronze, one)) for one in _batches(bronze)]
     return [
         Steps((int(offsets.get(str(number), 0)), at) for offsets, at in known)
@@ -109,7 +110,7 @@ def _batches(table: Table) -> list[Commit]:
 
 
 def _logged_at(table: Table, commit: Commit) -> float:
-    """Tell when a commit's file was written, which is when readers saw it."""
+    """Return when a commit's file was written, which makes it visible to readers."""
     file = Path(str(table.path)) / "_delta_log" / f"{commit.version:020d}.json"
     return file.stat().st_mtime
 

@@ -1,4 +1,4 @@
-"""What every row of the benchmarks shares: sides in turns, goals, and the report as JSON."""
+"""Shared by all benchmark rows: alternating rounds, goals, and the report as JSON."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Seconds = Mapping[str, Sequence[float]]
 
 @dataclass(frozen=True)
 class Goal:
-    """What a row asks for.
+    """A limit for one figure.
 
     Attributes:
-        what: The figure, in words.
-        limit: What it is held against.
-        at_least: Whether more is better.
+        what: Description of the figure.
+        limit: The least or largest value that meets the goal.
+        at_least: Whether the figure must be at least the limit; else at most.
         unit: Of figure and limit; ``x`` for a ratio.
     """
 
@@ -38,19 +38,19 @@ class Goal:
     unit: str = "x"
 
     def met_by(self, value: float) -> bool:
-        """Tell whether a figure is as good as asked."""
+        """Return whether a value meets the goal."""
         return value >= self.limit if self.at_least else value <= self.limit
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A figure and what it was to be.
+    """A measured figure and its goal.
 
     Attributes:
-        goal: What was asked.
-        value: The median.
-        low: The least of the repeats.
-        high: The largest of them.
+        goal: The goal.
+        value: Median of the rounds.
+        low: Least of the rounds.
+        high: Largest of the rounds.
     """
 
     goal: Goal
@@ -60,32 +60,32 @@ class Finding:
 
     @classmethod
     def of(cls, goal: Goal, values: Sequence[float]) -> Finding:
-        """Sum up the figures of the repeats."""
+        """Summarize the values of the rounds."""
         return cls(goal, statistics.median(values), min(values), max(values))
 
-    def told(self) -> str:
-        """Write it as one line."""
+    def line(self) -> str:
+        """Return the finding as one line of text."""
         sign = "≥" if self.goal.at_least else "≤"
         verdict = "met" if self.goal.met_by(self.value) else "NOT MET"
         return (
             f"{self.goal.what}: {self.value:,.2f} {self.goal.unit} "
-            f"({self.low:,.2f} to {self.high:,.2f}), asked {sign} {self.goal.limit:g}: {verdict}"
+            f"({self.low:,.2f} to {self.high:,.2f}), goal {sign} {self.goal.limit:g}: {verdict}"
         )
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a row's script found.
+    """The results of a row's script.
 
     Attributes:
-        row: As in ``P7``.
-        title: What is compared, in words.
-        findings: Its figures.
-        seconds: Of each side, one for each repeat.
-        checked: What was compared before times counted, and found identical.
-        setting: Sizes and settings, so that others can run it again.
-        details: More: ``durationMs``, metrics of a MERGE, times of stages. What stands under
-            ``plots`` is drawn: see :func:`lines` and :func:`spread`.
+        row: Name of the row, such as ``P7``.
+        title: Description of the comparison.
+        findings: The measured figures.
+        seconds: Seconds of each side, by round.
+        checked: Which outputs were compared and found equal.
+        setting: Sizes and settings needed to repeat the measurement.
+        details: More figures: ``durationMs``, metrics of a MERGE, times of stages. Entries under
+            ``plots`` are drawn: see :func:`lines` and :func:`spread`.
     """
 
     row: str
@@ -97,7 +97,7 @@ class Report:
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Write it for machines, with the machine and the commit."""
+        """Return the report as JSON, with the machine and the commit."""
         met = [finding.goal.met_by(finding.value) for finding in self.findings]
         findings = [
             {**asdict(finding), "met": one} for finding, one in zip(self.findings, met, strict=True)
@@ -118,12 +118,12 @@ class Report:
 def in_turns(
     sides: Mapping[str, Callable[[int], float]], repeats: int, *, warm_up: int = 1
 ) -> dict[str, list[float]]:
-    """Let sides run one after the other, round by round, the first to begin another each time.
+    """Run the sides in alternating rounds, each round starting with the next side.
 
     Args:
-        sides: Each takes the number of the round and gives the seconds that count.
-        repeats: The rounds that count.
-        warm_up: Rounds before them that do not.
+        sides: Called with the number of the round; return the seconds to count.
+        repeats: Number of counted rounds.
+        warm_up: Number of rounds before them that do not count.
     """
     spent: dict[str, list[float]] = {name: [] for name in sides}
     names = list(sides)
@@ -131,34 +131,34 @@ def in_turns(
         turn = number % len(names)
         for name in names[turn:] + names[:turn]:
             seconds = sides[name](number)
-            counts = "" if number >= warm_up else ", warming up"
-            say(f"round {number}, {name}: {seconds:.3f} s{counts}")
+            suffix = "" if number >= warm_up else ", warm-up"
+            say(f"round {number}, {name}: {seconds:.3f} s{suffix}")
             if number >= warm_up:
                 spent[name].append(seconds)
     return spent
 
 
 def ratios(over: Sequence[float], under: Sequence[float]) -> list[float]:
-    """Divide round by round, so that a machine that grows slower slows both sides."""
-    return [one / other for one, other in zip(over, under, strict=True)]
+    """Divide round by round, so that changes of the machine's speed affect both sides."""
+    return [above / below for above, below in zip(over, under, strict=True)]
 
 
 def lines(
     title: str, named: Mapping[str, Sequence[tuple[float, float]]], *, x: str, y: str
 ) -> dict[str, Any]:
-    """Describe a plot of series for a report's details: points of each line, words for the axes."""
+    """Describe a line plot for a report's details: points of each line, labels of the axes."""
     points = {name: [list(point) for point in line] for name, line in named.items()}
     return {"kind": "lines", "title": title, "x": x, "y": y, "lines": points}
 
 
 def spread(title: str, values: Sequence[float], *, x: str, fine: int = 8) -> dict[str, Any]:
-    """Describe how values are spread, as a histogram for a report's details.
+    """Describe a histogram with logarithmic buckets for a report's details.
 
     Args:
-        title: What is drawn.
-        values: Above 0.
-        x: What they are, with their unit.
-        fine: Buckets to a factor of ten.
+        title: Title of the plot.
+        values: Values above 0.
+        x: Label of the axis, with the unit.
+        fine: Buckets in a factor of ten.
     """
     counts = Counter(math.floor(math.log10(max(value, 1e-6)) * fine) for value in values)
     buckets = [
@@ -169,7 +169,7 @@ def spread(title: str, values: Sequence[float], *, x: str, fine: int = 8) -> dic
 
 
 def quantiles(values: Sequence[float]) -> dict[str, float]:
-    """Give the usual ones by name; the largest is ``max``."""
+    """Return the usual quantiles by name; the largest value is ``max``."""
     ordered = sorted(values)
     wanted = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
     last = len(ordered) - 1
@@ -180,15 +180,15 @@ def quantiles(values: Sequence[float]) -> dict[str, float]:
 
 
 def arguments(about: str | None) -> argparse.ArgumentParser:
-    """Give the options that every row's script has."""
+    """Return a parser with the options of every row's script."""
     parser = argparse.ArgumentParser(description=about)
-    parser.add_argument("--repeats", type=int, default=5, help="rounds that count")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where the report goes")
+    parser.add_argument("--repeats", type=int, default=5, help="counted rounds")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report to this file")
     return parser
 
 
 def end_in_order() -> None:
-    """Let a request to end close what was started: brokers and runs have groups of their own."""
+    """Exit on SIGTERM, so that brokers and runs (with their own process groups) are stopped."""
 
     def ask(number: int, _: object) -> None:
         raise SystemExit(128 + number)
@@ -197,17 +197,17 @@ def end_in_order() -> None:
 
 
 def hand_in(report: Report, file: Path | None) -> None:
-    """Print a report, and keep it where a file was asked for."""
+    """Print a report, and write it to a file if one is given."""
     say(f"{report.row}: {report.title}")
     for finding in report.findings:
-        say(f"  {finding.told()}")
+        say(f"  {finding.line()}")
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(report.to_json(), indent=1) + "\n", encoding="utf-8")
 
 
 def machine() -> dict[str, Any]:
-    """Describe where and when it ran, and on which commit."""
+    """Return the machine, the time and the commit; ``+`` marks uncommitted changes."""
     commit, changed = _git("rev-parse", "--short=12", "HEAD"), _git("status", "--porcelain")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
@@ -221,7 +221,7 @@ def machine() -> dict[str, Any]:
 
 
 def say(line: str) -> None:
-    """Tell people how it goes; machines read the file."""
+    """Print progress to stderr."""
     print(line, file=sys.stderr, flush=True)
 
 

@@ -1,7 +1,7 @@
-"""P1: silver with deduplication, routing and its books, against a stateless copy of the same rows.
+"""P1: silver with deduplication, routing and ledger, against a stateless copy of the same rows.
 
-The copy is a stream that parses bronze with ``from_json`` and appends what it reads: no fate, no
-key, no rule, no books. It takes the same batches. Both read the same bronze in one warm session.
+The copy is a stream that parses bronze with ``from_json`` and appends the result, without fates,
+keys, rules or a ledger. Both sides read the same batches of the same bronze in one warm session.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ _EVENT = (
 
 @dataclass
 class Sides:
-    """Both sides over one prepared lake.
+    """Both sides on one prepared lake.
 
     Attributes:
         spark: The session.
-        base: The lake with its history in silver and the measured batches in bronze alone.
-        limit: What a batch takes, in bytes.
+        base: The lake: history in silver, the measured batches only in bronze.
+        limit: Bytes a batch reads.
         measured: The cuts of the measured batches.
-        first: Bronze's version from which on they are.
-        told: What Spark said of each round's batches, by side.
+        first: Bronze's version with the first of them.
+        progress: Spark's progress of each round's batches, by side.
     """
 
     spark: SparkSession
@@ -62,10 +62,10 @@ class Sides:
     limit: int
     measured: list[Cut]
     first: int
-    told: dict[str, list[list[dict[str, Any]]]] = field(default_factory=dict)
+    progress: dict[str, list[list[dict[str, Any]]]] = field(default_factory=dict)
 
     def silver(self, number: int) -> float:
-        """Time Tidelake's hop on a lake of its own."""
+        """Time Tidelake's hop on a copy of the lake."""
         root = self.base.parent / f"silver{number}"
         twin(self.base, root)
         run = context(self.spark, root, batch_bytes=self.limit, ttl=_TTL)
@@ -74,7 +74,7 @@ class Sides:
         began = time.monotonic()
         query = play(run)
         spent = time.monotonic() - began
-        self.told.setdefault("silver", []).append(durations(query))
+        self.progress.setdefault("silver", []).append(durations(query))
         if number == 0:
             for note in check_silver(run, self.measured, before.batch):
                 say(f"  searched {note.searched:,}, fates {dict(note.total())}")
@@ -99,27 +99,29 @@ class Sides:
         )
         query.awaitTermination()
         spent = time.monotonic() - began
-        self.told.setdefault("copy", []).append(durations(query))
-        assert len(self.told["copy"][-1]) == len(self.measured), self.told["copy"][-1]
+        self.progress.setdefault("copy", []).append(durations(query))
+        assert len(self.progress["copy"][-1]) == len(self.measured), self.progress["copy"][-1]
         if number == 0:
             self._check_copy(root / "table")
         shutil.rmtree(root)
         return spent
 
     def _check_copy(self, table: Path) -> None:
-        """What the copy holds is silver, once its copies and faults are taken out."""
+        """Assert that the copy without duplicates and faults equals silver."""
         rows = self.spark.read.format("delta").load(str(table))
         assert rows.count() == sum(cut.end - cut.first for cut in self.measured)
-        mine = rows.where("action IS NOT NULL AND coalesce(value, 0) >= 0")
-        mine = mine.where("event_date = DATE'2026-01-05'").dropDuplicates(["event_id"])
+        deduplicated = rows.where("action IS NOT NULL AND coalesce(value, 0) >= 0")
+        deduplicated = deduplicated.where("event_date = DATE'2026-01-05'").dropDuplicates(
+            ["event_id"]
+        )
         base = self.spark.read.format("delta").load(str(Lake(self.base).silver(NAME).path))
-        found = mark(mine.join(base.select("event_id"), on="event_id", how="left_anti"))
+        found = mark(deduplicated.join(base.select("event_id"), on="event_id", how="left_anti"))
         expected = mark(accepted(self.spark, self.measured))
-        assert found == expected, f"the copy leads to {found}, must lead to {expected}"
+        assert found == expected, f"the copy yields {found}, expected {expected}"
 
 
 def copied(bronze: DataFrame) -> DataFrame:
-    """Read each payload and select silver's columns, as far as a row alone gives them."""
+    """Parse each payload and select the silver columns that one row determines."""
     read = F.from_json(F.col("payload").cast("string"), _EVENT)
     rows = bronze.select("record_id", "ingested_at", read.alias("event"))
     return rows.select(
@@ -136,10 +138,10 @@ def copied(bronze: DataFrame) -> DataFrame:
 
 
 def main() -> None:
-    """Measure, and hand in what was found."""
+    """Measure, and write the report."""
     parser = arguments(__doc__)
-    parser.add_argument("--rows", type=int, default=500_000, help="of a batch")
-    parser.add_argument("--batches", type=int, default=2, help="that are measured")
+    parser.add_argument("--rows", type=int, default=500_000, help="rows a batch")
+    parser.add_argument("--batches", type=int, default=2, help="measured batches a round")
     parser.add_argument("--history", type=int, default=1_000_000, help="ids within the TTL")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -159,20 +161,20 @@ def main() -> None:
         "silver with deduplication, routing and ledger against a copy",
         [found],
         spent,
-        "silver's new rows are those that the stream's numbers give, and those of the copy "
-        "without copies and faults; the books add up",
+        "silver's new rows equal the expected events, and the rows of the copy without "
+        "duplicates and faults; the ledger balances",
         {
             **{name: getattr(options, name) for name in ("rows", "batches", "history")},
-            "copies": "one row in five, half of them of a row in the same batch",
+            "copies": "one row in five, half of them duplicate a row of the same batch",
             "batch_bytes": sides.limit,
         },
-        {"rows_per_s": speeds, "batches": sides.told},
+        {"rows_per_s": speeds, "batches": sides.progress},
     )
     hand_in(report, options.json)
 
 
 def prepare(spark: SparkSession, folder: Path, rows: int, batches: int, history: int) -> Sides:
-    """Fill silver with its history, and bronze with the batches behind it."""
+    """Fill silver with the history, and bronze with the batches after it."""
     base = folder / "base"
     filling = context(spark, base, batch_bytes=ALL, ttl=_TTL)
     create_bronze(filling)
@@ -188,7 +190,7 @@ def prepare(spark: SparkSession, folder: Path, rows: int, batches: int, history:
     for number, cut in enumerate(cuts):
         land(filling, parts + number, cut)
     limit = batch_limit(filling)
-    say(f"silver has a history of {history:,} rows; batches of {rows:,} rows, {limit:,} bytes")
+    say(f"silver holds {history:,} rows of history; batches of {rows:,} rows, {limit:,} bytes")
     return Sides(spark, base, limit, cuts, last.version + 1)
 
 

@@ -1,7 +1,7 @@
-"""P2: a small batch of silver with ten million accepted ids within the TTL, against ten thousand.
+"""P2: a small silver batch with ten million accepted ids within the TTL, against ten thousand.
 
-Two lakes differ in what silver remembers, and in nothing else: the copies in the batches come from
-all over it. The history is written as the hop would have left it, its small files put together.
+The two lakes differ only in these ids; the duplicates in the batches come from all of them. The
+history is written directly, as the hop would leave it after a compaction.
 """
 
 from __future__ import annotations
@@ -20,24 +20,28 @@ from benchmarks.silver_lake import (
     create_bronze,
     land,
     play,
-    remember,
+    append_history,
 )
 from benchmarks.silver_side import TTL, Side
 from tidelake.config import load_environment
 from tidelake.spark.session import build_session
 
 _GOAL = Goal("seconds of a batch with many ids over those with few", 1.3, at_least=False)
-# As many accepted rows as compaction leaves in a file.
+# Accepted rows in a file after compaction.
 _ROWS_A_FILE = 400_000
 
 
 def main() -> None:
-    """Measure, and hand in what was found."""
+    """Measure, and write the report."""
     parser = arguments(__doc__)
-    parser.add_argument("--rows", type=int, default=10_000, help="of a batch")
-    parser.add_argument("--batches", type=int, default=4, help="that are measured in a round")
-    parser.add_argument("--few", type=int, default=10_000, help="ids within the TTL on one side")
-    parser.add_argument("--many", type=int, default=10_000_000, help="and on the other")
+    parser.add_argument("--rows", type=int, default=10_000, help="rows a batch")
+    parser.add_argument("--batches", type=int, default=4, help="measured batches a round")
+    parser.add_argument(
+        "--few", type=int, default=10_000, help="ids within the TTL on the small side"
+    )
+    parser.add_argument(
+        "--many", type=int, default=10_000_000, help="ids within the TTL on the large side"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         spark = build_session(load_environment("local", root=f"{folder}/spark"))
@@ -56,20 +60,22 @@ def main() -> None:
         f"against {options.few:,}",
         [Finding.of(_GOAL, ratios(spent["many"], spent["few"]))],
         spent,
-        "silver's new rows are those that the stream's numbers give, on both sides; "
-        "the books add up",
+        "silver's new rows equal the expected events, on both sides; the ledger balances",
         {
             **{name: getattr(options, name) for name in ("rows", "batches", "few", "many")},
             "ttl": TTL,
-            "copies": "one row in five, half of them from anywhere in what silver remembers",
+            "copies": "one row in five, half of them duplicate a row from anywhere in the history",
         },
-        {name: {"searched": side.searched, "batches": side.told} for name, side in sides.items()},
+        {
+            name: {"searched": side.searched, "batches": side.progress}
+            for name, side in sides.items()
+        },
     )
     hand_in(report, options.json)
 
 
 def prepare(spark: SparkSession, base: Path, rows: int, batches: int, ids: int) -> Side:
-    """Let silver remember so many ids, the first batch's by itself."""
+    """Fill silver with ``ids`` accepted ids, those of the first batch through the hop."""
     run = context(spark, base, batch_bytes=ALL, ttl=TTL)
     create_bronze(run)
     first = min(rows, ids)
@@ -77,11 +83,11 @@ def prepare(spark: SparkSession, base: Path, rows: int, batches: int, ids: int) 
     play(run)
     if ids > first:
         files = max(1, ids // _ROWS_A_FILE)
-        remember(run, Cut(first, ids, together=rows), files=files)
+        append_history(run, Cut(first, ids, together=rows), files=files)
     cuts = [Cut(start, start + rows, reach=ids) for start in range(ids, ids + batches * rows, rows)]
     for number, cut in enumerate(cuts):
         land(run, number + 1, cut)
-    say(f"{base.name}: silver remembers {ids:,} ids")
+    say(f"{base.name}: silver holds {ids:,} ids")
     return Side(spark, base, batch_limit(run), cuts)
 
 

@@ -1,9 +1,9 @@
-"""P3: what a batch of gold costs when its tables are a hundred times larger.
+"""P3: the cost of a gold batch when its tables are a hundred times larger.
 
-Two roots hold one day of events in silver and gold, the larger one 99 more days before it. Then
-both take the same batches, in turns: two thousand events a batch in the order of time, one in a
-hundred of them up to a day late. The gold hop merges them into one-minute windows and into sessions
-of users.
+Two roots hold one day of events in silver and gold; the larger one also holds the 99 days before
+it. Both then take the same batches, in alternating rounds: two thousand events a batch in order of
+event time, one in a hundred up to a day late. The gold hop merges them into one-minute windows and
+into user sessions.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ _BEFORE = "number of target files before skipping"
 _DAY, _REST = 86_400, 7_200
 _FIRST = 1_767_571_200
 _USERS = 2_000
-# Of the days before: large batches, in the order of time.
+# Batches for the days before: large ones, in order of event time.
 _FILLS = 11
-# Of the last day: as the hop takes events when it keeps up.
+# Batches for the last day: the size of a hop that keeps up.
 _LAST_DAY = 10
 _WARM_UP = 1
 
 
 @dataclass
-class Grown:
-    """A side: gold on a history of some days.
+class GoldSide:
+    """One side: gold tables on a history of some days.
 
     Attributes:
-        run: Its tables.
-        days: How many lie before the last one.
-        events_a_day: Of all users.
+        run: The hop's context.
+        days: Days before the last one.
+        events_a_day: Events a day of all users.
         turn: Batches a round.
-        rows: Of a batch.
-        stream: Its query.
-        merges: What the merges of the rounds that count say, by table.
+        rows: Rows a batch.
+        stream: The gold query.
+        merges: Metrics of each MERGE in the counted rounds, by table.
     """
 
     run: Run
@@ -68,76 +68,78 @@ class Grown:
     _silver: int = 0
 
     def __post_init__(self) -> None:
-        """Know how to start."""
+        """Set up the query and the metrics."""
         self.stream = Triggers(self.run.spark, lambda: going_on(GoldHop(self.run)))
         self.merges = {name: [] for name in _TABLES}
 
     @property
     def today(self) -> int:
-        """When the last day begins, in seconds since the epoch; the same for all sides."""
+        """Start of the last day, in seconds since the epoch; the same for both sides."""
         return _FIRST
 
     def fill(self) -> None:
-        """Let the hop take the history."""
+        """Run the hop on the history."""
         before = self.days * self.events_a_day
         if before:
             span = self.days * _DAY - _REST
             for part in range(_FILLS):
-                self._grow(-1 - part, before // _FILLS, _FIRST - self.days * _DAY, span, part)
+                self._append_silver(
+                    -1 - part, before // _FILLS, _FIRST - self.days * _DAY, span, part
+                )
             self.stream.play(_FILLS, counts=False)
         for part in range(_LAST_DAY):
-            self._grow(part, self.events_a_day // _LAST_DAY, _FIRST, _DAY, part, _LAST_DAY)
+            self._append_silver(part, self.events_a_day // _LAST_DAY, _FIRST, _DAY, part, _LAST_DAY)
         self.stream.play(_LAST_DAY, counts=False)
 
     def play(self, number: int) -> float:
-        """Take a round's batches; the median trigger, in seconds."""
+        """Run a round's batches, and return the median trigger in seconds."""
         span = _DAY * self.rows // self.events_a_day
-        for one in range(number * self.turn, (number + 1) * self.turn):
-            self._grow(1_000 + one, self.rows, _FIRST + _DAY + one * span, span, 0, 1)
+        for batch in range(number * self.turn, (number + 1) * self.turn):
+            self._append_silver(1_000 + batch, self.rows, _FIRST + _DAY + batch * span, span, 0, 1)
         mark = executions.newest(self.run.spark)
         seconds = self.stream.play(self.turn, counts=number >= _WARM_UP)
         if number >= _WARM_UP:
-            self._note(mark)
+            self._store_metrics(mark)
         return seconds
 
-    def _grow(
+    def _append_silver(
         self, seed: int, count: int, begins: int, span: int, part: int, parts: int = _FILLS
     ) -> None:
-        """Append a part of a span to silver."""
+        """Append one part of a time span to silver."""
         first = begins + span * part / parts
         rows = _events(self.run.spark, seed, count, first, span / parts, begins >= _FIRST)
         append_silver(self.run, rows, self._silver)
         self._silver += 1
 
-    def _note(self, mark: tuple[int, int]) -> None:
-        """Keep what the round's merges counted; they come in the order of the tables."""
-        told = executions.metrics(self.run.spark, mark, "MergeIntoCommand")
+    def _store_metrics(self, mark: tuple[int, int]) -> None:
+        """Store the metrics of the round's MERGEs, which run in the order of the tables."""
+        metrics = executions.metrics(self.run.spark, mark, "MergeIntoCommand")
         for number, name in enumerate(_TABLES):
             history = DeltaTable.forPath(self.run.spark, str(self.run.lake.gold(name).path))
             merges = history.history(2 * self.turn).where("operation = 'MERGE'").collect()
             newest = sorted(merges, key=lambda row: row.version)[-self.turn :]
             seconds = [int(row.operationMetrics["executionTimeMs"]) for row in newest]
-            counted = told[number :: len(_TABLES)]
-            assert len(seconds) == len(counted) == self.turn, (len(seconds), len(counted))
+            of_table = metrics[number :: len(_TABLES)]
+            assert len(seconds) == len(of_table) == self.turn, (len(seconds), len(of_table))
             self.merges[name] += [
-                {**one, "executionTimeMs": ms} for one, ms in zip(counted, seconds, strict=True)
+                {**one, "executionTimeMs": ms} for one, ms in zip(of_table, seconds, strict=True)
             ]
 
 
 def main() -> None:
-    """Measure, and hand in what was measured."""
+    """Measure, and write the report."""
     parser = arguments(__doc__)
     parser.add_argument("--events-a-day", type=int, default=30_000)
-    parser.add_argument("--days", type=int, default=100, help="of the larger table")
-    parser.add_argument("--rows", type=int, default=2_000, help="of a batch")
-    parser.add_argument("--turn", type=int, default=5, help="batches a side and round")
+    parser.add_argument("--days", type=int, default=100, help="days in the larger table")
+    parser.add_argument("--rows", type=int, default=2_000, help="rows a batch")
+    parser.add_argument("--turn", type=int, default=5, help="batches of a side in a round")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         base = Path(folder)
         spark = build_session(load_environment("local", root=str(base / "spark")))
         try:
             sides = {
-                name: Grown(
+                name: GoldSide(
                     opened(spark, base / name, base / "nothing", gold=_TABLES),
                     days,
                     options.events_a_day,
@@ -152,7 +154,7 @@ def main() -> None:
     hand_in(report, options.json)
 
 
-def _measured(sides: Mapping[str, Grown], repeats: int) -> Report:
+def _measured(sides: Mapping[str, GoldSide], repeats: int) -> Report:
     for name, side in sides.items():
         began = time.monotonic()
         side.fill()
@@ -176,14 +178,14 @@ def _measured(sides: Mapping[str, Grown], repeats: int) -> Report:
         title="a batch of gold when its tables are 100 times larger",
         findings=findings,
         seconds=spent,
-        checked="the last day and all after it are the same rows in both; the windows of the "
-        "smaller equal a batch aggregate of silver",
+        checked="both sides hold the same rows from the last day on; the windows of the smaller "
+        "side equal a batch aggregate of silver",
         setting={
             "rows_of_gold": {name: _rows(side) for name, side in sides.items()},
             "rows_a_batch": small.rows,
             "late": "1 % of the rows, up to a day",
             "batches_a_side": len(small.merges[MINUTES]),
-            "filled_by": f"the gold hop: the days before in {_FILLS} batches, the last in "
+            "filled_by": f"the gold hop: the days before in {_FILLS} batches, the last day in "
             f"{_LAST_DAY}; silver is written directly",
         },
         details={
@@ -192,51 +194,51 @@ def _measured(sides: Mapping[str, Grown], repeats: int) -> Report:
     )
 
 
-def _merges(side: Grown) -> dict[str, Any]:
-    """Give medians of what merges counted, and what there is."""
+def _merges(side: GoldSide) -> dict[str, Any]:
+    """Return medians of the MERGE metrics, and the number of files."""
     found = {}
-    for table, told in side.merges.items():
+    for table, metrics in side.merges.items():
         detail = DeltaTable.forPath(side.run.spark, str(side.run.lake.gold(table).path)).detail()
         found[table] = {
             "files": detail.collect()[0]["numFiles"],
-            **{name: median(one.get(name, 0) for one in told) for name in sorted(told[0])},
+            **{name: median(one.get(name, 0) for one in metrics) for name in sorted(metrics[0])},
         }
     return found
 
 
-def _rows(side: Grown) -> dict[str, int]:
+def _rows(side: GoldSide) -> dict[str, int]:
     return {name: load(side.run.spark, side.run.lake.gold(name)).count() for name in _TABLES}
 
 
-def _check(small: Grown, large: Grown) -> None:
-    """Hold the larger table against the smaller, and that one against silver."""
+def _check(small: GoldSide, large: GoldSide) -> None:
+    """Assert that the larger table equals the smaller, and the smaller equals silver."""
     for table, time_column in ((MINUTES, "window_start"), (SESSIONS, "session_start")):
-        of_small, of_large = (_shown(side, table) for side in (small, large))
+        of_small, of_large = (_visible(side, table) for side in (small, large))
         today = F.col(time_column) >= F.timestamp_seconds(F.lit(_FIRST))
-        _same(of_large.where(today), of_small)
+        _assert_same(of_large.where(today), of_small)
     silver = load(small.run.spark, small.run.lake.silver(NAME))
     minute = F.window("event_time", "1 minute")
     exact = silver.groupBy(minute.alias("w"), "user_id").agg(
         F.count("*").alias("events"), F.sum("value").alias("total")
     )
     exact = exact.select("w.start", "w.end", "user_id", "events", "total")
-    _same(_shown(small, MINUTES), exact)
+    _assert_same(_visible(small, MINUTES), exact)
 
 
-def _shown(side: Grown, table: str) -> DataFrame:
+def _visible(side: GoldSide, table: str) -> DataFrame:
     rows = load(side.run.spark, side.run.lake.gold(table))
     return rows.select(*[name for name in rows.columns if not name.startswith("_")])
 
 
-def _same(one: DataFrame, other: DataFrame) -> None:
-    assert one.exceptAll(other).isEmpty() and other.exceptAll(one).isEmpty(), one.columns
+def _assert_same(left: DataFrame, right: DataFrame) -> None:
+    assert left.exceptAll(right).isEmpty() and right.exceptAll(left).isEmpty(), left.columns
 
 
 def _events(
     spark: SparkSession, seed: int, count: int, first: float, span: float, is_today: bool
 ) -> DataFrame:
-    """Draw events of a stretch of time, in its order; late ones stay on their side of today."""
-    # One file, and so one batch.
+    """Generate events of a time span in order; late ones do not cross the start of the last day."""
+    # One partition gives one file, and so one batch.
     rows = spark.range(count, numPartitions=1)
     late = F.when(F.rand(seed) < 0.01, F.rand(seed + 100_000) * _DAY).otherwise(0)
     second = F.lit(first) + F.col("id") * (span / count) - late

@@ -1,9 +1,9 @@
-"""P4: what a batch of silver costs after 50 TTLs against after 3, at a constant rate.
+"""P4: the cost of a silver batch after 50 TTLs against after 3, at a constant rate.
 
-One hop runs on through all of them, with what comes with a long run: compactions, checkpoints of
-the log, batches that expire. Its lake is kept as it was after 3 TTLs and after 50; then batches
-are timed on copies of both, in turns. Memory is what the JVM holds after it collected its garbage,
-looked at when each state was reached.
+One hop runs through all of them, including compactions, checkpoints of the Delta log and expiring
+batches. Its lake is saved after 3 TTLs and after 50; batches are then timed on copies of both, in
+alternating rounds. Memory is the JVM heap after a garbage collection, measured when each state was
+reached.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ _A_TTL = 3
 _TTL_MICROS = 86_400_000_000
 _ONE_FILE = 1
 _COLLECTIONS = 6
-# Spark keeps its plans of the last 100 batches, however short they were. 3 TTLs are 9 batches
-# here, so that its own default would show as growth.
+# By default Spark retains the plans of the last 100 batches. 3 TTLs are 9 batches here, so the
+# default would look like growth.
 _RETAINED = {"spark.sql.streaming.minBatchesToRetain": "5"}
 
 
 @dataclass
 class State:
-    """The lake as it was after some TTLs, the batches of one more in bronze alone.
+    """The lake after some TTLs, with the batches of one more TTL only in bronze.
 
     Attributes:
-        side: Goes on with it.
-        memory: Bytes that the JVM held.
+        side: Runs silver on it.
+        memory: Bytes of JVM heap in use.
         checkpoint: Bytes of the checkpoint.
     """
 
@@ -62,11 +62,11 @@ class State:
 
 
 def main() -> None:
-    """Measure, and hand in what was found."""
+    """Measure, and write the report."""
     parser = arguments(__doc__)
-    parser.add_argument("--rows", type=int, default=5_000, help="of a batch, three to a TTL")
-    parser.add_argument("--early", type=int, default=3, help="TTLs")
-    parser.add_argument("--late", type=int, default=50, help="TTLs")
+    parser.add_argument("--rows", type=int, default=5_000, help="rows a batch, three batches a TTL")
+    parser.add_argument("--early", type=int, default=3, help="TTLs of the early state")
+    parser.add_argument("--late", type=int, default=50, help="TTLs of the late state")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         local = load_environment("local", root=f"{folder}/spark")
@@ -74,7 +74,7 @@ def main() -> None:
         spark = build_session(local)
         try:
             root = Path(folder)
-            # What a young JVM holds is not what it holds at work.
+            # A JVM that has just started holds less than a warm one.
             reach(spark, root / "warm-up", options.rows, options.early)
             early = reach(spark, root / "lake", options.rows, options.early)
             late = reach(spark, root / "lake", options.rows, options.late)
@@ -93,8 +93,7 @@ def main() -> None:
         f"silver after {options.late} TTLs against after {options.early}, at a constant rate",
         findings,
         spent,
-        "silver's new rows are those that the stream's numbers give, in both states; "
-        "the books add up",
+        "silver's new rows equal the expected events, in both states; the ledger balances",
         {
             **{name: getattr(options, name) for name in ("rows", "early", "late")},
             "ttl": TTL,
@@ -106,7 +105,7 @@ def main() -> None:
                 "searched": state.side.searched,
                 "memory_bytes": state.memory,
                 "checkpoint_bytes": state.checkpoint,
-                "batches": state.side.told,
+                "batches": state.side.progress,
             }
             for name, state in states.items()
         },
@@ -115,21 +114,21 @@ def main() -> None:
 
 
 def reach(spark: SparkSession, root: Path, rows: int, ttls: int) -> State:
-    """Go on with a lake until it is so many TTLs old, and keep it as it is then."""
+    """Run silver until the lake is ``ttls`` TTLs old, and save a copy."""
     is_new = not root.exists()
     run = context(spark, root, batch_bytes=_ONE_FILE, ttl=TTL)
     if is_new:
         create_bronze(run)
     _land(run, rows, _batches(run), ttls * _A_TTL)
     play(run)
-    memory, held = _memory(spark), _checkpoint(run)
-    say(f"after {ttls} TTLs: the JVM holds {memory:,} bytes, the checkpoint {held:,}")
+    memory, checkpoint = _memory(spark), _checkpoint(run)
+    say(f"after {ttls} TTLs: JVM heap {memory:,} bytes, checkpoint {checkpoint:,} bytes")
     base = root.parent / f"after-{ttls}-{root.name}"
     twin(root, base)
     closed = ttls * _A_TTL
     _land(replace(run, lake=Lake(base)), rows, closed, closed + _A_TTL)
     cuts = [_cut(rows, number, number + 1) for number in range(closed, closed + _A_TTL)]
-    return State(Side(spark, base, _ONE_FILE, cuts, closed - 1), memory, held)
+    return State(Side(spark, base, _ONE_FILE, cuts, closed - 1), memory, checkpoint)
 
 
 def _cut(rows: int, first: int, end: int) -> Cut:
@@ -138,27 +137,27 @@ def _cut(rows: int, first: int, end: int) -> Cut:
 
 
 def _land(run: Run, rows: int, first: int, end: int) -> None:
-    """Append rows to bronze in one commit; each of its files is a batch of silver."""
+    """Append batches to bronze in one commit; each file is a batch of silver."""
     land(run, first, _cut(rows, first, end), files=end - first)
 
 
 def _batches(run: Run) -> int:
-    """Tell how many batches silver closed; its checkpoint keeps the last of them alone."""
+    """Return how many batches silver committed; its checkpoint retains only the last few."""
     last = last_commit(run.lake.silver(NAME))
     return 0 if last is None else last.batch + 1
 
 
 def _memory(spark: SparkSession) -> int:
-    """Give the bytes that are in use after the garbage was collected."""
+    """Return the bytes of heap in use after garbage collections."""
     jvm: Any = spark._jvm
     beans = jvm.java.lang.management.ManagementFactory.getMemoryMXBean()
-    found = []
-    # What Spark kept for a batch goes once a collection tells it that nobody refers to it.
+    used = []
+    # Spark's cleaner releases a batch's data only after a collection finds it unreferenced.
     for _ in range(_COLLECTIONS):
         jvm.System.gc()
         time.sleep(0.5)
-        found.append(int(beans.getHeapMemoryUsage().getUsed()))
-    return min(found)
+        used.append(int(beans.getHeapMemoryUsage().getUsed()))
+    return min(used)
 
 
 def _checkpoint(run: Run) -> int:

@@ -1,10 +1,10 @@
 """P5: an available-now catch-up through all hops against one plain batch job for the same tables.
 
-Both sides run in one warm session, in turns, on the same landing folder: the clickstream without
-its broken lines, so that a plain parse keeps what Tidelake keeps; copies, late events and lines
-that the pipeline filters stay. The pipeline is the clickstream's own, without the enrichment and
-the table that counts by it. The first round, on fewer events, warms the JVM; there all rows of both
-sides are compared, later the number of rows of each table.
+Both sides run in one warm session, in alternating rounds, on the same landing folder: the
+clickstream without its invalid lines, so that a lenient parse accepts the same rows as Tidelake.
+Duplicates, late events and lines that the pipeline filters are included; the enrichment and the
+gold table that depends on it are left out. The first round, on fewer events, warms the JVM and
+compares all rows of both sides; later rounds compare the row count of each table.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tidelake.spark.session import build_session
 
 NAME = "clickstream"
 _GOAL = Goal("rows/s of the catch-up against the batch job", 0.75, at_least=True)
-# The first round takes so much less.
+# The first round takes a fifth of the events.
 _FEWER = 5
 _LIMIT = "256m"
 _CLEAN = clickstream.Rates(conflicting=0, malformed=0, implausible=0, too_late=0, future=0)
@@ -44,43 +44,43 @@ _CLEAN = clickstream.Rates(conflicting=0, malformed=0, implausible=0, too_late=0
 
 @dataclass
 class Watch:
-    """Hears how far a run has come.
+    """An observer that records when hops end, and counts their batches.
 
     Attributes:
-        ended: When each hop came to the end of its source, in milliseconds since the epoch.
-        batches: How many each took.
+        ended: When each hop reached the end of its source, in milliseconds since the epoch.
+        batches: Batches of each hop.
     """
 
     ended: dict[Hop, int] = field(default_factory=dict)
     batches: dict[Hop, int] = field(default_factory=lambda: defaultdict(int))
 
     def attach(self, session: SparkSession) -> None:
-        """Need no listener."""
+        """Do nothing: no listener is needed."""
 
     def starts(self, hop: Hop, generation: str, limit: int | None) -> None:
-        """Hops start one after the other."""
+        """Do nothing: a hop starts when the one before has ended."""
 
     def closed(self, hop: Hop, batch: int, rows: int, seconds: float) -> None:
         """Count a batch."""
         self.batches[hop] += 1
 
     def ends(self, hop: Hop) -> None:
-        """Note when."""
+        """Record the end of a hop."""
         self.ended[hop] = round(time.time() * 1_000)
 
     def failed(self, hop: Hop, error: Exception) -> None:
-        """A failure ends the measurement anyway."""
+        """Do nothing: a failure ends the measurement."""
 
 
 @dataclass
 class CatchUp:
-    """Tidelake's side: a new root each round.
+    """Tidelake's side, with a new root in each round.
 
     Attributes:
         spark: The session.
-        root: Where its tables are.
-        landings: What is taken: in the first round, and later.
-        hops: Seconds of each hop, one for each round; what comes after gold is ``afterwards``.
+        root: Root of the tables.
+        landings: Landing folders of the first round and of later ones.
+        hops: Seconds of each hop by round; ``afterwards`` is the time after gold.
         last: Batches and executions of each hop in the last round.
     """
 
@@ -91,9 +91,9 @@ class CatchUp:
     last: dict[str, Any] = field(default_factory=dict)
 
     def play(self, number: int) -> float:
-        """Run all hops, one after the other."""
+        """Run all hops in sequence, and return the seconds."""
         shutil.rmtree(self.root, ignore_errors=True)
-        # What a laptop's environment sets is for its few rows.
+        # The limits of the local environment are for few rows.
         environment = load_environment("local", root=str(self.root)).model_copy(
             update={"limits": Limits(silver_bytes=_LIMIT, gold_bytes=_LIMIT)}
         )
@@ -101,32 +101,32 @@ class CatchUp:
         pipeline = _measured_part(load_pipeline(NAME, environment, source=str(landing)))
         watch, mark = Watch(), executions.newest(self.spark)
         run = Run(self.spark, pipeline, Lake(self.root), environment, Progress(_silent, watch))
-        began, at = time.monotonic(), round(time.time() * 1_000)
+        began, started = time.monotonic(), round(time.time() * 1_000)
         run_hops(run, HOPS, parse_trigger(AVAILABLE_NOW))
         seconds = time.monotonic() - began
         spent = executions.since(self.spark, mark)
         for hop in HOPS:
-            mine = [one for one in spent if at <= one.began < watch.ended[hop]]
-            self.hops[hop].append((watch.ended[hop] - at) / 1_000)
+            of_hop = [one for one in spent if started <= one.began < watch.ended[hop]]
+            self.hops[hop].append((watch.ended[hop] - started) / 1_000)
             self.last[hop] = {
                 "batches": watch.batches[hop],
-                "counts": executions.counts(mine, 1),
-                "where": executions.by_label(mine, 1, most=12),
+                "counts": executions.counts(of_hop, 1),
+                "where": executions.by_label(of_hop, 1, most=12),
             }
-            at = watch.ended[hop]
-        self.hops["afterwards"].append(time.time() - at / 1_000)
+            started = watch.ended[hop]
+        self.hops["afterwards"].append(time.time() - started / 1_000)
         return seconds
 
 
 @dataclass
 class BatchJob:
-    """The other side.
+    """The batch job's side.
 
     Attributes:
         spark: The session.
-        root: Where its tables are.
-        landings: As of the other side.
-        tables: Seconds of each table, one for each round.
+        root: Root of the tables.
+        landings: The same as Tidelake's.
+        tables: Seconds of each table by round.
     """
 
     spark: SparkSession
@@ -135,7 +135,7 @@ class BatchJob:
     tables: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def play(self, number: int) -> float:
-        """Run the job."""
+        """Run the job, and return the seconds."""
         shutil.rmtree(self.root, ignore_errors=True)
         began = time.monotonic()
         spent = run_batch_job(self.spark, self.landings[number > 0], self.root)
@@ -146,7 +146,7 @@ class BatchJob:
 
 
 def main() -> None:
-    """Measure, and hand in what was measured."""
+    """Measure, and write the report."""
     parser = arguments(__doc__)
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.set_defaults(repeats=3)
@@ -166,7 +166,7 @@ def main() -> None:
 
 
 def _generate(landing: Path, events: int) -> None:
-    """Write the clickstream without its broken lines."""
+    """Write the clickstream without its invalid lines."""
     before = clickstream.RATES
     clickstream.RATES = _CLEAN
     try:
@@ -183,7 +183,7 @@ def _measured(spark: SparkSession, base: Path, events: int, repeats: int) -> Rep
     ran: list[int] = []
 
     def checked_after(side: Callable[[int], float], number: int) -> float:
-        """Hold both against each other when both have run in a round."""
+        """Compare both sides once both have run in a round."""
         seconds = side(number)
         ran.append(number)
         if ran.count(number) == 2:
@@ -198,13 +198,13 @@ def _measured(spark: SparkSession, base: Path, events: int, repeats: int) -> Rep
         title=f"a catch-up of {events:,} events through all hops against one batch job",
         findings=[Finding.of(_GOAL, ratios(spent["batch job"], spent["tidelake"]))],
         seconds=spent,
-        checked=f"row for row: {checked[0]}; by numbers: {checked[-1]}",
+        checked=f"all rows: {checked[0]}; row counts: {checked[-1]}",
         setting={
             "events": events,
             "tables": ["bronze", "silver", *TABLES],
             "limits": f"the pipeline's five files a batch of bronze, {_LIMIT} of silver and gold",
-            "batch_job": "adaptive execution on, else the same session",
-            "left_out": "broken lines, the enrichment and the table by category",
+            "batch_job": "the same session with adaptive execution on",
+            "left_out": "invalid lines, the enrichment and the table by category",
         },
         details={
             "events_per_s": rates,
@@ -217,23 +217,23 @@ def _measured(spark: SparkSession, base: Path, events: int, repeats: int) -> Rep
 
 def _check(spark: SparkSession, ours: Path, theirs: Path, *, whole: bool) -> str:
     """Assert that both sides hold the same events and the same gold."""
-    told = []
+    counts = []
     named: dict[str, tuple[str, ...]] = {
         "silver.clickstream": ("event_id", "user_id", "event_time", "action", "value")
     }
     named |= {f"gold.{name}": columns for name, columns in TABLES.items()}
     for name, columns in named.items():
-        place = name.replace(".", "/")
+        path = name.replace(".", "/")
         one, other = (
-            spark.read.format("delta").load(str(root / place)).select(*columns)
+            spark.read.format("delta").load(str(root / path)).select(*columns)
             for root in (ours, theirs)
         )
         count = one.count()
         assert count, name
         assert count == other.count(), name
         assert not whole or one.exceptAll(other).isEmpty(), name
-        told.append(f"{name} {count:,}")
-    return ", ".join(told)
+        counts.append(f"{name} {count:,}")
+    return ", ".join(counts)
 
 
 def _measured_part(pipeline: Pipeline) -> Pipeline:

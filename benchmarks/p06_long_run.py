@@ -1,12 +1,12 @@
-"""P6: what a batch and a restart cost after a thousand commits.
+"""P6: the cost of a batch and of a restart after a thousand commits.
 
-Two roots take the same kind of batches through bronze, silver and gold, in turns of ten batches: a
-young one from its twentieth commit on, and an old one behind its thousandth. Compactions are part
-of the batches after which they come. A restart, in a warm JVM that has forgotten the tables, is
-what passes until each hop was opened and has closed one batch, one hop after the other.
+Two roots take the same kind of batches through bronze, silver and gold, in alternating rounds of
+ten batches: a young one from its twentieth commit on, an old one from its thousandth. A compaction
+counts with the batch that it follows. A restart, in a warm JVM whose cache of Delta tables was
+cleared, is the time until each hop has started and committed one batch, one hop after the other.
 
-By default most of the old root's commits are made quickly (see ``long_history``); with ``--whole``
-the hops make all of them, which takes half an hour.
+By default most of the old root's commits are written without running the hops (see
+``long_history``); with ``--whole`` the hops write all of them, which takes half an hour.
 """
 
 from __future__ import annotations
@@ -43,24 +43,24 @@ from tidelake.spark.tuning import COMPACTION_BATCHES
 _BATCH = Goal("a batch of all hops, late against early, compactions included", 1.15, at_least=False)
 _RESTART = Goal("a restart of all hops at 1,000 commits against 10", 1.3, at_least=False)
 _KINDS: dict[Hop, type[HopQuery]] = {"bronze": BronzeHop, "silver": SilverHop, "gold": GoldHop}
-# Batches of the hops before restarts, and before the window that counts; of a turn.
+# Batches before the restarts, before the measured window, and in a round.
 _BEGUN, _EARLY, _TURN = 10, 20, 10
-# The first batches, which the quick ones are modelled on.
+# The first batches, run by the hops, which serve as the template for those written without them.
 _MODEL = 2
 _TTL = "10 minutes"
 
 
 @dataclass
-class Lived:
+class AgedRoot:
     """A root with a history.
 
     Attributes:
-        run: Its tables.
-        minutes: Draws its events.
-        landing: Where they land.
-        next: The next batch.
+        run: The hops' context.
+        minutes: Generates the events.
+        landing: The landing folder.
+        next: Number of the next batch.
         streams: The query of each hop.
-        windows: Milliseconds of each batch that counts, by hop.
+        windows: Milliseconds of each counted batch, by hop.
     """
 
     run: Run
@@ -71,46 +71,50 @@ class Lived:
     windows: dict[Hop, list[int]] = field(default_factory=lambda: defaultdict(list))
 
     def __post_init__(self) -> None:
-        """Know how to start each hop."""
+        """Set up the query of each hop."""
         for hop, kind in _KINDS.items():
-            self.streams[hop] = Triggers(self.run.spark, partial(self._opened, kind))
+            self.streams[hop] = Triggers(self.run.spark, partial(self._started, kind))
 
-    def _opened(self, kind: type[HopQuery]) -> StreamingQuery:
+    def _started(self, kind: type[HopQuery]) -> StreamingQuery:
         return going_on(kind(self.run))
 
     def take(self, batches: int, *, counts: bool) -> float:
-        """Let all hops take so many files; seconds of the mean batch but the first, summed."""
+        """Run ``batches`` files through all hops.
+
+        Returns:
+            Mean seconds of a batch, summed over the hops, without each hop's first batch.
+        """
         for number in range(self.next, self.next + batches):
             self.minutes.land(self.landing, number)
         self.next += batches
         total = 0.0
         for hop, stream in self.streams.items():
-            told = stream.take(batches, counts=counts)
+            millis = stream.take(batches, counts=counts)
             if counts:
-                self.windows[hop] += told
-                total += mean(told)
+                self.windows[hop] += millis
+                total += mean(millis)
         return total / 1_000
 
     def restart(self) -> dict[Hop, float]:
-        """Open each hop anew and let it take one file; seconds of each."""
+        """Restart each hop and run it on one file; return the seconds of each."""
         self.minutes.land(self.landing, self.next)
         self.next += 1
         self.run.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]  # classic
         return {hop: stream.once() for hop, stream in self.streams.items()}
 
     def versions(self) -> dict[str, int]:
-        """Tell how many commits each table has."""
+        """Return how many commits each table has."""
         lake = self.run.lake
         tables = (lake.bronze(NAME), lake.silver(NAME), lake.gold(MINUTES))
         return {table.name: newest_version(table) + 1 for table in tables}
 
 
 def main() -> None:
-    """Measure, and hand in what was measured."""
+    """Measure, and write the report."""
     parser = arguments(__doc__)
-    parser.add_argument("--rows", type=int, default=200, help="of a batch")
+    parser.add_argument("--rows", type=int, default=200, help="rows a batch")
     parser.add_argument("--commits", type=int, default=1_000)
-    parser.add_argument("--whole", action="store_true", help="the hops make all commits")
+    parser.add_argument("--whole", action="store_true", help="write all commits with the hops")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         base = Path(folder)
@@ -124,35 +128,37 @@ def main() -> None:
 
 def _measured(spark: SparkSession, base: Path, options: Namespace) -> Report:
     repeats, commits, rows = options.repeats, options.commits, options.rows
-    # Compactions come as far into the window of the one as into that of the other.
+    # Compactions fall on the same batches of both measured windows.
     reached = commits - commits % COMPACTION_BATCHES
-    lived = {age: _lived(spark, base / age, reached, rows) for age in ("early", "late")}
-    early, late = lived.values()
+    roots = {age: _aged_root(spark, base / age, reached, rows) for age in ("early", "late")}
+    early, late = roots.values()
     early.take(_BEGUN, counts=False)
     say(f"{early.next} commits")
     _grow(late, reached, whole=options.whole)
     late.take(_BEGUN, counts=False)
-    restarts: dict[str, list[dict[Hop, float]]] = {age: [] for age in lived}
+    restarts: dict[str, list[dict[Hop, float]]] = {age: [] for age in roots}
 
     def restarted(age: str, number: int) -> float:
-        restarts[age].append(lived[age].restart())
+        restarts[age].append(roots[age].restart())
         return sum(restarts[age][-1].values())
 
     starts = in_turns(
-        {f"restart, {age}": partial(restarted, age) for age in lived},
+        {f"restart, {age}": partial(restarted, age) for age in roots},
         repeats,
     )
     more = max(_EARLY - early.next, 2)
-    for one in lived.values():
-        one.take(more, counts=False)
+    for root in roots.values():
+        root.take(more, counts=False)
     first = early.next
     spent = in_turns(
-        {age: partial(_turn, one) for age, one in lived.items()},
+        {age: partial(_turn, root) for age, root in roots.items()},
         repeats,
         warm_up=0,
     )
-    told = [_check(one) for one in lived.values()]
-    means = {age: sum(mean(told) for told in one.windows.values()) for age, one in lived.items()}
+    checked = [_check(root) for root in roots.values()]
+    means = {
+        age: sum(mean(millis) for millis in root.windows.values()) for age, root in roots.items()
+    }
     by_round = Finding.of(_BATCH, ratios(spent["late"], spent["early"]))
     return Report(
         row="P6",
@@ -162,7 +168,7 @@ def _measured(spark: SparkSession, base: Path, options: Namespace) -> Report:
             Finding.of(_RESTART, ratios(starts["restart, late"], starts["restart, early"])),
         ],
         seconds={**spent, **starts},
-        checked="; ".join(told),
+        checked="; ".join(checked),
         setting={
             "rows_a_batch": rows,
             "early": f"batches {first} to {early.next}, restarts from batch {_BEGUN} on",
@@ -171,44 +177,44 @@ def _measured(spark: SparkSession, base: Path, options: Namespace) -> Report:
             "until_then": "all by the hops"
             if options.whole
             else f"batches {_MODEL} to {reached} written without the hops, with the same rows, "
-            "notes and compactions",
-            "ids_remembered": f"{_TTL} of arrivals, here those of the batches of the run",
-            "counts": "all batches but the first after each start, which restarts count",
-            "restart": "a warm JVM without Delta's cache of tables",
-            "versions": {age: one.versions() for age, one in lived.items()},
+            "commit metadata and compactions",
+            "ids_remembered": f"{_TTL} by arrival time, here the ids of the batches of the run",
+            "counts": "all batches but the first after each start, which counts as a restart",
+            "restart": "a warm JVM, Delta's cache of tables cleared",
+            "versions": {age: root.versions() for age, root in roots.items()},
         },
         details={
             **{
                 age: {
-                    "mean_ms": {hop: mean(told) for hop, told in one.windows.items()},
-                    "median_ms": {hop: median(told) for hop, told in one.windows.items()},
-                    "longest_ms": {hop: max(told) for hop, told in one.windows.items()},
-                    **{hop: stream.details() for hop, stream in one.streams.items()},
+                    "mean_ms": {hop: mean(millis) for hop, millis in root.windows.items()},
+                    "median_ms": {hop: median(millis) for hop, millis in root.windows.items()},
+                    "longest_ms": {hop: max(millis) for hop, millis in root.windows.items()},
+                    **{hop: stream.details() for hop, stream in root.streams.items()},
                 }
-                for age, one in lived.items()
+                for age, root in roots.items()
             },
             "restarts": {
-                age: {hop: median(one[hop] for one in told[1:]) for hop in HOPS}
-                for age, told in restarts.items()
+                age: {hop: median(seconds[hop] for seconds in rounds[1:]) for hop in HOPS}
+                for age, rounds in restarts.items()
             },
         },
     )
 
 
-def _turn(one: Lived, _: int) -> float:
-    return one.take(_TURN, counts=True)
+def _turn(root: AgedRoot, _: int) -> float:
+    return root.take(_TURN, counts=True)
 
 
-def _lived(spark: SparkSession, root: Path, commits: int, rows: int) -> Lived:
+def _aged_root(spark: SparkSession, root: Path, commits: int, rows: int) -> AgedRoot:
     now = datetime.now(UTC).replace(second=0, microsecond=0)
-    # So long ago that what was made quickly is forgotten, and all lies in the past.
+    # So far back that ids of prepared batches are beyond the TTL, and all events in the past.
     start = now - (commits + 200) * MINUTE
     calm = {*range(10), *range(_MODEL, _MODEL + 10)}
     landing = root.with_name(f"{root.name}-landing")
-    return Lived(opened(spark, root, landing, ttl=_TTL), Minutes(start, rows, calm), landing)
+    return AgedRoot(opened(spark, root, landing, ttl=_TTL), Minutes(start, rows, calm), landing)
 
 
-def _grow(late: Lived, reached: int, *, whole: bool) -> None:
+def _grow(late: AgedRoot, reached: int, *, whole: bool) -> None:
     began = time.monotonic()
     if whole:
         while late.next < reached:
@@ -220,18 +226,18 @@ def _grow(late: Lived, reached: int, *, whole: bool) -> None:
     say(f"{reached} commits in {time.monotonic() - began:.0f} s")
 
 
-def _check(lived: Lived) -> str:
-    """Hold silver against what landed, and gold against silver."""
-    spark, lake = lived.run.spark, lived.run.lake
+def _check(root: AgedRoot) -> str:
+    """Assert that silver equals the landed events, and gold an aggregate of silver."""
+    spark, lake = root.run.spark, root.run.lake
     silver, gold = load(spark, lake.silver(NAME)), load(spark, lake.gold(MINUTES))
-    events = lived.next * lived.minutes.rows
+    events = root.next * root.minutes.rows
     assert silver.count() == silver.select("event_id").distinct().count() == events
     grouped = silver.groupBy(F.window("event_time", "1 minute").alias("w"), "user_id")
     exact = grouped.agg(F.count("*").alias("events"), F.sum("value").alias("total"))
     exact = exact.select("w.start", "user_id", "events", "total")
     held = gold.select("window_start", "user_id", "events", "total")
     assert held.exceptAll(exact).isEmpty() and exact.exceptAll(held).isEmpty()
-    return f"after {lived.next:,} batches silver holds {events:,} events, gold is its aggregate"
+    return f"after {root.next:,} batches silver holds {events:,} events, gold is its aggregate"
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""P7: what a small batch costs, whole trigger, against the same stream to a no-op sink.
+"""P7: a small batch, whole trigger, against the same stream to a no-op sink.
 
-Silver with deduplication follows bronze, gold with one tumbling table follows silver. Beside each
-a stream reads the same commits into ``format("noop")``. All four run as a run that goes on does,
-without an interval, and take turns of a few batches; the first batch after each start does not
+Silver with deduplication reads bronze; gold with one tumbling table reads silver. For each of them
+a second stream reads the same commits into ``format("noop")``. All four run continuously, without
+an interval, in alternating rounds of a few batches. The first batch after each start does not
 count, nor do the first rounds.
 """
 
@@ -39,15 +39,15 @@ _WARM_UP = 2
 
 
 @dataclass
-class Fed:
-    """A side: a stream over a table of its own that grows by some commits each round.
+class Side:
+    """One side: a stream over its own copy of a table, which gets some more commits each round.
 
     Attributes:
-        stream: Its query.
-        source: The table that the commits come from.
-        target: Its own copy.
-        turn: How many batches a round has.
-        ahead: How many rounds it is ahead of those that follow it.
+        stream: The query.
+        source: The table that the commits are copied from.
+        target: The copy that the query reads.
+        turn: Batches in a round.
+        ahead: Rounds by which it is ahead of the sides that read its output.
     """
 
     stream: Triggers
@@ -57,17 +57,17 @@ class Fed:
     ahead: int = 0
 
     def play(self, number: int) -> float:
-        """Take in a round's commits; the median trigger, in seconds."""
+        """Run a round's commits, and return the median trigger in seconds."""
         last = (number + self.ahead + 1) * self.turn - 1
         feed(self.source, self.target, version_of(self.source)[last])
         return self.stream.play(self.turn, counts=number >= _WARM_UP)
 
 
 def main() -> None:
-    """Measure, and hand in what was measured."""
+    """Measure, and write the report."""
     parser = arguments(__doc__)
-    parser.add_argument("--rows", type=int, default=1_000, help="of a batch")
-    parser.add_argument("--turn", type=int, default=6, help="batches a side and round")
+    parser.add_argument("--rows", type=int, default=1_000, help="rows a batch")
+    parser.add_argument("--turn", type=int, default=6, help="batches of a side in a round")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         base = Path(folder)
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def _measured(spark: SparkSession, base: Path, repeats: int, rows: int, turn: int) -> Report:
-    # Gold follows what the silver hop wrote a round before.
+    # Gold reads what the silver hop wrote one round earlier.
     rounds = repeats + _WARM_UP + 1
     events = land_batches(base / "landing", rounds * turn, rows)
     prepared = opened(spark, base / "made", base / "landing")
@@ -103,13 +103,13 @@ def _measured(spark: SparkSession, base: Path, repeats: int, rows: int, turn: in
         seconds=spent,
         checked=(
             f"silver holds each of {events:,} events once; gold equals a batch aggregate of "
-            "silver; each batch of each side took one commit"
+            "silver; each batch of each side read one commit"
         ),
         setting={
             "rows_a_batch": rows,
             "batches_a_side": repeats * (turn - 1),
             "warm_up_batches_a_side": _WARM_UP * turn,
-            "trigger": "goes on, no interval",
+            "trigger": "continuous, no interval",
             "event_ids_within_ttl": f"all so far, up to {events:,}",
             "copies": "5 %",
         },
@@ -117,36 +117,36 @@ def _measured(spark: SparkSession, base: Path, repeats: int, rows: int, turn: in
     )
 
 
-def _sides(spark: SparkSession, base: Path, made: Lake, turn: int) -> dict[str, Fed]:
-    """Give each side its own copy of what it follows."""
+def _sides(spark: SparkSession, base: Path, made: Lake, turn: int) -> dict[str, Side]:
+    """Set up the four sides, each with its own copy of the table it reads."""
     silver = opened(spark, base / "silver", base / "nothing")
     gold = opened(spark, base / "gold", base / "nothing")
-    bronze_beside = Lake(base / "silver-noop").bronze(NAME)
-    silver_beside = Lake(base / "gold-noop").silver(NAME)
+    noop_bronze = Lake(base / "silver-noop").bronze(NAME)
+    noop_silver = Lake(base / "gold-noop").silver(NAME)
     bronze, followed = made.bronze(NAME), silver.lake.silver(NAME)
-    # An input that stays as it is.
+    # The second input of silver, without changes.
     feed(made.requeue(NAME), silver.lake.requeue(NAME), 0)
     starts: dict[str, tuple[Callable[[], StreamingQuery], Table, Table, int]] = {
-        "silver, no-op": (partial(_noop, spark, bronze_beside), bronze, bronze_beside, 1),
+        "silver, no-op": (partial(_noop, spark, noop_bronze), bronze, noop_bronze, 1),
         "silver": (lambda: going_on(SilverHop(silver)), bronze, silver.lake.bronze(NAME), 1),
-        "gold, no-op": (partial(_noop, spark, silver_beside), followed, silver_beside, 0),
+        "gold, no-op": (partial(_noop, spark, noop_silver), followed, noop_silver, 0),
         "gold": (lambda: going_on(GoldHop(gold)), followed, gold.lake.silver(NAME), 0),
     }
     return {
-        name: Fed(Triggers(spark, start), source, target, turn, ahead)
+        name: Side(Triggers(spark, start), source, target, turn, ahead)
         for name, (start, source, target, ahead) in starts.items()
     }
 
 
 def _noop(spark: SparkSession, table: Table) -> StreamingQuery:
-    """Read the same commits, and throw them away."""
+    """Start a stream that reads the same commits into a no-op sink."""
     checkpoint = str(Path(str(table.path)).parent / "checkpoint")
     writer = follow(spark, table, max_bytes=1024).writeStream.format("noop")
     return writer.option("checkpointLocation", checkpoint).trigger(**GOES_ON.options).start()
 
 
 def _check(spark: SparkSession, base: Path, events: int) -> None:
-    """Hold both tables against a recomputation."""
+    """Assert that both tables equal a recomputation."""
     silver = load(spark, Lake(base / "silver").silver(NAME))
     assert silver.count() == silver.select("event_id").distinct().count() == events
     followed = load(spark, Lake(base / "gold").silver(NAME))
@@ -155,11 +155,11 @@ def _check(spark: SparkSession, base: Path, events: int) -> None:
         F.count("*").alias("events"), F.sum("value").alias("total")
     )
     exact = exact.select("user_id", F.col("w.start").alias("window_start"), "events", "total")
-    _same(load(spark, Lake(base / "gold").gold(MINUTES)), exact, exact.columns)
+    _assert_same(load(spark, Lake(base / "gold").gold(MINUTES)), exact, exact.columns)
 
 
-def _same(one: DataFrame, other: DataFrame, columns: list[str]) -> None:
-    left, right = one.select(*columns), other.select(*columns)
+def _assert_same(found: DataFrame, exact: DataFrame, columns: list[str]) -> None:
+    left, right = found.select(*columns), exact.select(*columns)
     assert left.exceptAll(right).isEmpty() and right.exceptAll(left).isEmpty(), columns
 
 

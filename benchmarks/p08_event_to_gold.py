@@ -1,10 +1,9 @@
-"""How long an event takes from a Kafka producer until gold holds it, at 1,000 events a second.
+"""P8: how long an event takes from a Kafka producer to gold, at 1,000 events a second.
 
-A broker, a producer and `tidelake run` with its three hops side by side, all on one machine. An
-event's time is from the moment before the producer takes it until the commit whose input holds it
-is in the log of the last of two gold tables. The logs and file times of the tables tell that
-afterwards, so that nothing polls while the run is measured. The first minutes warm the JVM and do
-not count.
+Broker, producer and `tidelake run`, with its three hops in parallel, share one machine. An event's
+time starts just before the producer takes it, and ends when the commit that covers it is in the
+log of the last of two gold tables. It is read from the tables' logs and file times afterwards, so
+that nothing polls during the run. The first minutes warm the JVM and do not count.
 
 Usage: python -m benchmarks.p08_event_to_gold [--minutes 3] [--rate 1000] [--trigger continuous]
        [--warm 180] [--repeats 1] [--json FILE]
@@ -31,7 +30,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # its stubs lack it
 
 from benchmarks.clicks import TWO, definition
-from benchmarks.event_times import Reached, reached
+from benchmarks.event_times import Arrivals, arrivals
 from benchmarks.measuring import (
     Finding,
     Goal,
@@ -52,15 +51,15 @@ from tidelake.ledger.terms import read_ledger
 
 _GOAL = Goal("p95, event to gold", 5, False, "s")
 _TOPIC, _PARTITIONS = "clicks", 2
-_TICK, _PART_SECONDS, _QUIETLY = 0.005, 5, 0.1
-# Until gold's first batches, and until its last; after that for the process to end.
-_STARTS, _ENDS = 180.0, 60.0
-_TAIL, _TICK_OF_END = 15.0, 5.0
+_TICK, _PART_SECONDS, _START_SHARE = 0.005, 5, 0.1
+# Timeouts: until gold's first or last batches, and until the process exits.
+_PATIENCE, _EXIT_SECONDS = 180.0, 60.0
+_TAIL, _POLL_SECONDS = 15.0, 5.0
 _ACTIONS = ("view", "view", "click", "purchase", "bot")
 
 
 def main() -> None:
-    """Measure, and hand in what was found."""
+    """Measure, and write the report."""
     parser = arguments(__doc__)
     parser.set_defaults(repeats=1)
     parser.add_argument("--minutes", type=float, default=3)
@@ -69,58 +68,58 @@ def main() -> None:
     parser.add_argument(
         "--warm", type=float, default=180, help="seconds after gold's first batches"
     )
-    told = parser.parse_args()
+    options = parser.parse_args()
     end_in_order()
-    runs = [_run(told) for _ in range(told.repeats)]
-    hand_in(_report(runs, told), told.json)
+    runs = [_run(options) for _ in range(options.repeats)]
+    hand_in(_report(runs, options), options.json)
 
 
-def _run(told: argparse.Namespace) -> dict[str, Any]:
+def _run(options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="tidelake-p8-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         broker = up(folder / "kafka", 0)
         try:
-            return _measured(folder, broker.bootstrap, told)
+            return _measured(folder, broker.bootstrap, options)
         finally:
             down(folder / "kafka")
 
 
-def _measured(folder: Path, bootstrap: str, told: argparse.Namespace) -> dict[str, Any]:
+def _measured(folder: Path, bootstrap: str, options: argparse.Namespace) -> dict[str, Any]:
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     admin.create_topics([NewTopic(_TOPIC, _PARTITIONS, 1)])[_TOPIC].result(30)
     file = definition(folder, source={"kind": "kafka", "bootstrap": bootstrap, "topic": _TOPIC})
     lake = Lake(folder / "lake")
-    sender = _Sender(bootstrap, told.rate)
-    with _running(folder, file, told.trigger) as process:
+    sender = _Sender(bootstrap, options.rate)
+    with _running(folder, file, options.trigger) as process:
         last = lake.gold(TWO[-1])
-        ends = time.monotonic() + _STARTS
+        deadline = time.monotonic() + _PATIENCE
         while not _has_batches(last, 3):
-            _refuse_ended(process, ends)
-            # What waits when the hops begin would have to be caught up with first.
-            sender.send(1.0, share=_QUIETLY)
-        say(f"gold goes after {len(sender.sent):,} events")
-        sender.send(told.warm)
+            _refuse_ended(process, deadline)
+            # At a reduced rate: a backlog from the start-up would have to be processed first.
+            sender.send(1.0, share=_START_SHARE)
+        say(f"gold runs after {len(sender.sent):,} events")
+        sender.send(options.warm)
         _refuse_ended(process)
         first = len(sender.sent)
-        sender.send(told.minutes * 60)
-        past = len(sender.sent)
-        # What came last is to reach gold under the same load.
+        sender.send(options.minutes * 60)
+        end = len(sender.sent)
+        # Keep the load until the last counted events have reached gold.
         sender.send(_TAIL)
         sender.close()
-        ends = time.monotonic() + _STARTS
+        deadline = time.monotonic() + _PATIENCE
         while True:
-            found = reached(lake, "clickstream", _TOPIC, sender.sent, _PARTITIONS)
-            missing = sum(number not in found for number in range(first, past))
+            found = arrivals(lake, "clickstream", _TOPIC, sender.sent, _PARTITIONS)
+            missing = sum(number not in found for number in range(first, end))
             if not missing:
                 break
-            say(f"{missing:,} of {past - first:,} events are not in gold yet")
-            _refuse_ended(process, ends)
-            time.sleep(_TICK_OF_END)
+            say(f"{missing:,} of {end - first:,} events are not in gold yet")
+            _refuse_ended(process, deadline)
+            time.sleep(_POLL_SECONDS)
     environment = load_environment("local", root=str(lake.root))
-    books = read_ledger(lake, load_pipeline(str(file), environment)).to_json()
-    if not books["balanced"]:
-        raise SystemExit(f"the books do not balance: {books}")
-    counted = [found[number] for number in range(first, past)]
+    ledger = read_ledger(lake, load_pipeline(str(file), environment)).to_json()
+    if not ledger["balanced"]:
+        raise SystemExit(f"the ledger does not balance: {ledger}")
+    counted = [found[number] for number in range(first, end)]
     return {
         "events": counted,
         "behind": sender.behind,
@@ -129,7 +128,7 @@ def _measured(folder: Path, bootstrap: str, told: argparse.Namespace) -> dict[st
 
 
 class _Sender:
-    """Sends events at even distances, in turns into the partitions."""
+    """Sends events at a steady rate, round-robin over the partitions."""
 
     def __init__(self, bootstrap: str, rate: int) -> None:
         self.sent: list[float] = []
@@ -139,7 +138,7 @@ class _Sender:
         self._producer = Producer({**settings, "linger.ms": 5, "log_level": 0})
 
     def send(self, seconds: float, *, share: float = 1.0) -> None:
-        """Send for so long, at the rate or at a share of it."""
+        """Send for ``seconds``, at the rate or a share of it."""
         began, count = time.monotonic(), 0
         while (now := time.monotonic() - began) < seconds:
             due = int(now * self._rate * share)
@@ -151,9 +150,9 @@ class _Sender:
             time.sleep(_TICK)
 
     def close(self) -> None:
-        """Wait until the broker has all of them."""
+        """Wait until the broker has acknowledged all events."""
         if self._producer.flush(30):
-            raise SystemExit("the broker did not take all events")
+            raise SystemExit("the broker did not acknowledge all events")
 
     def _send_one(self) -> None:
         number, now = len(self.sent), time.time()
@@ -172,11 +171,11 @@ class _Sender:
 
 @contextmanager
 def _running(folder: Path, file: Path, trigger: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the pipeline until the block ends; its words are told where it fails."""
-    words = [sys.executable, "-m", "tidelake.cli", "run", str(file), "--trigger", trigger]
+    """Run the pipeline until the block ends; print the end of its log if it fails."""
+    command = [sys.executable, "-m", "tidelake.cli", "run", str(file), "--trigger", trigger]
     with (folder / "run.log").open("wb") as log:
         process = subprocess.Popen(
-            [*words, "--root", str(folder / "lake")],
+            [*command, "--root", str(folder / "lake")],
             cwd=folder,
             stdout=log,
             stderr=log,
@@ -185,7 +184,7 @@ def _running(folder: Path, file: Path, trigger: str) -> Iterator[subprocess.Pope
         try:
             yield process
             process.send_signal(signal.SIGTERM)
-            process.wait(_ENDS)
+            process.wait(_EXIT_SECONDS)
         except BaseException:
             say((folder / "run.log").read_text(encoding="utf-8", errors="replace")[-3000:])
             raise
@@ -232,9 +231,9 @@ def _hops(lake: Lake, first: float, last: float) -> dict[str, Any]:
     return found
 
 
-def _report(runs: list[dict[str, Any]], told: argparse.Namespace) -> Report:
+def _report(runs: list[dict[str, Any]], options: argparse.Namespace) -> Report:
     quantile = [quantiles([one.gold - one.sent for one in run["events"]]) for run in runs]
-    events: list[Reached] = runs[-1]["events"]
+    events: list[Arrivals] = runs[-1]["events"]
     parts = {
         "producer to bronze": [one.bronze - one.sent for one in events],
         "bronze to silver": [one.silver - one.bronze for one in events],
@@ -242,14 +241,14 @@ def _report(runs: list[dict[str, Any]], told: argparse.Namespace) -> Report:
     }
     return Report(
         row="P8",
-        title=f"From Kafka to gold through three hops at {told.rate:,} events a second",
+        title=f"From Kafka to gold through three hops at {options.rate:,} events a second",
         findings=[Finding.of(_GOAL, [one["p95"] for one in quantile])],
         seconds={},
-        checked=f"each of {len(events):,} events is in both gold tables, and the books balance",
+        checked=f"each of {len(events):,} events is in both gold tables, and the ledger balances",
         setting={
-            "events a second": told.rate,
-            "minutes": told.minutes,
-            "trigger": told.trigger,
+            "events a second": options.rate,
+            "minutes": options.minutes,
+            "trigger": options.trigger,
             "partitions": _PARTITIONS,
             "gold tables": list(TWO),
             "broker and producer": "on the same machine",
@@ -269,8 +268,8 @@ def _report(runs: list[dict[str, Any]], told: argparse.Namespace) -> Report:
     )
 
 
-def _over_time(events: list[Reached]) -> dict[str, Any]:
-    """Sum up the events sent within five seconds each."""
+def _over_time(events: list[Arrivals]) -> dict[str, Any]:
+    """Plot the events by the five seconds in which they were sent."""
     began = events[0].sent
     parts: dict[int, list[float]] = {}
     for one in events:

@@ -1,9 +1,9 @@
-"""How long an alert takes in the fast lane, from a producer to a consumer outside Spark.
+"""P9: how long an alert takes in the fast lane, from a producer to a consumer outside Spark.
 
-A broker of its own, a lake with a history for each card, the lane as a process of its own. Every
-second payment is far above its card's mean, so that it must alert; each alert's time is from the
-moment before it is handed to the producer until a consumer has it in its hands. The first minute
-after the first alert is the lane's start-up and does not count.
+A separate broker, a lake with a history for each card, and the lane as its own process. Every
+second payment is far above its card's mean and must alert. An alert's time starts just before the
+payment is handed to the producer, and ends when a consumer has received the alert. The first
+minute after the first alert is the lane's start-up and does not count.
 
 Usage: python -m benchmarks.p09_fast_lane [--minutes 10] [--rate 200] [--refresh "5 minutes"]
        [--repeats 1] [--json FILE]
@@ -50,8 +50,8 @@ from tidelake.kafka.broker import down, up
 _CARDS, _HISTORY, _PARTITIONS = 500, 10, 2
 _TOPIC, _ALERTS = "payments", "payment-alerts"
 _PATIENCE, _WARM_SECONDS, _PART_SECONDS = 120.0, 60.0, 10
-# Far above the mean, whatever the card's usual amount is.
-_TIMES = 20
+# Multiple of the card's usual amount: far above its mean for every card.
+_FRAUD_FACTOR = 20
 
 
 _GOALS = {
@@ -62,33 +62,33 @@ _GOALS = {
 
 
 def main() -> None:
-    """Measure, and hand in what was found."""
-    asked = arguments(__doc__)
-    asked.set_defaults(repeats=1)
-    asked.add_argument("--minutes", type=float, default=10)
-    asked.add_argument("--rate", type=int, default=200)
-    asked.add_argument("--refresh", default="5 minutes")
-    told = asked.parse_args()
+    """Measure, and write the report."""
+    parser = arguments(__doc__)
+    parser.set_defaults(repeats=1)
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--rate", type=int, default=200)
+    parser.add_argument("--refresh", default="5 minutes")
+    options = parser.parse_args()
     end_in_order()
-    found = [_run(told) for _ in range(told.repeats)]
-    hand_in(_report(found, told), told.json)
+    found = [_run(options) for _ in range(options.repeats)]
+    hand_in(_report(found, options), options.json)
 
 
-def _run(told: argparse.Namespace) -> dict[str, Any]:
+def _run(options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="tidelake-latency-") as name:
         folder = Path(name)
         broker = up(folder / "kafka", 0)
         try:
-            found = _measured(folder, broker.bootstrap, told)
+            found = _measured(folder, broker.bootstrap, options)
         finally:
             down(folder / "kafka")
     if found["missing"]:
-        raise SystemExit(f"{found['missing']} of the frauds were not alerted")
+        raise SystemExit(f"{found['missing']} frauds raised no alert")
     return found
 
 
-def _measured(folder: Path, bootstrap: str, told: argparse.Namespace) -> dict[str, Any]:
-    """Fill the tables, start the lane, wait until it alerts, then send at the rate."""
+def _measured(folder: Path, bootstrap: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Fill the tables, start the lane, wait for its first alert, then send at the rate."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     for made in admin.create_topics(
         [NewTopic(_TOPIC, _PARTITIONS, 1), NewTopic(_ALERTS, 1, 1)]
@@ -97,12 +97,12 @@ def _measured(folder: Path, bootstrap: str, told: argparse.Namespace) -> dict[st
     producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0})
     cards = cards_of(random.Random(1), "latency", _CARDS)
     _send_history(producer, cards)
-    definition = _definition(folder, bootstrap, told.refresh)
+    definition = _definition(folder, bootstrap, options.refresh)
     command = [sys.executable, "-m", "tidelake.cli"]
-    place = ["--root", str(folder / "lake")]
-    subprocess.run([*command, "run", str(definition), *place], check=True)
-    seen = _Seen(bootstrap)
-    with seen.listening(), _lane([*command, "fast", "run", str(definition), *place]) as lane:
+    root = ["--root", str(folder / "lake")]
+    subprocess.run([*command, "run", str(definition), *root], check=True)
+    seen = _AlertConsumer(bootstrap)
+    with seen.listening(), _lane([*command, "fast", "run", str(definition), *root]) as lane:
         sender = _Sender(producer, cards, lane)
         began = time.monotonic()
         while not seen.at:
@@ -110,13 +110,13 @@ def _measured(folder: Path, bootstrap: str, told: argparse.Namespace) -> dict[st
                 raise SystemExit("the lane did not alert")
             sender.send(2, rate=2)
         say(f"first alert after {time.monotonic() - began:.1f} s")
-        sender.send(int(_WARM_SECONDS * told.rate), rate=told.rate)
+        sender.send(int(_WARM_SECONDS * options.rate), rate=options.rate)
         sender.sent.clear()
-        count = int(told.minutes * 60 * told.rate)
-        late = sender.send(count, rate=told.rate)
+        count = int(options.minutes * 60 * options.rate)
+        late = sender.send(count, rate=options.rate)
         wanted = {name for name in sender.sent if name.endswith("-fraud")}
-        ends = time.monotonic() + _PATIENCE / 4
-        while wanted - seen.at.keys() and time.monotonic() < ends:
+        deadline = time.monotonic() + _PATIENCE / 4
+        while wanted - seen.at.keys() and time.monotonic() < deadline:
             time.sleep(0.5)
     first = min(sender.sent.values())
     latencies = [
@@ -128,7 +128,7 @@ def _measured(folder: Path, bootstrap: str, told: argparse.Namespace) -> dict[st
 
 
 class _Sender:
-    """Sends payments at even distances, every second one a fraud."""
+    """Sends payments at a steady rate, every second one a fraud."""
 
     def __init__(
         self, producer: Producer, cards: list[Card], lane: subprocess.Popen[bytes]
@@ -138,11 +138,11 @@ class _Sender:
         self._chance, self._count = random.Random(2), 0
 
     def send(self, count: int, *, rate: int) -> float:
-        """Send, and tell by how many seconds the sender itself fell behind at most."""
+        """Send payments, and return by how many seconds the sender fell behind at most."""
         began, worst = time.monotonic(), 0.0
         for number in range(count):
             due = began + number / rate
-            # The producer's own wait ends with each delivery.
+            # Not producer.poll(timeout): it returns with each delivery report.
             time.sleep(max(0.0, due - time.monotonic()))
             worst = max(worst, time.monotonic() - due)
             if self._lane.poll() is not None:
@@ -154,11 +154,11 @@ class _Sender:
     def _send_one(self) -> None:
         number, self._count = self._count, self._count + 1
         card = self._cards[number % len(self._cards)]
-        # Not twice within a minute, nor in another city: one rule at a time.
+        # Not twice within a minute, nor in another city, so that only one rule matches.
         payment = ordinary(self._chance, card, number)
         fraud = number % 2 == 0
         if fraud:
-            payment = Payment(number, card, _TIMES * card.usual, payment.city)
+            payment = Payment(number, card, _FRAUD_FACTOR * card.usual, payment.city)
         name = f"p{number:08d}-{'fraud' if fraud else 'plain'}"
         line = line_of(payment, name, time=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}")
         self.sent[name] = time.monotonic()
@@ -166,8 +166,8 @@ class _Sender:
         self._producer.poll(0)
 
 
-class _Seen:
-    """Listens for alerts, and notes when each came first."""
+class _AlertConsumer:
+    """Consumes alerts, and records when each arrived first."""
 
     def __init__(self, bootstrap: str) -> None:
         self.at: dict[str, float] = {}
@@ -183,7 +183,7 @@ class _Seen:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Listen in a thread of its own."""
+        """Consume in a separate thread until the block ends."""
         ended = threading.Event()
 
         def listen() -> None:
@@ -193,9 +193,9 @@ class _Seen:
                 if message is None or message.error():
                     continue
                 now, value = time.monotonic(), message.value()
-                told = json.loads(value) if value else {}
-                if told.get("rule") == "unusual_amount":
-                    self.at.setdefault(told["event_id"], now)
+                alert = json.loads(value) if value else {}
+                if alert.get("rule") == "unusual_amount":
+                    self.at.setdefault(alert["event_id"], now)
             self._consumer.close()
 
         thread = threading.Thread(target=listen)
@@ -218,7 +218,7 @@ def _lane(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _send_history(producer: Producer, cards: list[Card]) -> None:
-    """Give each card some payments in the hours before this one."""
+    """Send some payments of each card in the hours before now."""
     chance, now = random.Random(3), datetime.now(UTC)
     for card in cards:
         for number in range(_HISTORY):
@@ -247,21 +247,21 @@ def _definition(folder: Path, bootstrap: str, refresh: str) -> Path:
     return written
 
 
-def _report(found: list[dict[str, Any]], told: argparse.Namespace) -> Report:
+def _report(found: list[dict[str, Any]], options: argparse.Namespace) -> Report:
     runs = [quantiles([ms for _, ms in one["latencies"]]) for one in found]
     alerts = found[-1]["latencies"]
     slow = Counter(int(at) for at, ms in alerts if ms > 100)
     return Report(
         row="P9",
-        title=f"The fast lane, Kafka to Kafka, {told.rate} payments a second for "
-        f"{told.minutes:g} minutes",
+        title=f"The fast lane, Kafka to Kafka, {options.rate} payments a second for "
+        f"{options.minutes:g} minutes",
         findings=[Finding.of(goal, [run[name] for run in runs]) for name, goal in _GOALS.items()],
         seconds={},
-        checked=f"each of the {len(alerts):,} payments that had to alert did so",
+        checked=f"each of the {len(alerts):,} payments that must alert did",
         setting={
-            "payments a second": told.rate,
-            "minutes": told.minutes,
-            "refresh": told.refresh,
+            "payments a second": options.rate,
+            "minutes": options.minutes,
+            "refresh": options.refresh,
             "cards": _CARDS,
             "partitions": _PARTITIONS,
             "streams": 2,
@@ -272,9 +272,9 @@ def _report(found: list[dict[str, Any]], told: argparse.Namespace) -> Report:
             "alerts_over_100_ms_by_second": dict(sorted(slow.items())),
             "plots": [
                 spread(
-                    "How the times of alerts are spread, both axes logarithmic",
+                    "Distribution of alert times, both axes logarithmic",
                     [ms for _, ms in alerts],
-                    x="milliseconds from producer to consumer; how many alerts",
+                    x="milliseconds from producer to consumer; number of alerts",
                 ),
                 _over_time(alerts),
             ],
@@ -283,7 +283,7 @@ def _report(found: list[dict[str, Any]], told: argparse.Namespace) -> Report:
 
 
 def _over_time(alerts: list[tuple[float, float]]) -> dict[str, Any]:
-    """Sum up ten seconds each, so that a batch's end would show."""
+    """Plot quantiles of ten seconds each, so that batch boundaries are visible."""
     parts: dict[int, list[float]] = {}
     for at, ms in alerts:
         parts.setdefault(int(at // _PART_SECONDS), []).append(ms)
@@ -293,7 +293,7 @@ def _over_time(alerts: list[tuple[float, float]]) -> dict[str, Any]:
         minute = part * _PART_SECONDS / 60
         for name, key in (("largest", "max"), ("p99", "p99"), ("p50", "p50")):
             named[name].append((round(minute, 3), round(known[key], 2)))
-    return lines("Each ten seconds of the run", named, x="minutes", y="milliseconds")
+    return lines("Quantiles of each ten seconds of the run", named, x="minutes", y="milliseconds")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""P10: the same pipeline in Tidelake, in Flink SQL and by the template of Structured Streaming.
+"""P10: the same pipeline in Tidelake, in Flink SQL and in Structured Streaming's template pattern.
 
-Each side is a process of its own. Its first round is cold, and counts with the start of its process
-as the whole process's time; in the rounds after it the JVM is warm, and what counts is the time
-from the first read to the last commit. All take the same files into tables of their own.
+Each side is its own process, reads the same files and writes its own tables. Its first round is
+cold and is timed from the start of the process (whole process). In later rounds the JVM is warm,
+and the time is from the first read to the last commit.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from benchmarks.peers.truth import Tables, check
 
 _LIMITS = {"flink": 1.2, "template": 1.2}
 _SIDES = ("tidelake", *_LIMITS)
-_CALLED = {"flink": "Flink SQL", "template": "the template pattern"}
+_TITLES = {"flink": "Flink SQL", "template": "the template pattern"}
 
 
 def main() -> None:
-    """Measure, and hand in."""
+    """Measure, and write the report."""
     parser = arguments(__doc__)
     parser.add_argument("--events", type=int, default=1_000_000, help="lines in the files")
     parser.add_argument("--folder", type=Path, default=Path("build/bench/peers"))
-    asked = parser.parse_args()
-    folder = asked.folder.resolve()
-    files = Stream(asked.events).land(folder / "events", 0)
+    options = parser.parse_args()
+    folder = options.folder.resolve()
+    files = Stream(options.events).land(folder / "events", 0)
     rounds = Path(tempfile.mkdtemp(prefix="p10-", dir=folder))
     try:
-        hand_in(_measured(files, rounds, asked), asked.json)
+        hand_in(_measured(files, rounds, options), options.json)
     finally:
         shutil.rmtree(rounds)
 
 
-def _measured(files: list[Path], rounds: Path, asked: Any) -> Report:
+def _measured(files: list[Path], rounds: Path, options: Any) -> Report:
     with ExitStack() as stack:
         sides: dict[str, Side] = {}
         tables = {}
@@ -48,16 +48,16 @@ def _measured(files: list[Path], rounds: Path, asked: Any) -> Report:
             out = rounds / name / "first"
             sides[name].round(files, out)
             tables[name] = Tables.of(name, out)
-            say(f"{name}: {sides[name].first:.1f} s with the start of its process")
+            say(f"{name}: {sides[name].first:.1f} s including the start of its process")
         checked = check(files, tables)
         say(checked)
-        _refuse_other_flink(sides["flink"])
+        _assert_flink_settings(sides["flink"])
         turns = {name: partial(_turn, sides[name], files, rounds) for name in _SIDES}
-        seconds = in_turns(turns, asked.repeats, warm_up=0)
+        seconds = in_turns(turns, options.repeats, warm_up=0)
     whole = {f"{name}, whole process": [side.first] for name, side in sides.items()}
     findings = []
     for peer, limit in _LIMITS.items():
-        against = f"rows/s against {_CALLED[peer]}"
+        against = f"rows/s against {_TITLES[peer]}"
         findings += [
             Finding.of(
                 Goal(f"{against}, warm", limit, at_least=True),
@@ -75,20 +75,20 @@ def _measured(files: list[Path], rounds: Path, asked: Any) -> Report:
         seconds={**seconds, **whole},
         checked=checked,
         setting={
-            "events": asked.events,
+            "events": options.events,
             "bytes": sum(file.stat().st_size for file in files),
             "files": len(files),
-            "order": "nothing is more than 5 minutes behind, and Spark's watermarks wait 10. Flink "
-            "takes the files in no order, so its watermark waits for 2 days. None drops a row",
-            "batches of both Spark sides": "5 files; later hops about as much",
-            "Tidelake": "writes bronze and its books besides silver and gold",
+            "order": "no event is more than 5 minutes behind, and Spark's watermark delay is 10. "
+            "Flink reads the files in no order, so its watermark delay is 2 days. None drops a row",
+            "batches of both Spark sides": "5 files; later hops about the same amount",
+            "Tidelake": "also writes bronze and its ledger",
             "Flink": "2 slots, RocksDB, exactly once, a checkpoint every 5 s; gold's rows are "
-            "written once, when the input ends",
+            "written once, at the end of the input",
         },
         details={
-            **{f"{name}: rounds": side.told for name, side in sides.items()},
+            **{f"{name}: rounds": side.reports for name, side in sides.items()},
             "rows/s, warm": {
-                name: [round(asked.events / one) for one in spent]
+                name: [round(options.events / one) for one in spent]
                 for name, spent in seconds.items()
             },
         },
@@ -98,15 +98,15 @@ def _measured(files: list[Path], rounds: Path, asked: Any) -> Report:
 def _turn(side: Side, files: list[Path], rounds: Path, number: int) -> float:
     out = rounds / side.name / str(number)
     seconds = float(side.round(files, out)["seconds"])
-    # Spark may still be clearing old files of its own away; the rest goes with the folder of all.
+    # Spark may still be deleting old files; what remains is removed with the parent folder.
     shutil.rmtree(out, ignore_errors=True)
     return seconds
 
 
-def _refuse_other_flink(side: Side) -> None:
-    """See that checkpoints were made, and that RocksDB held the state."""
-    for told in side.told:
-        assert told["checkpoints"] and told["rocksdb"], told
+def _assert_flink_settings(side: Side) -> None:
+    """Assert that Flink completed checkpoints and kept its state in RocksDB."""
+    for report in side.reports:
+        assert report["checkpoints"] and report["rocksdb"], report
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""P11: the same pipeline in a loop of Polars and deltalake, in two settings.
+"""P11: the same pipeline as a loop of Polars and deltalake, in two settings.
 
-`small`: batches of a million rows over what the batches before them left. `large`: the same over a
-silver table of 50 million ids. What counts is the time from the first read to the last commit, in
-processes that are warm, and how each side's time grows from the one setting to the other.
+`small`: batches of a million rows on top of the batches before them. `large`: the same on a silver
+table of 50 million ids. The time is from the first read to the last commit, in warm processes. The
+last figure is how much Tidelake's time grows from `small` to `large`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _WHOLE = {"batch_files": 10, "batch_bytes": "1g"}
 
 
 @dataclass
-class Found:
-    """What the settings gave so far."""
+class Results:
+    """Results of the settings so far."""
 
     findings: list[Finding] = field(default_factory=list)
     seconds: dict[str, list[float]] = field(default_factory=dict)
@@ -39,14 +39,14 @@ class Found:
     details: dict[str, Any] = field(default_factory=dict)
 
     def take(self, setting: str, limit: float, seconds: dict[str, list[float]]) -> None:
-        """Take the seconds of both sides."""
+        """Add the seconds of both sides in one setting."""
         self.seconds |= {f"{side}, {setting}": spent for side, spent in seconds.items()}
         goal = Goal(f"rows/s against Polars and deltalake, {setting}", limit, at_least=True)
         self.findings.append(Finding.of(goal, ratios(seconds["polars"], seconds["tidelake"])))
-        say(self.findings[-1].told())
+        say(self.findings[-1].line())
 
     def grown(self, small: str, large: str) -> None:
-        """Compare both settings; the other side's growth is only told."""
+        """Compare both settings: a goal for Tidelake, only a detail for Polars."""
         over, under = (
             {side: self.seconds[f"{side}, {setting}"] for side in _SIDES}
             for setting in (large, small)
@@ -57,96 +57,100 @@ class Found:
 
 
 def main() -> None:
-    """Measure, and hand in."""
+    """Measure, and write the report."""
     parser = arguments(__doc__)
-    parser.add_argument("--events", type=int, default=1_000_000, help="lines of a batch")
-    parser.add_argument("--ids", type=int, default=50_000_000, help="of the large history")
+    parser.add_argument("--events", type=int, default=1_000_000, help="lines a batch")
+    parser.add_argument("--ids", type=int, default=50_000_000, help="ids in the large history")
     parser.add_argument("--settings", nargs="+", choices=_SETTINGS, default=_SETTINGS)
-    parser.add_argument("--days", type=int, default=1, help="of the large history within the TTL")
+    parser.add_argument(
+        "--days", type=int, default=1, help="days of the large history within the TTL"
+    )
     parser.add_argument("--folder", type=Path, default=Path("build/bench/peers"))
-    asked = parser.parse_args()
-    folder = asked.folder.resolve()
+    options = parser.parse_args()
+    folder = options.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     rounds = Path(tempfile.mkdtemp(prefix="p11-", dir=folder))
-    found = Found()
-    history = folder / f"history-{asked.ids}"
+    results = Results()
+    history = folder / f"history-{options.ids}"
     try:
-        seed = _history(asked, rounds, history)
-        if "small" in asked.settings:
-            _batches(asked, found, rounds / "small", "small history", 0.3)
-        if "large" in asked.settings:
+        seed = _history(options, rounds, history)
+        if "small" in options.settings:
+            _batches(options, results, rounds / "small", "small history", 0.3)
+        if "large" in options.settings:
             lend(history, rounds / "large")
-            name = f"{asked.ids:,} ids of history"
-            ttl = reaching(history, asked.days)
-            _batches(asked, found, rounds / "large", name, 0.6, seed, ttl=ttl)
-            if "small" in asked.settings:
-                found.grown("small history", name)
+            name = f"{options.ids:,} ids of history"
+            ttl = reaching(history, options.days)
+            _batches(options, results, rounds / "large", name, 0.6, seed, ttl=ttl)
+            if "small" in options.settings:
+                results.grown("small history", name)
     finally:
         shutil.rmtree(rounds)
-    hand_in(_report(asked, found), asked.json)
+    hand_in(_report(options, results), options.json)
 
 
-def _report(asked: Any, found: Found) -> Report:
+def _report(options: Any, results: Results) -> Report:
     return Report(
         row="P11",
         title="Files to silver and one-minute sums: Tidelake against a Polars and deltalake loop",
-        findings=found.findings,
-        seconds=found.seconds,
-        checked="; ".join(found.checked),
+        findings=results.findings,
+        seconds=results.seconds,
+        checked="; ".join(results.checked),
         setting={
-            "events a batch": asked.events,
+            "events a batch": options.events,
             "duplicates": "one event in twenty, within the batch",
-            "Tidelake": f"writes bronze and its books besides; one batch a hop; dedup.ttl 1 hour, "
-            f"over the large history {asked.days} days: ids that arrived within it, and those of "
-            "the batch's dates, are looked at, and no others",
-            "Polars": "looks at all ids that silver has, since nothing tells it which to leave out",
-            "history": f"{asked.ids:,} ids, a million a day, none of which comes again",
+            "Tidelake": f"also writes bronze and its ledger; one batch a hop; dedup.ttl 1 hour, "
+            f"with the large history {options.days} days: only ids that arrived within it, and "
+            "those of the batch's dates, are searched",
+            "Polars": "searches all ids in silver, since it has no TTL",
+            "history": f"{options.ids:,} ids, a million a day, none repeated in a batch",
         },
-        details=found.details,
+        details=results.details,
     )
 
 
-def _history(asked: Any, rounds: Path, history: Path) -> list[Path]:
-    """Make the large history in a session of this process; the files that lie in it besides."""
-    if "large" not in asked.settings:
+def _history(options: Any, rounds: Path, history: Path) -> list[Path]:
+    """Create the large history in a session of this process; return the files it also contains."""
+    if "large" not in options.settings:
         return []
     spark = build_session(load_environment("local", root=str(rounds / "session")))
     try:
-        return prepare(spark, history, asked.ids)
+        return prepare(spark, history, options.ids)
     finally:
         spark.stop()
 
 
 def _batches(
-    asked: Any,
-    found: Found,
+    options: Any,
+    results: Results,
     folder: Path,
     setting: str,
     limit: float,
     seed: list[Path] | None = None,
     ttl: str = "1 hour",
 ) -> None:
-    stream = Stream(asked.events)
-    batches = [stream.land(asked.folder.resolve() / "events", n) for n in range(asked.repeats + 1)]
+    stream = Stream(options.events)
+    batches = [
+        stream.land(options.folder.resolve() / "events", n) for n in range(options.repeats + 1)
+    ]
     outs = {name: folder / name for name in _SIDES}
     with (
-        running("tidelake_pipeline", folder / "logs") as ours,
-        running("polars_pipeline", folder / "logs") as theirs,
+        running("tidelake_pipeline", folder / "logs") as tidelake,
+        running("polars_pipeline", folder / "logs") as polars,
     ):
         if seed:
-            theirs.round(seed, outs["polars"])
+            polars.round(seed, outs["polars"])
         turns: dict[str, Callable[[int], float]] = {
-            "tidelake": partial(_turn, ours, batches, outs["tidelake"], {**_WHOLE, "ttl": ttl}),
-            "polars": partial(_turn, theirs, batches, outs["polars"], {}),
+            "tidelake": partial(_turn, tidelake, batches, outs["tidelake"], {**_WHOLE, "ttl": ttl}),
+            "polars": partial(_turn, polars, batches, outs["polars"], {}),
         }
-        found.take(setting, limit, in_turns(turns, asked.repeats))
+        results.take(setting, limit, in_turns(turns, options.repeats))
     files = [*(seed or []), *(file for batch in batches for file in batch)]
     tables = {name: Tables.of(name, out) for name, out in outs.items()}
-    found.checked.append(check(files, tables, history=CONDITION if seed else ""))
-    say(found.checked[-1])
-    found.details[setting] = {
+    results.checked.append(check(files, tables, history=CONDITION if seed else ""))
+    say(results.checked[-1])
+    results.details[setting] = {
         "ids searched by Tidelake, newest batch first": searched(outs["tidelake"]),
-        **{side.name: {"first": side.first, "rounds": side.told} for side in (ours, theirs)},
+        **{side.name: {"first": side.first, "rounds": side.reports} for side in (tidelake, polars)},
     }
 
 

@@ -1,11 +1,11 @@
-"""What a cold `tidelake run` of one small batch costs, from the process's start to its end.
+"""P12: a cold `tidelake run` of one small batch, from the start of the process to its end.
 
-One file of a thousand clicks, a fifth of them copies, goes through bronze, silver (deduplicated,
-judged by the suite, with its books) and two gold tables, whose tables do not exist before. Spark's
-start is measured in two ways, in turns with the run: a process that only starts the same session,
-writes a small Delta table and reads it; and a program written by hand that fills the same tables by
-three streams, without rules for rows, routing, lateness or books. What the run takes beyond the
-latter is held against the goal: both plan each hop for the first time, in a JVM that is cold.
+One file of a thousand clicks, a fifth of them duplicates, goes through bronze, silver
+(deduplicated, checked by the suite, with its ledger) and two gold tables. No table exists before.
+Two other processes run in alternating rounds: one only starts the same session, writes a small
+Delta table and reads it; the other is written by hand and fills the same tables with three
+streams, without row rules, routing, lateness or a ledger. The second goal is the run's time beyond
+the latter: both plan each hop for the first time, in a cold JVM.
 
 Usage: python -m benchmarks.p12_cold_run [--repeats 3] [--events 1000] [--json FILE]
 """
@@ -35,14 +35,14 @@ _COMPARED = {
 
 
 def main() -> None:
-    """Measure, and hand in what was found."""
+    """Measure, and write the report."""
     parser = arguments(__doc__)
     parser.set_defaults(repeats=3)
     parser.add_argument("--events", type=int, default=1_000)
-    told = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tidelake-cold-") as name:
         folder = Path(name)
-        hand_in(_measured(folder, told.events, told.repeats), told.json)
+        hand_in(_measured(folder, options.events, options.repeats), options.json)
 
 
 def _measured(folder: Path, events: int, repeats: int) -> Report:
@@ -53,16 +53,16 @@ def _measured(folder: Path, events: int, repeats: int) -> Report:
 
     def run(number: int) -> float:
         root = folder / f"run{number}"
-        seconds = spent(_RUN, [*_tidelake(), *_words(file, landing, root)])
-        _refuse_other_tables(folder, number)
+        seconds = spent(_RUN, [*_command(), *_run_arguments(file, landing, root)])
+        _compare_tables(folder, number)
         return seconds
 
-    def beside(side: str, word: str) -> Any:
+    def peer(side: str, word: str) -> Any:
         def measured(number: int) -> float:
             root = folder / f"{word}{number}"
             words = ["-m", "benchmarks.cold_sides", word, str(landing), str(root)]
             seconds = spent(side, [sys.executable, *words])
-            _refuse_other_tables(folder, number)
+            _compare_tables(folder, number)
             return seconds
 
         return measured
@@ -72,7 +72,7 @@ def _measured(folder: Path, events: int, repeats: int) -> Report:
         cpu[side].append(round(found.cpu, 2))
         return found.seconds
 
-    sides = {_RUN: run, _START: beside(_START, "start"), _BY_HAND: beside(_BY_HAND, "by_hand")}
+    sides = {_RUN: run, _START: peer(_START, "start"), _BY_HAND: peer(_BY_HAND, "by_hand")}
     seconds = in_turns(sides, repeats)
     beyond = [a - b for a, b in zip(seconds[_RUN], seconds[_BY_HAND], strict=True)]
     return Report(
@@ -83,14 +83,14 @@ def _measured(folder: Path, events: int, repeats: int) -> Report:
             Finding.of(_BEYOND, beyond),
         ],
         seconds=seconds,
-        checked="both gold tables, row by row, against those filled by hand, in each round",
+        checked="both gold tables equal those of the program by hand, all rows, in each round",
         setting={"events": events, "copies": 0.2, "gold tables": list(TWO), "files": 1},
         details={
             "seconds of cores": {side: sorted(one)[len(one) // 2] for side, one in cpu.items()},
             "steps of one run": _steps(folder, file, landing),
             "all of clickstream (six gold tables, a lookup, a join), seconds": round(
                 took(
-                    [*_tidelake(), *_words("clickstream", landing, folder / "whole")],
+                    [*_command(), *_run_arguments("clickstream", landing, folder / "whole")],
                     folder / "words.log",
                 ).seconds,
                 1,
@@ -99,19 +99,19 @@ def _measured(folder: Path, events: int, repeats: int) -> Report:
     )
 
 
-def _tidelake() -> list[str]:
+def _command() -> list[str]:
     return [sys.executable, "-m", "tidelake.cli"]
 
 
-def _words(pipeline: Path | str, landing: Path, root: Path) -> list[str]:
+def _run_arguments(pipeline: Path | str, landing: Path, root: Path) -> list[str]:
     return ["run", str(pipeline), "--source", str(landing), "--root", str(root)]
 
 
-def _refuse_other_tables(folder: Path, number: int) -> None:
-    """Compare what both sides hold, once both of a round are there.
+def _compare_tables(folder: Path, number: int) -> None:
+    """Compare the gold tables of both sides, once both have run in a round.
 
     Raises:
-        SystemExit: They differ.
+        SystemExit: The tables differ.
     """
     run, by_hand = folder / f"run{number}", folder / f"by_hand{number}"
     if not (run.exists() and by_hand.exists()):
@@ -120,15 +120,15 @@ def _refuse_other_tables(folder: Path, number: int) -> None:
         sql = f"SELECT {columns} FROM gold.{name} ORDER BY ALL"
         ours, theirs = (ask(Lake(root), sql).rows for root in (run, by_hand))
         if not ours or ours != theirs:
-            raise SystemExit(f"gold.{name} differs between both sides")
-    say("both gold tables are the same on both sides")
+            raise SystemExit(f"gold.{name} differs between the two sides")
+    say("both gold tables are equal on both sides")
 
 
 def _steps(folder: Path, file: Path, landing: Path) -> dict[str, float]:
-    """Run once more, with a clock at each step."""
+    """Run once more with each step timed."""
     steps, root = folder / "steps.json", folder / "steps"
     command = [sys.executable, "-m", "benchmarks.cold_steps", str(steps), str(time.time())]
-    took([*command, *_words(file, landing, root)], folder / "words.log")
+    took([*command, *_run_arguments(file, landing, root)], folder / "words.log")
     found: dict[str, float] = json.loads(steps.read_text(encoding="utf-8"))
     return found
 

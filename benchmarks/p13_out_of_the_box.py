@@ -1,9 +1,9 @@
 """P13: a first run with nothing configured, against a plain batch job for the same tables.
 
-Two million clicks, a fifth of them copies, lie in twenty files. One side is ``tidelake run`` of the
-reference pipeline with one gold table, environment ``local`` as it is shipped; the other the batch
-job that a good engineer writes by hand (``batch_job.py``), which keeps no books and has no second
-run. Both are whole processes, in turns.
+The input is two million clicks in twenty files, a fifth of them duplicates. One side is
+``tidelake run`` of the reference pipeline with one gold table and the environment ``local`` as
+shipped. The other is the batch job that a good engineer writes by hand (``batch_job.py``), without
+a ledger and without a second run. Both are whole processes, in alternating rounds.
 
 Usage: python -m benchmarks.p13_out_of_the_box [--repeats 3] [--events 2000000] [--json FILE]
 """
@@ -31,16 +31,16 @@ _COMPARED = "window_start, user_id, events, clicks, total_value"
 
 
 def main() -> None:
-    """Measure, and hand in what was found; or be the batch job."""
+    """Measure, and write the report; with ``job`` run the batch job."""
     if sys.argv[1:2] == ["job"]:
         _job(Path(sys.argv[2]), Path(sys.argv[3]))
         return
     parser = arguments(__doc__)
     parser.set_defaults(repeats=3)
     parser.add_argument("--events", type=int, default=2_000_000)
-    told = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tidelake-first-") as name:
-        hand_in(_measured(Path(name), told.events, told.repeats), told.json)
+        hand_in(_measured(Path(name), options.events, options.repeats), options.json)
 
 
 def _measured(folder: Path, events: int, repeats: int) -> Report:
@@ -62,7 +62,7 @@ def _measured(folder: Path, events: int, repeats: int) -> Report:
         title="A first run with nothing configured, whole process",
         findings=[Finding.of(_GOAL, ratios(seconds[_JOB], seconds[_RUN]))],
         seconds=seconds,
-        checked="the gold table, row by row, against that of the batch job, in each round",
+        checked="the gold table equals that of the batch job, all rows, in each round",
         setting={"events": events, "copies": 0.2, "files": _FILES, "gold tables": [_GOLD]},
     )
 
@@ -75,7 +75,7 @@ def _took(folder: Path, side: str, number: int, words: list[str]) -> float:
         sql = f"SELECT {_COMPARED} FROM gold.{_GOLD} ORDER BY ALL"
         ours, theirs = (ask(Lake(one), sql).rows for one in roots)
         if not ours or ours != theirs:
-            raise SystemExit(f"gold.{_GOLD} differs between both sides")
+            raise SystemExit(f"gold.{_GOLD} differs between the two sides")
     return seconds
 
 

@@ -1,9 +1,9 @@
 """P14: a catch-up of the clickstream through all hops on two slots against one.
 
-Each catch-up is a process of its own, since a JVM has one master, and cold; what counts is the time
-from the first hop's start to the end of the last. Whatever is not a task (planning, commits, the
-JVM's compiler and collector, Python) runs beside the slots on both sides, so that a single slot
-has the machine's other core for those. Rows and sums of gold are compared.
+Each catch-up is a cold process of its own, since a JVM has one master. The time is from the start
+of the first hop to the end of the last. Planning, commits, the JVM's compiler and garbage
+collector, and Python run outside the slots on both sides, so with one slot they have the machine's
+other core. Row counts and sums of gold are compared.
 
 Usage: python -m benchmarks.p14_slots [--repeats 1] [--events 5000000] [--json FILE]
 """
@@ -35,49 +35,56 @@ _GOAL = Goal("events/s on two slots against one", 1.6, at_least=True)
 _SLOTS = {"one slot": 1, "two slots": 2}
 _NAME = "clickstream"
 _COMPARED = "SELECT count(*), sum(events), sum(total_value) FROM gold.user_activity_1m"
-_ONE = "catch-up"
+_CATCH_UP = "catch-up"
 
 
 def main() -> None:
-    """Measure, and hand in what was found; or be one catch-up."""
-    if sys.argv[1:2] == [_ONE]:
+    """Measure, and write the report; with ``catch-up`` run one catch-up."""
+    if sys.argv[1:2] == [_CATCH_UP]:
         landing, root, slots = sys.argv[2:]
         print(json.dumps(_catch_up(Path(landing), Path(root), int(slots))))
         return
     parser = arguments(__doc__)
     parser.set_defaults(repeats=1)
     parser.add_argument("--events", type=int, default=5_000_000)
-    told = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tidelake-slots-") as folder:
-        hand_in(_measured(Path(folder), told.events, told.repeats), told.json)
+        hand_in(_measured(Path(folder), options.events, options.repeats), options.json)
 
 
 def _measured(folder: Path, events: int, repeats: int) -> Report:
     landing = folder / "landing"
     generate(_NAME, landing, events=events, seed=1)
     hops: dict[str, list[dict[Hop, float]]] = {side: [] for side in _SLOTS}
-    held: set[str] = set()
+    contents: set[str] = set()
 
-    def caught_up(side: str, number: int) -> float:
+    def catch_up(side: str, number: int) -> float:
         root = folder / f"{_SLOTS[side]}-{number}"
-        words = ["-m", "benchmarks.p14_slots", _ONE, str(landing), str(root), str(_SLOTS[side])]
+        words = [
+            "-m",
+            "benchmarks.p14_slots",
+            _CATCH_UP,
+            str(landing),
+            str(root),
+            str(_SLOTS[side]),
+        ]
         done = subprocess.run([sys.executable, *words], stdout=subprocess.PIPE, check=True)
-        told: dict[str, Any] = json.loads(done.stdout)
-        hops[side].append(told["seconds"])
-        held.add(told["held"])
-        if len(held) > 1:
-            raise SystemExit(f"the tables differ: {sorted(held)}")
-        say(f"  {side}: {told['seconds']}")
-        return float(sum(told["seconds"].values()))
+        result: dict[str, Any] = json.loads(done.stdout)
+        hops[side].append(result["seconds"])
+        contents.add(result["held"])
+        if len(contents) > 1:
+            raise SystemExit(f"the tables differ: {sorted(contents)}")
+        say(f"  {side}: {result['seconds']}")
+        return float(sum(result["seconds"].values()))
 
-    sides = {side: partial(caught_up, side) for side in _SLOTS}
+    sides = {side: partial(catch_up, side) for side in _SLOTS}
     seconds = in_turns(sides, repeats, warm_up=0)
     return Report(
         row="P14",
         title=f"a catch-up of {events:,} events on two slots against one",
         findings=[Finding.of(_GOAL, ratios(seconds["one slot"], seconds["two slots"]))],
         seconds=seconds,
-        checked="rows, events and values of the windows are the same on both sides",
+        checked="row count and sums of events and values of gold are equal on both sides",
         setting={"events": events, "pipeline": "clickstream, all of it", "environment": "local"},
         details={
             "hops_s": {
@@ -89,7 +96,7 @@ def _measured(folder: Path, events: int, repeats: int) -> Report:
 
 
 def _catch_up(landing: Path, root: Path, slots: int) -> dict[str, Any]:
-    """Run all hops; seconds of each, and what gold holds."""
+    """Run all hops; return the seconds of each, and row count and sums of gold."""
     environment = load_environment("local", root=str(root))
     settings = {**environment.spark, "spark.sql.shuffle.partitions": slots}
     environment = environment.model_copy(update={"master": f"local[{slots}]", "spark": settings})

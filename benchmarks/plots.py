@@ -1,4 +1,4 @@
-"""Draw a report: the sides' seconds as bars, goals as dots, series as lines, spreads as columns."""
+"""Draw a report: seconds of the sides as bars, goals as dots, series as lines, histograms."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from benchmarks import svg
 
 _LEFT, _RIGHT = 24, 24
 _WHOLE = svg.WIDTH - _LEFT - _RIGHT
-# Of a plot with two axes.
+# Left edge, top and height of a plot with two axes.
 _AXIS, _TOP, _HEIGHT = 84, 70, 300
-# Points that are drawn one by one.
+# Up to this many points of a line get a dot.
 _FEW = 24
-# A score further off than this is drawn at the edge.
+# Scores beyond this factor are drawn at the edge.
 _FURTHEST = 16.0
 
 
 @dataclass(frozen=True)
 class Score:
-    """How a figure stands to its goal: 1 is the goal itself, 2 is twice as good.
+    """A figure relative to its goal: 1 is the goal, 2 is twice as good.
 
     Attributes:
         label: Row and goal.
-        told: The figure, in words.
-        value: The median's score.
-        low: The least of the repeats'.
-        high: The largest of them.
+        figure: The figure with its unit.
+        value: Score of the median.
+        low: Least score of the rounds.
+        high: Largest score of the rounds.
     """
 
     label: str
-    told: str
+    figure: str
     value: float
     low: float
     high: float
 
 
 def bars(title: str, sides: Mapping[str, Sequence[float]], unit: str = "s") -> str:
-    """Draw each side's median as a bar, with a dot for each repeat."""
+    """Draw each side's median as a bar, with a dot for each round."""
     top = max((max(values) for values in sides.values() if values), default=0.0)
     marks = svg.ticks(top)
-    # Room at the right for the figure behind the longest bar.
+    # Leaves room at the right for the figure after the longest bar.
     scale = (_WHOLE - 110) / marks[-1]
     bottom = _TOP - 12 + 52 * len(sides)
     parts = _grid(marks, scale, _TOP - 20, bottom)
@@ -57,20 +57,20 @@ def bars(title: str, sides: Mapping[str, Sequence[float]], unit: str = "s") -> s
         if len(values) > 1:
             parts.append(_whisker(min(values), max(values), scale, y + 26))
             parts += [svg.dot(_LEFT + v * scale, y + 26, 3, svg.INK) for v in values]
-        reach = _LEFT + max(values) * scale + 10
-        parts.append(svg.text(reach, y + 31, f"{svg.short(median)} {unit}", weight=600))
+        end = _LEFT + max(values) * scale + 10
+        parts.append(svg.text(end, y + 31, f"{svg.short(median)} {unit}", weight=600))
     return svg.card(bottom + 34, title, parts)
 
 
 def scores(title: str, found: Sequence[Score]) -> str:
-    """Draw how each figure stands to its goal, on a scale of factors."""
+    """Draw each figure relative to its goal, on a logarithmic scale."""
     reach = max(
-        [2.0, *(max(one.high, 1 / max(one.low, 1e-9)) for one in found)],
+        [2.0, *(max(score.high, 1 / max(score.low, 1e-9)) for score in found)],
     )
     reach = min(_FURTHEST, reach)
     middle, half = _LEFT + _WHOLE / 2, (_WHOLE - 20) / 2
 
-    def place(value: float) -> float:
+    def position(value: float) -> float:
         inside = min(max(value, 1 / reach), reach)
         return middle + math.log(inside) / math.log(reach) * half
 
@@ -79,33 +79,41 @@ def scores(title: str, found: Sequence[Score]) -> str:
     for power in range(-4, 5):
         factor = 2.0**power
         if 1 / reach <= factor <= reach:
-            x = place(factor)
-            words = "the goal" if power == 0 else _factor(factor)
+            x = position(factor)
+            label = "the goal" if power == 0 else _factor(factor)
             weight = 600 if power == 0 else 400
             parts.append(
                 svg.line(x, _TOP + 4, x, bottom, svg.SOFT if power == 0 else svg.GRID, wide=1.5)
             )
             parts.append(
                 svg.text(
-                    x, _TOP - 4, words, colour=svg.SOFT, size=12, weight=weight, anchor="middle"
+                    x, _TOP - 4, label, colour=svg.SOFT, size=12, weight=weight, anchor="middle"
                 )
             )
-    for number, one in enumerate(found):
-        y, colour = _TOP + 30 + 46 * number, svg.GOOD if one.value >= 1 else svg.BAD
+    for number, score in enumerate(found):
+        y, colour = _TOP + 30 + 46 * number, svg.GOOD if score.value >= 1 else svg.BAD
         parts.append(svg.box(_LEFT, y - 10, _WHOLE, 1, svg.GRID))
-        parts.append(svg.text(_LEFT, y + 4, one.label, size=13))
+        parts.append(svg.text(_LEFT, y + 4, score.label, size=13))
         parts.append(
             svg.text(
-                _LEFT + _WHOLE, y + 4, one.told, size=13, weight=600, colour=colour, anchor="end"
+                _LEFT + _WHOLE,
+                y + 4,
+                score.figure,
+                size=13,
+                weight=600,
+                colour=colour,
+                anchor="end",
             )
         )
-        parts.append(svg.line(place(one.low), y + 19, place(one.high), y + 19, colour, wide=3))
-        parts.append(svg.dot(place(one.value), y + 19, 6, colour, told=one.told))
+        parts.append(
+            svg.line(position(score.low), y + 19, position(score.high), y + 19, colour, wide=3)
+        )
+        parts.append(svg.dot(position(score.value), y + 19, 6, colour, tooltip=score.figure))
     return svg.card(bottom + 14, title, parts)
 
 
 def drawn(plot: Mapping[str, Any]) -> str:
-    """Draw what a report's details hold under ``plots``; see :mod:`benchmarks.measuring`."""
+    """Draw an entry of ``plots`` in a report's details; see :mod:`benchmarks.measuring`."""
     if plot["kind"] == "spread":
         return _spread(plot)
     return _lines(plot)
@@ -117,18 +125,18 @@ def _lines(plot: Mapping[str, Any]) -> str:
     first, last = min(x for x, _ in points), max(x for x, _ in points)
     marks = svg.ticks(max(y for _, y in points))
     bottom = _TOP + _HEIGHT
-    # Sizes that grow by factors of ten stand at even distances.
-    grows = first > 0 and last / first >= 50 and len({x for x, _ in points}) <= _FEW
+    # Sizes that grow by factors get a logarithmic axis.
+    logarithmic = first > 0 and last / first >= 50 and len({x for x, _ in points}) <= _FEW
     parts = _left_axis(marks, bottom, plot["y"])
 
     def across(value: float) -> float:
-        if grows:
+        if logarithmic:
             share = math.log(value / first) / math.log(last / first)
         else:
             share = (value - first) / ((last - first) or 1.0)
         return _AXIS + share * (svg.WIDTH - _AXIS - _RIGHT - 10)
 
-    for mark in sorted({x for x, _ in points}) if grows else _inside(first, last):
+    for mark in sorted({x for x, _ in points}) if logarithmic else _inside(first, last):
         x = across(mark)
         parts.append(svg.line(x, bottom, x, bottom + 5, svg.SOFT))
         parts.append(
@@ -155,7 +163,7 @@ def _lines(plot: Mapping[str, Any]) -> str:
 
 
 def _spread(plot: Mapping[str, Any]) -> str:
-    """Draw columns over buckets whose edges grow by factors; heights are logarithmic."""
+    """Draw a histogram with logarithmic buckets and logarithmic heights."""
     buckets: Sequence[Sequence[float]] = plot["buckets"]
     low, high = buckets[0][0], buckets[-1][1]
     top = math.log10(max(count for *_, count in buckets)) + 0.3
@@ -172,9 +180,9 @@ def _spread(plot: Mapping[str, Any]) -> str:
         if count:
             tall = _HEIGHT * (math.log10(count) + 0.3) / (top + 0.3)
             x, end = (_AXIS + math.log(edge / low) * wide for edge in (least, most))
-            told = f"{count:,.0f} between {svg.short(least)} and {svg.short(most)}"
+            tooltip = f"{count:,.0f} between {svg.short(least)} and {svg.short(most)}"
             parts.append(
-                svg.box(x + 0.5, bottom - tall, end - x - 1, tall, svg.COLOURS[0], told=told)
+                svg.box(x + 0.5, bottom - tall, end - x - 1, tall, svg.COLOURS[0], tooltip=tooltip)
             )
     for edge in _round_between(low, high):
         x = _AXIS + math.log(edge / low) * wide
@@ -199,8 +207,8 @@ def _grid(marks: Sequence[float], scale: float, top: float, bottom: float) -> li
     return parts
 
 
-def _left_axis(marks: Sequence[float], bottom: float, words: str) -> list[str]:
-    parts = [svg.text(24, _TOP - 16, words, colour=svg.SOFT, size=13)]
+def _left_axis(marks: Sequence[float], bottom: float, label: str) -> list[str]:
+    parts = [svg.text(24, _TOP - 16, label, colour=svg.SOFT, size=13)]
     for mark in marks:
         y = bottom - mark / marks[-1] * _HEIGHT
         parts.append(svg.line(_AXIS, y, svg.WIDTH - _RIGHT, y, svg.GRID))
@@ -221,7 +229,7 @@ def _factor(factor: float) -> str:
 
 
 def _inside(first: float, last: float) -> list[float]:
-    """Give round marks between two values."""
+    """Return round marks between two values."""
     steps = svg.ticks((last - first) or 1.0)
     step = steps[1]
     begin = math.ceil(first / step - 1e-9) * step
@@ -230,8 +238,8 @@ def _inside(first: float, last: float) -> list[float]:
 
 
 def _round_between(low: float, high: float) -> list[float]:
-    """Give 1, 2 and 5 times powers of ten between two values; fewer where they are many."""
+    """Return 1, 2 and 5 times powers of ten between two values; only powers if there are many."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    each = (1, 2, 5) if len(powers) <= 5 else (1,)
-    marks = [one * 10.0**power for power in powers for one in each]
+    factors = (1, 2, 5) if len(powers) <= 5 else (1,)
+    marks = [factor * 10.0**power for power in powers for factor in factors]
     return [mark for mark in marks if low * 0.999 <= mark <= high * 1.001]

@@ -1,4 +1,4 @@
-"""Run a command as a process of its own, and tell what it took with all that it started."""
+"""Run a command in a separate process, and measure it with all its descendants."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-# Linux: who outlives its parent becomes a child of this process, so that its seconds are told.
+# Linux: orphaned descendants become children of this process, so that their CPU time is counted.
 _SUBREAPER = 36
 
 
 @dataclass(frozen=True)
 class Took:
-    """What a command took.
+    """Elapsed and CPU time of a command.
 
     Attributes:
-        seconds: From its start to its own end.
-        cpu: Seconds of cores, of it and of all that it started.
+        seconds: Elapsed seconds from its start to its own end.
+        cpu: CPU seconds, including all descendants.
     """
 
     seconds: float
@@ -28,15 +28,17 @@ class Took:
 
 
 def took(command: Sequence[str], log: Path) -> Took:
-    """Run a command to its end; its words go to a file. Starts nothing else meanwhile.
+    """Run a command to its end, with its output in a file.
+
+    It waits for any child of this process, so start no other process meanwhile.
 
     Raises:
-        SystemExit: It failed; its last words are told.
+        SystemExit: The command failed; the message has the end of its output.
     """
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
-    with log.open("wb") as words:
+    with log.open("wb") as output:
         began = time.monotonic()
-        process = subprocess.Popen(command, stdout=words, stderr=words)
+        process = subprocess.Popen(command, stdout=output, stderr=output)
         seconds, cpu, code = 0.0, 0.0, 0
         while True:
             try:
@@ -49,6 +51,6 @@ def took(command: Sequence[str], log: Path) -> Took:
                 code = os.waitstatus_to_exitcode(status)
                 process.returncode = code
     if code:
-        last = log.read_text(encoding="utf-8", errors="replace")[-2000:]
-        raise SystemExit(f"{' '.join(command)} ended with {code}:\n{last}")
+        tail = log.read_text(encoding="utf-8", errors="replace")[-2000:]
+        raise SystemExit(f"{' '.join(command)} ended with {code}:\n{tail}")
     return Took(seconds, cpu)

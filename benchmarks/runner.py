@@ -1,6 +1,6 @@
-"""Run rows of the benchmarks, one after the other, each in a process of its own.
+"""Run rows of the benchmarks in sequence, each in a separate process.
 
-Each report goes to build/bench; a row that fails is told at the end, and the others go on.
+Reports go to build/bench. A row that fails does not stop the others; it is reported at the end.
 
 Usage: python -m benchmarks.runner [P1 p7 burst ...] [--reports DIR] [-- OPTIONS OF THE ROWS]
 """
@@ -25,56 +25,56 @@ from benchmarks.measuring import end_in_order, say
 HERE = Path(__file__).parent
 REPORTS = HERE.parent / "build" / "bench"
 _ROW = re.compile(r"p(\d\d)_\w+")
-# What a row takes at most: the longest lets a lane run for ten minutes.
+# Timeout of a row (the longest runs the fast lane for ten minutes), and of its own cleanup.
 _PATIENCE_SECONDS, _ORDER_SECONDS = 2400, 60
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a script ended.
+    """The result of a script.
 
     Attributes:
         name: The row, or the module.
-        seconds: What it took.
-        failure: What went wrong; empty where nothing did.
-        told: Its figures, a line each.
+        seconds: Elapsed seconds.
+        failure: What failed; empty on success.
+        figures: Its figures, one line each.
     """
 
     name: str
     seconds: float
     failure: str
-    told: tuple[str, ...] = ()
+    figures: tuple[str, ...] = ()
 
 
 def rows(folder: Path = HERE) -> dict[str, str]:
-    """Give the module of each row: ``P1`` is ``p01_…``."""
+    """Return the module of each row: ``P1`` is ``p01_…``."""
     names = sorted(path.stem for path in folder.glob("p[0-9][0-9]_*.py"))
     return {f"P{int(match[1])}": name for name in names if (match := _ROW.fullmatch(name))}
 
 
-def chosen(words: Sequence[str], known: Mapping[str, str], folder: Path = HERE) -> dict[str, str]:
-    """Give the modules that words ask for, rows or modules by name; without words all rows.
+def chosen(names: Sequence[str], known: Mapping[str, str], folder: Path = HERE) -> dict[str, str]:
+    """Return the modules for row or module names; without names all rows.
 
     Raises:
-        SystemExit: There is no such script.
+        SystemExit: There is no such row or module.
     """
-    if not words:
+    if not names:
         return dict(known)
     found: dict[str, str] = {}
-    for word in words:
-        row = word.upper()
+    for name in names:
+        row = name.upper()
         if row in known:
             found[row] = known[row]
-        elif word.isidentifier() and (folder / f"{word}.py").is_file():
-            found[word] = word
+        elif name.isidentifier() and (folder / f"{name}.py").is_file():
+            found[name] = name
         else:
-            there = ", ".join(known)
-            raise SystemExit(f"there is no benchmark {word}: name one of {there}, or a module")
+            available = ", ".join(known)
+            raise SystemExit(f"there is no benchmark {name}: name one of {available}, or a module")
     return found
 
 
 def run(name: str, module: str, reports: Path, options: Sequence[str]) -> Ended:
-    """Run one script; what an earlier run of the row reported is removed before."""
+    """Run one script, after deleting the row's report of an earlier run."""
     command = [sys.executable, "-m", f"benchmarks.{module}", *options]
     report = reports / f"{name}.json"
     if _ROW.fullmatch(module):
@@ -87,11 +87,11 @@ def run(name: str, module: str, reports: Path, options: Sequence[str]) -> Ended:
         return Ended(name, seconds, failure)
     if not failure and not report.is_file():
         failure = "wrote no report"
-    return Ended(name, seconds, failure, () if failure else _told(report))
+    return Ended(name, seconds, failure, () if failure else _figures(report))
 
 
 def _ended(command: Sequence[str]) -> str:
-    """Run a command in a process group of its own, so that nothing of it stays; say what failed."""
+    """Run a command in its own process group, end the group, and return the failure if any."""
     process = subprocess.Popen(command, cwd=HERE.parent, start_new_session=True)
     try:
         code = process.wait(_PATIENCE_SECONDS)
@@ -103,7 +103,7 @@ def _ended(command: Sequence[str]) -> str:
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """Let a script that still runs stop what it started, then end what is left of its group."""
+    """Terminate a script that still runs, so that it stops its children, then kill its group."""
     if process.poll() is None:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -115,38 +115,38 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _told(report: Path) -> tuple[str, ...]:
+def _figures(report: Path) -> tuple[str, ...]:
     found = json.loads(report.read_text(encoding="utf-8"))["findings"]
     lines = []
-    for one in found:
-        goal, verdict = one["goal"], "met" if one["met"] else "NOT MET"
+    for finding in found:
+        goal, verdict = finding["goal"], "met" if finding["met"] else "NOT MET"
         sign = "≥" if goal["at_least"] else "≤"
-        asked = f"asked {sign} {goal['limit']:g} {goal['unit']}"
-        lines.append(f"{goal['what']}: {one['value']:,.2f}, {asked}: {verdict}")
+        limit = f"goal {sign} {goal['limit']:g} {goal['unit']}"
+        lines.append(f"{goal['what']}: {finding['value']:,.2f}, {limit}: {verdict}")
     return tuple(lines)
 
 
 def main() -> None:
-    """Run what was asked for, and sum up."""
+    """Run the given rows and modules, and print a summary."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help="rows (P1) or modules (burst); without, all rows")
-    parser.add_argument("--reports", type=Path, default=REPORTS, help="where reports go")
+    parser.add_argument("names", nargs="*", help="rows (P1) or modules (burst); default: all rows")
+    parser.add_argument("--reports", type=Path, default=REPORTS, help="directory of the reports")
     words = sys.argv[1:]
     cut = words.index("--") if "--" in words else len(words)
-    asked, options = parser.parse_args(words[:cut]), words[cut + 1 :]
-    wanted = chosen(asked.names, rows())
-    asked.reports.mkdir(parents=True, exist_ok=True)
+    arguments, options = parser.parse_args(words[:cut]), words[cut + 1 :]
+    wanted = chosen(arguments.names, rows())
+    arguments.reports.mkdir(parents=True, exist_ok=True)
     end_in_order()
-    ended = []
+    results = []
     for number, (name, module) in enumerate(wanted.items(), start=1):
         say(f"== {name} ({number} of {len(wanted)}): {module}, {time.strftime('%H:%M:%S')}")
-        ended.append(run(name, module, asked.reports.resolve(), options))
+        results.append(run(name, module, arguments.reports.resolve(), options))
     say("== all")
-    for one in ended:
-        say(f"{one.name:<8} {one.seconds:6.0f} s  {one.failure or 'done'}")
-        for line in one.told:
+    for result in results:
+        say(f"{result.name:<8} {result.seconds:6.0f} s  {result.failure or 'done'}")
+        for line in result.figures:
             say(f"           {line}")
-    failed = [one.name for one in ended if one.failure]
+    failed = [result.name for result in results if result.failure]
     if failed:
         raise SystemExit(f"failed: {', '.join(failed)}")
 

@@ -1,6 +1,6 @@
-"""Bronze for the rows about silver, made in Spark: the clickstream at any size, its faults known.
+"""Input of the silver benchmarks, generated in Spark: a clickstream of any size with known faults.
 
-Each event follows from its number alone, so what silver must hold follows from the numbers too.
+An event is a function of its number, so the expected contents of silver are, too.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 START = datetime(2026, 1, 5, 6, tzinfo=UTC)
-# One row in five came before. The faults' shares are in thousandths of the events.
+# One row in five is a duplicate. Faults: which thousandths of the events have them.
 _EVERY = 5
 _REFUSED, _FILTERED, _LATE, _MALFORMED = range(5), range(5, 10), range(10, 12), range(12, 13)
 _FAULTY = [*_REFUSED, *_FILTERED, *_LATE, *_MALFORMED]
 # Behind the watermark by more than the day that the clickstream allows.
 _FAR_BACK = timedelta(hours=36) // timedelta(microseconds=1)
-# How far behind in its batch a copy comes at most, in fives.
+# Largest distance of a duplicate to its original in the same batch, in steps of five rows.
 _SOON = 20_000
 _LINES_A_FILE = 100_000
 
 
 @dataclass(frozen=True)
 class Cut:
-    """Some rows of the stream, in the order in which they arrive.
+    """A range of rows of the stream, in order of arrival.
 
     Attributes:
-        first: The number of the first one.
-        end: The number behind the last one.
-        reach: How many rows before its own arrival a copy comes at most; 0: there are none.
-        step: Microseconds from event to event; the default makes a million an hour.
-        together: How many rows arrive at one instant; 0: all.
+        first: Number of the first row.
+        end: Number after the last row.
+        reach: Largest distance of a duplicate to its original, in rows; 0: no duplicates.
+        step: Microseconds between events; the default gives a million an hour.
+        together: How many rows arrive at the same instant; 0: all.
     """
 
     first: int
@@ -47,12 +47,12 @@ class Cut:
 
     @property
     def rows(self) -> int:
-        """How many rows."""
+        """Number of rows."""
         return self.end - self.first
 
 
 def bronze(spark: SparkSession, cut: Cut, files: int) -> DataFrame:
-    """Give bronze's rows of a cut, in so many partitions, each a file of Delta's."""
+    """Return a cut's rows of bronze, in ``files`` partitions, each one Delta file."""
     rows = _rows(spark, cut, files)
     return rows.select(
         "record_id",
@@ -67,7 +67,7 @@ def bronze(spark: SparkSession, cut: Cut, files: int) -> DataFrame:
 
 
 def silver(spark: SparkSession, cut: Cut, files: int) -> DataFrame:
-    """Give silver's rows of a cut without copies, as the hop would have written them."""
+    """Return the silver rows of a cut without duplicates, as the hop would write them."""
     rows = _rows(spark, cut, files).where(~F.col("fault").isin(_FAULTY))
     return rows.select(
         *_event_columns(),
@@ -83,7 +83,7 @@ def silver(spark: SparkSession, cut: Cut, files: int) -> DataFrame:
 
 
 def accepted(spark: SparkSession, cuts: Sequence[Cut]) -> DataFrame:
-    """Give what some cuts bring that is new to silver, by their numbers alone."""
+    """Return the events that cuts add to silver, computed from their numbers."""
     first = min(cut.first for cut in cuts)
     found = spark.range(0).select(F.lit(0).alias("event"), F.lit(0).alias("step"))
     for cut in cuts:
@@ -94,7 +94,7 @@ def accepted(spark: SparkSession, cuts: Sequence[Cut]) -> DataFrame:
 
 
 def mark(rows: DataFrame) -> tuple[int, int]:
-    """Count rows, and combine the hashes of their events."""
+    """Return the row count and the XOR of the events' hashes."""
     names = ("event_id", "event_time", "user_id", "action", "product_id", "value")
     texts = [F.coalesce(F.col(name).cast("string"), F.lit("-")) for name in names]
     found = rows.agg(F.count("*"), F.bit_xor(F.xxhash64(*texts))).collect()[0]
@@ -102,7 +102,7 @@ def mark(rows: DataFrame) -> tuple[int, int]:
 
 
 def twin(lake: Path, root: Path) -> None:
-    """Copy a lake; data files, which nobody changes, are linked."""
+    """Copy a lake; data files, which never change, are hard links."""
 
     def copied(source: str, target: str) -> None:
         (os.link if source.endswith(".parquet") else shutil.copy2)(source, target)
@@ -132,12 +132,12 @@ def _micros(event: Column) -> Column:
 
 
 def _event(cut: Cut) -> Column:
-    """Give the number of the event that a row holds: its own, or that of one before it."""
+    """Return the number of a row's event: its own, or for a duplicate that of an earlier row."""
     number = F.col("id")
     if not cut.reach:
         return number
     drawn = F.pmod(F.xxhash64("id"), F.lit(1 << 40))
-    # A copy is the last of each five, and never of another copy.
+    # The last of each five rows is a duplicate, never of another duplicate.
     soon = number - 1 - _EVERY * (drawn % _SOON)
     start = _start(cut)
     back = F.floor(F.least(F.lit(cut.reach), start) / _EVERY)
@@ -149,7 +149,7 @@ def _event(cut: Cut) -> Column:
 
 
 def _start(cut: Cut) -> Column:
-    """Give the number of the first row that arrived with a row."""
+    """Return the number of the first row that arrived at the same instant."""
     each = cut.together or cut.rows
     return cut.first + F.floor((F.col("id") - cut.first) / each) * each
 
@@ -163,7 +163,7 @@ def _event_columns() -> list[Column]:
 
 
 def _columns() -> dict[str, Column]:
-    """Give an event's columns, as silver has them where it has no fault."""
+    """Return an event's columns as in silver, if it has no fault."""
     event, fault = F.col("event"), _fault()
     late = F.when(fault.isin([*_LATE]), F.lit(_FAR_BACK)).otherwise(0)
     drawn = F.pmod(F.xxhash64("event"), F.lit(1 << 40))
@@ -174,7 +174,7 @@ def _columns() -> dict[str, Column]:
     number = event.cast("string")
     return {
         "event_id": F.concat_ws("-", F.left(F.md5(number), F.lit(8)), F.lpad(number, 10, "0")),
-        # To the millisecond, as the text has it.
+        # In milliseconds, as in the payload.
         "event_time": F.timestamp_millis(F.floor((_micros(event) - late) / 1_000)),
         "user_id": F.format_string("u%05d", drawn % 20_000),
         "action": F.when(~fault.isin([*_FILTERED]), action),

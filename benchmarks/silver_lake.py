@@ -1,4 +1,4 @@
-"""A lake with silver in some state, for the rows about silver, and the hop that goes on with it."""
+"""Lakes for the silver benchmarks, and the hop that runs on them."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ ALL = 1 << 40
 
 
 def defined(root: Path, *, ttl: str) -> Pipeline:
-    """Load the clickstream without its dimension: a lookup is no part of the rows about silver."""
+    """Load the clickstream without its dimension: the silver benchmarks have no lookup."""
     content = yaml.safe_load(find_file(NAME, "pipeline").read_text(encoding="utf-8"))
     content["dedup"]["ttl"] = ttl
     content["quality"]["suite"] = str(conf_dir() / "expectations" / f"{NAME}.yml")
-    content["gold"] = [one for one in content["gold"] if one["keys"] != ["category"]]
+    content["gold"] = [table for table in content["gold"] if table["keys"] != ["category"]]
     content.pop("enrich")
     landing = root / "landing"
     landing.mkdir(parents=True, exist_ok=True)
@@ -46,7 +46,7 @@ def defined(root: Path, *, ttl: str) -> Pipeline:
 
 
 def context(spark: SparkSession, root: Path, *, batch_bytes: int, ttl: str) -> Run:
-    """Give what a hop works with."""
+    """Return the context of a hop."""
     environment = load_environment("local", root=str(root)).model_copy(
         update={"limits": Limits(silver_bytes=f"{batch_bytes}b")}
     )
@@ -55,7 +55,7 @@ def context(spark: SparkSession, root: Path, *, batch_bytes: int, ttl: str) -> R
 
 
 def create_bronze(run: Run) -> None:
-    """Create the tables that silver follows."""
+    """Create the tables that silver reads."""
     for table, ddl in (
         (run.lake.bronze(NAME), BRONZE_DDL),
         (run.lake.requeue(NAME), REQUEUE_DDL),
@@ -69,15 +69,15 @@ def land(run: Run, number: int, cut: Cut, *, files: int = 2) -> None:
 
 
 def play(run: Run) -> StreamingQuery:
-    """Let the silver hop take in all that bronze holds."""
+    """Run the silver hop until it has read all of bronze."""
     hop = SilverHop(run)
     query = hop.start(NOW)
     hop.finish(query)
     return query
 
 
-def remember(run: Run, cut: Cut, *, files: int) -> None:
-    """Append rows to silver as if the hop's last batch had written them, and searched as many."""
+def append_history(run: Run, cut: Cut, *, files: int) -> None:
+    """Append rows to silver as if the hop's last batch had written and searched them."""
     last = last_commit(run.lake.silver(NAME))
     assert last is not None
     note = {**last.note, "dedup": {"searched": cut.rows, "seconds": 0.0}}
@@ -85,9 +85,9 @@ def remember(run: Run, cut: Cut, *, files: int) -> None:
 
 
 def batch_limit(run: Run, files: int = 2) -> int:
-    """Give the limit with which a batch takes so many files of bronze, all about of a size.
+    """Return the byte limit at which a batch reads ``files`` files of bronze of about equal size.
 
-    Delta takes files until the limit is passed: half a file below the whole lets the last in.
+    Delta adds files until the limit is exceeded: half a file below the total includes the last.
     """
     table = run.lake.bronze(NAME)
     total, count = bytes_between(table, BEGINNING), len(_bronze_files(run))
@@ -95,36 +95,36 @@ def batch_limit(run: Run, files: int = 2) -> int:
 
 
 def silver_batches(run: Run, after: int) -> list[Commit]:
-    """List the batches that silver closed after one, oldest first."""
-    return [one for one in commits(run.lake.silver(NAME)) if one.batch > after][::-1]
+    """List silver's commits after a batch, oldest first."""
+    return [commit for commit in commits(run.lake.silver(NAME)) if commit.batch > after][::-1]
 
 
 def check_silver(run: Run, cuts: list[Cut], after: int) -> list[SilverNote]:
-    """Hold what some batches brought against the numbers of their events, and give their notes."""
+    """Assert that batches added the expected events; return their commit metadata."""
     notes = [SilverNote.of(one) for one in silver_batches(run, after)]
-    assert len(notes) == len(cuts), f"{len(notes)} batches, planned were {len(cuts)}"
+    assert len(notes) == len(cuts), f"{len(notes)} batches, expected {len(cuts)}"
     for note, cut in zip(notes, cuts, strict=True):
         fates = dict(note.total())
         assert sum(fates.values()) == sum(note.taken.values()) == cut.rows, fates
     rows = run.spark.read.format("delta").load(str(run.lake.silver(NAME).path))
     found = mark(rows.where(F.col("_batch") > after))
     expected = mark(accepted(run.spark, cuts))
-    assert found == expected, f"silver holds {found}, must hold {expected}"
+    assert found == expected, f"silver holds {found}, expected {expected}"
     return notes
 
 
 def durations(query: StreamingQuery) -> list[dict[str, Any]]:
-    """Give what Spark says of the batches with rows: rows, and milliseconds by step."""
+    """Return Spark's progress of the batches with rows: rows, and milliseconds by phase."""
     return [
-        {"rows": one.numInputRows, "durationMs": dict(one.durationMs)}
-        for one in query.recentProgress
-        if one.durationMs.get("addBatch")
+        {"rows": progress.numInputRows, "durationMs": dict(progress.durationMs)}
+        for progress in query.recentProgress
+        if progress.durationMs.get("addBatch")
     ]
 
 
 def seconds_a_batch(query: StreamingQuery) -> list[float]:
-    """Give the seconds of each batch with rows."""
-    return [one["durationMs"]["triggerExecution"] / 1_000 for one in durations(query)]
+    """Return the seconds of each batch with rows."""
+    return [batch["durationMs"]["triggerExecution"] / 1_000 for batch in durations(query)]
 
 
 def _bronze_files(run: Run) -> list[str]:

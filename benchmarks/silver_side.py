@@ -1,4 +1,4 @@
-"""A lake with batches for silver to take in, which each round does on a copy of its own."""
+"""A lake with unprocessed batches for silver; each round processes them on its own copy."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ TTL = "1 day"
 
 @dataclass
 class Side:
-    """A lake in a state, and what the batches behind it said.
+    """A prepared lake, and the measurements of the batches run on it.
 
     Attributes:
         spark: The session.
-        base: The lake, its measured batches in bronze alone.
-        limit: What a batch takes, in bytes.
-        cuts: Of the measured batches.
-        closed: The last batch that silver closed.
-        searched: Ids that deduplication compared with, a batch each.
-        told: What Spark said of each round's batches.
+        base: The lake, the measured batches only in bronze.
+        limit: Bytes a batch reads.
+        cuts: The cuts of the measured batches.
+        closed: The last batch that silver committed.
+        searched: Accepted ids that deduplication searched, by batch.
+        progress: Spark's progress of each round's batches.
     """
 
     spark: SparkSession
@@ -37,15 +37,15 @@ class Side:
     cuts: list[Cut]
     closed: int = 0
     searched: list[int] = field(default_factory=list)
-    told: list[list[dict[str, Any]]] = field(default_factory=list)
+    progress: list[list[dict[str, Any]]] = field(default_factory=list)
 
     def play(self, number: int) -> float:
-        """Give the median seconds of the measured batches, on a copy of the lake."""
+        """Run the measured batches on a copy of the lake, and return their median seconds."""
         root = self.base.parent / f"{self.base.name}-{number}"
         twin(self.base, root)
         run = context(self.spark, root, batch_bytes=self.limit, ttl=TTL)
         query = play(run)
-        self.told.append(durations(query))
+        self.progress.append(durations(query))
         if number == 0:
             notes = check_silver(run, self.cuts, after=self.closed)
             self.searched.extend(note.searched for note in notes)

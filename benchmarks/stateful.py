@@ -1,8 +1,9 @@
-"""Tidelake's gold hop against Spark's stateful operators, on the same silver, in turns.
+"""Tidelake's gold hop against Spark's stateful operators, on the same silver table.
 
-Each fills one-minute counts and sums and 30-minute sessions by user: a catch-up on most of silver,
-then a restart and small batches. Spark does so with each of some delays of its watermark. All are
-held against an exact recomputation by DuckDB. The first round warms the JVM and does not count.
+Each side computes one-minute counts and sums and 30-minute sessions by user, in alternating rounds:
+a catch-up on most of silver, then a restart and small batches. Spark runs once for each watermark
+delay. All results are compared with an exact recomputation by DuckDB. The first round warms the
+JVM and does not count.
 Prints a table, or JSON with ``--json``.
 """
 
@@ -38,17 +39,17 @@ from tidelake.folders import Folder
 from tidelake.ledger.query import ask
 from tidelake.spark.session import build_session
 
-# Of the catch-up.
+# Batches of the catch-up.
 _BATCHES = 8
 _EACH_FILE = "1k"
 _Figures = dict[str, Any]
 
 
 def main() -> None:
-    """Measure, and print what was measured."""
+    """Measure, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--events", type=int, default=150_000, help="of the catch-up")
-    parser.add_argument("--small", type=int, default=8, help="batches of 1,000 rows")
+    parser.add_argument("--events", type=int, default=150_000, help="events of the catch-up")
+    parser.add_argument("--small", type=int, default=8, help="number of batches of 1,000 rows")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--delays", nargs="+", default=["10 minutes", "6 hours"])
     parser.add_argument("--json", action="store_true")
@@ -75,7 +76,7 @@ def main() -> None:
 
 
 def _make(spark: SparkSession, base: Path, events: int, small: int) -> None:
-    """Make silver in two states: for the catch-up, and with the small batches after it."""
+    """Create silver in two states: for the catch-up, and with the small batches after it."""
     lines = draw(events + small * SMALL_ROWS)
     land(base / "landing", "large", cut(lines[:events], -(-events // _BATCHES)))
     fill_silver(spark, base / "made", base / "landing")
@@ -88,7 +89,7 @@ def _make(spark: SparkSession, base: Path, events: int, small: int) -> None:
 def _pair(
     spark: SparkSession, base: Path, repeat: int, delays: Sequence[str], events: int
 ) -> dict[str, _Figures]:
-    """Let each side catch up, then go on with small batches; the first is another each time."""
+    """Run a catch-up and small batches on each side, in alternating order."""
     root = base / f"pair{repeat}"
     shutil.copytree(base / "early", root)
     lake = Lake(root)
@@ -99,7 +100,7 @@ def _pair(
     turns = list(sides.items())[:: -1 if repeat % 2 else 1]
     limit = f"{_bytes(lake.silver(NAME).path, '*.parquet') // _BATCHES}b"
     large = {name: play(side, limit) for name, side in turns}
-    # What silver's later batches added.
+    # Add the later batches of silver.
     shutil.copytree(base / "made" / "silver", root / "silver", dirs_exist_ok=True)
     small = {name: play(side, _EACH_FILE) for name, side in turns}
     found = {}
@@ -113,8 +114,8 @@ def _pair(
         )
         found[name] = _figures(side, large[name], small[name], exact, events)
         _say(f"{name}: {found[name]}")
-    ours = found["tidelake"]
-    assert not any(ours[name] for name in ("lost", "minutes_wrong", "sessions_wrong", "pieces"))
+    tidelake = found["tidelake"]
+    assert not any(tidelake[name] for name in ("lost", "minutes_wrong", "sessions_wrong", "pieces"))
     shutil.rmtree(root)
     return found
 
@@ -137,7 +138,7 @@ def _figures(side: Side, large: Played, small: Played, exact: Difference, events
 
 
 def _ties(spark: SparkSession, base: Path) -> dict[str, _Figures]:
-    """Let both sides take silver in one batch, twice, its rows in another order."""
+    """Run both sides on silver in one batch, twice, with the rows in different orders."""
     last: dict[str, list[dict[Any, Any]]] = {}
     for order in ("arrival", "shuffled"):
         root = base / order
@@ -169,8 +170,8 @@ def _medians(repeats: list[_Figures]) -> _Figures:
 
 
 def _files(folder: Folder, pattern: str) -> list[Folder]:
-    # A local disk's checksum files are none of the checkpoint's.
-    return [one for one in folder.rglob(pattern) if one.is_file() and one.suffix != ".crc"]
+    # Hadoop's checksum files on a local disk are not part of the checkpoint.
+    return [file for file in folder.rglob(pattern) if file.is_file() and file.suffix != ".crc"]
 
 
 def _bytes(folder: Folder, pattern: str) -> int:
@@ -185,12 +186,12 @@ def _print(sides: dict[str, _Figures]) -> None:
         ("  its query of minutes, s", "small_minutes_s", ".2f"),
         ("  its query of sessions, s", "small_sessions_s", ".2f"),
         ("  a batch without rows after it, s", "empty_s", ".2f"),
-        ("restart until the first batch has closed, s", "restart_s", ".2f"),
+        ("restart until the first batch committed, s", "restart_s", ".2f"),
         ("checkpoint, bytes", "checkpoint_bytes", ",.0f"),
         ("checkpoint, files", "checkpoint_files", ",.0f"),
-        ("dropped in the catch-up, as Spark says", "dropped_large", ",.0f"),
-        ("dropped in small batches, as Spark says", "dropped_small", ",.0f"),
-        ("events that the minutes lack", "lost", ",.0f"),
+        ("dropped in the catch-up, by Spark's metric", "dropped_large", ",.0f"),
+        ("dropped in small batches, by Spark's metric", "dropped_small", ",.0f"),
+        ("events missing in the minutes", "lost", ",.0f"),
         ("rows of minutes", "minutes", ",.0f"),
         ("  wrong or missing", "minutes_wrong", ",.0f"),
         ("sessions", "sessions", ",.0f"),
@@ -198,12 +199,12 @@ def _print(sides: dict[str, _Figures]) -> None:
         ("  wrong or missing otherwise", "sessions_wrong", ",.0f"),
         ("  rows that are no session", "pieces", ",.0f"),
         ("same sessions, rows in two orders", "compared", ",.0f"),
-        ("  with another last action", "last_differs", ",.0f"),
+        ("  with a different last action", "last_differs", ",.0f"),
     )
     print(f"{'':<44}" + "".join(f"{name:>18}" for name in sides))
     for label, key, form in rows:
-        told = [format(side[key], form) if key in side else "-" for side in sides.values()]
-        print(f"{label:<44}" + "".join(f"{value:>18}" for value in told))
+        cells = [format(side[key], form) if key in side else "-" for side in sides.values()]
+        print(f"{label:<44}" + "".join(f"{value:>18}" for value in cells))
 
 
 def _say(line: str) -> None:

@@ -1,4 +1,4 @@
-"""The events of ``stateful.py``, the silver table made of them, and what gold must hold exactly."""
+"""The events of ``stateful.py``, the silver table made of them, and the exact contents of gold."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SMALL_ROWS = 1_000
 _BASE = {"events": {"count": "*"}, "total": {"sum": "value"}}
 _DEFINITION: dict[str, Any] = {
     "name": NAME,
-    # A file makes one commit of bronze, and that one of silver.
+    # One file gives one commit of bronze, and that one commit of silver.
     "source": {"kind": "files", "path": "landing", "max_files_per_trigger": 1},
     "event": {
         "schema": "event_id STRING, user_id STRING, event_time TIMESTAMP, action STRING, "
@@ -55,7 +55,7 @@ _DEFINITION: dict[str, Any] = {
     ],
 }
 
-# 200 events a minute. Each ten minutes 100 of 2,000 users are there.
+# 200 events a minute; 100 of 2,000 users are active in each ten minutes.
 _START, _STEP = datetime(2026, 1, 5, tzinfo=UTC), timedelta(milliseconds=300)
 _BLOCK, _ACTIVE, _USERS = 2_000, 100, 2_000
 _LATE, _LATE_SECONDS, _TWINS = 0.01, (600.0, 6 * 3600.0), 0.05
@@ -63,10 +63,10 @@ _ACTIONS = ("view", "click", "basket", "purchase")
 
 
 def draw(events: int, seed: int = 1) -> list[bytes]:
-    """Draw events as JSON lines, in the order in which they arrive.
+    """Generate events as JSON lines, in order of arrival.
 
-    One in a hundred arrives ten minutes to six hours after it happened, and one in twenty has the
-    user and the instant of the one before it.
+    One in a hundred arrives ten minutes to six hours after its event time, and one in twenty has
+    the user and the event time of the event before it.
     """
     rng = random.Random(seed)
     end = _START + events * _STEP
@@ -80,7 +80,7 @@ def draw(events: int, seed: int = 1) -> list[bytes]:
         if rng.random() >= _LATE or at + waits > end:
             waits = timedelta(seconds=rng.uniform(0, 5))
         event = {
-            # Not in the order of time, so that ties are broken either way.
+            # Not in time order, so that ties are broken in both directions.
             "event_id": f"{rng.getrandbits(64):016x}",
             "user_id": user,
             "event_time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
@@ -92,7 +92,7 @@ def draw(events: int, seed: int = 1) -> list[bytes]:
 
 
 def land(landing: Path, prefix: str, parts: Iterator[Sequence[bytes]]) -> None:
-    """Write files, each younger than those before it."""
+    """Write files, each with a later modification time than the one before."""
     landing.mkdir(parents=True, exist_ok=True)
     for lines in parts:
         number = len(list(landing.iterdir()))
@@ -102,12 +102,12 @@ def land(landing: Path, prefix: str, parts: Iterator[Sequence[bytes]]) -> None:
 
 
 def cut(lines: Sequence[bytes], size: int) -> Iterator[Sequence[bytes]]:
-    """Cut into parts of a size."""
+    """Split lines into parts of a size."""
     return (lines[first : first + size] for first in range(0, len(lines), size))
 
 
 def context(spark: SparkSession, root: Folder, landing: Folder, gold_bytes: str) -> Run:
-    """Give what a hop works with."""
+    """Return the context of a hop."""
     root.mkdir(parents=True, exist_ok=True)
     file = root / f"{NAME}.yml"
     file.write_text(yaml.safe_dump(_DEFINITION, sort_keys=False), encoding="utf-8")
@@ -119,22 +119,22 @@ def context(spark: SparkSession, root: Folder, landing: Folder, gold_bytes: str)
 
 
 def fill_silver(spark: SparkSession, root: Path, landing: Path) -> None:
-    """Run bronze and silver on what has landed."""
+    """Run bronze and silver on the landed files."""
     run = context(spark, root, landing, "1k")
     run_hops(run, ["bronze", "silver"], parse_trigger(AVAILABLE_NOW))
 
 
 class Difference(NamedTuple):
-    """How gold differs from an exact recomputation.
+    """Differences of gold from an exact recomputation.
 
     Attributes:
-        lost: Events that the minutes do not hold.
-        minutes: Rows of minutes, exactly.
-        minutes_wrong: Rows that are missing or have other values.
-        sessions: Exactly.
-        open: Those not shown, as the watermark has not passed them.
-        sessions_wrong: Other sessions that are not there as they should be.
-        pieces: Rows that are no session.
+        lost: Events missing in the minutes.
+        minutes: Expected rows of minutes.
+        minutes_wrong: Rows of minutes that are missing or have other values.
+        sessions: Expected sessions.
+        open: Sessions not shown because the watermark has not passed them.
+        sessions_wrong: Other sessions that are missing or have other values.
+        pieces: Rows that are not an expected session.
     """
 
     lost: int
@@ -167,14 +167,14 @@ GROUP BY user_id, number"""
 def compare(
     lake: Lake, minutes: str, sessions: str, *, watermark: str | None, last: bool
 ) -> Difference:
-    """Hold two gold tables against silver, recomputed by DuckDB.
+    """Compare two gold tables with a recomputation from silver by DuckDB.
 
     Args:
-        lake: Where all of them are.
+        lake: The lake with all tables.
         minutes: The table of one-minute windows.
         sessions: The table of sessions.
-        watermark: Sessions that it has not passed need not be shown; None: all must be.
-        last: Whether the last action counts.
+        watermark: Sessions that it has not passed may be missing; None: none may.
+        last: Whether to compare the last action.
     """
     held, exact, wrong = ask(
         lake,

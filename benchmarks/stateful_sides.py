@@ -39,10 +39,10 @@ class Side(Protocol):
 
     @property
     def checkpoints(self) -> Folder:
-        """The folder of its checkpoints."""
+        """The folder of the checkpoints."""
 
     def start(self, max_bytes: str) -> list[StreamingQuery]:
-        """Start on what silver holds and the tables do not, so many bytes of it a batch."""
+        """Start on the part of silver not yet in the tables, with a limit of bytes a batch."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,11 @@ class Tables:
 
     @property
     def checkpoints(self) -> Folder:
-        """The hop's."""
+        """The checkpoint folder of the hop."""
         return self.lake.checkpoints(NAME, "gold")
 
     def start(self, max_bytes: str) -> list[StreamingQuery]:
-        """Start the hop, its checks included."""
+        """Start the hop, including its checks."""
         landing = self.lake.root / "landing"
         landing.mkdir(exist_ok=True)
         return [GoldHop(context(self.spark, self.lake.root, landing, max_bytes)).start(_NOW)]
@@ -68,10 +68,10 @@ class Tables:
 
 @dataclass(frozen=True)
 class Operators:
-    """Spark's: minutes in update mode, merged; sessions in append mode, by Delta's own sink.
+    """Spark's operators: minutes in update mode with MERGE, sessions in append mode to Delta's sink.
 
-    The MERGE is written as Tidelake's is: bounded by literals, its source kept, small batches
-    interpreted. What differs is where the state is.
+    The MERGE is Tidelake's: bounded by literals, source checkpointed, small batches interpreted.
+    Only the place of the state differs.
     """
 
     spark: SparkSession
@@ -80,17 +80,17 @@ class Operators:
 
     @property
     def minutes(self) -> str:
-        """A table of its own for each delay."""
+        """The table of minutes, one for each delay."""
         return f"minutes_{self._suffix}"
 
     @property
     def sessions(self) -> str:
-        """As the minutes."""
+        """The table of sessions, one for each delay."""
         return f"sessions_{self._suffix}"
 
     @property
     def checkpoints(self) -> Folder:
-        """Of both queries."""
+        """The checkpoint folder of both queries."""
         return self.lake.root / "checkpoints" / self._suffix
 
     @property
@@ -161,15 +161,15 @@ class Operators:
 
 
 class Played(NamedTuple):
-    """One run of a side to the end of silver.
+    """Measurements of one run of a side to the end of silver.
 
     Attributes:
-        seconds: All of it.
-        first: From the start until each query had closed a batch with rows.
-        batches: Median seconds of the later batches with rows, a query each.
+        seconds: Seconds of the whole run.
+        first: Seconds until each query had committed a batch with rows.
+        batches: Median seconds of the later batches with rows, by query.
         empty: Seconds of batches without rows.
-        dropped: Rows that Spark says it dropped by the watermark, a query each.
-        watermark: The last that Spark says; None where it keeps none.
+        dropped: Rows that Spark reports as dropped by the watermark, by query.
+        watermark: The last watermark that Spark reports; None if it has none.
     """
 
     seconds: float
@@ -181,7 +181,7 @@ class Played(NamedTuple):
 
 
 def play(side: Side, max_bytes: str) -> Played:
-    """Let a side take in all that silver holds."""
+    """Run a side until it has read all of silver."""
     began = time.monotonic()
     queries = side.start(max_bytes)
     waiting = list(queries)
@@ -193,16 +193,24 @@ def play(side: Side, max_bytes: str) -> Played:
         query.awaitTermination()
     seconds = time.monotonic() - began
     progress = [query.recentProgress for query in queries]
-    filled = [[one for one in told if one.numInputRows] for told in progress]
-    operators = [[state for one in told for state in one.stateOperators] for told in progress]
-    marks = [one.eventTime["watermark"] for one in progress[-1] if "watermark" in one.eventTime]
+    filled = [[batch for batch in batches if batch.numInputRows] for batches in progress]
+    operators = [
+        [state for batch in batches for state in batch.stateOperators] for batches in progress
+    ]
+    watermarks = [
+        batch.eventTime["watermark"] for batch in progress[-1] if "watermark" in batch.eventTime
+    ]
     return Played(
         seconds=seconds,
         first=first,
-        batches=[median(map(_seconds, told[1:] or told)) for told in filled],
-        empty=[_seconds(one) for told in progress for one in told if not one.numInputRows],
-        dropped=[sum(state.numRowsDroppedByWatermark for state in told) for told in operators],
-        watermark=max(marks, default=None),
+        batches=[median(map(_seconds, batches[1:] or batches)) for batches in filled],
+        empty=[
+            _seconds(batch) for batches in progress for batch in batches if not batch.numInputRows
+        ],
+        dropped=[
+            sum(state.numRowsDroppedByWatermark for state in batches) for batches in operators
+        ],
+        watermark=max(watermarks, default=None),
     )
 
 

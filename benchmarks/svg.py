@@ -1,4 +1,4 @@
-"""What the plots are drawn with: a white card, text, ticks; readable on light and dark pages."""
+"""SVG elements of the plots: a white card, text, ticks; readable on light and dark pages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FONTS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-seri
 
 
 def card(height: float, title: str, parts: Sequence[str]) -> str:
-    """Put parts on a card with a title; the file stands alone."""
+    """Return a self-contained SVG: a card with a title and the parts."""
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" '
@@ -38,7 +38,7 @@ def text(
     weight: int = 400,
     anchor: str = "start",
 ) -> str:
-    """Write a line; ``y`` is its baseline."""
+    """Return a line of text; ``y`` is its baseline."""
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" fill="{colour}" font-size="{size}" '
         f'font-weight="{weight}" text-anchor="{anchor}">{escape(words)}</text>'
@@ -48,7 +48,7 @@ def text(
 def line(
     x1: float, y1: float, x2: float, y2: float, colour: str, *, wide: float = 1, dash: str = ""
 ) -> str:
-    """Draw a line."""
+    """Return a line."""
     dashed = f' stroke-dasharray="{dash}"' if dash else ""
     return (
         f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" '
@@ -56,18 +56,18 @@ def line(
     )
 
 
-def box(x: float, y: float, wide: float, tall: float, colour: str, *, told: str = "") -> str:
-    """Fill a rectangle; ``told`` is shown where somebody points at it."""
-    inner = f"<title>{escape(told)}</title>" if told else ""
+def box(x: float, y: float, wide: float, tall: float, colour: str, *, tooltip: str = "") -> str:
+    """Return a filled rectangle with an optional tooltip."""
+    inner = f"<title>{escape(tooltip)}</title>" if tooltip else ""
     return (
         f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(wide, 0.5):.1f}" height="{tall:.1f}" rx="2" '
         f'fill="{colour}">{inner}</rect>'
     )
 
 
-def dot(x: float, y: float, radius: float, colour: str, *, told: str = "") -> str:
-    """Draw a point."""
-    inner = f"<title>{escape(told)}</title>" if told else ""
+def dot(x: float, y: float, radius: float, colour: str, *, tooltip: str = "") -> str:
+    """Return a point with an optional tooltip."""
+    inner = f"<title>{escape(tooltip)}</title>" if tooltip else ""
     return (
         f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" fill="{colour}" stroke="#ffffff">'
         f"{inner}</circle>"
@@ -75,19 +75,19 @@ def dot(x: float, y: float, radius: float, colour: str, *, told: str = "") -> st
 
 
 def ticks(top: float, count: int = 5) -> list[float]:
-    """Give round steps from 0 up to the first at or above ``top``."""
+    """Return round steps from 0 to the first at or above ``top``."""
     if top <= 0:
         return [0.0, 1.0]
     raw = top / count
     power = 10.0 ** math.floor(math.log10(raw))
-    step = next(one * power for one in (1, 2, 2.5, 5, 10) if one * power >= raw * 0.999)
+    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= raw * 0.999)
     return [number * step for number in range(math.ceil(top / step - 1e-9) + 1)]
 
 
 def short(value: float) -> str:
-    """Write a figure with three digits that count, thousands apart."""
+    """Format a figure with three significant digits and thousands separators."""
     if value == 0 or abs(value) >= 1000:
         return f"{value:,.0f}"
     digits = max(0, 2 - math.floor(math.log10(abs(value))))
-    told = f"{value:.{digits}f}"
-    return told.rstrip("0").rstrip(".") if "." in told else told
+    figure = f"{value:.{digits}f}"
+    return figure.rstrip("0").rstrip(".") if "." in figure else figure

@@ -38,7 +38,7 @@ class Side:
     log: Path
     begun: float
     first: float = 0.0
-    told: list[Mapping[str, Any]] = field(default_factory=list)
+    reports: list[Mapping[str, Any]] = field(default_factory=list)
 
     def round(self, files: Sequence[Path], out: Path, **settings: Any) -> Mapping[str, Any]:
         """Let it take files into tables.
@@ -53,10 +53,10 @@ class Side:
         if not answer:
             tail = self.log.read_text(errors="replace")[-4_000:]
             raise RuntimeError(f"{self.name} ended; the end of {self.log}:\n{tail}")
-        if not self.told:
+        if not self.reports:
             self.first = time.monotonic() - self.begun
-        self.told.append(json.loads(answer))
-        return self.told[-1]
+        self.reports.append(json.loads(answer))
+        return self.reports[-1]
 
 
 @contextmanager
@@ -79,13 +79,13 @@ def running(name: str, folder: Path) -> Iterator[Side]:
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"{name}.log"
     begun = time.monotonic()
-    with log.open("wb") as told:
+    with log.open("wb") as stderr:
         process = subprocess.Popen(
             [str(python), "-m", f"benchmarks.peers.{name}"],
             cwd=_ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=told,
+            stderr=stderr,
             text=True,
             start_new_session=True,
         )

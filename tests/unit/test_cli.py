@@ -374,7 +374,7 @@ def test_what_went_into_a_topic_is_told_without_files(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     summary = Generated(files=3, written=3, records=5, kinds={"click": 5})
-    monkeypatch.setattr("tidelake.cli.trying._into_topic", lambda *_, **__: summary)
+    monkeypatch.setattr("tidelake.cli.trying._produce_stream", lambda *_, **__: summary)
     to = "kafka://127.0.0.1:9092/clicks"
     assert run_command(app, ["generate", "clickstream", "--to", to, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
