@@ -1,4 +1,4 @@
-"""What a cold run is compared with: a process that only starts Spark, and a hand-written program.
+"""Peers of a cold run: a process that only starts Spark, and a hand-written program.
 
 Usage: python -m benchmarks.cold_sides start|by_hand LANDING ROOT
 """

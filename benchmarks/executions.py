@@ -1,4 +1,4 @@
-"""Where a batch's time goes: the SQL executions of a session, and the Spark jobs under them."""
+"""SQL executions of a session and their Spark jobs, to show where a batch spends its time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-# An operator's name, and the first word of what it takes where that tells more.
+# An operator's name, and the join type if it has one.
 _OPERATOR = re.compile(
     r"^[\s:+\-|]*\*?(\(\d+\) )?"
     r"(?P<name>Scan ExistingRDD[^#\[]*|(Execute |FileScan )?\w+)"
@@ -18,8 +18,8 @@ _OPERATOR = re.compile(
 _PLACE = re.compile(
     r"\[?file:/+[^\s,\]]*?(?P<place>[^/\s,\]]+/[^/\s,\[\]]+?)(/_delta_log)?(?=[\s,\[\]]|$)"
 )
-_BETWEEN = "\x1f"
-_DULL = {"AdaptiveSparkPlan", "ColumnarToRow", "InputAdapter", "WholeStageCodegen", "Project"}
+_SEPARATOR = "\x1f"
+_OMITTED = {"AdaptiveSparkPlan", "ColumnarToRow", "InputAdapter", "WholeStageCodegen", "Project"}
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,13 @@ class Execution:
     """A SQL execution.
 
     Attributes:
-        number: Spark's, in the order in which they began.
-        label: What it does: what Delta says of it, else its operators and the tables it reads.
-        began: Milliseconds since the epoch.
-        ended: Likewise.
-        jobs: The Spark jobs that it started.
-        stages: Those that ran, not those that were skipped.
-        tasks: Likewise.
+        number: Spark's execution id, increasing in order of start.
+        label: Delta's description, operators, and the tables it reads.
+        began: Start, in milliseconds since the epoch.
+        ended: End, in milliseconds since the epoch.
+        jobs: Number of Spark jobs that it started.
+        stages: Number of completed stages, without skipped ones.
+        tasks: Number of completed tasks.
     """
 
     number: int
@@ -46,7 +46,7 @@ class Execution:
 
 
 def newest(spark: SparkSession) -> tuple[int, int]:
-    """Give the number of the newest execution and of the newest job; -1 for none."""
+    """Return the ids of the newest execution and of the newest job; -1 if there is none."""
     return (
         max((one.executionId() for one in _listed(_sql(spark).executionsList())), default=-1),
         max((one.jobId() for one in _listed(_core(spark).jobsList(None))), default=-1),
@@ -54,34 +54,36 @@ def newest(spark: SparkSession) -> tuple[int, int]:
 
 
 def since(spark: SparkSession, mark: tuple[int, int]) -> list[Execution]:
-    """Give what was executed since a mark of :func:`newest`; the session keeps the last 400."""
+    """Return the executions since a mark of :func:`newest`; the session retains the last 400."""
     jobs = {
-        one.jobId(): one for one in _listed(_core(spark).jobsList(None)) if one.jobId() > mark[1]
+        execution.jobId(): execution
+        for execution in _listed(_core(spark).jobsList(None))
+        if execution.jobId() > mark[1]
     }
     found = []
     taken: set[int] = set()
-    for one in _listed(_sql(spark).executionsList()):
-        if one.executionId() <= mark[0] or not one.completionTime().isDefined():
+    for execution in _listed(_sql(spark).executionsList()):
+        if execution.executionId() <= mark[0] or not execution.completionTime().isDefined():
             continue
-        numbers = [int(text) for text in one.jobs().keys().mkString(",").split(",") if text]
-        mine = [jobs[number] for number in numbers if number in jobs]
+        numbers = [int(text) for text in execution.jobs().keys().mkString(",").split(",") if text]
+        own_jobs = [jobs[number] for number in numbers if number in jobs]
         taken.update(numbers)
         found.append(
             Execution(
-                number=one.executionId(),
-                label=_label(one.description(), one.physicalPlanDescription()),
-                began=one.submissionTime(),
-                ended=one.completionTime().get().getTime(),
-                jobs=len(mine),
-                stages=sum(job.numCompletedStages() for job in mine),
-                tasks=sum(job.numCompletedTasks() for job in mine),
+                number=execution.executionId(),
+                label=_label(execution.description(), execution.physicalPlanDescription()),
+                began=execution.submissionTime(),
+                ended=execution.completionTime().get().getTime(),
+                jobs=len(own_jobs),
+                stages=sum(job.numCompletedStages() for job in own_jobs),
+                tasks=sum(job.numCompletedTasks() for job in own_jobs),
             )
         )
     for number in jobs.keys() - taken:
         job = jobs[number]
         began = job.submissionTime().get().getTime() if job.submissionTime().isDefined() else 0
         ended = job.completionTime().get().getTime() if job.completionTime().isDefined() else began
-        label = f"a job of no execution: {job.name() or 'empty'}"
+        label = f"a job without an execution: {job.name() or 'empty'}"
         found.append(
             Execution(-1, label, began, ended, 1, job.numCompletedStages(), job.numCompletedTasks())
         )
@@ -89,44 +91,49 @@ def since(spark: SparkSession, mark: tuple[int, int]) -> list[Execution]:
 
 
 def metrics(spark: SparkSession, mark: tuple[int, int], kind: str) -> list[dict[str, int]]:
-    """Give what Spark counted in the executions since a mark whose plan begins with a word."""
+    """Return the SQL metrics of executions since a mark whose plan starts with ``kind``."""
     store, found = _sql(spark), []
-    for one in _listed(store.executionsList()):
-        if one.executionId() <= mark[0] or kind not in one.physicalPlanDescription()[:200]:
+    for execution in _listed(store.executionsList()):
+        if (
+            execution.executionId() <= mark[0]
+            or kind not in execution.physicalPlanDescription()[:200]
+        ):
             continue
-        # Texts; those of times and of several tasks are no plain numbers.
-        told = store.executionMetrics(one.executionId()).mkString(_BETWEEN).split(_BETWEEN)
-        values = dict(pair.split(" -> ", 1) for pair in told if pair)
+        # Values are text; those of times and of several tasks are not plain numbers.
+        pairs = (
+            store.executionMetrics(execution.executionId()).mkString(_SEPARATOR).split(_SEPARATOR)
+        )
+        values = dict(pair.split(" -> ", 1) for pair in pairs if pair)
         counted = {
             metric.name(): values.get(str(metric.accumulatorId()), "").replace(",", "")
-            for metric in _listed(one.metrics())
+            for metric in _listed(execution.metrics())
         }
         found.append({name: int(text) for name, text in counted.items() if text.isdigit()})
     return found
 
 
 def counts(executions: Iterable[Execution], batches: int) -> dict[str, float]:
-    """Count what a batch costs in the mean."""
+    """Return mean counts per batch."""
     all_ = list(executions)
     return {
-        "executions": round(sum(one.number >= 0 for one in all_) / batches, 1),
-        "jobs": round(sum(one.jobs for one in all_) / batches, 1),
-        "stages": round(sum(one.stages for one in all_) / batches, 1),
-        "tasks": round(sum(one.tasks for one in all_) / batches, 1),
+        "executions": round(sum(execution.number >= 0 for execution in all_) / batches, 1),
+        "jobs": round(sum(execution.jobs for execution in all_) / batches, 1),
+        "stages": round(sum(execution.stages for execution in all_) / batches, 1),
+        "tasks": round(sum(execution.tasks for execution in all_) / batches, 1),
     }
 
 
 def by_label(executions: Sequence[Execution], batches: int, most: int = 20) -> list[dict[str, Any]]:
-    """Sum up by what an execution does, the longest first, in the mean of a batch.
+    """Sum up executions by label, longest first, as means per batch.
 
-    Milliseconds are its own: without those of executions that ran within it.
+    Milliseconds exclude executions nested in another one.
     """
     summed: dict[str, list[float]] = {}
-    for one in executions:
-        row = summed.setdefault(one.label, [0.0, 0.0, 0.0])
-        row[0] += _own(one, executions)
+    for execution in executions:
+        row = summed.setdefault(execution.label, [0.0, 0.0, 0.0])
+        row[0] += _own(execution, executions)
         row[1] += 1
-        row[2] += one.jobs
+        row[2] += execution.jobs
     longest = sorted(summed.items(), key=lambda item: -item[1][0])[:most]
     return [
         {
@@ -139,22 +146,24 @@ def by_label(executions: Sequence[Execution], batches: int, most: int = 20) -> l
     ]
 
 
-def _own(one: Execution, executions: Sequence[Execution]) -> int:
-    """Give an execution's milliseconds without those that began and ended within it."""
+def _own(execution: Execution, executions: Sequence[Execution]) -> int:
+    """Return an execution's milliseconds without those of executions nested in it."""
     inner = sorted(
         (other.began, other.ended)
         for other in executions
-        if other.number > one.number >= 0 and one.began <= other.began and other.ended <= one.ended
+        if other.number > execution.number >= 0
+        and execution.began <= other.began
+        and other.ended <= execution.ended
     )
-    covered, reached = 0, one.began
+    covered, reached = 0, execution.began
     for began, ended in inner:
         covered += max(0, ended - max(began, reached))
         reached = max(reached, ended)
-    return one.ended - one.began - covered
+    return execution.ended - execution.began - covered
 
 
 def _label(description: str, plan: str) -> str:
-    told = (
+    step = (
         description.rpartition("batch = ")[2].partition(" - ")[2]
         if "batch = " in description
         else ""
@@ -164,12 +173,12 @@ def _label(description: str, plan: str) -> str:
     for line in tree.splitlines():
         match = _OPERATOR.match(line)
         name = " ".join(filter(None, [match["name"].strip(), match["join"]])) if match else ""
-        if name and name not in _DULL and (not names or names[-1] != name):
+        if name and name not in _OMITTED and (not names or names[-1] != name):
             names.append(name)
     shown = names if len(names) <= 5 else [*names[:2], "…", *names[-2:]]
-    places = sorted({match["place"] for match in _PLACE.finditer(plan)})
-    read = f" [{', '.join(places[:3])}]" if places else ""
-    return ": ".join(filter(None, [told[:60], " < ".join(shown)])) + read
+    paths = sorted({match["place"] for match in _PLACE.finditer(plan)})
+    read = f" [{', '.join(paths[:3])}]" if paths else ""
+    return ": ".join(filter(None, [step[:60], " < ".join(shown)])) + read
 
 
 def _sql(spark: SparkSession) -> Any:

@@ -1,4 +1,4 @@
-"""Sessions of a batch in which one key dominates: with and without the salt, in turns.
+"""Sessions of a batch dominated by one key: with and without salting, in alternating rounds.
 
 Usage: python benchmarks/hot_keys.py [EVENTS] [REPEATS]
 """
@@ -31,7 +31,7 @@ _STRETCH = timedelta(minutes=90)
 
 
 def main(events: int = 2_000_000, repeats: int = 5) -> None:
-    """Time both, print medians and the ratio for several shares of the hottest key."""
+    """Time both, and print medians and the ratio for several shares of the hot key."""
     table = GoldTable.model_validate(yaml.safe_load(yaml.safe_dump(_TABLE)))
     with tempfile.TemporaryDirectory() as folder:
         spark = build_session(load_environment("local", root=folder))
@@ -56,7 +56,7 @@ def main(events: int = 2_000_000, repeats: int = 5) -> None:
 
 
 def _events(spark: SparkSession, count: int, share: float) -> DataFrame:
-    """Give events of 20,000 users over a day, a share of them of one user."""
+    """Generate events of 20,000 users over a day, a share of them by one user."""
     rows = spark.range(count)
     hot = F.rand(1) < share
     user = F.when(hot, F.lit("hot")).otherwise(F.concat(F.lit("u"), F.col("id") % 20_000))

@@ -1,10 +1,10 @@
-"""Give a pipeline of visits a long history without running each of its batches.
+"""Write a long history of the visits pipeline without running each of its batches.
 
-The hops take the whole stretch in one batch each, on a root of its own. What they wrote is cut by
-the files that it came from, and appended to the tables one batch at a time, with the notes that the
-hops write; bronze and silver are compacted as often as the hops do it. At last each checkpoint is
-set to where the hop would stand. The commits come another way, but hold the same; only a window of
-gold that several batches reach is written with the last of them, not with each.
+The hops process the whole history in one batch each, on a separate root. Their output is split by
+source file and appended to the tables one batch at a time, with the commit metadata that the hops
+write; bronze and silver are compacted as often as the hops do it. Finally each checkpoint is set
+to the offsets that the hop would have. The commits have the same content as the hops', with one
+exception: a gold window that several batches change is written with the last of them only.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from tidelake.silver.watermark import PartitionProgress
 
 MINUTE = timedelta(minutes=1)
 _USERS, _LATE = 40, 0.01
-# How many batches Spark keeps in a checkpoint.
+# Batches that Spark retains in a checkpoint.
 _KEPT = 100
 
 
 @dataclass(frozen=True)
 class Minutes:
-    """Draws a file of events a minute; one event in a hundred is one to nine minutes late.
+    """Generates a file of events a minute; one event in a hundred is one to nine minutes late.
 
     Attributes:
-        start: Of the first minute (UTC).
-        rows: Of a file.
-        calm: Minutes without late events.
+        start: Start of the first minute (UTC).
+        rows: Events in a file.
+        calm: Numbers of the minutes without late events.
     """
 
     start: datetime
@@ -58,7 +58,7 @@ class Minutes:
     calm: Collection[int] = ()
 
     def land(self, landing: Path, number: int) -> Path:
-        """Write the file of a minute, younger than those of the minutes before."""
+        """Write the file of a minute, with a later modification time than those before."""
         landing.mkdir(parents=True, exist_ok=True)
         file = landing / f"{number:06d}.jsonl"
         file.write_bytes(b"".join(line + b"\n" for line in self._lines(number)))
@@ -66,11 +66,11 @@ class Minutes:
         return file
 
     def newest(self, number: int) -> datetime:
-        """Give the time of the newest event up to a minute."""
+        """Return the latest event time up to a minute."""
         return self.start + number * MINUTE + (self.rows - 1) * MINUTE / self.rows
 
     def arrival(self, number: int) -> datetime:
-        """Tell when its file is taken, where it is not taken now."""
+        """Return the ingestion time of a minute's file in the written history."""
         return self.start + (number + 1) * MINUTE
 
     def _lines(self, number: int) -> list[bytes]:
@@ -79,45 +79,45 @@ class Minutes:
             at = self.start + number * MINUTE + event * MINUTE / self.rows
             if rng.random() < _LATE and number not in self.calm:
                 at -= rng.uniform(1, 9) * MINUTE
-            one = {
+            record = {
                 "event_id": f"{number:06d}-{event:05d}",
                 "user_id": f"u{rng.randrange(_USERS)}",
                 "event_time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
                 "action": rng.choice(("view", "click", "purchase")),
                 "value": rng.randrange(10_000) / 100,
             }
-            found.append(json.dumps(one).encode())
+            found.append(json.dumps(record).encode())
         return found
 
 
 def fill(run: Run, landing: Path, minutes: Minutes, first: int, last: int) -> None:
-    """Give the tables of a run, which hold the batches before, those from one to before another.
+    """Append batches ``first`` to ``last - 1`` to tables that hold the batches before.
 
     Args:
-        run: What the hops work with.
-        landing: Their source; the files land here.
-        minutes: Draws them; calm at least for ten minutes from the first on.
-        first: The first batch.
-        last: The batch behind the last.
+        run: The hops' context.
+        landing: The source folder; the files are written here.
+        minutes: Generates the files; without late events for ten minutes from ``first`` on.
+        first: Number of the first batch.
+        last: Number after the last batch.
     """
     files = {number: minutes.land(landing, number) for number in range(first, last)}
-    apart = landing.with_name(f"{landing.name}-whole")
-    whole = opened(run.spark, apart, landing, bytes_a_batch="1g", files=last)
+    separate = landing.with_name(f"{landing.name}-whole")
+    whole = opened(run.spark, separate, landing, bytes_a_batch="1g", files=last)
     run_hops(whole, ["bronze", "silver", "gold"], parse_trigger(AVAILABLE_NOW))
     bronze, silver, gold = (
         DeltaTable(str(table.path)).to_pyarrow_table()
         for table in (whole.lake.bronze(NAME), whole.lake.silver(NAME), whole.lake.gold(MINUTES))
     )
-    shutil.rmtree(apart)
-    reached: dict[Hop, Mapping[int, int]] = {}
+    shutil.rmtree(separate)
+    versions: dict[Hop, Mapping[int, int]] = {}
     parts: dict[Hop, Callable[[int], pa.Table]] = {
-        "bronze": _cut(bronze, _file_of(bronze), minutes),
-        "silver": _cut(silver, _file_of(silver), minutes),
-        "gold": _cut(gold, _last_reaching(gold, silver), minutes),
+        "bronze": _split(bronze, _file_of(bronze), minutes),
+        "silver": _split(silver, _file_of(silver), minutes),
+        "gold": _split(gold, _last_changing(gold, silver), minutes),
     }
     tables = _tables(run)
     for hop, part in parts.items():
-        note = _notes(hop, tables, minutes, files, first, reached)
+        note = _notes(hop, tables, minutes, files, first, versions)
         made: dict[int, int] = {}
         version = newest_version(tables[hop])
         for number in range(first, last):
@@ -131,9 +131,9 @@ def fill(run: Run, landing: Path, minutes: Minutes, first: int, last: int) -> No
                 compact(run.spark, tables[hop])
                 version = newest_version(tables[hop])
         assert version == newest_version(tables[hop])
-        reached[hop] = made
+        versions[hop] = made
     for hop in tables:
-        _stand(run, hop, tables, sorted(landing.iterdir()), first, last)
+        _set_checkpoint(run, hop, tables, sorted(landing.iterdir()), first, last)
 
 
 def _tables(run: Run) -> dict[Hop, Table]:
@@ -142,14 +142,14 @@ def _tables(run: Run) -> dict[Hop, Table]:
 
 
 def _file_of(rows: pa.Table) -> pa.Array:
-    """Tell the number of the file that rows come from."""
+    """Return the number of each row's source file."""
     number = pc.extract_regex(rows["record_id"], r"(?P<number>\d{6})\.jsonl")
     return pc.struct_field(number.combine_chunks(), "number").cast(pa.int64())
 
 
-def _last_reaching(gold: pa.Table, silver: pa.Table) -> pa.Array:
-    """Tell the last batch that reaches a window of gold."""
-    reaching = pa.table(
+def _last_changing(gold: pa.Table, silver: pa.Table) -> pa.Array:
+    """Return the last batch that changes each window of gold."""
+    changes = pa.table(
         {
             "window_start": pc.floor_temporal(silver["event_time"], unit="minute"),
             "user_id": silver["user_id"],
@@ -157,7 +157,7 @@ def _last_reaching(gold: pa.Table, silver: pa.Table) -> pa.Array:
         }
     )
     keys = ["window_start", "user_id"]
-    last = reaching.group_by(keys).aggregate([("number", "max")])
+    last = changes.group_by(keys).aggregate([("number", "max")])
     numbers = {
         (at, user): number
         for at, user, number in zip(
@@ -167,14 +167,14 @@ def _last_reaching(gold: pa.Table, silver: pa.Table) -> pa.Array:
             strict=True,
         )
     }
-    places = zip(
+    windows = zip(
         gold["window_start"].cast(pa.int64()).to_pylist(), gold["user_id"].to_pylist(), strict=True
     )
-    return pa.array([numbers[place] for place in places], pa.int64())
+    return pa.array([numbers[window] for window in windows], pa.int64())
 
 
-def _cut(rows: pa.Table, numbers: pa.Array, minutes: Minutes) -> Callable[[int], pa.Table]:
-    """Cut by batch, each as if it had been taken by itself."""
+def _split(rows: pa.Table, numbers: pa.Array, minutes: Minutes) -> Callable[[int], pa.Table]:
+    """Return a function that gives a batch's rows, with that batch's number and ingestion time."""
     order = pc.sort_indices(numbers)
     rows, numbers = rows.take(order), numbers.take(order)
     firsts: dict[int, int] = {}
@@ -186,8 +186,8 @@ def _cut(rows: pa.Table, numbers: pa.Array, minutes: Minutes) -> Callable[[int],
     def part(number: int) -> pa.Table:
         found = rows.slice(firsts[number], lengths[number])
         arrived = minutes.arrival(number)
-        told = {"_batch": number, "ingested_at": arrived, "ingest_date": arrived.date()}
-        for name, value in told.items():
+        values = {"_batch": number, "ingested_at": arrived, "ingest_date": arrived.date()}
+        for name, value in values.items():
             if name in found.column_names:
                 at, kind = found.column_names.index(name), found.schema.field(name).type
                 column = pa.array([value] * len(found), kind)
@@ -203,9 +203,9 @@ def _notes(
     minutes: Minutes,
     files: Mapping[int, Path],
     first: int,
-    reached: Mapping[Hop, Mapping[int, int]],
+    versions: Mapping[Hop, Mapping[int, int]],
 ) -> Callable[[int], dict[str, Any]]:
-    """Write notes after the hop's own last one."""
+    """Return a function that gives a batch's commit metadata, modelled on the hop's last commit."""
     last = last_commit(tables[hop])
     assert last is not None and last.batch == first - 1
     template = last.note
@@ -214,8 +214,8 @@ def _notes(
     def of_bronze(number: int) -> dict[str, Any]:
         arrived = minutes.arrival(number).isoformat()
         file = _landed(files[number])
-        told = [[file.path, file.size, file.modified, minutes.rows]]
-        return {"ingested_at": arrived, "records": minutes.rows, "files": told, "began": arrived}
+        entries = [[file.path, file.size, file.modified, minutes.rows]]
+        return {"ingested_at": arrived, "records": minutes.rows, "files": entries, "began": arrived}
 
     def of_silver(number: int) -> dict[str, Any]:
         before = SilverNote.of(last)
@@ -227,21 +227,24 @@ def _notes(
             watermark=mark,
             settled=mark - settings["allowed"],
             partitions={key: PartitionProgress(newest, arrived) for key in before.partitions},
-            until={**before.until, "bronze": _until(number, "bronze", "bronze")},
+            until={**before.until, "bronze": _end_position(number, "bronze", "bronze")},
         )
         return note.to_json()
 
     def of_gold(number: int) -> dict[str, Any]:
         settled = minutes.newest(number) - settings["delay"] - settings["allowed"]
         return {
-            "until": {**template["until"], "silver": list(_until(number, "silver", "silver"))},
+            "until": {
+                **template["until"],
+                "silver": list(_end_position(number, "silver", "silver")),
+            },
             "final": {**template["final"], "until": to_json(settled)},
         }
 
-    def _until(number: int, key: str, followed: Hop) -> tuple[int, int]:
-        """Go as far behind the followed batch's commit as the hop's own last batch went."""
+    def _end_position(number: int, key: str, followed: Hop) -> tuple[int, int]:
+        """Return the end position, as far from the input's commit as in the hop's last batch."""
         version, index = template["until"][key]
-        return reached[followed][number] + version - own, index
+        return versions[followed][number] + version - own, index
 
     followed: dict[Hop, Hop] = {"silver": "bronze", "gold": "silver"}
     own = version_of(tables[followed[hop]])[first - 1] if hop in followed else 0
@@ -249,10 +252,10 @@ def _notes(
     return lambda number: {**template, **kinds[hop](number), "batch": number}
 
 
-def _stand(
+def _set_checkpoint(
     run: Run, hop: Hop, tables: Mapping[Hop, Table], files: Collection[Path], first: int, last: int
 ) -> None:
-    """Set a checkpoint to where its hop stands."""
+    """Set a checkpoint to the offsets after the last batch."""
     checkpoint = run.lake.checkpoints(NAME, hop) / "g1"
     real = (checkpoint / "offsets" / str(first - 1)).read_text("utf-8").splitlines()[2:]
     entries: list[str] = []
@@ -271,7 +274,7 @@ def _stand(
         for number in range(max(0, last - _KEPT), last - 2):
             (checkpoint / log / str(number)).write_text(whole, "utf-8")
     if hop == "bronze":
-        # The newest batch has its own file, as its commit says.
+        # The newest batch has its own file entry, to match its commit.
         newest_entry = json.dumps({**json.loads(newest_entry), "batchId": 1})
         (checkpoint / "sources" / "0" / "1").write_text(f"v1\n{newest_entry}", "utf-8")
         offsets = checkpoint / "offsets" / str(last - 1)

@@ -15,12 +15,12 @@ from benchmarks.measuring import Finding, Goal, Report, arguments, hand_in, in_t
 from benchmarks.silver_data import Cut
 from benchmarks.silver_lake import (
     ALL,
+    append_history,
     batch_limit,
     context,
     create_bronze,
     land,
     play,
-    append_history,
 )
 from benchmarks.silver_side import TTL, Side
 from tidelake.config import load_environment

@@ -177,8 +177,8 @@ def _generate(landing: Path, events: int) -> None:
 
 def _measured(spark: SparkSession, base: Path, events: int, repeats: int) -> Report:
     landings = base / "few", base / "landing"
-    ours = CatchUp(spark, base / "ours", landings)
-    theirs = BatchJob(spark, base / "theirs", landings)
+    tidelake = CatchUp(spark, base / "ours", landings)
+    batch_job = BatchJob(spark, base / "theirs", landings)
     checked: list[str] = []
     ran: list[int] = []
 
@@ -187,10 +187,10 @@ def _measured(spark: SparkSession, base: Path, events: int, repeats: int) -> Rep
         seconds = side(number)
         ran.append(number)
         if ran.count(number) == 2:
-            checked.append(_check(spark, ours.root, theirs.root, whole=not number))
+            checked.append(_check(spark, tidelake.root, batch_job.root, whole=not number))
         return seconds
 
-    sides = {"tidelake": ours.play, "batch job": theirs.play}
+    sides = {"tidelake": tidelake.play, "batch job": batch_job.play}
     spent = in_turns({name: partial(checked_after, side) for name, side in sides.items()}, repeats)
     rates = {side: events / median(seconds) for side, seconds in spent.items()}
     return Report(
@@ -208,14 +208,14 @@ def _measured(spark: SparkSession, base: Path, events: int, repeats: int) -> Rep
         },
         details={
             "events_per_s": rates,
-            "hops_s": {hop: median(seconds[1:]) for hop, seconds in ours.hops.items()},
-            "tables_s": {name: median(seconds[1:]) for name, seconds in theirs.tables.items()},
-            "last_round": ours.last,
+            "hops_s": {hop: median(seconds[1:]) for hop, seconds in tidelake.hops.items()},
+            "tables_s": {name: median(seconds[1:]) for name, seconds in batch_job.tables.items()},
+            "last_round": tidelake.last,
         },
     )
 
 
-def _check(spark: SparkSession, ours: Path, theirs: Path, *, whole: bool) -> str:
+def _check(spark: SparkSession, tidelake: Path, batch_job: Path, *, whole: bool) -> str:
     """Assert that both sides hold the same events and the same gold."""
     counts = []
     named: dict[str, tuple[str, ...]] = {
@@ -224,14 +224,14 @@ def _check(spark: SparkSession, ours: Path, theirs: Path, *, whole: bool) -> str
     named |= {f"gold.{name}": columns for name, columns in TABLES.items()}
     for name, columns in named.items():
         path = name.replace(".", "/")
-        one, other = (
+        left, right = (
             spark.read.format("delta").load(str(root / path)).select(*columns)
-            for root in (ours, theirs)
+            for root in (tidelake, batch_job)
         )
-        count = one.count()
+        count = left.count()
         assert count, name
-        assert count == other.count(), name
-        assert not whole or one.exceptAll(other).isEmpty(), name
+        assert count == right.count(), name
+        assert not whole or left.exceptAll(right).isEmpty(), name
         counts.append(f"{name} {count:,}")
     return ", ".join(counts)
 

@@ -134,7 +134,7 @@ def _measured(spark: SparkSession, base: Path, options: Namespace) -> Report:
     early, late = roots.values()
     early.take(_BEGUN, counts=False)
     say(f"{early.next} commits")
-    _grow(late, reached, whole=options.whole)
+    _extend_history(late, reached, whole=options.whole)
     late.take(_BEGUN, counts=False)
     restarts: dict[str, list[dict[Hop, float]]] = {age: [] for age in roots}
 
@@ -214,7 +214,7 @@ def _aged_root(spark: SparkSession, root: Path, commits: int, rows: int) -> Aged
     return AgedRoot(opened(spark, root, landing, ttl=_TTL), Minutes(start, rows, calm), landing)
 
 
-def _grow(late: AgedRoot, reached: int, *, whole: bool) -> None:
+def _extend_history(late: AgedRoot, reached: int, *, whole: bool) -> None:
     began = time.monotonic()
     if whole:
         while late.next < reached:

@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.measuring import Finding, Goal, Report, arguments, hand_in, in_turns, ratios, say
 from benchmarks.peers.events import Stream
-from benchmarks.peers.history import CONDITION, lend, prepare, reaching, searched
+from benchmarks.peers.history import CONDITION, link_tables, prepare, reaching, searched
 from benchmarks.peers.process import Side, running
 from benchmarks.peers.truth import Tables, check
 from tidelake.config import load_environment
@@ -77,7 +77,7 @@ def main() -> None:
         if "small" in options.settings:
             _batches(options, results, rounds / "small", "small history", 0.3)
         if "large" in options.settings:
-            lend(history, rounds / "large")
+            link_tables(history, rounds / "large")
             name = f"{options.ids:,} ids of history"
             ttl = reaching(history, options.days)
             _batches(options, results, rounds / "large", name, 0.6, seed, ttl=ttl)

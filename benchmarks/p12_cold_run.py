@@ -118,8 +118,8 @@ def _compare_tables(folder: Path, number: int) -> None:
         return
     for name, columns in _COMPARED.items():
         sql = f"SELECT {columns} FROM gold.{name} ORDER BY ALL"
-        ours, theirs = (ask(Lake(root), sql).rows for root in (run, by_hand))
-        if not ours or ours != theirs:
+        of_run, of_program = (ask(Lake(root), sql).rows for root in (run, by_hand))
+        if not of_run or of_run != of_program:
             raise SystemExit(f"gold.{name} differs between the two sides")
     say("both gold tables are equal on both sides")
 

@@ -71,10 +71,10 @@ def _took(folder: Path, side: str, number: int, words: list[str]) -> float:
     root = folder / f"{side}{number}"
     seconds = took([sys.executable, *words, str(root)], folder / "words.log").seconds
     roots = [folder / f"{each}{number}" for each in (_RUN, _JOB)]
-    if all(one.exists() for one in roots):
+    if all(path.exists() for path in roots):
         sql = f"SELECT {_COMPARED} FROM gold.{_GOLD} ORDER BY ALL"
-        ours, theirs = (ask(Lake(one), sql).rows for one in roots)
-        if not ours or ours != theirs:
+        of_run, of_job = (ask(Lake(path), sql).rows for path in roots)
+        if not of_run or of_run != of_job:
             raise SystemExit(f"gold.{_GOLD} differs between the two sides")
     return seconds
 

@@ -30,8 +30,8 @@ _EVERY = 2.0
 _PLACEHOLDERS = {
     "the flow": "The hops are being",
     "quarantine and late": "Quarantine is being",
-    "the plots": "Its tables are being",
-    "the books": "The books are being",
+    "the plots": "The gold tables are being",
+    "the ledger": "The ledger is being",
 }
 
 

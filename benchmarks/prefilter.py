@@ -1,7 +1,7 @@
-"""Silver with ``dedup.prefilter: operator`` against none, on streams with more and more copies.
+"""Silver with ``dedup.prefilter: operator`` against none, on streams with more and more duplicates.
 
-Both sides run in one warm session, interleaved, on the same bronze rows; their silver tables are
-asserted to hold the same events before a time counts. Prints a table, or JSON with ``--json``.
+Both sides run in one warm session, in alternating rounds, on the same bronze rows; their silver
+tables are asserted to hold the same events. Prints a table, or JSON with ``--json``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HELD = "SELECT count(*), bit_xor(hash(event_id)) FROM silver.clickstream"
 
 
 def defined(folder: Path, landing: Path, prefilter: str) -> Pipeline:
-    """Load clickstream with a prefilter."""
+    """Load the clickstream pipeline with a prefilter setting."""
     content = yaml.safe_load(find_file("clickstream", "pipeline").read_text(encoding="utf-8"))
     content["dedup"]["prefilter"] = prefilter
     folder.mkdir(parents=True, exist_ok=True)
@@ -58,7 +58,7 @@ def run(spark: SparkSession, folder: Path, pipeline: Pipeline, hop: Hop) -> floa
 
 
 def land(base: Path, landing: Path, times: int) -> None:
-    """Let each file arrive so many times."""
+    """Copy each file ``times`` times into the landing folder."""
     landing.mkdir()
     for file in sorted(base.glob("*.jsonl")):
         for copy in range(times):
@@ -66,7 +66,7 @@ def land(base: Path, landing: Path, times: int) -> None:
 
 
 def main() -> None:
-    """Measure each share of copies on both sides."""
+    """Measure both sides at each share of duplicates."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, default=100_000)
     parser.add_argument("--repeats", type=int, default=3)
@@ -88,26 +88,26 @@ def main() -> None:
     if options.json:
         print(json.dumps(results))
         return
-    for one in results:
+    for result in results:
         print(
-            f"copies {one['copies']:.0%}  none {one['none']:.1f} s  "
-            f"operator {one['operator']:.1f} s  ratio {one['operator'] / one['none']:.2f}"
+            f"copies {result['copies']:.0%}  none {result['none']:.1f} s  "
+            f"operator {result['operator']:.1f} s  ratio {result['operator'] / result['none']:.2f}"
         )
 
 
 def measured(spark: SparkSession, folder: Path, landing: Path, repeats: int) -> dict[str, float]:
-    """Time both sides on one bronze; the first pair warms the JVM and does not count."""
+    """Time both sides on the same bronze; the first round warms the JVM and does not count."""
     bronze = folder / "bronze"
     run(spark, bronze, defined(bronze, landing, "none"), "bronze")
     times: dict[str, list[float]] = {"none": [], "operator": []}
     for repeat in range(repeats + 1):
         held = {}
         for side, found in times.items():
-            place = folder / f"{side}{repeat}"
-            shutil.copytree(bronze, place)
-            found.append(run(spark, place, defined(place, landing, side), "silver"))
-            held[side] = ask(Lake(place), _HELD).rows[0]
-            rows = ask(Lake(place), "SELECT count(*) FROM bronze.clickstream").rows[0][0]
+            root = folder / f"{side}{repeat}"
+            shutil.copytree(bronze, root)
+            found.append(run(spark, root, defined(root, landing, side), "silver"))
+            held[side] = ask(Lake(root), _HELD).rows[0]
+            rows = ask(Lake(root), "SELECT count(*) FROM bronze.clickstream").rows[0][0]
         assert held["none"] == held["operator"], held
     medians = {side: statistics.median(found[1:]) for side, found in times.items()}
     return {"rows": rows, "copies": 1 - held["none"][0] / rows, **medians}

@@ -1,6 +1,6 @@
 """Backfill and verification against a plain batch Spark job for the same tables.
 
-One warm session, the sides in turns, medians. The live path is run once, in batches of 1,000 rows.
+One warm session, alternating rounds, medians. The live path runs once, in batches of 1,000 rows.
 
 Usage: python benchmarks/replay.py [EVENTS] [REPEATS]
 """
@@ -50,7 +50,7 @@ def main(events: int = 1_000_000, repeats: int = 3) -> None:
         try:
             live = _live_rate(spark, folder / "live")
             filled = _run(spark, folder / "filled", events, Limits(silver_bytes="1g"))
-            _to_the_end(filled, HOPS)
+            _run_to_end(filled, HOPS)
             times = _in_turns(
                 {
                     "backfill from bronze": lambda: _backfill(filled),
@@ -60,7 +60,7 @@ def main(events: int = 1_000_000, repeats: int = 3) -> None:
                 },
                 repeats,
             )
-            _assert_alike(filled, folder / "batch")
+            _print_counts(filled, folder / "batch")
         finally:
             spark.stop()
     rows = [[side, found, events / found] for side, found in times.items()]
@@ -76,7 +76,7 @@ def main(events: int = 1_000_000, repeats: int = 3) -> None:
 
 
 def _live_rate(spark: SparkSession, folder: Path) -> float:
-    """Give the rows a second of the live path, from the file to gold."""
+    """Return the rows a second of the live path, from the file to gold."""
     run = _run(
         spark,
         folder,
@@ -85,12 +85,12 @@ def _live_rate(spark: SparkSession, folder: Path) -> float:
         files=_LIVE_BATCHES,
     )
     began = time.monotonic()
-    _to_the_end(run, HOPS)
+    _run_to_end(run, HOPS)
     return _LIVE_ROWS * _LIVE_BATCHES / (time.monotonic() - began)
 
 
 def _run(spark: SparkSession, folder: Path, events: int, limits: Limits, *, files: int = 0) -> Run:
-    """Make a root of its own with a landed stream, in so many files of one batch each."""
+    """Create a root with a landed stream, in ``files`` files of one batch each."""
     landing = folder / "landing"
     generate("clickstream", folder / "made", events=events, seed=1)
     lines = [line for file in sorted((folder / "made").iterdir()) for line in file.open("rb")]
@@ -105,23 +105,23 @@ def _run(spark: SparkSession, folder: Path, events: int, limits: Limits, *, file
 
 
 def _definition(folder: Path, landing: Path, *, per_batch: int) -> Pipeline:
-    """Leave of the demo's pipeline what a batch job of a few lines computes as well."""
+    """Write the demo's pipeline reduced to what the batch job also computes."""
     content = yaml.safe_load(find_file("clickstream", "pipeline").read_text())
     kept = {key: content[key] for key in ("name", "event", "watermark", "dedup")}
     kept["source"] = {**content["source"], "max_files_per_trigger": per_batch}
-    kept["gold"] = [one for one in content["gold"] if one["name"] in _GOLD]
+    kept["gold"] = [table for table in content["gold"] if table["name"] in _GOLD]
     file = folder / "clickstream.yml"
     file.write_text(yaml.safe_dump(kept))
     environment = load_environment("local", root=str(folder / "lake"))
     return load_pipeline(str(file), environment, source=str(landing))
 
 
-def _to_the_end(run: Run, hops: tuple[Hop, ...]) -> None:
+def _run_to_end(run: Run, hops: tuple[Hop, ...]) -> None:
     run_hops(run, hops, parse_trigger(AVAILABLE_NOW))
 
 
 def _in_turns(sides: dict[str, Callable[[], None]], repeats: int) -> dict[str, float]:
-    """Time the sides in turns; the first turn warms up."""
+    """Time the sides in alternating rounds; the first round warms up."""
     times: dict[str, list[float]] = {side: [] for side in sides}
     for turn in range(repeats + 1):
         for side, work in sides.items():
@@ -139,11 +139,11 @@ def _backfill(filled: Run) -> None:
 
 def _verified(filled: Run) -> None:
     if not verify(filled).equal:
-        raise SystemExit("the tables are not equal")
+        raise SystemExit("verify found tables that differ")
 
 
 def _batch(filled: Run, root: Path | None) -> None:
-    """Do what one would write by hand: parse, deduplicate by the first arrival, aggregate."""
+    """Run the hand-written job: parse, deduplicate by first arrival, aggregate."""
     spark = filled.spark
     stored = spark.read.format("delta").load(str(filled.lake.bronze("clickstream").path))
     parsed = stored.select(
@@ -161,13 +161,13 @@ def _batch(filled: Run, root: Path | None) -> None:
     hopping = silver.groupBy(F.window("event_time", "5 minutes", "1 minute"), "action")
     session = silver.groupBy(F.session_window("event_time", "30 minutes"), "user_id")
     count = F.count("*").alias("events")
-    first_, last = F.min_by("action", "event_time"), F.max_by("action", "event_time")
+    first_action, last_action = F.min_by("action", "event_time"), F.max_by("action", "event_time")
     for name, table in {
         "user_activity_1m": tumbling.agg(
             count, F.count_if(F.col("action") == "click"), F.sum("value")
         ),
         "action_activity_5m": hopping.agg(count, F.max("value"), F.avg("value")),
-        "user_sessions": session.agg(count, F.sum("value"), first_, last),
+        "user_sessions": session.agg(count, F.sum("value"), first_action, last_action),
         "product_totals": silver.groupBy("product_id").agg(count, F.sum("value"), F.min("value")),
     }.items():
         named = [F.col(old).alias(f"_{n}") for n, old in enumerate(table.columns)]
@@ -176,7 +176,7 @@ def _batch(filled: Run, root: Path | None) -> None:
 
 
 def _kept(rows: DataFrame, root: Path | None, name: str) -> DataFrame:
-    """Write rows as a table and read them again; without a root, compute them only."""
+    """Write rows as a table and read it back; without a root, only compute them."""
     if root is None:
         kept = rows.persist()
         kept.write.format("noop").mode("overwrite").save()
@@ -186,13 +186,13 @@ def _kept(rows: DataFrame, root: Path | None, name: str) -> DataFrame:
     return rows.sparkSession.read.format("delta").load(path)
 
 
-def _assert_alike(filled: Run, batch: Path) -> None:
-    """Want both sides to count alike, but for the rows that Tidelake quarantines."""
+def _print_counts(filled: Run, batch: Path) -> None:
+    """Print the event counts of both sides, which differ by the rows that Tidelake quarantines."""
     green = green_lake(filled.lake, filled.pipeline, "bronze")
-    ours = ask(green.live, "SELECT sum(events) FROM gold.product_totals").rows[0][0]
+    tidelake = ask(green.live, "SELECT sum(events) FROM gold.product_totals").rows[0][0]
     path = str(batch / "product_totals")
-    theirs = filled.spark.read.format("delta").load(path).agg(F.sum("_1")).collect()[0][0]
-    print(f"events counted: Tidelake {ours:,}, the lenient batch job {theirs:,}")
+    batch_job = filled.spark.read.format("delta").load(path).agg(F.sum("_1")).collect()[0][0]
+    print(f"events counted: Tidelake {tidelake:,}, the lenient batch job {batch_job:,}")
 
 
 if __name__ == "__main__":

@@ -101,7 +101,7 @@ def silver_batches(run: Run, after: int) -> list[Commit]:
 
 def check_silver(run: Run, cuts: list[Cut], after: int) -> list[SilverNote]:
     """Assert that batches added the expected events; return their commit metadata."""
-    notes = [SilverNote.of(one) for one in silver_batches(run, after)]
+    notes = [SilverNote.of(commit) for commit in silver_batches(run, after)]
     assert len(notes) == len(cuts), f"{len(notes)} batches, expected {len(cuts)}"
     for note, cut in zip(notes, cuts, strict=True):
         fates = dict(note.total())

@@ -68,7 +68,7 @@ class Tables:
 
 @dataclass(frozen=True)
 class Operators:
-    """Spark's operators: minutes in update mode with MERGE, sessions in append mode to Delta's sink.
+    """Spark's operators: minutes in update mode with MERGE, sessions in append mode to Delta.
 
     The MERGE is Tidelake's: bounded by literals, source checkpointed, small batches interpreted.
     Only the place of the state differs.
@@ -207,9 +207,7 @@ def play(side: Side, max_bytes: str) -> Played:
         empty=[
             _seconds(batch) for batches in progress for batch in batches if not batch.numInputRows
         ],
-        dropped=[
-            sum(state.numRowsDroppedByWatermark for state in batches) for batches in operators
-        ],
+        dropped=[sum(state.numRowsDroppedByWatermark for state in states) for states in operators],
         watermark=max(watermarks, default=None),
     )
 

@@ -1,4 +1,4 @@
-"""Run a stream for some batches as a run that goes on does, and keep what its triggers took."""
+"""Run a stream for some batches as a continuous run does, and record its trigger times."""
 
 from __future__ import annotations
 
@@ -23,50 +23,50 @@ _WHOLE = "triggerExecution"
 
 @dataclass
 class Triggers:
-    """Plays a stream in turns; the first batch after each start does not count.
+    """Runs a query for some batches at a time; the first batch after each start does not count.
 
     Attributes:
         spark: The session.
         start: Starts the query.
-        told: ``durationMs`` of the batches that count.
-        spent: The executions of all batches of the same turns.
-        batches: How many those are.
+        durations: ``durationMs`` of the counted batches.
+        spent: Executions of all batches in the counted rounds.
+        batches: Number of all batches in the counted rounds.
     """
 
     spark: SparkSession
     start: Callable[[], StreamingQuery]
-    told: list[dict[str, int]] = field(default_factory=list)
+    durations: list[dict[str, int]] = field(default_factory=list)
     spent: list[executions.Execution] = field(default_factory=list)
     batches: int = 0
 
     def play(self, batches: int, *, counts: bool) -> float:
-        """Take in some commits that are there already; seconds of the median trigger."""
+        """Process existing commits, one a batch; return the median trigger in seconds."""
         return median(self.take(batches, counts=counts)) / 1_000
 
     def take(self, batches: int, *, counts: bool) -> list[int]:
-        """Take in some commits that are there already.
+        """Process existing commits, one a batch.
 
         Args:
-            batches: How many there are.
-            counts: Whether the turn counts.
+            batches: Number of commits.
+            counts: Whether the round counts.
 
         Returns:
-            Milliseconds of each trigger but the first.
+            Milliseconds of each trigger except the first.
         """
         mark = executions.newest(self.spark) if counts else (-1, -1)
         query = self.start()
         try:
-            told = [dict(one.durationMs) for one in filled(query, batches)][1:]
+            durations = [dict(each.durationMs) for each in filled(query, batches)][1:]
         finally:
             query.stop()
         if counts:
-            self.told += told
+            self.durations += durations
             self.spent += executions.since(self.spark, mark)
             self.batches += batches
-        return [one[_WHOLE] for one in told]
+        return [each[_WHOLE] for each in durations]
 
     def once(self) -> float:
-        """Start the query and let it close one batch; seconds until then."""
+        """Start the query and run one batch; return the seconds until it is committed."""
         began = time.monotonic()
         query = self.start()
         try:
@@ -76,32 +76,36 @@ class Triggers:
             query.stop()
 
     def details(self) -> dict[str, Any]:
-        """Tell where the time went; of a batch, in the mean, but for the medians by phase."""
-        phases = sorted({name for one in self.told for name in one})
+        """Return where the time went: means per batch, and medians by phase."""
+        phases = sorted({name for each in self.durations for name in each})
         return {
-            "batches": len(self.told),
-            "mean_ms": mean(one[_WHOLE] for one in self.told),
-            "duration_ms": {name: median(one.get(name, 0) for one in self.told) for name in phases},
+            "batches": len(self.durations),
+            "mean_ms": mean(each[_WHOLE] for each in self.durations),
+            "duration_ms": {
+                name: median(each.get(name, 0) for each in self.durations) for name in phases
+            },
             "a_batch": executions.counts(self.spent, self.batches),
             "where": executions.by_label(self.spent, self.batches),
         }
 
 
 def going_on(hop: HopQuery) -> StreamingQuery:
-    """Start a hop as a run that goes on does."""
+    """Start a hop as a continuous run does."""
     assert GOES_ON.seconds is not None
     hop.pace = Pace(GOES_ON.seconds, hop.most, hop.unit)
     return hop.start(GOES_ON.options)
 
 
 def filled(query: StreamingQuery, batches: int) -> list[StreamingQueryProgress]:
-    """Wait until a query has closed so many batches with rows."""
+    """Wait until a query has committed ``batches`` batches with rows; return their progress."""
     ends = time.monotonic() + _PATIENCE
     while time.monotonic() < ends:
-        told = [one for one in query.recentProgress if one.numInputRows]
-        if len(told) >= batches:
-            return told
+        progress = [each for each in query.recentProgress if each.numInputRows]
+        if len(progress) >= batches:
+            return progress
         if not query.isActive:
-            raise RuntimeError(f"a stream ended: {query.exception()}")
+            raise RuntimeError(f"the query ended: {query.exception()}")
         time.sleep(0.01)
-    raise TimeoutError(f"{len(query.recentProgress)} batches in {_PATIENCE:.0f} s")
+    raise TimeoutError(
+        f"only {len(query.recentProgress)} of {batches} batches in {_PATIENCE:.0f} s"
+    )

@@ -1,4 +1,4 @@
-"""A pipeline of visits whose hops are run on prepared tables, a commit at a time."""
+"""A visits pipeline whose hops run on prepared tables, one commit a batch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tidelake.runtime.progress import Progress
 from tidelake.runtime.schemas import create_silver, silver_schema
 
 NAME, MINUTES, SESSIONS = "visits", "user_minutes", "user_sessions"
-# Smaller than any file, so that a batch takes one commit.
+# Smaller than any file, so that a batch reads one commit.
 ONE_COMMIT = "1k"
 
 _DEFINITION: dict[str, Any] = {
@@ -46,10 +46,10 @@ _GOLD: dict[str, dict[str, Any]] = {
 
 
 def land_batches(landing: Path, batches: int, rows: int, *, copies: float = 0.05) -> int:
-    """Write a file for each batch, each with as many lines; some are copies of lines before them.
+    """Write one file for each batch, with ``rows`` lines each, a share of them duplicates.
 
     Returns:
-        How many different events there are.
+        Number of distinct events.
     """
     rng = random.Random(7)
     fresh = draw(batches * rows)
@@ -76,16 +76,16 @@ def opened(
     files: int = 1,
     ttl: str = "1 hour",
 ) -> Run:
-    """Give what a hop works with, on the tables under a root.
+    """Return the context of a hop, on the tables under a root.
 
     Args:
         spark: The session.
-        root: Where the tables are.
-        landing: Where files land; it may be empty.
-        gold: The tables of gold.
-        bytes_a_batch: The limit of silver and of gold.
-        files: The limit of bronze.
-        ttl: How long an id is remembered.
+        root: Root of the tables.
+        landing: The landing folder; it may be empty.
+        gold: Names of the gold tables.
+        bytes_a_batch: Batch limit of silver and gold.
+        files: Batch limit of bronze.
+        ttl: TTL of deduplication.
     """
     root.mkdir(parents=True, exist_ok=True)
     landing.mkdir(exist_ok=True)
@@ -107,19 +107,19 @@ def opened(
 
 
 def append_silver(run: Run, rows: DataFrame, batch: int) -> None:
-    """Append a batch to silver as the hop would, but for its decisions.
+    """Append a batch to silver as the hop would, without deduplication, rules and lateness.
 
     Args:
-        run: Whose silver; made with the first batch.
-        rows: Those of silver's columns that are known; the others stay null.
-        batch: Its number, from 0.
+        run: The context of the silver table, which is created with the first batch.
+        rows: Some of silver's columns; the others are null.
+        batch: Number of the batch, from 0.
     """
     stamp = {"pipeline": NAME, "hop": "silver", "generation": "g1"}
     if not batch:
         create_silver(run, {**stamp, "batch": -1})
-    told = {"is_late": False, "_payload_hash": 0, "_generation": "g1", "_batch": batch}
+    defaults = {"is_late": False, "_payload_hash": 0, "_generation": "g1", "_batch": batch}
     columns = [
-        (F.col(field.name) if field.name in rows.columns else F.lit(told.get(field.name)))
+        (F.col(field.name) if field.name in rows.columns else F.lit(defaults.get(field.name)))
         .cast(field.dataType)
         .alias(field.name)
         for field in silver_schema(run.spark, run.plan)
@@ -129,25 +129,25 @@ def append_silver(run: Run, rows: DataFrame, batch: int) -> None:
 
 
 def version_of(table: Table) -> dict[int, int]:
-    """Tell which version each batch made."""
+    """Return the table version of each batch."""
     return {commit.batch: commit.version for commit in commits(table)}
 
 
 def feed(source: Table, target: Table, until: int) -> None:
-    """Let a copy of a table grow by the commits of the original up to a version.
+    """Copy the commits of a table, up to a version, to a second table.
 
-    Data files are linked first; rows are there when their commit is. The log's own checkpoints
-    stay out: they would tell of versions to come.
+    Data files are linked first; rows become visible with their commit. Checkpoints of the Delta
+    log are left out: they would contain later versions.
     """
-    theirs, ours = Path(str(source.path)), Path(str(target.path))
-    for file in sorted(theirs.rglob("*.parquet")):
-        copy = ours / file.relative_to(theirs)
+    source_path, target_path = Path(str(source.path)), Path(str(target.path))
+    for file in sorted(source_path.rglob("*.parquet")):
+        copy = target_path / file.relative_to(source_path)
         if "_delta_log" not in file.parts and not copy.exists():
             copy.parent.mkdir(parents=True, exist_ok=True)
             os.link(file, copy)
-    log = ours / "_delta_log"
+    log = target_path / "_delta_log"
     log.mkdir(parents=True, exist_ok=True)
-    for file in sorted((theirs / "_delta_log").glob("*.json")):
+    for file in sorted((source_path / "_delta_log").glob("*.json")):
         copy = log / file.name
         if int(file.stem) <= until and not copy.exists():
             shutil.copyfile(file, copy)

@@ -1,1 +1,1 @@
-"""Pipelines as users of other engines write them, each a program of its own."""
+"""The benchmark pipeline in other engines, each as a separate program."""

@@ -1,4 +1,4 @@
-"""The pipeline that every side runs, as Tidelake's definition."""
+"""Tidelake's definition of the pipeline that every side runs."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ def run_in(
     ttl: str = "1 hour",
     observer: Observer | None = None,
 ) -> Run:
-    """Give what a run works with, on a root whose landing folder is beside the tables.
+    """Return the context of a run, on a root that also contains the landing folder.
 
     Args:
         spark: The session.
-        root: Of the tables.
-        batch_files: How many files a batch of bronze takes.
-        batch_bytes: How many compressed bytes of its input a batch of silver or gold takes.
-        ttl: How long an id is remembered.
-        observer: Hears of hops and batches.
+        root: Root of the tables.
+        batch_files: Files a batch of bronze.
+        batch_bytes: Compressed input bytes a batch of silver or gold.
+        ttl: TTL of deduplication.
+        observer: Notified of hops and batches.
     """
     file = root / f"{NAME}.yml"
     source = {**_DEFINITION["source"], "max_files_per_trigger": batch_files}

@@ -1,7 +1,7 @@
-"""The events that every side takes: the project's clickstream, no line broken, some twice.
+"""The input of every side: the project's clickstream with duplicates and without invalid lines.
 
-All of it is in the order in which it arrives, which is close to that of event time: what is behind
-is so by less than five minutes, so that Spark's watermark of ten drops no row.
+Events are in order of arrival, which is close to event time: none is more than five minutes
+behind, so that Spark's watermark delay of ten minutes drops no row.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidelake.examples.output import HOUR, MINUTE, SECOND
 START = datetime(2026, 1, 5)
 DAY = 24 * HOUR
 _MOST_BEHIND = 5 * MINUTE
-# Files are told apart by this second; an older batch's are older.
+# Modification time of the first file; each following file is one second newer.
 _FIRST_FILE = 1_767_600_000
 
 
@@ -28,9 +28,9 @@ class Stream:
 
     Attributes:
         events: Lines a batch.
-        duplicates: The share of them that are copies of others.
-        files: Of a batch.
-        seed: Chooses the stream.
+        duplicates: Share of the lines that are duplicates.
+        files: Files a batch.
+        seed: Random seed of the stream.
     """
 
     events: int
@@ -39,11 +39,11 @@ class Stream:
     seed: int = 1
 
     def land(self, to: Path, batch: int) -> list[Path]:
-        """Write a batch's files, unless they are there, and name them.
+        """Write a batch's files unless they exist; return their paths.
 
         Args:
             to: The folder.
-            batch: Its number; it is also its day.
+            batch: Number of the batch, which is also its day.
         """
         stem = f"{self.events}-{self.duplicates:g}-s{self.seed}-{batch:03d}"
         paths = [to / f"{stem}-{number:03d}.jsonl" for number in range(self.files)]

@@ -1,7 +1,7 @@
 """The pipeline in Flink SQL: parse, first arrival of each id, one-minute sums, two Parquet tables.
 
-One job reads the files, which end, in streaming mode: state in RocksDB, incremental checkpoints,
-both sinks exactly once. Runs in the environment that `make peers` makes for it.
+One job reads the bounded files in streaming mode: state in RocksDB, incremental checkpoints, both
+sinks exactly once. Runs in the environment that `make peers` creates for it.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ _SETTINGS = {
     "execution.runtime-mode": "STREAMING",
     "parallelism.default": "2",
     "table.local-time-zone": "UTC",
-    # Ids are kept as long as Tidelake's TTL says.
+    # The same as Tidelake's TTL.
     "table.exec.state.ttl": "1 h",
     "state.backend.type": "rocksdb",
     "state.backend.rocksdb.use-bloom-filter": "true",
     "execution.checkpointing.interval": "5 s",
     "execution.checkpointing.mode": "EXACTLY_ONCE",
     "execution.checkpointing.incremental": "true",
-    # RocksDB lives in managed memory, of which a local cluster has 128 MB unless told.
+    # RocksDB uses managed memory, of which a local cluster has 128 MB by default.
     "taskmanager.memory.managed.size": "2g",
     "taskmanager.memory.network.min": "128m",
     "taskmanager.memory.network.max": "128m",
     "pipeline.object-reuse": "true",
 }
-# The source of files hands them out in no order, so that a watermark a few minutes behind would
-# drop most of them: it waits for longer than the files span, and minutes end with the input.
+# The file source reads files in no order, so a watermark delay of minutes would drop most rows.
+# The delay is longer than the files' time span, so windows close at the end of the input.
 _EVENTS = """
 CREATE TEMPORARY TABLE events (
     event_id STRING, user_id STRING, event_time TIMESTAMP_LTZ(3), action STRING,
@@ -112,12 +112,12 @@ def _run(files: list[Path], out: Path, logs: Path) -> Mapping[str, Any]:
     both.add_insert_sql("INSERT INTO silver SELECT * FROM clean")
     both.add_insert_sql(_MINUTES)
     both.execute().wait()
-    told = _read(logs)[known:]
-    sizes = [int(size) for size in _CHECKPOINT.findall(told)]
+    log = _read(logs)[known:]
+    sizes = [int(size) for size in _CHECKPOINT.findall(log)]
     return {
         "checkpoints": len(sizes),
         "largest_checkpoint_bytes": max(sizes, default=0),
-        "rocksdb": "EmbeddedRocksDBStateBackend" in told,
+        "rocksdb": "EmbeddedRocksDBStateBackend" in log,
     }
 
 

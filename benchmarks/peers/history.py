@@ -1,8 +1,8 @@
-"""Silver tables that hold many ids already, made without a pipeline: a million a day, in days.
+"""Silver tables with a large history, a million ids a day, written without the pipelines.
 
-Tidelake's is filled by one run on a few events, and then by a commit that followers of the table
-pass over, as they pass over a compaction's: gold does not take the history in. Both tables keep
-their Parquet files for later runs, as links.
+Tidelake's table is filled by one run on a few events, then by one commit that streaming readers
+skip like a compaction, so that gold does not process the history. Later runs use both tables
+through hard links.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.spark.engine import with_settings
 
 IDS_A_DAY = 1_000_000
-# Spark's own times of 96 bits have no statistics, and few readers like them.
+# Spark's INT96 timestamps have no statistics, and few readers support them.
 _READABLE = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
 _DONE = "_DONE"
-# Rows of the history are told by their time: the streams' events all come after it.
+# Selects rows of the history by event time: all events of the streams are later.
 CONDITION = f"epoch_us(event_time) < epoch_us(TIMESTAMP '{START:%Y-%m-%d}')"
 SEED = Stream(1_000, files=1, seed=99)
 
 
 def prepare(spark: SparkSession, folder: Path, ids: int) -> list[Path]:
-    """Make both histories, unless they are there.
+    """Create both histories, unless they exist.
 
     Args:
-        spark: A session of Tidelake's.
-        folder: Where ``tidelake`` and ``polars`` are to be.
-        ids: How many.
+        spark: A session of Tidelake.
+        folder: Parent of the folders ``tidelake`` and ``polars``.
+        ids: Number of ids.
 
     Returns:
-        The files of the few events that Tidelake's tables hold besides.
+        The files of the few events that Tidelake's tables also hold.
     """
     seed = SEED.land(folder.parent / "events", 0)
     done = folder / _DONE
@@ -69,41 +69,41 @@ def prepare(spark: SparkSession, folder: Path, ids: int) -> list[Path]:
         .alias(field.name)
         for field in stored.fields
     ]
-    # No change of data, it says, so that gold passes over it.
+    # dataChange=false, so that gold's stream skips the commit.
     rows.select(*columns).write.format("delta").mode("append").option("dataChange", "false").save(
         str(table.path)
     )
-    theirs = rows.select("event_id", "user_id", "event_time", "action", "product_id", "value")
+    polars_rows = rows.select("event_id", "user_id", "event_time", "action", "product_id", "value")
     with with_settings(spark, _READABLE):
-        theirs.write.format("delta").save(str(silver))
+        polars_rows.write.format("delta").save(str(silver))
     done.touch()
     return seed
 
 
 def reaching(folder: Path, days: int) -> str:
-    """Give the TTL that reaches so many days into a history, however long ago that was made."""
+    """Return the TTL that covers ``days`` days of a history, whatever its age."""
     age = time.time() - (folder / _DONE).stat().st_mtime
     return f"{days * 24 * 60 + math.ceil(age / 60)} minutes"
 
 
 def searched(root: Path) -> list[int]:
-    """Tell how many accepted ids Tidelake compared each batch with, newest batch first."""
+    """Return how many accepted ids Tidelake searched for each batch, newest first."""
     notes = [SilverNote.of(one) for one in commits(Lake(root).silver(NAME)) if one.batch >= 0]
     return [note.searched for note in notes]
 
 
-def lend(folder: Path, to: Path) -> None:
-    """Give a run tables of its own whose files are links: Delta never changes a file."""
+def link_tables(folder: Path, to: Path) -> None:
+    """Copy tables as hard links: Delta never changes a data file."""
     shutil.rmtree(to, ignore_errors=True)
     shutil.copytree(folder, to, copy_function=os.link)
 
 
 def _rows(spark: SparkSession, ids: int) -> DataFrame:
-    """Give a day's events a partition, each arrived when it happened."""
+    """Generate the rows, one partition a day, with arrival at event time."""
     days = -(-ids // IDS_A_DAY)
     began = (START - timedelta(days=days)).isoformat() + "Z"
     second = F.unix_seconds(F.lit(began).cast("timestamp")) + F.col("id") * 86_400 / IDS_A_DAY
-    # The newest arrived a moment before the first batch comes.
+    # The newest arrived just before the first batch.
     arrived = F.current_timestamp() - F.make_dt_interval(
         secs=((ids - F.col("id")) * 86_400 / IDS_A_DAY).cast("decimal(18,6)")
     )

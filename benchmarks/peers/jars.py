@@ -1,4 +1,4 @@
-"""Fetch the jars of Flink's lock, as Tidelake's own are fetched, and put them beside Flink."""
+"""Fetch the jars of Flink's lock file, and copy them into a folder."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ LOCK = Path(__file__).with_name("flink-jars.lock")
 
 
 def main(folder: str) -> None:
-    """Copy the verified jars into a folder that holds nothing else.
+    """Copy the verified jars into an empty folder.
 
     Args:
-        folder: Made anew.
+        folder: Deleted and created again.
     """
     shutil.rmtree(folder, ignore_errors=True)
     Path(folder).mkdir(parents=True)

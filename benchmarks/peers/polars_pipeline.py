@@ -1,7 +1,7 @@
 """The pipeline as a loop in Polars and deltalake: each round takes a batch of files.
 
-Parse, keep the first of each id, leave out ids that the silver table has, append to silver, sum by
-minute, merge into gold. Runs in the environment that `make peers` makes for it.
+Parse, keep one row of each id, anti-join with the silver table, append to silver, sum by minute,
+merge into gold. Runs in the environment that `make peers` creates for it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _run(files: list[Path], out: Path) -> Mapping[str, Any]:
     spent: dict[str, float] = {}
     mark = time.monotonic()
 
-    def passed(what: str) -> None:
+    def record(what: str) -> None:
         nonlocal mark
         now = time.monotonic()
         spent[what] = now - mark
@@ -50,9 +50,9 @@ def _run(files: list[Path], out: Path) -> Mapping[str, Any]:
         )
         .unique("event_id", keep="any")
     )
-    passed("parse")
+    record("parse")
     if (silver / "_delta_log").is_dir():
-        # The other way round the 50 million ids would be the hash table; this way they stream by.
+        # Semi-join first: the batch is the hash table, and the 50 million ids are streamed.
         known = (
             pl.scan_delta(str(silver))
             .select("event_id")
@@ -60,13 +60,13 @@ def _run(files: list[Path], out: Path) -> Mapping[str, Any]:
             .collect(engine="streaming")
         )
         events = events.join(known, on="event_id", how="anti")
-    passed("anti-join")
+    record("anti-join")
     write_deltalake(silver, events, mode="append")
-    passed("silver")
+    record("silver")
     minutes = minutes_of(events)
-    passed("minutes")
+    record("minutes")
     merge(minutes, gold)
-    passed("gold")
+    record("gold")
     return {"rows": events.height, "minutes": minutes.height, "spent": spent}
 
 
@@ -82,13 +82,13 @@ def minutes_of(events: Any) -> Any:
 
 
 def merge(minutes: Any, gold: Path, *, bounded: bool = True) -> Mapping[str, Any]:
-    """Add minutes to those that gold has, and give the merge's metrics.
+    """Merge minutes into gold, and return the metrics of the merge.
 
     Args:
-        minutes: What a batch adds.
+        minutes: The batch's sums.
         gold: The table's folder.
-        bounded: Whether the merge is told the batch's span as literals, and has the source at
-            hand, so that delta-rs reads only the files whose statistics meet the span.
+        bounded: Whether to add the batch's time span as literals and materialize the source, so
+            that delta-rs reads only files whose statistics overlap the span.
     """
     import polars as pl  # noqa: PLC0415
     from deltalake import DeltaTable, write_deltalake  # noqa: PLC0415

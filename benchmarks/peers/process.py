@@ -1,4 +1,4 @@
-"""A side as a process: started, given rounds, ended."""
+"""One side of a benchmark as a process that is given rounds."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Side:
     """A running side.
 
     Attributes:
-        name: Of its program.
-        process: The program.
-        log: Where its engine talks to.
-        begun: When it was started, by the monotonic clock.
-        first: Seconds from there to the end of its first round.
-        told: What it said of each round.
+        name: Name of the program.
+        process: The process.
+        log: The engine's log file.
+        begun: Start of the process, by the monotonic clock.
+        first: Seconds from the start to the end of its first round.
+        reports: Its report of each round.
     """
 
     name: str
@@ -41,14 +41,14 @@ class Side:
     reports: list[Mapping[str, Any]] = field(default_factory=list)
 
     def round(self, files: Sequence[Path], out: Path, **settings: Any) -> Mapping[str, Any]:
-        """Let it take files into tables.
+        """Run one round: process files into tables, and return the report.
 
         Raises:
-            RuntimeError: It ended instead of an answer.
+            RuntimeError: The process ended without a report.
         """
         assert self.process.stdin is not None and self.process.stdout is not None
-        asked = {"files": [str(file) for file in files], "out": str(out), "settings": settings}
-        print(json.dumps(asked), file=self.process.stdin, flush=True)
+        request = {"files": [str(file) for file in files], "out": str(out), "settings": settings}
+        print(json.dumps(request), file=self.process.stdin, flush=True)
         answer = self.process.stdout.readline()
         if not answer:
             tail = self.log.read_text(errors="replace")[-4_000:]
@@ -64,18 +64,18 @@ def running(name: str, folder: Path) -> Iterator[Side]:
     """Run a side's program until the block ends.
 
     Args:
-        name: Of its program, which begins with that of its environment, as in
-            ``flink_pipeline``; ``template`` and ``tidelake`` run in the project's own.
-        folder: Where its log goes.
+        name: Name of the program, which starts with the name of its environment, as in
+            ``flink_pipeline``; ``template`` and ``tidelake`` use the project's environment.
+        folder: Folder of the log.
 
     Raises:
-        FileNotFoundError: `make peers` was not run.
+        FileNotFoundError: The environment is missing; `make peers` creates it.
     """
     environment = name.partition("_")[0]
-    ours = environment in ("template", "tidelake")
-    python = Path(sys.executable) if ours else VENVS / environment / "bin" / "python"
+    own_environment = environment in ("template", "tidelake")
+    python = Path(sys.executable) if own_environment else VENVS / environment / "bin" / "python"
     if not python.exists():
-        raise FileNotFoundError(f"{python} is not there. Make it with: make peers")
+        raise FileNotFoundError(f"{python} does not exist. Create it with: make peers")
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"{name}.log"
     begun = time.monotonic()
@@ -96,7 +96,7 @@ def running(name: str, folder: Path) -> Iterator[Side]:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """Close what it reads, which ends it; then whatever it left in its own group."""
+    """Close the input, on which the program exits, then kill its process group."""
     assert process.stdin is not None
     with contextlib.suppress(OSError):
         process.stdin.close()

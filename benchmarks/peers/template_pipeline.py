@@ -1,7 +1,7 @@
-"""The pipeline as Structured Streaming's templates have it: Spark's own state in both queries.
+"""The pipeline in Structured Streaming's template pattern: Spark state in both queries.
 
 Raw lines to silver through `dropDuplicatesWithinWatermark`, silver to gold through windows in
-update mode and a MERGE on the key. The session is built as Tidelake's is: same jars, same memory.
+update mode and a MERGE on the key. The session has the same jars and memory as Tidelake's.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SETTINGS = {
     ),
     f"{_STATE}.rocksdb.changelogCheckpointing.enabled": "true",
     f"{_STATE}.rocksdb.trackTotalNumberOfRows": "false",
-    # Otherwise a run ends with an empty batch, only to evict.
+    # Otherwise a run ends with an empty batch that only evicts state.
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
 }
 
@@ -70,7 +70,7 @@ def _run(spark: SparkSession, landing: Path, out: Path) -> Mapping[str, Any]:
     halfway = time.monotonic()
     accepted = (
         spark.readStream.format("delta")
-        # The commits in their order: a first snapshot has none.
+        # Read commits in order: an initial snapshot has no order.
         .option("startingVersion", 0)
         .option("maxBytesPerTrigger", BYTES_A_BATCH)
         .load(str(out / "silver"))
@@ -95,7 +95,7 @@ def _run(spark: SparkSession, landing: Path, out: Path) -> Mapping[str, Any]:
     return {
         "spent": {"silver": halfway - began, "gold": ended - halfway},
         "batches": {
-            name: [_told(one) for one in query.recentProgress]
+            name: [_summary(one) for one in query.recentProgress]
             for name, query in (("silver", silver), ("gold", gold))
         },
     }
@@ -108,7 +108,7 @@ def _merge(rows: DataFrame, table: str) -> None:
     merge.whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
 
 
-def _told(progress: Any) -> dict[str, Any]:
+def _summary(progress: Any) -> dict[str, Any]:
     operators = progress.stateOperators
     return {
         "rows": progress.numInputRows,

@@ -1,4 +1,4 @@
-"""Tidelake's side: the same pipeline by `run_hops`, in a process of its own as the peers are."""
+"""Tidelake's side: the same pipeline with `run_hops`, as a separate process like the others."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from tidelake.spark.session import build_session
 
 @dataclass
 class Stopwatch:
-    """Hears a run, and keeps the seconds of its hops and batches."""
+    """An observer that records the seconds of hops and batches."""
 
     spent: dict[str, float] = field(default_factory=dict)
     batches: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     _last: float = field(default_factory=time.monotonic)
 
     def attach(self, session: SparkSession) -> None:
-        """Nothing to attach."""
+        """Do nothing: no listener is needed."""
 
     def starts(self, hop: Hop, generation: str, limit: int | None) -> None:
-        """A hop counts from the end of the one before."""
+        """Do nothing: a hop is timed from the end of the one before."""
 
     def closed(self, hop: Hop, batch: int, rows: int, seconds: float) -> None:
-        """Keep a batch."""
+        """Record a batch."""
         self.batches.setdefault(hop, []).append((rows, seconds))
 
     def ends(self, hop: Hop) -> None:
-        """Keep a hop."""
+        """Record a hop."""
         self.spent[hop], self._last = time.monotonic() - self._last, time.monotonic()
 
     def failed(self, hop: Hop, error: Exception) -> None:
-        """The error itself reaches the log."""
+        """Do nothing: the error is in the log."""
 
 
 def start() -> Pipeline:

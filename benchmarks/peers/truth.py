@@ -1,4 +1,4 @@
-"""What the tables must hold, computed by DuckDB from the landed files, and held against them."""
+"""The expected tables, computed by DuckDB from the landed files, and the comparison with them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _GOLD = "epoch_us({time}) AS window_start, user_id, events::BIGINT AS events, to
 
 @dataclass(frozen=True)
 class Tables:
-    """Where a side keeps its two tables: a Delta table's folder, or Parquet by a pattern."""
+    """Paths of a side's two tables: a Delta table's folder, or a pattern of Parquet files."""
 
     silver: str
     gold: str
 
     @classmethod
     def of(cls, side: str, out: Path) -> Tables:
-        """Tell where a side's program puts them."""
+        """Return the paths that a side's program writes."""
         if side == "tidelake":
             return cls(str(out / "silver" / "clicks"), str(out / "gold" / "user_minutes"))
         files = "/part-*" if side == "flink" else ""
@@ -35,15 +35,15 @@ class Tables:
 
 
 def check(files: Sequence[Path], sides: dict[str, Tables], *, history: str = "") -> str:
-    """Hold each side's tables against the landed files.
+    """Compare each side's tables with those computed from the landed files.
 
     Args:
-        files: All that landed.
-        sides: Their tables, by name.
-        history: A condition that tells silver's rows of the history, which no file holds.
+        files: All landed files.
+        sides: The tables of each side, by name.
+        history: A condition that selects silver's rows of the history, which are in no file.
 
     Returns:
-        What was compared, in words.
+        A description of the comparison.
 
     Raises:
         AssertionError: A table differs.
@@ -68,8 +68,8 @@ def check(files: Sequence[Path], sides: dict[str, Tables], *, history: str = "")
                 ).fetchone()
                 assert wrong == (0, 0), f"{name}.{table}: (missing, extra) rows are {wrong}"
     return (
-        f"silver ({counts[0]:,} rows) and gold ({counts[1]:,} rows) of {', '.join(sides)} hold "
-        "row for row what DuckDB makes of the landed files"
+        f"silver ({counts[0]:,} rows) and gold ({counts[1]:,} rows) of {', '.join(sides)} equal "
+        "what DuckDB computes from the landed files"
     )
 
 
