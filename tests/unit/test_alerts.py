@@ -166,7 +166,7 @@ def test_rows_that_wait_for_silver_or_gold_are_a_lag_too(shop: Shop) -> None:
     shop.bronze(100)
     found = shop.judge(500)["lag_growing"]
     assert (found.hop, found.since) == ("silver", at(100))
-    assert found.message.startswith("10 rows wait, the oldest for 7 minutes")
+    assert found.message.startswith("10 rows are waiting, the oldest for 7 minutes")
     shop.silver(501)
     found = shop.judge(802)["lag_growing"]
     assert (found.hop, found.since) == ("gold", at(501))

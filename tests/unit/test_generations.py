@@ -216,5 +216,5 @@ def test_a_writer_of_another_generation_is_refused(totals: Table) -> None:
 def test_a_table_without_any_note_is_refused(totals: Table) -> None:
     write_commit(totals, 0)
 
-    with pytest.raises(GenerationError, match=f"lost the notes.*{REPAIR}"):
+    with pytest.raises(GenerationError, match=f"lost its commit metadata.*{REPAIR}"):
         FENCE.admits(totals, last_commit(totals), 0)

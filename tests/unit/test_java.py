@@ -62,5 +62,5 @@ def test_an_archive_appears_whole_or_not_at_all(
     assert make_archive(jars).read_bytes() == b"classes"
     assert [path.suffix for path in jars[0].parent.iterdir()] == [".jsa"]
     code = 1
-    with pytest.raises(JarError, match=r"was not made.*no memory"):
+    with pytest.raises(JarError, match=r"was not created.*no memory"):
         make_archive(jars)

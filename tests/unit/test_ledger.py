@@ -237,7 +237,7 @@ def test_a_missing_silver_row_unbalances_the_books_and_exits_3(
         "silver, batch 0: its commit counts 5 rows as silver, the table has 4",
         "bronze holds 10 rows, 9 have a fate or wait for one",
     ]
-    assert "shop.yml do not balance. silver, batch 0: its commit counts 5 rows" in messages
+    assert "shop.yml does not balance. silver, batch 0: its commit counts 5 rows" in messages
     assert "See the batches with: tidelake ledger" in messages
 
 

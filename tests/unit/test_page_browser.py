@@ -208,7 +208,7 @@ def test_a_new_batch_comes_in_by_itself_and_nothing_that_was_opened_closes(
         before = browser.execute_script("return scrollY")
 
         shop.run(1)
-        wait_for(lambda: "130 records came" in browser.page_source)
+        wait_for(lambda: "130 records arrived" in browser.page_source)
 
         assert browser.find_element(By.ID, "books-by-batch").get_attribute("open")
         assert focused(browser) == "books-by-batch-open"

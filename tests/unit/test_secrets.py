@@ -47,7 +47,7 @@ def test_a_secret_that_is_not_there_is_named_and_no_value_is() -> None:
     with pytest.raises(UsageError) as caught:
         resolved({"webhook": "secret:shop/gone"})
     told = str(caught.value)
-    assert "option webhook: secret:shop/gone is not there" in told
+    assert "option webhook: secret:shop/gone does not exist" in told
     assert "databricks secrets list-secrets shop" in told and "hunter2" not in told
 
 

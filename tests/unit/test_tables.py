@@ -140,7 +140,7 @@ def test_a_table_in_a_catalog_is_a_quoted_name_and_has_no_folder() -> None:
     table = lake.table("gold.user_sessions")
 
     assert table.sql == "`my-catalog`.`gold`.`user_sessions`"
-    with pytest.raises(TypeError, match="lies in a catalog"):
+    with pytest.raises(TypeError, match="is in a catalog"):
         _ = table.path
     assert lake.checkpoints("shop", "gold") == Path("/Volumes/v/checkpoints/shop/gold")
     with pytest.raises(UsageError):
