@@ -24,7 +24,7 @@ def decisions_page(folder: Path) -> str:
     lines = [
         "# Decisions",
         "",
-        "What somebody could want to undo, with the reason why it is so.",
+        "Design decisions with reasons, alternatives and measurements.",
         "",
         "| | decision |",
         "|---|---|",
