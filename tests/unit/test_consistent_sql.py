@@ -136,7 +136,7 @@ def test_tables_that_never_stood_together_are_named(lake: Lake) -> None:
     with pytest.raises(
         UsageError,
         match=r"^gold\.news, silver\.shop are in no common epoch: .*"
-        r"after: tidelake run press and tidelake run shop$",
+        r"with: tidelake run press and tidelake run shop$",
     ):
         ask_at_epoch(lake, "SELECT * FROM gold.news, silver.shop")
 

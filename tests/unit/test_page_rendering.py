@@ -64,7 +64,7 @@ def test_where_nothing_ran_the_page_begins_with_what_is_known(
     monkeypatch.chdir(tmp_path)
     renderer = Renderer(("store",), Path("/lake"), Typed())
     page = renderer.overview([Facts("store", looked_at=NOW)]).body.decode()
-    assert "Fill them with" in page
+    assert "Create them with" in page
     assert "tidelake run store" in page
     assert "tidelake demo" not in page
 
