@@ -196,7 +196,7 @@ def test_a_swap_that_is_cut_off_goes_on_or_is_taken_back(
     played = built.copied(tmp_path / "copy")
     with _dying_at(commit):
         promote(played.context)
-    with pytest.raises(RefusedError, match="tidelake backfill promote clickstream, or roll it back"):
+    with pytest.raises(RefusedError, match="backfill promote clickstream, or roll it back"):
         played.run(hops=["silver"])
     if then == "promote":
         promote(played.context)

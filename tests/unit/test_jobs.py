@@ -110,8 +110,8 @@ def test_the_length_of_a_backfill_stands_for_its_end(
 @pytest.mark.parametrize(
     ("pipeline", "options", "words"),
     [
-        ("flights", ["--trigger", "continuous"], "each to the end of its source. Leave --trigger out"),
-        ("flights", ["--trigger", "10 seconds"], "each to the end of its source. Leave --trigger out"),
+        ("flights", ["--trigger", "continuous"], "to the end of its source. Leave --trigger out"),
+        ("flights", ["--trigger", "10 seconds"], "to the end of its source. Leave --trigger out"),
         ("flights", ["--trigger", "soon"], "'soon' is not a trigger"),
         ("flights", ["--source", "there"], "each dimension has its own. Leave it out"),
         ("clickstream", [], "landing/products does not exist"),
