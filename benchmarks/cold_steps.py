@@ -103,7 +103,7 @@ def _clock_hops(steps: Steps) -> None:
         finish(query, streaming)
         steps.ends(f"{query.hop}: its batch")
 
-    runner._start_query, HopQuery.finish = clocked, finished  # type: ignore[method-assign, assignment]
+    runner._start_query, HopQuery.finish = clocked, finished  # type: ignore[method-assign, assignment]  # clocked
     steps.around(runner, "_copy_books", "between hops", lambda *_: "copy the books")
     steps.around(runner, "_close_epoch", "between hops", lambda *_: "close an epoch")
 
