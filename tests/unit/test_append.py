@@ -59,22 +59,27 @@ def test_of_two_writers_without_a_lock_the_second_appends_nothing(
     assert load(spark, bronze).count() == 6
 
 
-def test_bronze_and_silver_keep_statistics_of_what_files_are_skipped_by(
+def test_tables_keep_statistics_of_what_files_are_skipped_by(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     kept = {}
-    for name, ddl in (
-        ("bronze.a", "record_id string, payload binary, ingested_at timestamp, ingest_date date"),
-        ("silver.a", "event_id string, event_time timestamp, _batch bigint"),
-        ("silver.a__late", "event_id string, event_time timestamp"),
+    window = "window_start timestamp, `user id` string, is_new boolean, events bigint"
+    identity = ("window_start", "user id", "is_new")
+    for name, ddl, searched_by in (
+        ("bronze.a", "record_id string, payload binary, ingest_date date", ()),
+        ("silver.a", "event_id string, event_time timestamp, _batch bigint", ()),
+        ("silver.a__late", "event_id string, event_time timestamp", ()),
+        ("gold.a", window, identity),
     ):
         table = Lake(tmp_path).table(name)
         note = {"pipeline": "a", "hop": name.split(".")[0], "generation": "g1", "batch": -1}
-        ensure_table(spark, table, from_ddl(spark, ddl), note)
+        ensure_table(spark, table, from_ddl(spark, ddl), note, searched_by=searched_by)
         properties = detail(spark, table)["properties"]
         kept[name] = properties.get("delta.dataSkippingStatsColumns")
     assert kept == {
-        "bronze.a": "ingested_at,ingest_date",
-        "silver.a": "event_time,_batch",
+        "bronze.a": "`ingest_date`",
+        "silver.a": "`event_time`,`_batch`",
         "silver.a__late": None,
+        # Delta collects none of booleans, and refuses to be asked.
+        "gold.a": "`window_start`,`user id`",
     }

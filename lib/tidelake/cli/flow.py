@@ -106,7 +106,7 @@ def run_pipeline(
             say(f"{pipeline.name}:")
         typed = replace(place.typed, called=called)
         with observing(run, when, typed) as observed:
-            run_hops(observed, hops, when, held=True)
+            run_hops(observed, hops, when, held=True, cold=brief)
 
 
 def run_dimensions(place: Place, pipeline: Pipeline, trigger: str, *, called: str) -> None:

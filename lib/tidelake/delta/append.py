@@ -13,7 +13,15 @@ from typing import Any, Literal
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import (
+    DateType,
+    NumericType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from tidelake.config.meanings import Meaning, standard_meaning
 from tidelake.config.names import ID_HASH
@@ -25,10 +33,13 @@ from tidelake.delta.tables import Lake, Table
 from tidelake.errors import SchemaChangedError
 from tidelake.spark.tuning import LOG_CHECKPOINT_COMMITS
 
-_STATS_COLUMNS = {
+_SEARCHED_BY: dict[str, tuple[str, ...]] = {
     "bronze": ("source_timestamp", "ingested_at", "ingest_date"),
     "silver": ("event_time", "ingested_at", "event_date", "_batch"),
 }
+
+# Delta refuses to collect statistics of other types.
+_HAVE_STATISTICS = (NumericType, StringType, DateType, TimestampType, TimestampNTZType)
 
 
 def append(
@@ -72,7 +83,7 @@ def append(
         options["txnVersion"] = str(max(note["batch"], 0))
     if replaces:
         if table.store.is_created_first and not table.exists:
-            table.store.create(rows.sparkSession, rows.schema, _properties(table, rows.columns))
+            table.store.create(rows.sparkSession, rows.schema, _properties(table, rows.schema))
         rows = _with_stored_comments(rows, table)
     mode: Mode = "overwrite" if replaces or replaces_where else "append"
     table.store.save(rows, options, mode, replaces_where)
@@ -86,16 +97,18 @@ def ensure_table(
     *,
     meaning: Meaning | None = None,
     freedom: Freedom = "none",
+    searched_by: Sequence[str] = (),
 ) -> None:
     """Create a table with this commit metadata, or evolve the stored one to the definition.
 
     ``meaning`` has the table and column comments; None for a table that is the same for every
-    pipeline. ``freedom`` limits the schema changes; others raise a SchemaChangedError.
+    pipeline. ``freedom`` limits the schema changes; others raise a SchemaChangedError. A table that
+    is created has file statistics of ``searched_by`` alone; if empty, of its layer's columns.
     """
     comments = meaning or standard_meaning(table.name)
     stored = evolve(spark, table, schema, freedom) if table.exists else None
     if stored is None:
-        created, properties = commented(schema, comments), _properties(table, schema.names)
+        created, properties = commented(schema, comments), _properties(table, schema, searched_by)
         table.store.create(spark, created, properties, encode(note), comments.description)
     # Also if an earlier run created the table and failed before it wrote the metadata.
     if table.store.is_created_first and (stored is None or last_commit(table) is None):
@@ -104,18 +117,20 @@ def ensure_table(
         describe(spark, table, stored, comments)
 
 
-def _properties(table: Table, columns: Sequence[str]) -> dict[str, str]:
-    """Return the table properties of a new table."""
+def _properties(
+    table: Table, schema: StructType, searched_by: Sequence[str] = ()
+) -> dict[str, str]:
+    """Return the table properties of a new table; see :func:`ensure_table`."""
     result = {"delta.checkpointInterval": str(LOG_CHECKPOINT_COMMITS)}
-    is_in_layer, side = table.name.startswith(("bronze.", "silver.")), table.bare.partition("__")[2]
-    is_streamed = is_in_layer and side in ("", "requeue")
-    if is_streamed and not side:
-        # Statistics only for columns that queries skip files by: Delta would otherwise compare
-        # every value of ids, payloads and paths.
-        indexed = [name for name in _STATS_COLUMNS[table.name.partition(".")[0]] if name in columns]
-        if indexed:
-            result["delta.dataSkippingStatsColumns"] = ",".join(indexed)
-    if table.store.takes_whole_commits and is_streamed:
+    layer, side = table.name.partition(".")[0], table.bare.partition("__")[2]
+    # Statistics only for columns that queries skip files by: Delta would otherwise compare every
+    # value of ids, payloads and paths, and parse the statistics of all columns in each MERGE.
+    searched_by = searched_by or (() if side else _SEARCHED_BY.get(layer, ()))
+    types = {field.name: field.dataType for field in schema.fields}
+    indexed = [name for name in searched_by if isinstance(types.get(name), _HAVE_STATISTICS)]
+    if indexed:
+        result["delta.dataSkippingStatsColumns"] = ",".join(map(quoted, indexed))
+    if table.store.takes_whole_commits and layer in _SEARCHED_BY and side in ("", "requeue"):
         # The change feed costs nothing for an append-only table.
         result["delta.enableChangeDataFeed"] = "true"
     return result

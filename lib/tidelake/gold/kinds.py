@@ -156,6 +156,12 @@ class GoldKind(ABC):
         """Return the condition under which an expression fails on an event of input ``key``."""
         return F.lit(False)
 
+    @property
+    def searched_by(self) -> tuple[str, ...]:
+        """The columns that merges and readers find rows by; only these have file statistics."""
+        times = (self.moment, self.ends.column if self.ends else None)
+        return tuple(dict.fromkeys(name for name in (*times, *self.identity) if name))
+
     def tolerances(self, types: Mapping[str, str]) -> Mapping[str, str]:
         """Return the tolerances for recomputed values: see :func:`.measures.tolerances`."""
         return {}

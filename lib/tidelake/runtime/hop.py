@@ -157,6 +157,10 @@ class HopQuery(ABC):
     def create_tables(self) -> None:
         """Create missing tables and check existing ones."""
 
+    def warm_up(self) -> None:
+        """Load classes and start workers that the first batch needs; write nothing."""
+        return None
+
     @abstractmethod
     def stream(self) -> DataFrame:
         """Open the hop's input as a stream."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 
 from pyspark.sql.streaming.query import StreamingQuery
@@ -29,10 +30,13 @@ _EPOCH_SECONDS = 5
 _HOPS: dict[Hop, type[HopQuery]] = {"bronze": BronzeHop, "silver": SilverHop, "gold": GoldHop}
 
 
-def run_hops(run: Run, hops: Sequence[Hop], trigger: Trigger, *, held: bool = False) -> None:
+def run_hops(
+    run: Run, hops: Sequence[Hop], trigger: Trigger, *, held: bool = False, cold: bool = False
+) -> None:
     """Run hops in the order of the flow, then copy their commit metadata and close an epoch.
 
-    With ``held`` the caller holds the hops' locks already.
+    With ``held`` the caller holds the hops' locks already. With ``cold`` Spark has just started and
+    the batches are small: idle cores then load what later hops need.
     """
     if not (trigger.ends or runs_until_stopped()):
         raise UsageError(
@@ -43,8 +47,7 @@ def run_hops(run: Run, hops: Sequence[Hop], trigger: Trigger, *, held: bool = Fa
     wanted = [hop for hop in HOPS if hop in hops]
     with nullcontext() if held else hold_hops(run.lake, run.pipeline.name, wanted):
         if trigger.ends:
-            for hop in wanted:
-                _run_to_the_end(run, hop, trigger)
+            _run_in_sequence(run, wanted, trigger, cold=cold)
         else:
             _run_together(run, wanted, trigger)
         _copy_books(run, wanted)
@@ -72,17 +75,39 @@ def _close_epoch(run: Run) -> None:
         close_epoch(run)
 
 
-def _run_to_the_end(run: Run, hop: Hop, trigger: Trigger) -> None:
+def _run_in_sequence(run: Run, hops: Sequence[Hop], trigger: Trigger, *, cold: bool) -> None:
+    """Run each hop until its input is exhausted, and open the next ones meanwhile.
+
+    Opening reads logs and creates tables, which takes seconds on one core while the JVM is cold.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="open-hops") as opener:
+        opened: list[Future[HopQuery]] = []
+        try:
+            for number, hop in enumerate(hops):
+                with run.progress.blaming(hop):
+                    query = opened.pop(0).result() if opened else _open(run, hop)
+                    if not number:
+                        opened = [opener.submit(_open, run, later) for later in hops[1:]]
+                        for later in opened if cold else ():
+                            # A failure is the batch's to report.
+                            opener.submit(lambda query=later: query.result().warm_up())
+                _run_to_the_end(run, query, trigger)
+        finally:
+            opener.shutdown(cancel_futures=True)
+
+
+def _run_to_the_end(run: Run, query: HopQuery, trigger: Trigger) -> None:
+    hop = query.hop
     while True:
         try:
             with run.progress.blaming(hop):
-                query = _open(run, hop)
                 if not query.guard.is_at_the_end():
                     query.finish(_start_query(query, trigger))
+            break
         except InputGrewError:
-            continue
-        run.progress.observer.ends(hop)
-        return
+            with run.progress.blaming(hop):
+                query = _open(run, hop)
+    run.progress.observer.ends(hop)
 
 
 def _run_together(run: Run, hops: Sequence[Hop], trigger: Trigger) -> None:

@@ -10,8 +10,9 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
-from tidelake.bronze import as_never_requeued
+from tidelake.bronze import REQUEUE_DDL, as_never_requeued
 from tidelake.columns import stamped
 from tidelake.config.model import bytes_of
 from tidelake.delta.access import follow, load
@@ -44,6 +45,7 @@ from tidelake.runtime.schemas import (
     Lookup,
     create_silver,
     enriched,
+    from_ddl,
     lookups,
     refuse_unlimited,
     schemas_for,
@@ -145,6 +147,20 @@ class SilverHop(HopQuery):
         rows = as_never_requeued(bronze).unionByName(self._follow("requeue"))
         # Part of the streaming plan, so that this, most of the planning, is not done per batch.
         return self.run.plan.judge(rows) if self._judges_in_stream else rows
+
+    def warm_up(self) -> None:
+        """Classify a record that is in no table: planned anew, that takes seconds in a cold JVM."""
+        if not self._judges_in_stream:
+            return
+        # A session of its own: the settings would end up in the checkpoints of queries that start.
+        session = self.run.spark.newSession()
+        values = {"payload": F.lit("{}")}
+        columns = [
+            values.get(field.name, F.lit(None)).cast(field.dataType).alias(field.name)
+            for field in from_ddl(session, REQUEUE_DDL)
+        ]
+        with fitted(session, 1):
+            SilverPlan(self.run.pipeline).judge(session.range(1).select(*columns)).collect()
 
     def _follow(self, key: str) -> DataFrame:
         table, idle = self.inputs[key], key in self.guard.idle()
