@@ -39,9 +39,9 @@ from tidelake.runtime.gold_tables import (
 from tidelake.runtime.hop import Heads, HopQuery, Run
 from tidelake.runtime.schemas import GOLD_FREEDOM, target_schema
 from tidelake.runtime.session_pool import SessionPool
-from tidelake.spark.engine import fitted, slots_of, with_settings
+from tidelake.spark.engine import fitted, slots_of
 from tidelake.spark.internals import moved
-from tidelake.spark.tuning import SMALL_MERGE_SETTINGS, is_small
+from tidelake.spark.tuning import is_small
 
 # How often a merge is attempted when concurrent compactions conflict with it.
 _TRIES = 5
@@ -134,8 +134,6 @@ class GoldHop(HopQuery):
         with ExitStack() as fitting, CheckpointedFrames(small=small) as frames:
             for session in (rows.sparkSession, *self._sessions.sessions):
                 fitting.enter_context(fitted(session, count))
-                if small:
-                    fitting.enter_context(with_settings(session, SMALL_MERGE_SETTINGS))
             taken, counted = self._taken(rows, targets, frames)
             pieces = [
                 (target, last, self.note(batch, **counts, **gold_note(target, until, settled)))

@@ -120,9 +120,6 @@ COMPACTION_SETTINGS = {
 COPIED_ROWS = 50_000
 # MERGE would cache its source, because it reads it twice; ours is checkpointed already.
 MERGE_SETTINGS = {"spark.databricks.delta.merge.materializeSource": "none"}
-# A MERGE writes the rows of the files that it rewrites, and new ones, in the order of the match: by
-# time. Without a limit one file would hold all newest rows, and each small batch would copy it.
-SMALL_MERGE_SETTINGS = {"spark.sql.files.maxRecordsPerFile": "5000"}
 VACUUM_SETTINGS = {
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
     # Otherwise Spark lists folders in 10,000 tasks.
