@@ -177,7 +177,7 @@ def _stored(lake: Lake, layer: Hop) -> dict[str, Any]:
     """Sum up rows, bytes and files of a layer's commits."""
     names = {"bronze": [lake.bronze(_NAME)], "silver": [lake.silver(_NAME)]}
     tables: list[Table] = names.get(layer) or [lake.gold(name) for name in TWO]
-    added = [entry.added() for table in tables for entry in table.store.entries() if entry.added()]
+    added = [entry.added() for table in tables for entry in table.entries() if entry.added()]
     rows = sum(file.rows for commit in added for file in commit)
     return {
         "rows": rows,

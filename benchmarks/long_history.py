@@ -266,7 +266,7 @@ def _set_checkpoint(
     else:
         followed: Hop = "bronze" if hop == "silver" else "silver"
         newest = last_commit(tables[hop])
-        lines = [delta_offset(str(tables[followed].store.id), positions(newest)[followed])]
+        lines = [delta_offset(str(tables[followed].id), positions(newest)[followed])]
         lines += real[1:]
     prepare(checkpoint, last - 1, lines, files=entries)
     for log in ("offsets", "commits"):

@@ -1,6 +1,6 @@
 """Where a run can die: a point before or after each step of each hop, found by its name.
 
-The product has no hooks. What a hop appends comes by its table's store, whoever calls it; the other
+The product has no hooks. What a hop appends comes by its table, whoever calls it; the other
 points are steps of a hop's script. Armed, the n-th pass of a point does not come through.
 ``python -m tests.recovery.failpoints run clickstream …`` is the command line, armed by
 ``TIDELAKE_FAIL=point:nth:mode``.
@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import pytest
 
 from tidelake import cli
-from tidelake.delta.store import FolderStore
+from tidelake.delta.store import FolderTable
 from tidelake.delta.tables import Table
 from tidelake.runtime import books, gold, hop, runner, schemas, session_pool, silver
 from tidelake.runtime import bronze_hop as bronze
@@ -66,8 +66,6 @@ class Point:
             return False
         names = [value.table.name for value in arguments if isinstance(value, Target)]
         names += [value.name for value in arguments if isinstance(value, Table)]
-        folders = [value.folder for value in arguments if isinstance(value, FolderStore)]
-        names += [f"{folder.parent.name}.{folder.name}" for folder in folders]
         return any(re.search(self.table, name) for name in names)
 
 
@@ -76,7 +74,7 @@ def _around(step: str, owner: Any, function: str, table: str = "") -> list[Point
 
 
 def _saved(step: str, table: str) -> list[Point]:
-    return _around(step, FolderStore, "save", table)
+    return _around(step, FolderTable, "save", table)
 
 
 # In the order of the flow.

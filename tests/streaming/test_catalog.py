@@ -26,7 +26,7 @@ from tidelake.delta.positions import (
     rows_between,
     version_at,
 )
-from tidelake.delta.store import FolderStore
+from tidelake.delta.store import FolderTable
 from tidelake.delta.tables import LAYERS, Table
 from tidelake.ledger.history import history
 from tidelake.ledger.query import ask, ask_at_epoch, ask_for_user
@@ -141,7 +141,7 @@ def test_the_history_tells_what_the_log_files_tell(pair: Pair) -> None:
     named = pair.named
     for table in named.lake.existing():
         detail = named.spark.sql(f"DESCRIBE DETAIL {table.sql}").collect()[0]
-        filed = Table(table.name, FolderStore(Path(detail["location"].removeprefix("file:"))))
+        filed = FolderTable(table.name, Path(detail["location"].removeprefix("file:")))
         told, size = _all_of(table, named), bytes_between(table, BEGINNING)
         with looking():
             assert told == _all_of(filed, named), table.name
@@ -156,7 +156,7 @@ def _all_of(table: Table, one: World) -> list[Any]:
     return [
         newest,
         oldest_version(table),
-        table.store.id,
+        table.id,
         # A file's own time may be some milliseconds after what is written in it.
         [replace(commit, written_at=START) for commit in history(one.lake, table)],
         [version_at(table, end) for end in ends],
@@ -237,7 +237,7 @@ def test_a_table_that_was_made_without_its_first_note_gets_it(pair: Pair) -> Non
     named, table = pair.named, pair.named.lake.table("bronze.cut")
     note = {"pipeline": "cut", "hop": "bronze", "generation": "g1", "batch": CREATION}
     rows = named.spark.range(0)
-    table.store.create(named.spark, rows.schema, {})
+    table.create(named.spark, rows.schema, {})
     assert last_commit(table) is None
     for _ in range(2):
         ensure_table(named.spark, table, rows.schema, note)

@@ -328,7 +328,7 @@ def test_a_table_is_tallied_by_the_batch_that_wrote_each_row_and_open_ones_are_l
         ("g1", 1): mark(B, C),
         ("g0", 9): mark(E),
     }
-    assert (found.rows, found.fingerprint) == (4, mark(A, B, C, E).fingerprint)
+    assert found.total == mark(A, B, C, E)
     whole = tally(lake, lake.silver("shop"), None)
     assert whole.batches == {("", 0): mark(A, B, C, D, E)}
 
@@ -357,7 +357,7 @@ def test_spark_duckdb_and_python_agree_on_the_fingerprint_of_strange_ids(
 
     assert by_id == {n: mark(one).fingerprint for n, one in enumerate(STRANGE)}
     assert {number: told.fingerprint for (_, number), told in found.batches.items()} == by_id
-    assert combined(by_id.values()) == found.fingerprint == mark(*STRANGE).fingerprint
+    assert combined(by_id.values()) == found.total.fingerprint == mark(*STRANGE).fingerprint
     assert all(0 <= told.xor < 1 << 60 for told in by_id.values())
 
 
@@ -407,7 +407,8 @@ _BEHIND = Batch(
 
 def after_erasure(**tables: Tally) -> list[str]:
     left = {"bronze": held(b0=[A, D, E]), "silver": held(b0=[A]), **tables}
-    fates = Counter(silver=left["silver"].rows, duplicate=0, quarantined=1, late=1, filtered=0)
+    held_rows = left["silver"].total.rows
+    fates = Counter(silver=held_rows, duplicate=0, quarantined=1, late=1, filtered=0)
     return problems(batches=[*BATCHES, _BEHIND], taken=_ERASED, fates=fates, **left)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.pipelines import shop
 from tidelake.config import Environment
-from tidelake.delta.store import Catalog, CatalogStore
+from tidelake.delta.store import Catalog, CatalogTable
 from tidelake.delta.tables import Lake
 from tidelake.runtime.hop import Run, description
 from tidelake.runtime.progress import Progress
@@ -41,8 +41,8 @@ def test_a_run_on_folders_goes_on_in_them(tmp_path: Path, replays: bool) -> None
 
 def test_a_run_in_a_catalog_asks_the_session_that_it_finds(tmp_path: Path) -> None:
     catalog = Catalog("shop", lambda: cast(Any, threading.Lock()))
-    place = _sent(Lake(tmp_path, catalog=catalog), tmp_path).lake.silver("shop").store
-    assert isinstance(place, CatalogStore)
+    place = _sent(Lake(tmp_path, catalog=catalog), tmp_path).lake.silver("shop")
+    assert isinstance(place, CatalogTable)
     assert cast(Any, place.catalog.session()) == "another session"
 
 

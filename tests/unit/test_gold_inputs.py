@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from tests.oracles.gold import files_until
 from tidelake.delta.positions import Position
-from tidelake.delta.store import FolderStore
+from tidelake.delta.store import FolderTable
 from tidelake.delta.tables import Table
 from tidelake.runtime.gold_tables import up_to
 
@@ -20,7 +20,7 @@ def table(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Tabl
     for first, files in ((0, 3), (30, 2)):
         rows = spark.range(first, first + 30).selectExpr("id", "'x' AS _payload_hash")
         rows.repartition(files).write.format("delta").mode("append").save(str(path))
-    return Table("silver.counted", FolderStore(path))
+    return FolderTable("silver.counted", path)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tidelake.delta import store as stores
-from tidelake.delta.log import Info, commits, encode, last_commit, newest_version
+from tidelake.delta.log import HistoryEntry, Info, commits, encode, last_commit, newest_version
 from tidelake.delta.positions import bytes_between, rewritten_after, rows_between, version_at
-from tidelake.delta.store import Catalog, CatalogStore, HistoryEntry
+from tidelake.delta.store import Catalog, CatalogTable
 from tidelake.delta.tables import Table
 
 START = datetime(2026, 1, 5, tzinfo=UTC)
@@ -41,7 +41,7 @@ class History:
         info = Info(written, operation, parameters, metrics, note or None)
         self.entries.append(HistoryEntry(version, info))
 
-    def ask(self, _: CatalogStore, limit: int | None) -> list[HistoryEntry]:
+    def ask(self, _: CatalogTable, limit: int | None) -> list[HistoryEntry]:
         self.limits.append(limit)
         return self.entries[::-1][:limit]
 
@@ -51,7 +51,7 @@ def table_of(history: History, monkeypatch: pytest.MonkeyPatch) -> Table:
         raise AssertionError("Spark was asked")
 
     monkeypatch.setattr(stores, "_history", history.ask)
-    return Table("bronze.shop", CatalogStore(Catalog("c", session), "bronze", "shop"))
+    return CatalogTable("bronze.shop", Catalog("c", session), "bronze", "shop")
 
 
 def test_a_reader_stands_behind_commits_that_brought_nothing(
@@ -161,8 +161,8 @@ def test_a_table_that_is_not_there_has_no_commit(monkeypatch: pytest.MonkeyPatch
     table = table_of(History(), monkeypatch)
 
     assert newest_version(table) == -1
-    assert isinstance(table.store, CatalogStore)
-    assert list(table.store.entries()) == []
+    assert isinstance(table, CatalogTable)
+    assert list(table.entries()) == []
 
 
 def test_versions_that_are_known_are_not_asked_for_at_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,9 +6,10 @@ import json
 from datetime import UTC, datetime
 
 from tidelake.delta.log import Commit
-from tidelake.delta.notes import FateCount, SilverNote, add_up, fingerprint_of, position, positions
+from tidelake.delta.notes import FateCount, SilverNote, add_up, position, positions
 from tidelake.delta.positions import BEGINNING
 from tidelake.fingerprints import EMPTY, Fingerprint
+from tidelake.ledger.balance import Mark
 from tidelake.silver.watermark import PartitionProgress
 
 NOON = datetime(2024, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
@@ -58,10 +59,11 @@ def test_rows_are_summed_by_fate_in_their_order() -> None:
 
 
 def test_fingerprints_of_disjoint_counts_combine_in_any_order() -> None:
-    assert fingerprint_of(COUNTS) == fingerprint_of(reversed(COUNTS)) == Fingerprint(0b0111, None)
-    summed = [count._replace(id_sum=1 << 62) for count in COUNTS]
-    assert fingerprint_of(summed) == Fingerprint(0b0111, (len(COUNTS) << 62) - (1 << 64))
-    assert fingerprint_of(()) == EMPTY
+    pairs = [(count.rows, count.mark) for count in COUNTS]
+    assert Mark.of(pairs) == Mark.of(reversed(pairs)) == Mark(6, Fingerprint(0b0111, None))
+    summed = [(1, count._replace(id_sum=1 << 62).mark) for count in COUNTS]
+    assert Mark.of(summed).fingerprint == Fingerprint(0b0111, (len(COUNTS) << 62) - (1 << 64))
+    assert Mark.of(()).fingerprint == EMPTY
 
 
 def test_a_commit_knows_how_far_it_went_in_each_input() -> None:

@@ -11,7 +11,7 @@ _LIB = Path(tidelake.__file__).parent
 # Rooms that decide it.
 _DECIDE_WHERE = ("spark/", "delta/")
 _ASKS_WHERE = re.compile(
-    r"\bis_remote\b|\bis_stored\b|isinstance\([^)]*(Catalog|CatalogStore|DiskStore|ObjectStore)\b"
+    r"\bis_remote\b|\bis_stored\b|isinstance\([^)]*(Catalog|CatalogTable|FolderTable)\b"
 )
 # Of other objects than self, whose attributes internals handed out.
 _PRIVATE = re.compile(

@@ -5,8 +5,13 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from tidelake.delta.positions import Position, files_between, rows_between
-from tidelake.delta.store import CatalogStore
+from tidelake.delta.store import CatalogTable
 from tidelake.delta.tables import Table
+
+# The columns that the change feed adds.
+_FEED_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp")
+_FEED = "readChangeFeed"
+_ALL_FILES = (1 << 31) - 1
 
 
 def load(spark: SparkSession, table: Table, *, version: int | None = None) -> DataFrame:
@@ -14,7 +19,7 @@ def load(spark: SparkSession, table: Table, *, version: int | None = None) -> Da
     reader = spark.read.format("delta")
     if version is not None:
         reader = reader.option("versionAsOf", version)
-    return table.store.open(reader)
+    return table.open(reader)
 
 
 def follow(
@@ -27,7 +32,13 @@ def follow(
     cannot start after the newest version.
     """
     reader = spark.readStream.format("delta").option("startingVersion", 0)
-    return table.store.follow(reader, max_bytes=max_bytes, idle=idle)
+    if not isinstance(table, CatalogTable):
+        limit = {} if max_bytes is None else {"maxBytesPerTrigger": max_bytes}
+        return table.open(reader.options(**limit))
+    # A limit could end a batch between two files of one commit, and the history does not say which
+    # files come first. Delta's default limit is a thousand files a batch.
+    reader = reader.option("maxFilesPerTrigger", _ALL_FILES)
+    return table.open(reader) if idle else _inserted(table.open(reader.option(_FEED, True)))
 
 
 def detail(spark: SparkSession, table: Table) -> Row:
@@ -46,11 +57,16 @@ def read_between(
     spark: SparkSession, table: Table, after: Position, until: Position
 ) -> DataFrame | None:
     """Read the rows of an append-only table between two positions; None if there are none."""
-    if isinstance(table.store, CatalogStore):
+    if isinstance(table, CatalogTable):
         if not rows_between(table, after, until):
             return None
-        return table.store.inserted(spark.read.format("delta"), after[0], until[0] - 1)
+        reader = spark.read.format("delta").option(_FEED, True).option("startingVersion", after[0])
+        return _inserted(table.open(reader.option("endingVersion", until[0] - 1)))
     files = [str(file) for file in files_between(table, after, until)]
     if not files:
         return None
     return spark.read.schema(load(spark, table).schema).parquet(*files)
+
+
+def _inserted(changes: DataFrame) -> DataFrame:
+    return changes.where("_change_type = 'insert'").drop(*_FEED_COLUMNS)

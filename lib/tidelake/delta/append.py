@@ -17,7 +17,6 @@ from pyspark.sql.types import (
     DateType,
     NumericType,
     StringType,
-    StructField,
     StructType,
     TimestampNTZType,
     TimestampType,
@@ -58,15 +57,10 @@ def append(
     but costs a rebuild of the snapshot. So it is set only where the frame may be empty, and for
     batches whose lock may be missing or lost: Delta then skips or refuses the duplicate append.
 
-    Args:
-        rows: The rows to write.
-        table: The target table.
-        note: The commit metadata.
-        surely_filled: Whether there is at least one row.
-        may_add_columns: Whether columns that the table lacks are added in the same commit.
-        replaces: Whether to overwrite the table's rows and columns.
-        replaces_where: SQL condition; only matching rows are overwritten. Such a commit may be
-            repeated, so it gets no transaction id: Delta would skip a batch's second commit.
+    ``surely_filled`` says that there is at least one row, ``may_add_columns`` that columns which
+    the table lacks are added in the same commit. ``replaces`` overwrites the table's rows and
+    columns; ``replaces_where``, an SQL condition, only the matching rows. Such a commit may be
+    repeated, so it gets no transaction id: Delta would skip a batch's second commit.
     """
     options = {"userMetadata": encode(note)}
     if replaces:
@@ -74,7 +68,7 @@ def append(
     elif may_add_columns:
         options["mergeSchema"] = "true"
     is_batch = note.get("hop") in ("bronze", "silver") and note["batch"] >= 0
-    is_guarded = is_batch and table.store.needs_transaction_ids
+    is_guarded = is_batch and table.needs_transaction_ids
     if not replaces_where and (not surely_filled or is_guarded):
         # Delta's transaction versions start at 0, which belongs to the first batch; the creating
         # commit (batch -1) needs an application id of its own.
@@ -82,11 +76,11 @@ def append(
         options["txnAppId"] = f"{table.name}/{note['generation']}{suffix}"
         options["txnVersion"] = str(max(note["batch"], 0))
     if replaces:
-        if table.store.is_created_first and not table.exists:
-            table.store.create(rows.sparkSession, rows.schema, _properties(table, rows.schema))
+        if table.is_created_first and not table.exists:
+            table.create(rows.sparkSession, rows.schema, _properties(table, rows.schema))
         rows = _with_stored_comments(rows, table)
     mode: Mode = "overwrite" if replaces or replaces_where else "append"
-    table.store.save(rows, options, mode, replaces_where)
+    table.save(rows, options, mode, replaces_where)
 
 
 def ensure_table(
@@ -109,9 +103,9 @@ def ensure_table(
     stored = evolve(spark, table, schema, freedom) if table.exists else None
     if stored is None:
         created, properties = commented(schema, comments), _properties(table, schema, searched_by)
-        table.store.create(spark, created, properties, encode(note), comments.description)
+        table.create(spark, created, properties, encode(note), comments.description)
     # Also if an earlier run created the table and failed before it wrote the metadata.
-    if table.store.is_created_first and (stored is None or last_commit(table) is None):
+    if table.is_created_first and (stored is None or last_commit(table) is None):
         append(no_rows(spark, schema), table, note, surely_filled=False)
     if stored is not None:
         describe(spark, table, stored, comments)
@@ -130,7 +124,7 @@ def _properties(
     indexed = [name for name in searched_by if isinstance(types.get(name), _HAVE_STATISTICS)]
     if indexed:
         result["delta.dataSkippingStatsColumns"] = ",".join(map(quoted, indexed))
-    if table.store.takes_whole_commits and layer in _SEARCHED_BY and side in ("", "requeue"):
+    if table.takes_whole_commits and layer in _SEARCHED_BY and side in ("", "requeue"):
         # The change feed costs nothing for an append-only table.
         result["delta.enableChangeDataFeed"] = "true"
     return result
@@ -199,15 +193,15 @@ def differences(stored: StructType, wanted: StructType, freedom: Freedom) -> lis
     result = []
     for name in sorted({*before, *after}):
         old, new = before.get(name), after.get(name)
+        # An internal column, in no definition: added to tables of earlier versions even where the
+        # schema is strict.
+        allowed = "columns" if name == ID_HASH else freedom
+        verdict: Verdict = "refused"
+        if old and new and allowed != "none" and _is_wider(old, new):
+            verdict = "widened"
+        elif allowed == "columns" and not (old and new):
+            verdict = "kept" if old else "added"
         if old != new:
-            # An internal column, in no definition: added to tables of earlier versions even
-            # where the schema is strict.
-            allowed = "columns" if name == ID_HASH else freedom
-            verdict: Verdict = "refused"
-            if old and new:
-                verdict = "widened" if allowed != "none" and _is_wider(old, new) else "refused"
-            elif allowed == "columns":
-                verdict = "kept" if old else "added"
             result.append(Difference(name, old, new, verdict))
     return result
 
@@ -232,11 +226,7 @@ def evolve(spark: SparkSession, table: Table, wanted: StructType, freedom: Freed
         spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
     for change in widened:
         spark.sql(f"ALTER TABLE {name} ALTER COLUMN {quoted(change.column)} TYPE {change.defined}")
-    added = [
-        f"{quoted(change.column)} {change.defined}"
-        for change in changes
-        if change.verdict == "added"
-    ]
+    added = [f"{quoted(one.column)} {one.defined}" for one in changes if one.verdict == "added"]
     if added:
         spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({', '.join(added)})")
     return stored
@@ -262,33 +252,22 @@ _COMMENT = "comment"
 
 def commented(schema: StructType, meaning: Meaning) -> StructType:
     """Add column comments to a schema."""
-    return StructType(
-        [
-            StructField(
-                field.name,
-                field.dataType,
-                field.nullable,
-                {_COMMENT: comment} if (comment := meaning.of(field.name)) else {},
-            )
-            for field in schema.fields
-        ]
-    )
+    result = StructType()
+    for field in schema.fields:
+        comment = meaning.of(field.name)
+        metadata = {_COMMENT: comment} if comment else {}
+        result.add(field.name, field.dataType, field.nullable, metadata)
+    return result
 
 
 def _with_stored_comments(rows: DataFrame, table: Table) -> DataFrame:
     """Copy the table's column comments to rows that overwrite it, which would drop them."""
     if not table.exists:
         return rows
-    stored = load(rows.sparkSession, table).schema
-    metadata = {field.name: field.metadata for field in stored.fields}
-    return rows.select(
-        *[
-            F.col(quoted(field.name)).alias(
-                field.name, metadata=metadata.get(field.name, field.metadata)
-            )
-            for field in rows.schema.fields
-        ]
-    )
+    fields = [*rows.schema.fields, *load(rows.sparkSession, table).schema.fields]
+    metadata = {field.name: field.metadata for field in fields}
+    columns = [F.col(quoted(name)).alias(name, metadata=metadata[name]) for name in rows.columns]
+    return rows.select(*columns)
 
 
 def describe(spark: SparkSession, table: Table, stored: StructType, meaning: Meaning) -> None:

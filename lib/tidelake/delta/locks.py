@@ -25,6 +25,8 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
+import psutil
+
 from tidelake.delta.tables import Hop, Lake
 from tidelake.errors import LeaseLostError, LockedError, MachineError, NoLocksError, RefusedError
 from tidelake.folders import SCHEME, Folder
@@ -35,6 +37,7 @@ _RENEWED_EVERY = 10.0
 _WAIT_SECONDS = 0.2
 # Error codes for a write whose condition failed, or that conflicts with a concurrent write.
 _REFUSED = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412", "409"})
+_MISSING = frozenset({"NoSuchKey", "404"})
 
 
 @dataclass(frozen=True)
@@ -51,10 +54,6 @@ class _LockState:
         if self.owner.get("free") or self.age > LEASE_SECONDS:
             return True
         return self.owner.get("machine") == _machine() and not _lives(self.owner.get("process"))
-
-    def __str__(self) -> str:
-        """Return the holder's process and host."""
-        return f"process {self.owner.get('process')} on {self.owner.get('host')}"
 
 
 @contextmanager
@@ -86,11 +85,10 @@ def lease(file: Folder, what: str, *, waits: bool = False) -> Iterator[Callable[
 
 @dataclass
 class _Lease:
-    """A lease held by this process, and its renewal."""
+    """A lease held by this process, and its renewal; ``tag`` is the ETag of the last write."""
 
     place: str
     what: str
-    # The ETag of our last write.
     tag: str = ""
     lost: bool = False
     writes: int = 0
@@ -109,8 +107,9 @@ class _Lease:
                     break
                 continue
             if not waits:
+                holder = f"process {seen.owner.get('process')} on {seen.owner.get('host')}"
                 raise LockedError(
-                    f"{self.what} is being written by {seen}. Wait for it to end, or stop it, "
+                    f"{self.what} is being written by {holder}. Wait for it to end, or stop it, "
                     f"then run again. The lock of a process that died on another machine expires "
                     f"{LEASE_SECONDS:.0f} seconds after its last renewal, which was "
                     f"{seen.age:.0f} seconds ago."
@@ -123,45 +122,34 @@ class _Lease:
                 f"{self.place}, so two runs could write {self.what} at once. Use one that does."
             )
 
-    @property
-    def _object(self) -> dict[str, str]:
+    def _request(self, operation: str, *, unless: frozenset[str], **more: Any) -> Any:
+        """Send a request for the lock object; None where the store refuses it with such a code."""
+        from botocore.exceptions import ClientError  # noqa: PLC0415  an extra
+
         bucket, _, key = self.place.removeprefix(SCHEME).partition("/")
-        return {"Bucket": bucket, "Key": key}
+        try:
+            return getattr(client(), operation)(Bucket=bucket, Key=key, **more)
+        except ClientError as error:
+            if str(error.response.get("Error", {}).get("Code")) in unless:
+                return None
+            raise
 
     def _put(self, condition: dict[str, str], **more: Any) -> bool:
         """Write the lock object with this process as owner, if the condition holds."""
-        from botocore.exceptions import ClientError  # noqa: PLC0415
-
         self.writes += 1
-        owner = {
-            "host": socket.gethostname(),
-            "machine": _machine(),
-            "process": os.getpid(),
-            "token": self.token,
-            # Repeated content would get the same ETag.
-            "write": self.writes,
-            **more,
-        }
-        try:
-            body = json.dumps(owner).encode()
-            answer = client().put_object(**self._object, Body=body, **condition)
-        except ClientError as error:
-            if str(error.response.get("Error", {}).get("Code")) in _REFUSED:
-                return False
-            raise
-        self.tag = answer["ETag"]
-        self.renewed_at = time.monotonic()
+        owner = {"host": socket.gethostname(), "machine": _machine(), "process": os.getpid()}
+        # Repeated content would get the same ETag: so the number of the write is part of it.
+        body = json.dumps(owner | {"token": self.token, "write": self.writes, **more}).encode()
+        answer = self._request("put_object", unless=_REFUSED, Body=body, **condition)
+        if answer is None:
+            return False
+        self.tag, self.renewed_at = answer["ETag"], time.monotonic()
         return True
 
     def _look(self) -> _LockState | None:
-        from botocore.exceptions import ClientError  # noqa: PLC0415
-
-        try:
-            answer = client().get_object(**self._object)
-        except ClientError as error:
-            if str(error.response.get("Error", {}).get("Code")) in ("NoSuchKey", "404"):
-                return None
-            raise
+        answer = self._request("get_object", unless=_MISSING)
+        if answer is None:
+            return None
         try:
             owner = dict(json.loads(answer["Body"].read()))
         except ValueError:
@@ -173,12 +161,9 @@ class _Lease:
 
     def keep(self) -> None:
         """Renew the lease until it is released; interrupt the main thread if it is lost."""
-        while not self.done.wait(_RENEWED_EVERY):
-            if self.lost:
-                return
+        while not self.done.wait(_RENEWED_EVERY) and not self.lost:
             if not self._renewed():
                 _thread.interrupt_main()
-                return
 
     def check(self) -> None:
         """Renew the lease now, however recent the last renewal: the process may have paused."""
@@ -190,7 +175,6 @@ class _Lease:
         """Renew the lease; return False only to the first caller that finds it lost."""
         with self.renewal_lock:
             if self.lost:
-                # The first caller to find the loss stops the work.
                 return True
             renewed: bool | None = None
             with suppress(Exception):
@@ -203,16 +187,15 @@ class _Lease:
             return not self.lost
 
     def _is_ours(self) -> bool:
+        """Return whether the last write is ours, as far as the store answers."""
         with suppress(Exception):
             seen = self._look()
-            if seen is not None and seen.owner.get("token") == self.token:
-                self.tag = seen.tag
-                return True
-            return False
+            if seen is None or seen.owner.get("token") != self.token:
+                return False
+            self.tag = seen.tag
         return True
 
     def refusal(self) -> LeaseLostError:
-        """Return the error for a lost lease."""
         return LeaseLostError(self.what, self.place)
 
 
@@ -227,13 +210,8 @@ def _machine() -> str:
 
 
 def _lives(process: Any) -> bool:
-    try:
-        os.kill(int(process), 0)
-    except PermissionError:
-        return True
-    except (OSError, ValueError, TypeError):
-        return False
-    return True
+    """Return whether a process with this id runs, of whichever user."""
+    return str(process).isdecimal() and psutil.pid_exists(int(process))
 
 
 # Operations that change several tables in sequence.
@@ -298,13 +276,9 @@ def hold_hops(
 ) -> Iterator[HopLocks]:
     """Hold the locks of a pipeline's hops, as :func:`hold` does.
 
-    Args:
-        lake: Where the tables are.
-        pipeline: The pipeline's name.
-        hops: The hops to lock.
-        resumes: The interrupted operation that the caller may resume. Any other one raises a
-            RefusedError, because its tables are inconsistent.
-        command: See :class:`HopLocks`; a LeaseLostError lists the completed steps.
+    ``resumes`` is the interrupted operation that the caller may resume. Any other one raises a
+    RefusedError, because its tables are inconsistent. For ``command`` see :class:`HopLocks`; a
+    LeaseLostError lists the completed steps.
     """
     locks = HopLocks(command)
     try:
@@ -331,10 +305,8 @@ def _refuse_unfinished(
     swapped = {"silver", "gold"} & set(hops)
     if resumes != "swap" and swapped and lake.swap(pipeline).exists():
         rollback = f"tidelake backfill rollback {pipeline}"
-        remedy = f"Resume it: {rollback}"
-        if not rolls_back(lake, pipeline):
-            promote = f"tidelake backfill promote {pipeline}"
-            remedy = f"Resume it: {promote}, or roll it back: {rollback}"
+        promote = f"tidelake backfill promote {pipeline}, or roll it back: {rollback}"
+        remedy = f"Resume it: {rollback if rolls_back(lake, pipeline) else promote}"
         raise RefusedError(
             f"a swap of {pipeline}'s tables was interrupted, and they are inconsistent. {remedy}"
         )
@@ -352,20 +324,13 @@ def rolls_back(lake: Lake, pipeline: str) -> bool:
 def hold(
     folder: Folder, what: str, *, waits: bool = False, optional: bool = False
 ) -> Iterator[Callable[[], None]]:
-    """Hold a folder's lock until the block ends.
+    """Hold a folder's lock until the block ends; on an object store it is a :func:`lease`.
 
-    The system releases a file lock when the process ends, however it ends. An object store has no
-    such locks: there the lock is a :func:`lease`, which expires :data:`LEASE_SECONDS` after its
-    last renewal. Yields a check that raises LeaseLostError if the lock was lost; on a disk it never
-    is.
-
-    Args:
-        folder: The folder to lock.
-        what: What is written under the lock, for messages.
-        waits: Whether to wait for another holder; for short work.
-        optional: Whether to continue without a lock where the file system has none. Then only the
-            tables prevent duplicate writes: each batch reads from them the expected generation and
-            batch, and its appends carry transaction ids.
+    Yields a check that raises LeaseLostError if the lock was lost; on a disk it never is. ``what``
+    is written under the lock; ``waits`` says to wait for another holder, for short work.
+    ``optional`` says to continue without a lock where the file system has none. Then only the
+    tables prevent duplicate writes: each batch reads from them the expected generation and batch,
+    and its appends carry transaction ids.
 
     Raises:
         LockedError: Another process holds it.
@@ -417,16 +382,14 @@ def writer(lake: Lake, pipeline: str, hop: Hop) -> int | None:
         process = (lake.checkpoints(pipeline, hop) / ".lock").read_text(encoding="utf-8").strip()
     except OSError:
         return None
-    return int(process) if process.isdecimal() and _lives(process) else None
+    return int(process) if _lives(process) else None
 
 
 def _holder(file: TextIO) -> str:
     """Read the process id of a lock's holder, which a new holder takes a moment to write."""
-    process = ""
     for _ in range(_POLLS):
         file.seek(0)
-        process = file.read().strip()
-        if process and _lives(process):
+        if _lives(process := file.read().strip()):
             break
         time.sleep(_POLL_SECONDS)
     return process or "unknown"

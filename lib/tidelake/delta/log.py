@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidelake.folders import Folder, Listed, list_folder
 
@@ -57,24 +57,6 @@ class Info:
     metadata: str | None
 
 
-class Entry(Protocol):
-    """One commit of a log, by any writer."""
-
-    @property
-    def version(self) -> int:
-        """The table version that it created."""
-
-    @property
-    def info(self) -> Info:
-        """The commit's info."""
-
-    def added(self) -> Sequence[Added]:
-        """List what it added, in stream order; without rewritten rows."""
-
-    def removes_rows(self) -> bool:
-        """Return whether it deleted or replaced rows."""
-
-
 _COMMIT_FILE = re.compile(r"[0-9]{20}\.json")
 
 
@@ -102,7 +84,7 @@ class LogFile:
         )
 
     def added(self) -> list[Added]:
-        """List the data files that it added."""
+        """List the data files that it added, in stream order; without rewritten rows."""
         return [
             Added(
                 int(json.loads(add["stats"])["numRecords"]) if add.get("stats") else 0,
@@ -129,6 +111,64 @@ class LogFile:
             action = json.loads(line).get(kind)
             if action is not None:
                 yield action
+
+
+# Operations that change no rows.
+_REARRANGES = frozenset(
+    [
+        *("OPTIMIZE", "AUTO COMPACTION", "REORG", "VACUUM START", "VACUUM END", "CREATE TABLE"),
+        *("ADD COLUMNS", "CHANGE COLUMN", "RENAME COLUMN", "DROP COLUMNS", "CLUSTER BY"),
+        *("SET TBLPROPERTIES", "UNSET TBLPROPERTIES", "UPGRADE PROTOCOL", "DROP FEATURE"),
+        *("ADD DELETION VECTOR TOMBSTONES", "COMPUTE STATS", "ANALYZE TABLE", "SET OWNER"),
+        *("CHANGE DATA CAPTURE", "MANUAL UPDATE STATS"),
+    ]
+)
+_REMOVAL_METRICS = (
+    *("numRemovedFiles", "numDeletionVectorsAdded", "numDeletionVectorsUpdated"),
+    *("numTargetFilesRemoved", "numTargetDeletionVectorsAdded"),
+    "numTargetDeletionVectorsUpdated",
+)
+
+
+@dataclass(frozen=True)
+class HistoryEntry:
+    """A commit in a catalog table's history."""
+
+    version: int
+    info: Info
+
+    def added(self) -> list[Added]:
+        """Return the rows and bytes it added as one item; streams read whole commits.
+
+        Decided by the row count: Delta also counts empty files, which it then omits. A commit
+        without metrics may have added rows, and yields one item.
+        """
+        metrics = self.info.metrics
+        if self.info.operation in _REARRANGES or (metrics and not self._metric("numOutputRows")):
+            return []
+        size = self._metric("numOutputBytes", "numTargetBytesAdded")
+        return [Added(self._metric("numOutputRows"), size)]
+
+    def removes_rows(self) -> bool:
+        """Return whether it deleted or replaced rows.
+
+        Without metrics, true for everything except plain appends.
+        """
+        info = self.info
+        is_write = info.operation in ("WRITE", "STREAMING UPDATE")
+        if info.operation in _REARRANGES or (
+            is_write and info.parameters.get("mode", "Append") == "Append"
+        ):
+            return False
+        return not info.metrics or any(self._metric(name) for name in _REMOVAL_METRICS)
+
+    def _metric(self, *names: str) -> int:
+        metrics = self.info.metrics
+        return next((int(metrics[name]) for name in names if name in metrics), 0)
+
+
+# One commit of a log, by any writer.
+Entry = LogFile | HistoryEntry
 
 
 def files_of(folder: Folder, newest: dict[Path, int]) -> Iterator[LogFile]:
@@ -159,9 +199,8 @@ def files_of(folder: Folder, newest: dict[Path, int]) -> Iterator[LogFile]:
 def created_id(folder: Folder) -> str | None:
     """Return the table id from creation; None where the log no longer has the first commit."""
     file = _commit_file(folder / "_delta_log", 0)
-    if not file.exists():
-        return None
-    return next((str(action["id"]) for action in LogFile(Listed(file)).actions("metaData")), None)
+    actions = LogFile(Listed(file)).actions("metaData") if file.exists() else iter(())
+    return next((str(action["id"]) for action in actions), None)
 
 
 def _listed(log: Folder) -> Iterator[LogFile]:
@@ -175,7 +214,7 @@ def _commit_file(log: Folder, version: int) -> Folder:
 
 def commits_after(table: Table, version: int) -> list[LogFile]:
     """List the commits after a version of a table in a folder, newest first."""
-    files = (entry for entry in table.store.entries() if isinstance(entry, LogFile))
+    files = (entry for entry in table.entries() if isinstance(entry, LogFile))
     return list(takewhile(lambda file: file.version > version, files))
 
 
@@ -220,17 +259,13 @@ def commits(table: Table, *, up_to: int | None = None) -> Iterator[Commit]:
     Commits undone by a RESTORE and commits before a rebuild are omitted: the table no longer holds
     their rows.
     """
-    newest: int | None = None
-    until: datetime | None = None
-    for entry in table.store.entries(up_to):
-        version, info = entry.version, entry.info
-        undone = (newest is not None and version > newest) or (
-            until is not None and info.written_at > until
-        )
-        if undone:
+    is_undone: Callable[[Entry], bool] | None = None
+    for entry in table.entries(up_to):
+        if is_undone is not None and is_undone(entry):
             continue
+        version, info = entry.version, entry.info
         if info.operation == "RESTORE":
-            newest, until = _restored(info)
+            is_undone = _undone_by(info)
             continue
         # A compaction in a merge's session inherits the metadata of the merge.
         note = None if info.operation == "OPTIMIZE" else _note(info.metadata)
@@ -264,31 +299,32 @@ def last_commit(table: Table, *, up_to: int | None = None) -> Commit | None:
 
 def oldest_version(table: Table) -> int:
     """Return the oldest version in the log; 0 if it is complete, or the table does not exist."""
-    return min((entry.version for entry in table.store.entries()), default=0)
+    return min((entry.version for entry in table.entries()), default=0)
 
 
 def newest_version(table: Table) -> int:
     """Return the newest version, by any writer; -1 for a missing table."""
-    return next((entry.version for entry in table.store.entries()), -1)
+    return next((entry.version for entry in table.entries()), -1)
 
 
 def written_at(table: Table, version: int) -> datetime | None:
     """Return when a version was written (UTC), by any writer; None where the log lacks it."""
-    since = list(takewhile(lambda entry: entry.version >= version, table.store.entries()))
+    since = list(takewhile(lambda entry: entry.version >= version, table.entries()))
     return since[-1].info.written_at if since else None
 
 
-def _restored(info: Info) -> tuple[int | None, datetime | None]:
-    """Return the version, or else the time, that a RESTORE went back to."""
-    version, instant = info.parameters.get("version"), info.parameters.get("timestamp")
+def _undone_by(restore: Info) -> Callable[[Entry], bool]:
+    """Return which older commits a RESTORE undid: those after its version, or else its time."""
+    version, instant = restore.parameters.get("version"), restore.parameters.get("timestamp")
     if version is not None:
-        return int(version), None
+        return lambda entry: entry.version > int(version)
     try:
         until = datetime.fromisoformat(str(instant).strip('"'))
     except ValueError:
         # No older commit can be trusted then: all are omitted, and the table is refused.
-        return -1, None
-    return None, until if until.tzinfo else until.replace(tzinfo=UTC)
+        return lambda _: True
+    until = until if until.tzinfo else until.replace(tzinfo=UTC)
+    return lambda entry: entry.info.written_at > until
 
 
 def _note(text: str | None) -> dict[str, Any] | None:

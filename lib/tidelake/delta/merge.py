@@ -66,7 +66,7 @@ def merge(plan: MergePlan, target: Table, note: dict[str, Any]) -> None:
         f"VALUES ({', '.join(values.values())})"
     )
     with _commit_metadata(rows.sparkSession, note):
-        target.store.merge(rows, on=plan.on, clauses=clauses)
+        target.merge(rows, on=plan.on, clauses=clauses)
 
 
 def delete_records(
@@ -81,7 +81,7 @@ def delete_records(
     condition = " AND ".join(filter(None, ["t.record_id = s.record_id", within]))
     with _commit_metadata(spark, note) if note else with_settings(spark, tuning.MERGE_SETTINGS):
         ids = records.select("record_id")
-        target.store.merge(ids, on=condition, clauses="WHEN MATCHED THEN DELETE")
+        target.merge(ids, on=condition, clauses="WHEN MATCHED THEN DELETE")
 
 
 def accepts_commit_metadata(spark: SparkSession) -> bool:
@@ -104,7 +104,7 @@ def is_due(batch: int) -> bool:
 def compact(spark: SparkSession, table: Table) -> None:
     """Compact a table; do nothing if a concurrent writer rewrites it."""
     with with_settings(spark, tuning.COMPACTION_SETTINGS), contextlib.suppress(*CONFLICTS):
-        table.store.compact(spark)
+        table.compact(spark)
 
 
 def vacuum(spark: SparkSession, table: Table, *, hours: int) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
+import msgspec
 from pydantic import BaseModel
 
 from tidelake.config import Pipeline
@@ -23,7 +24,7 @@ from tidelake.config.gold_definitions import FinalAfter
 from tidelake.delta.log import ERASED, Commit, last_commit
 from tidelake.delta.positions import BEGINNING, Position, version_at
 from tidelake.delta.tables import Table
-from tidelake.fingerprints import EMPTY, Fingerprint, combined
+from tidelake.fingerprints import EMPTY, Fingerprint
 from tidelake.instants import from_json, to_json
 from tidelake.silver.watermark import PartitionProgress
 
@@ -76,16 +77,13 @@ class SilverNote:
     """The commit summary of one silver batch.
 
     Attributes:
-        watermark_in: The watermark before the batch (UTC).
-        watermark: The watermark after the batch (UTC).
+        watermark_in: The watermark before the batch (UTC); ``watermark`` the one after it.
         settled: The watermark less the allowed lateness: earlier events are late.
-        partitions: The progress of each partition of the source.
-        counts: Rows by fate, stage and origin.
         taken: Rows read by input table (``bronze``, ``requeue``), from Delta's statistics.
         until: The end position in each input table.
         warnings: Accepted rows by the rule of severity ``warning`` that they fail.
-        searched: Accepted ids that deduplication searched; on a disk, all in the candidate files.
-        seconds: The duration of that search.
+        searched: Accepted ids that deduplication searched, in ``seconds``; on a disk, all in the
+            candidate files.
         prefiltered: Rows removed by the prefilter; None without a prefilter.
         columns: Payload fields added as silver columns by this batch.
         dimensions: Dimension lookups, in the order of ``enrich``.
@@ -110,45 +108,14 @@ class SilverNote:
         """Read a commit's summary; an empty one where the commit only created the table."""
         if commit is None or "counts" not in commit.note:
             return SilverNote()
-        note = commit.note
-        return SilverNote(
-            watermark_in=from_json(note["watermark_in"]),
-            watermark=from_json(note["watermark"]),
-            settled=from_json(note.get("settled")),
-            partitions={
-                name: PartitionProgress(from_json(newest), datetime.fromisoformat(arrived))
-                for name, (newest, arrived) in note["partitions"].items()
-            },
-            counts=tuple(FateCount(*row) for row in note["counts"]),
-            taken=note["taken"],
-            until=positions(commit),
-            warnings=note["warnings"],
-            searched=note["dedup"]["searched"],
-            seconds=note["dedup"]["seconds"],
-            prefiltered=note["prefiltered"],
-            columns=tuple(note["columns"]),
-            dimensions=tuple(DimensionUse(*use) for use in note.get("dimensions", [])),
-        )
+        return msgspec.convert(commit.note | commit.note["dedup"], SilverNote)
 
     def to_json(self) -> dict[str, Any]:
         """Return the summary as JSON values."""
-        return {
-            "watermark_in": to_json(self.watermark_in),
-            "watermark": to_json(self.watermark),
-            "settled": to_json(self.settled),
-            "partitions": {
-                name: [to_json(p.max_event_time), to_json(p.last_ingested_at)]
-                for name, p in self.partitions.items()
-            },
-            "counts": [list(count) for count in self.counts],
-            "taken": dict(self.taken),
-            "until": {name: list(position) for name, position in self.until.items()},
-            "warnings": dict(self.warnings),
-            "dedup": {"searched": self.searched, "seconds": round(self.seconds, 3)},
-            "prefiltered": self.prefiltered,
-            "columns": list(self.columns),
-            "dimensions": [list(use) for use in self.dimensions],
-        }
+        dedup = {"searched": self.searched, "seconds": round(self.seconds, 3)}
+        values = {**vars(self), "dedup": dedup}
+        del values["searched"], values["seconds"]
+        return dict(json.loads(json.dumps(values, default=to_json)))
 
     def total(self) -> Counter[str]:
         """Sum rows by fate."""
@@ -157,8 +124,7 @@ class SilverNote:
 
 def positions(commit: Commit | None) -> dict[str, Position]:
     """Read the end position of a commit's batch in each of its input tables."""
-    until = {} if commit is None else commit.note.get("until", {})
-    return {name: (int(version), int(index)) for name, (version, index) in until.items()}
+    return msgspec.convert(commit.note.get("until", {}) if commit else {}, dict[str, Position])
 
 
 def position(commit: Commit | None, table: str) -> Position:
@@ -184,13 +150,7 @@ def merged_counts(counts: Iterable[FateCount]) -> tuple[FateCount, ...]:
     return tuple(sums.values())
 
 
-def fingerprint_of(counts: Iterable[FateCount]) -> Fingerprint:
-    """Combine the fingerprints of counts that share no row."""
-    return combined(count.mark for count in counts)
-
-
-_DEFINITION, _FINAL = "definition", "final"
-_DECIDED_BY = "decided_by"
+_DEFINITION, _FINAL, _DECIDED_BY = "definition", "final", "decided_by"
 # Parts that define an event's id, time, order and deletion: stored rows cannot be adapted to a
 # change of them.
 _IDENTITY = frozenset({"event.id", "event.time", "event.sequence", "event.delete_when"})
@@ -202,7 +162,7 @@ def definition_note(definition: BaseModel) -> dict[str, Any]:
 
 
 def hash_of(definition: BaseModel) -> str:
-    """Hash a definition."""
+    """Return the hash of a definition that commits name."""
     return _digest(definition.model_dump_json())
 
 
@@ -327,8 +287,7 @@ class Deduction(NamedTuple):
 
 def arrivals_note(erasure: str, arrivals: Iterable[Arrival]) -> dict[str, Any]:
     """Return the erasure metadata of bronze's delete commit."""
-    rows = [[arrival.ingested_at.isoformat(), *arrival[1:]] for arrival in arrivals]
-    return {"by": erasure, "arrivals": rows}
+    return {"by": erasure, "arrivals": [[to_json(at), *rest] for at, *rest in arrivals]}
 
 
 def deductions_note(erasure: str, deductions: Iterable[Deduction]) -> dict[str, Any]:
@@ -344,18 +303,14 @@ def erasure_of(commit: Commit) -> str | None:
 
 def arrivals_in(commits: Iterable[Commit]) -> list[Arrival]:
     """List the rows that bronze's commits record as erased."""
-    return [
-        Arrival(datetime.fromisoformat(at), *rest)
-        for commit in commits
-        for at, *rest in commit.note.get(ERASED, {}).get("arrivals", [])
-    ]
+    noted = [row for commit in commits for row in commit.note.get(ERASED, {}).get("arrivals", [])]
+    return msgspec.convert(noted, list[Arrival])
 
 
 def deductions_in(commits: Iterable[Commit]) -> tuple[Deduction, ...]:
     """List the rows that silver's commits record as erased."""
-    return tuple(
-        Deduction(*row) for commit in commits for row in commit.note.get(ERASED, {}).get("rows", [])
-    )
+    noted = [row for commit in commits for row in commit.note.get(ERASED, {}).get("rows", [])]
+    return msgspec.convert(noted, tuple[Deduction, ...])
 
 
 def erased_rows(deductions: Sequence[Deduction], fate: str) -> int:
@@ -395,9 +350,11 @@ def settled_until(inputs: Iterable[tuple[Table, Position]]) -> datetime | None:
         version = version_at(silver, until)
         # The position is within a commit: use the commit before it.
         up_to = until[0] - 1 if version is None else version
-        times.append(SilverNote.of(last_commit(silver, up_to=up_to)).settled)
-    known = [time for time in times if time is not None]
-    return min(known) if known and len(known) == len(times) else None
+        settled = SilverNote.of(last_commit(silver, up_to=up_to)).settled
+        if settled is None:
+            return None
+        times.append(settled)
+    return min(times, default=None)
 
 
 def final_note(ends: FinalAfter | None, settled: datetime | None) -> dict[str, Any]:

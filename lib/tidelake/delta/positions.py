@@ -18,7 +18,7 @@ BEGINNING: Position = (0, -1)
 
 def rewritten_after(table: Table, position: Position) -> int | None:
     """Return the newest version at or after a position that deleted or replaced rows, if any."""
-    since = takewhile(lambda entry: entry.version >= position[0], table.store.entries())
+    since = takewhile(lambda entry: entry.version >= position[0], table.entries())
     return next((entry.version for entry in since if entry.removes_rows()), None)
 
 
@@ -29,7 +29,7 @@ def version_at(table: Table, position: Position) -> int | None:
     within a commit, or the log no longer has it.
     """
     version, read = position[0] - 1, max(position[1] + 1, 0)
-    since = list(takewhile(lambda entry: entry.version > version, table.store.entries()))
+    since = list(takewhile(lambda entry: entry.version > version, table.entries()))
     for entry in reversed(since):
         unread = len(entry.added()) - (read if entry.version == position[0] else 0)
         if entry.version != version + 1 or unread > 0 or entry.removes_rows():
@@ -45,7 +45,7 @@ def rows_between(table: Table, after: Position, until: Position | None = None) -
     ``after`` is :data:`BEGINNING` where nothing was read yet; without ``until``, up to the newest
     commit. Rewritten rows do not count.
     """
-    return sum(added.rows for added in _added_between(table, after, until))
+    return size_between(table, after, until)[0]
 
 
 def bytes_between(table: Table, after: Position, until: Position | None = None) -> int:
@@ -54,10 +54,10 @@ def bytes_between(table: Table, after: Position, until: Position | None = None) 
     Delta's limit on a batch counts the same bytes. In a catalog the sum includes empty files that
     Delta omitted.
     """
-    return sum(added.size for added in _added_between(table, after, until))
+    return size_between(table, after, until)[1]
 
 
-def size_between(table: Table, after: Position, until: Position) -> tuple[int, int]:
+def size_between(table: Table, after: Position, until: Position | None) -> tuple[int, int]:
     """Return the rows and the bytes between two positions, reading the log once."""
     added = list(_added_between(table, after, until))
     return sum(item.rows for item in added), sum(item.size for item in added)
@@ -71,7 +71,7 @@ def files_between(table: Table, after: Position, until: Position) -> list[Folder
 def _added_between(table: Table, after: Position, until: Position | None) -> Iterator[Added]:
     # The newest version of which at least one file is before the end position.
     up_to = None if until is None else until[0] if until[1] >= 0 else until[0] - 1
-    for entry in table.store.entries(up_to):
+    for entry in table.entries(up_to):
         version = entry.version
         if version < after[0]:
             break

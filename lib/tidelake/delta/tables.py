@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from tidelake.config import Environment
-from tidelake.delta.store import Catalog, CatalogStore, FolderStore, TableStore
+from tidelake.delta.store import Catalog, CatalogTable, FolderTable
 from tidelake.errors import UsageError
 from tidelake.folders import Folder, is_stored, matching
 from tidelake.spark.session import build_session
@@ -28,34 +28,7 @@ _LOGICAL = re.compile(rf"({'|'.join(LAYERS)})\.[a-z][a-z0-9_]*")
 BACKFILL_INFIX = "__green_"
 
 
-@dataclass(frozen=True)
-class Table:
-    """A table: its logical name and its store."""
-
-    name: str
-    store: TableStore
-
-    @property
-    def path(self) -> Folder:
-        """The folder; a TypeError for a catalog table, whose files must not be accessed."""
-        if self.store.folder is None:
-            raise TypeError(f"{self.name} is in a catalog and has no folder")
-        return self.store.folder
-
-    @property
-    def bare(self) -> str:
-        """The name without the layer."""
-        return self.name.partition(".")[2]
-
-    @property
-    def sql(self) -> str:
-        """The table's identifier in Spark SQL."""
-        return self.store.sql
-
-    @property
-    def exists(self) -> bool:
-        """Whether the table has at least one commit."""
-        return self.store.exists
+Table = FolderTable | CatalogTable
 
 
 @dataclass(frozen=True)
@@ -100,8 +73,8 @@ class Lake:
             )
         layer, _, bare = name.partition(".")
         if self.catalog is not None:
-            return Table(name, CatalogStore(self.catalog, layer, f"{bare}{self.suffix}"))
-        return Table(name, FolderStore(self.root / layer / bare, self.needs_locks, self.newest))
+            return CatalogTable(name, self.catalog, layer, f"{bare}{self.suffix}")
+        return FolderTable(name, self.root / layer / bare, self.needs_locks, self.newest)
 
     def bronze(self, pipeline: str) -> Table:
         """Raw records with unchanged payloads."""

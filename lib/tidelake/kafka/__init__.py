@@ -8,11 +8,11 @@ from typing import Any
 from tidelake.errors import MachineError
 
 
-def imported(what: str, *modules: str) -> list[Any]:
-    """Import modules of the extra ``kafka``; raise a MachineError if ``what`` is not installed."""
+def imported(what: str, *modules: str, extra: str = "kafka") -> list[Any]:
+    """Import modules of an extra; raise a MachineError if ``what`` is not installed."""
     try:
         return [import_module(module) for module in modules]
     except ImportError as error:
         raise MachineError(
-            f"{what} is not installed. Install it with: pip install 'tidelake[kafka]'"
+            f"{what} is not installed. Install it with: pip install 'tidelake[{extra}]'"
         ) from error

@@ -19,8 +19,11 @@ from base64 import urlsafe_b64encode
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import psutil
+
 from tidelake.config import conf_file
 from tidelake.errors import MachineError, UsageError
+from tidelake.kafka import imported
 from tidelake.spark.jars import ensure_jars, read_lock
 
 _HOST = "127.0.0.1"
@@ -32,6 +35,24 @@ _HEAP = ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC")
 _QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 _START_SECONDS, _STOP_SECONDS, _POLL_SECONDS = 60.0, 30.0, 0.2
 _PORT_SECONDS = 3.0
+_SERVER_PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@{host}:{controller}
+listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller}
+advertised.listeners=PLAINTEXT://{host}:{port}
+controller.listener.names=CONTROLLER
+log.dirs={topics}
+num.partitions=4
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=4
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=4
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+"""
 # A Kafka ApiVersions request.
 _API_VERSIONS = bytes.fromhex("0000000d 0012 0000 00000001 0003 746c6b".replace(" ", ""))
 
@@ -53,10 +74,10 @@ class Broker:
     def runs(self) -> bool:
         """Whether its process is running and is the broker of its folder."""
         try:
-            words = Path(f"/proc/{self.process}/cmdline").read_bytes().split(b"\0")
-        except OSError:
-            return not Path("/proc/self").exists() and _is_running(self.process)
-        return _MAIN.encode() in words and str(Path(self.folder) / _SETTINGS).encode() in words
+            words = psutil.Process(self.process).cmdline()
+        except psutil.Error:
+            return False
+        return _MAIN in words and str(Path(self.folder) / _SETTINGS) in words
 
     @property
     def answers(self) -> bool:
@@ -79,9 +100,7 @@ def find(folder: Path) -> Broker | None:
 def up(folder: Path, port: int) -> Broker:
     """Start a broker in a folder, unless one runs there, and wait until it answers.
 
-    Args:
-        folder: The folder of its topics, which may exist.
-        port: The port to listen on; 0 for any free one.
+    The folder may hold topics already; a ``port`` of 0 is any free one.
 
     Raises:
         UsageError: The port is taken, or a broker runs in the folder on another port.
@@ -117,9 +136,7 @@ def up(folder: Path, port: int) -> Broker:
     (folder / _STATE).write_text(json.dumps(asdict(broker)), encoding="utf-8")
     deadline = time.monotonic() + _START_SECONDS
     while not broker.answers:
-        if started.poll() is not None:
-            raise _not_started(folder)
-        if time.monotonic() > deadline:
+        if started.poll() is not None or time.monotonic() > deadline:
             kill(broker)
             raise _not_started(folder)
         time.sleep(_POLL_SECONDS)
@@ -158,22 +175,9 @@ def _not_started(folder: Path) -> MachineError:
 
 def _wait_for_end(broker: Broker) -> bool:
     deadline = time.monotonic() + _STOP_SECONDS
-    while broker.runs:
-        # A child process stays in the process table until it is waited for.
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(broker.process, os.WNOHANG)
-        if time.monotonic() > deadline:
-            return False
+    while broker.runs and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
-    return True
-
-
-def _is_running(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except OSError:
-        return False
-    return True
+    return not broker.runs
 
 
 def _free_port() -> int:
@@ -185,28 +189,20 @@ def _free_port() -> int:
 def _wait_for_port(port: int) -> bool:
     """Wait until a port is free: a broker that was just killed still holds its port."""
     deadline = time.monotonic() + _PORT_SECONDS
-    while True:
-        with socket.socket() as probe:
+    while time.monotonic() < deadline:
+        with socket.socket() as probe, contextlib.suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((_HOST, port))
-                return True
-            except OSError:
-                if time.monotonic() > deadline:
-                    return False
+            probe.bind((_HOST, port))
+            return True
         time.sleep(_POLL_SECONDS)
+    return False
 
 
 def _java_command() -> list[str]:
     """Return the command line prefix for running a class of Kafka."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    try:
-        import pyspark  # noqa: PLC0415  heavy, and optional
-    except ImportError as error:
-        raise MachineError(
-            "PySpark is not installed. Install it with: pip install 'tidelake[local]'"
-        ) from error
+    (pyspark,) = imported("PySpark", "pyspark", extra="local")
     # The lock has no Scala library, because Spark includes it.
     scala = (Path(pyspark.__file__).parent / "jars").glob("scala-library-*.jar")
     jars = [*ensure_jars(read_lock(conf_file(_JARS))), *scala]
@@ -217,27 +213,10 @@ def _java_command() -> list[str]:
 
 def _prepare(folder: Path, port: int, command: list[str], log: int) -> None:
     """Write a broker's settings, and format a new folder of topics."""
-    controller = _free_port()
-    settings = {
-        "process.roles": "broker,controller",
-        "node.id": "1",
-        "controller.quorum.voters": f"1@{_HOST}:{controller}",
-        "listeners": f"PLAINTEXT://{_HOST}:{port},CONTROLLER://{_HOST}:{controller}",
-        "advertised.listeners": f"PLAINTEXT://{_HOST}:{port}",
-        "controller.listener.names": "CONTROLLER",
-        "log.dirs": str(folder / "topics"),
-        "num.partitions": "4",
-        "offsets.topic.replication.factor": "1",
-        "offsets.topic.num.partitions": "4",
-        "transaction.state.log.replication.factor": "1",
-        "transaction.state.log.min.isr": "1",
-        "transaction.state.log.num.partitions": "4",
-        "share.coordinator.state.topic.replication.factor": "1",
-        "share.coordinator.state.topic.min.isr": "1",
-        "group.initial.rebalance.delay.ms": "0",
-    }
-    lines = [f"{key}={value}" for key, value in settings.items()]
-    (folder / _SETTINGS).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    settings = _SERVER_PROPERTIES.format(
+        host=_HOST, port=port, controller=_free_port(), topics=folder / "topics"
+    )
+    (folder / _SETTINGS).write_text(settings, encoding="utf-8")
     if (folder / "topics" / "meta.properties").exists():
         return
     cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")

@@ -9,7 +9,7 @@ import re
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
 
 from tidelake.config import KafkaSource
@@ -130,21 +130,16 @@ def first_records(of: Address, *, count: int) -> list[TopicRecord]:
     """
     refuse_unreachable(of.bootstrap)
     kafka, _ = _library()
-    consumer = kafka.Consumer(
-        {
-            **_settings(of.bootstrap),
-            # Required, but unused: partitions are assigned.
-            "group.id": "tidelake-init",
-            "enable.auto.commit": False,
-            # The last offset may be a transaction marker, which is not a record.
-            "enable.partition.eof": True,
-        }
-    )
-    try:
-        with _requesting(kafka, of.bootstrap):
-            found = list(_consume(kafka, consumer, of, count))
-    finally:
-        consumer.close()
+    settings = {
+        **_settings(of.bootstrap),
+        # Required, but unused: partitions are assigned.
+        "group.id": "tidelake-init",
+        "enable.auto.commit": False,
+        # The last offset may be a transaction marker, which is not a record.
+        "enable.partition.eof": True,
+    }
+    with closing(kafka.Consumer(settings)) as consumer, _requesting(kafka, of.bootstrap):
+        found = list(_consume(kafka, consumer, of, count))
     if not found:
         raise SourceError(f"the topic {of.topic} at {of.bootstrap} holds no record.")
     return sorted(found)

@@ -66,8 +66,7 @@ def options_of(source: KafkaSource) -> dict[str, str]:
 def client_options(source: KafkaSource) -> dict[str, str]:
     """Return the options of Kafka's Java client: the brokers, and the source's options.
 
-    Raises:
-        UsageError: An option refers to a variable that is not set.
+    Raises a UsageError if an option refers to a variable that is not set.
     """
     return {"kafka.bootstrap.servers": source.bootstrap, **resolved(source.options)}
 
@@ -91,13 +90,9 @@ class Topic:
 def describe_topics(
     spark: SparkSession, source: KafkaSource, names: Collection[str]
 ) -> dict[str, Topic] | None:
-    """Describe the topics that exist, by name.
+    """Describe the topics that exist, by name; a SourceError if the broker does not answer.
 
-    Returns:
-        None if Spark's JVM cannot be accessed, as with Spark Connect.
-
-    Raises:
-        SourceError: The broker does not answer.
+    None if Spark's JVM cannot be accessed, as with Spark Connect.
     """
     jvm = jvm_of(spark)
     if jvm is None:
@@ -107,9 +102,8 @@ def describe_topics(
     with _admin(jvm, source) as admin:
         known = _result(jvm, admin.listTopics().names())
         wanted = jvm.java.util.ArrayList()
-        for name in names:
-            if known.contains(name):
-                wanted.add(name)
+        for name in filter(known.contains, names):
+            wanted.add(name)
         found = _result(jvm, admin.describeTopics(wanted).allTopicNames())
         return {
             name: Topic(about.topicId().toString(), _held(jvm, admin, name, about))

@@ -8,8 +8,8 @@ batch read from each partition, with start and end offset.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -22,7 +22,6 @@ from tidelake.delta.notes import (
     SilverNote,
     arrivals_in,
     deductions_in,
-    fingerprint_of,
 )
 from tidelake.delta.tables import Lake, Table
 from tidelake.fingerprints import (
@@ -48,6 +47,16 @@ class Mark:
     rows: int = 0
     fingerprint: Fingerprint = EMPTY
 
+    @staticmethod
+    def of(parts: Iterable[tuple[int, Fingerprint]]) -> Mark:
+        """Add up disjoint sets of rows."""
+        marks = list(parts)
+        return Mark(sum(rows for rows, _ in marks), combined(ids for _, ids in marks))
+
+    def minus(self, other: Mark) -> Mark:
+        """Subtract the other's rows."""
+        return Mark(self.rows - other.rows, self.fingerprint.minus(other.fingerprint))
+
 
 @dataclass(frozen=True)
 class Tally:
@@ -60,14 +69,9 @@ class Tally:
     records: int | None = None
 
     @property
-    def rows(self) -> int:
-        """The number of rows of all batches."""
-        return sum(mark.rows for mark in self.batches.values())
-
-    @property
-    def fingerprint(self) -> Fingerprint:
-        """The fingerprint of all record ids."""
-        return combined(mark.fingerprint for mark in self.batches.values())
+    def total(self) -> Mark:
+        """The rows of all batches."""
+        return Mark.of((mark.rows, mark.fingerprint) for mark in self.batches.values())
 
 
 @dataclass(frozen=True)
@@ -132,7 +136,7 @@ def repetitions(
                 f"{layer}, batch {batch} of generation {generation} was committed "
                 f"{len(versions)} times, by versions {', '.join(map(str, versions))}"
             )
-    if tallied.records in (None, tallied.rows):
+    if tallied.records in (None, tallied.total.rows):
         return
     twice = f"SELECT record_id FROM {bronze.name} GROUP BY record_id HAVING count(*) > 1"
     count, first = ask(lake, f"SELECT count(*), min(record_id) FROM ({twice}) AS t").rows[0]
@@ -150,33 +154,29 @@ def problems_of(
     requeued: int,
 ) -> Iterator[str]:
     """Describe the imbalances, the earliest first."""
-    yield from _bronze_problems(taken, tables["bronze"])
+    bronze = tables["bronze"].total
+    yield from _bronze_problems(taken, bronze)
     erased = [one for batch in batches for one in batch.erased]
-    # The rows that erasures removed, by batch and fate.
-    lost: dict[tuple[_Key, str], Mark] = {}
+    removed: dict[tuple[_Key, str], list[tuple[int, Fingerprint]]] = defaultdict(list)
     for one in erased:
-        key = (one.generation, one.batch), one.fate
-        before = lost.get(key, Mark())
-        lost[key] = Mark(before.rows + one.rows, before.fingerprint.plus(one.ids))
+        removed[(one.generation, one.batch), one.fate].append((one.rows, one.ids))
     for batch in batches:
-        yield from _batch_problems(batch, tables, lost)
-    bronze = tables["bronze"]
+        yield from _batch_problems(batch, tables, removed)
     fated = sum(fates.values()) + pending + requeued
     if fated != bronze.rows:
         yield f"bronze holds {bronze.rows:,} rows, {fated:,} have a fate or wait for one"
-    fresh = [c for batch in batches for c in batch.counts if c.origin == FRESH]
-    seen = sum(count.rows for count in fresh)
-    gone = [one for one in erased if one.fate == RECORDS]
-    left = seen - sum(one.rows for one in gone)
-    kept = fingerprint_of(fresh).minus(combined(one.ids for one in gone))
-    if left + pending != bronze.rows:
-        less = f", less {seen - left:,} that were erased," if gone else ""
-        yield f"bronze holds {bronze.rows:,} rows, silver took {seen:,}{less} and {pending:,} wait"
-    elif not pending and not kept.agrees(bronze.fingerprint):
+    fresh = Mark.of((c.rows, c.mark) for b in batches for c in b.counts if c.origin == FRESH)
+    gone = Mark.of((one.rows, one.ids) for one in erased if one.fate == RECORDS)
+    kept = fresh.minus(gone)
+    if kept.rows + pending != bronze.rows:
+        less = f", less {gone.rows:,} that were erased," if gone.rows else ""
+        took = f"silver took {fresh.rows:,}{less} and {pending:,} wait"
+        yield f"bronze holds {bronze.rows:,} rows, {took}"
+    elif not pending and not kept.fingerprint.agrees(bronze.fingerprint):
         yield "silver took as many rows as bronze holds, but not the same ones"
 
 
-def _bronze_problems(taken: Sequence[Commit], bronze: Tally) -> Iterator[str]:
+def _bronze_problems(taken: Sequence[Commit], bronze: Mark) -> Iterator[str]:
     filled = [commit for commit in reversed(taken) if commit.batch >= 0]
     for commit in filled:
         offered, written = int(commit.note["records"]), commit.added_rows
@@ -185,20 +185,20 @@ def _bronze_problems(taken: Sequence[Commit], bronze: Tally) -> Iterator[str]:
                 f"bronze, batch {commit.batch}: the source held {offered:,} records, "
                 f"{written:,} rows were written"
             )
-    written = sum(commit.added_rows for commit in filled)
-    gone = arrivals_in(filled)
-    erased = sum(one.rows for one in gone)
-    ids = combined(ids_in(commit.note) for commit in filled)
-    kept = ids.minus(combined(one.ids for one in gone))
-    if written - erased != bronze.rows:
-        less = f" and {erased:,} were erased" if gone else ""
-        yield f"bronze: its commits wrote {written:,} rows{less}, it holds {bronze.rows:,}"
-    elif not kept.agrees(bronze.fingerprint):
+    added = Mark.of((commit.added_rows, ids_in(commit.note)) for commit in filled)
+    gone = Mark.of((one.rows, one.ids) for one in arrivals_in(filled))
+    kept = added.minus(gone)
+    if kept.rows != bronze.rows:
+        less = f" and {gone.rows:,} were erased" if gone.rows else ""
+        yield f"bronze: its commits wrote {added.rows:,} rows{less}, it holds {bronze.rows:,}"
+    elif not kept.fingerprint.agrees(bronze.fingerprint):
         yield "bronze: it holds as many rows as its commits wrote, but not the same ones"
 
 
 def _batch_problems(
-    batch: Batch, tables: Mapping[str, Tally], lost: Mapping[tuple[_Key, str], Mark]
+    batch: Batch,
+    tables: Mapping[str, Tally],
+    removed: Mapping[tuple[_Key, str], Sequence[tuple[int, Fingerprint]]],
 ) -> Iterator[str]:
     place, key = f"silver, batch {batch.number}", (batch.generation, batch.number)
     for source, rows in (("bronze", batch.taken), ("the requeue", batch.returned)):
@@ -207,13 +207,13 @@ def _batch_problems(
         if rows != given:
             yield f"{place}: it took {rows:,} rows from {source} and gave {given:,} fates"
     for fate in ("silver", "quarantined", "late"):
-        counts = [count for count in batch.counts if count.fate == fate]
-        gone = lost.get((key, fate), Mark())
-        rows = sum(count.rows for count in counts) - gone.rows
+        counted = Mark.of((count.rows, count.mark) for count in batch.counts if count.fate == fate)
+        kept = counted.minus(Mark.of(removed.get((key, fate), ())))
         held = tables[fate].batches.get(key, Mark())
-        if rows != held.rows:
-            yield f"{place}: its commit counts {rows:,} rows as {fate}, the table has {held.rows:,}"
-        elif not fingerprint_of(counts).minus(gone.fingerprint).agrees(held.fingerprint):
+        if kept.rows != held.rows:
+            booked = f"its commit counts {kept.rows:,} rows as {fate}"
+            yield f"{place}: {booked}, the table has {held.rows:,}"
+        elif not kept.fingerprint.agrees(held.fingerprint):
             yield f"{place}: its commit and the table have different rows as {fate}"
 
 

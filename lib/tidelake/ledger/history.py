@@ -129,23 +129,19 @@ class BacklogReader:
         A file waits since its modification time: one copied with an old time counts as old.
         ``reader`` is the hop's table, whose commits record how far it has read; None before it
         exists. ``lately`` is the period before ``now`` in which arrivals and reads are counted.
-
-        Returns:
-            None for bronze if its source is not files or the folder cannot be listed, and for a
-            hop whose input does not exist yet.
+        None for bronze if its source is not files or the folder cannot be listed, and for a hop
+        whose input does not exist yet.
         """
         since = now - lately
         if hop == "bronze":
             return self._landing_backlog(since)
-        name = self._pipeline.name
         key = "bronze" if hop == "silver" else "silver"
-        followed = self._bronze if hop == "silver" else self._lake.silver(name)
+        followed = self._bronze if hop == "silver" else self._lake.silver(self._pipeline.name)
         if not followed.exists:
             return None
         reached = position(last_commit(reader) if reader else None, key)
         closed = commits(reader) if reader else iter(())
-        earlier = next((one for one in closed if one.written_at < since), None)
-        was = position(earlier, key)
+        was = position(next((one for one in closed if one.written_at < since), None), key)
         waiting = rows_between(followed, reached)
         arrived = takewhile(lambda one: one.written_at >= since, commits(followed))
         return Backlog(
@@ -178,9 +174,9 @@ def _oldest(followed: Table, reached: Position) -> datetime | None:
     newer = takewhile(lambda one: one.version >= reached[0], commits(followed))
     behind = [one for one in newer if one.added_rows]
     # The reader may have read all files of the commit at its position.
-    if behind and behind[-1].version == reached[0]:
-        left = rows_between(followed, reached, (reached[0] + 1, -1))
-        behind = behind if left else behind[:-1]
+    ends_inside = behind and behind[-1].version == reached[0]
+    if ends_inside and not rows_between(followed, reached, (reached[0] + 1, -1)):
+        behind.pop()
     return behind[-1].written_at if behind else None
 
 

@@ -19,7 +19,7 @@ from duckdb_extensions import import_extension
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import BinaryType, TimestampType
+from pyspark.sql.types import TimestampType
 from sqlglot import exp, parse_one, transpile
 
 from tidelake.delta.log import last_commit
@@ -145,7 +145,7 @@ def write_for_user(
     except duckdb.Error as error:
         if str(part) in str(error):
             raise TidelakeError(f"{file}: {_first_line(error)}") from error
-        raise _not_understood(error, lake) from error
+        raise UsageError(f"{_first_line(error)}\n{known(lake)}") from error
     finally:
         part.unlink(missing_ok=True)
     return rows
@@ -199,8 +199,7 @@ def _epoch_of(lake: Lake, names: Collection[str]) -> Epoch:
         raise UsageError(
             f"{', '.join(unpinned)} belongs to no epoch; query it without --consistent."
         )
-    found = _newest_epoch(lake, names)
-    if found is not None:
+    if found := _newest_epoch(lake, names):
         return found
     alone = [name for name in sorted(names) if _newest_epoch(lake, [name]) is None]
     commits = [last_commit(lake.table(name)) for name in alone or names]
@@ -220,12 +219,11 @@ def _newest_epoch(lake: Lake, names: Collection[str]) -> Epoch | None:
         return None
     # These are names of existing tables, so they need no quoting.
     wanted = " AND ".join(f"versions['{name}'] IS NOT NULL" for name in names)
-    found = ask(
-        lake,
+    query = (
         f"SELECT pipeline, epoch, closed_at, versions FROM {lake.epochs().name} "
-        f"WHERE {wanted} ORDER BY closed_at DESC LIMIT 1",
+        f"WHERE {wanted} ORDER BY closed_at DESC LIMIT 1"
     )
-    return next((Epoch(*row) for row in found.rows), None)
+    return next((Epoch(*row) for row in ask(lake, query).rows), None)
 
 
 @contextmanager
@@ -314,11 +312,7 @@ def _answer(connection: duckdb.DuckDBPyConnection, sql: str, lake: Lake) -> Answ
         columns = tuple(column[0] for column in result.description or [])
         return Answer(columns, tuple(result.fetchall()))
     except duckdb.Error as error:
-        raise _not_understood(error, lake) from error
-
-
-def _not_understood(error: duckdb.Error, lake: Lake) -> UsageError:
-    return UsageError(f"{_first_line(error)}\n{known(lake)}")
+        raise UsageError(f"{_first_line(error)}\n{known(lake)}") from error
 
 
 def _first_line(error: Exception) -> str:
@@ -354,19 +348,16 @@ def _ask_spark(
 
 def _collected(rows: DataFrame) -> tuple[tuple[Any, ...], ...]:
     """Collect rows, with timestamps as UTC instants; column names may repeat."""
-    kinds = [field.dataType for field in rows.schema.fields]
-    numbered = rows.toDF(*[f"_{number}" for number in range(len(kinds))])
+    is_instant = [isinstance(field.dataType, TimestampType) for field in rows.schema.fields]
+    numbered = rows.toDF(*[f"_{number}" for number in range(len(is_instant))])
     columns = [
-        F.unix_micros(name) if isinstance(kind, TimestampType) else F.col(name)
-        for name, kind in zip(numbered.columns, kinds, strict=True)
+        F.unix_micros(name) if instant else F.col(name)
+        for name, instant in zip(numbered.columns, is_instant, strict=True)
     ]
 
-    def plain(value: Any, kind: object) -> Any:
-        if isinstance(kind, TimestampType):
+    def plain(value: Any, instant: bool) -> Any:
+        if instant:
             return from_micros(value)
-        return bytes(value) if isinstance(kind, BinaryType) and value is not None else value
+        return bytes(value) if isinstance(value, bytearray) else value
 
-    return tuple(
-        tuple(plain(value, kind) for value, kind in zip(row, kinds, strict=True))
-        for row in numbered.select(*columns).collect()
-    )
+    return tuple(tuple(map(plain, row, is_instant)) for row in numbered.select(*columns).collect())

@@ -35,15 +35,14 @@ def needs_of(lake: Lake, tables: Sequence[Table], *, rollbacks_since: datetime) 
     A backfill promoted before ``rollbacks_since`` can no longer be rolled back.
     """
     wanted = {table.name for table in tables}
-    found = []
     needed = chain(_readers(lake), _epochs(lake), _backfills(lake, rollbacks_since))
-    for table, version, by, remedy in needed:
+    return [
+        Need(table, at, by, remedy)
+        for table, version, by, remedy in needed
         # Files of the newest version are never deleted.
-        if table.name in wanted and table.exists and version < newest_version(table):
-            at = written_at(table, max(version, 0))
-            if at is not None:
-                found.append(Need(table, at, by, remedy))
-    return found
+        if table.name in wanted and table.exists and version < newest_version(table)
+        if (at := written_at(table, max(version, 0))) is not None
+    ]
 
 
 def _readers(lake: Lake) -> Iterator[tuple[Table, int, str, str]]:
@@ -53,10 +52,9 @@ def _readers(lake: Lake) -> Iterator[tuple[Table, int, str, str]]:
         if last is None or last.note.get("hop") not in ("silver", "gold") or "__" in filled.name:
             continue
         pipeline, hop = str(last.note["pipeline"]), str(last.note["hop"])
-        followed = lake.silver_inputs(pipeline)
-        if hop == "gold":
-            # Gold's commits record the silver of its own pipeline under this key.
-            followed = {"silver": lake.silver(pipeline)}
+        # Gold's commits record the silver of its own pipeline under this key.
+        silver = {"silver": lake.silver(pipeline)}
+        followed = silver if hop == "gold" else lake.silver_inputs(pipeline)
         reached = positions(last)
         followed |= {key: lake.table(key) for key in reached if key.startswith("silver.")}
         for key, table in followed.items():
@@ -72,11 +70,8 @@ def _epochs(lake: Lake) -> Iterator[tuple[Table, int, str, str]]:
     """Yield the versions of the newest epoch of each pipeline."""
     if not lake.epochs().exists:
         return
-    newest = ask(
-        lake,
-        f"SELECT pipeline, max(epoch), arg_max(versions, epoch) FROM {lake.epochs().name} "
-        "GROUP BY 1",
-    )
+    columns = "pipeline, max(epoch), arg_max(versions, epoch)"
+    newest = ask(lake, f"SELECT {columns} FROM {lake.epochs().name} GROUP BY 1")
     for pipeline, number, versions in newest.rows:
         for name, version in versions.items():
             by = f"epoch {number} of {pipeline}"
@@ -91,10 +86,10 @@ def _backfills(lake: Lake, since: datetime) -> Iterator[tuple[Table, int, str, s
         if not swapped or datetime.fromtimestamp(file.stat().st_mtime, tz=UTC) < since:
             continue
         pipeline = file.parent.name
-        versions = [*state["before"].items()]
+        versions = dict(state["before"])
         if state.get("requeue") is not None:
             # The rollback also reads the rows that were requeued since.
-            versions.append((lake.requeue(pipeline).name, state["requeue"]))
-        for name, version in versions:
+            versions[lake.requeue(pipeline).name] = state["requeue"]
+        for name, version in versions.items():
             by = f"the rollback of {pipeline}'s backfill"
             yield lake.table(name), version, by, "wait until the recovery horizon has passed"

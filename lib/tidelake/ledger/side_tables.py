@@ -44,11 +44,9 @@ class LateDay:
 class ReasonGroup:
     """Quarantined rows of one reason, without requeued ones; a row may be in several groups.
 
-    Attributes:
-        attempts: How often rows of the group were requeued and failed again.
-        first: Arrival of the first row (UTC); ``last`` that of the newest.
-        trend: Rows in each of silver's newest batches, oldest first.
-        example: The payload of the newest row.
+    ``attempts`` is how often rows of the group were requeued and failed again, ``first`` and
+    ``last`` the arrival (UTC) of the first and the newest row, whose payload is ``example``, and
+    ``trend`` the rows in each of silver's newest batches, oldest first.
     """
 
     stage: str
@@ -111,12 +109,9 @@ def quarantined_by(lake: Lake, name: str, expression: str) -> dict[str, int]:
     if not lake.silver(name).exists:
         return {}
     there = still_there(lake.quarantine(name), lake.requeue(name), closed_batch(lake, name))
-    rows = ask(
-        lake,
-        f"SELECT what, count(*) FROM (SELECT {expression} AS what FROM ({there})) "
-        "GROUP BY 1 ORDER BY 2 DESC, 1",
-    ).rows
-    return {str(what): int(count) for what, count in rows}
+    named = f"SELECT {expression} AS what FROM ({there})"
+    counted = f"SELECT what, count(*) FROM ({named}) GROUP BY 1 ORDER BY 2 DESC, 1"
+    return {str(what): int(count) for what, count in ask(lake, counted).rows}
 
 
 def list_late(lake: Lake, pipeline: Pipeline) -> list[LateDay]:
@@ -152,11 +147,9 @@ def list_quarantine(
     if not quarantine.exists:
         return []
     closed = closed_batch(lake, name)
-    given_up = (
-        f"EXISTS (SELECT 1 FROM {discarded.name} d WHERE d.record_id = q.record_id)"
-        if discarded.exists
-        else "FALSE"
-    )
+    given_up = "FALSE"
+    if discarded.exists:
+        given_up = f"EXISTS (SELECT 1 FROM {discarded.name} d WHERE d.record_id = q.record_id)"
     newest = range(closed.batch - _TREND + 1, closed.batch + 1)
     rows = ask(
         lake,

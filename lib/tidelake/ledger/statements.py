@@ -113,7 +113,7 @@ def _parser() -> duckdb.DuckDBPyConnection:
 
 
 def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
-    """Yield every node of a parsed statement."""
+    """Yield every node of a parsed statement, however deep."""
     waiting = [tree]
     while waiting:
         found = waiting.pop()

@@ -200,7 +200,7 @@ def _read(lake: Lake, pipeline: Pipeline) -> Ledger:
     booked = add_up(count for batch in batches for count in batch.counts)
     erased = [one for batch in batches for one in batch.erased]
     fates = Counter(
-        silver=tables["silver"].rows,
+        silver=tables["silver"].total.rows,
         duplicate=booked["duplicate"] - erased_rows(erased, "duplicate"),
         quarantined=sides["quarantined"],
         late=sides["late"],
@@ -224,7 +224,7 @@ def _read(lake: Lake, pipeline: Pipeline) -> Ledger:
         pipeline=name,
         records=sum(int(commit.note.get("records", 0)) for commit in taken),
         source=_source_counts(taken, pipeline),
-        bronze=tables["bronze"].rows,
+        bronze=tables["bronze"].total.rows,
         erased=sum(one.rows for one in arrivals_in(taken)),
         fates=fates,
         stages=quarantined_by(lake, name, "stage"),
@@ -255,8 +255,7 @@ def _gold_counts(lake: Lake, pipeline: Pipeline) -> dict[str, GoldCounts]:
         table = lake.gold(gold.name)
         # Only count(*) measures count each event once.
         names = [m.name for m in gold.measures if m.aggregate == "count" and m.expression == "*"]
-        counts_once = isinstance(gold.window, TumblingWindow | GlobalWindow) and names
-        if counts_once and table.exists:
+        if isinstance(gold.window, TumblingWindow | GlobalWindow) and names and table.exists:
             expected = sum(int(commit.note.get("eligible", 0)) for commit in history(lake, table))
             counted = ask(lake, f'SELECT sum("{names[0]}") FROM {table.name}').rows[0][0]
             merged[gold.name] = GoldCounts(expected, int(counted or 0))

@@ -339,7 +339,7 @@ def _old_files(run: Run) -> Iterator[Remains]:
 
 def _files_left(run: Run, table: Table) -> int | None:
     """Count a table's data files that its newest version does not use; None in a catalog."""
-    if table.store.folder is None:
+    if run.lake.catalog is not None:
         return None
     stored = load(run.spark, table)
     active = {uri.rsplit("/", 1)[-1] for uri in stored.inputFiles()}

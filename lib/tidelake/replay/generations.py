@@ -123,7 +123,7 @@ def begin(
     inputs = inputs_of(lake, run.pipeline) if hop == "gold" else lake.silver_inputs(name)
     offsets = [
         # The first commit, which holds the table id, may have been removed from the log.
-        delta_offset(table.store.id or detail(run.spark, table)["id"], until.get(key, BEGINNING))
+        delta_offset(table.id or detail(run.spark, table)["id"], until.get(key, BEGINNING))
         for key, table in inputs.items()
     ]
     _prepare_checkpoint(run, hop, generation, batch, offsets)

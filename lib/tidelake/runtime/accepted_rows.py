@@ -191,7 +191,7 @@ class FilesInScope:
             load(spark, self.table).where(F.col("ingested_at").isNull()).inputFiles()
 
     def _is_direct(self) -> bool:
-        return reads_local_paths() and self.table.store.reads_files_directly
+        return reads_local_paths() and self.table.reads_files_directly
 
     def rows(self, spark: SparkSession, scope: DedupScope) -> DataFrame:
         """Read at least the rows in scope, as of the newest commit."""

@@ -31,7 +31,7 @@ from tidelake.bronze import (
 from tidelake.config import DeltaSource, FilesSource, KafkaSource
 from tidelake.delta.append import append, ensure_table
 from tidelake.delta.log import Commit, commits, last_commit
-from tidelake.delta.store import FolderStore
+from tidelake.delta.store import FolderTable
 from tidelake.delta.tables import Table
 from tidelake.errors import LostError, SourceError, TidelakeError
 from tidelake.fingerprints import Fingerprint, bronze_marks, combined, contents, fingerprint
@@ -141,7 +141,7 @@ class BronzeHop(HopQuery):
         if isinstance(source, KafkaSource):
             refuse_unreachable(source.bootstrap)
             self._refuse_lost(source)
-        if isinstance(source, DeltaSource) and not FolderStore(folder(source.path)).exists:
+        if isinstance(source, DeltaSource) and not FolderTable("", folder(source.path)).exists:
             raise SourceError(f"the source {source.path} is not a Delta table.")
         spark = self.run.spark
         requeue = self.run.lake.requeue(self.run.pipeline.name)

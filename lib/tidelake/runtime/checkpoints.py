@@ -189,7 +189,7 @@ class CheckpointGuard:
             raise self.fence.refusal(f"offsets/{batch} of its checkpoint lacks an input")
         until = dict(zip(self.inputs, ends, strict=True))
         for key, table in self.inputs.items():
-            if table.store.takes_whole_commits and until[key][1] >= 0:
+            if table.takes_whole_commits and until[key][1] >= 0:
                 raise self.fence.refusal(
                     f"its checkpoint ends batch {batch} inside a commit of {table.name}"
                 )
@@ -234,7 +234,7 @@ class CheckpointGuard:
             return f"offsets/{closed.batch} of its checkpoint lacks an input"
         for (key, table), line in zip(self.inputs.items(), lines, strict=True):
             known = None if line == _NO_DATA else json.loads(line)["reservoirId"]
-            if known and table.store.id not in (None, known):
+            if known and table.id not in (None, known):
                 return f"{table.name} was recreated: it is not the table that was read"
             position = _position(line)
             if committed[key] != position:

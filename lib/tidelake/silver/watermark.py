@@ -7,8 +7,8 @@ It is committed with each batch, so a retry uses the same watermark as the first
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -18,8 +18,7 @@ from tidelake.config import Source
 ONLY_PARTITION = "0"
 
 
-@dataclass(frozen=True)
-class PartitionProgress:
+class PartitionProgress(NamedTuple):
     """Progress of one source partition.
 
     Attributes:
