@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import islice
-from typing import Any
+from itertools import islice, takewhile
+from typing import Any, NamedTuple
 
 from pyspark.sql import functions as F
 
@@ -59,7 +58,7 @@ def copy_books(run: Run, hops: Sequence[Hop]) -> None:
     notes = [commit.note["copied"] for commit in islice(commits(books), _NOTES)]
     fresh: list[dict[str, Any]] = []
     copied: dict[str, int] = {}
-    for table in [table for hop in hops for table in of_hop[hop] if table.exists]:
+    for table in (table for hop in hops for table in of_hop[hop]):
         newest = max((int(note.get(table.name, -1)) for note in notes), default=-1)
         new = [commit for commit in commits(table) if commit.version > newest]
         if new:
@@ -68,8 +67,8 @@ def copy_books(run: Run, hops: Sequence[Hop]) -> None:
     if not fresh:
         return
     stamp = {"pipeline": name, "hop": "books", "generation": FIRST_GENERATION}
-    made = {**stamp, "batch": CREATION, "copied": {}}
-    ensure_table(run.spark, books, from_ddl(run.spark, _BOOKS_DDL), made)
+    created = {**stamp, "batch": CREATION, "copied": {}}
+    ensure_table(run.spark, books, from_ddl(run.spark, _BOOKS_DDL), created)
     last = last_commit(books)
     # Repeated in each commit, so that idle tables outlast the cleanup of this table's log.
     known = last.note["copied"] if last else {}
@@ -118,8 +117,7 @@ def _row(table: Table, commit: Commit) -> dict[str, Any]:
 _EPOCHS_DDL = ", ".join(f"{name} {kind}" for name, kind in EPOCHS_COLUMNS.items())
 
 
-@dataclass(frozen=True)
-class Boundary:
+class Boundary(NamedTuple):
     """Consistent table versions of a pipeline, with gold's batch and silver's watermark (UTC)."""
 
     generation: str
@@ -187,15 +185,10 @@ def close_epoch(run: Run) -> None:
 
 
 def find_boundary(lake: Lake, pipeline: str, closing: Sequence[Table]) -> Boundary | None:
-    """Find a pipeline's boundary at the newest batch that all gold tables hold.
+    """Find a pipeline's boundary at the newest batch that all gold tables, ``closing``, hold.
 
     None if the batch's position is inside a commit, or gold has not run. Safe during writes: each
     log is read up to a fixed version.
-
-    Args:
-        lake: The tables.
-        pipeline: The pipeline's name.
-        closing: Its gold tables.
     """
     newest = {table: newest_version(table) for table in closing}
     heads = [last_commit(table, up_to=version) for table, version in newest.items()]
@@ -232,9 +225,7 @@ def find_boundary(lake: Lake, pipeline: str, closing: Sequence[Table]) -> Bounda
 
 def _before(table: Table, version: int, holds: Callable[[Commit], bool]) -> int:
     """Return the newest version, at most ``version``, whose commit satisfies ``holds``."""
-    for commit in commits(table, up_to=version):
-        if holds(commit):
-            break
+    for commit in takewhile(lambda commit: not holds(commit), commits(table, up_to=version)):
         version = commit.version - 1
     return version
 

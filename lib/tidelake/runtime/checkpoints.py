@@ -63,13 +63,9 @@ class Fence:
         batch: int,
         until: Mapping[str, Position] | None = None,
     ) -> Commit | None:
-        """Return the table's last commit if ``batch`` comes next; None if it holds the batch.
+        """Return the table's ``last`` commit if ``batch`` comes next; None if it holds the batch.
 
-        Args:
-            table: The table to write.
-            last: Its newest commit of a batch.
-            batch: The number of the batch.
-            until: The end of the batch in each of its inputs; None if no input is a table.
+        ``until`` is the end of the batch in each of its inputs; None if no input is a table.
 
         Raises:
             GenerationError: The table is at another batch (another writer, or an old copy), or it
@@ -91,18 +87,15 @@ class Fence:
 
     def refusal(self, what: str) -> GenerationError:
         """Build the error for a mismatch, with the command that repairs it."""
-        command = f"tidelake repair {self.pipeline} --hop {self.hop}"
-        return GenerationError(what, f"Repair it with: {command}")
+        remedy = f"Repair it with: tidelake repair {self.pipeline} --hop {self.hop}"
+        return GenerationError(what, remedy)
 
 
 def open_generation(pipeline: str, hop: Hop, tables: Sequence[Table], checkpoints: Folder) -> Fence:
     """Return the fence of a hop's current generation, after checking its checkpoint.
 
-    Args:
-        pipeline: The pipeline's name.
-        hop: The hop.
-        tables: The tables whose commits close a batch; none need exist yet.
-        checkpoints: The folder with one checkpoint per generation.
+    ``tables`` are those whose commits close a batch, of which none need exist yet; ``checkpoints``
+    is the folder with one checkpoint per generation.
 
     Raises:
         GenerationError: The checkpoint is missing, older or of another history.
@@ -122,23 +115,22 @@ def open_generation(pipeline: str, hop: Hop, tables: Sequence[Table], checkpoint
         batch = CREATION if commit is None else commit.batch
         if batch in (committed, planned):
             continue
-        if not checkpoint.exists():
-            raise fence.refusal(f"{name} holds batch {batch}, but its checkpoint is gone")
-        if batch == CREATION and newest > CREATION:
-            raise fence.refusal(f"{name} is new, but other tables already hold batches")
-        raise fence.refusal(
-            f"{name} is at batch {batch}, its checkpoint at {committed}: "
-            "one of them is an older copy"
+        problem = (
+            f"is at batch {batch}, its checkpoint at {committed}: one of them is an older copy"
         )
+        if not checkpoint.exists():
+            problem = f"holds batch {batch}, but its checkpoint is gone"
+        elif batch == CREATION and newest > CREATION:
+            problem = "is new, but other tables already hold batches"
+        raise fence.refusal(f"{name} {problem}")
     return fence
 
 
 @dataclass(frozen=True)
 class CheckpointGuard:
-    """Compares a hop's checkpoint with the tables that it writes and the tables that it reads.
+    """Compares a hop's checkpoint with the tables that close its batches, and with its inputs.
 
-    ``closing`` are the tables whose commits close a batch, ``inputs`` those that it reads, in the
-    order of the stream's sources.
+    ``inputs`` are the tables that the hop reads, in the order of the stream's sources.
     """
 
     fence: Fence
@@ -160,11 +152,10 @@ class CheckpointGuard:
 
         Without this check, a mere compaction of an input would close an empty batch in every table.
         """
-        notes = [last_commit(table) for table in self.closing]
-        reached = positions(notes[0])
-        if not self.inputs or any(positions(note) != reached for note in notes):
+        reached, *others = (positions(last_commit(table)) for table in self.closing)
+        if not self.inputs or any(other != reached for other in others):
             return False
-        if not set(reached) >= set(self.inputs):
+        if not reached.keys() >= self.inputs.keys():
             return False
         for key, table in self.inputs.items():
             last = last_commit(table)
@@ -176,18 +167,15 @@ class CheckpointGuard:
     def planned(self, batch: int, reached: Mapping[str, Position]) -> dict[str, Position]:
         """Return the planned end of a batch in each input, from Spark's offset log.
 
-        Args:
-            batch: The number of the batch.
-            reached: The end of the last committed batch in each input; empty before the first.
+        ``reached`` is the end of the last committed batch in each input; empty before the first.
 
         Raises:
             GenerationError: The end is before the last committed batch or after the input's newest
                 commit: rows would be read twice or never.
         """
-        ends = planned_positions(self.checkpoint, batch, len(self.inputs))
-        if len(ends) != len(self.inputs):
+        until = self._ends(batch)
+        if len(until) != len(self.inputs):
             raise self.fence.refusal(f"offsets/{batch} of its checkpoint lacks an input")
-        until = dict(zip(self.inputs, ends, strict=True))
         for key, table in self.inputs.items():
             if table.store.takes_whole_commits and until[key][1] >= 0:
                 raise self.fence.refusal(
@@ -201,6 +189,10 @@ class CheckpointGuard:
                     "which is before the last committed batch or after the newest version"
                 )
         return until
+
+    def _ends(self, batch: int) -> dict[str, Position]:
+        ends = planned_positions(self.checkpoint, batch, len(self.inputs))
+        return dict(zip(self.inputs, ends, strict=False))
 
     def sizes(
         self, reached: Mapping[str, Position], until: Mapping[str, Position]
@@ -218,11 +210,12 @@ class CheckpointGuard:
         """
         if not self.inputs:
             return None
-        was = positions(before)
-        ends = planned_positions(self.checkpoint, batch, len(self.inputs))
-        inputs = list(zip(self.inputs.items(), ends, strict=True))
-        sizes = [bytes_between(table, was.get(key, BEGINNING), end) for (key, table), end in inputs]
-        return max(sizes), max(bytes_between(table, end) for (_, table), end in inputs)
+        was, ends = positions(before), self._ends(batch)
+        read = [
+            bytes_between(table, was.get(key, BEGINNING), ends[key])
+            for key, table in self.inputs.items()
+        ]
+        return max(read), max(bytes_between(self.inputs[key], end) for key, end in ends.items())
 
     def offset_mismatch(self, closed: Commit) -> str:
         """Describe how the checkpoint differs from a table's newest commit, or return ""."""
@@ -296,14 +289,12 @@ def unreadable(checkpoint: Folder, closed: int) -> str:
     from the batch before ``closed``, the last one in the hop's table.
     """
     wanted = [checkpoint / "metadata"]
-    for log in ("offsets", "commits"):
-        last = _newest(checkpoint / log)
-        first = min(max(closed - 1, 0), last)
-        wanted += [checkpoint / log / str(n) for n in range(first, last + 1) if n >= 0]
-    wanted.append(checkpoint / "offsets" / str(closed))
-    for file in wanted:
-        problem = _corruption(file)
-        if problem:
+    for log in (checkpoint / "offsets", checkpoint / "commits"):
+        last = _newest(log)
+        wanted += [log / str(n) for n in range(max(min(closed - 1, last), 0), last + 1)]
+    for file in (*wanted, checkpoint / "offsets" / str(closed)):
+        if not (file.exists() and _is_readable(file)):
+            problem = "cannot be read" if file.exists() else "is missing"
             return f"{file.parent.name}/{file.name} of its checkpoint {problem}"
     return ""
 
@@ -314,20 +305,19 @@ def _newest(folder: Folder) -> int:
     return max(numbers, default=CREATION)
 
 
-def _corruption(file: Folder) -> str:
-    """Return what is wrong with a checkpoint file: JSON lines, in a log after a version line."""
-    if not file.exists():
-        return "is missing"
+def _is_readable(file: Folder) -> bool:
+    """Return whether a checkpoint file consists of JSON lines, in a log after a version line."""
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
-        is_log = file.name != "metadata"
-        objects = lines[1:] if is_log else lines
-        whole = bool(objects) and (not is_log or lines[0] == _VERSION)
-        # Later lines have the format of each source: an object, or a number.
-        first, *_ = [json.loads(line) for line in objects if line != _NO_DATA] or [None]
+        if file.name != "metadata":
+            version, *lines = lines or [""]
+            if version != _VERSION:
+                return False
+        objects = [json.loads(line) for line in lines if line != _NO_DATA]
     except ValueError:
-        return "cannot be read"
-    return "" if whole and isinstance(first, dict) else "cannot be read"
+        return False
+    # Later lines have the format of each source: an object, or a number.
+    return bool(objects) and isinstance(objects[0], dict)
 
 
 def prepare(
@@ -336,10 +326,11 @@ def prepare(
     """Write a checkpoint from which a query resumes after a given batch.
 
     The metadata is written last, since a checkpoint without it is refused. No table names the
-    generation until the checkpoint is complete, so an interrupted repair has no effect.
+    generation until the checkpoint is complete, so an interrupted repair has no effect; its remains
+    are replaced.
 
     Args:
-        folder: The generation's checkpoint; remains of an interrupted repair are replaced.
+        folder: The generation's checkpoint.
         batch: The last closed batch, at least 1; -1 leaves the checkpoint to the query.
         offsets: One line per source, in the stream's order.
         files: Entries of the source log, for a file source.
@@ -353,12 +344,13 @@ def prepare(
     # At its start a query requests the last batch from its sources again, from the end of the one
     # before. Both get the same end, so that no row is read again, and both get a commit, so that
     # the query treats them as done.
-    written = {
-        **{f"offsets/{number}": [_VERSION, state, *offsets] for number in (batch - 1, batch)},
-        **{f"commits/{number}": [_VERSION, done] for number in (batch - 1, batch)},
-        **({"sources/0/0": [_VERSION, *files]} if files else {}),
-        "metadata": [json.dumps({"id": str(uuid.uuid4())})],
-    }
+    written: dict[str, list[str]] = {}
+    for number in (batch - 1, batch):
+        written[f"offsets/{number}"] = [_VERSION, state, *offsets]
+        written[f"commits/{number}"] = [_VERSION, done]
+    if files:
+        written["sources/0/0"] = [_VERSION, *files]
+    written["metadata"] = [json.dumps({"id": str(uuid.uuid4())})]
     for name, lines in written.items():
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -367,16 +359,8 @@ def prepare(
 
 def delta_offset(table_id: str, position: Position) -> str:
     """Format a position in a Delta table as an offset of Delta's streaming source."""
-    version, index = position
-    return json.dumps(
-        {
-            "sourceVersion": 1,
-            "reservoirId": table_id,
-            "reservoirVersion": version,
-            "index": index,
-            "isStartingVersion": False,
-        }
-    )
+    offset = {"sourceVersion": 1, "reservoirId": table_id, "reservoirVersion": position[0]}
+    return json.dumps({**offset, "index": position[1], "isStartingVersion": False})
 
 
 def file_entry(uri: str, file: LandedFile) -> str:

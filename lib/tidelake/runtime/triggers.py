@@ -45,18 +45,14 @@ def parse_trigger(text: str) -> Trigger:
     """Parse ``available-now``, ``continuous`` or an interval such as ``10 seconds``."""
     if text == AVAILABLE_NOW:
         return Trigger(ends=True, options={"availableNow": True})
-    if text == CONTINUOUS:
-        options = {"processingTime": "0 seconds"}
-        return Trigger(ends=False, options=options, seconds=_LONGEST_SECONDS)
-    if _INTERVAL.fullmatch(text):
-        seconds = parse_duration(text).total_seconds()
-        # An interval of 0 means continuous.
-        options = {"processingTime": text}
-        return Trigger(ends=False, options=options, seconds=seconds or _LONGEST_SECONDS)
-    raise UsageError(
-        f"{text!r} is not a trigger: write available-now, continuous or an interval like "
-        "'10 seconds'."
-    )
+    interval = "0 seconds" if text == CONTINUOUS else text
+    if not _INTERVAL.fullmatch(interval):
+        raise UsageError(
+            f"{text!r} is not a trigger: write available-now, continuous or an interval like "
+            "'10 seconds'."
+        )
+    seconds = parse_duration(interval).total_seconds() or _LONGEST_SECONDS
+    return Trigger(ends=False, options={"processingTime": interval}, seconds=seconds)
 
 
 # Consecutive batches that must agree before the limit changes: a single slow batch may be due to a
