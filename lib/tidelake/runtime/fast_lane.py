@@ -7,15 +7,11 @@ key's features.
 from __future__ import annotations
 
 import inspect
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
@@ -31,7 +27,7 @@ from tidelake.delta.log import last_commit
 from tidelake.delta.notes import SilverNote, positions
 from tidelake.delta.positions import BEGINNING
 from tidelake.delta.tables import Table
-from tidelake.errors import NotBuiltError, TidelakeError, UsageError
+from tidelake.errors import NotBuiltError, UsageError
 from tidelake.folders import Folder, remove_tree
 from tidelake.gold.detections import EVIDENCE, RULE, known, to_fast_alerts
 from tidelake.gold.kinds import OWN
@@ -50,8 +46,8 @@ VERDICTS = ("confirmed", "retracted", "open", "missed")
 _EVENT, _SENT, _ALERTED = "alerted_event", "sent_at", "alerted_at"
 _FEATURES = "known"
 _POLL_SECONDS = 1
-# Maximum delay between the starts of two streams: longer than planning a batch takes.
-_MAX_DELAY = timedelta(seconds=30)
+# Maximum seconds between the starts of two streams: longer than planning a batch takes.
+_MAX_DELAY = 30.0
 
 
 @dataclass(frozen=True)
@@ -82,12 +78,11 @@ class Lane:
         self._refuse()
         try:
             self._copy_features()
-            with self._fresh_features():
-                self._run_streams()
+            self._run_streams()
         except FOREIGN as error:
             if self.run.stop.is_set():
                 raise KeyboardInterrupt from None
-            raise self._named(error) from error
+            raise named(error, f"{self.run.pipeline.name}, fast lane,") from error
         finally:
             # The next run writes its own copy, and no data of a key is left behind.
             remove_tree(self.folder / _FEATURES)
@@ -112,28 +107,15 @@ class Lane:
         writer = rows.coalesce(1).write.format("delta").mode("overwrite")
         writer.save(str(self.folder / _FEATURES))
 
-    @contextmanager
-    def _fresh_features(self) -> Iterator[None]:
-        """Copy the features at an interval in a thread; a failure keeps the old copy."""
-        ended, seconds = threading.Event(), self.fast.refresh.total_seconds() / 2
-
-        def work() -> None:
-            while not ended.wait(seconds):
-                try:
-                    self._copy_features()
-                except FOREIGN as error:
-                    if not ended.is_set():
-                        self.run.progress.say(
-                            f"refreshing the features failed, the old copy stays: {kind_of(error)}"
-                        )
-
-        thread = threading.Thread(target=work, daemon=True, name="features")
-        thread.start()
+    def _refresh_features(self) -> None:
+        """Overwrite the copy while streams run; a failure keeps the old one."""
         try:
-            yield
-        finally:
-            ended.set()
-            thread.join(timeout=seconds)
+            self._copy_features()
+        except FOREIGN as error:
+            if not self.run.stop.is_set():
+                self.run.progress.say(
+                    f"refreshing the features failed, the old copy stays: {kind_of(error)}"
+                )
 
     def _refuse(self) -> None:
         pipeline, features = self.run.pipeline, self.detection.features
@@ -211,7 +193,7 @@ class Lane:
         return rows.writeStream.format("text").option("path", str(self.folder / "alerts"))
 
     def _run_streams(self) -> None:
-        """Start the streams, staggered, then report their batches until asked to stop.
+        """Start the streams, staggered; report their batches and refresh the features until asked.
 
         A stream pauses between two batches, while it plans the next one. So two streams run, whose
         batches start at different times.
@@ -223,20 +205,22 @@ class Lane:
         if why_not:
             say(f"{why_not}: short micro-batches instead")
         streams = 1 if why_not else self.fast.streams
-        delay = min(self.fast.refresh / 2, _MAX_DELAY).total_seconds()
+        interval = self.fast.refresh.total_seconds() / 2
+        delay = min(interval, _MAX_DELAY)
         queries, reported = [self._start_stream(0)], [-1] * streams
-        due = time.monotonic() + delay
+        began = refreshed = time.monotonic()
         say(f"Fast lane of {self.detection.name}: alerts go to {target}")
         try:
             while not self.run.stop.is_set():
-                if len(queries) < streams and time.monotonic() >= due:
+                if len(queries) < streams and time.monotonic() - began >= delay:
                     queries.append(self._start_stream(len(queries)))
                 for number, query in enumerate(queries):
                     query.awaitTermination(_POLL_SECONDS)
                     reported[number] = self._report(query, reported[number])
+                if time.monotonic() - refreshed >= interval:
+                    self._refresh_features()
+                    refreshed = time.monotonic()
             raise KeyboardInterrupt
-        except StreamingQueryException as error:
-            raise self._named(error) from error
         finally:
             for query in queries:
                 query.stop()
@@ -253,9 +237,6 @@ class Lane:
                 f"planned in {planning:.1f} s"
             )
         return int(progress["batchId"])
-
-    def _named(self, error: Exception) -> TidelakeError:
-        return named(error, f"{self.run.pipeline.name}, fast lane,")
 
 
 class Reconciled(NamedTuple):

@@ -1,12 +1,9 @@
 """Derive each table's schema from the definition, by letting Spark analyse it on empty frames.
 
-Silver and its side tables are created with these schemas or evolved to them. Dimension lookups and
-the Avro schemas that Spark can read are part of a definition's schema.
-
-Writer schemas are read from a table, or fetched from the registry. The registry's answers change
-over time, but a row's fate must not: answers are stored before any row is decided by them. An
-accepted schema stays accepted. A refusal holds for the rows that had arrived by then; for later
-rows the registry is asked again.
+Silver and its side tables are created with these schemas or evolved to them. Avro's writer schemas
+come from a table, or from the registry, whose answers change over time, but a row's fate must not:
+answers are stored before any row is decided by them. An accepted schema stays accepted; a refusal
+holds for the rows that had arrived by then, and for later rows the registry is asked again.
 """
 
 from __future__ import annotations
