@@ -12,7 +12,6 @@ import re
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, linear_regression
 from typing import Any
 
 from tidelake.config import parse_duration
@@ -140,7 +139,7 @@ class Pace:
         if self.limit == before or self.limit is None:
             return ""
         was = "no limit" if before is None else f"{before:,}"
-        seconds = fmean(load.seconds for load in list(self._recent)[-PATIENCE:])
+        seconds = sum(load.seconds for load in list(self._recent)[-PATIENCE:]) / PATIENCE
         return (
             f"limit {was} -> {self.limit:,} {self.unit} a batch: the last {PATIENCE} took "
             f"{seconds:.1f} s each, the interval is {self.target:g} s, backlog {load.waiting:,}"
@@ -202,11 +201,13 @@ def _costs(batches: Sequence[Load]) -> tuple[float, float]:
     If the fixed cost is underestimated, the limit is lowered once too often, and the batches under
     that limit then correct the estimate.
     """
-    sizes, seconds = [batch.size for batch in batches], [batch.seconds for batch in batches]
-    mean, middle = fmean(sizes), fmean(seconds)
+    sizes = [batch.size for batch in batches]
+    mean = sum(sizes) / len(sizes)
+    middle = sum(batch.seconds for batch in batches) / len(batches)
     if max(sizes) < _SPREAD * max(min(sizes), 1):
         return 0.0, middle / mean
-    slope = linear_regression(sizes, seconds).slope
+    spread = sum((size - mean) ** 2 for size in sizes)
+    together = sum((batch.size - mean) * (batch.seconds - middle) for batch in batches)
     # The cost per row is positive, and at most the mean cost per row.
-    each = min(max(slope, _LEAST * middle / mean), middle / mean)
+    each = min(max(together / spread, _LEAST * middle / mean), middle / mean)
     return middle - each * mean, each
