@@ -54,12 +54,8 @@ _INDIRECT = {
 class AcceptedRows:
     """The accepted rows: silver and late as of the last closed batch.
 
-    Attributes:
-        batch: Late rows of this batch and later ones are ignored: an interrupted attempt at the
-            same batch wrote them.
-        known: Condition for the rows that count as accepted; None: all.
-        nothing_accepted: Whether no row was accepted before.
-        files: The tables' files, cached across batches; empty: Delta finds them.
+    Late rows of ``batch`` and later ones are ignored: an interrupted attempt at it wrote them. Only
+    ``known`` rows count, if given. Without cached ``files`` Delta finds those to read.
     """
 
     spark: SparkSession

@@ -43,10 +43,7 @@ _BOOKS_DDL = ", ".join(f"{name} {kind}" for name, kind in BOOKS_COLUMNS.items())
 
 
 def copy_books(run: Run, hops: Sequence[Hop]) -> None:
-    """Copy the metadata of the hops' commits since the last copy.
-
-    This process must hold the locks of the hops, so that no commit is copied twice.
-    """
+    """Copy the metadata of the hops' commits since the last copy, under the locks of the hops."""
     lake, name, books = run.lake, run.pipeline.name, run.lake.books()
     of_silver = (lake.requeue, lake.quarantine, lake.discarded, lake.late, lake.silver)
     of_hop: dict[Hop, list[Table]] = {
@@ -127,10 +124,7 @@ class Boundary(NamedTuple):
 
 
 def close_epoch(run: Run) -> None:
-    """Close an epoch if the tables are at a new boundary.
-
-    Reads only the logs; Spark is used only to write.
-    """
+    """Close an epoch if the tables are at a new boundary; only the writes need Spark."""
     lake, name = run.lake, run.pipeline.name
     epochs = lake.epochs()
     # Hops may run in separate processes, each of which closes epochs.
@@ -147,8 +141,7 @@ def close_epoch(run: Run) -> None:
         made = {**stamp, "batch": CREATION, "last": {}}
         ensure_table(run.spark, epochs, from_ddl(run.spark, _EPOCHS_DDL), made, freedom="columns")
         # ``closed_at`` must increase, even if the clock went back.
-        then = from_json(last.note.get("closed_at")) if last else None
-        moment = datetime.now(UTC)
+        moment, then = datetime.now(UTC), from_json(last.note.get("closed_at")) if last else None
         if then is not None:
             moment = max(moment, then + timedelta(microseconds=1))
         closed_at, number = moment.isoformat(), before["epoch"] + 1

@@ -320,9 +320,6 @@ def with_positions(rows: DataFrame) -> DataFrame:
     found = counted.groupBy("source", BLOCK).agg(*counts, *bronze.last_row()).collect()
     moved = shifts([Block(name, at, first, last, n) for name, at, first, n, last, _ in found])
     counted = bronze.refuse_more(counted, [(last, length) for *_, last, length in found])
-    if len(moved) < 2:
-        shift = F.lit(moved[0][2] if moved else 0)
-        return counted.withColumn("_position", (F.col(NUMBER) + shift).cast("string"))
     records = [{"source": source, BLOCK: start, "_shift": by} for source, start, by in moved]
     ddl = f"source string, {BLOCK} bigint, _shift bigint"
     found_shifts = F.broadcast(from_records(rows.sparkSession, records, ddl))
@@ -334,8 +331,7 @@ def with_positions(rows: DataFrame) -> DataFrame:
 def shifts(blocks: Sequence[Block]) -> list[tuple[str, int, int]]:
     """Return each block's file, first byte and offset from row number to index in the file.
 
-    Raises:
-        TidelakeError: Several tasks read one block.
+    A block that several tasks read is refused.
     """
     before: dict[str, int] = defaultdict(int)
     found = []

@@ -65,11 +65,8 @@ class Fence:
     ) -> Commit | None:
         """Return the table's ``last`` commit if ``batch`` comes next; None if it holds the batch.
 
-        ``until`` is the end of the batch in each of its inputs; None if no input is a table.
-
-        Raises:
-            GenerationError: The table is at another batch (another writer, or an old copy), or it
-                holds the batch with other rows.
+        ``until`` is the end of the batch in each input; None if no input is a table. A table that
+        is at another batch (another writer, or an old copy) or holds other rows is refused.
         """
         if last is None:
             raise self.refusal(f"{table.name} has lost its commit metadata")
@@ -92,13 +89,10 @@ class Fence:
 
 
 def open_generation(pipeline: str, hop: Hop, tables: Sequence[Table], checkpoints: Folder) -> Fence:
-    """Return the fence of a hop's current generation, after checking its checkpoint.
+    """Return the fence of a hop's current generation, unless its checkpoint has another history.
 
     ``tables`` are those whose commits close a batch, of which none need exist yet; ``checkpoints``
     is the folder with one checkpoint per generation.
-
-    Raises:
-        GenerationError: The checkpoint is missing, older or of another history.
     """
     last = {table.name: last_commit(table) for table in tables}
     notes = [commit for commit in last.values() if commit is not None]
@@ -167,11 +161,8 @@ class CheckpointGuard:
     def planned(self, batch: int, reached: Mapping[str, Position]) -> dict[str, Position]:
         """Return the planned end of a batch in each input, from Spark's offset log.
 
-        ``reached`` is the end of the last committed batch in each input; empty before the first.
-
-        Raises:
-            GenerationError: The end is before the last committed batch or after the input's newest
-                commit: rows would be read twice or never.
+        An end before ``reached``, the end of the last committed batch, or after the input's newest
+        commit is refused: rows would be read twice or never.
         """
         until = self._ends(batch)
         if len(until) != len(self.inputs):
@@ -323,17 +314,12 @@ def _is_readable(file: Folder) -> bool:
 def prepare(
     folder: Folder, batch: int, offsets: Sequence[str], *, files: Sequence[str] = ()
 ) -> None:
-    """Write a checkpoint from which a query resumes after a given batch.
+    """Write a checkpoint from which a query resumes after a batch, which is at least 1.
 
-    The metadata is written last, since a checkpoint without it is refused. No table names the
-    generation until the checkpoint is complete, so an interrupted repair has no effect; its remains
-    are replaced.
-
-    Args:
-        folder: The generation's checkpoint.
-        batch: The last closed batch, at least 1; -1 leaves the checkpoint to the query.
-        offsets: One line per source, in the stream's order.
-        files: Entries of the source log, for a file source.
+    With batch -1 the checkpoint is left to the query. ``offsets`` has a line per source, ``files``
+    the entries of a file source's log. The metadata is written last, since a checkpoint without it
+    is refused. No table names the generation until the checkpoint is complete, so an interrupted
+    repair has no effect; its remains are replaced.
     """
     remove_tree(folder)
     folder.mkdir(parents=True)

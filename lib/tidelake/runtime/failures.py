@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
 
-from tidelake.delta.tables import Hop
 from tidelake.errors import (
     LostError,
     MachineError,
@@ -124,13 +123,3 @@ def error_text(error: BaseException) -> str:
     """Return the text of an error and of the errors that caused it."""
     cause = f"\n{error_text(error.__cause__)}" if error.__cause__ else ""
     return f"{stack_trace(error)}{cause}"
-
-
-def vacuum_refusal(pipeline: str, hop: Hop) -> str:
-    """Return the message for a missing file of a hop's input table, with the remedy."""
-    start = " --from silver" if hop == "gold" else ""
-    return (
-        "a file of a table that it reads is gone: VACUUM ran with too short a retention. "
-        f"Rebuild the tables with: tidelake backfill run {pipeline}{start}, then: "
-        f"tidelake backfill promote {pipeline}"
-    )

@@ -69,12 +69,7 @@ class Lane:
         return self.run.lake.fast(self.detection.name)
 
     def go(self) -> None:
-        """Run until the user asks to stop.
-
-        Raises:
-            KeyboardInterrupt: The run was asked to stop.
-            TidelakeError: The lane cannot start, or failed.
-        """
+        """Run until the user asks to stop, which raises a KeyboardInterrupt."""
         self._refuse()
         try:
             self._copy_features()

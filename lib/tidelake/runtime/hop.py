@@ -35,7 +35,7 @@ from tidelake.errors import MachineError, TidelakeError
 from tidelake.folders import Folder
 from tidelake.instants import from_json
 from tidelake.runtime.checkpoints import CheckpointGuard, Fence, open_generation
-from tidelake.runtime.failures import FOREIGN, error_text, named, vacuum_refusal
+from tidelake.runtime.failures import FOREIGN, error_text, named
 from tidelake.runtime.progress import InputGrewError, LimitChangedError, Progress
 from tidelake.runtime.triggers import Load, Pace
 from tidelake.silver.plan import SilverPlan
@@ -91,10 +91,8 @@ class HopQuery(ABC):
         """Open the current generation and, if it ``creates``, missing tables.
 
         With the ``fence`` of a hop that another process opened, nothing is checked or created.
-
-        Raises:
-            GenerationError: The tables and the checkpoint do not match.
-            SchemaChangedError: The definition does not fit the stored tables.
+        Otherwise a GenerationError says that tables and checkpoint do not match, and a
+        SchemaChangedError that the definition does not fit the stored tables.
         """
         self.run = run
         name, closing = run.pipeline.name, self.closing_tables()
@@ -239,13 +237,9 @@ class HopQuery(ABC):
             self._ran_batch = True
 
     def check(self, query: StreamingQuery) -> None:
-        """Raise the error that ended the query, if any.
+        """Raise what ended the query, if anything: a TidelakeError, or a request to stop.
 
-        Raises:
-            KeyboardInterrupt: The run was asked to stop.
-            InputGrewError: The input has new columns; restart the hop.
-            LimitChangedError: The batch limit changed; restart the hop.
-            TidelakeError: Anything else that stopped the query.
+        After an InputGrewError or a LimitChangedError the hop must be restarted.
         """
         if self.run.stop.is_set():
             raise KeyboardInterrupt
@@ -280,8 +274,13 @@ class HopQuery(ABC):
         place, text = f"{self.run.pipeline.name}, hop {self.hop}", error_text(error)
         if "ChecksumException" in text and str(self.checkpoint) in text:
             return self.fence.refusal(f"{place}: a file of its checkpoint was altered")
-        gone = vacuum_refusal(self.run.pipeline.name, self.hop) if self.inputs else ""
-        return named(error, place, gone=gone)
+        start = " --from silver" if self.hop == "gold" else ""
+        gone = (
+            "a file of a table that it reads is gone: VACUUM ran with too short a retention. "
+            f"Rebuild the tables with: tidelake backfill run {self.run.pipeline.name}{start}, "
+            f"then: tidelake backfill promote {self.run.pipeline.name}"
+        )
+        return named(error, place, gone=gone if self.inputs else "")
 
     def finish(self, query: StreamingQuery) -> None:
         """Wait until a query terminates; stop it on an error or interrupt."""
@@ -328,22 +327,21 @@ def description(run: Run) -> Callable[[SparkSession], Run]:
     Session, printer and the request to stop stay in this process. The other process caches a
     catalog's histories for the following batches.
     """
+    made = partial(Run, pipeline=run.pipeline, environment=run.environment, replays=run.replays)
     lake, current = replace(run.lake, catalog=None), run.lake.catalog
     catalog = None if current is None else partial(Catalog, current.name, histories={})
-    return partial(_rebuild_run, run.pipeline, lake, catalog, run.environment, run.replays)
+    return partial(_rebuild_run, made, lake, catalog)
 
 
 def _rebuild_run(
-    pipeline: Pipeline,
+    made: Callable[..., Run],
     lake: Lake,
     catalog: Callable[..., Catalog] | None,
-    environment: Environment,
-    replays: bool,
     spark: SparkSession,
 ) -> Run:
     if catalog is not None:
         lake = replace(lake, catalog=catalog(session=lambda: spark))
-    return Run(spark, pipeline, lake, environment, Progress(lambda _: None), replays=replays)
+    return made(spark=spark, lake=lake, progress=Progress(lambda _: None))
 
 
 def _rebuild_hop(

@@ -44,11 +44,7 @@ class LandedFile:
 
 
 def list_files(source: str) -> dict[str, LandedFile]:
-    """List a source's files by path, without hidden ones.
-
-    Raises:
-        SourceError: The folder is missing, unreadable or empty.
-    """
+    """List a source's files by path, without hidden ones; a SourceError if there are none."""
     # Links are not resolved: Spark names files by the path that it was given.
     root = folder(source)
     found = _list_disk(root, source) if isinstance(root, Path) else _list_store(root)
@@ -143,12 +139,7 @@ def refuse_changed(
 
 
 def check_landing(source: str, taken: Mapping[str, LandedFile]) -> None:
-    """Compare the files of a source, a folder or prefix, with those that bronze ingested.
-
-    Raises:
-        SourceError: The source cannot be read or is empty.
-        SourceChangedError: A file changed.
-    """
+    """Compare a source's files with those that bronze ingested; see :func:`refuse_changed`."""
     refuse_changed(list_files(source), taken)
 
 

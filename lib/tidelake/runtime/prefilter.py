@@ -108,13 +108,10 @@ def prepare_state(spark: SparkSession) -> None:
 
 @dataclass(frozen=True)
 class PrefilteredBatch:
-    """A batch after the prefilter.
+    """Rows for exact deduplication: the operator's survivors, and rows that are no sure copies.
 
-    Attributes:
-        rows: Rows for exact deduplication: survivors, and dropped rows that are no sure copies.
-        copies: Counts of the sure copies, in the shape of a count by fate.
-        held_back: How many rows the operator dropped; None without a prefilter.
-        judged: Whether the rows come from :func:`tidelake.silver.classify.classify`.
+    ``copies`` counts the sure copies, in the shape of a count by fate; ``held_back`` all rows that
+    the operator dropped, None without a prefilter. ``judged`` rows are classified already.
     """
 
     rows: DataFrame

@@ -220,8 +220,7 @@ def lookups(lake: Lake, pipeline: Pipeline) -> list[Lookup]:
 def enriched(rows: DataFrame, plan: SilverPlan, pinned: Sequence[Lookup]) -> DataFrame:
     """Add the columns of every dimension to each row; all null for a dimension without a version.
 
-    ``rows`` come from :func:`tidelake.silver.route.decide`, ``pinned`` from :func:`lookups`; empty
-    ``pinned`` treats every dimension so.
+    ``pinned`` come from :func:`lookups`; without them all are null, in the types of the definition.
     """
     spark = rows.sparkSession
     for number, enrich in enumerate(plan.pipeline.enrich):
@@ -238,9 +237,9 @@ def enriched(rows: DataFrame, plan: SilverPlan, pinned: Sequence[Lookup]) -> Dat
 def _entry_type(plan: SilverPlan, dimension: str, spark: SparkSession) -> StructType:
     """Return the types of a dimension's columns, from its definition."""
     if dimension not in plan.entry_types:
-        of_dimension = SilverPlan(plan.pipeline.dimensions[dimension])
-        rows = of_dimension.judge(spark.createDataFrame([], REQUEUE_DDL))
-        selected = rows.schema[SELECTED].dataType
+        rows = spark.createDataFrame([], REQUEUE_DDL)
+        judged = SilverPlan(plan.pipeline.dimensions[dimension]).judge(rows)
+        selected = judged.schema[SELECTED].dataType
         assert isinstance(selected, StructType)
         plan.entry_types[dimension] = selected
     return plan.entry_types[dimension]
@@ -283,18 +282,20 @@ def schemas_for(
 ) -> WriterSchemas | None:
     """Return the writer schemas of rows, from the table or the registry; None without a registry.
 
-    Args:
-        run: The run, which gives the pipeline and its registry.
-        rows: Bronze's columns plus ``requeued_at``.
-        redecides: Whether the rows are decided regardless of their earlier fates: a schema that was
-            refused once and is accepted now applies to all of them.
-        keeps: Whether to store the registry's answers.
+    If a command ``redecides`` the rows, which have bronze's columns plus ``requeued_at``, a schema
+    that was refused once and is accepted now applies to all of them. Unless it ``keeps`` the
+    registry's answers, nothing is written.
     """
     registry = run.pipeline.registry
     known = stored_schemas(run, still_refused=F.lit(False) if redecides else None)
     if known is None or registry is None:
         return None
-    reached = _reached(rows)
+    number, arrived = (
+        payloads.schema_id().alias("id"),
+        F.unix_micros(payloads.arrival()).alias("at"),
+    )
+    found = rows.select(number, arrived).where(F.col("id").isNotNull()).groupBy("id").max("at")
+    reached = {int(key): int(last) for key, last in found.collect()}
     through = {
         refusal.schema_id: refusal.through
         for refusal in sorted(known.refusals, key=lambda refusal: refusal.through)
@@ -318,15 +319,6 @@ def _with_answers(known: WriterSchemas, answers: Iterable[_Answer]) -> WriterSch
         elif refusal is not None and through is not None:
             refusals.append(payloads.Refusal(key, refusal, through))
     return replace(known, accepted=accepted, refusals=tuple(refusals))
-
-
-def _reached(rows: DataFrame) -> dict[int, int]:
-    """Return the rows' schema ids, each with its last arrival (epoch microseconds)."""
-    named = rows.select(
-        payloads.schema_id().alias("id"), F.unix_micros(payloads.arrival()).alias("at")
-    )
-    found = named.where(F.col("id").isNotNull()).groupBy("id").agg(F.max("at").alias("at"))
-    return {int(row["id"]): int(row["at"]) for row in found.collect()}
 
 
 def _answers(

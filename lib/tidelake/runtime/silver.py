@@ -183,13 +183,8 @@ def decide_fates(
 ) -> Decision:
     """Deduplicate classified rows and decide the fate of each.
 
-    Args:
-        judged: From :func:`tidelake.silver.classify.classify`; must be enriched if ``counts``.
-        plan: The definition's silver plan.
-        accepted: Previously accepted rows, to find duplicates.
-        watermark: Before these rows (UTC); None before the first batch.
-        frames: Keeps the frames that are read more than once.
-        counts: Whether to count the rows.
+    ``watermark`` is the one before these rows (UTC), None before the first batch. Rows that are
+    counted, with ``counts``, must be enriched.
     """
     kept = frames.checkpoint_batch(judged)
     began = time.monotonic()
@@ -228,10 +223,8 @@ class BatchContext:
         before: The summary in the previous batch's commit.
         until: The position in each input at which the batch ends.
         taken: Rows of each input, by Delta's statistics.
-        rebuilds: Whether the batch replaces all of silver: no row was accepted before it, and its
-            rows replace those of the tables.
-        stored: Rows that a rebuild copies from the tables; they are included in the counts of the
-            recovered batch.
+        rebuilds: Whether the batch replaces all of silver, so that no row was accepted before it.
+        stored: Rows that a rebuild copies from the tables; the recovered batch counts them.
         files: Files of silver and late, cached across batches.
         may_be_retry: Whether an interrupted run may have written the batch's side tables.
     """
@@ -253,10 +246,11 @@ class BatchContext:
         """The columns that identify the batch's rows: generation and batch number."""
         return {"generation": self.generation, "batch": self.number}
 
+    @property
     def note(self) -> dict[str, Any]:
-        """Return the metadata that all commits of the batch share."""
-        note = {"pipeline": self.run.pipeline.name, "hop": "silver", **self.stamp}
-        return {**note, REBUILT: True} if self.rebuilds else note
+        """The metadata that all commits of the batch share."""
+        rebuilt = {REBUILT: True} if self.rebuilds else {}
+        return {"pipeline": self.run.pipeline.name, "hop": "silver", **self.stamp, **rebuilt}
 
     def accepted(self, spark: SparkSession) -> AcceptedRows:
         """Return the previously accepted rows, to find duplicates."""
@@ -317,7 +311,7 @@ def silver_batch(recovered: PrefilteredBatch, context: BatchContext) -> SilverNo
     append(
         rows,
         lake.silver(name),
-        {**context.note(), **note.to_json(), **notes.silver_note(pipeline)},
+        {**context.note, **note.to_json(), **notes.silver_note(pipeline)},
         surely_filled=total[route.SILVER] > 0,
         may_add_columns=bool(new),
         replaces=context.rebuilds,
@@ -410,7 +404,7 @@ def _write_sides(
                 append,
                 side.rows(),
                 side.table,
-                {**context.note(), **decided_by},
+                {**context.note, **decided_by},
                 may_add_columns=side.adds_columns,
                 replaces=context.rebuilds,
                 replaces_where=batch_rows if last else "",

@@ -28,12 +28,10 @@ _INTERVAL = re.compile(INTERVAL)
 
 @dataclass(frozen=True)
 class Trigger:
-    """When micro-batches start.
+    """When micro-batches start, as ``options`` of Spark's ``trigger``.
 
-    Attributes:
-        ends: Whether the run ends when its source is exhausted.
-        options: Arguments of Spark's ``trigger``.
-        seconds: How long a batch may take; None for no limit.
+    With one that ``ends``, a run ends when its source is exhausted. A batch may take so many
+    ``seconds``; None for no limit.
     """
 
     ends: bool
@@ -97,11 +95,7 @@ class Load:
 class Pace:
     """The adaptive batch limit of a hop, kept across the successive queries of one run.
 
-    Attributes:
-        target: How many seconds a batch may take.
-        most: The configured limit; None for none.
-        unit: The limit's unit, for messages.
-        limit: The current limit; None for none.
+    A batch may take ``target`` seconds. ``most`` is the configured limit, None for none.
     """
 
     target: float
@@ -156,13 +150,9 @@ def next_limit(
 ) -> int | None:
     """Return the limit for the next batches; the current one if a change is not worthwhile.
 
-    Args:
-        batches: Recent batches under the current limit, oldest first.
-        earlier: Some batches under previous limits. Without them the sizes would be too equal to
-            estimate the fixed cost.
-        limit: The current limit; None for no limit.
-        most: The configured limit, never exceeded; None for no limit.
-        target: Seconds that a batch may take.
+    ``batches`` are recent ones under the current limit, oldest first; ``earlier`` are some under
+    previous limits, since equal sizes do not tell the fixed cost. A limit of None is none; ``most``
+    is never exceeded, and a batch may take ``target`` seconds.
     """
     recent = batches[-PATIENCE:]
     size = max((batch.size for batch in recent), default=0)
