@@ -68,19 +68,18 @@ class Fence:
         ``until`` is the end of the batch in each input; None if no input is a table. A table that
         is at another batch (another writer, or an old copy) or holds other rows is refused.
         """
+        name, mine = table.name, self.generation
         if last is None:
-            raise self.refusal(f"{table.name} has lost its commit metadata")
-        if last.generation != self.generation:
-            raise self.refusal(
-                f"{table.name} has generation {last.generation}, this writer has {self.generation}"
-            )
-        if last.batch == batch:
-            if until is not None and positions(last) != dict(until):
-                raise self.refusal(f"{table.name} holds batch {batch} with other rows")
-            return None
-        if last.batch == batch - 1:
+            raise self.refusal(f"{name} has lost its commit metadata")
+        if last.generation != mine:
+            raise self.refusal(f"{name} has generation {last.generation}, this writer has {mine}")
+        if last.batch not in (batch - 1, batch):
+            raise self.refusal(f"{name}: expected batch {last.batch + 1}, got {batch}")
+        if last.batch < batch:
             return last
-        raise self.refusal(f"{table.name}: expected batch {last.batch + 1}, got {batch}")
+        if until is not None and positions(last) != dict(until):
+            raise self.refusal(f"{name} holds batch {batch} with other rows")
+        return None
 
     def refusal(self, what: str) -> GenerationError:
         """Build the error for a mismatch, with the command that repairs it."""
@@ -168,15 +167,14 @@ class CheckpointGuard:
         if len(until) != len(self.inputs):
             raise self.fence.refusal(f"offsets/{batch} of its checkpoint lacks an input")
         for key, table in self.inputs.items():
-            if table.store.takes_whole_commits and until[key][1] >= 0:
+            start, end = reached.get(key), until[key]
+            if table.store.takes_whole_commits and end[1] >= 0:
                 raise self.fence.refusal(
                     f"its checkpoint ends batch {batch} inside a commit of {table.name}"
                 )
-        for key, start in reached.items():
-            followed, end = self.inputs.get(key), until.get(key)
-            if followed and end and not start <= end <= (newest_version(followed) + 1, -1):
+            if start and not start <= end <= (newest_version(table) + 1, -1):
                 raise self.fence.refusal(
-                    f"its checkpoint ends batch {batch} at version {end[0]} of {followed.name}, "
+                    f"its checkpoint ends batch {batch} at version {end[0]} of {table.name}, "
                     "which is before the last committed batch or after the newest version"
                 )
         return until

@@ -276,17 +276,13 @@ def _first_alerts(sent: DataFrame, detection: Detection, fast: FastLane) -> Data
             f"silver.{fast.pipeline} has no column {', '.join(missing)}: name it under "
             f"event.select of the pipeline {fast.pipeline}"
         )
-    alert = F.struct(_ALERTED, "record_id", "event_time", EVIDENCE, _SENT, *detection.keys)
-    first = sent.groupBy(F.col(_EVENT).alias("event_id"), RULE).agg(F.min(alert).alias("_first"))
-    return first.select(
-        "event_id",
-        RULE,
-        F.col("_first.event_time").alias("_sent_time"),
-        *[F.col(f"_first.{key}").alias(f"_sent_{key}") for key in detection.keys],
-        F.col(f"_first.{EVIDENCE}").alias("fast_evidence"),
-        F.col(f"_first.{_SENT}").alias(_SENT),
-        F.col(f"_first.{_ALERTED}").alias(_ALERTED),
-    )
+    # The order of the fields decides which alert is the first.
+    names = {"event_time": "_sent_time", EVIDENCE: "fast_evidence", _SENT: _SENT}
+    names |= {key: f"_sent_{key}" for key in detection.keys}
+    alert = [F.col(name).alias(alias) for name, alias in names.items()]
+    first = F.min(F.struct(_ALERTED, "record_id", *alert)).alias("_first")
+    alerts = sent.groupBy(F.col(_EVENT).alias("event_id"), RULE).agg(first)
+    return alerts.select("event_id", RULE, "_first.*")
 
 
 def _decided(run: Run, exact: Table) -> DataFrame:
